@@ -1,0 +1,383 @@
+//! The builder: what a join is asked to do.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use arrow::array::{BooleanArray, RecordBatch};
+use arrow::error::ArrowError;
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// Which rows a join keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum JoinType {
+    /// Every pair of rows with equal keys.
+    #[default]
+    Inner,
+    /// The pairs, and every left row that found none.
+    Left,
+    /// The pairs, and every right row that found none.
+    Right,
+    /// The pairs, and every row of either side that found none.
+    Full,
+    /// Left rows that have a match, once each.
+    LeftSemi,
+    /// Right rows that have a match, once each.
+    RightSemi,
+    /// Left rows that have no match.
+    LeftAnti,
+    /// Right rows that have no match.
+    RightAnti,
+    /// Every left row once, with a boolean column that says whether it has a match.
+    LeftMark,
+    /// Every right row once, with a boolean column that says whether it has a match.
+    RightMark,
+}
+
+impl JoinType {
+    /// All of them.
+    pub const ALL: [JoinType; 10] = [
+        JoinType::Inner,
+        JoinType::Left,
+        JoinType::Right,
+        JoinType::Full,
+        JoinType::LeftSemi,
+        JoinType::RightSemi,
+        JoinType::LeftAnti,
+        JoinType::RightAnti,
+        JoinType::LeftMark,
+        JoinType::RightMark,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            JoinType::Inner => "inner",
+            JoinType::Left => "left",
+            JoinType::Right => "right",
+            JoinType::Full => "full",
+            JoinType::LeftSemi => "left-semi",
+            JoinType::RightSemi => "right-semi",
+            JoinType::LeftAnti => "left-anti",
+            JoinType::RightAnti => "right-anti",
+            JoinType::LeftMark => "left-mark",
+            JoinType::RightMark => "right-mark",
+        }
+    }
+}
+
+impl fmt::Display for JoinType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for JoinType {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("join type", text, JoinType::ALL, JoinType::name)
+    }
+}
+
+/// How a join is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// The planner picks, and the report says why.
+    #[default]
+    Auto,
+    /// One hash table over the build side, the probe side streamed through it.
+    NoPartition,
+    /// Both sides radix-partitioned until a pair of partitions fits the cache.
+    Radix,
+    /// Both sides sorted, then merged. The output is sorted by key.
+    SortMerge,
+}
+
+impl Algorithm {
+    /// All of them, `Auto` first.
+    pub const ALL: [Algorithm; 4] =
+        [Algorithm::Auto, Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Auto => "auto",
+            Algorithm::NoPartition => "no-partition",
+            Algorithm::Radix => "radix",
+            Algorithm::SortMerge => "sort-merge",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("algorithm", text, Algorithm::ALL, Algorithm::name)
+    }
+}
+
+fn by_name<T: Copy, const N: usize>(
+    what: &str,
+    text: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<T> {
+    all.into_iter().find(|&t| name(t) == text).ok_or_else(|| {
+        let names: Vec<_> = all.into_iter().map(name).collect();
+        Error::Setting(format!("unknown {what} \"{text}\"; there are {}", names.join(", ")))
+    })
+}
+
+/// One of the two tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The first table given to [`Join::run`].
+    Left,
+    /// The second.
+    Right,
+}
+
+impl Side {
+    /// The other one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Left => Side::Right,
+            Side::Right => Side::Left,
+        }
+    }
+
+    /// `left` or `right`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Left => "left",
+            Side::Right => "right",
+        }
+    }
+}
+
+/// Whether a null key equals another null key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NullEquality {
+    /// As SQL's `=`: a row with a null in its key matches nothing.
+    #[default]
+    NeverEqual,
+    /// As SQL's `IS NOT DISTINCT FROM`: null equals null.
+    Equal,
+}
+
+/// The predicate of a [`Filter`].
+pub type Predicate = Arc<dyn Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync>;
+
+/// A condition beyond equality of keys: a pair of rows matches only where it is true.
+///
+/// The predicate is given batches of candidate pairs with just the columns it named, in that
+/// order, and answers one boolean a row; null counts as false.
+#[derive(Clone)]
+pub struct Filter {
+    pub(crate) columns: Vec<(Side, String)>,
+    pub(crate) predicate: Predicate,
+}
+
+impl Filter {
+    /// A filter over the named columns of either side.
+    pub fn new<S: Into<String>>(
+        columns: impl IntoIterator<Item = (Side, S)>,
+        predicate: impl Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync + 'static,
+    ) -> Self {
+        let columns = columns.into_iter().map(|(side, name)| (side, name.into())).collect();
+        Filter { columns, predicate: Arc::new(predicate) }
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filter").field("columns", &self.columns).finish_non_exhaustive()
+    }
+}
+
+/// Switches that force rare paths, for tests. The results must not change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Force {
+    /// Every key takes the hashed path and every hash is the same.
+    pub collide: bool,
+    /// Row ids take 64 bits whatever the number of rows.
+    pub wide_rows: bool,
+    /// Partitions hold a handful of rows, so that there are many and in two passes.
+    pub tiny_partitions: bool,
+    /// Candidate pairs are handed on a few at a time.
+    pub tiny_chunks: bool,
+}
+
+/// The callback of [`Join::on_progress`].
+pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
+
+/// A join to be run: a builder.
+///
+/// ```
+/// # use strait::{Join, JoinType};
+/// let join = Join::new(JoinType::Left).on("id").on_pair("city", "town").threads(2);
+/// ```
+#[derive(Clone)]
+pub struct Join {
+    pub(crate) join_type: JoinType,
+    pub(crate) keys: Vec<(String, String)>,
+    pub(crate) null_equality: NullEquality,
+    pub(crate) filter: Option<Filter>,
+    pub(crate) projection: Option<Vec<String>>,
+    pub(crate) keep_keys: bool,
+    pub(crate) suffix: String,
+    pub(crate) mark_column: String,
+    pub(crate) threads: usize,
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) build_side: Option<Side>,
+    pub(crate) batch_size: usize,
+    pub(crate) progress: Option<OnProgress>,
+    pub(crate) force: Force,
+}
+
+/// Rows in an output batch unless [`Join::batch_size`] says otherwise.
+pub const DEFAULT_BATCH_SIZE: usize = 16 * 1024;
+
+impl Join {
+    /// A join of the given type, with no keys yet.
+    pub fn new(join_type: JoinType) -> Self {
+        Join {
+            join_type,
+            keys: Vec::new(),
+            null_equality: NullEquality::default(),
+            filter: None,
+            projection: None,
+            keep_keys: false,
+            suffix: "_right".to_string(),
+            mark_column: "mark".to_string(),
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            memory_limit: None,
+            algorithm: Algorithm::Auto,
+            build_side: None,
+            batch_size: DEFAULT_BATCH_SIZE,
+            progress: None,
+            force: Force::default(),
+        }
+    }
+
+    /// An inner join.
+    pub fn inner() -> Self {
+        Join::new(JoinType::Inner)
+    }
+
+    /// Adds a key column that has the same name on both sides.
+    pub fn on(self, column: impl Into<String>) -> Self {
+        let column = column.into();
+        self.on_pair(column.clone(), column)
+    }
+
+    /// Adds a pair of key columns.
+    pub fn on_pair(mut self, left: impl Into<String>, right: impl Into<String>) -> Self {
+        self.keys.push((left.into(), right.into()));
+        self
+    }
+
+    /// Whether null keys match each other. By default they match nothing.
+    pub fn null_equality(mut self, null_equality: NullEquality) -> Self {
+        self.null_equality = null_equality;
+        self
+    }
+
+    /// A condition that pairs with equal keys have to pass as well.
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = Some(filter);
+        self
+    }
+
+    /// The output columns, by their names in the output, in this order. All of them by default.
+    pub fn select<S: Into<String>>(mut self, columns: impl IntoIterator<Item = S>) -> Self {
+        self.projection = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Keeps the right key column even where the left one has the same name; it gets the suffix.
+    pub fn keep_keys(mut self, keep: bool) -> Self {
+        self.keep_keys = keep;
+        self
+    }
+
+    /// What is appended to a right column's name that a left column has too: `_right` by default.
+    pub fn suffix(mut self, suffix: impl Into<String>) -> Self {
+        self.suffix = suffix.into();
+        self
+    }
+
+    /// The name of the boolean column of a mark join: `mark` by default.
+    pub fn mark_column(mut self, name: impl Into<String>) -> Self {
+        self.mark_column = name.into();
+        self
+    }
+
+    /// How many threads work on the join: by default, as many as the machine has cores.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// A hard limit on the memory of the join in bytes: collected inputs, tables, output under way.
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.memory_limit = Some(bytes);
+        self
+    }
+
+    /// The algorithm. By default the planner picks.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// The side to build on. By default the one that proves smaller while both are read.
+    pub fn build_side(mut self, side: Side) -> Self {
+        self.build_side = Some(side);
+        self
+    }
+
+    /// How many rows an output batch has at most.
+    pub fn batch_size(mut self, rows: usize) -> Self {
+        self.batch_size = rows;
+        self
+    }
+
+    /// Calls back a few times a second, from a thread of the join, while it runs.
+    pub fn on_progress(mut self, callback: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(callback));
+        self
+    }
+
+    /// Forces rare paths, for tests.
+    #[doc(hidden)]
+    pub fn force(mut self, force: Force) -> Self {
+        self.force = force;
+        self
+    }
+}
+
+impl fmt::Debug for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Join")
+            .field("join_type", &self.join_type)
+            .field("keys", &self.keys)
+            .field("null_equality", &self.null_equality)
+            .field("filter", &self.filter)
+            .field("projection", &self.projection)
+            .field("algorithm", &self.algorithm)
+            .field("threads", &self.threads)
+            .field("memory_limit", &self.memory_limit)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! The report: what a join did, in rows, seconds and bytes.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::error::bytes;
+use crate::plan::Plan;
+
+/// What a join did. Complete once its reader is exhausted.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// What was planned, and why.
+    pub plan: Plan,
+    /// Wall time per stage, in the order the stages began.
+    pub stages: Vec<(&'static str, Duration)>,
+    /// From the start of the join to its last batch.
+    pub elapsed: Duration,
+    /// Rows read of the left table.
+    pub left_rows: u64,
+    /// Rows read of the right table.
+    pub right_rows: u64,
+    /// Rows of output.
+    pub output_rows: u64,
+    /// Pairs with equal key words, before verification and filter.
+    pub candidates: u64,
+    /// The most memory the join held at once, in bytes: collected inputs, tables, output under way.
+    pub peak_memory: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.plan)?;
+        writeln!(f, "what happened:")?;
+        for (stage, time) in &self.stages {
+            writeln!(f, "  {stage:<22} {:>10.3} s", time.as_secs_f64())?;
+        }
+        let seconds = self.elapsed.as_secs_f64();
+        writeln!(f, "  {:<22} {seconds:>10.3} s", "total")?;
+        writeln!(f, "  {:<22} {:>12}", "left rows", self.left_rows)?;
+        writeln!(f, "  {:<22} {:>12}", "right rows", self.right_rows)?;
+        writeln!(f, "  {:<22} {:>12}", "candidate pairs", self.candidates)?;
+        writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
+        writeln!(f, "  {:<22} {:>12}", "peak memory", bytes(self.peak_memory))?;
+        let rate = (self.left_rows + self.right_rows) as f64 / seconds.max(1e-9) / 1e6;
+        write!(f, "  {:<22} {rate:>12.1} M tuples/s", "throughput")
+    }
+}
+
+/// Adds up the time of stages as they follow one another.
+pub(crate) struct Stopwatch {
+    started: Instant,
+    stages: Mutex<Vec<(&'static str, Duration)>>,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Stopwatch { started: Instant::now(), stages: Mutex::new(Vec::new()) }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Runs `work` and books its wall time under `name`.
+    pub(crate) fn time<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let result = work();
+        let spent = begun.elapsed();
+        let mut stages = self.stages.lock().unwrap_or_else(|e| e.into_inner());
+        match stages.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, total)) => *total += spent,
+            None => stages.push((name, spent)),
+        }
+        result
+    }
+
+    pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {
+        self.stages.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
