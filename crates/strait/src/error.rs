@@ -54,7 +54,9 @@ pub enum Error {
     },
 
     /// A key column's type cannot be compared at all.
-    #[error("column \"{name}\" of the {side} table has type {data_type}, which cannot be a join key: {why}")]
+    #[error(
+        "column \"{name}\" of the {side} table has type {data_type}, which cannot be a join key: {why}"
+    )]
     KeyType {
         /// `left` or `right`.
         side: &'static str,
@@ -67,7 +69,9 @@ pub enum Error {
     },
 
     /// Two output columns would bear one name.
-    #[error("two output columns would be named \"{name}\"; choose another suffix or mark column name, or select fewer columns")]
+    #[error(
+        "two output columns would be named \"{name}\"; choose another suffix or mark column name, or select fewer columns"
+    )]
     OutputCollision {
         /// The name.
         name: String,

@@ -1,0 +1,3 @@
+//! stand-in
+mod word;
+pub(crate) use word::KeyWord;
