@@ -57,7 +57,7 @@ impl<T: Plain> Buffer<T> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(u64::MAX))?;
         let reservation = budget.reserve(bytes as u64, what)?;
         let (data, memory) = match bytes {
-            0 => (NonNull::dangling(), Memory::Nothing),
+            0 => (NonNull::<T>::dangling().cast(), Memory::Nothing),
             1..MAPPED_FROM => heap(bytes).ok_or_else(|| refused(bytes as u64))?,
             _ => map(bytes).ok_or_else(|| refused(bytes as u64))?,
         };
