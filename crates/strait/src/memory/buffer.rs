@@ -23,6 +23,8 @@ unsafe impl Plain for u16 {}
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for usize {}
 
 /// From here on a buffer is mapped by itself, so that it gets huge pages and returns at once.
 const MAPPED_FROM: usize = 4 << 20;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 
-/// The threads of one join. They live for a stage; the first error of any ends it for all.
+/// The threads of one join. They live for a stage; the first error of any ends the join for all.
 #[derive(Clone)]
 pub(crate) struct Workers {
     threads: usize,
@@ -42,12 +42,14 @@ impl Workers {
     pub(crate) fn run(&self, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
         self.check()?;
         if self.threads == 1 {
-            return guarded(|| work(0));
+            return guarded(|| work(0))
+                .inspect_err(|_| self.cancelled.store(true, Ordering::Relaxed));
         }
         let failed = Mutex::new(None);
         let one = |worker: usize| {
             if let Err(error) = guarded(|| work(worker)) {
                 let mut failed = failed.lock().unwrap_or_else(|e| e.into_inner());
+                self.cancelled.store(true, Ordering::Relaxed);
                 // Cancellation follows from another's error; that one says why.
                 if failed.is_none() || matches!(*failed, Some(Error::Cancelled)) {
                     *failed = Some(error);
