@@ -3,6 +3,7 @@
 //! Temporaries are made, renamed and forgotten only under one lock, and the handler takes that lock
 //! and never gives it back: so a file is either whole under its own name or removed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,13 +26,16 @@ pub(crate) fn install() -> anyhow::Result<()> {
         let temporaries = temporaries();
         progress::clear();
         for path in temporaries.iter() {
-            let removed = if path.is_dir() {
-                std::fs::remove_dir_all(path)
-            } else {
-                std::fs::remove_file(path)
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(path),
+                false => std::fs::remove_file(path),
             };
-            if let Err(error) = removed {
-                eprintln!("error: cannot remove {}: {error}", path.display());
+            match removed {
+                // A file in a temporary folder goes with the folder.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    eprintln!("error: cannot remove {}: {error}", path.display());
+                }
+                _ => {}
             }
         }
         eprintln!("interrupted");
@@ -42,9 +46,9 @@ pub(crate) fn install() -> anyhow::Result<()> {
 
 /// Makes a temporary file or folder and remembers its path until [`settle`].
 pub(crate) fn make<T>(
-    make: impl FnOnce() -> std::io::Result<T>,
+    make: impl FnOnce() -> io::Result<T>,
     path: impl FnOnce(&T) -> &Path,
-) -> std::io::Result<T> {
+) -> io::Result<T> {
     let mut temporaries = temporaries();
     let made = make()?;
     temporaries.push(path(&made).to_path_buf());

@@ -124,7 +124,7 @@ pub(crate) struct CsvArguments {
     #[arg(long = "csv-delimiter", value_name = "C", value_parser = delimiter)]
     pub(crate) delimiter: Option<u8>,
 
-    /// The text that stands for null in CSV files, instead of an empty field; may be repeated
+    /// A text that stands for null in CSV files, as an empty field does anyway; may be repeated
     #[arg(long = "csv-null", value_name = "S")]
     pub(crate) nulls: Vec<String>,
 

@@ -15,7 +15,7 @@ use regex::Regex;
 
 use super::format::{Squeeze, Text};
 use crate::arguments::CsvArguments;
-use crate::digits::grouped;
+use crate::digits::counted;
 
 /// The header's names and the types that the first rows suggest. A column with no value among them
 /// has the null type, until [`merge`] or [`settle`] gives it another.
@@ -80,7 +80,7 @@ fn layout(text: Text, arguments: &CsvArguments) -> anyhow::Result<Layout> {
         return Ok(layout);
     }
     let nulls: Vec<String> = arguments.nulls.iter().map(|null| regex::escape(null)).collect();
-    let nulls = Regex::new(&format!("^(?:{})$", nulls.join("|"))).context("--csv-null")?;
+    let nulls = Regex::new(&format!("^(?:|{})$", nulls.join("|"))).context("--csv-null")?;
     Ok(layout.with_null_regex(nulls))
 }
 
@@ -112,7 +112,7 @@ pub(super) fn explain(
     let text = error.to_string();
     if let Some([value, data_type, column, line]) = captures(BAD_VALUE, &text) {
         let sampled = arguments.sample.0.map_or(String::new(), |rows| {
-            format!(" as the first {} rows suggested", grouped(rows as u64))
+            format!(" as the first {} suggested", counted(rows as u64, "row"))
         });
         return format!(
             "{shown}, line {}: column {} has \"{value}\", which is not of type {data_type}{sampled}; \

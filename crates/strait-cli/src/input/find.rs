@@ -119,9 +119,15 @@ fn by_glob(pattern: &str) -> anyhow::Result<Vec<FoundFile>> {
     // Folders above the first that has a wildcard are where the table lies, not part of it.
     let wild = |part: &&std::ffi::OsStr| part.to_string_lossy().contains(['*', '?', '[']);
     let base: PathBuf = Path::new(pattern).iter().take_while(|part| !wild(part)).collect();
+    // Names that begin with `_` are skipped as in folders, unless the glob spells them.
+    let spelt = Path::new(pattern).iter().any(|part| part.to_string_lossy().starts_with('_'));
     let mut files = Vec::new();
     for path in paths {
         let path = path.with_context(|| format!("cannot list \"{pattern}\""))?;
+        let below = path.strip_prefix(&base).unwrap_or(&path);
+        if !spelt && below.iter().any(|part| part.to_string_lossy().starts_with('_')) {
+            continue;
+        }
         if path.is_dir() {
             collect(&base, &path, &mut files)?;
         } else {
