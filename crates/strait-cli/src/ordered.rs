@@ -53,7 +53,11 @@ mod tests {
             (0..part % 4).for_each(|i| assert!(send(part * 10 + i)));
             Ok::<(), ()>(())
         };
-        in_order(50, 3, 1, produce, |item| Ok(seen.push(item))).unwrap();
+        let take = |item| {
+            seen.push(item);
+            Ok(())
+        };
+        in_order(50, 3, 1, produce, take).unwrap();
         let expected: Vec<_> = (0..50).flat_map(|p| (0..p % 4).map(move |i| p * 10 + i)).collect();
         assert_eq!(seen, expected);
     }

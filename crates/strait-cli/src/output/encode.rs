@@ -43,10 +43,10 @@ impl Write for Drain {
 
 /// A format's writer.
 pub(super) enum Encoder {
-    Parquet(ParquetEncoder),
-    Csv(csv::Writer<Text>),
-    IpcFile(FileWriter<Bytes>),
-    IpcStream(StreamWriter<Bytes>),
+    Parquet(Box<ParquetEncoder>),
+    Csv(Box<csv::Writer<Text>>),
+    IpcFile(Box<FileWriter<Bytes>>),
+    IpcStream(Box<StreamWriter<Bytes>>),
 }
 
 impl Encoder {
@@ -59,22 +59,25 @@ impl Encoder {
     ) -> anyhow::Result<Encoder> {
         Ok(match format {
             FileFormat::Parquet => {
-                Encoder::Parquet(ParquetEncoder::new(schema, compression, threads, bytes)?)
+                let encoder = ParquetEncoder::new(schema, compression, threads, bytes)?;
+                Encoder::Parquet(Box::new(encoder))
             }
             FileFormat::Csv(squeeze) => {
                 flat(schema)?;
                 let mut writer = csv::WriterBuilder::new().build(Text::new(squeeze, bytes)?);
                 // The header comes with the first batch, and there may be none.
                 writer.write(&RecordBatch::new_empty(schema.clone()))?;
-                Encoder::Csv(writer)
+                Encoder::Csv(Box::new(writer))
             }
             FileFormat::IpcFile => {
                 let options = ipc_options(compression)?;
-                Encoder::IpcFile(FileWriter::try_new_with_options(bytes, schema, options)?)
+                let writer = FileWriter::try_new_with_options(bytes, schema, options)?;
+                Encoder::IpcFile(Box::new(writer))
             }
             FileFormat::IpcStream => {
                 let options = ipc_options(compression)?;
-                Encoder::IpcStream(StreamWriter::try_new_with_options(bytes, schema, options)?)
+                let writer = StreamWriter::try_new_with_options(bytes, schema, options)?;
+                Encoder::IpcStream(Box::new(writer))
             }
         })
     }
