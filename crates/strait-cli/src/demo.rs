@@ -12,7 +12,7 @@ use crate::failure;
 use crate::generate::write_tpch;
 use crate::input::{Table, find};
 use crate::interrupt;
-use crate::join::previewed;
+use crate::join::{cores, previewed};
 use crate::output::print;
 use crate::progress;
 
@@ -96,8 +96,9 @@ fn join(
     }
     let bound =
         progress::attach(join, Show::Auto).bind(Output::Rows, left.schema(), right.schema())?;
-    let left = left.reader(bound.columns(Side::Left))?;
-    let right = right.reader(bound.columns(Side::Right))?;
+    let ahead = arguments.threads.unwrap_or_else(cores);
+    let left = left.reader(bound.columns(Side::Left), ahead)?;
+    let right = right.reader(bound.columns(Side::Right), ahead)?;
     previewed(bound.run(left, right).map_err(failure::of_join)?, None)
 }
 

@@ -165,3 +165,40 @@ fn joins_pipe_into_joins() {
     sandbox.shell(script).ok();
     assert_eq!(sorted(&sandbox.read("out.csv")), ["name,land", "Ada,Norway", "Bob,Italy"]);
 }
+
+#[test]
+fn many_row_groups_in_many_files() {
+    let sandbox = Sandbox::new();
+    let properties = || {
+        let builder = parquet::file::properties::WriterProperties::builder();
+        Some(builder.set_max_row_group_row_count(Some(100)).build())
+    };
+    let mut expected: Vec<String> = Vec::new();
+    for file in 0..5i64 {
+        let ids: Vec<i64> = (0..1000).map(|i| file * 1000 + i).collect();
+        let texts: Vec<String> = ids.iter().map(|id| format!("t{id}")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let batch = batch(("id", &ids), ("title", &texts));
+        let mut bytes = Vec::new();
+        let writer = parquet::arrow::ArrowWriter::try_new(&mut bytes, batch.schema(), properties());
+        let mut writer = writer.unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        sandbox.write(&format!("c/part={file}/x.parquet"), bytes);
+        expected.extend(ids.iter().map(|id| format!("{id},t{id},{file}")));
+    }
+    expected.sort_unstable();
+    let ids: String = (0..5000).map(|id| format!("{id}\n")).collect();
+    sandbox.write("ids.csv", format!("id\n{ids}"));
+    // Under a limit nothing is decoded ahead.
+    for more in ["--threads 1", "--threads 3", "--threads 8", "--memory 1GiB"] {
+        sandbox.strait(&format!("join ids.csv c --on id -o out.csv --overwrite {more}")).ok();
+        let text = sandbox.read("out.csv");
+        let lines = sorted(&text);
+        assert_eq!(lines[0], "id,title,part");
+        assert!(lines[1..] == expected, "{more}");
+    }
+    // Stopping early stops the decoders.
+    let few = sandbox.strait("join c c --on part --select id --limit 3 --threads 3").ok();
+    assert!(few.contains("3 rows"), "{few}");
+}
