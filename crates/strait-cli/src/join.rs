@@ -29,7 +29,8 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     if arguments.explain {
         return explain(arguments, &bound(described(arguments))?, &left, &right);
     }
-    let bound = bound(progress::attach(described(arguments), arguments.progress))?;
+    let rows = left.rows().zip(right.rows()).map(|(left, right)| left + right);
+    let bound = bound(progress::attach(described(arguments), arguments.progress, rows))?;
     execute(arguments, bound, left, right)
 }
 
@@ -123,8 +124,8 @@ fn execute(
         Some(_) => 1,
         None => arguments.threads.unwrap_or_else(cores),
     };
-    let left = left.reader(bound.columns(Side::Left), ahead)?;
-    let right = right.reader(bound.columns(Side::Right), ahead)?;
+    let left = left.reader(bound.columns(Side::Left), ahead);
+    let right = right.reader(bound.columns(Side::Right), ahead);
     if arguments.count {
         let (rows, report) = bound.count(left, right).map_err(failure::of_join)?;
         progress::clear();

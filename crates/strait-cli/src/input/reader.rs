@@ -21,11 +21,11 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn new(table: &Schema, wanted: &[usize]) -> Result<Self, ArrowError> {
+    pub(super) fn new(table: &Schema, wanted: &[usize]) -> Self {
         // Metadata is left out: it may differ from file to file.
         let fields = wanted.iter().map(|&i| table.fields()[i].clone());
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        Ok(Columns { wanted: wanted.to_vec(), schema })
+        Columns { wanted: wanted.to_vec(), schema }
     }
 }
 

@@ -82,6 +82,11 @@ impl Table {
         &self.schema
     }
 
+    /// How many rows it has, if its files tell.
+    pub(crate) fn rows(&self) -> Option<u64> {
+        self.statistics(&[], None).rows
+    }
+
     /// What its files say of its size, of which the join needs `columns`, and of the range of its
     /// key, if that is one column.
     pub(crate) fn statistics(&self, columns: &[usize], key: Option<&str>) -> Statistics {
@@ -101,12 +106,12 @@ impl Table {
     }
 
     /// Reads exactly `columns`, in this order; where that is possible, by as many threads.
-    pub(crate) fn reader(self, columns: &[usize], threads: usize) -> anyhow::Result<TableReader> {
-        let columns = Columns::new(&self.schema, columns)?;
-        Ok(match self.rows {
+    pub(crate) fn reader(self, columns: &[usize], threads: usize) -> TableReader {
+        let columns = Columns::new(&self.schema, columns);
+        match self.rows {
             Rows::Stdin(reader) => TableReader::stdin(reader, columns),
             Rows::Files(files) => TableReader::files(files, columns, threads),
-        })
+        }
     }
 }
 
