@@ -1,5 +1,7 @@
 //! `strait join`: finds the tables, checks, joins, and writes or shows.
 
+use std::io::IsTerminal;
+
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
 use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
@@ -61,7 +63,16 @@ fn described(arguments: &JoinArguments) -> Join {
 
 /// Refuses an output that exists or that is one of the inputs, before anything is read.
 fn check_output(arguments: &JoinArguments, inputs: [&Found; 2]) -> anyhow::Result<()> {
-    let Some(Destination::File(path, _)) = &arguments.output else { return Ok(()) };
+    let path = match &arguments.output {
+        None => return Ok(()),
+        Some(Destination::Stdout) if std::io::stdout().is_terminal() => {
+            bail!(
+                "an Arrow IPC stream is not for reading on a terminal; redirect stdout, or leave out -o to see the first rows"
+            )
+        }
+        Some(Destination::Stdout) => return Ok(()),
+        Some(Destination::File(path, _)) => path,
+    };
     let target = resolved(path)?;
     for input in inputs {
         if input.claims(&target) {
