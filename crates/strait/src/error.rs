@@ -54,7 +54,9 @@ pub enum Error {
     },
 
     /// A key column's type cannot be compared at all.
-    #[error("column \"{name}\" of the {side} table has type {data_type}, which cannot be a join key: {why}")]
+    #[error(
+        "column \"{name}\" of the {side} table has type {data_type}, which cannot be a join key: {why}"
+    )]
     KeyType {
         /// `left` or `right`.
         side: &'static str,
@@ -67,7 +69,9 @@ pub enum Error {
     },
 
     /// Two output columns would bear one name.
-    #[error("two output columns would be named \"{name}\"; choose another suffix or mark column name, or select fewer columns")]
+    #[error(
+        "two output columns would be named \"{name}\"; choose another suffix or mark column name, or select fewer columns"
+    )]
     OutputCollision {
         /// The name.
         name: String,
@@ -132,10 +136,25 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says what was being done when Arrow failed.
+    /// Says what was being done when Arrow failed; an error of ours that came through Arrow stays
+    /// itself.
     pub(crate) fn arrow(context: impl Into<String>) -> impl FnOnce(ArrowError) -> Error {
         let context = context.into();
-        move |source| Error::Arrow { context, source: std::sync::Arc::new(source) }
+        move |error| match error {
+            ArrowError::ExternalError(inner) => match inner.downcast::<Error>() {
+                Ok(ours) => *ours,
+                Err(inner) => Error::Arrow {
+                    context,
+                    source: std::sync::Arc::new(ArrowError::ExternalError(inner)),
+                },
+            },
+            source => Error::Arrow { context, source: std::sync::Arc::new(source) },
+        }
+    }
+
+    /// The error of this crate that came through a reader as an Arrow error.
+    pub fn from_arrow(error: ArrowError) -> Error {
+        Error::arrow("joining")(error)
     }
 }
 

@@ -1,12 +1,52 @@
-//! Strait joins Arrow tables.
-#![allow(dead_code)]
+//! Strait joins Arrow tables: any two, by any keys, in every way SQL knows.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, StringArray};
+//! use strait::Join;
+//!
+//! let people = RecordBatch::try_from_iter([
+//!     ("id", Arc::new(Int64Array::from(vec![1, 2, 3])) as _),
+//!     ("name", Arc::new(StringArray::from(vec!["Ada", "Bob", "Cleo"])) as _),
+//! ])?;
+//! let visits = RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from(vec![3, 1, 3])) as _)])?;
+//! let table = |batch: RecordBatch| RecordBatchIterator::new([Ok(batch.clone())], batch.schema());
+//!
+//! let joined = Join::inner().on("id").run(table(people), table(visits))?;
+//! let rows: usize = joined.map(|batch| batch.map_or(0, |b| b.num_rows())).sum();
+//! assert_eq!(rows, 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Join`] says what is wanted; [`Join::run`] reads both tables and yields rows batch by batch,
+//! [`Join::pairs`] positions of rows, [`Join::count`] their number. [`BoundJoin`] is the step in
+//! between, for those who want to know which columns to read or what the plan is.
+
+mod algorithm;
+mod bind;
 mod error;
+mod input;
 mod join;
+mod key;
+mod matches;
+mod materialise;
+mod memory;
 mod metrics;
-pub mod plan;
+mod output;
+mod partition;
+mod plan;
 mod progress;
+mod resolve;
+mod schedule;
+mod sort;
+mod table;
+
+pub use bind::{BoundJoin, JoinReader};
 pub use error::{Error, Result, bytes, nearest_name};
-pub use join::{Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side};
+pub use join::{
+    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
+};
 pub use metrics::Report;
-pub use plan::{Machine, Plan, Statistics};
+pub use output::Output;
+pub use plan::{Machine, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};

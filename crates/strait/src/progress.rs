@@ -1,6 +1,6 @@
 //! What a running join tells of itself.
 
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What the join is busy with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,12 +3,14 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
+use crate::memory::Plain;
+
 /// A key word: `u32` or `u64`, whichever the key columns need.
 ///
 /// [`mix`](KeyWord::mix) is a bijection, so equality of mixed words is equality of words and no
 /// key value has to be reserved, and every output bit depends on every input bit, so no pattern
 /// of keys makes partitions or slots uneven.
-pub(crate) trait KeyWord: Copy + Ord + Eq + Hash + Debug + Default + Send + Sync + 'static {
+pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     /// The width in bits.
     const BITS: u32;
     /// The word, scattered.
@@ -75,8 +77,7 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 1 << 16);
-        let mut seen: Vec<u64> =
-            (0..1u64 << 16).flat_map(|x| [x.mix(), (x << 48).mix()]).collect();
+        let mut seen: Vec<u64> = (0..1u64 << 16).flat_map(|x| [x.mix(), (x << 48).mix()]).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), (1 << 17) - 1, "0 is in both halves");

@@ -1,15 +1,18 @@
 //! Which algorithm, on which side, with how many partitions? Decided once, here, and explained.
 //!
-//! [`Statistics`] of both sides and the [`Machine`] go into a pure function ([`choose`]) that
-//! predicts each algorithm's time and memory and takes the fastest that fits.
+//! [`Statistics`] of both sides and the [`Machine`] go into a pure function (`choose`) that
+//! predicts each algorithm's time and memory and takes the fastest that fits. The shapes of tables
+//! and partitions follow from the rows and the caches ([`shape`]).
 
 mod choose;
 mod cost;
 mod explain;
-pub mod machine;
+mod machine;
+mod shape;
 mod statistics;
 
 pub use choose::{Plan, Prediction};
 pub(crate) use choose::{Request, choose};
 pub use machine::Machine;
+pub(crate) use shape::{TableShape, radix_passes, table_shape};
 pub use statistics::Statistics;

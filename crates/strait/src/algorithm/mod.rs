@@ -1,0 +1,145 @@
+//! How is a join carried out? One conductor a file: it calls the stages and reads like the figure.
+//!
+//! | file | probe side | output |
+//! | --- | --- | --- |
+//! | [`no_partition`] | streamed | in the order workers finish |
+//! | [`radix`] | held | partition after partition |
+//! | [`sort_merge`] | held | sorted by key |
+//!
+//! A join that does not fit its memory limit ends with an error for now. Spilling will be one more
+//! conductor: the escalation from [`run`] when a reservation is refused.
+
+mod no_partition;
+mod radix;
+mod sort_merge;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::error::{Error, Result};
+use crate::input::{Relation, Source};
+use crate::join::{Algorithm, Force};
+use crate::key::{KeyPlan, KeyWord};
+use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
+use crate::memory::{Budget, Reservation};
+use crate::metrics::Stopwatch;
+use crate::output::{Emitter, Output, Sink};
+use crate::partition::RowId;
+use crate::plan::{Machine, Plan};
+use crate::progress::Counters;
+use crate::schedule::Workers;
+
+/// What every stage works with.
+pub(crate) struct Context<'a> {
+    pub(crate) workers: Workers,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) counters: &'a Counters,
+    pub(crate) watch: &'a Stopwatch,
+    pub(crate) machine: &'a Machine,
+    pub(crate) force: Force,
+}
+
+/// A join ready to run: the build side held, the probe side as far as it was read.
+pub(crate) struct Job<'a> {
+    pub(crate) keys: &'a KeyPlan,
+    pub(crate) filter: Option<&'a BoundFilter>,
+    pub(crate) roles: Roles,
+    pub(crate) build: Relation,
+    pub(crate) build_side: crate::join::Side,
+    /// Taken by the conductor.
+    pub(crate) probe: Option<Source>,
+    pub(crate) sink: &'a Sink<'a>,
+    pub(crate) plan: &'a Plan,
+    pub(crate) candidates: &'a AtomicU64,
+}
+
+impl<'a> Job<'a> {
+    /// The probe side, to be streamed.
+    fn stream_probe(&mut self) -> Result<Source> {
+        self.probe.take().ok_or_else(|| Error::Worker("the probe side was taken twice".to_string()))
+    }
+
+    /// The probe side, read to its end and held.
+    fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
+        self.stream_probe()?.collect(|| cx.workers.check())
+    }
+
+    fn matcher(&self, cx: &'a Context<'_>, exact: bool) -> Matcher<'a> {
+        Matcher {
+            roles: self.roles,
+            keys: self.keys,
+            exact,
+            filter: self.filter,
+            budget: &cx.budget,
+            count_only: self.sink.plan.output == Output::Count,
+            candidates: self.candidates,
+        }
+    }
+}
+
+/// Runs the conductor the plan names.
+pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
+    match job.plan.algorithm {
+        Algorithm::NoPartition | Algorithm::Auto => no_partition::run(cx, job),
+        Algorithm::Radix => radix::run(cx, job),
+        Algorithm::SortMerge => sort_merge::run(cx, job),
+    }
+}
+
+/// Whether row ids need 64 bits.
+fn wide_rows(cx: &Context<'_>, rows: u64) -> bool {
+    cx.force.wide_rows || rows > <u32 as RowId>::MOST_ROWS
+}
+
+/// Calls a conductor's generic part for the key width and row-id width at hand.
+macro_rules! for_widths {
+    ($keys:expr, $wide:expr, $function:ident($($argument:expr),*)) => {
+        match ($keys, $wide) {
+            (Width::W32, false) => $function::<u32, u32>($($argument),*),
+            (Width::W32, true) => $function::<u32, u64>($($argument),*),
+            (Width::W64, false) => $function::<u64, u32>($($argument),*),
+            (Width::W64, true) => $function::<u64, u64>($($argument),*),
+        }
+    };
+}
+use for_widths;
+
+/// Candidate pairs a worker holds at most: a batch of output.
+fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
+    if cx.force.tiny_chunks { 3.min(sink.batch_size) } else { sink.batch_size }
+}
+
+/// Sets aside what each worker holds besides tables and batches: words and pairs.
+fn reserve_scratch<K: KeyWord>(cx: &Context<'_>, morsel: usize, cap: usize) -> Result<Reservation> {
+    let words = morsel * (size_of::<K>() + size_of::<u32>());
+    let pairs = cap * 2 * (size_of::<u64>() + size_of::<u64>());
+    let bytes = (words + pairs) * cx.workers.threads();
+    cx.budget.reserve(bytes as u64, "the workers' own memory")
+}
+
+/// Writes the rows of a held side that the join type wants by their flag, all workers at once.
+fn sweep_all(
+    cx: &Context<'_>,
+    matcher: &Matcher<'_>,
+    unit: &Unit,
+    keep: Keep,
+    sink: &Sink<'_>,
+) -> Result<()> {
+    const ROWS_A_TASK: usize = 256 * 1024;
+    if keep == Keep::Nothing {
+        return Ok(());
+    }
+    let tasks = unit.rows.div_ceil(ROWS_A_TASK);
+    cx.workers.each(tasks, |task, _| {
+        let mut emitter = Emitter::new(sink);
+        let range: Range<usize> = task * ROWS_A_TASK..((task + 1) * ROWS_A_TASK).min(unit.rows);
+        matcher.sweep(unit, keep, range, &mut emitter)?;
+        emitter.finish()
+    })
+}
+
+/// A thread's panic or a poisoned lock, as an error.
+fn poisoned<T>(_: T) -> Error {
+    Error::Worker("another worker panicked while reading".to_string())
+}

@@ -1,0 +1,152 @@
+//! The radix join (003, 004): both sides partitioned alike until a build partition fits the cache.
+//!
+//! ```text
+//!  build: words ─► partition ─┐
+//!                             ├─► a table a partition, in the cache ─► matches ─► rows
+//!  probe: words ─► partition ─┘
+//! ```
+//!
+//! Workers take partitions. One with so many rows that it would keep a worker busy alone (skew) is
+//! built once and its probe tuples are shared by all (004 splits such partitions too).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Context, Job, for_widths, pair_cap, reserve_scratch, sweep_all, wide_rows};
+use crate::error::Result;
+use crate::input::Relation;
+use crate::key::{KeyWord, Width};
+use crate::matches::{Matcher, Unit};
+use crate::materialise::Columns;
+use crate::output::{Emitter, Sink};
+use crate::partition::{Partitions, Placing, RowId, Tuple, key_words, partition};
+use crate::plan::radix_passes;
+use crate::progress::Stage;
+use crate::table::{Cursor, LocalTable, Pairs};
+
+/// Probe tuples of a large partition that are one task.
+const SPLIT: usize = 64 * 1024;
+
+pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
+    let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
+    let wide = wide_rows(cx, job.build.rows().max(probe.rows()));
+    for_widths!(job.keys.width(), wide, join(cx, job, probe))
+}
+
+fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
+    let (side, build) = (job.build_side, &job.build);
+    let tuple = size_of::<Tuple<K, I>>();
+    let passes = radix_passes(build.rows() as usize, tuple, K::BITS, cx.machine, cx.force);
+
+    cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
+    let partitioned = |side, relation: &Relation| -> Result<Partitions<K, I>> {
+        let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, relation))?;
+        cx.watch.time("partition", || partition(cx, &words, Placing::Mixed, &passes))
+    };
+    let build_parts = partitioned(side, build)?;
+    let probe_parts = partitioned(side.other(), &probe)?;
+
+    let matcher = job.matcher(cx, job.keys.exact());
+    let unit = |side, relation: &Relation, keep| {
+        matcher.unit(side, Columns::of_relation(relation), relation.batches(), keep)
+    };
+    let build_unit = unit(side, build, job.roles.build)?;
+    let probe_unit = unit(side.other(), &probe, job.roles.probe)?;
+    let cap = pair_cap(cx, job.sink);
+    let _scratch = reserve_scratch::<K>(cx, 0, cap)?;
+    cx.counters.enter(Stage::Probe, probe_parts.tuples.len() as u64);
+    let partitions = Joining {
+        cx,
+        matcher: &matcher,
+        build: &build_unit,
+        probe: &probe_unit,
+        sink: job.sink,
+        cap,
+        bits: passes.bits(),
+    };
+    cx.watch.time("join partitions", || partitions.run(&build_parts, &probe_parts))?;
+    drop((build_parts, probe_parts));
+
+    cx.counters.enter(Stage::Unmatched, build.rows() + probe.rows());
+    cx.watch.time("unmatched rows", || {
+        sweep_all(cx, &matcher, &probe_unit, job.roles.probe, job.sink)?;
+        sweep_all(cx, &matcher, &build_unit, job.roles.build, job.sink)
+    })
+}
+
+/// The joining of co-partitions.
+struct Joining<'a> {
+    cx: &'a Context<'a>,
+    matcher: &'a Matcher<'a>,
+    build: &'a Unit,
+    probe: &'a Unit,
+    sink: &'a Sink<'a>,
+    cap: usize,
+    bits: u32,
+}
+
+impl Joining<'_> {
+    fn run<K: KeyWord, I: RowId>(
+        &self,
+        build: &Partitions<K, I>,
+        probe: &Partitions<K, I>,
+    ) -> Result<()> {
+        let threads = self.cx.workers.threads();
+        // Large is what one worker would still be busy with when the others are done.
+        let total = build.tuples.len() + probe.tuples.len();
+        let large = (total / (4 * threads)).max(2 * SPLIT);
+        let size = |p: usize| build.range(p).len() + probe.range(p).len();
+        let (shared, own): (Vec<usize>, Vec<usize>) = (0..build.count())
+            .filter(|&p| !build.range(p).is_empty() && !probe.range(p).is_empty())
+            .partition(|&p| threads > 1 && size(p) > large);
+        for p in shared {
+            self.share(build.tuples(p), probe.tuples(p))?;
+        }
+        let most = own.iter().map(|&p| build.range(p).len()).max().unwrap_or(0);
+        let next = AtomicUsize::new(0);
+        self.cx.workers.for_rows(total).run(|_| {
+            let mut table = LocalTable::with_room(self.cx, most, self.bits)?;
+            let mut emitter = Emitter::new(self.sink);
+            let mut pairs = Pairs::default();
+            while let Some(&p) = own.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.cx.workers.check()?;
+                table.build(self.cx, build.tuples(p))?;
+                self.pair(&table, probe.tuples(p), &mut pairs, &mut emitter)?;
+            }
+            emitter.finish()
+        })
+    }
+
+    /// One partition by all workers: built once, its probe tuples shared out.
+    fn share<K: KeyWord, I: RowId>(
+        &self,
+        build: &[Tuple<K, I>],
+        probe: &[Tuple<K, I>],
+    ) -> Result<()> {
+        let mut table = LocalTable::with_room(self.cx, build.len(), self.bits)?;
+        table.build(self.cx, build)?;
+        self.cx.workers.each(probe.len().div_ceil(SPLIT), |task, _| {
+            let range = task * SPLIT..((task + 1) * SPLIT).min(probe.len());
+            let mut emitter = Emitter::new(self.sink);
+            self.pair(&table, &probe[range], &mut Pairs::default(), &mut emitter)?;
+            emitter.finish()
+        })
+    }
+
+    fn pair<K: KeyWord, I: RowId>(
+        &self,
+        table: &LocalTable<K, I>,
+        probe: &[Tuple<K, I>],
+        pairs: &mut Pairs,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        let want = self.matcher.want(self.build);
+        let mut cursor = Cursor::default();
+        while !cursor.ended(&probe) {
+            self.cx.workers.check()?;
+            table.probe(&probe, want, self.cap, &mut cursor, pairs);
+            self.matcher.settle(self.build, self.probe, pairs, emitter)?;
+        }
+        self.cx.counters.done.fetch_add(probe.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! The sort-merge join (004 §3.3, 002 §4): both sides sorted by key, split by merge path, merged.
+//!
+//! ```text
+//!  build: words ─► sort ─┐   merge-path split     segment 0 ─► groups ─► matches ─► rows ─┐
+//!                        ├─► at key boundaries ─► segment 1 ─► …                           ├─► in order
+//!  probe: words ─► sort ─┘                        segment 2 ─► …                           ┘
+//! ```
+//!
+//! Words sort as keys do. Keys that do not fit a word are ranked first, so that they do. Workers
+//! take segments in order and send their rows in turn, so the output is sorted by key, unmatched
+//! rows among the others; rows with a null in their key come last.
+
+use super::{Context, Job, for_widths, pair_cap, reserve_scratch, wide_rows};
+use crate::error::Result;
+use crate::input::Relation;
+use crate::join::Side;
+use crate::key::{KeyWord, Width};
+use crate::matches::{InOrder, Keep, Matcher, Unit};
+use crate::materialise::Columns;
+use crate::memory::Buffer;
+use crate::output::Emitter;
+use crate::partition::{Passes, Placing, RowId, Tuple, Words, key_words, partition};
+use crate::progress::Stage;
+use crate::sort::{groups, sort, split};
+
+/// Rows of both sides in a segment, if memory and threads leave the choice.
+const SEGMENT: usize = 128 * 1024;
+
+pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
+    let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
+    let wide = wide_rows(cx, job.build.rows().max(probe.rows()));
+    let width = if job.keys.exact() { job.keys.width() } else { Width::W64 };
+    for_widths!(width, wide, join(cx, job, probe))
+}
+
+fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
+    let (side, build) = (job.build_side, &job.build);
+    cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
+    let [build_words, probe_words] = words::<K>(cx, &job, &probe)?;
+    let (build_sorted, build_nulls) = sorted::<K, I>(cx, build_words)?;
+    let (probe_sorted, probe_nulls) = sorted::<K, I>(cx, probe_words)?;
+
+    // The words are the keys or their ranks: nothing is left to verify.
+    let matcher = job.matcher(cx, true);
+    let unit = |side, relation: &Relation, keep| {
+        matcher.unit(side, Columns::of_relation(relation), relation.batches(), keep)
+    };
+    let build_unit = unit(side, build, job.roles.build)?;
+    let probe_unit = unit(side.other(), &probe, job.roles.probe)?;
+    let cap = pair_cap(cx, job.sink);
+    let _scratch = reserve_scratch::<K>(cx, 0, cap * 2)?;
+
+    let rows = build_sorted.len() + probe_sorted.len();
+    cx.counters.enter(Stage::Probe, rows as u64);
+    let segment_rows = if cx.force.tiny_partitions { 8 } else { SEGMENT };
+    let segments = split(&build_sorted, &probe_sorted, rows.div_ceil(segment_rows).max(1));
+    let one = |index: usize| {
+        let segment = &segments[index];
+        let mut emitter = Emitter::of_segment(job.sink, index);
+        let mut rows = InOrder::new(&matcher, &build_unit, &probe_unit, cap, &mut emitter);
+        for group in groups(&build_sorted, &probe_sorted, segment) {
+            cx.workers.check()?;
+            rows.group(&build_sorted[group.a], &probe_sorted[group.b])?;
+        }
+        rows.finish()?;
+        let done = (segment.a.len() + segment.b.len()) as u64;
+        cx.counters.done.fetch_add(done, std::sync::atomic::Ordering::Relaxed);
+        emitter.finish()
+    };
+    let in_turn = |index: usize, _| {
+        // Whoever waits for this segment's turn has to hear of its failure.
+        let done = crate::schedule::guarded(|| one(index));
+        done.inspect_err(|_| job.sink.turn.fail())
+    };
+    cx.watch.time("merge", || cx.workers.each(segments.len(), in_turn))?;
+
+    cx.counters.enter(Stage::Unmatched, 0);
+    let mut emitter = Emitter::new(job.sink);
+    null_rows(&matcher, &build_unit, job.roles.build, &build_nulls, &mut emitter)?;
+    null_rows(&matcher, &probe_unit, job.roles.probe, &probe_nulls, &mut emitter)?;
+    emitter.finish()
+}
+
+/// Words of both sides that sort as the keys do: build side first.
+fn words<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe: &Relation) -> Result<[Words<K>; 2]> {
+    let (side, build) = (job.build_side, &job.build);
+    if job.keys.exact() {
+        return cx.watch.time("key words", || {
+            let build = key_words(cx, job.keys, side, build)?;
+            Ok([build, key_words(cx, job.keys, side.other(), probe)?])
+        });
+    }
+    cx.watch.time("rank keys", || {
+        let (left, right) = match side {
+            Side::Left => (build, probe),
+            Side::Right => (probe, build),
+        };
+        // Ranking holds the keys as comparable bytes, their order, and the ranks.
+        let rows = left.rows() + right.rows();
+        let keys = job.keys.key_bytes(Side::Left, left.batches())
+            + job.keys.key_bytes(Side::Right, right.batches());
+        let bytes = rows * 3 * size_of::<u64>() as u64 + keys;
+        let _reserved = cx.budget.reserve(bytes, "ranking keys that do not fit a word")?;
+        let (left_ranks, right_ranks) = job.keys.ranks(left.batches(), right.batches())?;
+        let left = Words::of_ranks(cx, left, &left_ranks)?;
+        let right = Words::of_ranks(cx, right, &right_ranks)?;
+        Ok(if side == Side::Left { [left, right] } else { [right, left] })
+    })
+}
+
+/// The tuples of a side sorted by key, and its rows that have none.
+fn sorted<K: KeyWord, I: RowId>(
+    cx: &Context<'_>,
+    words: Words<K>,
+) -> Result<(Buffer<Tuple<K, I>>, Vec<u64>)> {
+    let bits = words.range.map_or(0, |(_, max)| 64 - max.to_u64().leading_zeros());
+    let as_they_are = Placing::Ranged { min: K::from_u64(0), up: 0 };
+    let tuples = cx
+        .watch
+        .time("make tuples", || partition::<K, I>(cx, &words, as_they_are, &Passes(Vec::new())))?;
+    let nulls = words.unmatchable();
+    drop(words);
+    let tuples = tuples.tuples;
+    let sorted = cx.watch.time("sort", || sort(tuples, bits, &cx.workers, &cx.budget))?;
+    Ok((sorted, nulls))
+}
+
+/// Writes rows that match nothing because their key has a null.
+fn null_rows(
+    matcher: &Matcher<'_>,
+    unit: &Unit,
+    keep: Keep,
+    rows: &[u64],
+    emitter: &mut Emitter<'_>,
+) -> Result<()> {
+    if matches!(keep, Keep::Nothing | Keep::Matched) {
+        return Ok(());
+    }
+    for some in rows.chunks(emitter.batch_size()) {
+        matcher.emit_alone(unit, some.to_vec(), keep == Keep::Marked, emitter)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,498 @@
+//! A join bound to two schemas: checked, planned, run.
+//!
+//! ```text
+//!  Join ── bind(schemas) ──► BoundJoin ── run(readers) ──► JoinReader ── exhausted ──► Report
+//!                               │                             ▲
+//!                               └─ explain(statistics) ► Plan │ batches through a short queue
+//!                                                  conductor thread and its workers
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
+
+use crate::algorithm::{self, Context, Job};
+use crate::error::{Error, Result};
+use crate::input::{Reader, Source, race};
+use crate::join::{Join, Side};
+use crate::key::{KeyPlan, Width};
+use crate::matches::{BoundFilter, Roles};
+use crate::memory::Budget;
+use crate::metrics::{Report, Stopwatch};
+use crate::output::{Origin, Output, OutputPlan, Parcel, Sink, Turn};
+use crate::plan::{Machine, Plan, Request, Statistics, choose};
+use crate::progress::{Counters, Stage};
+use crate::resolve;
+use crate::schedule::{Workers, guarded};
+
+impl Join {
+    /// Checks the join against the two tables' schemas.
+    pub fn bind(&self, output: Output, left: &Schema, right: &Schema) -> Result<BoundJoin> {
+        BoundJoin::new(self, output, left, right)
+    }
+
+    /// Joins two tables and yields rows.
+    ///
+    /// The reader is lazy in that a few batches wait in a queue at most; dropping it cancels the
+    /// join and waits until its threads have ended.
+    pub fn run<L, R>(&self, left: L, right: R) -> Result<JoinReader>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Output::Rows, Box::new(left), Box::new(right))
+    }
+
+    /// Joins two tables and yields positions of rows: `left_row` and `right_row`, as far as the
+    /// join type has them.
+    pub fn pairs<L, R>(&self, left: L, right: R) -> Result<JoinReader>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Output::Pairs, Box::new(left), Box::new(right))
+    }
+
+    /// Joins two tables and counts the rows.
+    pub fn count<L, R>(&self, left: L, right: R) -> Result<(u64, Report)>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Output::Count, Box::new(left), Box::new(right))?.counted()
+    }
+
+    fn start(&self, output: Output, left: Reader, right: Reader) -> Result<JoinReader> {
+        let bound = self.bind(output, &left.schema(), &right.schema())?;
+        let (left, right) =
+            (only(left, bound.columns(Side::Left)), only(right, bound.columns(Side::Right)));
+        bound.start(left, right)
+    }
+}
+
+/// A reader's columns at `indices`, in that order.
+fn only(reader: Reader, indices: &[usize]) -> Reader {
+    let schema = reader.schema();
+    let projected = match schema.project(indices) {
+        Ok(projected) if indices.len() < schema.fields().len() => Arc::new(projected),
+        _ => return reader,
+    };
+    let indices = indices.to_vec();
+    let batches = reader.map(move |batch| batch.and_then(|b| b.project(&indices)));
+    Box::new(RecordBatchIterator::new(batches, projected))
+}
+
+/// A join whose names have been found in two schemas.
+pub struct BoundJoin {
+    join: Join,
+    /// The columns needed of each side.
+    columns: [Vec<usize>; 2],
+    schemas: [SchemaRef; 2],
+    keys: KeyPlan,
+    filter: Option<BoundFilter>,
+    output: OutputPlan,
+}
+
+impl BoundJoin {
+    fn new(join: &Join, output: Output, left: &Schema, right: &Schema) -> Result<Self> {
+        if join.threads == 0 || join.batch_size == 0 {
+            let what = if join.threads == 0 { "number of threads" } else { "batch size" };
+            return Err(Error::Setting(format!("the {what} is zero; it has to be at least 1")));
+        }
+        let found = join.keys.iter().map(|(l, r)| {
+            Ok((resolve::column("left", left, l)?, resolve::column("right", right, r)?))
+        });
+        let keys = found.collect::<Result<Vec<_>>>()?;
+        let mut plan = resolve::output(join, output, left, right, &keys)?;
+        let filter_columns = match &join.filter {
+            Some(filter) => {
+                let schema = |side| if side == Side::Left { left } else { right };
+                let found = filter.columns.iter().map(|(side, name)| {
+                    Ok((*side, resolve::column(side.name(), schema(*side), name)?))
+                });
+                found.collect::<Result<Vec<_>>>()?
+            }
+            None => Vec::new(),
+        };
+        let columns = needed(&keys, &filter_columns, &plan.origins);
+        // From here on, columns are those of the readers.
+        let at =
+            |side: Side, column: usize| columns[side as usize].partition_point(|&c| c < column);
+        for origin in &mut plan.origins {
+            match origin {
+                Origin::Column(side, column) => *column = at(*side, *column),
+                Origin::Coalesced { left, right, .. } => {
+                    (*left, *right) = (at(Side::Left, *left), at(Side::Right, *right));
+                }
+                Origin::RowId(_) | Origin::Mark => {}
+            }
+        }
+        let keys: Vec<_> =
+            keys.iter().map(|&(l, r)| (at(Side::Left, l), at(Side::Right, r))).collect();
+        let project = |schema: &Schema, columns: &[usize]| {
+            schema.project(columns).map(Arc::new).map_err(Error::arrow("choosing columns"))
+        };
+        let schemas = [project(left, &columns[0])?, project(right, &columns[1])?];
+        let keys =
+            KeyPlan::new(&schemas[0], &schemas[1], &keys, join.null_equality, join.force.collide)?;
+        let filter = join.filter.as_ref().map(|filter| {
+            let columns: Vec<_> = filter_columns.iter().map(|&(s, c)| (s, at(s, c))).collect();
+            let fields: Vec<_> =
+                columns.iter().map(|&(s, c)| schemas[s as usize].field(c).clone()).collect();
+            let schema = Arc::new(Schema::new(fields));
+            BoundFilter { columns, schema, predicate: Arc::clone(&filter.predicate) }
+        });
+        Ok(BoundJoin { join: join.clone(), columns, schemas, keys, filter, output: plan })
+    }
+
+    /// The schema of the output.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.output.schema)
+    }
+
+    /// The columns of a side that the join needs, by their index in its schema, ascending. The
+    /// readers given to [`run`](BoundJoin::run) have to yield just these.
+    pub fn columns(&self, side: Side) -> &[usize] {
+        &self.columns[side as usize]
+    }
+
+    /// What would be done with tables of this kind, and how long it would take.
+    pub fn explain(&self, left: &Statistics, right: &Statistics) -> Plan {
+        let side = self.join.build_side.or_else(|| smaller(left, right));
+        let (build, probe) = match side {
+            Some(Side::Right) => (right, left),
+            _ => (left, right),
+        };
+        self.plan(&Machine::detect(), side, *build, *probe)
+    }
+
+    fn plan(
+        &self,
+        machine: &Machine,
+        side: Option<Side>,
+        build: Statistics,
+        probe: Statistics,
+    ) -> Plan {
+        choose(Request {
+            asked: self.join.algorithm,
+            join_type: self.join.join_type,
+            build_side: side,
+            build,
+            probe,
+            threads: self.join.threads,
+            limit: self.join.memory_limit,
+            key: self.keys.describe(),
+            exact: self.keys.exact(),
+            word_bytes: if self.keys.width() == Width::W32 { 4 } else { 8 },
+            machine,
+        })
+    }
+
+    /// Runs the join over readers that yield the needed [`columns`](BoundJoin::columns).
+    pub fn run<L, R>(self, left: L, right: R) -> Result<JoinReader>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Box::new(left), Box::new(right))
+    }
+
+    /// Runs the join for the number of its rows.
+    pub fn count<L, R>(self, left: L, right: R) -> Result<(u64, Report)>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Box::new(left), Box::new(right))?.counted()
+    }
+
+    fn start(self, left: Reader, right: Reader) -> Result<JoinReader> {
+        for (side, reader) in [(Side::Left, &left), (Side::Right, &right)] {
+            self.check(side, &reader.schema())?;
+        }
+        let shared = Arc::new(Running::default());
+        // A batch a worker under way, and one waiting.
+        let (sender, receiver) = sync_channel(self.join.threads + 1);
+        let schema = self.schema();
+        let conductor = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name("strait-conductor".to_string()).spawn(move || {
+                let failures = sender.clone();
+                let done = guarded(|| self.conduct(left, right, sender, &shared));
+                match done {
+                    Ok(report) => *lock(&shared.report) = Some(report),
+                    // Nobody may be left to hear it.
+                    Err(error) => drop(failures.send(Err(error))),
+                }
+            })
+        };
+        let conductor = conductor
+            .map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
+        Ok(JoinReader { schema, receiver: Some(receiver), conductor: Some(conductor), shared })
+    }
+
+    fn check(&self, side: Side, schema: &Schema) -> Result<()> {
+        let expected = &self.schemas[side as usize];
+        let same = expected.fields().len() == schema.fields().len()
+            && expected
+                .fields()
+                .iter()
+                .zip(schema.fields())
+                .all(|(e, s)| e.name() == s.name() && e.data_type() == s.data_type());
+        if same {
+            return Ok(());
+        }
+        let names = |schema: &Schema| {
+            schema.fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let detail = format!("expected columns {}; found {}", names(expected), names(schema));
+        Err(Error::SchemaChanged { side: side.name(), detail })
+    }
+
+    /// The whole join, on the conductor's thread.
+    fn conduct(
+        &self,
+        left: Reader,
+        right: Reader,
+        sender: SyncSender<Result<Parcel>>,
+        shared: &Running,
+    ) -> Result<Report> {
+        let watch = Stopwatch::start();
+        let budget = Budget::new(self.join.memory_limit);
+        let machine = Machine::detect();
+        let workers = Workers::new(self.join.threads, Arc::clone(&shared.cancelled));
+        let _ticker = Ticker::start(&self.join, &shared.counters)?;
+
+        let counters = &shared.counters;
+        let source = |side, reader| Source::new(side, reader, &budget, counters);
+        let (left, right) = (source(Side::Left, left), source(Side::Right, right));
+        let asked = self.join.build_side;
+        let (build, probe) =
+            watch.time("read build side", || race(left, right, asked, || workers.check()))?;
+        let build_side = probe.side().other();
+        let build_known = Statistics {
+            rows: Some(build.rows()),
+            bytes: Some(build.bytes()),
+            ..Statistics::default()
+        };
+        let rows = probe.known_rows();
+        let bytes = rows.map(|_| probe.waiting_bytes());
+        let probe_known = Statistics { rows, bytes, ..Statistics::default() };
+        let plan = self.plan(&machine, Some(build_side), build_known, probe_known);
+        log::info!("{plan}");
+
+        let sink = Sink {
+            plan: &self.output,
+            sender,
+            budget: &budget,
+            counters,
+            batch_size: self.join.batch_size,
+            turn: Turn::default(),
+        };
+        let cx = Context {
+            workers,
+            budget: Arc::clone(&budget),
+            counters,
+            watch: &watch,
+            machine: &machine,
+            force: self.join.force,
+        };
+        let candidates = AtomicU64::new(0);
+        let job = Job {
+            keys: &self.keys,
+            filter: self.filter.as_ref(),
+            roles: Roles::of(self.join.join_type, build_side),
+            build,
+            build_side,
+            probe: Some(probe),
+            sink: &sink,
+            plan: &plan,
+            candidates: &candidates,
+        };
+        algorithm::run(&cx, job)?;
+        counters.enter(Stage::Done, 0);
+        let seen = counters.snapshot();
+        Ok(Report {
+            stages: watch.stages(),
+            elapsed: watch.elapsed(),
+            left_rows: seen.left_rows,
+            right_rows: seen.right_rows,
+            output_rows: seen.output_rows,
+            candidates: candidates.into_inner(),
+            peak_memory: budget.peak(),
+            plan,
+        })
+    }
+}
+
+/// The columns needed of each side, ascending.
+fn needed(
+    keys: &[(usize, usize)],
+    filter: &[(Side, usize)],
+    origins: &[Origin],
+) -> [Vec<usize>; 2] {
+    let mut left: BTreeSet<usize> = keys.iter().map(|&(l, _)| l).collect();
+    let mut right: BTreeSet<usize> = keys.iter().map(|&(_, r)| r).collect();
+    let mut add = |side: Side, column: usize| match side {
+        Side::Left => left.insert(column),
+        Side::Right => right.insert(column),
+    };
+    filter.iter().for_each(|&(side, column)| {
+        add(side, column);
+    });
+    for origin in origins {
+        match origin {
+            Origin::Column(side, column) => {
+                add(*side, *column);
+            }
+            Origin::Coalesced { left, right, .. } => {
+                add(Side::Left, *left);
+                add(Side::Right, *right);
+            }
+            Origin::RowId(_) | Origin::Mark => {}
+        }
+    }
+    [left.into_iter().collect(), right.into_iter().collect()]
+}
+
+/// The side with fewer bytes, or rows where bytes are unknown.
+fn smaller(left: &Statistics, right: &Statistics) -> Option<Side> {
+    let (l, r) = match (left.bytes, right.bytes) {
+        (Some(l), Some(r)) => (l, r),
+        _ => (left.rows?, right.rows?),
+    };
+    Some(if l <= r { Side::Left } else { Side::Right })
+}
+
+/// What the conductor and the reader share.
+#[derive(Default)]
+struct Running {
+    cancelled: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+    report: Mutex<Option<Report>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The rows of a join, batch by batch.
+pub struct JoinReader {
+    schema: SchemaRef,
+    receiver: Option<Receiver<Result<Parcel>>>,
+    conductor: Option<JoinHandle<()>>,
+    shared: Arc<Running>,
+}
+
+impl JoinReader {
+    /// What the join did: there once the reader is exhausted.
+    pub fn report(&self) -> Option<Report> {
+        lock(&self.shared.report).clone()
+    }
+
+    fn counted(mut self) -> Result<(u64, Report)> {
+        if let Some(batch) = self.next() {
+            batch.map_err(Error::from_arrow)?;
+        }
+        let report =
+            self.report().ok_or_else(|| Error::Worker("the join left no report".into()))?;
+        Ok((report.output_rows, report))
+    }
+
+    fn stop(&mut self) {
+        self.receiver = None;
+        if let Some(conductor) = self.conductor.take() {
+            // Its panics were caught and sent as errors.
+            drop(conductor.join());
+        }
+    }
+}
+
+impl Iterator for JoinReader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.receiver.as_ref()?.recv() {
+            Ok(Ok((batch, _reservation))) => Some(Ok(batch)),
+            Ok(Err(error)) => {
+                self.stop();
+                Some(Err(error.into()))
+            }
+            // All senders are gone: the conductor is done.
+            Err(_) => {
+                self.stop();
+                None
+            }
+        }
+    }
+}
+
+impl RecordBatchReader for JoinReader {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+impl Drop for JoinReader {
+    fn drop(&mut self) {
+        self.shared.cancelled.store(true, Ordering::Relaxed);
+        self.stop();
+    }
+}
+
+/// Calls the progress callback ten times a second until dropped, and once more then.
+struct Ticker {
+    end: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(join: &Join, counters: &Arc<Counters>) -> Result<Option<Ticker>> {
+        let Some(callback) = join.progress.clone() else { return Ok(None) };
+        let counters = Arc::clone(counters);
+        let end = Arc::new((Mutex::new(false), Condvar::new()));
+        let signal = Arc::clone(&end);
+        let tick = move || {
+            let (ended, changed) = &*signal;
+            loop {
+                let wait =
+                    changed.wait_timeout_while(lock(ended), Duration::from_millis(100), |ended| {
+                        !*ended
+                    });
+                let ended = *wait.unwrap_or_else(|e| e.into_inner()).0;
+                let called = guarded(|| {
+                    callback(&counters.snapshot());
+                    Ok(())
+                });
+                if let Err(error) = called {
+                    log::warn!("the progress callback failed and is not called again: {error}");
+                    return;
+                }
+                if ended {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("strait-progress".to_string()).spawn(tick);
+        let thread =
+            thread.map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
+        Ok(Some(Ticker { end, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        *lock(&self.end.0) = true;
+        self.end.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The two sides as they come in: read batch by batch, held where they have to be.
+//!
+//! ```text
+//!  left reader ──► Source ─┐                    ┌─► Relation   the side that ended first, held
+//!                          ├─ race: read the ───┤
+//!  right reader ─► Source ─┘  one with fewer    └─► Source     the other: what was read of it,
+//!                             bytes so far                     then the rest, morsel by morsel
+//! ```
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::{Array, ArrayData, RecordBatch, RecordBatchReader};
+use arrow::datatypes::SchemaRef;
+
+use crate::error::{Error, Result};
+use crate::join::Side;
+use crate::key::Location;
+use crate::memory::{Budget, Reservation};
+use crate::progress::Counters;
+
+/// A reader of one side.
+pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;
+
+/// No batch is longer, so that a row in a batch takes 32 bits. Longer ones are sliced.
+const MOST_ROWS_A_BATCH: usize = 1 << 30;
+
+/// A side still being read.
+pub(crate) struct Source {
+    side: Side,
+    reader: Option<Reader>,
+    schema: SchemaRef,
+    /// Read but not handed out yet.
+    waiting: VecDeque<Held>,
+    waiting_bytes: u64,
+    footprint: Footprint,
+    /// Rows handed out.
+    next_row: u64,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
+}
+
+/// A batch and its place in the budget, which is given back with the last clone.
+#[derive(Clone)]
+struct Held {
+    batch: RecordBatch,
+    reservation: Arc<Reservation>,
+}
+
+/// A few rows of a side in one piece, and the row id of the first.
+pub(crate) struct Morsel {
+    pub(crate) batch: RecordBatch,
+    pub(crate) first_row: u64,
+    _reservation: Arc<Reservation>,
+}
+
+impl Source {
+    pub(crate) fn new(
+        side: Side,
+        reader: Reader,
+        budget: &Arc<Budget>,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Source {
+            side,
+            schema: reader.schema(),
+            reader: Some(reader),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            footprint: Footprint::default(),
+            next_row: 0,
+            budget: Arc::clone(budget),
+            counters: Arc::clone(counters),
+        }
+    }
+
+    pub(crate) fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Bytes read and waiting.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    /// Reads one more batch into the waiting ones. False at the end.
+    fn advance(&mut self) -> Result<bool> {
+        let Some(reader) = self.reader.as_mut() else { return Ok(false) };
+        let Some(batch) = reader.next() else {
+            self.reader = None;
+            return Ok(false);
+        };
+        let doing = format!("reading the {} table", self.side.name());
+        let batch = batch.map_err(Error::arrow(doing))?;
+        self.check(&batch)?;
+        let rows = batch.num_rows() as u64;
+        let counter = match self.side {
+            Side::Left => &self.counters.left_rows,
+            Side::Right => &self.counters.right_rows,
+        };
+        counter.fetch_add(rows, Ordering::Relaxed);
+        let bytes = self.footprint.add(&batch);
+        let what = format!("holding rows of the {} table", self.side.name());
+        let reservation = Arc::new(self.budget.reserve(bytes, &what)?);
+        self.waiting_bytes += bytes;
+        let mut at = 0;
+        while at < batch.num_rows() {
+            let len = MOST_ROWS_A_BATCH.min(batch.num_rows() - at);
+            let batch = if len == batch.num_rows() { batch.clone() } else { batch.slice(at, len) };
+            self.waiting.push_back(Held { batch, reservation: Arc::clone(&reservation) });
+            at += len;
+        }
+        Ok(true)
+    }
+
+    fn check(&self, batch: &RecordBatch) -> Result<()> {
+        let changed = |detail| Error::SchemaChanged { side: self.side.name(), detail };
+        let (expected, found) = (self.schema.fields(), batch.columns());
+        if expected.len() != found.len() {
+            return Err(changed(format!("{} columns, not {}", found.len(), expected.len())));
+        }
+        for (field, column) in expected.iter().zip(found) {
+            if field.data_type() != column.data_type() {
+                let (name, was, is) = (field.name(), field.data_type(), column.data_type());
+                return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next rows, at most `most` of them. None at the end.
+    pub(crate) fn morsel(&mut self, most: usize) -> Result<Option<Morsel>> {
+        while self.waiting.is_empty() {
+            if !self.advance()? {
+                return Ok(None);
+            }
+            // Streamed: batches come and go, and addresses with them.
+            self.footprint = Footprint::default();
+        }
+        let Some(held) = self.waiting.pop_front() else { return Ok(None) };
+        let rows = held.batch.num_rows();
+        let first_row = self.next_row;
+        let batch = if rows <= most {
+            held.batch
+        } else {
+            let rest = held.batch.slice(most, rows - most);
+            self.waiting.push_front(Held { batch: rest, ..held.clone() });
+            held.batch.slice(0, most)
+        };
+        self.next_row += batch.num_rows() as u64;
+        Ok(Some(Morsel { batch, first_row, _reservation: held.reservation }))
+    }
+
+    /// Reads the rest and holds all of it.
+    pub(crate) fn collect(mut self, check: impl Fn() -> Result<()>) -> Result<Relation> {
+        while self.advance()? {
+            check()?;
+        }
+        Ok(Relation::new(self.schema, self.waiting.into(), self.waiting_bytes))
+    }
+
+    /// Reads to the end, keeping everything waiting.
+    fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
+        while self.advance()? {
+            check()?;
+        }
+        Ok(())
+    }
+
+    fn ended(&self) -> bool {
+        self.reader.is_none()
+    }
+
+    /// Rows waiting, if the reader has ended.
+    pub(crate) fn known_rows(&self) -> Option<u64> {
+        self.ended().then(|| self.waiting.iter().map(|h| h.batch.num_rows() as u64).sum())
+    }
+}
+
+/// Reads both sides, always the one with fewer bytes so far, until one ends: that one is the
+/// smaller, found at the price of holding at most as much of the other. With `asked`, that side is
+/// read to its end instead.
+pub(crate) fn race(
+    mut left: Source,
+    mut right: Source,
+    asked: Option<Side>,
+    check: impl Fn() -> Result<()>,
+) -> Result<(Relation, Source)> {
+    match asked {
+        Some(Side::Left) => left.fill(&check)?,
+        Some(Side::Right) => right.fill(&check)?,
+        None => loop {
+            check()?;
+            let next =
+                if left.waiting_bytes <= right.waiting_bytes { &mut left } else { &mut right };
+            if !next.advance()? {
+                break;
+            }
+        },
+    }
+    let left_builds = match asked {
+        Some(side) => side == Side::Left,
+        // Both may have ended at once, or one that is long in rows but thin in bytes.
+        None if left.ended() && right.ended() => left.waiting_bytes <= right.waiting_bytes,
+        None => left.ended(),
+    };
+    let (build, probe) = if left_builds { (left, right) } else { (right, left) };
+    Ok((build.collect(check)?, probe))
+}
+
+/// Counts each buffer's bytes once, however many batches share it.
+#[derive(Default)]
+struct Footprint {
+    seen: HashSet<usize>,
+}
+
+impl Footprint {
+    fn add(&mut self, batch: &RecordBatch) -> u64 {
+        batch.columns().iter().map(|column| self.add_data(&column.to_data())).sum()
+    }
+
+    fn add_data(&mut self, data: &ArrayData) -> u64 {
+        let own: u64 = data
+            .buffers()
+            .iter()
+            .chain(data.nulls().map(|nulls| nulls.buffer()))
+            .filter(|buffer| self.seen.insert(buffer.data_ptr().as_ptr() as usize))
+            .map(|buffer| buffer.capacity() as u64)
+            .sum();
+        own + data.child_data().iter().map(|child| self.add_data(child)).sum::<u64>()
+    }
+}
+
+/// A side held in memory: its batches, and where each begins.
+pub(crate) struct Relation {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    places: Arc<Places>,
+    bytes: u64,
+    _reservations: Vec<Arc<Reservation>>,
+}
+
+impl Relation {
+    fn new(schema: SchemaRef, held: Vec<Held>, bytes: u64) -> Self {
+        let (batches, reservations): (Vec<_>, Vec<_>) =
+            held.into_iter().map(|h| (h.batch, h.reservation)).unzip();
+        let places = Arc::new(Places::new(batches.iter().map(RecordBatch::num_rows)));
+        Relation { schema, batches, places, bytes, _reservations: reservations }
+    }
+
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.places.rows()
+    }
+
+    /// Bytes of its batches.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn batches(&self) -> &[RecordBatch] {
+        &self.batches
+    }
+
+    pub(crate) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
+    /// All rows in pieces of at most `most`: the batch, and the row id of its first row.
+    pub(crate) fn pieces(&self, most: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut first_row = 0;
+        for (chunk, batch) in self.batches.iter().enumerate() {
+            let mut at = 0;
+            while at < batch.num_rows() {
+                let len = most.min(batch.num_rows() - at);
+                pieces.push(Piece { chunk, at, len, first_row });
+                first_row += len;
+                at += len;
+            }
+        }
+        pieces
+    }
+
+    /// The rows of a piece, without copying.
+    pub(crate) fn piece(&self, piece: &Piece) -> RecordBatch {
+        self.batches[piece.chunk].slice(piece.at, piece.len)
+    }
+}
+
+/// A run of rows inside one batch of a [`Relation`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) chunk: usize,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) first_row: usize,
+}
+
+/// Finds the batch of a row id.
+///
+/// With batches of 3, 1 and 4 rows, `starts` is `[0, 3, 4, 8]`, and rows are looked up by their
+/// multiple of 2 (`shift` 1): `hints` is `[0, 0, 2, 2]`, so row 3 is sought in batches 0 to 2.
+pub(crate) struct Places {
+    starts: Vec<u64>,
+    shift: u32,
+    hints: Vec<u32>,
+}
+
+impl Places {
+    pub(crate) fn new(lengths: impl Iterator<Item = usize>) -> Self {
+        let mut starts = vec![0u64];
+        let mut end = 0;
+        for len in lengths {
+            end += len as u64;
+            starts.push(end);
+        }
+        let batches = starts.len() as u64 - 1;
+        let shift = if batches <= 1 { 63 } else { (end / batches).max(1).ilog2() };
+        let mut hints = Vec::new();
+        if batches > 1 {
+            let mut chunk = 0;
+            for granule in 0..=(end >> shift) {
+                while chunk + 1 < batches as usize && starts[chunk + 1] <= granule << shift {
+                    chunk += 1;
+                }
+                hints.push(chunk as u32);
+            }
+        }
+        Places { starts, shift, hints }
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Whether all rows lie in one batch.
+    pub(crate) fn single(&self) -> bool {
+        self.starts.len() <= 2
+    }
+
+    /// Where a row lies. The row must exist.
+    #[inline]
+    pub(crate) fn locate(&self, row: u64) -> Location {
+        if self.single() {
+            return Location { chunk: 0, row: row as u32 };
+        }
+        let granule = (row >> self.shift) as usize;
+        let mut chunk = self.hints[granule] as usize;
+        if self.starts[chunk + 1] <= row {
+            let last = self.hints.get(granule + 1).map_or(self.starts.len() - 2, |&h| h as usize);
+            chunk += self.starts[chunk + 1..=last].partition_point(|&start| start <= row);
+        }
+        Location { chunk: chunk as u32, row: (row - self.starts[chunk]) as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_in_batches_of_any_size() {
+        for lengths in [
+            vec![],
+            vec![5],
+            vec![3, 1, 4],
+            vec![1, 1000, 1, 1, 1, 1, 1, 1, 1],
+            vec![0, 2, 0, 0, 3, 0],
+        ] {
+            let places = Places::new(lengths.iter().copied());
+            let mut row = 0;
+            for (chunk, &len) in lengths.iter().enumerate() {
+                for at in 0..len {
+                    let found = places.locate(row);
+                    assert_eq!(
+                        (found.chunk as usize, found.row as usize),
+                        (chunk, at),
+                        "{lengths:?}"
+                    );
+                    row += 1;
+                }
+            }
+            assert_eq!(places.rows(), row);
+        }
+    }
+}

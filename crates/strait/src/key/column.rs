@@ -1,0 +1,294 @@
+//! What does a key column of one batch hold, however it is encoded?
+//!
+//! An array is *peeled*: dictionaries and runs become an index into plain values. Plain values
+//! are then read in the form the pair meets in, a stream of 64-bit values that goes into a
+//! [`Sink`]: the packer, the hasher, or a buffer. The match on types is outside every loop.
+
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, new_null_array};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::compute::take;
+use arrow::datatypes::{
+    ArrowNativeType, DataType, Int16Type, Int32Type, Int64Type, IntervalDayTime,
+    IntervalMonthDayNano, IntervalUnit, RunEndIndexType, i256,
+};
+
+use super::meet::Form;
+use crate::error::{Error, Result};
+
+/// Takes the values of a column, one a row.
+pub(super) trait Sink {
+    fn take(self, values: impl Iterator<Item = u64>);
+}
+
+/// A column without its encoding.
+pub(super) struct Peeled {
+    /// The values, neither dictionary nor run-end encoded.
+    pub(super) values: ArrayRef,
+    /// Which value a row has; `None` where row `i` has value `i`. Always in bounds.
+    pub(super) index: Option<Vec<u32>>,
+    /// The rows that are null, by index or by value; `None` if there are none.
+    pub(super) nulls: Option<NullBuffer>,
+}
+
+impl Peeled {
+    pub(super) fn new(array: &ArrayRef) -> Result<Peeled> {
+        let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
+        let mut values = array.clone();
+        let mut index: Option<Vec<u32>> = None;
+        while let Some((inner, step)) = peel_once(values.as_ref())? {
+            index = Some(match index {
+                None => step,
+                Some(outer) => outer.iter().map(|&i| at(&step, i)).collect(),
+            });
+            values = inner;
+        }
+        if index.is_some() && values.is_empty() {
+            values = new_null_array(values.data_type(), 1);
+        }
+        Ok(Peeled { values, index, nulls })
+    }
+
+    /// Values of type null as nulls of another type, so that they are read like it.
+    pub(super) fn standing_in(mut self, data_type: &DataType) -> Peeled {
+        if self.values.data_type() == &DataType::Null && data_type != &DataType::Null {
+            // One null for all rows, unless an index into many is there already.
+            let rows = self.values.len();
+            match self.index {
+                Some(_) => self.values = new_null_array(data_type, rows),
+                None => {
+                    self.values = new_null_array(data_type, 1);
+                    self.index = Some(vec![0; rows]);
+                }
+            }
+        }
+        self
+    }
+
+    /// Without the index if there are more values than rows: a slice of a large dictionary.
+    pub(super) fn compacted(mut self) -> Result<Peeled> {
+        if let Some(index) = self.index.take_if(|index| self.values.len() > index.len()) {
+            self.values = take(&self.values, &UInt32Array::from(index), None)
+                .map_err(Error::arrow("cannot take a key column's values from its dictionary"))?;
+        }
+        Ok(self)
+    }
+}
+
+fn at(index: &[u32], i: u32) -> u32 {
+    index.get(i as usize).copied().unwrap_or(0)
+}
+
+/// The values of a dictionary or of runs, and which of them each row has.
+fn peel_once(array: &dyn Array) -> Result<Option<(ArrayRef, Vec<u32>)>> {
+    let (values, index) = match array.data_type() {
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let len = dictionary.values().len();
+            (dictionary.values().clone(), dictionary_index(dictionary.keys(), len))
+        }
+        DataType::RunEndEncoded(ends, _) => match ends.data_type() {
+            DataType::Int16 => runs::<Int16Type>(array),
+            DataType::Int32 => runs::<Int32Type>(array),
+            _ => runs::<Int64Type>(array),
+        },
+        _ => return Ok(None),
+    };
+    if u32::try_from(values.len()).is_err() {
+        return Err(Error::Setting(format!(
+            "a key column's dictionary has {} values; the most is 2^32, cast the column to its values' type",
+            values.len()
+        )));
+    }
+    Ok(Some((values, index)))
+}
+
+fn dictionary_index(keys: &dyn Array, len: usize) -> Vec<u32> {
+    // The key under a null may be anything, so it is kept in bounds.
+    fn bounded<T: ArrowNativeType>(keys: &dyn Array, len: usize) -> Vec<u32> {
+        let inside = |key: usize| if key < len { key as u32 } else { 0 };
+        native::<T>(keys).iter().map(|key| inside(key.as_usize())).collect()
+    }
+    match keys.data_type() {
+        DataType::Int8 => bounded::<i8>(keys, len),
+        DataType::Int16 => bounded::<i16>(keys, len),
+        DataType::Int32 => bounded::<i32>(keys, len),
+        DataType::Int64 => bounded::<i64>(keys, len),
+        DataType::UInt8 => bounded::<u8>(keys, len),
+        DataType::UInt16 => bounded::<u16>(keys, len),
+        DataType::UInt32 => bounded::<u32>(keys, len),
+        _ => bounded::<u64>(keys, len),
+    }
+}
+
+fn runs<R: RunEndIndexType>(array: &dyn Array) -> (ArrayRef, Vec<u32>) {
+    let array = array.as_run::<R>();
+    let (offset, end) = (array.offset(), array.offset() + array.len());
+    let mut index = Vec::with_capacity(array.len());
+    for (run, run_end) in array.run_ends().values().iter().enumerate() {
+        let reached = run_end.as_usize().clamp(offset, end) - offset;
+        if reached > index.len() {
+            index.resize(reached, run as u32);
+        }
+    }
+    index.resize(array.len(), 0);
+    (array.values().clone(), index)
+}
+
+/// The values of a primitive array as `T`, which has to have the array's width and alignment.
+pub(super) fn native<T: ArrowNativeType>(array: &dyn Array) -> ScalarBuffer<T> {
+    let data = array.to_data();
+    match data.buffers().first() {
+        Some(buffer) => ScalarBuffer::new(buffer.clone(), data.offset(), data.len()),
+        None => ScalarBuffer::from(Vec::new()),
+    }
+}
+
+/// Reads plain values in a form of at most 64 bits: integers extended by their sign, floats by
+/// their bits, short bytes as a big-endian number, booleans as 0 and 1.
+pub(super) fn read<S: Sink>(array: &dyn Array, form: Form, factor: i256, sink: S) -> Result<()> {
+    use DataType::*;
+    macro_rules! each {
+        ($native:ty, $convert:expr) => {
+            sink.take(native::<$native>(array).iter().map($convert))
+        };
+    }
+    let scaled = factor != i256::ONE;
+    match (form, array.data_type()) {
+        (Form::Null, _) => sink.take(std::iter::repeat_n(0, array.len())),
+        (Form::Float(64), Float64) => each!(f64, |v| v.to_bits()),
+        (Form::Float(64), Float32) => each!(f32, |v| f64::from(*v).to_bits()),
+        (Form::Float(64), Float16) => {
+            let values = array.as_primitive::<arrow::datatypes::Float16Type>();
+            sink.take(values.values().iter().map(|v| v.to_f64().to_bits()))
+        }
+        (Form::Float(64), Int8) => each!(i8, |&v| f64::from(v).to_bits()),
+        (Form::Float(64), Int16) => each!(i16, |&v| f64::from(v).to_bits()),
+        (Form::Float(64), Int32) => each!(i32, |&v| f64::from(v).to_bits()),
+        (Form::Float(64), UInt8) => each!(u8, |&v| f64::from(v).to_bits()),
+        (Form::Float(64), UInt16) => each!(u16, |&v| f64::from(v).to_bits()),
+        (Form::Float(64), UInt32) => each!(u32, |&v| f64::from(v).to_bits()),
+        (Form::Float(32), Float32) => each!(f32, |v| v.to_bits().into()),
+        (Form::Float(32), Float16) => {
+            let values = array.as_primitive::<arrow::datatypes::Float16Type>();
+            sink.take(values.values().iter().map(|v| v.to_f32().to_bits().into()))
+        }
+        (Form::Float(32), Int8) => each!(i8, |&v| f32::from(v).to_bits().into()),
+        (Form::Float(32), Int16) => each!(i16, |&v| f32::from(v).to_bits().into()),
+        (Form::Float(32), UInt8) => each!(u8, |&v| f32::from(v).to_bits().into()),
+        (Form::Float(32), UInt16) => each!(u16, |&v| f32::from(v).to_bits().into()),
+        (Form::Float(16), Float16) => {
+            let values = array.as_primitive::<arrow::datatypes::Float16Type>();
+            sink.take(values.values().iter().map(|v| v.to_bits().into()))
+        }
+        (Form::Unsigned(_), Boolean) => {
+            sink.take(array.as_boolean().values().iter().map(u64::from))
+        }
+        (Form::Unsigned(_), FixedSizeBinary(_)) => {
+            let values = array.as_fixed_size_binary();
+            let number = |bytes: &[u8]| bytes.iter().fold(0, |n, &b| n << 8 | u64::from(b));
+            sink.take((0..values.len()).map(|row| number(values.value(row))))
+        }
+        (Form::Unsigned(_), Interval(IntervalUnit::DayTime)) => each!(IntervalDayTime, |v| {
+            u64::from(v.days as u32 ^ 1 << 31) << 32 | u64::from(v.milliseconds as u32 ^ 1 << 31)
+        }),
+        (Form::Signed(64), Date32 | Time32(_)) if scaled => {
+            let factor = factor.to_i128().unwrap_or(1) as i64;
+            each!(i32, |&v| i64::from(v).wrapping_mul(factor) as u64)
+        }
+        (Form::Signed(_) | Form::Unsigned(_), UInt8) => each!(u8, |&v| v.into()),
+        (Form::Signed(_) | Form::Unsigned(_), UInt16) => each!(u16, |&v| v.into()),
+        (Form::Signed(_) | Form::Unsigned(_), UInt32) => each!(u32, |&v| v.into()),
+        (Form::Unsigned(_), UInt64) => each!(u64, |&v| v),
+        (Form::Signed(_), Int8) => each!(i8, |&v| v as i64 as u64),
+        (Form::Signed(_), Int16) => each!(i16, |&v| v as i64 as u64),
+        (Form::Signed(_), other) => match other.primitive_width() {
+            Some(4) => each!(i32, |&v| v as i64 as u64),
+            Some(8) => each!(i64, |&v| v as u64),
+            _ => return Err(unreadable(other, form)),
+        },
+        (form, other) => return Err(unreadable(other, form)),
+    }
+    Ok(())
+}
+
+/// Reads plain values as 128-bit integers, scaled.
+pub(super) fn read_wide(array: &dyn Array, factor: i256) -> Result<ScalarBuffer<i128>> {
+    use DataType::*;
+    let data_type = array.data_type();
+    if let (Decimal128(..), true) = (data_type, factor == i256::ONE) {
+        return Ok(native::<i128>(array));
+    }
+    if let Interval(IntervalUnit::MonthDayNano) = data_type {
+        // In the order of the fields, as Arrow sorts them.
+        let number = |v: &IntervalMonthDayNano| {
+            i128::from(v.months) << 96
+                | i128::from(v.days as u32 ^ 1 << 31) << 64
+                | i128::from(v.nanoseconds as u64 ^ 1 << 63)
+        };
+        return Ok(native::<IntervalMonthDayNano>(array).iter().map(number).collect());
+    }
+    let factor = factor.to_i128().ok_or_else(|| unreadable(data_type, Form::Wide))?;
+    let scale = |value: i128, row: usize| match value.checked_mul(factor) {
+        Some(scaled) => Ok(scaled),
+        // Whatever lies under a null does not count.
+        None if array.is_null(row) => Ok(0),
+        None => Err(too_large(data_type, value)),
+    };
+    macro_rules! each {
+        ($native:ty) => {{
+            let values = native::<$native>(array);
+            values.iter().enumerate().map(|(row, &v)| scale(i128::from(v), row)).collect()
+        }};
+    }
+    let values: Result<Vec<i128>> = match data_type {
+        UInt8 => each!(u8),
+        UInt16 => each!(u16),
+        UInt32 => each!(u32),
+        UInt64 => each!(u64),
+        Int8 => each!(i8),
+        Int16 => each!(i16),
+        other => match other.primitive_width() {
+            Some(4) => each!(i32),
+            Some(8) => each!(i64),
+            Some(16) => each!(i128),
+            _ => Err(unreadable(other, Form::Wide)),
+        },
+    };
+    Ok(values?.into())
+}
+
+/// Reads plain values as 256-bit integers, scaled.
+pub(super) fn read_wider(array: &dyn Array, factor: i256) -> Result<ScalarBuffer<i256>> {
+    if !matches!(array.data_type(), DataType::Decimal256(..)) {
+        let values = read_wide(array, i256::ONE)?;
+        let scaled: Result<Vec<i256>> = (values.iter().map(|&v| i256::from_i128(v)).enumerate())
+            .map(|(row, v)| scale_wider(array, factor, row, v))
+            .collect();
+        return Ok(scaled?.into());
+    }
+    let values = native::<i256>(array);
+    if factor == i256::ONE {
+        return Ok(values);
+    }
+    let scaled: Result<Vec<i256>> =
+        values.iter().enumerate().map(|(row, &v)| scale_wider(array, factor, row, v)).collect();
+    Ok(scaled?.into())
+}
+
+fn scale_wider(array: &dyn Array, factor: i256, row: usize, value: i256) -> Result<i256> {
+    match value.checked_mul(factor) {
+        Some(scaled) => Ok(scaled),
+        None if array.is_null(row) => Ok(i256::ZERO),
+        None => Err(too_large(array.data_type(), value)),
+    }
+}
+
+fn unreadable(data_type: &DataType, form: Form) -> Error {
+    Error::Setting(format!("a key column of type {data_type} cannot be read as {form:?}"))
+}
+
+fn too_large(data_type: &DataType, value: impl std::fmt::Display) -> Error {
+    Error::Setting(format!(
+        "a key column of type {data_type} holds the unscaled value {value}, more digits than its type allows; cast the column to a wider decimal first"
+    ))
+}

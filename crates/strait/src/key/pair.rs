@@ -1,0 +1,314 @@
+//! How does one pair of key columns reach the word, and the values to verify?
+//!
+//! A [`KeyColumn`] knows where its columns are on either side, the form they meet in, and its
+//! place in a packed word. It peels an array and hands its values on: to be packed, to be
+//! hashed, or to be kept for verification.
+
+use arrow::array::{Array, RecordBatch};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::SortOptions;
+use arrow::datatypes::{ArrowNativeType, DataType, Field, IntervalUnit, i256};
+use arrow_row::{RowConverter, SortField};
+
+use super::column::{Peeled, Sink, native, read, read_wide, read_wider};
+use super::hash::{self, Hash};
+use super::meet::{Form, meet, peeled_type};
+use super::pack::{self, Pack};
+use super::verify::{Bytes, BytesArray, Column, Data};
+use super::word::KeyWord;
+use crate::error::{Error, Result};
+use crate::join::Side;
+
+/// A pair of key columns. Arrays have the left side's part first.
+pub(super) struct KeyColumn {
+    pub(super) indices: [usize; 2],
+    types: [DataType; 2],
+    pub(super) form: Form,
+    factors: [i256; 2],
+    /// The type a column of nulls stands in for.
+    pub(super) plain_type: DataType,
+    converters: Option<[RowConverter; 2]>,
+    /// The place in a packed word.
+    pub(super) field: pack::Field,
+}
+
+pub(super) fn part(side: Side) -> usize {
+    match side {
+        Side::Left => 0,
+        Side::Right => 1,
+    }
+}
+
+/// Whether a column can hold nulls, by its schema. Nulls among a dictionary's values are not in it.
+fn nullable(field: &Field) -> bool {
+    let encoded = matches!(
+        field.data_type(),
+        DataType::Dictionary(..) | DataType::RunEndEncoded(..) | DataType::Null
+    );
+    field.is_nullable() || encoded
+}
+
+/// Whether an array's own buffer of `bits` wide values is what [`read`] would give.
+fn is_as_read(array: &dyn Array, form: Form, factor: i256, bits: u32) -> bool {
+    let plain = !matches!(array.data_type(), DataType::Interval(IntervalUnit::DayTime));
+    let width = array.data_type().primitive_width() == Some(bits as usize / 8);
+    plain && width && form.bits() == Some(bits) && factor == i256::ONE
+}
+
+/// Collects values, narrowed to the width of the form.
+struct Collect<'a, T>(&'a mut Vec<T>, fn(u64) -> T);
+
+impl<T> Sink for Collect<'_, T> {
+    fn take(self, values: impl Iterator<Item = u64>) {
+        self.0.extend(values.map(self.1));
+    }
+}
+
+impl KeyColumn {
+    pub(super) fn new(
+        indices: [usize; 2],
+        fields: [&Field; 2],
+        nulls_equal: bool,
+    ) -> Result<KeyColumn> {
+        let [left, right] = fields;
+        let [l, r] = fields.map(|field| peeled_type(field.data_type()));
+        let meeting = meet(l, r).ok_or_else(|| Error::KeyTypes {
+            left: left.name().clone(),
+            left_type: left.data_type().clone(),
+            right: right.name().clone(),
+            right_type: right.data_type().clone(),
+        })?;
+        let plain_type = if l == &DataType::Null { r } else { l };
+        let converters = match meeting.form {
+            Form::Rows => {
+                let or = |t: &DataType| if t.is_null() { plain_type.clone() } else { t.clone() };
+                Some([converter(Side::Left, left, or(l))?, converter(Side::Right, right, or(r))?])
+            }
+            _ => None,
+        };
+        let null_bit =
+            nulls_equal && meeting.form != Form::Null && nullable(left) && nullable(right);
+        let bits = meeting.form.bits().unwrap_or(0);
+        Ok(KeyColumn {
+            indices,
+            types: [left.data_type().clone(), right.data_type().clone()],
+            form: meeting.form,
+            factors: meeting.factors,
+            plain_type: plain_type.clone(),
+            converters,
+            field: pack::Field { form: meeting.form, bits, null_bit, before: 0 },
+        })
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let [left, right] = &self.types;
+        if left == right { left.to_string() } else { format!("{left} with {right}") }
+    }
+
+    /// The column of a batch, without its encoding.
+    pub(super) fn peel(&self, side: Side, batch: &RecordBatch) -> Result<Peeled> {
+        let (index, expected) = (self.indices[part(side)], &self.types[part(side)]);
+        let array = batch.columns().get(index);
+        let Some(array) = array.filter(|array| array.data_type().equals_datatype(expected)) else {
+            let found = array.map_or("none".to_string(), |array| array.data_type().to_string());
+            let detail = format!("key column {index} should be {expected} and is {found}");
+            return Err(Error::SchemaChanged { side: side.name(), detail });
+        };
+        let peeled = Peeled::new(array)?;
+        match self.form {
+            // Strings stay behind their index: taking them could pass what offsets can hold.
+            Form::Bytes => Ok(peeled.standing_in(&self.plain_type)),
+            _ => peeled.standing_in(&self.plain_type).compacted(),
+        }
+    }
+
+    /// Gives the values, in a form of at most 64 bits, to a sink.
+    fn feed<S: Sink>(&self, side: Side, peeled: &Peeled, sink: S) -> Result<()> {
+        let factor = self.factors[part(side)];
+        let Some(index) = &peeled.index else {
+            return read(peeled.values.as_ref(), self.form, factor, sink);
+        };
+        let mut values = Vec::with_capacity(peeled.values.len());
+        read(peeled.values.as_ref(), self.form, factor, Collect(&mut values, |v| v))?;
+        sink.take(index.iter().map(|&i| values[i as usize]));
+        Ok(())
+    }
+
+    pub(super) fn pack<K: KeyWord>(
+        &self,
+        side: Side,
+        peeled: Peeled,
+        out: &mut Vec<K>,
+    ) -> Result<()> {
+        let nulls = peeled.nulls.as_ref();
+        self.feed(side, &peeled, Pack { field: self.field, nulls, out })
+    }
+
+    pub(super) fn hash<K: KeyWord>(
+        &self,
+        side: Side,
+        mut peeled: Peeled,
+        first: bool,
+        nulls_equal: bool,
+        out: &mut Vec<K>,
+    ) -> Result<()> {
+        let nulls = peeled.nulls.take().filter(|_| nulls_equal);
+        let hash = Hash { first, nulls: nulls.as_ref(), out };
+        match self.form {
+            Form::Bytes | Form::Rows => hash.bytes(&self.bytes(side, peeled)?),
+            Form::Wide => {
+                let values = self.wide(side, &peeled)?;
+                hash.hashes(values.iter().map(|v| hash::bytes(&v.to_le_bytes())))
+            }
+            Form::Wider => {
+                let values = self.wider(side, &peeled)?;
+                hash.hashes(values.iter().map(|v| hash::bytes(&v.to_le_bytes())))
+            }
+            _ => self.feed(side, &peeled, hash)?,
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, side: Side, peeled: Peeled) -> Result<Bytes> {
+        let array = match &self.converters {
+            None => BytesArray::new(&peeled.values)?,
+            Some(converters) => {
+                let rows = converters[part(side)].convert_columns(&[peeled.values]);
+                let rows = rows.map_err(Error::arrow("cannot bring a key column into row format"));
+                BytesArray::Rows(rows?)
+            }
+        };
+        Ok(Bytes { array, index: peeled.index })
+    }
+
+    fn wide(&self, side: Side, peeled: &Peeled) -> Result<ScalarBuffer<i128>> {
+        let values = read_wide(peeled.values.as_ref(), self.factors[part(side)])?;
+        Ok(gather(values, peeled.index.as_deref()))
+    }
+
+    fn wider(&self, side: Side, peeled: &Peeled) -> Result<ScalarBuffer<i256>> {
+        let values = read_wider(peeled.values.as_ref(), self.factors[part(side)])?;
+        Ok(gather(values, peeled.index.as_deref()))
+    }
+
+    fn collect<T: ArrowNativeType>(
+        &self,
+        side: Side,
+        peeled: &Peeled,
+        rows: usize,
+        narrow: fn(u64) -> T,
+    ) -> Result<ScalarBuffer<T>> {
+        let mut values = Vec::with_capacity(rows);
+        self.feed(side, peeled, Collect(&mut values, narrow))?;
+        Ok(values.into())
+    }
+
+    /// Appends a batch's values and returns the memory they take beyond the batch's own.
+    pub(super) fn append(
+        &self,
+        side: Side,
+        batch: &RecordBatch,
+        column: &mut Column,
+    ) -> Result<usize> {
+        let peeled = self.peel(side, batch)?;
+        let rows = batch.num_rows();
+        let own = batch.column(self.indices[part(side)]);
+        let nulls = peeled.nulls.clone();
+        let nulls_bytes = match (&nulls, own.nulls()) {
+            (Some(nulls), Some(own)) if nulls.buffer().ptr_eq(own.buffer()) => 0,
+            (Some(nulls), _) => nulls.buffer().len(),
+            (None, _) => 0,
+        };
+        let factor = self.factors[part(side)];
+        let plain = |bits| {
+            peeled.index.is_none() && is_as_read(peeled.values.as_ref(), self.form, factor, bits)
+        };
+        let bytes = match &mut column.data {
+            Data::Null => 0,
+            Data::W32(chunks) => {
+                let values = match plain(32) {
+                    true => native(peeled.values.as_ref()),
+                    false => self.collect(side, &peeled, rows, |v| v as u32)?,
+                };
+                push(chunks, values, own)
+            }
+            Data::W64(chunks) => {
+                let values = match plain(64) {
+                    true => native(peeled.values.as_ref()),
+                    false => self.collect(side, &peeled, rows, |v| v)?,
+                };
+                push(chunks, values, own)
+            }
+            Data::W128(chunks) => push(chunks, self.wide(side, &peeled)?, own),
+            Data::W256(chunks) => push(chunks, self.wider(side, &peeled)?, own),
+            Data::Bytes(chunks) => {
+                let values = self.bytes(side, peeled)?;
+                let rows_bytes = match &values.array {
+                    BytesArray::Rows(rows) => rows.size(),
+                    _ => 0,
+                };
+                let index_bytes = values.index.as_ref().map_or(0, |index| 4 * index.capacity());
+                chunks.push(values);
+                rows_bytes + index_bytes
+            }
+        };
+        column.nulls.push(nulls);
+        Ok(bytes + nulls_bytes)
+    }
+}
+
+/// Appends a chunk and returns its size, or nothing if it is the array's own buffer.
+fn push<T: ArrowNativeType>(
+    chunks: &mut Vec<ScalarBuffer<T>>,
+    values: ScalarBuffer<T>,
+    array: &dyn Array,
+) -> usize {
+    let data = array.to_data();
+    let own = data.buffers().iter().any(|buffer| buffer.data_ptr() == values.inner().data_ptr());
+    let bytes = if own { 0 } else { values.inner().len() };
+    chunks.push(values);
+    bytes
+}
+
+fn gather<T: ArrowNativeType>(values: ScalarBuffer<T>, index: Option<&[u32]>) -> ScalarBuffer<T> {
+    match index {
+        None => values,
+        Some(index) => index.iter().map(|&i| values[i as usize]).collect(),
+    }
+}
+
+/// A converter of nested values to rows.
+fn converter(side: Side, field: &Field, plain: DataType) -> Result<RowConverter> {
+    let refuse = |why: String| Error::KeyType {
+        side: side.name(),
+        name: field.name().clone(),
+        data_type: field.data_type().clone(),
+        why,
+    };
+    if let Some(why) = unsupported(&plain) {
+        return Err(refuse(why.to_string()));
+    }
+    let options = SortOptions { descending: false, nulls_first: false };
+    RowConverter::new(vec![SortField::new_with_options(plain, options)])
+        .map_err(|error| refuse(error.to_string()))
+}
+
+/// What the row format would not encode faithfully.
+fn unsupported(data_type: &DataType) -> Option<&'static str> {
+    match data_type {
+        DataType::Struct(fields) if fields.is_empty() => {
+            Some("a struct without fields has no value")
+        }
+        DataType::Struct(fields) => fields.iter().find_map(|f| unsupported(f.data_type())),
+        DataType::Union(fields, _) => fields.iter().find_map(|(_, f)| unsupported(f.data_type())),
+        DataType::List(f)
+        | DataType::LargeList(f)
+        | DataType::ListView(f)
+        | DataType::LargeListView(f)
+        | DataType::FixedSizeList(f, _)
+        | DataType::Map(f, _) => unsupported(f.data_type()),
+        DataType::Dictionary(_, values) => unsupported(values),
+        DataType::RunEndEncoded(_, values) => unsupported(values.data_type()),
+        _ => None,
+    }
+}

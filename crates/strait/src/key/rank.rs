@@ -1,0 +1,157 @@
+//! In which order do keys come that are too wide for a word?
+//!
+//! All keys of both sides are sorted together and numbered: equal keys get equal numbers, and
+//! numbers sort as the keys do. A sort of strings is mostly a sort of their first eight bytes,
+//! so each key carries a prefix that decides most comparisons without a look at the values.
+
+use std::cmp::Ordering;
+
+use arrow::array::BooleanBufferBuilder;
+use arrow::array::RecordBatch;
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::datatypes::ArrowNativeType;
+
+use super::meet::Form;
+use super::verify::{Bytes, Column, Data, KeyValues, is_valid};
+use super::{KeyPlan, Location};
+use crate::error::{Error, Result};
+use crate::join::{NullEquality, Side};
+
+/// The rank of every row of a side, in the order of its batches.
+#[derive(Debug)]
+pub(crate) struct Ranked {
+    /// A word a row; any word where the row cannot match.
+    pub(crate) words: Vec<u64>,
+    /// The rows that may match; `None` if all may.
+    pub(crate) valid: Option<NullBuffer>,
+}
+
+/// A row to be ranked.
+#[derive(Clone, Copy)]
+struct Entry {
+    prefix: u64,
+    at: Location,
+}
+
+pub(super) fn ranks(
+    plan: &KeyPlan,
+    left: &[RecordBatch],
+    right: &[RecordBatch],
+) -> Result<(Ranked, Ranked)> {
+    let left_chunks = left.iter().map(|batch| (Side::Left, batch));
+    let right_chunks = right.iter().map(|batch| (Side::Right, batch));
+    let values = plan.values_of(left_chunks.chain(right_chunks))?;
+    let nulls_match = plan.null_equality == NullEquality::Equal;
+    // One numbering for the chunks of both sides; where each chunk's rows start in its side.
+    let mut starts = Vec::with_capacity(left.len() + right.len());
+    let mut valid = [BooleanBufferBuilder::new(0), BooleanBufferBuilder::new(0)];
+    let mut entries = Vec::new();
+    for (chunk, batch) in left.iter().chain(right).enumerate() {
+        let valid = &mut valid[usize::from(chunk >= left.len())];
+        starts.push(valid.len());
+        for row in 0..batch.num_rows() {
+            let at = Location { chunk: narrow(chunk, "batches")?, row: narrow(row, "rows")? };
+            let may_match =
+                nulls_match || values.columns.iter().all(|column| is_valid(&column.nulls, at));
+            valid.append(may_match);
+            if may_match {
+                let prefix = values.columns.first().map_or(0, |column| column.prefix(at));
+                entries.push(Entry { prefix, at });
+            }
+        }
+    }
+    let compare =
+        |a: &Entry, b: &Entry| a.prefix.cmp(&b.prefix).then_with(|| values.compare(a.at, b.at));
+    entries.sort_unstable_by(compare);
+
+    let mut words = [vec![0; valid[0].len()], vec![0; valid[1].len()]];
+    let mut rank = 0;
+    let mut before: Option<&Entry> = None;
+    for entry in &entries {
+        rank += u64::from(before.is_some_and(|before| compare(before, entry).is_ne()));
+        let chunk = entry.at.chunk as usize;
+        let side = usize::from(chunk >= left.len());
+        words[side][starts[chunk] + entry.at.row as usize] = rank;
+        before = Some(entry);
+    }
+    let [left_words, right_words] = words;
+    let [mut left_valid, mut right_valid] = valid;
+    let ranked = |words, valid: &mut BooleanBufferBuilder| {
+        let valid = NullBuffer::new(valid.finish());
+        Ranked { words, valid: Some(valid).filter(|valid| valid.null_count() > 0) }
+    };
+    Ok((ranked(left_words, &mut left_valid), ranked(right_words, &mut right_valid)))
+}
+
+fn narrow(n: usize, what: &str) -> Result<u32> {
+    u32::try_from(n).map_err(|_| {
+        Error::Setting(format!(
+            "more than 2^32 {what} at once cannot be sorted; make batches of another size"
+        ))
+    })
+}
+
+impl KeyValues {
+    /// Column by column; null is larger than any value.
+    fn compare(&self, a: Location, b: Location) -> Ordering {
+        self.columns
+            .iter()
+            .map(|column| match (is_valid(&column.nulls, a), is_valid(&column.nulls, b)) {
+                (true, true) => column.compare(a, b),
+                (a, b) => b.cmp(&a),
+            })
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+}
+
+impl Column {
+    fn compare(&self, a: Location, b: Location) -> Ordering {
+        match &self.data {
+            Data::Null => Ordering::Equal,
+            Data::W32(_) | Data::W64(_) => self.word(a).cmp(&self.word(b)),
+            Data::W128(chunks) => value(chunks, a).cmp(&value(chunks, b)),
+            Data::W256(chunks) => value(chunks, a).cmp(&value(chunks, b)),
+            Data::Bytes(chunks) => bytes(chunks, a).cmp(bytes(chunks, b)),
+        }
+    }
+
+    /// A number that is not larger than that of a larger value.
+    fn prefix(&self, at: Location) -> u64 {
+        if !is_valid(&self.nulls, at) {
+            return u64::MAX;
+        }
+        match &self.data {
+            Data::Null => 0,
+            Data::W32(_) | Data::W64(_) => self.word(at),
+            Data::W128(chunks) => Form::Signed(64).order((value(chunks, at) >> 64) as u64),
+            Data::W256(chunks) => {
+                let (_, high) = value(chunks, at).to_parts();
+                Form::Signed(64).order((high >> 64) as u64)
+            }
+            Data::Bytes(chunks) => {
+                let bytes = bytes(chunks, at);
+                let mut first = [0; 8];
+                let len = bytes.len().min(8);
+                first[..len].copy_from_slice(&bytes[..len]);
+                u64::from_be_bytes(first)
+            }
+        }
+    }
+
+    fn word(&self, at: Location) -> u64 {
+        match &self.data {
+            Data::W32(chunks) => self.form.order(value(chunks, at).into()),
+            Data::W64(chunks) => self.form.order(value(chunks, at)),
+            _ => 0,
+        }
+    }
+}
+
+fn value<T: ArrowNativeType>(chunks: &[ScalarBuffer<T>], at: Location) -> T {
+    chunks[at.chunk as usize][at.row as usize]
+}
+
+fn bytes(chunks: &[Bytes], at: Location) -> &[u8] {
+    chunks[at.chunk as usize].get(at.row)
+}

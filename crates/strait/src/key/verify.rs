@@ -1,0 +1,325 @@
+//! Are the keys of two rows really equal?
+//!
+//! [`KeyValues`] holds the key columns of some batches in the form they meet in, straight from
+//! the batches' buffers where those have it already. [`KeyValues::equal`] compares pairs of rows
+//! column by column: the match on forms and on the number of chunks is outside the loop.
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, FixedSizeBinaryArray};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{ArrowNativeType, DataType, i256};
+use arrow_row::Rows;
+
+use super::Location;
+use super::meet::Form;
+use crate::error::{Error, Result};
+
+/// The key columns of a list of batches, ready to be compared.
+pub(crate) struct KeyValues {
+    pub(super) columns: Vec<Column>,
+    pub(super) bytes: usize,
+}
+
+/// One key column, a chunk a batch.
+pub(super) struct Column {
+    pub(super) form: Form,
+    pub(super) data: Data,
+    pub(super) nulls: Vec<Option<NullBuffer>>,
+}
+
+/// The values of a column's chunks.
+pub(super) enum Data {
+    Null,
+    W32(Vec<ScalarBuffer<u32>>),
+    W64(Vec<ScalarBuffer<u64>>),
+    W128(Vec<ScalarBuffer<i128>>),
+    W256(Vec<ScalarBuffer<i256>>),
+    Bytes(Vec<Bytes>),
+}
+
+impl Data {
+    pub(super) fn empty(form: Form) -> Data {
+        match form {
+            Form::Null => Data::Null,
+            Form::Unsigned(..=32) | Form::Signed(..=32) | Form::Float(..=32) => Data::W32(vec![]),
+            Form::Unsigned(_) | Form::Signed(_) | Form::Float(_) => Data::W64(vec![]),
+            Form::Wide => Data::W128(vec![]),
+            Form::Wider => Data::W256(vec![]),
+            Form::Bytes | Form::Rows => Data::Bytes(vec![]),
+        }
+    }
+}
+
+/// Strings of bytes, and for a dictionary which of them a row has.
+pub(super) struct Bytes {
+    pub(super) array: BytesArray,
+    pub(super) index: Option<Vec<u32>>,
+}
+
+/// The ways Arrow keeps strings of bytes.
+pub(super) enum BytesArray {
+    Small { offsets: OffsetBuffer<i32>, values: Buffer },
+    Large { offsets: OffsetBuffer<i64>, values: Buffer },
+    View(BinaryViewArray),
+    Fixed(FixedSizeBinaryArray),
+    Rows(Rows),
+}
+
+impl BytesArray {
+    /// The bytes of a string or binary array, as they are.
+    pub(super) fn new(array: &ArrayRef) -> Result<BytesArray> {
+        Ok(match array.data_type() {
+            DataType::Utf8 => {
+                let array = array.as_string::<i32>();
+                let (offsets, values) = (array.offsets().clone(), array.values().clone());
+                BytesArray::Small { offsets, values }
+            }
+            DataType::Binary => {
+                let array = array.as_binary::<i32>();
+                let (offsets, values) = (array.offsets().clone(), array.values().clone());
+                BytesArray::Small { offsets, values }
+            }
+            DataType::LargeUtf8 => {
+                let array = array.as_string::<i64>();
+                let (offsets, values) = (array.offsets().clone(), array.values().clone());
+                BytesArray::Large { offsets, values }
+            }
+            DataType::LargeBinary => {
+                let array = array.as_binary::<i64>();
+                let (offsets, values) = (array.offsets().clone(), array.values().clone());
+                BytesArray::Large { offsets, values }
+            }
+            DataType::Utf8View => BytesArray::View(array.as_string_view().clone().to_binary_view()),
+            DataType::BinaryView => BytesArray::View(array.as_binary_view().clone()),
+            DataType::FixedSizeBinary(_) => BytesArray::Fixed(array.as_fixed_size_binary().clone()),
+            other => {
+                return Err(Error::Setting(format!("a key column of type {other} has no bytes")));
+            }
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            BytesArray::Small { offsets, .. } => offsets.len() - 1,
+            BytesArray::Large { offsets, .. } => offsets.len() - 1,
+            BytesArray::View(array) => array.len(),
+            BytesArray::Fixed(array) => array.len(),
+            BytesArray::Rows(rows) => rows.num_rows(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> &[u8] {
+        match self {
+            BytesArray::Small { offsets, values } => slice(offsets, values, i),
+            BytesArray::Large { offsets, values } => slice(offsets, values, i),
+            BytesArray::View(array) => array.value(i),
+            BytesArray::Fixed(array) => array.value(i),
+            BytesArray::Rows(rows) => rows.row(i).data(),
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn slice<'a, O: ArrowNativeType>(offsets: &[O], values: &'a [u8], i: usize) -> &'a [u8] {
+    &values[offsets[i].as_usize()..offsets[i + 1].as_usize()]
+}
+
+impl Bytes {
+    #[inline]
+    pub(super) fn get(&self, row: u32) -> &[u8] {
+        match &self.index {
+            None => self.array.get(row as usize),
+            Some(index) => self.array.get(index[row as usize] as usize),
+        }
+    }
+}
+
+/// Where the values of a column are looked up by location.
+trait Lookup: Copy {
+    type Value: PartialEq;
+    fn at(self, location: Location) -> Self::Value;
+}
+
+/// The only chunk of a column of fixed width.
+#[derive(Clone, Copy)]
+struct One<'a, T>(&'a [T]);
+
+impl<T: ArrowNativeType> Lookup for One<'_, T> {
+    type Value = T;
+    #[inline(always)]
+    fn at(self, location: Location) -> T {
+        self.0[location.row as usize]
+    }
+}
+
+/// The chunks of a column of fixed width.
+#[derive(Clone, Copy)]
+struct Many<'a, T: ArrowNativeType>(&'a [ScalarBuffer<T>]);
+
+impl<T: ArrowNativeType> Lookup for Many<'_, T> {
+    type Value = T;
+    #[inline(always)]
+    fn at(self, location: Location) -> T {
+        self.0[location.chunk as usize][location.row as usize]
+    }
+}
+
+/// The only chunk of a column of strings behind 32-bit offsets.
+#[derive(Clone, Copy)]
+struct OneSmall<'a>(&'a [i32], &'a [u8]);
+
+impl<'a> Lookup for OneSmall<'a> {
+    type Value = &'a [u8];
+    #[inline(always)]
+    fn at(self, location: Location) -> &'a [u8] {
+        slice(self.0, self.1, location.row as usize)
+    }
+}
+
+/// The only chunk of a column of strings in views.
+#[derive(Clone, Copy)]
+struct OneView<'a>(&'a BinaryViewArray);
+
+impl<'a> Lookup for OneView<'a> {
+    type Value = &'a [u8];
+    #[inline(always)]
+    fn at(self, location: Location) -> &'a [u8] {
+        self.0.value(location.row as usize)
+    }
+}
+
+/// The chunks of a column of strings, however they are kept.
+#[derive(Clone, Copy)]
+struct ManyBytes<'a>(&'a [Bytes]);
+
+impl<'a> Lookup for ManyBytes<'a> {
+    type Value = &'a [u8];
+    #[inline(always)]
+    fn at(self, location: Location) -> &'a [u8] {
+        self.0[location.chunk as usize].get(location.row)
+    }
+}
+
+/// The rows to compare: `a[i]` with `b[i]`, of columns `a_nulls` and `b_nulls` are the nulls of.
+struct Pairs<'a> {
+    a_at: &'a [Location],
+    b_at: &'a [Location],
+    a_nulls: &'a [Option<NullBuffer>],
+    b_nulls: &'a [Option<NullBuffer>],
+    nulls_equal: bool,
+    keep: &'a mut [bool],
+}
+
+impl Pairs<'_> {
+    fn compare<A: Lookup, B: Lookup<Value = A::Value>>(self, a: A, b: B) {
+        let pairs = self.a_at.iter().zip(self.b_at).zip(self.keep.iter_mut());
+        let none = |nulls: &[Option<NullBuffer>]| nulls.iter().all(Option::is_none);
+        if none(self.a_nulls) && none(self.b_nulls) {
+            for ((&at_a, &at_b), keep) in pairs {
+                *keep = *keep && a.at(at_a) == b.at(at_b);
+            }
+            return;
+        }
+        for ((&at_a, &at_b), keep) in pairs.filter(|(_, keep)| **keep) {
+            *keep = match (is_valid(self.a_nulls, at_a), is_valid(self.b_nulls, at_b)) {
+                (true, true) => a.at(at_a) == b.at(at_b),
+                (false, false) => self.nulls_equal,
+                _ => false,
+            };
+        }
+    }
+
+    fn fixed<T: ArrowNativeType>(self, a: &[ScalarBuffer<T>], b: &[ScalarBuffer<T>]) {
+        match (a, b) {
+            ([a], [b]) => self.compare(One(a), One(b)),
+            ([a], b) => self.compare(One(a), Many(b)),
+            (a, [b]) => self.compare(Many(a), One(b)),
+            (a, b) => self.compare(Many(a), Many(b)),
+        }
+    }
+
+    fn bytes(self, a: &[Bytes], b: &[Bytes]) {
+        match (a, b) {
+            ([a], [b]) => match (a.plain(), b.plain()) {
+                (Some(Plain::Small(a)), Some(Plain::Small(b))) => self.compare(a, b),
+                (Some(Plain::View(a)), Some(Plain::View(b))) => self.compare(a, b),
+                _ => self.compare(
+                    ManyBytes(std::slice::from_ref(a)),
+                    ManyBytes(std::slice::from_ref(b)),
+                ),
+            },
+            (a, [b]) => match b.plain() {
+                Some(Plain::Small(b)) => self.compare(ManyBytes(a), b),
+                Some(Plain::View(b)) => self.compare(ManyBytes(a), b),
+                None => self.compare(ManyBytes(a), ManyBytes(std::slice::from_ref(b))),
+            },
+            ([a], b) => match a.plain() {
+                Some(Plain::Small(a)) => self.compare(a, ManyBytes(b)),
+                Some(Plain::View(a)) => self.compare(a, ManyBytes(b)),
+                None => self.compare(ManyBytes(std::slice::from_ref(a)), ManyBytes(b)),
+            },
+            (a, b) => self.compare(ManyBytes(a), ManyBytes(b)),
+        }
+    }
+}
+
+/// A chunk that is looked up without a choice a row.
+enum Plain<'a> {
+    Small(OneSmall<'a>),
+    View(OneView<'a>),
+}
+
+impl Bytes {
+    fn plain(&self) -> Option<Plain<'_>> {
+        match (&self.array, &self.index) {
+            (BytesArray::Small { offsets, values }, None) => {
+                Some(Plain::Small(OneSmall(offsets, values)))
+            }
+            (BytesArray::View(array), None) => Some(Plain::View(OneView(array))),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the value at a location is not null.
+#[inline(always)]
+pub(super) fn is_valid(nulls: &[Option<NullBuffer>], at: Location) -> bool {
+    nulls[at.chunk as usize].as_ref().is_none_or(|nulls| nulls.is_valid(at.row as usize))
+}
+
+impl KeyValues {
+    /// The memory it holds beyond the batches' own buffers.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn equal(
+        &self,
+        a_at: &[Location],
+        b: &KeyValues,
+        b_at: &[Location],
+        nulls_equal: bool,
+        keep: &mut [bool],
+    ) {
+        for (a, b) in self.columns.iter().zip(&b.columns) {
+            let pairs = Pairs {
+                a_at,
+                b_at,
+                a_nulls: &a.nulls,
+                b_nulls: &b.nulls,
+                nulls_equal,
+                keep: &mut *keep,
+            };
+            match (&a.data, &b.data) {
+                (Data::Null, Data::Null) if nulls_equal => {}
+                (Data::W32(a), Data::W32(b)) => pairs.fixed(a, b),
+                (Data::W64(a), Data::W64(b)) => pairs.fixed(a, b),
+                (Data::W128(a), Data::W128(b)) => pairs.fixed(a, b),
+                (Data::W256(a), Data::W256(b)) => pairs.fixed(a, b),
+                (Data::Bytes(a), Data::Bytes(b)) => pairs.bytes(a, b),
+                // Both are of one plan, so their forms are the same: here both are null.
+                _ => keep.fill(false),
+            }
+        }
+    }
+}

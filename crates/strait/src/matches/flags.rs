@@ -1,0 +1,35 @@
+//! One flag a row: has it a match? Set by any worker, in any order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::error::Result;
+use crate::memory::{Budget, Buffer};
+
+/// A byte a row, so that setting one is a plain store.
+pub(crate) struct Flags {
+    bytes: Buffer<u8>,
+}
+
+impl Flags {
+    pub(crate) fn new(rows: usize, budget: &Arc<Budget>) -> Result<Self> {
+        Ok(Flags { bytes: Buffer::zeroed(rows, budget, "flags of matched rows")? })
+    }
+
+    #[inline(always)]
+    fn cell(&self, row: u64) -> &AtomicU8 {
+        let cell: *const u8 = &self.bytes[row as usize];
+        // SAFETY: the byte lives as long as the buffer, and is touched only through atomics.
+        unsafe { AtomicU8::from_ptr(cell.cast_mut()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, row: u64) {
+        self.cell(row).store(1, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, row: u64) -> bool {
+        self.cell(row).load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,322 @@
+//! Which candidate pairs are matches, and what does the join type make of them?
+//!
+//! The one place that knows join types. Stages yield candidates; [`Matcher::settle`] verifies
+//! hashed keys on the real columns, applies the residual filter, sets the flags of rows that have
+//! a match, and writes the pairs where the type wants them. When a side has seen its last
+//! candidate, [`Matcher::sweep`] writes those of its rows that the type wants by their flag alone.
+//!
+//! | type (probe side left) | pairs | build rows swept | probe rows swept |
+//! | --- | --- | --- | --- |
+//! | inner | yes | | |
+//! | left, right, full | yes | unmatched, if preserved | unmatched, if preserved |
+//! | left semi, anti, mark | | | matched, unmatched, all with a mark |
+//! | right semi, anti, mark | | matched, unmatched, all with a mark | |
+
+mod flags;
+mod ordered;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::{Array, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+
+use crate::error::{Error, Result};
+use crate::join::{JoinType, Predicate, Side};
+use crate::key::{KeyPlan, KeyValues, Location};
+use crate::materialise::{ABSENT, Columns};
+use crate::memory::{Budget, Reservation};
+use crate::output::{Emitter, Rows};
+use crate::table::{Pairs, Want};
+pub(crate) use flags::Flags;
+pub(crate) use ordered::InOrder;
+
+/// Which rows of a side are written by their flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Nothing,
+    Matched,
+    Unmatched,
+    /// All, with the flag as the mark column.
+    Marked,
+}
+
+/// What a join type wants of build and probe side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Roles {
+    pub(crate) pairs: bool,
+    pub(crate) build: Keep,
+    pub(crate) probe: Keep,
+}
+
+impl Roles {
+    pub(crate) fn of(join_type: JoinType, build_side: Side) -> Roles {
+        let (pairs, left, right) = match join_type {
+            JoinType::Inner => (true, Keep::Nothing, Keep::Nothing),
+            JoinType::Left => (true, Keep::Unmatched, Keep::Nothing),
+            JoinType::Right => (true, Keep::Nothing, Keep::Unmatched),
+            JoinType::Full => (true, Keep::Unmatched, Keep::Unmatched),
+            JoinType::LeftSemi => (false, Keep::Matched, Keep::Nothing),
+            JoinType::RightSemi => (false, Keep::Nothing, Keep::Matched),
+            JoinType::LeftAnti => (false, Keep::Unmatched, Keep::Nothing),
+            JoinType::RightAnti => (false, Keep::Nothing, Keep::Unmatched),
+            JoinType::LeftMark => (false, Keep::Marked, Keep::Nothing),
+            JoinType::RightMark => (false, Keep::Nothing, Keep::Marked),
+        };
+        match build_side {
+            Side::Left => Roles { pairs, build: left, probe: right },
+            Side::Right => Roles { pairs, build: right, probe: left },
+        }
+    }
+}
+
+/// A residual filter, its columns found.
+pub(crate) struct BoundFilter {
+    pub(crate) columns: Vec<(Side, usize)>,
+    pub(crate) schema: SchemaRef,
+    pub(crate) predicate: Predicate,
+}
+
+/// One side, or a morsel of it, as far as matching is concerned.
+pub(crate) struct Unit {
+    pub(crate) side: Side,
+    pub(crate) columns: Columns,
+    pub(crate) rows: usize,
+    /// The key columns, where candidates have to be verified.
+    values: Option<(KeyValues, Reservation)>,
+    /// Which rows have a match, where the join type asks.
+    pub(crate) flags: Option<Flags>,
+}
+
+/// Decides on candidates.
+pub(crate) struct Matcher<'a> {
+    pub(crate) roles: Roles,
+    pub(crate) keys: &'a KeyPlan,
+    /// Whether the words the candidates were found by are the keys themselves.
+    pub(crate) exact: bool,
+    pub(crate) filter: Option<&'a BoundFilter>,
+    pub(crate) budget: &'a Arc<Budget>,
+    /// Only the number of rows is asked for.
+    pub(crate) count_only: bool,
+    pub(crate) candidates: &'a AtomicU64,
+}
+
+impl Matcher<'_> {
+    /// Makes a unit of a side, with flags if `keep` needs them.
+    pub(crate) fn unit(
+        &self,
+        side: Side,
+        columns: Columns,
+        batches: &[RecordBatch],
+        keep: Keep,
+    ) -> Result<Unit> {
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        let values = if self.exact {
+            None
+        } else {
+            let values = self.keys.values(side, batches)?;
+            let reserved = self.budget.reserve(values.bytes() as u64, "verifying keys")?;
+            Some((values, reserved))
+        };
+        let flags = match keep {
+            Keep::Nothing => None,
+            _ => Some(Flags::new(rows, self.budget)?),
+        };
+        Ok(Unit { side, columns, rows, values, flags })
+    }
+
+    /// What a probe stage has to find: less than all pairs where every candidate is a match and
+    /// the join type asks only whether there is one.
+    pub(crate) fn want<'u>(&self, build: &'u Unit) -> Want<'u> {
+        if !self.exact || self.filter.is_some() {
+            return Want::All;
+        }
+        match (self.roles.pairs, self.roles.build, self.roles.probe, &build.flags) {
+            (true, Keep::Nothing, Keep::Nothing, _) if self.count_only => Want::Count,
+            (true, ..) => Want::All,
+            (false, _, Keep::Nothing, Some(flags)) => Want::Flag(flags),
+            (false, ..) => Want::First,
+        }
+    }
+
+    /// Settles candidates: keeps the matches among them, flags their rows, and writes the pairs
+    /// where they are wanted. Leaves `pairs` empty.
+    pub(crate) fn settle(
+        &self,
+        build: &Unit,
+        probe: &Unit,
+        pairs: &mut Pairs,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        self.candidates.fetch_add(pairs.len() as u64 + pairs.counted, Ordering::Relaxed);
+        if pairs.counted > 0 {
+            emitter.count(std::mem::take(&mut pairs.counted));
+        }
+        if pairs.len() == 0 {
+            return Ok(());
+        }
+        self.verify(build, probe, pairs);
+        self.apply_filter(build, probe, pairs)?;
+        if let Some(flags) = &build.flags {
+            pairs.build.iter().for_each(|&row| flags.set(row));
+        }
+        if let Some(flags) = &probe.flags {
+            pairs.probe.iter().for_each(|&row| flags.set(row));
+        }
+        if self.roles.pairs && pairs.len() > 0 {
+            let (build_rows, probe_rows) =
+                (std::mem::take(&mut pairs.build), std::mem::take(&mut pairs.probe));
+            let rows = match build.side {
+                Side::Left => Rows { left: build_rows, right: probe_rows, marks: None },
+                Side::Right => Rows { left: probe_rows, right: build_rows, marks: None },
+            };
+            let rows = emitter.rows(sides(build, probe), rows)?;
+            // The buffers go round.
+            (pairs.build, pairs.probe) = (rows.left, rows.right);
+        }
+        pairs.clear();
+        Ok(())
+    }
+
+    /// Drops pairs whose words met but whose keys differ.
+    fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs) {
+        let (Some((build_values, _)), Some((probe_values, _))) = (&build.values, &probe.values)
+        else {
+            return;
+        };
+        let at: [Vec<Location>; 2] =
+            [build.columns.locate_all(&pairs.build), probe.columns.locate_all(&pairs.probe)];
+        let mut keep = vec![true; pairs.len()];
+        self.keys.equal(build_values, &at[0], probe_values, &at[1], &mut keep);
+        retain(pairs, |i| keep[i]);
+    }
+
+    /// Drops pairs for which the residual filter is not true.
+    fn apply_filter(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs) -> Result<()> {
+        if let Some(passed) = self.filtered(build, probe, pairs)? {
+            retain(pairs, |i| passed[i]);
+        }
+        Ok(())
+    }
+
+    /// Which candidates with equal keys are matches; None if all are. Counts them.
+    pub(crate) fn judge(
+        &self,
+        build: &Unit,
+        probe: &Unit,
+        pairs: &Pairs,
+    ) -> Result<Option<Vec<bool>>> {
+        self.candidates.fetch_add(pairs.len() as u64, Ordering::Relaxed);
+        self.filtered(build, probe, pairs)
+    }
+
+    fn filtered(&self, build: &Unit, probe: &Unit, pairs: &Pairs) -> Result<Option<Vec<bool>>> {
+        let Some(filter) = self.filter else { return Ok(None) };
+        if pairs.len() == 0 {
+            return Ok(None);
+        }
+        let passed = self.evaluate(filter, build, probe, pairs)?;
+        let passed = (0..passed.len()).map(|i| passed.is_valid(i) && passed.value(i));
+        Ok(Some(passed.collect()))
+    }
+
+    fn evaluate(
+        &self,
+        filter: &BoundFilter,
+        build: &Unit,
+        probe: &Unit,
+        pairs: &Pairs,
+    ) -> Result<BooleanArray> {
+        let picked =
+            [build.columns.pick(pairs.build.clone()), probe.columns.pick(pairs.probe.clone())];
+        let gathered = filter.columns.iter().map(|&(side, column)| {
+            if side == build.side {
+                build.columns.gather(column, &picked[0])
+            } else {
+                probe.columns.gather(column, &picked[1])
+            }
+        });
+        let columns = gathered.collect::<Result<Vec<_>, _>>();
+        let columns = columns.map_err(Error::arrow("gathering the filter's columns"))?;
+        let options = RecordBatchOptions::new().with_row_count(Some(pairs.len()));
+        let batch =
+            RecordBatch::try_new_with_options(Arc::clone(&filter.schema), columns, &options)
+                .map_err(Error::arrow("gathering the filter's columns"))?;
+        let passed = (filter.predicate)(&batch).map_err(Error::arrow("the residual filter"))?;
+        if passed.len() != pairs.len() {
+            return Err(Error::Worker(format!(
+                "the residual filter answered {} rows for a batch of {}; it has to answer one boolean a row",
+                passed.len(),
+                pairs.len()
+            )));
+        }
+        Ok(passed)
+    }
+
+    /// Writes those of the unit's rows in `range` that the join type wants by their flag.
+    pub(crate) fn sweep(
+        &self,
+        unit: &Unit,
+        keep: Keep,
+        range: Range<usize>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        let Some(flags) = &unit.flags else { return Ok(()) };
+        let wanted = |&row: &u64| match keep {
+            Keep::Nothing => false,
+            Keep::Matched => flags.get(row),
+            Keep::Unmatched => !flags.get(row),
+            Keep::Marked => true,
+        };
+        let size = emitter.batch_size();
+        let mut rows = (range.start as u64..range.end as u64).filter(wanted).peekable();
+        while rows.peek().is_some() {
+            let some: Vec<u64> = rows.by_ref().take(size).collect();
+            self.emit_alone(unit, some, keep == Keep::Marked, emitter)?;
+        }
+        Ok(())
+    }
+
+    /// Writes rows of one side with nothing on the other.
+    pub(crate) fn emit_alone(
+        &self,
+        unit: &Unit,
+        rows: Vec<u64>,
+        marked: bool,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        let marks = match &unit.flags {
+            Some(flags) if marked => Some(rows.iter().map(|&row| flags.get(row)).collect()),
+            _ => None,
+        };
+        let absent = vec![ABSENT; rows.len()];
+        let (rows, columns) = match unit.side {
+            Side::Left => (Rows { left: rows, right: absent, marks }, [Some(&unit.columns), None]),
+            Side::Right => (Rows { left: absent, right: rows, marks }, [None, Some(&unit.columns)]),
+        };
+        emitter.rows(columns, rows)?;
+        Ok(())
+    }
+}
+
+/// The columns of both units, left first.
+pub(crate) fn sides<'u>(build: &'u Unit, probe: &'u Unit) -> [Option<&'u Columns>; 2] {
+    match build.side {
+        Side::Left => [Some(&build.columns), Some(&probe.columns)],
+        Side::Right => [Some(&probe.columns), Some(&build.columns)],
+    }
+}
+
+/// Keeps the pairs `keep` says, in order.
+fn retain(pairs: &mut Pairs, keep: impl Fn(usize) -> bool) {
+    let mut kept = 0;
+    for i in 0..pairs.len() {
+        // Written always and counted sometimes: no branch to mispredict.
+        pairs.build[kept] = pairs.build[i];
+        pairs.probe[kept] = pairs.probe[i];
+        kept += usize::from(keep(i));
+    }
+    pairs.build.truncate(kept);
+    pairs.probe.truncate(kept);
+}

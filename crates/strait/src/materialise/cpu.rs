@@ -1,0 +1,140 @@
+//! Gathering fixed-width values: the loop that most of a join's output comes from.
+
+use arrow::array::{Array, ArrayData, ArrayRef, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+
+use crate::key::Location;
+use crate::materialise::ABSENT;
+
+/// The values of a fixed-width column, chunk by chunk, by address.
+pub(super) struct Fixed {
+    width: usize,
+    /// Where row 0 of each chunk is. The column's chunks keep the memory alive.
+    starts: Vec<*const u8>,
+    nullable: bool,
+}
+
+// SAFETY: the pointers are to immutable Arrow buffers, which any thread may read.
+unsafe impl Send for Fixed {}
+// SAFETY: as above.
+unsafe impl Sync for Fixed {}
+
+impl Fixed {
+    /// None for types whose values do not lie one behind the other in 1, 2, 4, 8, 16 or 32 bytes.
+    pub(super) fn new(data_type: &DataType, chunks: &[ArrayRef]) -> Option<Fixed> {
+        let width = data_type.primitive_width()?;
+        let mut starts = Vec::with_capacity(chunks.len());
+        let mut nullable = false;
+        for chunk in chunks {
+            let data = chunk.to_data();
+            let bytes = data.buffers().first()?.as_slice();
+            starts.push(bytes.get(data.offset() * width..)?.as_ptr());
+            nullable |= chunk.null_count() > 0;
+        }
+        Some(Fixed { width, starts, nullable })
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The values at `places`; where `rows` are given, an absent one becomes a null.
+    pub(super) fn gather(
+        &self,
+        data_type: &DataType,
+        chunks: &[ArrayRef],
+        places: &[Location],
+        rows: Option<&[u64]>,
+    ) -> Result<ArrayRef, ArrowError> {
+        debug_assert!(places.iter().all(|l| (l.row as usize) < chunks[l.chunk as usize].len()));
+        // SAFETY: places lie inside their chunks (`Places::locate`), whose values are
+        // `width` bytes each, from `starts` on.
+        let values = unsafe {
+            match self.width {
+                1 => copy::<u8>(&self.starts, places),
+                2 => copy::<u16>(&self.starts, places),
+                4 => copy::<u32>(&self.starts, places),
+                8 => copy::<u64>(&self.starts, places),
+                16 => copy::<u128>(&self.starts, places),
+                _ => copy::<[u128; 2]>(&self.starts, places),
+            }
+        };
+        let nulls = (self.nullable || rows.is_some()).then(|| validity(chunks, places, rows));
+        let data = ArrayData::builder(data_type.clone())
+            .len(places.len())
+            .add_buffer(values)
+            .nulls(nulls)
+            .build()?;
+        Ok(make_array(data))
+    }
+}
+
+/// Loads each place and stores the values one behind the other.
+///
+/// # Safety
+/// Each place's chunk has a start, and its row a value of type `T` there.
+unsafe fn copy<T: Copy>(starts: &[*const u8], places: &[Location]) -> Buffer {
+    let bytes = std::mem::size_of_val(places) / size_of::<Location>() * size_of::<T>();
+    let mut out = MutableBuffer::with_capacity(bytes);
+    let to = out.as_mut_ptr().cast::<T>();
+    if let [start] = starts {
+        for (i, place) in places.iter().enumerate() {
+            // SAFETY: the caller's promise; `out` has room for a value a place.
+            unsafe {
+                to.add(i)
+                    .write_unaligned(start.cast::<T>().add(place.row as usize).read_unaligned())
+            };
+        }
+    } else {
+        for (i, place) in places.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                let start = starts.get_unchecked(place.chunk as usize).cast::<T>();
+                to.add(i).write_unaligned(start.add(place.row as usize).read_unaligned());
+            }
+        }
+    }
+    // SAFETY: all `bytes` were written.
+    unsafe { out.set_len(bytes) };
+    out.into()
+}
+
+fn validity(chunks: &[ArrayRef], places: &[Location], rows: Option<&[u64]>) -> NullBuffer {
+    let nulls: Vec<Option<&NullBuffer>> = chunks.iter().map(|c| c.nulls()).collect();
+    NullBuffer::new(BooleanBuffer::collect_bool(places.len(), |i| {
+        let place = places[i];
+        let there = rows.is_none_or(|rows| rows[i] != ABSENT);
+        there && nulls[place.chunk as usize].is_none_or(|n| n.is_valid(place.row as usize))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, RecordBatch};
+    use arrow::datatypes::{Field, Schema};
+
+    use super::*;
+    use crate::materialise::Columns;
+
+    #[test]
+    fn gathers_nulls_absent_rows_and_slices() {
+        let array: ArrayRef = Arc::new(Int64Array::from(vec![Some(9), Some(1), None, Some(3)]));
+        let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, true)]));
+        let batch = RecordBatch::try_new(schema, vec![array.slice(1, 3)]).expect("one column");
+        let columns = Columns::of_batch(&batch, 0);
+        let picked = columns.pick(vec![2, ABSENT, 0, 1, 0]);
+        let got = columns.gather(0, &picked).expect("gathers");
+        let expected: ArrayRef =
+            Arc::new(Int64Array::from(vec![Some(3), None, Some(1), None, Some(1)]));
+        assert_eq!(&got, &expected);
+        let run = columns.gather(0, &columns.pick(vec![1, 2])).expect("gathers");
+        assert_eq!(
+            run.to_data().buffers()[0].as_ptr(),
+            array.slice(2, 2).to_data().buffers()[0].as_ptr()
+        );
+    }
+}

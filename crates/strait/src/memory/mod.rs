@@ -1,0 +1,11 @@
+//! How much memory may the join hold, and where does it come from?
+//!
+//! Every large allocation goes through a [`Budget`]: a [`Reservation`] first, then the memory.
+//! [`Buffer`] is both in one: reserved, zeroed memory on huge pages. Spill files will live here
+//! too: what a reservation refuses today is what goes to disk then.
+
+mod budget;
+mod buffer;
+
+pub(crate) use budget::{Budget, Reservation};
+pub(crate) use buffer::{Buffer, Plain, Shared};

@@ -1,0 +1,325 @@
+//! Rows on their way out: gathered into batches, handed to the reader, or only counted.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex};
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::compute::{cast, concat_batches};
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::error::ArrowError;
+
+use crate::error::{Error, Result};
+use crate::join::Side;
+use crate::materialise::{ABSENT, Columns, Picked, too_long};
+use crate::memory::{Budget, Reservation};
+use crate::progress::Counters;
+
+/// What a join yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Output {
+    /// Rows of both tables.
+    #[default]
+    Rows,
+    /// Positions of rows: `left_row` and `right_row`.
+    Pairs,
+    /// Only how many rows there are.
+    Count,
+}
+
+/// Where an output column comes from. Columns are those of the readers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Column(Side, usize),
+    /// The left key, or the right one where the left row is absent, as one type.
+    Coalesced {
+        left: usize,
+        right: usize,
+        data_type: DataType,
+    },
+    RowId(Side),
+    Mark,
+}
+
+/// The columns of the output.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputPlan {
+    pub(crate) schema: SchemaRef,
+    pub(crate) origins: Vec<Origin>,
+    pub(crate) output: Output,
+}
+
+/// Rows to write: a row id a side, absent where there is none.
+pub(crate) struct Rows {
+    pub(crate) left: Vec<u64>,
+    pub(crate) right: Vec<u64>,
+    pub(crate) marks: Option<Vec<bool>>,
+}
+
+/// A batch and its place in the budget, until the reader takes it.
+pub(crate) type Parcel = (RecordBatch, Reservation);
+
+/// Where all workers send their rows.
+pub(crate) struct Sink<'a> {
+    pub(crate) plan: &'a OutputPlan,
+    pub(crate) sender: SyncSender<Result<Parcel>>,
+    pub(crate) budget: &'a Arc<Budget>,
+    pub(crate) counters: &'a Counters,
+    pub(crate) batch_size: usize,
+    /// For ordered output: whose turn it is to send.
+    pub(crate) turn: Turn,
+}
+
+/// Lets the segments of an ordered output through one after the other.
+#[derive(Default)]
+pub(crate) struct Turn {
+    /// The segment that may send, and whether the join has failed and all may go home.
+    now: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Turn {
+    fn wait_for(&self, segment: usize) -> Result<()> {
+        let mut now = self.now.lock().unwrap_or_else(|e| e.into_inner());
+        while now.0 != segment {
+            if now.1 {
+                return Err(Error::Cancelled);
+            }
+            now = self.changed.wait(now).unwrap_or_else(|e| e.into_inner());
+        }
+        Ok(())
+    }
+
+    fn pass(&self, segment: usize) {
+        let mut now = self.now.lock().unwrap_or_else(|e| e.into_inner());
+        now.0 = segment + 1;
+        self.changed.notify_all();
+    }
+
+    /// Wakes those who wait for a turn that will not come.
+    pub(crate) fn fail(&self) {
+        self.now.lock().unwrap_or_else(|e| e.into_inner()).1 = true;
+        self.changed.notify_all();
+    }
+}
+
+/// One worker's way to the sink. Small results wait until they fill a batch.
+pub(crate) struct Emitter<'a> {
+    sink: &'a Sink<'a>,
+    waiting: Vec<Parcel>,
+    waiting_rows: usize,
+    /// The segment these rows belong to, where output is ordered.
+    segment: Option<usize>,
+    /// Rows counted and not yet told the sink.
+    counted: u64,
+}
+
+impl<'a> Emitter<'a> {
+    pub(crate) fn new(sink: &'a Sink<'a>) -> Self {
+        Emitter { sink, waiting: Vec::new(), waiting_rows: 0, segment: None, counted: 0 }
+    }
+
+    /// An emitter for one segment of an ordered output.
+    pub(crate) fn of_segment(sink: &'a Sink<'a>, segment: usize) -> Self {
+        Emitter { segment: Some(segment), ..Emitter::new(sink) }
+    }
+
+    pub(crate) fn batch_size(&self) -> usize {
+        self.sink.batch_size
+    }
+
+    /// Rows that need not be written.
+    pub(crate) fn count(&mut self, rows: u64) {
+        self.counted += rows;
+    }
+
+    /// Writes rows: at most a batch. Gives the vectors back for the next.
+    pub(crate) fn rows(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
+        self.counted += rows.left.len() as u64;
+        if self.sink.plan.output == Output::Count || rows.left.is_empty() {
+            return Ok(rows);
+        }
+        self.write(sides, rows)
+    }
+
+    /// Gathers a batch, or halves it where offsets would overflow.
+    fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
+        let len = rows.left.len();
+        let estimate = len as u64 * self.sink.plan.row_bytes(sides);
+        let reservation = self.sink.budget.reserve(estimate, "a batch of output")?;
+        let picked = [
+            sides[0].map(|columns| columns.pick(rows.left)),
+            sides[1].map(|columns| columns.pick(rows.right)),
+        ];
+        let gathered = self.sink.plan.gather(sides, &picked, rows.marks.as_deref(), len);
+        let [left, right] = picked.map(|p| p.map(|p| p.rows).unwrap_or_default());
+        let rows = Rows { left, right, marks: rows.marks };
+        match gathered {
+            Ok(batch) => self.push(batch, reservation)?,
+            Err(error) if too_long(&error) && len > 1 => {
+                drop(reservation);
+                for range in [0..len / 2, len / 2..len] {
+                    let part = |rows: &[u64]| match rows {
+                        [] => vec![ABSENT; range.len()],
+                        rows => rows[range.clone()].to_vec(),
+                    };
+                    let marks = rows.marks.as_ref().map(|m| m[range.clone()].to_vec());
+                    self.write(
+                        sides,
+                        Rows { left: part(&rows.left), right: part(&rows.right), marks },
+                    )?;
+                }
+            }
+            Err(error) => return Err(Error::arrow("gathering output rows")(error)),
+        }
+        Ok(rows)
+    }
+
+    fn push(&mut self, batch: RecordBatch, reservation: Reservation) -> Result<()> {
+        let rows = batch.num_rows();
+        if self.waiting.is_empty() && rows * 2 > self.batch_size() {
+            return self.send((batch, reservation));
+        }
+        if self.waiting_rows + rows > self.batch_size() {
+            self.flush()?;
+        }
+        self.waiting_rows += rows;
+        self.waiting.push((batch, reservation));
+        Ok(())
+    }
+
+    /// Sends what waits, as one batch where that can be.
+    fn flush(&mut self) -> Result<()> {
+        self.waiting_rows = 0;
+        let waiting = std::mem::take(&mut self.waiting);
+        if waiting.len() > 1 {
+            let whole = concat_batches(&self.sink.plan.schema, waiting.iter().map(|(b, _)| b));
+            match whole {
+                Ok(batch) => {
+                    let bytes = batch.get_array_memory_size() as u64;
+                    drop(waiting);
+                    let reserved = self.sink.budget.reserve(bytes, "a batch of output")?;
+                    return self.send((batch, reserved));
+                }
+                Err(error) if too_long(&error) => {}
+                Err(error) => return Err(Error::arrow("gathering output rows")(error)),
+            }
+        }
+        waiting.into_iter().try_for_each(|parcel| self.send(parcel))
+    }
+
+    fn send(&mut self, parcel: Parcel) -> Result<()> {
+        if let Some(segment) = self.segment {
+            self.sink.turn.wait_for(segment)?;
+        }
+        self.tell();
+        // The reader is gone: so is the reason to go on.
+        self.sink.sender.send(Ok(parcel)).map_err(|_| Error::Cancelled)
+    }
+
+    fn tell(&mut self) {
+        let counted = std::mem::take(&mut self.counted);
+        self.sink.counters.output_rows.fetch_add(counted, Ordering::Relaxed);
+    }
+
+    /// Sends the rest. An ordered segment lets the next one through.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.flush()?;
+        self.tell();
+        if let Some(segment) = self.segment {
+            self.sink.turn.wait_for(segment)?;
+            self.sink.turn.pass(segment);
+        }
+        Ok(())
+    }
+}
+
+impl OutputPlan {
+    /// The columns of a side that are gathered.
+    fn row_bytes(&self, sides: [Option<&Columns>; 2]) -> u64 {
+        let of = |side: Side, column: usize| {
+            sides[side as usize].map_or(8, |columns| columns.row_bytes(&[column]))
+        };
+        let bytes = self.origins.iter().map(|origin| match origin {
+            Origin::Column(side, column) => of(*side, *column),
+            Origin::Coalesced { left, right, .. } => {
+                of(Side::Left, *left) + of(Side::Right, *right)
+            }
+            Origin::RowId(_) => 8,
+            Origin::Mark => 1,
+        });
+        bytes.sum()
+    }
+
+    fn gather(
+        &self,
+        sides: [Option<&Columns>; 2],
+        picked: &[Option<Picked>; 2],
+        marks: Option<&[bool]>,
+        len: usize,
+    ) -> Result<RecordBatch, ArrowError> {
+        let column = |side: Side, column: usize, data_type: &DataType| match (
+            sides[side as usize],
+            &picked[side as usize],
+        ) {
+            (Some(columns), Some(picked)) => columns.gather(column, picked),
+            _ => Ok(arrow::array::new_null_array(data_type, len)),
+        };
+        let one = |(i, origin): (usize, &Origin)| -> Result<ArrayRef, ArrowError> {
+            let data_type = self.schema.field(i).data_type();
+            match origin {
+                Origin::Column(side, c) => column(*side, *c, data_type),
+                Origin::Coalesced { left, right, data_type } => {
+                    let values = [
+                        sides[0].map(|_| column(Side::Left, *left, data_type)).transpose()?,
+                        sides[1].map(|_| column(Side::Right, *right, data_type)).transpose()?,
+                    ];
+                    coalesce(values, picked, data_type)
+                }
+                Origin::RowId(side) => {
+                    Ok(row_ids(sides[*side as usize], picked[*side as usize].as_ref(), len))
+                }
+                Origin::Mark => Ok(Arc::new(BooleanArray::from(marks.unwrap_or(&[]).to_vec()))),
+            }
+        };
+        let columns = self.origins.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(len));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+    }
+}
+
+/// The left value where the left row is there, else the right one.
+fn coalesce(
+    values: [Option<ArrayRef>; 2],
+    picked: &[Option<Picked>; 2],
+    data_type: &DataType,
+) -> Result<ArrayRef, ArrowError> {
+    let as_one = |array: &ArrayRef| {
+        if array.data_type() == data_type { Ok(Arc::clone(array)) } else { cast(array, data_type) }
+    };
+    match (&values, picked) {
+        ([Some(left), Some(right)], [Some(rows), _]) => {
+            let (left, right) = (as_one(left)?, as_one(right)?);
+            if rows.all_there() {
+                return Ok(left);
+            }
+            let there = BooleanBuffer::collect_bool(rows.rows.len(), |i| rows.rows[i] != ABSENT);
+            arrow::compute::kernels::zip::zip(&BooleanArray::new(there, None), &left, &right)
+        }
+        ([Some(only), None], _) | ([None, Some(only)], _) => as_one(only),
+        _ => Err(ArrowError::ComputeError("a row of no side".to_string())),
+    }
+}
+
+/// Positions of rows in their table; null where absent.
+fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> ArrayRef {
+    let (Some(columns), Some(picked)) = (columns, picked) else {
+        return Arc::new(UInt64Array::new_null(len));
+    };
+    let first = columns.first_row;
+    let ids: Vec<u64> = picked.rows.iter().map(|&row| row.wrapping_add(first)).collect();
+    let there = BooleanBuffer::collect_bool(len, |i| picked.rows[i] != ABSENT);
+    let nulls = (!picked.all_there()).then(|| NullBuffer::new(there));
+    Arc::new(UInt64Array::new(ids.into(), nulls))
+}

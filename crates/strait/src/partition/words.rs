@@ -1,0 +1,148 @@
+//! The key words of a held side, made by all workers.
+
+use std::sync::Mutex;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::NullBuffer;
+
+use crate::algorithm::Context;
+use crate::error::Result;
+use crate::input::{Piece, Relation};
+use crate::join::Side;
+use crate::key::{KeyPlan, KeyWord, Ranked};
+use crate::memory::Buffer;
+use crate::schedule::share;
+
+/// Rows a piece has at most, so that its words stay in the cache.
+const PIECE: usize = 16 * 1024;
+
+/// One word a row, as the key has it (not yet placed).
+pub(crate) struct Words<K: KeyWord> {
+    pub(crate) words: Buffer<K>,
+    /// The side in pieces, and of each piece the rows that may match; None if all may.
+    pub(crate) pieces: Vec<(Piece, Option<NullBuffer>)>,
+    /// The smallest and largest word of rows that may match; None if there is no such row.
+    pub(crate) range: Option<(K, K)>,
+    /// How many rows may match.
+    pub(crate) matchable: usize,
+}
+
+/// Makes the words of a side.
+pub(crate) fn key_words<K: KeyWord>(
+    cx: &Context<'_>,
+    keys: &KeyPlan,
+    side: Side,
+    relation: &Relation,
+) -> Result<Words<K>> {
+    let rows = relation.rows() as usize;
+    let what = format!("the key words of the {} table", side.name());
+    let mut words = Buffer::<K>::zeroed(rows, &cx.budget, &what)?;
+    let out = words.shared();
+    let pieces = relation.pieces(PIECE);
+    let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {
+        let batch: RecordBatch = relation.piece(piece);
+        let valid = keys.words(side, &batch, made)?;
+        // SAFETY: pieces do not overlap, and each is one task's.
+        let to = unsafe { out.range(piece.first_row..piece.first_row + piece.len) };
+        to.copy_from_slice(made);
+        Ok(valid)
+    };
+    let (pieces, range, matchable) = survey(cx, pieces, rows, make)?;
+    Ok(Words { words, pieces, range, matchable })
+}
+
+impl<K: KeyWord> Words<K> {
+    /// The words of a side whose keys were ranked.
+    pub(crate) fn of_ranks(cx: &Context<'_>, relation: &Relation, ranked: &Ranked) -> Result<Self> {
+        let rows = relation.rows() as usize;
+        let mut words = Buffer::<K>::zeroed(rows, &cx.budget, "the ranks of the keys")?;
+        let out = words.shared();
+        let pieces = relation.pieces(PIECE);
+        let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {
+            let range = piece.first_row..piece.first_row + piece.len;
+            made.clear();
+            made.extend(ranked.words[range.clone()].iter().map(|&w| K::from_u64(w)));
+            // SAFETY: pieces do not overlap, and each is one task's.
+            unsafe { out.range(range) }.copy_from_slice(made);
+            Ok(ranked.valid.as_ref().map(|v| v.slice(piece.first_row, piece.len)))
+        };
+        let (pieces, range, matchable) = survey(cx, pieces, rows, make)?;
+        Ok(Words { words, pieces, range, matchable })
+    }
+
+    /// Calls `each(row, word)` for the rows of a piece that may match.
+    #[inline(always)]
+    pub(crate) fn visit(&self, piece: usize, mut each: impl FnMut(usize, K)) {
+        let (piece, valid) = &self.pieces[piece];
+        let first = piece.first_row;
+        let words = &self.words[first..first + piece.len];
+        match valid {
+            None => words.iter().enumerate().for_each(|(i, &word)| each(first + i, word)),
+            Some(valid) => valid.valid_indices().for_each(|i| each(first + i, words[i])),
+        }
+    }
+
+    /// The rows that cannot match, since their key has a null.
+    pub(crate) fn unmatchable(&self) -> Vec<u64> {
+        let mut rows = Vec::new();
+        for (piece, valid) in &self.pieces {
+            if let Some(valid) = valid {
+                let null = (0..piece.len).filter(|&i| valid.is_null(i));
+                rows.extend(null.map(|i| (piece.first_row + i) as u64));
+            }
+        }
+        rows
+    }
+
+    /// The pieces that are the share of one worker of several.
+    pub(crate) fn share(&self, workers: usize, worker: usize) -> std::ops::Range<usize> {
+        share(self.pieces.len(), workers, worker)
+    }
+}
+
+type Surveyed<K> = (Vec<(Piece, Option<NullBuffer>)>, Option<(K, K)>, usize);
+
+/// Makes the words of each piece, and takes their range.
+fn survey<K: KeyWord>(
+    cx: &Context<'_>,
+    pieces: Vec<Piece>,
+    rows: usize,
+    make: impl Fn(&Piece, &mut Vec<K>) -> Result<Option<NullBuffer>> + Sync,
+) -> Result<Surveyed<K>> {
+    type Found<K> = (Option<NullBuffer>, Option<(K, K)>);
+    let found: Vec<Mutex<Found<K>>> = pieces.iter().map(|_| Mutex::new((None, None))).collect();
+    let workers = cx.workers.for_rows(rows);
+    workers.run(|worker| {
+        let mut made = Vec::new();
+        for task in share(pieces.len(), workers.threads(), worker) {
+            cx.workers.check()?;
+            let valid = make(&pieces[task], &mut made)?;
+            let range = match &valid {
+                None => range_of(made.iter().copied()),
+                Some(valid) => range_of(valid.valid_indices().map(|i| made[i])),
+            };
+            *found[task].lock().unwrap_or_else(|e| e.into_inner()) = (valid, range);
+        }
+        Ok(())
+    })?;
+    let mut whole: Option<(K, K)> = None;
+    let mut matchable = 0;
+    let mut surveyed = Vec::with_capacity(pieces.len());
+    for (piece, found) in pieces.into_iter().zip(found) {
+        let (valid, range) = found.into_inner().unwrap_or_else(|e| e.into_inner());
+        matchable += piece.len - valid.as_ref().map_or(0, NullBuffer::null_count);
+        whole = match (whole, range) {
+            (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+            (whole, range) => whole.or(range),
+        };
+        surveyed.push((piece, valid));
+    }
+    Ok((surveyed, whole, matchable))
+}
+
+fn range_of<K: KeyWord>(words: impl Iterator<Item = K>) -> Option<(K, K)> {
+    words.fold(None, |range, word| match range {
+        None => Some((word, word)),
+        Some((min, max)) => Some((min.min(word), max.max(word))),
+    })
+}

@@ -1,0 +1,49 @@
+//! A plan in words.
+
+use std::fmt;
+
+use crate::error::bytes;
+use crate::plan::{Plan, Statistics};
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} join by {}: {}", self.join_type, self.algorithm, self.reason)?;
+        writeln!(f, "  {:<14} {}", "key", self.key)?;
+        match self.build_side {
+            Some(side) => {
+                writeln!(f, "  {:<14} {}, {}", "build side", side.name(), size(&self.build))?;
+                writeln!(
+                    f,
+                    "  {:<14} {}, {}",
+                    "probe side",
+                    side.other().name(),
+                    size(&self.probe)
+                )?;
+            }
+            None => writeln!(
+                f,
+                "  {:<14} the side that proves smaller while both are read",
+                "build side"
+            )?,
+        }
+        writeln!(f, "  {:<14} {}", "threads", self.threads)?;
+        let limit = self.memory_limit.map_or("none".to_string(), bytes);
+        writeln!(f, "  {:<14} {limit}", "memory limit")?;
+        write!(f, "  predicted, without reading and writing files:")?;
+        for p in &self.predictions {
+            let chosen = if p.algorithm == self.algorithm { "◄" } else { "" };
+            let (name, seconds, memory) = (p.algorithm.name(), p.seconds, bytes(p.bytes));
+            write!(f, "\n    {name:<12} {seconds:>10.3} s {memory:>12} {chosen}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `1500 rows, 12.0 KiB`, as far as known.
+fn size(statistics: &Statistics) -> String {
+    let rows = statistics.rows.map_or("rows unknown".to_string(), |n| format!("{n} rows"));
+    match statistics.bytes {
+        Some(n) => format!("{rows}, {}", bytes(n)),
+        None => rows,
+    }
+}

@@ -1,0 +1,79 @@
+//! What the machine has: cores, caches, memory.
+
+/// The machine a plan is for.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Machine {
+    /// Cores this process may use.
+    pub cores: usize,
+    /// The second-level cache of one core, in bytes: what a partition has to fit.
+    pub l2: u64,
+    /// The last-level cache, in bytes.
+    pub last_level: u64,
+    /// The memory of the machine, in bytes; zero if unknown.
+    pub memory: u64,
+}
+
+impl Machine {
+    /// Asks the system; where it does not say, assumes a modest machine.
+    pub fn detect() -> Machine {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Machine {
+            cores,
+            l2: cache(2).unwrap_or(1 << 20),
+            last_level: cache(3).or_else(|| cache(2)).unwrap_or(8 << 20),
+            memory: total_memory().unwrap_or(0),
+        }
+    }
+}
+
+/// The size of core 0's unified or data cache of a level.
+fn cache(level: u32) -> Option<u64> {
+    (0..8).find_map(|index| {
+        let read = |file: &str| {
+            let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
+            std::fs::read_to_string(path).ok().map(|text| text.trim().to_string())
+        };
+        let holds_data = read("type")? != "Instruction";
+        let here = holds_data && read("level")?.parse() == Ok(level);
+        if here { parse_size(&read("size")?) } else { None }
+    })
+}
+
+/// `2048K` as bytes.
+fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "" => 1,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok().map(|n| n * unit)
+}
+
+fn total_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        assert_eq!(parse_size("2048K"), Some(2 << 20));
+        assert_eq!(parse_size("32M"), Some(32 << 20));
+        assert_eq!(parse_size("odd"), None);
+    }
+
+    #[test]
+    fn a_machine_has_cores_and_caches() {
+        let machine = Machine::detect();
+        assert!(machine.cores >= 1 && machine.l2 > 0 && machine.last_level > 0);
+    }
+}

@@ -1,0 +1,118 @@
+//! How many partitions, and hash slots or cells? From rows and cache sizes.
+
+use crate::join::Force;
+use crate::partition::Passes;
+use crate::plan::Machine;
+use crate::table::slots_for;
+
+/// What kind of table, built from how many partitions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TableShape {
+    /// Linear probing.
+    Hash {
+        /// Radix bits of the build side.
+        passes: Passes,
+    },
+    /// A cell a possible key.
+    Dense {
+        /// The smallest key word.
+        min: u64,
+        /// The largest.
+        max: u64,
+        /// Radix bits of the build side.
+        passes: Passes,
+    },
+}
+
+/// A dense table has at most so many cells a row: then it is smaller than a hash table.
+const CELLS_A_ROW: u64 = 4;
+/// Below this many cells the ratio does not matter.
+const FEW_CELLS: u64 = 4096;
+/// Radix bits of one pass: a line a partition has to fit the second-level cache.
+const BITS_A_PASS: u32 = 11;
+
+/// The table over a build side of `rows` rows with words in `range` (None where the words are not
+/// integers of a range), with slots and cells of so many bytes.
+pub(crate) fn table_shape(
+    rows: usize,
+    range: Option<(u64, u64)>,
+    slot_bytes: usize,
+    cell_bytes: usize,
+    machine: &Machine,
+    force: Force,
+) -> TableShape {
+    let dense = range.filter(|(min, max)| {
+        let most = (rows as u64).saturating_mul(CELLS_A_ROW).max(FEW_CELLS);
+        max - min < most
+    });
+    match dense {
+        Some((min, max)) => {
+            let range_bits = 64 - (max - min).leading_zeros();
+            let bytes = (max - min + 1) * cell_bytes as u64;
+            let bits = region_bits(bytes, machine, force).min(range_bits);
+            TableShape::Dense { min, max, passes: in_passes(bits, force) }
+        }
+        None => {
+            let bytes = slots_for(rows) as u64 * slot_bytes as u64;
+            let bits = region_bits(bytes, machine, force);
+            TableShape::Hash { passes: in_passes(bits, force) }
+        }
+    }
+}
+
+/// The radix bits for a build side of `rows` tuples: until a partition's table fits the cache.
+pub(crate) fn radix_passes(
+    rows: usize,
+    tuple_bytes: usize,
+    key_bits: u32,
+    machine: &Machine,
+    force: Force,
+) -> Passes {
+    let bytes = slots_for(rows) as u64 * tuple_bytes as u64;
+    // Without any partition this would be another algorithm; a few cost nothing.
+    let bits = region_bits(bytes, machine, force).max(3).min(key_bits);
+    in_passes(bits, force)
+}
+
+/// The bits that make regions of `bytes` fit half of the second-level cache.
+fn region_bits(bytes: u64, machine: &Machine, force: Force) -> u32 {
+    if force.tiny_partitions {
+        return 6;
+    }
+    let regions = bytes.div_ceil((machine.l2 / 2).max(1)).max(1);
+    regions.next_power_of_two().ilog2().min(2 * BITS_A_PASS)
+}
+
+fn in_passes(bits: u32, force: Force) -> Passes {
+    let most = if force.tiny_partitions { 4 } else { BITS_A_PASS };
+    let passes = bits.div_ceil(most);
+    // Nearly equal: 13 bits are 7 and 6, not 11 and 2.
+    Passes((0..passes).map(|i| bits * (i + 1) / passes - bits * i / passes).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine { cores: 2, l2: 2 << 20, last_level: 64 << 20, memory: 0 }
+    }
+
+    #[test]
+    fn small_tables_are_not_partitioned_and_large_ones_fit_the_cache() {
+        let shape = |rows| table_shape(rows, None, 16, 4, &machine(), Force::default());
+        assert_eq!(shape(1000), TableShape::Hash { passes: Passes(vec![]) });
+        assert_eq!(shape(1 << 24), TableShape::Hash { passes: Passes(vec![9]) });
+        assert_eq!(shape(1 << 28), TableShape::Hash { passes: Passes(vec![6, 7]) });
+    }
+
+    #[test]
+    fn dense_ranges_are_addressed_directly() {
+        let shape =
+            |rows, range| table_shape(rows, Some(range), 16, 4, &machine(), Force::default());
+        assert!(matches!(shape(1 << 20, (5, 1 << 20)), TableShape::Dense { .. }));
+        assert!(matches!(shape(1 << 20, (0, 1 << 40)), TableShape::Hash { .. }));
+        assert!(matches!(shape(1, (0, u64::MAX)), TableShape::Hash { .. }));
+        assert!(matches!(shape(1, (7, 7)), TableShape::Dense { .. }));
+    }
+}

@@ -1,0 +1,229 @@
+//! From names to columns: keys, filter and output of a join over two schemas.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+
+use crate::error::{Error, Result, nearest_name};
+use crate::join::{Join, JoinType, Side};
+use crate::output::{Origin, Output, OutputPlan};
+
+/// The index of a column by name.
+pub(crate) fn column(side: &'static str, schema: &Schema, name: &str) -> Result<usize> {
+    let named = |field: &FieldRef| field.name() == name;
+    let mut found = schema.fields().iter().enumerate().filter(|(_, f)| named(f)).map(|(i, _)| i);
+    match (found.next(), found.count()) {
+        (Some(index), 0) => Ok(index),
+        (Some(_), more) => {
+            Err(Error::AmbiguousColumn { side, name: name.to_string(), count: more + 1 })
+        }
+        (None, _) => {
+            let names = || schema.fields().iter().map(|f| f.name());
+            Err(Error::UnknownColumn {
+                side,
+                name: name.to_string(),
+                nearest: nearest_name(name, names().map(String::as_str)),
+                available: names().cloned().collect(),
+            })
+        }
+    }
+}
+
+/// An output column: its field, and where it comes from in the full schemas.
+type OutputColumn = (Field, Origin);
+
+/// The output of a join, over the columns of the full schemas.
+pub(crate) fn output(
+    join: &Join,
+    output: Output,
+    left: &Schema,
+    right: &Schema,
+    keys: &[(usize, usize)],
+) -> Result<OutputPlan> {
+    let mut columns = match output {
+        Output::Rows => row_columns(join, left, right, keys)?,
+        Output::Pairs => pair_columns(join.join_type),
+        Output::Count => Vec::new(),
+    };
+    if matches!(join.join_type, JoinType::LeftMark | JoinType::RightMark) && output != Output::Count
+    {
+        columns.push((Field::new(&join.mark_column, DataType::Boolean, false), Origin::Mark));
+    }
+    if output == Output::Rows {
+        if let Some(twice) = repeated(&columns, left, right) {
+            return Err(Error::OutputCollision { name: twice });
+        }
+        if let Some(names) = &join.projection {
+            let all = Schema::new(columns.iter().map(|(f, _)| f.clone()).collect::<Vec<_>>());
+            let chosen = names.iter().map(|n| Ok(columns[column("output", &all, n)?].clone()));
+            columns = chosen.collect::<Result<_>>()?;
+        }
+    }
+    let (fields, origins): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+    let mut metadata = right.metadata().clone();
+    metadata.extend(left.metadata().clone());
+    Ok(OutputPlan {
+        schema: Arc::new(Schema::new_with_metadata(fields, metadata)),
+        origins,
+        output,
+    })
+}
+
+/// The sides whose columns a join type yields, and whether their rows may be absent.
+fn shown(join_type: JoinType) -> [Option<bool>; 2] {
+    match join_type {
+        JoinType::Inner => [Some(false), Some(false)],
+        JoinType::Left => [Some(false), Some(true)],
+        JoinType::Right => [Some(true), Some(false)],
+        JoinType::Full => [Some(true), Some(true)],
+        JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => [Some(false), None],
+        JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => [None, Some(false)],
+    }
+}
+
+fn pair_columns(join_type: JoinType) -> Vec<OutputColumn> {
+    let names = ["left_row", "right_row"];
+    [Side::Left, Side::Right]
+        .into_iter()
+        .zip(shown(join_type))
+        .zip(names)
+        .filter_map(|((side, shown), name)| {
+            let field = Field::new(name, DataType::UInt64, shown?);
+            Some((field, Origin::RowId(side)))
+        })
+        .collect()
+}
+
+/// Left columns, then right ones: a key of one name once, other collisions with the suffix.
+fn row_columns(
+    join: &Join,
+    left: &Schema,
+    right: &Schema,
+    keys: &[(usize, usize)],
+) -> Result<Vec<OutputColumn>> {
+    let [left_shown, right_shown] = shown(join.join_type);
+    let both = left_shown.is_some() && right_shown.is_some();
+    let merged: Vec<(usize, usize, DataType)> = keys
+        .iter()
+        .filter(|&&(l, r)| both && !join.keep_keys && left.field(l).name() == right.field(r).name())
+        .filter_map(|&(l, r)| {
+            merged_type(join.join_type, left.field(l), right.field(r)).map(|t| (l, r, t))
+        })
+        .collect();
+    let mut columns = Vec::new();
+    if let Some(absent) = left_shown {
+        for (i, field) in left.fields().iter().enumerate() {
+            let column = match merged.iter().find(|&&(l, ..)| l == i) {
+                Some((l, r, t)) => {
+                    merged_column(join.join_type, (*l, field), (*r, right.field(*r)), t)
+                }
+                None => (may_be_absent(field, absent), Origin::Column(Side::Left, i)),
+            };
+            columns.push(column);
+        }
+    }
+    if let Some(absent) = right_shown {
+        let left_names: HashSet<&str> = match left_shown {
+            Some(_) => left.fields().iter().map(|f| f.name().as_str()).collect(),
+            None => HashSet::new(),
+        };
+        for (i, field) in right.fields().iter().enumerate() {
+            if merged.iter().any(|&(_, r, _)| r == i) {
+                continue;
+            }
+            let mut field = may_be_absent(field, absent);
+            if left_names.contains(field.name().as_str()) {
+                let name = format!("{}{}", field.name(), join.suffix);
+                field = field.with_name(name);
+            }
+            columns.push((field, Origin::Column(Side::Right, i)));
+        }
+    }
+    Ok(columns)
+}
+
+fn may_be_absent(field: &Field, absent: bool) -> Field {
+    field.clone().with_nullable(field.is_nullable() || absent)
+}
+
+/// A key that has one name on both sides.
+fn merged_column(
+    join_type: JoinType,
+    (l, left): (usize, &Field),
+    (r, right): (usize, &Field),
+    data_type: &DataType,
+) -> OutputColumn {
+    match join_type {
+        JoinType::Right => (right.clone(), Origin::Column(Side::Right, r)),
+        JoinType::Full => {
+            let nullable = left.is_nullable() || right.is_nullable();
+            let field = left.clone().with_data_type(data_type.clone()).with_nullable(nullable);
+            (field, Origin::Coalesced { left: l, right: r, data_type: data_type.clone() })
+        }
+        _ => (left.clone(), Origin::Column(Side::Left, l)),
+    }
+}
+
+/// The type of a merged key. Only a full join mixes values of both sides; where no type holds them
+/// all as they are, both columns stay.
+fn merged_type(join_type: JoinType, left: &Field, right: &Field) -> Option<DataType> {
+    use DataType::*;
+    let (l, r) = (left.data_type(), right.data_type());
+    if join_type != JoinType::Full || l == r {
+        return Some(l.clone());
+    }
+    let value = |t: &DataType| match t {
+        Dictionary(_, values) => values.as_ref().clone(),
+        other => other.clone(),
+    };
+    let (l, r) = (value(l), value(r));
+    if l == r {
+        return Some(l);
+    }
+    let text = |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View);
+    let binary = |t: &DataType| matches!(t, Binary | LargeBinary | BinaryView);
+    if l.is_integer() && r.is_integer() {
+        return wider_integer(&l, &r);
+    }
+    match (&l, &r) {
+        (l, r) if text(l) && text(r) => Some(LargeUtf8),
+        (l, r) if binary(l) && binary(r) => Some(LargeBinary),
+        (Float16 | Float32, Float32) | (Float32, Float16) => Some(Float32),
+        (Float16 | Float32 | Float64, Float64) | (Float64, Float16 | Float32) => Some(Float64),
+        (Date32, Date64) | (Date64, Date32) => Some(Date64),
+        _ => None,
+    }
+}
+
+fn wider_integer(l: &DataType, r: &DataType) -> Option<DataType> {
+    use DataType::*;
+    let bits = |t: &DataType| t.primitive_width().unwrap_or(8) * 8;
+    let signed = |t: &DataType| t.is_signed_integer();
+    // An unsigned one needs a bit more among signed ones.
+    let needed = |t: &DataType| bits(t) + usize::from(!signed(t) && (signed(l) || signed(r)));
+    Some(match (signed(l) || signed(r), needed(l).max(needed(r))) {
+        (true, ..=8) => Int8,
+        (true, ..=16) => Int16,
+        (true, ..=32) => Int32,
+        (true, ..=64) => Int64,
+        (true, _) => return None,
+        (false, ..=8) => UInt8,
+        (false, ..=16) => UInt16,
+        (false, ..=32) => UInt32,
+        (false, _) => UInt64,
+    })
+}
+
+/// A name that two output columns would bear, though no side has it twice itself.
+fn repeated(columns: &[OutputColumn], left: &Schema, right: &Schema) -> Option<String> {
+    let mut seen = HashSet::new();
+    let twice = |schema: &Schema, name: &str| {
+        schema.fields().iter().filter(|f| f.name() == name).count() > 1
+    };
+    columns
+        .iter()
+        .map(|(field, _)| field.name())
+        .find(|name| !seen.insert(name.as_str()) && !twice(left, name) && !twice(right, name))
+        .cloned()
+}

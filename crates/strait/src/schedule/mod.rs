@@ -1,0 +1,164 @@
+//! Who does what: workers, and the morsels they take.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::error::{Error, Result};
+
+/// The threads of one join. They live for a stage; the first error of any ends the join for all.
+#[derive(Clone)]
+pub(crate) struct Workers {
+    threads: usize,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Workers {
+    pub(crate) fn new(threads: usize, cancelled: Arc<AtomicBool>) -> Self {
+        Workers { threads: threads.max(1), cancelled }
+    }
+
+    /// How many threads [`run`](Workers::run) uses.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The same, with no more threads than `rows` are worth.
+    pub(crate) fn for_rows(&self, rows: usize) -> Workers {
+        /// Below this a thread costs more to start than it saves.
+        const ROWS_A_THREAD: usize = 16 * 1024;
+        let threads = self.threads.min(rows / ROWS_A_THREAD).max(1);
+        Workers { threads, cancelled: Arc::clone(&self.cancelled) }
+    }
+
+    /// An error once the join was cancelled. Long loops ask between morsels.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Runs `work(worker)` once on each thread and waits for all.
+    pub(crate) fn run(&self, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+        self.check()?;
+        if self.threads == 1 {
+            return guarded(|| work(0))
+                .inspect_err(|_| self.cancelled.store(true, Ordering::Relaxed));
+        }
+        let failed = Mutex::new(None);
+        let one = |worker: usize| {
+            if let Err(error) = guarded(|| work(worker)) {
+                let mut failed = failed.lock().unwrap_or_else(|e| e.into_inner());
+                self.cancelled.store(true, Ordering::Relaxed);
+                // Cancellation follows from another's error; that one says why.
+                if failed.is_none() || matches!(*failed, Some(Error::Cancelled)) {
+                    *failed = Some(error);
+                }
+            }
+        };
+        let one = &one;
+        std::thread::scope(|scope| {
+            for worker in 1..self.threads {
+                let spawned = std::thread::Builder::new()
+                    .name(format!("strait-{worker}"))
+                    .spawn_scoped(scope, move || one(worker));
+                if let Err(error) = spawned {
+                    // Some stages give each worker its own share, so it has to be done: here.
+                    log::warn!("could not start a thread ({error}); going on with fewer");
+                    one(worker);
+                }
+            }
+            one(0);
+        });
+        match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `work(task, worker)` for each task below `tasks`; idle threads take the next.
+    pub(crate) fn each(
+        &self,
+        tasks: usize,
+        work: impl Fn(usize, usize) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
+        let fewer = Workers {
+            threads: self.threads.min(tasks).max(1),
+            cancelled: Arc::clone(&self.cancelled),
+        };
+        fewer.run(|worker| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks || stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                let done = self.check().and_then(|()| work(task, worker));
+                if done.is_err() {
+                    stop.store(true, Ordering::Relaxed);
+                    return done;
+                }
+            }
+        })
+    }
+}
+
+/// The `index`th of `parts` nearly equal parts of `0..len`.
+pub(crate) fn share(len: usize, parts: usize, index: usize) -> Range<usize> {
+    let at = |i: usize| (len as u128 * i as u128 / parts as u128) as usize;
+    at(index)..at(index + 1)
+}
+
+/// Runs code that may call the user's (filters, readers, callbacks) and makes a panic an error.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(Error::Worker(format!("a worker panicked: {}", said(&panic)))))
+}
+
+fn said(panic: &Box<dyn Any + Send>) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workers(threads: usize) -> Workers {
+        Workers::new(threads, Arc::default())
+    }
+
+    #[test]
+    fn every_task_is_done_once() {
+        for threads in [1, 3] {
+            let done: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
+            let add = |task: usize, _| {
+                done[task].fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            };
+            workers(threads).each(1000, add).expect("no task fails");
+            assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        let error = workers(2).run(|w| if w == 1 { panic!("oh") } else { Ok(()) }).unwrap_err();
+        assert!(error.to_string().contains("oh"), "{error}");
+    }
+
+    #[test]
+    fn shares_cover_without_overlap() {
+        let mut at = 0;
+        for i in 0..7 {
+            let part = share(100, 7, i);
+            assert_eq!(part.start, at);
+            at = part.end;
+        }
+        assert_eq!(at, 100);
+    }
+}

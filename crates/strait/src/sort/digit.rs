@@ -1,0 +1,97 @@
+//! The digit by which a wide pass chooses a bucket.
+
+use crate::key::KeyWord;
+use crate::partition::{RowId, Tuple};
+
+/// What a wide pass aims at for a bucket: one worker sorts it within its cache.
+const BUCKET: usize = 1 << 13;
+/// The widest digit: a line for each bucket has to stay in the second-level cache.
+const WIDEST: u32 = 11;
+/// How many keys a sample has.
+const SAMPLE: usize = 1024;
+
+/// The leading bits of a key's distance from `least`. It never falls as keys rise.
+///
+/// Bucket 0 is for keys below `least`, the last for those beyond the range, and those between
+/// divide the range evenly: from 100 to 190 in four, that is `shift` 5,
+///
+/// ```text
+/// bucket    0       1          2          3          4        5
+/// keys      … 99    100 … 131  132 … 163  164 … 195  none     196 …   (4 is not made)
+/// ```
+#[derive(Clone, Copy)]
+pub(super) struct Digit {
+    least: u64,
+    shift: u32,
+    /// The digit of the greatest key.
+    last: u64,
+}
+
+impl Digit {
+    /// A digit for `len` keys from `least` to `greatest`.
+    pub(super) fn new(least: u64, greatest: u64, len: usize) -> Self {
+        let width = (len / BUCKET).max(2).next_power_of_two().ilog2().min(WIDEST);
+        let span = greatest - least;
+        let shift = (u64::BITS - span.leading_zeros()).saturating_sub(width);
+        Digit { least, shift, last: span >> shift }
+    }
+
+    /// A digit for the keys of an evenly spaced sample.
+    pub(super) fn sampled<K: KeyWord, I: RowId>(data: &[Tuple<K, I>]) -> Self {
+        let (least, greatest) = bounds(data.iter().step_by((data.len() / SAMPLE).max(1)));
+        Digit::new(least, greatest, data.len())
+    }
+
+    /// How many buckets there are.
+    pub(super) fn buckets(self) -> usize {
+        self.last as usize + 3
+    }
+
+    /// The bucket of `key`, below `buckets()`.
+    #[inline(always)]
+    pub(super) fn of(self, key: u64) -> usize {
+        let digit = (key.wrapping_sub(self.least) >> self.shift).min(self.last + 1) as usize + 1;
+        if key < self.least { 0 } else { digit }
+    }
+
+    /// Whether keys of `bucket` can only be equal.
+    pub(super) fn is_one_key(self, bucket: usize) -> bool {
+        self.shift == 0 && !self.is_stray(bucket)
+    }
+
+    /// Whether `bucket` is one of the two for keys outside of the range.
+    pub(super) fn is_stray(self, bucket: usize) -> bool {
+        bucket == 0 || bucket == self.buckets() - 1
+    }
+}
+
+/// The least and the greatest key.
+pub(super) fn bounds<'a, K: KeyWord, I: RowId>(
+    tuples: impl Iterator<Item = &'a Tuple<K, I>>,
+) -> (u64, u64) {
+    tuples
+        .map(|t| t.key.to_u64())
+        .fold((u64::MAX, 0), |(least, greatest), key| (least.min(key), greatest.max(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_rise_with_keys_and_stay_below_the_buckets() {
+        let edges = [0, 1, 99, 100, 101, 131, 132, 190, 196, 1 << 40, u64::MAX - 1, u64::MAX];
+        for (least, greatest) in [(100, 190), (0, u64::MAX), (5, 5), (u64::MAX, u64::MAX), (0, 0)] {
+            for len in [1, 1 << 15, 1 << 20, 1 << 40] {
+                let digit = Digit::new(least, greatest, len);
+                let buckets: Vec<usize> = edges.iter().map(|&k| digit.of(k)).collect();
+                assert!(buckets.is_sorted(), "{buckets:?}");
+                assert!(buckets.iter().all(|&b| b < digit.buckets()), "{buckets:?}");
+                assert!(digit.buckets() <= (1 << WIDEST) + 2);
+                for key in [least, greatest] {
+                    assert!(!digit.is_stray(digit.of(key)), "{key} of {least}..={greatest}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Walking two sorted lists side by side.
+
+use std::ops::Range;
+
+use super::Segment;
+use crate::key::KeyWord;
+use crate::partition::{RowId, Tuple};
+
+/// Rows that go together, as positions in the two whole lists.
+///
+/// Either both ranges have rows, all of one key and all of that key there are; or one is empty,
+/// and the other has the rows up to the next key of the first side: several keys, perhaps, none of
+/// which has a partner. The empty range stands where its rows would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) a: Range<usize>,
+    pub(crate) b: Range<usize>,
+}
+
+/// The groups of a segment in key order. It can be left and taken up again between any two.
+pub(crate) struct Groups<'a, K, I> {
+    /// The lists up to the segment's end, so that positions are the lists' own.
+    a: &'a [Tuple<K, I>],
+    b: &'a [Tuple<K, I>],
+    at_a: usize,
+    at_b: usize,
+}
+
+/// Merges the two sorted lists over `segment`, one of those [`split`](super::split) made of them.
+pub(crate) fn groups<'a, K: KeyWord, I: RowId>(
+    a: &'a [Tuple<K, I>],
+    b: &'a [Tuple<K, I>],
+    segment: &Segment,
+) -> Groups<'a, K, I> {
+    Groups {
+        a: &a[..segment.a.end],
+        b: &b[..segment.b.end],
+        at_a: segment.a.start,
+        at_b: segment.b.start,
+    }
+}
+
+impl<K: KeyWord, I: RowId> Iterator for Groups<'_, K, I> {
+    type Item = Group;
+
+    #[inline]
+    fn next(&mut self) -> Option<Group> {
+        let (i, j) = (self.at_a, self.at_b);
+        match (self.a.get(i), self.b.get(j)) {
+            (Some(x), Some(y)) => {
+                if x.key <= y.key {
+                    // The rows below `y`, or those equal to it.
+                    let equal = x.key == y.key;
+                    self.at_a = run_end(self.a, i, |k| k < y.key || (equal && k == y.key));
+                }
+                if y.key <= x.key {
+                    let equal = x.key == y.key;
+                    self.at_b = run_end(self.b, j, |k| k < x.key || (equal && k == x.key));
+                }
+            }
+            (None, None) => return None,
+            (_, None) => self.at_a = self.a.len(),
+            (None, _) => self.at_b = self.b.len(),
+        }
+        Some(Group { a: i..self.at_a, b: j..self.at_b })
+    }
+}
+
+/// The first position after `start` whose key is not `inside`. The one at `start` is.
+///
+/// Most runs are a row or two long and are found by looking; from there on steps double, so that a
+/// run of a million rows takes some forty looks.
+#[inline(always)]
+fn run_end<K: KeyWord, I: RowId>(
+    list: &[Tuple<K, I>],
+    start: usize,
+    inside: impl Fn(K) -> bool,
+) -> usize {
+    const LOOKS: usize = 8;
+    let rest = &list[start..];
+    for (n, tuple) in rest.iter().enumerate().take(LOOKS).skip(1) {
+        if !inside(tuple.key) {
+            return start + n;
+        }
+    }
+    if rest.len() <= LOOKS { list.len() } else { start + gallop(rest, LOOKS - 1, inside) }
+}
+
+/// As `run_end`, for runs known to reach beyond `known`.
+#[cold]
+fn gallop<K: KeyWord, I: RowId>(
+    list: &[Tuple<K, I>],
+    mut known: usize,
+    inside: impl Fn(K) -> bool,
+) -> usize {
+    let mut step = 8;
+    while let Some(tuple) = list.get(known + step)
+        && inside(tuple.key)
+    {
+        known += step;
+        step *= 2;
+    }
+    let unknown = &list[known + 1..list.len().min(known + step)];
+    known + 1 + unknown.partition_point(|t| inside(t.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::split;
+    use super::super::testing::{Random, sorted, tuples};
+    use super::*;
+
+    /// Every key's rows by scanning; one-sided neighbours of one side joined, as the contract says.
+    fn naive(a: &[u64], b: &[u64]) -> Vec<Group> {
+        let mut keys: Vec<u64> = a.iter().chain(b).copied().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut groups: Vec<Group> = Vec::new();
+        for key in keys {
+            let find = |list: &[u64]| {
+                let start = list.iter().filter(|&&k| k < key).count();
+                start..start + list.iter().filter(|&&k| k == key).count()
+            };
+            let (ra, rb) = (find(a), find(b));
+            match groups.last_mut() {
+                Some(g) if rb.is_empty() && g.b.is_empty() => g.a.end = ra.end,
+                Some(g) if ra.is_empty() && g.a.is_empty() => g.b.end = rb.end,
+                _ => groups.push(Group { a: ra, b: rb }),
+            }
+        }
+        groups
+    }
+
+    #[test]
+    fn groups_are_those_of_a_scan() {
+        let mut random = Random(4711);
+        for case in 0..3000 {
+            let (m, n) = (random.below(150) as usize, random.below(150) as usize);
+            let range = [1, 2, 30, 500][case % 4];
+            let runs = (1 + random.below(60), 1 + random.below(4));
+            let a = sorted(&mut random, m, range, runs.0);
+            let b = sorted(&mut random, n, range, runs.1);
+            let (ta, tb) = (tuples(&a), tuples(&b));
+            let whole = Segment { a: 0..m, b: 0..n };
+            let expected = naive(&a, &b);
+            assert_eq!(groups(&ta, &tb, &whole).collect::<Vec<_>>(), expected, "case {case}");
+            // Over several segments only one-sided groups are cut.
+            let pairs = |g: &Group| !g.a.is_empty() && !g.b.is_empty();
+            let parts = split(&ta, &tb, 1 + random.below(9) as usize);
+            let cut: Vec<Group> = parts.iter().flat_map(|s| groups(&ta, &tb, s)).collect();
+            assert!(cut.iter().filter(|g| pairs(g)).eq(expected.iter().filter(|g| pairs(g))));
+            assert_eq!(cut.iter().map(|g| g.a.len()).sum::<usize>(), m);
+            assert_eq!(cut.iter().map(|g| g.b.len()).sum::<usize>(), n);
+        }
+    }
+
+    #[test]
+    fn a_long_run_takes_few_looks() {
+        let list = tuples(&vec![3; 1 << 20]);
+        let looks = std::cell::Cell::new(0);
+        let end = run_end(&list, 5, |_| {
+            looks.set(looks.get() + 1);
+            true
+        });
+        assert_eq!(end, 1 << 20);
+        assert!(looks.get() < 60, "{}", looks.get());
+    }
+}

@@ -1,0 +1,242 @@
+//! Writing to many places at once without reading them first.
+//!
+//! A pass that sends tuples to hundreds of destinations touches a different cache line with each
+//! store. Each of those lines would be fetched only to be overwritten, and evicted before it is
+//! full. A [`WriteCombiner`] keeps one line a destination in the cache instead, and sends it to
+//! memory whole, past the cache.
+//!
+//! With tuples of 16 bytes, four a line, a destination that starts at position 6:
+//!
+//! ```text
+//! out        | 4 5 6 7 | 8 9 10 11 | 12 …      lines begin at multiples of 4
+//! push 1, 2  |     1 2 |                       the line ends: 6 and 7 are written one by one,
+//!                                              4 and 5 belong to a neighbour
+//! push 3–6             | 3 4  5  6 |           a whole line: one streaming store
+//! push 7                           | 7         waits for `flush`, which writes 12 alone
+//! ```
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::memory::{Plain, Shared};
+
+/// A cache line, which a streaming store writes whole.
+const LINE: usize = 64;
+
+/// One line of values that wait for the rest of it.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([MaybeUninit<u8>; LINE]);
+
+/// Appends values to many destinations of one buffer, a cache line at a time.
+///
+/// Destination `d` owns the positions from `starts[d]` on, as many as are pushed to it. They may
+/// begin and end anywhere: a line shared with a neighbour, here or on another thread, is written
+/// value by value, and the neighbour's values are not touched.
+///
+/// What was pushed is in the buffer, for all threads to see, after [`flush`](Self::flush), not
+/// before. Lines are found by position, so whole lines go out as such where the buffer starts at a
+/// multiple of 64; elsewhere everything is right but slower.
+pub(crate) struct WriteCombiner<T: Plain> {
+    lines: Vec<Line>,
+    cursors: Vec<Cursor>,
+    _values: PhantomData<T>,
+}
+
+#[derive(Clone, Copy)]
+struct Cursor {
+    /// Where the next value goes.
+    next: usize,
+    /// The first position that is ours and may not have been written.
+    start: usize,
+}
+
+impl<T: Plain> WriteCombiner<T> {
+    /// Values a line; 1 where lines are not filled evenly, and each is written at once.
+    const PER_LINE: usize =
+        if LINE.is_multiple_of(size_of::<T>()) { LINE / size_of::<T>() } else { 1 };
+
+    /// A combiner for destinations that begin at `starts`.
+    pub(crate) fn new(starts: &[usize]) -> Self {
+        let lines = vec![Line([MaybeUninit::uninit(); LINE]); starts.len()];
+        let cursors = starts.iter().map(|&start| Cursor { next: start, start }).collect();
+        WriteCombiner { lines, cursors, _values: PhantomData }
+    }
+
+    /// Appends `value` to destination `dest`.
+    ///
+    /// # Safety
+    /// `dest` is below the number of starts. `out` is the same buffer each time, and until `flush`
+    /// no other thread touches the positions pushed to.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&mut self, dest: usize, value: T, out: &Shared<'_, T>) {
+        debug_assert!(dest < self.cursors.len(), "{dest} of {}", self.cursors.len());
+        // SAFETY: there is a cursor for each start, and `dest` is one of them.
+        let cursor = unsafe { self.cursors.get_unchecked_mut(dest) };
+        let at = cursor.next;
+        cursor.next += 1;
+        if Self::PER_LINE == 1 {
+            // SAFETY: the position is the caller's own.
+            let place = unsafe { out.range(at..at + 1) };
+            place[0] = value;
+            return;
+        }
+        let slot = at % Self::PER_LINE;
+        // SAFETY: as many lines as cursors, and PER_LINE values fit a line, which is aligned.
+        unsafe { self.lines.as_mut_ptr().add(dest).cast::<T>().add(slot).write(value) };
+        if slot + 1 == Self::PER_LINE {
+            // SAFETY: the caller's promises; the line's values from `start` on were pushed.
+            unsafe { self.write(dest, out) };
+        }
+    }
+
+    /// Writes what is waiting, and makes all of it visible to whom this thread synchronises with.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    pub(crate) unsafe fn flush(&mut self, out: &Shared<'_, T>) {
+        for dest in 0..self.cursors.len() {
+            let Cursor { next, start } = self.cursors[dest];
+            if next > start && next % Self::PER_LINE > 0 {
+                // SAFETY: the caller's promises.
+                unsafe { self.write(dest, out) };
+            }
+            self.cursors[dest].start = next;
+        }
+        fence();
+    }
+
+    /// Writes the values of `dest` that wait in its line.
+    ///
+    /// # Safety
+    /// As for `push`; at least one value was pushed.
+    #[inline(always)]
+    unsafe fn write(&self, dest: usize, out: &Shared<'_, T>) {
+        // SAFETY: `dest` is below the number of cursors, by the caller's promise.
+        let Cursor { next, start } = *unsafe { self.cursors.get_unchecked(dest) };
+        let first = ((next - 1) / Self::PER_LINE * Self::PER_LINE).max(start);
+        // SAFETY: the positions were pushed to, so they are the caller's own.
+        let target = unsafe { out.range(first..next) };
+        let (target, len) = (target.as_mut_ptr(), target.len());
+        // SAFETY: there is a line for each destination, and `first` is in it.
+        let source =
+            unsafe { self.lines.as_ptr().add(dest).cast::<T>().add(first % Self::PER_LINE) };
+        if len == Self::PER_LINE && (target as usize).is_multiple_of(LINE) {
+            // SAFETY: both are whole lines, and do not overlap.
+            unsafe { stream(source.cast(), target.cast()) };
+        } else {
+            // SAFETY: `len` values of the line that were pushed, and as many places.
+            unsafe { std::ptr::copy_nonoverlapping(source, target, len) };
+        }
+    }
+}
+
+/// Copies a line past the cache.
+///
+/// In assembly since tuples may have padding: a load of undefined bytes is no value in Rust.
+///
+/// # Safety
+/// Both are valid for 64 bytes and at multiples of 64. `fence` comes before anyone reads.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn stream(source: *const u8, target: *mut u8) {
+    // SAFETY: SSE2 is part of x86-64; only the 64 bytes at `target` are written.
+    unsafe {
+        std::arch::asm!(
+            "movaps {a}, [{source}]",
+            "movaps {b}, [{source} + 16]",
+            "movaps {c}, [{source} + 32]",
+            "movaps {d}, [{source} + 48]",
+            "movntps [{target}], {a}",
+            "movntps [{target} + 16], {b}",
+            "movntps [{target} + 32], {c}",
+            "movntps [{target} + 48], {d}",
+            source = in(reg) source,
+            target = in(reg) target,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Copies a line.
+///
+/// # Safety
+/// Both are valid for 64 bytes.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline(always)]
+unsafe fn stream(source: *const u8, target: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, LINE) }
+}
+
+/// Orders streamed lines before whatever this thread stores next.
+fn fence() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Random;
+    use super::*;
+    use crate::memory::{Budget, Buffer};
+
+    /// Destinations of random sizes at random starts, against a vector each; gaps keep their marks.
+    fn check<T: Plain + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> T, shift: usize) {
+        let mut random = Random(0x5eed + shift as u64);
+        for case in 0..50 {
+            let dests = 1 + random.below(40) as usize;
+            let sizes: Vec<usize> = (0..dests).map(|_| random.below(30) as usize).collect();
+            let mut starts = Vec::new();
+            let mut end = shift;
+            for size in &sizes {
+                end += random.below(3) as usize;
+                starts.push(end - shift);
+                end += size;
+            }
+            let budget = Budget::new(None);
+            let mut buffer = Buffer::zeroed(end + 1, &budget, "a test").expect("fits");
+            buffer.iter_mut().for_each(|x| *x = make(u64::MAX));
+            let mut expected = buffer.to_vec();
+            let out = Shared::of(&mut buffer[shift..]);
+            let mut combiner = WriteCombiner::<T>::new(&starts);
+            let mut left = sizes;
+            let mut next = starts;
+            while left.iter().any(|&l| l > 0) {
+                let dest = random.below(dests as u64) as usize;
+                if left[dest] > 0 {
+                    let value = make(random.next());
+                    expected[shift + next[dest]] = value;
+                    // SAFETY: one thread, one buffer, positions inside it.
+                    unsafe { combiner.push(dest, value, &out) };
+                    (left[dest], next[dest]) = (left[dest] - 1, next[dest] + 1);
+                }
+                if random.below(100) == 0 {
+                    // SAFETY: as above.
+                    unsafe { combiner.flush(&out) };
+                }
+            }
+            // SAFETY: as above.
+            unsafe { combiner.flush(&out) };
+            assert_eq!(&buffer[..], &expected[..], "case {case}");
+        }
+    }
+
+    #[test]
+    fn every_value_arrives_and_neighbours_stay() {
+        use crate::partition::Tuple;
+        for shift in 0..5 {
+            check(|x| Tuple { key: x, row: x }, shift);
+            check(|x| Tuple { key: x, row: x as u32 }, shift);
+            check(|x| Tuple { key: x as u32, row: x as u32 }, shift);
+            check(|x| x as u8, shift);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The sort against the standard library's.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::radix::{CACHED, PLAIN};
+use super::testing::{Random, tuples};
+use super::{is_sorted, sort};
+use crate::key::KeyWord;
+use crate::memory::{Budget, Buffer};
+use crate::partition::{RowId, Tuple};
+use crate::schedule::Workers;
+
+fn workers(threads: usize) -> Workers {
+    Workers::new(threads, Arc::default())
+}
+
+fn check<K: KeyWord, I: RowId>(keys: &[u64], bits: u32, threads: usize, what: &str) {
+    let make =
+        |(row, &key): (usize, &u64)| Tuple { key: K::from_u64(key), row: I::from_usize(row) };
+    let mut expected: Vec<Tuple<K, I>> = keys.iter().enumerate().map(make).collect();
+    let budget = Budget::new(None);
+    let mut buffer = Buffer::zeroed(keys.len(), &budget, "a test").expect("fits");
+    buffer.copy_from_slice(&expected);
+    expected.sort_by_key(|t| t.key);
+    let was = is_sorted(&buffer, &workers(threads)).expect("not cancelled");
+    assert_eq!(was, buffer.is_sorted_by_key(|t| t.key), "{what}");
+    let used = budget.peak();
+    let sorted = sort(buffer, bits, &workers(threads), &budget).expect("fits");
+    assert!(sorted[..] == expected[..], "{what}: {} keys, {threads} threads", keys.len());
+    if was || keys.len() <= PLAIN {
+        assert_eq!(budget.peak(), used, "no scratch is needed");
+    }
+    drop(sorted);
+    assert_eq!(budget.left(), u64::MAX);
+}
+
+/// Inputs that sorts get wrong, of `len` keys below 2^`bits`.
+fn patterns(random: &mut Random, len: usize, bits: u32) -> Vec<(&'static str, Vec<u64>)> {
+    let most = u64::MAX >> (64 - bits);
+    let n = len as u64;
+    let mut any = |f: &mut dyn FnMut(&mut Random, u64) -> u64| -> Vec<u64> {
+        (0..n).map(|x| f(random, x) & most).collect()
+    };
+    let mut all = vec![
+        ("random", any(&mut |r, _| r.next())),
+        ("equal", any(&mut |_, _| 42)),
+        ("sorted", any(&mut |_, x| x.min(most))),
+        ("reversed", any(&mut |_, x| (n - x).min(most))),
+        ("two keys", any(&mut |r, _| if r.below(2) == 0 { 0 } else { u64::MAX })),
+        ("one digit", any(&mut |r, _| r.below(256) << (bits / 2))),
+        ("dense", any(&mut |r, _| r.below(n))),
+        ("hot key", any(&mut |r, _| if r.below(10) > 0 { 7 } else { r.next() })),
+        ("close", any(&mut |r, _| (most / 2).wrapping_add(r.below(20)))),
+        ("many sizes", any(&mut |r, _| r.next() >> r.below(64))),
+        (
+            "low ones and strays",
+            any(&mut |r, x| match x % 1021 {
+                1 => r.next() | most >> 1,
+                _ => r.below(n),
+            }),
+        ),
+        // Keys where an evenly spaced sample does not look.
+        (
+            "hidden",
+            any(&mut |r, x| match x as usize % (len / 1024).max(1) {
+                0 => 1000 + r.below(3),
+                _ => r.next(),
+            }),
+        ),
+    ];
+    let mut late = all[2].1.clone();
+    if let Some(last) = late.last_mut() {
+        *last = 0;
+    }
+    all.push(("last out of order", late));
+    all
+}
+
+#[test]
+fn sorts_as_the_standard_library_does() {
+    let mut random = Random(0xabcdef);
+    for len in [0, 1, 2, 3, 255, 256, 257, 1000, 5000, CACHED, CACHED + 1, 100_003, 300_000] {
+        for bits in [1, 8, 13, 24, 32, 63, 64] {
+            for (what, keys) in patterns(&mut random, len, bits) {
+                let threads = 1 + random.below(5) as usize;
+                let what = format!("{what}, {bits} bits");
+                match random.below(2) {
+                    _ if bits <= 32 => check::<u32, u32>(&keys, bits, threads, &what),
+                    0 => check::<u64, u32>(&keys, bits, threads, &what),
+                    _ => check::<u64, u64>(&keys, bits, threads, &what),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn small_sizes_of_every_kind() {
+    let mut random = Random(99);
+    for case in 0..2000 {
+        let (len, bits) = (random.below(3000) as usize, 1 + random.below(64) as u32);
+        let keys: Vec<u64> = (0..len).map(|_| random.next() >> (64 - bits)).collect();
+        check::<u64, u32>(&keys, bits, 2, &format!("case {case}, {bits} bits"));
+    }
+}
+
+#[test]
+fn cancellation_and_budget_end_it() {
+    let keys: Vec<u64> = (0..50_000).rev().collect();
+    let make = |budget| {
+        let mut buffer = Buffer::zeroed(keys.len(), budget, "a test").expect("fits");
+        buffer.copy_from_slice(&tuples(&keys));
+        buffer
+    };
+    let budget = Budget::new(Some(1_500_000));
+    assert!(sort(make(&budget), 64, &workers(2), &budget).is_err(), "no room for scratch");
+    assert_eq!(budget.left(), 1_500_000);
+    let budget = Budget::new(None);
+    let cancelled = Workers::new(2, Arc::new(AtomicBool::new(true)));
+    assert!(sort(make(&budget), 64, &cancelled, &budget).is_err());
+}
+
+/// `cargo test -p strait --lib --profile profiling sort::tests::speed -- --ignored
+/// --nocapture`
+#[test]
+#[ignore = "measures"]
+fn speed() {
+    let mut random = Random(1);
+    for len in [1usize << 20, 1 << 24] {
+        for (what, keys) in patterns(&mut random, len, 63) {
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                let budget = Budget::new(None);
+                let mut buffer =
+                    Buffer::<Tuple<u64, u64>>::zeroed(len, &budget, "a test").expect("fits");
+                for (row, (tuple, &key)) in buffer.iter_mut().zip(&keys).enumerate() {
+                    *tuple = Tuple { key, row: row as u64 };
+                }
+                let start = std::time::Instant::now();
+                let sorted = sort(buffer, 63, &workers(2), &budget).expect("fits");
+                best = best.min(start.elapsed().as_secs_f64());
+                assert!(sorted.is_sorted_by_key(|t| t.key));
+            }
+            let rate = len as f64 / best / 1e6;
+            println!("{len:>9} {what:<20} {:>7.1} ms {rate:>7.1} M/s", best * 1e3);
+        }
+    }
+}

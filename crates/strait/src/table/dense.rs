@@ -1,0 +1,108 @@
+//! The perfect array: integer keys of a dense range address their entry directly (001 §5).
+
+use crate::algorithm::Context;
+use crate::error::Result;
+use crate::key::KeyWord;
+use crate::memory::{Buffer, Shared};
+use crate::partition::{Partitions, RowId};
+use crate::table::cpu::{
+    Cursor, Pairs, ProbeKeys, Want, count_row, group_row, place_group, prefetch, walk,
+};
+
+/// One cell a possible key.
+pub(crate) struct DenseTable<K: KeyWord, I: RowId> {
+    cells: Buffer<I>,
+    groups: Buffer<I>,
+    min: K,
+}
+
+impl<K: KeyWord, I: RowId> DenseTable<K, I> {
+    /// Builds from partitions by the top `bits` bits of ranged words: cells `min..=max`, whose
+    /// words were shifted up by `up`.
+    pub(crate) fn build(
+        cx: &Context<'_>,
+        partitions: &Partitions<K, I>,
+        (min, max): (K, K),
+        up: u32,
+    ) -> Result<Self> {
+        let span = (max.to_u64() - min.to_u64()) as usize + 1;
+        let mut cells = Buffer::<I>::zeroed(span, &cx.budget, "the dense table")?;
+        let parts = partitions.count();
+        // Partition p has the words whose distance from min lies in p * width ..+ width.
+        let width = (1u128 << (K::BITS - up)).div_ceil(parts as u128) as usize;
+        let region = |p: usize| (p * width).min(span)..((p + 1) * width).min(span);
+        let cell = |key: K| (key.to_u64() >> up) as usize;
+        let shared: Shared<'_, I> = cells.shared();
+        let mut needs = vec![0usize; parts];
+        let shared_needs = Shared::of(&mut needs);
+        let workers = cx.workers.for_rows(partitions.tuples.len());
+        workers.each(parts, |p, _| {
+            let range = region(p);
+            let first = range.start;
+            // SAFETY: regions do not overlap, and each is one task's.
+            let cells = unsafe { shared.range(range) };
+            let tuples = partitions.tuples(p).iter();
+            let need = tuples.map(|t| count_row(&mut cells[cell(t.key) - first], t.row)).sum();
+            // SAFETY: each task has its own place.
+            unsafe { shared_needs.write(p, need) };
+            Ok(())
+        })?;
+        let total: usize = needs.iter().sum();
+        let mut groups = Buffer::zeroed(total, &cx.budget, "rows with equal keys")?;
+        if total > 0 {
+            let starts = running_starts(&needs);
+            let shared_groups = groups.shared();
+            workers.each(parts, |p, _| {
+                let range = region(p);
+                let first = range.start;
+                // SAFETY: regions and their parts of the groups do not overlap.
+                let (cells, groups) = unsafe {
+                    (shared.range(range), shared_groups.range(starts[p]..starts[p] + needs[p]))
+                };
+                let mut next = 0;
+                for entry in cells.iter_mut() {
+                    place_group(entry, groups, starts[p], &mut next);
+                }
+                for tuple in partitions.tuples(p) {
+                    group_row(cells[cell(tuple.key) - first], tuple.row, groups, starts[p]);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(DenseTable { cells, groups, min })
+    }
+
+    /// Finds the pairs of probe keys (as they are, not placed) from the cursor on.
+    pub(crate) fn probe<P: ProbeKeys<K>>(
+        &self,
+        keys: &P,
+        want: Want<'_>,
+        cap: usize,
+        cursor: &mut Cursor,
+        pairs: &mut Pairs,
+    ) {
+        let min = self.min.to_u64();
+        let cells = &self.cells[..];
+        let locate = |key: K| {
+            let at = key.to_u64().wrapping_sub(min) as usize;
+            if let Some(cell) = cells.get(at) {
+                prefetch(cell);
+            }
+            at
+        };
+        let find = |_, at: usize| cells.get(at).copied().unwrap_or_default();
+        walk(keys, &self.groups, want, cap, (cursor, pairs), locate, find);
+    }
+}
+
+/// Where each part begins if they lie one behind the other.
+pub(super) fn running_starts(lengths: &[usize]) -> Vec<usize> {
+    let mut at = 0;
+    lengths
+        .iter()
+        .map(|len| {
+            at += len;
+            at - len
+        })
+        .collect()
+}
