@@ -1,0 +1,67 @@
+//! The one order that is promised: sort-merge sorts its output by key.
+
+use strait::{NullEquality, Output, Side};
+use strait_testkit::Value;
+
+use super::case::Case;
+use super::check::{Failure, ensure};
+use super::expect::{Expected, Origin, sides};
+
+/// Checks that the keys of the rows never fall. Null keys that can match come first, as Arrow
+/// sorts them; rows that cannot match because of a null in their key come last.
+pub(crate) fn check_order(
+    case: &Case,
+    expected: &Expected,
+    rows: &[Vec<Value>],
+) -> Result<(), Failure> {
+    let Some(keys) = keys_of(case, expected, rows) else { return Ok(()) };
+    let ranked: Vec<_> = (keys.iter())
+        .map(|key| match case.null_equality {
+            NullEquality::Equal => (false, key.as_slice()),
+            NullEquality::NeverEqual if key.iter().any(Value::is_null) => (true, &[][..]),
+            NullEquality::NeverEqual => (false, key.as_slice()),
+        })
+        .collect();
+    let fall = ranked.windows(2).position(|pair| pair[0] > pair[1]);
+    if let Some(row) = fall {
+        let shown = |key: &[Value]| key.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        let (before, after) = (shown(&keys[row]), shown(&keys[row + 1]));
+        ensure!(false, "row {} with key ({after}) comes after key ({before})", row + 1);
+    }
+    Ok(())
+}
+
+/// The key of each output row, if the output has all key columns.
+fn keys_of(case: &Case, expected: &Expected, rows: &[Vec<Value>]) -> Option<Vec<Vec<Value>>> {
+    let place = |origin| expected.columns.iter().position(|c| c.origin == origin);
+    if case.output == Output::Pairs {
+        let (left, right) =
+            (place(Origin::Position(Side::Left)), place(Origin::Position(Side::Right)));
+        let key = |row: &Vec<Value>| {
+            let of = |side: usize, column: Option<usize>| match row[column?] {
+                Value::Int(at) => Some(expected.keys[side][at as usize].clone()),
+                _ => None,
+            };
+            of(0, left).or_else(|| of(1, right))
+        };
+        return rows.iter().map(key).collect();
+    }
+    // Key columns that stand apart are compared each on its own terms: only coalesced ones, and
+    // those of a join that yields one side, are keys of the whole output.
+    let one_sided = sides(case.join_type) != (true, true);
+    let places: Vec<usize> = (0..case.shape.keys.len())
+        .map(|k| {
+            place(Origin::Key(k)).or_else(|| {
+                let names = if case.shape.one_name { format!("k{k}") } else { format!("rk{k}") };
+                let left = format!("k{k}");
+                let own = |c: &super::expect::OutputColumn| match c.origin {
+                    Origin::Column(Side::Left, _) => c.name == left,
+                    Origin::Column(Side::Right, _) => c.name == names,
+                    _ => false,
+                };
+                expected.columns.iter().position(own).filter(|_| one_sided)
+            })
+        })
+        .collect::<Option<_>>()?;
+    Some(rows.iter().map(|row| places.iter().map(|&p| row[p].clone()).collect()).collect())
+}
