@@ -4,6 +4,7 @@
 //! them, the oracle compares key values, the comparison of outputs compares rows of values. No
 //! Arrow kernel is asked, so that a fault in one of them cannot hide a fault in a join.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use arrow::datatypes::{DataType, i256};
@@ -37,6 +38,26 @@ impl Value {
     pub fn is_null(&self) -> bool {
         matches!(self, Value::Null)
     }
+
+    /// The order of a sort with nulls last, at every depth.
+    pub fn cmp_nulls_last(&self, other: &Value) -> Ordering {
+        match (self, other) {
+            (Value::Null, _) | (_, Value::Null) => self.is_null().cmp(&other.is_null()),
+            (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
+                row_cmp_nulls_last(a, b)
+            }
+            (Value::Tagged(a, x), Value::Tagged(b, y)) => {
+                a.cmp(b).then_with(|| x.cmp_nulls_last(y))
+            }
+            (a, b) => a.cmp(b),
+        }
+    }
+}
+
+/// The order of rows of values, nulls last at every depth; a shorter row before a longer one.
+pub fn row_cmp_nulls_last(a: &[Value], b: &[Value]) -> Ordering {
+    let differing = a.iter().zip(b).map(|(x, y)| x.cmp_nulls_last(y)).find(|o| o.is_ne());
+    differing.unwrap_or_else(|| a.len().cmp(&b.len()))
 }
 
 impl fmt::Display for Value {
@@ -179,5 +200,17 @@ mod tests {
     fn nulls_sort_first_and_short_lists_before_long_ones() {
         let list = |items: &[i128]| Value::List(items.iter().map(|&i| Value::Int(i)).collect());
         assert!(Value::Null < list(&[]) && list(&[]) < list(&[1]) && list(&[1]) < list(&[1, 0]));
+    }
+
+    #[test]
+    fn nulls_last_holds_at_every_depth() {
+        let tuple = |a: &[Value]| Value::Tuple(a.to_vec());
+        let sorted = [
+            tuple(&[Value::Int(1), Value::Int(5)]),
+            tuple(&[Value::Int(1), Value::Null]),
+            tuple(&[Value::Null, Value::Int(0)]),
+            Value::Null,
+        ];
+        assert!(sorted.is_sorted_by(|a, b| a.cmp_nulls_last(b).is_lt()));
     }
 }

@@ -4,6 +4,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
 use strait::{JoinType, NullEquality, Output, Side};
 use strait_testkit::decode::decode;
+use strait_testkit::value::leaf;
 use strait_testkit::{JoinKind, Meeting, Pair, Rng, Table, Triple, Value, oracle};
 
 use super::case::{Case, FilterKind};
@@ -138,7 +139,7 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
         if has_left {
             columns.extend(pair.left.schema.fields().iter().enumerate().map(|(i, field)| {
                 let key = pair.keys.iter().position(|(l, r)| l == field.name() && l == r);
-                match key.filter(|_| has_right && !case.keep_keys) {
+                match key.filter(|&key| has_right && merges(case, key)) {
                     Some(key) => OutputColumn {
                         name: field.name().clone(),
                         origin: Origin::Key(key),
@@ -150,8 +151,8 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
         }
         for (i, field) in pair.right.schema.fields().iter().enumerate().filter(|_| has_right) {
             let clash = has_left && pair.left.schema.column_with_name(field.name()).is_some();
-            let is_key = pair.keys.iter().any(|(l, r)| r == field.name() && l == r);
-            if is_key && has_left && !case.keep_keys {
+            let key = pair.keys.iter().position(|(l, r)| r == field.name() && l == r);
+            if key.is_some_and(|key| has_left && merges(case, key)) {
                 continue;
             }
             let suffix = if clash { case.suffix } else { "" };
@@ -163,6 +164,28 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
         columns.push(OutputColumn { name, origin: Origin::Mark, terms });
     }
     columns
+}
+
+/// Whether a key of one name on both sides becomes one column. A full join mixes both sides'
+/// values, so it needs an Arrow type that holds them all as they are; without one, both stay.
+fn merges(case: &Case, key: usize) -> bool {
+    use DataType::*;
+    let kind = &case.shape.keys[key];
+    let (left, right) = (leaf(&kind.left), leaf(&kind.right));
+    let binary = |t: &DataType| matches!(t, Binary | LargeBinary | BinaryView);
+    let mixable = match (left, right) {
+        (l, r) if l == r => true,
+        (UInt64, r) if r.is_signed_integer() => false,
+        (l, UInt64) if l.is_signed_integer() => false,
+        (Date32 | Date64, Date32 | Date64) => true,
+        (l, r) => {
+            l.is_integer() && r.is_integer()
+                || l.is_floating() && r.is_floating()
+                || l.is_string() && r.is_string()
+                || binary(l) && binary(r)
+        }
+    };
+    !case.keep_keys && (mixable || case.join_type != JoinType::Full)
 }
 
 fn plain(field: &Field, side: Side, column: usize, name: String) -> OutputColumn {

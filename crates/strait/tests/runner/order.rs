@@ -2,27 +2,28 @@
 
 use strait::{NullEquality, Output, Side};
 use strait_testkit::Value;
+use strait_testkit::value::row_cmp_nulls_last;
 
 use super::case::Case;
 use super::check::{Failure, ensure};
 use super::expect::{Expected, Origin, sides};
 
-/// Checks that the keys of the rows never fall. Null keys that can match come first, as Arrow
-/// sorts them; rows that cannot match because of a null in their key come last.
+/// Checks that the keys of the rows never fall: ascending, nulls last at every depth, and a row
+/// that cannot match because of a null in its key after all others.
 pub(crate) fn check_order(
     case: &Case,
     expected: &Expected,
     rows: &[Vec<Value>],
 ) -> Result<(), Failure> {
     let Some(keys) = keys_of(case, expected, rows) else { return Ok(()) };
-    let ranked: Vec<_> = (keys.iter())
-        .map(|key| match case.null_equality {
-            NullEquality::Equal => (false, key.as_slice()),
-            NullEquality::NeverEqual if key.iter().any(Value::is_null) => (true, &[][..]),
-            NullEquality::NeverEqual => (false, key.as_slice()),
-        })
-        .collect();
-    let fall = ranked.windows(2).position(|pair| pair[0] > pair[1]);
+    let idle = |key: &[Value]| {
+        case.null_equality == NullEquality::NeverEqual && key.iter().any(Value::is_null)
+    };
+    let in_order = |a: &[Value], b: &[Value]| match (idle(a), idle(b)) {
+        (false, false) => row_cmp_nulls_last(a, b).is_le(),
+        (a, b) => a <= b,
+    };
+    let fall = keys.windows(2).position(|pair| !in_order(&pair[0], &pair[1]));
     if let Some(row) = fall {
         let shown = |key: &[Value]| key.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let (before, after) = (shown(&keys[row]), shown(&keys[row + 1]));

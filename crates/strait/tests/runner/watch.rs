@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Far longer than any case takes: only a deadlock waits it out.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The cases that run, by the thread that runs them.
 type Cases = Vec<(ThreadId, Instant, String)>;
