@@ -1,11 +1,13 @@
 //! Which values a column may have: dense, scattered or adversarial, with the ends of the type's
 //! range among them.
 
-use arrow::datatypes::{DataType, IntervalUnit, i256};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Float16Type, IntervalUnit, i256};
 
 use crate::encode::range;
 use crate::random::Rng;
 use crate::value::{Meeting, Value, float_order, leaf, nanoseconds, power_of_ten};
+
+type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
 /// How the values of a column lie in the range of its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,15 +189,18 @@ impl Domain {
         };
         if self.meeting.as_float {
             // Only what both types can hold has a chance to match.
-            let plain =
-                if matches!(data_type, DataType::Float64) { plain } else { (plain as f32).into() };
+            let plain = match data_type {
+                DataType::Float16 => Half::from_f64(plain).to_f64(),
+                DataType::Float32 => f64::from(plain as f32),
+                _ => plain,
+            };
             return self.meeting.float(plain);
         }
         // By their own bits, NaNs with other payloads and signs are values like any other.
         let odd = style == Style::Extreme && rng.chance(1, 3);
         let bits = match data_type {
             DataType::Float16 if odd => i64::from(0xFE01_u16 as i16),
-            DataType::Float16 => half_bits(plain),
+            DataType::Float16 => i64::from(Half::from_f64(plain).to_bits() as i16),
             DataType::Float32 if odd => i64::from(0xFF80_0001_u32 as i32),
             DataType::Float32 => i64::from((plain as f32).to_bits() as i32),
             _ if odd => 0xFFF0_0000_0000_0001_u64 as i64,
@@ -203,11 +208,6 @@ impl Domain {
         };
         Value::Float(float_order(bits))
     }
-}
-
-fn half_bits(v: f64) -> i64 {
-    use arrow::datatypes::{ArrowPrimitiveType, Float16Type};
-    i64::from(<Float16Type as ArrowPrimitiveType>::Native::from_f64(v).to_bits() as i16)
 }
 
 fn tuple<const N: usize>(parts: [Value; N]) -> Value {

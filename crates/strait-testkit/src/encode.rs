@@ -26,6 +26,10 @@ pub fn fits(data_type: &DataType, meeting: &Meeting, value: &Value) -> bool {
             let v = widened(value);
             f64::from(v as f32).to_bits() == v.to_bits()
         }
+        (DataType::Float16, Value::Float(_)) if meeting.as_float => {
+            let v = widened(value);
+            Half::from_f64(v).to_f64().to_bits() == v.to_bits()
+        }
         (t, _) if t.is_decimal() => decimal(t, meeting, value).is_some(),
         (t, _) if t.is_integer() || nanoseconds(t).is_some() => {
             integer(t, meeting, value).is_some()
@@ -57,6 +61,9 @@ pub fn encode(
         UInt16 => column.integers::<UInt16Type>(),
         UInt32 => column.integers::<UInt32Type>(),
         UInt64 => column.integers::<UInt64Type>(),
+        Float16 if meeting.as_float => {
+            column.primitives::<Float16Type>(|v| Half::from_f64(widened(v)))
+        }
         Float16 => column.primitives::<Float16Type>(|v| Half::from_bits(own_bits(v) as u16)),
         Float32 if meeting.as_float => column.primitives::<Float32Type>(|v| widened(v) as f32),
         Float32 => column.primitives::<Float32Type>(|v| f32::from_bits(own_bits(v) as u32)),

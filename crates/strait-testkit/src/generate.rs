@@ -260,7 +260,7 @@ mod tests {
         for kind in kinds::all() {
             let mut shape = Shape::random(&mut rng, vec![kind.clone()], false);
             shape.style = Style::Dense;
-            shape.distinct = 5;
+            shape.distinct = 50;
             (shape.left.rows, shape.right.rows) = (200, 200);
             (shape.left.nulls, shape.right.nulls) = (10, 10);
             let pair = Pair::generate(&mut rng, &shape);

@@ -90,6 +90,9 @@ pub fn wide() -> Vec<DataType> {
         LargeList(item(Utf8)),
         FixedSizeList(item(Int16), 2),
         List(item(Struct(fields(&[("a", Int8), ("b", Utf8View)])))),
+        LargeListView(item(Float32)),
+        runs(Int32, Int32),
+        runs(Int16, Utf8),
     ]
 }
 
@@ -127,6 +130,16 @@ pub fn mixed() -> Vec<KeyKind> {
         (Float32, Float64),
         (Int16, Float32),
         (Int32, Float64),
+        (UInt32, Float32),
+        (Float16, Float64),
+        (Int64, Decimal128(20, 2)),
+        (Decimal64(10, 0), UInt8),
+        (stamp(UNITS[3], Some("UTC")), stamp(UNITS[3], Some("+01:00"))),
+        (runs(Int32, Utf8), Utf8View),
+        (Int16, runs(Int16, Int64)),
+        (List(item(Utf8)), LargeList(item(Utf8View))),
+        (ListView(item(Int32)), List(item(Int32))),
+        (Struct(fields(&[("a", Utf8)])), Struct(fields(&[("z", dictionary(Int32, Utf8))]))),
     ]
     .into_iter()
     .map(|(left, right)| KeyKind::pair(left, right))
@@ -176,10 +189,6 @@ pub fn exotic() -> Vec<DataType> {
         let value = Field::new("values", value, true);
         Arc::new(Field::new("entries", Struct(Fields::from(vec![key, value])), false))
     };
-    let runs = |ends, values| {
-        let ends = Arc::new(Field::new("run_ends", ends, false));
-        RunEndEncoded(ends, Arc::new(Field::new("values", values, true)))
-    };
     let members = || {
         let fields = fields(&[("i", Int32), ("s", Utf8), ("l", List(item(Int8)))]);
         UnionFields::try_new([3, 1, 7], fields.iter().cloned()).expect("distinct type ids")
@@ -206,6 +215,12 @@ pub fn exotic() -> Vec<DataType> {
 /// `Dictionary(index, values)`.
 pub fn dictionary(index: DataType, values: DataType) -> DataType {
     DataType::Dictionary(Box::new(index), Box::new(values))
+}
+
+/// `RunEndEncoded(ends, values)`.
+pub fn runs(ends: DataType, values: DataType) -> DataType {
+    let ends = Arc::new(Field::new("run_ends", ends, false));
+    DataType::RunEndEncoded(ends, Arc::new(Field::new("values", values, true)))
 }
 
 fn item(data_type: DataType) -> Arc<Field> {

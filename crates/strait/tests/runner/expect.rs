@@ -4,7 +4,6 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
 use strait::{JoinType, NullEquality, Output, Side};
 use strait_testkit::decode::decode;
-use strait_testkit::value::leaf;
 use strait_testkit::{JoinKind, Meeting, Pair, Rng, Table, Triple, Value, oracle};
 
 use super::case::{Case, FilterKind};
@@ -36,6 +35,8 @@ pub(crate) struct Expected {
     pub(crate) columns: Vec<OutputColumn>,
     pub(crate) keys: [Vec<Vec<Value>>; 2],
     pub(crate) triples: Vec<Triple>,
+    /// Of each key, whether its columns may be null on both sides.
+    pub(crate) nullable: Vec<bool>,
 }
 
 impl Expected {
@@ -54,7 +55,13 @@ impl Expected {
         let nulls_equal = case.null_equality == NullEquality::Equal;
         let kind = kind_of(case.join_type);
         let triples = oracle::join(kind, &keys[0], &keys[1], nulls_equal, filter);
-        Expected { columns: select(case, columns(case, pair)), keys, triples }
+        let nullable = |table: &Table, name: &str| {
+            table.schema.field_with_name(name).expect("a key column").is_nullable()
+        };
+        let nullable = (pair.keys.iter())
+            .map(|(l, r)| nullable(&pair.left, l) && nullable(&pair.right, r))
+            .collect();
+        Expected { columns: select(case, columns(case, pair)), keys, triples, nullable }
     }
 
     /// The output rows, cell by cell, in no particular order.
@@ -171,7 +178,10 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
 fn merges(case: &Case, key: usize) -> bool {
     use DataType::*;
     let kind = &case.shape.keys[key];
-    let (left, right) = (leaf(&kind.left), leaf(&kind.right));
+    fn values(t: &DataType) -> &DataType {
+        if let Dictionary(_, values) = t { values } else { t }
+    }
+    let (left, right) = (values(&kind.left), values(&kind.right));
     let binary = |t: &DataType| matches!(t, Binary | LargeBinary | BinaryView);
     let mixable = match (left, right) {
         (l, r) if l == r => true,
