@@ -159,7 +159,7 @@ impl BoundJoin {
         for origin in &mut plan.origins {
             match origin {
                 Origin::Column(side, column) => *column = at(*side, *column),
-                Origin::Coalesced { left, right, .. } => {
+                Origin::Either { left, right } | Origin::Coalesced { left, right, .. } => {
                     (*left, *right) = (at(Side::Left, *left), at(Side::Right, *right));
                 }
                 Origin::RowId(_) | Origin::Mark => {}
@@ -393,7 +393,7 @@ fn needed(
             Origin::Column(side, column) => {
                 add(*side, *column);
             }
-            Origin::Coalesced { left, right, .. } => {
+            Origin::Either { left, right } | Origin::Coalesced { left, right, .. } => {
                 add(Side::Left, *left);
                 add(Side::Right, *right);
             }

@@ -32,6 +32,11 @@ pub enum Output {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Column(Side, usize),
+    /// A key with the same type and name on both sides of an inner join: either will do.
+    Either {
+        left: usize,
+        right: usize,
+    },
     /// The left key, or the right one where the left row is absent, as one type.
     Coalesced {
         left: usize,
@@ -265,6 +270,16 @@ impl<'a> Emitter<'a> {
 }
 
 impl OutputPlan {
+    /// The columns of a side that are read at random while it is the build side.
+    pub(crate) fn gathered(&self, side: Side) -> Vec<usize> {
+        let of_side = |&(s, column): &(Side, usize)| (s == side).then_some(column);
+        let columns = self.origins.iter().filter_map(|origin| match origin {
+            Origin::Column(s, column) => of_side(&(*s, *column)),
+            _ => None,
+        });
+        columns.chain(self.sums.iter().filter_map(of_side)).collect()
+    }
+
     /// The columns of a side that are gathered.
     fn row_bytes(&self, sides: [Option<&Columns>; 2]) -> u64 {
         let of = |side: Side, column: usize| {
@@ -272,6 +287,7 @@ impl OutputPlan {
         };
         let bytes = self.origins.iter().map(|origin| match origin {
             Origin::Column(side, column) => of(*side, *column),
+            Origin::Either { left, .. } => of(Side::Left, *left),
             Origin::Coalesced { left, right, .. } => {
                 of(Side::Left, *left) + of(Side::Right, *right)
             }
@@ -279,6 +295,16 @@ impl OutputPlan {
             Origin::Mark => 1,
         });
         bytes.sum()
+    }
+
+    /// The side whose rows come in their own order: the probe side of a hash join. Its values
+    /// are near each other.
+    fn in_order(&self, picked: &[Option<Picked>; 2]) -> Side {
+        let rising = |side: Side| {
+            let picked = picked[side as usize].as_ref();
+            picked.is_some_and(|picked| picked.rows.is_sorted())
+        };
+        if rising(Side::Right) { Side::Right } else { Side::Left }
     }
 
     fn gather(
@@ -299,6 +325,10 @@ impl OutputPlan {
             let data_type = self.schema.field(i).data_type();
             match origin {
                 Origin::Column(side, c) => column(*side, *c, data_type),
+                Origin::Either { left, right } => match self.in_order(picked) {
+                    Side::Left => column(Side::Left, *left, data_type),
+                    Side::Right => column(Side::Right, *right, data_type),
+                },
                 Origin::Coalesced { left, right, data_type } => {
                     let values = [
                         sides[0].map(|_| column(Side::Left, *left, data_type)).transpose()?,

@@ -162,6 +162,9 @@ fn merged_column(
             let field = left.clone().with_data_type(data_type.clone()).with_nullable(nullable);
             (field, Origin::Coalesced { left: l, right: r, data_type: data_type.clone() })
         }
+        JoinType::Inner if left.data_type() == right.data_type() => {
+            (left.clone(), Origin::Either { left: l, right: r })
+        }
         _ => (left.clone(), Origin::Column(Side::Left, l)),
     }
 }

@@ -40,7 +40,9 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
     cx.counters.enter(Stage::Build, build.rows());
     let table = build_table::<K, I>(cx, &job, words)?;
 
-    let build_columns = Columns::of_relation(build);
+    let gathered = job.sink.plan.gathered(side);
+    let flatten = || Columns::of_relation(cx, build, &gathered);
+    let build_columns = cx.watch.time("flatten build columns", flatten)?;
     let build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
     cx.counters.enter(Stage::Probe, probe.known_rows().unwrap_or(0));
     let cap = pair_cap(cx, job.sink);

@@ -47,7 +47,8 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 
     let matcher = job.matcher(cx, job.keys.exact());
     let unit = |side, relation: &Relation, keep| {
-        matcher.unit(side, Columns::of_relation(relation), relation.batches(), keep)
+        let columns = Columns::of_relation(cx, relation, &job.sink.plan.gathered(side))?;
+        matcher.unit(side, columns, relation.batches(), keep)
     };
     let build_unit = unit(side, build, job.roles.build)?;
     let probe_unit = unit(side.other(), &probe, job.roles.probe)?;

@@ -1,12 +1,17 @@
 //! Gathering fixed-width values: the loop that most of a join's output comes from.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayData, ArrayRef, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
+use crate::algorithm::Context;
+use crate::error::Result;
 use crate::key::Location;
 use crate::materialise::ABSENT;
+use crate::materialise::flat::Flat;
 
 /// The values of a fixed-width column, chunk by chunk, by address.
 pub(super) struct Fixed {
@@ -14,6 +19,8 @@ pub(super) struct Fixed {
     /// Where row 0 of each chunk is. The column's chunks keep the memory alive.
     starts: Vec<*const u8>,
     nullable: bool,
+    /// The same values in one piece, where they are read at random.
+    flat: Option<Arc<Flat>>,
 }
 
 // SAFETY: the pointers are to immutable Arrow buffers, which any thread may read.
@@ -33,7 +40,39 @@ impl Fixed {
             starts.push(bytes.get(data.offset() * width..)?.as_ptr());
             nullable |= chunk.null_count() > 0;
         }
-        Some(Fixed { width, starts, nullable })
+        Some(Fixed { width, starts, nullable, flat: None })
+    }
+
+    /// Copies the values into one piece if that pays.
+    pub(super) fn flatten(&mut self, cx: &Context<'_>, chunks: &[ArrayRef]) -> Result<()> {
+        if !self.nullable {
+            self.flat = Flat::copy(cx, chunks, &self.starts, self.width)?;
+        }
+        Ok(())
+    }
+
+    /// The values of rows that all exist, where they lie in one piece.
+    pub(super) fn flat(&self, rows: &[u64]) -> Option<Buffer> {
+        // An absent row has the largest id there is, which none in a flat column has.
+        self.flat.as_ref().filter(|_| !rows.contains(&ABSENT)).map(|flat| flat.gather(rows))
+    }
+
+    /// The sum of integers of rows that all exist, where they lie in one piece.
+    pub(super) fn flat_sum(&self, data_type: &DataType, rows: &[u64]) -> Option<i128> {
+        let flat = self.flat.as_ref().filter(|_| !rows.contains(&ABSENT))?;
+        let mut sum = 0i128;
+        match data_type {
+            DataType::Int8 => flat.visit(rows, |v: i8| sum += i128::from(v)),
+            DataType::Int16 => flat.visit(rows, |v: i16| sum += i128::from(v)),
+            DataType::Int32 => flat.visit(rows, |v: i32| sum += i128::from(v)),
+            DataType::Int64 => flat.visit(rows, |v: i64| sum += i128::from(v)),
+            DataType::UInt8 => flat.visit(rows, |v: u8| sum += i128::from(v)),
+            DataType::UInt16 => flat.visit(rows, |v: u16| sum += i128::from(v)),
+            DataType::UInt32 => flat.visit(rows, |v: u32| sum += i128::from(v)),
+            DataType::UInt64 => flat.visit(rows, |v: u64| sum += i128::from(v)),
+            _ => return None,
+        }
+        Some(sum)
     }
 
     pub(super) fn width(&self) -> usize {
@@ -47,7 +86,7 @@ impl Fixed {
         chunks: &[ArrayRef],
         places: &[Location],
         rows: Option<&[u64]>,
-    ) -> Result<ArrayRef, ArrowError> {
+    ) -> std::result::Result<ArrayRef, ArrowError> {
         debug_assert!(places.iter().all(|l| (l.row as usize) < chunks[l.chunk as usize].len()));
         // SAFETY: places lie inside their chunks (`Places::locate`), whose values are
         // `width` bytes each, from `starts` on.
@@ -153,8 +192,6 @@ fn validity(chunks: &[ArrayRef], places: &[Location], rows: Option<&[u64]>) -> N
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{Int64Array, RecordBatch};
     use arrow::datatypes::{Field, Schema};
 

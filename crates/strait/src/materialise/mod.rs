@@ -5,14 +5,20 @@
 //! one behind the other in one batch, as the probe side of a join on unique keys, are not copied.
 
 mod cpu;
+mod flat;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt64Array, new_null_array};
+use arrow::array::{
+    Array, ArrayData, ArrayRef, RecordBatch, UInt64Array, make_array, new_null_array,
+};
+use arrow::buffer::Buffer;
 use arrow::compute::{interleave, take};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
+use crate::algorithm::Context;
+use crate::error::Result;
 use crate::input::{Places, Relation};
 use crate::key::Location;
 use cpu::Fixed;
@@ -38,7 +44,8 @@ struct Column {
 pub(crate) struct Picked {
     pub(crate) rows: Vec<u64>,
     absent: Absent,
-    located: Vec<Location>,
+    /// Where the rows lie, found when the first column asks.
+    located: OnceLock<Vec<Location>>,
     /// The rows are `rows[0]`, `rows[0] + 1`, …: nothing has to be copied.
     run: bool,
 }
@@ -51,8 +58,23 @@ enum Absent {
 }
 
 impl Columns {
-    /// The columns of a held side.
-    pub(crate) fn of_relation(relation: &Relation) -> Self {
+    /// The columns of a held side; `gathered` ones are made ready for many random reads.
+    pub(crate) fn of_relation(
+        cx: &Context<'_>,
+        relation: &Relation,
+        gathered: &[usize],
+    ) -> Result<Self> {
+        let mut columns = Columns::of_held(relation);
+        for &column in gathered {
+            let column = &mut columns.columns[column];
+            if let Some(fixed) = &mut column.fixed {
+                fixed.flatten(cx, &column.chunks)?;
+            }
+        }
+        Ok(columns)
+    }
+
+    fn of_held(relation: &Relation) -> Self {
         let fields = relation.schema().fields();
         let columns = (0..fields.len())
             .map(|i| {
@@ -85,12 +107,11 @@ impl Columns {
                 .iter()
                 .zip(1..)
                 .all(|(&row, next)| row.wrapping_add(1) == rows[0].wrapping_add(next));
-        let located = match absent {
-            Absent::All => Vec::new(),
-            _ if run => Vec::new(),
-            _ => rows.iter().map(|&row| self.locate(row)).collect(),
-        };
-        Picked { rows, absent, located, run }
+        Picked { rows, absent, located: OnceLock::new(), run }
+    }
+
+    fn located<'p>(&self, picked: &'p Picked) -> &'p [Location] {
+        picked.located.get_or_init(|| picked.rows.iter().map(|&row| self.locate(row)).collect())
     }
 
     /// Absent rows are sent to the first row; whoever reads it masks it.
@@ -105,7 +126,11 @@ impl Columns {
     }
 
     /// The values of one column in the picked rows.
-    pub(crate) fn gather(&self, column: usize, picked: &Picked) -> Result<ArrayRef, ArrowError> {
+    pub(crate) fn gather(
+        &self,
+        column: usize,
+        picked: &Picked,
+    ) -> std::result::Result<ArrayRef, ArrowError> {
         let column = &self.columns[column];
         let len = picked.rows.len();
         if len == 0 || picked.absent == Absent::All {
@@ -116,18 +141,26 @@ impl Columns {
         }
         let may_be_absent = picked.absent == Absent::Some;
         if let Some(fixed) = &column.fixed {
-            let rows = may_be_absent.then_some(picked.rows.as_slice());
-            return fixed.gather(&column.data_type, &column.chunks, &picked.located, rows);
+            let rows = picked.rows.as_slice();
+            if let (Some(values), false) = (fixed.flat(rows), may_be_absent) {
+                return column.of_values(values, len);
+            }
+            let absent = may_be_absent.then_some(rows);
+            let places = self.located(picked);
+            return fixed.gather(&column.data_type, &column.chunks, places, absent);
         }
         if let ([only], false) = (column.chunks.as_slice(), may_be_absent) {
             return take(only, &UInt64Array::from(picked.rows.clone()), None);
         }
-        column.interleave(picked)
+        column.interleave(picked, self.located(picked))
     }
 
     /// The sum of an integer column over rows; nulls and absent rows count as nothing.
     pub(crate) fn sum(&self, column: usize, rows: &[u64]) -> i128 {
         let column = &self.columns[column];
+        if let Some(sum) = column.fixed.as_ref().and_then(|f| f.flat_sum(&column.data_type, rows)) {
+            return sum;
+        }
         let places = rows.iter().filter(|&&row| row != ABSENT).map(|&row| self.places.locate(row));
         match &column.fixed {
             Some(fixed) => fixed.sum(&column.data_type, &column.chunks, places),
@@ -154,7 +187,17 @@ impl Column {
         Column { data_type: data_type.clone(), chunks, fixed }
     }
 
-    fn interleave(&self, picked: &Picked) -> Result<ArrayRef, ArrowError> {
+    /// An array of values without nulls.
+    fn of_values(&self, values: Buffer, len: usize) -> std::result::Result<ArrayRef, ArrowError> {
+        let data = ArrayData::builder(self.data_type.clone()).len(len).add_buffer(values);
+        Ok(make_array(data.build()?))
+    }
+
+    fn interleave(
+        &self,
+        picked: &Picked,
+        located: &[Location],
+    ) -> std::result::Result<ArrayRef, ArrowError> {
         let null = new_null_array(&self.data_type, 1);
         let mut chunks: Vec<&dyn Array> = self.chunks.iter().map(|c| c.as_ref()).collect();
         let null_chunk = chunks.len();
@@ -162,7 +205,7 @@ impl Column {
         let at = |(&row, l): (&u64, &Location)| {
             if row == ABSENT { (null_chunk, 0) } else { (l.chunk as usize, l.row as usize) }
         };
-        let places: Vec<_> = picked.rows.iter().zip(&picked.located).map(at).collect();
+        let places: Vec<_> = picked.rows.iter().zip(located).map(at).collect();
         interleave(&chunks, &places)
     }
 

@@ -110,8 +110,8 @@ impl<K: KeyWord> ProbeKeys<K> for MorselKeys<'_, K> {
 /// Probe keys whose table lines are fetched together before the first is read.
 const AHEAD: usize = 32;
 
-/// Walks the probe keys from the cursor on, until `pairs` holds as many as asked for or the keys end.
-/// `locate` answers where a key's search begins, and fetches that; `find` its entry.
+/// Walks the probe keys from the cursor on, until `pairs` holds as many as asked for or the keys
+/// end. `locate` answers where a key's search begins, and fetches that; `find` its entry.
 pub(crate) fn walk<K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     keys: &P,
     groups: &[I],
@@ -120,7 +120,62 @@ pub(crate) fn walk<K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     locate: impl Fn(K) -> usize,
     find: impl Fn(K, usize) -> I,
 ) {
-    let Ask { want, cap } = ask;
+    let rows_of = |entry: I| if entry.has_top() { None } else { Some(group(groups, entry)) };
+    // What is wanted is decided outside the loop.
+    match ask.want {
+        Want::Count => {
+            let mut counted = 0;
+            each_entry(keys, cursor, locate, find, |_, _, entry| {
+                counted += rows_of(entry).map_or(1, <[I]>::len) as u64;
+                true
+            });
+            pairs.counted += counted;
+        }
+        Want::Flag(flags) => each_entry(keys, cursor, locate, find, |_, _, entry| {
+            match rows_of(entry) {
+                None => flags.set(entry.without_top().to_u64()),
+                // A group is flagged as a whole, so its first row tells of all.
+                Some(rows) if flags.get(rows[0].to_u64()) => {}
+                Some(rows) => rows.iter().for_each(|row| flags.set(row.to_u64())),
+            }
+            true
+        }),
+        Want::First => {
+            let mut out = Writer::new(pairs, ask.cap);
+            each_entry(keys, cursor, locate, find, |_, index, entry| {
+                let row = rows_of(entry).map_or(entry.without_top(), |rows| rows[0]);
+                out.push(row.to_u64(), keys.row(index));
+                out.room() > 0
+            });
+        }
+        Want::All => {
+            let mut out = Writer::new(pairs, ask.cap);
+            each_entry(keys, cursor, locate, find, |within, index, entry| {
+                let probe = keys.row(index);
+                let Some(rows) = rows_of(entry) else {
+                    out.push(entry.without_top().to_u64(), probe);
+                    return out.room() > 0;
+                };
+                let left = &rows[*within..];
+                let taken = left.len().min(out.room());
+                left[..taken].iter().for_each(|row| out.push(row.to_u64(), probe));
+                *within = if taken < left.len() { *within + taken } else { 0 };
+                out.room() > 0
+            });
+        }
+    }
+}
+
+/// Calls `on_entry(rows of the group done, index, entry)` for every key that has an entry, until
+/// it answers false. It is called again for a key whose group it left unfinished.
+#[inline(always)]
+fn each_entry<K: KeyWord, I: RowId, P: ProbeKeys<K>>(
+    keys: &P,
+    cursor: &mut Cursor,
+    locate: impl Fn(K) -> usize,
+    find: impl Fn(K, usize) -> I,
+    mut on_entry: impl FnMut(&mut usize, usize, I) -> bool,
+) {
     let mut starts = [0usize; AHEAD];
     while cursor.next < keys.len() {
         let first = cursor.next;
@@ -131,36 +186,59 @@ pub(crate) fn walk<K: KeyWord, I: RowId, P: ProbeKeys<K>>(
         for (i, &start) in starts[..ahead].iter().enumerate() {
             let index = first + i;
             let entry = find(keys.key(index), start);
-            if entry == I::default() {
-                cursor.next += 1;
-                continue;
-            }
-            let one = [entry.without_top()];
-            let rows = if entry.has_top() { &one[..] } else { group(groups, entry) };
-            match want {
-                Want::Count => pairs.counted += rows.len() as u64,
-                Want::Flag(flags) if flags.get(rows[0].to_u64()) => {}
-                Want::Flag(flags) => rows.iter().for_each(|row| flags.set(row.to_u64())),
-                Want::First => pairs.push(rows[0].to_u64(), keys.row(index)),
-                Want::All => {
-                    let room = cap.saturating_sub(pairs.len());
-                    let left = &rows[cursor.within..];
-                    let taken = left.len().min(room);
-                    let probe = keys.row(index);
-                    for row in &left[..taken] {
-                        pairs.push(row.to_u64(), probe);
-                    }
-                    if taken < left.len() {
-                        cursor.within += taken;
-                        return;
-                    }
-                    cursor.within = 0;
+            if entry != I::default() {
+                let go_on = on_entry(&mut cursor.within, index, entry);
+                cursor.next = index + usize::from(cursor.within == 0);
+                if !go_on {
+                    return;
                 }
             }
-            cursor.next += 1;
-            if pairs.len() >= cap {
-                return;
-            }
+        }
+        cursor.next = first + ahead;
+    }
+}
+
+/// Appends pairs up to a cap, for which room was made before.
+struct Writer<'p> {
+    pairs: &'p mut Pairs,
+    build: *mut u64,
+    probe: *mut u64,
+    len: usize,
+    cap: usize,
+}
+
+impl<'p> Writer<'p> {
+    fn new(pairs: &'p mut Pairs, cap: usize) -> Self {
+        let len = pairs.len();
+        pairs.build.reserve(cap.saturating_sub(len));
+        pairs.probe.reserve(cap.saturating_sub(len));
+        let (build, probe) = (pairs.build.as_mut_ptr(), pairs.probe.as_mut_ptr());
+        Writer { pairs, build, probe, len, cap }
+    }
+
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.cap.saturating_sub(self.len)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, build: u64, probe: u64) {
+        assert!(self.len < self.cap);
+        // SAFETY: both vectors have room for `cap` values, and were not touched since.
+        unsafe {
+            self.build.add(self.len).write(build);
+            self.probe.add(self.len).write(probe);
+        }
+        self.len += 1;
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the first `len` values of both were written.
+        unsafe {
+            self.pairs.build.set_len(self.len);
+            self.pairs.probe.set_len(self.len);
         }
     }
 }
