@@ -1,8 +1,11 @@
 //! Linear probing over slots of key and entry.
 //!
 //! A region of `n` slots begins at the partition's own place. The bits below the partition's
-//! choose the slot in it (multiplied by `n`, so that `n` need not be a power of two), and a search
-//! that reaches the region's end goes on at its beginning. Half of the slots stay empty.
+//! choose the home slot in it (multiplied by `n`, so that `n` need not be a power of two). A search
+//! goes through the slots of the home's cache line first, and only then to the next line, at the
+//! end of the region to its first: a line costs a hundred times what a slot in it does. With lines
+//! of four slots and home 6, the order is 6, 7, 4, 5, then 10, 11, 8, 9. Half of the slots stay
+//! empty.
 
 use crate::algorithm::Context;
 use crate::error::Result;
@@ -16,9 +19,45 @@ use crate::table::cpu::{
 /// A slot is a placed key word and its entry: a tuple with the entry in the row's place.
 type Slot<K, I> = Tuple<K, I>;
 
-/// Slots of a region with so many tuples: at least one stays empty, so every search ends.
+/// Slots in a cache line, if they are of the smallest size. Regions begin and end with lines.
+const MOST_SLOTS_A_LINE: usize = 8;
+
+/// Slots of a region with so many tuples: whole lines, of which at least one slot stays empty, so
+/// every search ends.
 pub(crate) fn slots_for(tuples: usize) -> usize {
-    if tuples == 0 { 1 } else { tuples * 2 }
+    (tuples * 2).max(1).next_multiple_of(MOST_SLOTS_A_LINE)
+}
+
+/// The slots of a search in order.
+struct Search {
+    /// The first slot of the line, the home's place in it, and the step in the line.
+    line: usize,
+    home: usize,
+    step: usize,
+}
+
+impl Search {
+    #[inline(always)]
+    fn new<S>(at: usize) -> Self {
+        let mask = const { slots_a_line::<S>() } - 1;
+        Search { line: at & !mask, home: at & mask, step: 0 }
+    }
+
+    /// The slot after the current one, in a region `first..end`.
+    #[inline(always)]
+    fn next<S>(&mut self, first: usize, end: usize) -> usize {
+        let slots = const { slots_a_line::<S>() };
+        self.step += 1;
+        if self.step == slots {
+            self.step = 0;
+            self.line = if self.line + slots >= end { first } else { self.line + slots };
+        }
+        self.line + (self.home ^ self.step)
+    }
+}
+
+const fn slots_a_line<S>() -> usize {
+    64 / size_of::<S>()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -102,16 +141,15 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
             prefetch(&slots[at]);
             at
         };
-        let find = |key: K, mut at: usize| {
+        let find = |key: K, at: usize| {
             let mut slot = slots[at];
             if slot.row == I::default() || slot.key == key {
                 return slot.row;
             }
             let region = regions[top_bits(key, bits)];
-            let end = region.first + region.slots;
+            let mut search = Search::new::<Slot<K, I>>(at);
             loop {
-                at = if at + 1 == end { region.first } else { at + 1 };
-                slot = slots[at];
+                slot = slots[search.next::<Slot<K, I>>(region.first, region.first + region.slots)];
                 if slot.row == I::default() || slot.key == key {
                     return slot.row;
                 }
@@ -165,12 +203,15 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
     ) {
         let slots = &self.slots[..self.used];
         let locate = |key: K| home(key, self.bits, slots.len());
-        let find = |key: K, mut at: usize| loop {
-            let slot = slots[at];
-            if slot.row == I::default() || slot.key == key {
-                return slot.row;
+        let find = |key: K, mut at: usize| {
+            let mut search = Search::new::<Slot<K, I>>(at);
+            loop {
+                let slot = slots[at];
+                if slot.row == I::default() || slot.key == key {
+                    return slot.row;
+                }
+                at = search.next::<Slot<K, I>>(0, slots.len());
             }
-            at = if at + 1 == slots.len() { 0 } else { at + 1 };
         };
         walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
     }
@@ -188,8 +229,9 @@ fn home<K: KeyWord>(key: K, bits: u32, slots: usize) -> usize {
 #[inline(always)]
 fn entry<K: KeyWord, I: RowId>(slots: &mut [Slot<K, I>], bits: u32, key: K) -> &mut I {
     let mut at = home(key, bits, slots.len());
+    let mut search = Search::new::<Slot<K, I>>(at);
     while slots[at].row != I::default() && slots[at].key != key {
-        at = if at + 1 == slots.len() { 0 } else { at + 1 };
+        at = search.next::<Slot<K, I>>(0, slots.len());
     }
     slots[at].key = key;
     &mut slots[at].row
