@@ -218,12 +218,13 @@ impl<'a> Emitter<'a> {
         self.waiting_rows = 0;
         let waiting = std::mem::take(&mut self.waiting);
         if waiting.len() > 1 {
+            // Twice for a moment: the parts and the whole.
+            let bytes = waiting.iter().map(|(_, reserved)| reserved.bytes()).sum();
+            let reserved = self.sink.budget.reserve(bytes, "a batch of output")?;
             let whole = concat_batches(&self.sink.plan.schema, waiting.iter().map(|(b, _)| b));
             match whole {
                 Ok(batch) => {
-                    let bytes = batch.get_array_memory_size() as u64;
                     drop(waiting);
-                    let reserved = self.sink.budget.reserve(bytes, "a batch of output")?;
                     return self.send((batch, reserved));
                 }
                 Err(error) if too_long(&error) => {}

@@ -66,6 +66,11 @@ impl Reservation {
         }
     }
 
+    /// How much is set aside.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives everything back now.
     pub(crate) fn release(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
