@@ -110,8 +110,8 @@ impl Setting {
 }
 
 fn reader(batches: &[RecordBatch]) -> impl arrow::array::RecordBatchReader + Send + 'static {
-    let schema = batches[0].schema();
-    RecordBatchIterator::new(batches.to_vec().into_iter().map(Ok), schema)
+    let (schema, batches) = (batches[0].schema(), batches.to_vec());
+    RecordBatchIterator::new(batches.into_iter().map(Ok), schema)
 }
 
 fn values(batches: &[RecordBatch]) -> Vec<Vec<strait_testkit::Value>> {

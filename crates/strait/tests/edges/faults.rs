@@ -66,7 +66,7 @@ fn failure(
     right: impl RecordBatchReader + Send + 'static,
 ) -> Error {
     let outcome = join.run(left, right).and_then(drained);
-    outcome.err().expect("the join fails")
+    outcome.expect_err("the join fails")
 }
 
 #[test]

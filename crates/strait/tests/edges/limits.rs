@@ -12,7 +12,7 @@ fn a_limit_too_small_says_how_much_was_needed() {
     for algorithm in Algorithm::ALL {
         let join = Join::inner().on("k").algorithm(algorithm).memory_limit(100_000);
         let outcome = join.run(whole(&left), whole(&right)).and_then(drained);
-        let error = outcome.err().expect("100 kB do not hold 800 kB");
+        let error = outcome.expect_err("100 kB do not hold 800 kB");
         let Error::MemoryLimit { needed, used, limit, .. } = &error else {
             panic!("{algorithm}: {error:?}");
         };

@@ -17,7 +17,7 @@ fn failure(join: &Join, left: &RecordBatch, right: &RecordBatch) -> Error {
 
 fn strings() -> RecordBatch {
     let column: ArrayRef = Arc::new(StringArray::from(vec!["1", "2"]));
-    RecordBatch::try_from_iter([("name", column)]).unwrap()
+    RecordBatch::try_from_iter([("name", column)]).expect("one column")
 }
 
 #[test]

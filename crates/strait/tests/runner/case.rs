@@ -91,8 +91,8 @@ impl Case {
             threads: rng.between(1, 3),
             batch_size: *rng.pick(&[1, 2, 7, 64, 1000, strait::DEFAULT_BATCH_SIZE]),
             keep_keys: rng.chance(1, 3),
-            suffix: *rng.pick(&["_right", "_r", ".other"]),
-            mark_column: *rng.pick(&["mark", "has a match"]),
+            suffix: ["_right", "_r", ".other"][rng.below(3)],
+            mark_column: ["mark", "has a match"][rng.below(2)],
             select: rng.chance(1, 4).then(|| rng.bits()),
             memory_limit: memory_limit(rng),
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
@@ -114,7 +114,7 @@ impl Case {
         let (mut case, _) = Case::with(rng, cell, false);
         let shape = &mut case.shape;
         shape.distinct = 40_000;
-        shape.style = *rng.pick(&[Style::Dense, Style::Scattered]);
+        shape.style = *rng.pick(&[Style::Dense, Style::LowBitsEqual]);
         for side in [&mut shape.left, &mut shape.right] {
             side.rows = rng.between(50_000, 80_000);
             side.nulls = 0;
