@@ -141,3 +141,39 @@ fn the_limit_is_never_passed() {
     }
     assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused: the limits were no test");
 }
+
+/// A batch of output is not as long as an average row says when one long value is in all its rows.
+#[test]
+fn one_long_value_in_many_rows() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LONG: usize = 64 << 10;
+    const LIMIT: usize = 16 << 20;
+    let one_table = |keys: Vec<i64>, texts: Vec<String>| {
+        let keys: ArrayRef = Arc::new(Int64Array::from(keys));
+        let texts: ArrayRef = Arc::new(StringArray::from(texts));
+        let batch =
+            RecordBatch::try_from_iter([("k", keys), ("text", texts)]).expect("two columns");
+        let schema = batch.schema();
+        RecordBatchIterator::new([Ok(batch)], schema)
+    };
+    for algorithm in Algorithm::ALL {
+        // 2000 short texts and a long one, which a thousand rows of the other side ask for.
+        let mut texts = vec!["x".to_string(); 2000];
+        texts.push("y".repeat(LONG));
+        let left = one_table((0..2001).collect(), texts);
+        let right = one_table(vec![2000; 1000], vec!["z".to_string(); 1000]);
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2);
+        let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), left, right);
+        // The batch in the consumer's hands is no longer the join's, and no longer than the limit.
+        assert!(peak <= 2 * LIMIT + SLACK, "{algorithm}: {peak} bytes lived at once");
+        match outcome {
+            Ok((rows, reported)) => {
+                assert_eq!(rows, 1000, "{algorithm}");
+                assert!(reported <= LIMIT as u64, "{algorithm}: {reported} reported");
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}")
+            }
+        }
+    }
+}
