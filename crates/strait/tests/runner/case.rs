@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
+use arrow::datatypes::DataType;
 use strait::{Algorithm, Force, JoinType, NullEquality, Output, Side};
+use strait_testkit::domain::Style;
+use strait_testkit::shape::{Skew, Split};
 use strait_testkit::{KeyKind, Pair, Rng, Shape, kinds, oracle};
 
 /// The residual filters that are tried. All but the last read the Int32 column `n`.
@@ -88,8 +91,8 @@ impl Case {
             threads: rng.between(1, 3),
             batch_size: *rng.pick(&[1, 2, 7, 64, 1000, strait::DEFAULT_BATCH_SIZE]),
             keep_keys: rng.chance(1, 3),
-            suffix: *rng.pick(&["_right", "_r", ".other"]),
-            mark_column: *rng.pick(&["mark", "has a match"]),
+            suffix: ["_right", "_r", ".other"][rng.below(3)],
+            mark_column: ["mark", "has a match"][rng.below(2)],
             select: rng.chance(1, 4).then(|| rng.bits()),
             memory_limit: memory_limit(rng),
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
@@ -102,6 +105,29 @@ impl Case {
             true => Case::with(rng, (case.algorithm, case.join_type, case.shape.keys), false),
             false => (case, pair),
         }
+    }
+}
+
+impl Case {
+    /// A case of tables of tens of thousands of rows, on three threads.
+    pub(crate) fn long(rng: &mut Rng, cell: (Algorithm, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
+        let (mut case, _) = Case::with(rng, cell, false);
+        let shape = &mut case.shape;
+        shape.distinct = 40_000;
+        shape.style = *rng.pick(&[Style::Dense, Style::LowBitsEqual]);
+        for side in [&mut shape.left, &mut shape.right] {
+            side.rows = rng.between(50_000, 80_000);
+            side.nulls = 0;
+            side.skew = Skew::Uniform;
+            side.split = Split::Random(20_000);
+            side.payload = vec![DataType::Int64];
+        }
+        (case.threads, case.memory_limit) = (3, None);
+        case.batch_size = case.batch_size.max(1000);
+        case.force = Force { wide_rows: case.force.wide_rows, ..Force::default() };
+        case.force.tiny_partitions = rng.chance(1, 4);
+        let pair = Pair::generate(rng, &case.shape);
+        (case, pair)
     }
 }
 

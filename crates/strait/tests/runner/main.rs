@@ -13,9 +13,10 @@ mod watch;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use arrow::datatypes::DataType;
 use case::Case;
 use strait::{Algorithm, JoinType};
-use strait_testkit::{Pair, Rng, kinds};
+use strait_testkit::{KeyKind, Pair, Rng, kinds};
 
 /// Random cases that run by default, over all algorithms.
 const CASES: u64 = 100_000;
@@ -106,6 +107,27 @@ fn random_radix() {
 #[test]
 fn random_sort_merge() {
     random_cases(Algorithm::SortMerge, "random_sort_merge");
+}
+
+/// Tables long enough that every stage shares its work among threads.
+#[test]
+fn long_tables_on_three_threads() {
+    let mut tally = Tally::default();
+    let base = setting("STRAIT_SEED", 1);
+    let keys = [KeyKind::same(DataType::Int64), KeyKind::same(DataType::Utf8)];
+    for (i, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        for (j, join_type) in JoinType::ALL.into_iter().enumerate() {
+            let seed = base.wrapping_mul(1_000_003).wrapping_add((i * 10 + j) as u64);
+            let keys = vec![keys[(i + j) % keys.len()].clone()];
+            let (case, pair) = Case::long(&mut Rng::new(seed), (algorithm, join_type, keys));
+            let repeat = format!(
+                "STRAIT_SEED={base} cargo test -p strait --test runner long_ -- --nocapture"
+            );
+            tally.run(&case, &pair, &repeat);
+        }
+    }
+    tally.assert_none_failed();
+    assert!(tally.rows > 1_000_000, "only {} rows", tally.rows);
 }
 
 #[test]

@@ -1,0 +1,192 @@
+//! The caller's own code fails: readers and filters that err or panic, a reader dropped midway.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arrow::array::{BooleanArray, RecordBatch, RecordBatchReader};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
+
+use super::{drained, keyed, whole};
+
+/// What a [`Trapped`] reader does after its good batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trap {
+    Error,
+    Panic,
+    Endless,
+}
+
+/// A reader of some good batches and a trap, which tells when it is dropped.
+struct Trapped {
+    batch: RecordBatch,
+    good: usize,
+    trap: Trap,
+    read: Arc<AtomicUsize>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Trapped {
+    fn new(good: usize, trap: Trap) -> Trapped {
+        let (read, dropped) = Default::default();
+        Trapped { batch: keyed(0..100), good, trap, read, dropped }
+    }
+}
+
+impl Iterator for Trapped {
+    type Item = Result<RecordBatch, ArrowError>;
+    fn next(&mut self) -> Option<Self::Item> {
+        let read = self.read.fetch_add(1, Ordering::Relaxed);
+        if read < self.good || self.trap == Trap::Endless {
+            return Some(Ok(keyed(0..100)));
+        }
+        match self.trap {
+            Trap::Panic => panic!("the reader trips over its own feet"),
+            _ => Some(Err(ArrowError::ParseError("line 17 has no comma".to_string()))),
+        }
+    }
+}
+
+impl RecordBatchReader for Trapped {
+    fn schema(&self) -> SchemaRef {
+        self.batch.schema()
+    }
+}
+
+impl Drop for Trapped {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+fn failure(
+    join: &Join,
+    left: impl RecordBatchReader + Send + 'static,
+    right: impl RecordBatchReader + Send + 'static,
+) -> Error {
+    let outcome = join.run(left, right).and_then(drained);
+    outcome.expect_err("the join fails")
+}
+
+#[test]
+fn a_reader_that_fails_fails_the_join() {
+    for algorithm in Algorithm::ALL {
+        for side in [Side::Left, Side::Right] {
+            for (trap, said) in [(Trap::Error, "line 17"), (Trap::Panic, "own feet")] {
+                let join = Join::inner().on("k").algorithm(algorithm).threads(2);
+                let bad = Trapped::new(3, trap);
+                let dropped = Arc::clone(&bad.dropped);
+                let good = keyed(0..1000);
+                let error = match side {
+                    Side::Left => failure(&join, bad, whole(&good)),
+                    Side::Right => failure(&join, whole(&good), bad),
+                };
+                let text = error.to_string();
+                assert!(text.contains(said), "{algorithm} {trap:?}: {text}");
+                assert!(dropped.load(Ordering::Relaxed), "the failed reader is dropped");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_fails_fails_the_count() {
+    for algorithm in Algorithm::ALL {
+        let join = Join::inner().on("k").algorithm(algorithm);
+        let good = keyed(0..10);
+        let error = join.count(whole(&good), Trapped::new(2, Trap::Error)).err().unwrap();
+        assert!(error.to_string().contains("line 17"), "{error}");
+    }
+}
+
+#[test]
+fn a_failed_join_yields_its_error_once_and_has_no_report() {
+    let join = Join::inner().on("k").threads(2);
+    let mut reader = join.run(whole(&keyed(0..10)), Trapped::new(1, Trap::Error)).unwrap();
+    let failed = reader.by_ref().filter(Result::is_err).count();
+    assert_eq!(failed, 1);
+    assert!(reader.next().is_none());
+    assert!(reader.report().is_none(), "half a join has no report");
+}
+
+#[test]
+fn dropping_the_reader_ends_the_join_and_drops_its_inputs() {
+    for algorithm in Algorithm::ALL {
+        for taken in [0, 1] {
+            // No-partition streams the endless side; the others have to be stopped collecting it.
+            let streams = algorithm == Algorithm::NoPartition;
+            let join = Join::inner()
+                .on("k")
+                .algorithm(algorithm)
+                .threads(2)
+                .build_side(Side::Left)
+                .memory_limit(64 << 20);
+            let endless = Trapped::new(0, Trap::Endless);
+            let (read, dropped) = (Arc::clone(&endless.read), Arc::clone(&endless.dropped));
+            let mut reader = join.run(whole(&keyed(0..50)), endless).unwrap();
+            for _ in 0..taken {
+                let first = reader.next().expect("a batch or an error");
+                assert!(first.is_ok() || !streams, "{algorithm}: {first:?}");
+            }
+            drop(reader);
+            assert!(dropped.load(Ordering::Relaxed), "{algorithm}: an input outlives its join");
+            let after = read.load(Ordering::Relaxed);
+            std::thread::yield_now();
+            assert_eq!(read.load(Ordering::Relaxed), after, "{algorithm}: still reading");
+        }
+    }
+}
+
+fn filtered(
+    predicate: impl Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync + 'static,
+) -> Vec<Error> {
+    let predicate = Arc::new(predicate);
+    let (left, right) = (keyed(0..500), keyed((0..500).map(|i| i % 100)));
+    let mut errors = Vec::new();
+    for algorithm in Algorithm::ALL {
+        for join_type in JoinType::ALL {
+            let predicate = Arc::clone(&predicate);
+            let columns = [(Side::Left, "p"), (Side::Right, "p")];
+            let filter = Filter::new(columns, move |batch: &RecordBatch| predicate(batch));
+            let join = Join::new(join_type).on("k").algorithm(algorithm).threads(2).filter(filter);
+            errors.push(failure(&join, whole(&left), whole(&right)));
+        }
+    }
+    errors
+}
+
+#[test]
+fn a_filter_that_errs_fails_the_join() {
+    for error in filtered(|_| Err(ArrowError::DivideByZero)) {
+        let text = error.to_string();
+        assert!(text.contains("filter") && text.to_lowercase().contains("divide"), "{text}");
+    }
+}
+
+#[test]
+fn a_filter_that_panics_fails_the_join() {
+    for error in filtered(|_| panic!("the filter is torn")) {
+        assert!(error.to_string().contains("the filter is torn"), "{error}");
+    }
+}
+
+#[test]
+fn a_filter_of_the_wrong_length_fails_the_join() {
+    for error in filtered(|batch| Ok(vec![true; batch.num_rows() + 1].into())) {
+        let text = error.to_string();
+        assert!(text.contains("filter") && text.contains("one boolean a row"), "{text}");
+    }
+}
+
+#[test]
+fn a_filter_of_no_columns_knows_the_rows() {
+    let (left, right) = (keyed([1, 2, 2]), keyed([2, 2, 3]));
+    for keep in [true, false] {
+        let filter = Filter::new(Vec::<(Side, String)>::new(), move |batch: &RecordBatch| {
+            Ok(vec![keep; batch.num_rows()].into())
+        });
+        let join = Join::inner().on("k").filter(filter);
+        assert_eq!(super::count(&join, &left, &right), if keep { 4 } else { 0 });
+    }
+}

@@ -1,0 +1,110 @@
+//! Keys that are hard on hash tables and partitions: all equal, all null, all alike.
+
+use strait::{Algorithm, Force, Join, JoinType, NullEquality};
+
+use super::{count, ints, keyed, whole};
+
+#[test]
+fn all_keys_equal() {
+    let (left, right) = (keyed(vec![7; 3000]), keyed(vec![7; 3000]));
+    for algorithm in Algorithm::ALL {
+        for threads in [1, 2] {
+            let join = Join::inner().on("k").algorithm(algorithm).threads(threads);
+            assert_eq!(count(&join, &left, &right), 9_000_000, "{algorithm}");
+            let semi = Join::new(JoinType::LeftSemi).on("k").algorithm(algorithm).threads(threads);
+            assert_eq!(count(&semi, &left, &right), 3000, "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn all_keys_null() {
+    let nulls = ints([("k", vec![None; 300])]);
+    for algorithm in Algorithm::ALL {
+        let inner = Join::inner().on("k").algorithm(algorithm);
+        assert_eq!(count(&inner, &nulls, &nulls), 0, "{algorithm}");
+        let full = Join::new(JoinType::Full).on("k").algorithm(algorithm);
+        assert_eq!(count(&full, &nulls, &nulls), 600, "{algorithm}");
+        let equal = inner.null_equality(NullEquality::Equal);
+        assert_eq!(count(&equal, &nulls, &nulls), 90_000, "{algorithm}");
+        let anti = Join::new(JoinType::RightAnti).on("k").algorithm(algorithm);
+        assert_eq!(count(&anti, &nulls, &nulls), 300, "{algorithm}");
+    }
+}
+
+/// Keys with patterns that a weak hash folds onto few slots or partitions.
+fn adversarial() -> Vec<(&'static str, Vec<i64>)> {
+    let n = 4096;
+    let stride = |shift: u32| (0..n).map(|i: i64| i.wrapping_shl(shift)).collect::<Vec<i64>>();
+    let ends = [0, -1, i64::MIN, i64::MAX, 1, -2, i64::MIN + 1, i64::MAX - 1];
+    vec![
+        ("equal low 32 bits", (0..n).map(|i| (i << 32) | 0x5555_5555).collect()),
+        ("equal high 32 bits", (0..n).map(|i| (0x7777_7777 << 32) | i).collect()),
+        ("multiples of 2^12", stride(12)),
+        ("multiples of 2^20", stride(20)),
+        ("multiples of 2^48", stride(48)),
+        ("single bits", (0..64).map(|i| 1_i64 << i).collect()),
+        ("complements", (0..n).map(|i| !i).collect()),
+        ("ends of the range", ends.to_vec()),
+        (
+            "multiples of a golden ratio",
+            (0..n).map(|i| i.wrapping_mul(-7046029254386353131)).collect(),
+        ),
+    ]
+}
+
+#[test]
+fn adversarial_keys_each_meet_themselves_alone() {
+    for (pattern, keys) in adversarial() {
+        let table = keyed(keys.iter().copied());
+        let absent = keyed(keys.iter().map(|k| k.wrapping_add(3)));
+        let present: std::collections::HashSet<i64> = keys.iter().copied().collect();
+        let hits = keys.iter().filter(|k| present.contains(&k.wrapping_add(3))).count() as u64;
+        let distinct = present.len();
+        assert_eq!(distinct, keys.len(), "{pattern}: the test's keys are distinct");
+        for algorithm in Algorithm::ALL {
+            for tiny_partitions in [false, true] {
+                let force = Force { tiny_partitions, ..Force::default() };
+                let join = Join::inner().on("k").algorithm(algorithm).threads(2).force(force);
+                let rows = count(&join, &table, &table);
+                assert_eq!(rows, keys.len() as u64, "{pattern}, {algorithm}");
+                assert_eq!(count(&join, &table, &absent), hits, "{pattern} shifted, {algorithm}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zero_and_all_ones_are_keys_like_any_other() {
+    let ends = ints([("k", vec![Some(0), Some(-1), None, Some(0), Some(-1), Some(-1)])]);
+    for algorithm in Algorithm::ALL {
+        let join = Join::inner().on("k").algorithm(algorithm);
+        assert_eq!(count(&join, &ends, &ends), 4 + 9, "{algorithm}");
+        let equal = join.null_equality(NullEquality::Equal);
+        assert_eq!(count(&equal, &ends, &ends), 4 + 9 + 1, "{algorithm}");
+    }
+}
+
+#[test]
+fn one_heavy_key_among_many() {
+    let heavy =
+        |every: i64| keyed((0..20_000).map(move |i| if i % every == 0 { 3 } else { i * 10 }));
+    let (left, right) = (heavy(100), heavy(50));
+    for algorithm in Algorithm::ALL {
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2);
+        // 200 × 400 pairs of the heavy key, and the keys that neither side replaced by it.
+        let light = (0..20_000).filter(|i| i % 100 != 0 && i % 50 != 0).count() as u64;
+        assert_eq!(count(&join, &left, &right), 200 * 400 + light, "{algorithm}");
+    }
+}
+
+#[test]
+fn the_report_names_the_algorithm_that_ran() {
+    for algorithm in super::NAMED {
+        let join = Join::inner().on("k").algorithm(algorithm);
+        let (rows, report) = join.count(whole(&keyed([1, 2])), whole(&keyed([2, 3]))).unwrap();
+        assert_eq!((rows, report.plan.algorithm), (1, algorithm));
+        let text = report.to_string();
+        assert!(text.contains(algorithm.name()), "{text}");
+    }
+}

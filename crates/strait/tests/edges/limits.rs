@@ -1,0 +1,122 @@
+//! The memory limit's errors, and what a running join tells of itself.
+
+use std::sync::{Arc, Mutex};
+
+use strait::{Algorithm, Error, Join, Progress, Stage, Statistics};
+
+use super::{count, drained, keyed, whole};
+
+#[test]
+fn a_limit_too_small_says_how_much_was_needed() {
+    let (left, right) = (keyed(0..50_000), keyed(0..50_000));
+    for algorithm in Algorithm::ALL {
+        let join = Join::inner().on("k").algorithm(algorithm).memory_limit(100_000);
+        let outcome = join.run(whole(&left), whole(&right)).and_then(drained);
+        let error = outcome.expect_err("100 kB do not hold 800 kB");
+        let Error::MemoryLimit { needed, used, limit, .. } = &error else {
+            panic!("{algorithm}: {error:?}");
+        };
+        assert_eq!(*limit, 100_000);
+        assert!(used <= limit && used + needed > *limit, "{algorithm}: {error:?}");
+        let text = error.to_string();
+        assert!(text.contains("97.7 KiB"), "the limit: {text}");
+        assert!(text.contains(&strait::bytes(used + needed)), "what is needed: {text}");
+        assert!(text.contains("raise the limit"), "what to do: {text}");
+    }
+}
+
+#[test]
+fn raising_the_limit_as_told_leads_to_success() {
+    let (left, right) = (keyed(0..20_000), keyed(0..20_000));
+    for algorithm in Algorithm::ALL {
+        let mut limit = 1000;
+        let mut tries = 0;
+        let rows = loop {
+            let join = Join::inner().on("k").algorithm(algorithm).threads(2).memory_limit(limit);
+            match join.count(whole(&left), whole(&right)) {
+                Ok((rows, report)) => {
+                    assert!(report.peak_memory <= limit, "{algorithm}");
+                    break rows;
+                }
+                Err(Error::MemoryLimit { needed, used, .. }) => {
+                    limit = limit.max(used + needed) + 1
+                }
+                Err(other) => panic!("{algorithm}: {other}"),
+            }
+            tries += 1;
+            assert!(tries < 1000, "{algorithm}: the advice leads nowhere");
+        };
+        assert_eq!(rows, 20_000);
+    }
+}
+
+#[test]
+fn a_generous_limit_changes_nothing() {
+    let (left, right) = (keyed(0..20_000), keyed((0..20_000).map(|i| i % 500)));
+    for algorithm in Algorithm::ALL {
+        let join = Join::inner().on("k").algorithm(algorithm);
+        let free = count(&join, &left, &right);
+        let limited = count(&join.memory_limit(1 << 30), &left, &right);
+        assert_eq!((free, limited), (20_000, 20_000), "{algorithm}");
+    }
+}
+
+#[test]
+fn progress_ends_with_all_rows_read_and_written() {
+    let (left, right) = (keyed(0..60_000), keyed((0..30_000).map(|i| i * 2)));
+    for algorithm in Algorithm::ALL {
+        let seen: Arc<Mutex<Vec<Progress>>> = Arc::default();
+        let heard = Arc::clone(&seen);
+        let join = Join::inner()
+            .on("k")
+            .algorithm(algorithm)
+            .on_progress(move |progress| heard.lock().unwrap().push(*progress));
+        let (_, report) = drained(join.run(whole(&left), whole(&right)).unwrap()).unwrap();
+        let seen = seen.lock().unwrap();
+        let last = seen.last().expect("the callback is called at least once");
+        assert_eq!(last.stage, Stage::Done, "{algorithm}");
+        assert_eq!((last.left_rows, last.right_rows), (60_000, 30_000), "{algorithm}");
+        assert_eq!(last.output_rows, report.output_rows, "{algorithm}");
+        for pair in seen.windows(2) {
+            assert!(pair[0].left_rows <= pair[1].left_rows, "rows are never unread");
+            assert!(pair[0].right_rows <= pair[1].right_rows, "rows are never unread");
+            assert!(pair[0].output_rows <= pair[1].output_rows, "rows are never unwritten");
+        }
+        for progress in seen.iter().filter(|p| p.total > 0) {
+            assert!(!progress.stage.name().is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_progress_callback_that_panics_does_not_harm_the_join() {
+    let table = keyed(0..1000);
+    let join = Join::inner().on("k").on_progress(|_| panic!("no interest"));
+    assert_eq!(count(&join, &table, &table), 1000);
+}
+
+#[test]
+fn a_plan_can_be_explained_before_it_runs() {
+    let table = keyed([1]);
+    for algorithm in Algorithm::ALL {
+        let join = Join::inner().on("k").algorithm(algorithm);
+        let bound = join.bind(strait::Output::Rows, &table.schema(), &table.schema()).unwrap();
+        let plan = bound.explain(&Statistics::rows(1_000_000), &Statistics::rows(10_000_000));
+        assert_ne!(plan.algorithm, Algorithm::Auto);
+        assert!(algorithm == Algorithm::Auto || plan.algorithm == algorithm);
+        assert!(plan.to_string().contains(plan.algorithm.name()), "{plan}");
+    }
+}
+
+#[test]
+fn the_report_counts_rows_and_stages() {
+    let (left, right) = (keyed(0..1000), keyed(500..700));
+    for algorithm in super::NAMED {
+        let join = Join::inner().on("k").algorithm(algorithm);
+        let (_, report) = drained(join.run(whole(&left), whole(&right)).unwrap()).unwrap();
+        let rows = (report.left_rows, report.right_rows, report.output_rows);
+        assert_eq!(rows, (1000, 200, 200), "{algorithm}");
+        assert!(report.candidates >= 200, "{algorithm}");
+        assert!(report.peak_memory > 0 && !report.stages.is_empty(), "{algorithm}");
+    }
+}
