@@ -1,1 +1,38 @@
-fn main() {}
+//! The command `strait`: parses its arguments, acts, and turns failures into messages and statuses.
+
+mod arguments;
+mod demo;
+mod digits;
+mod failure;
+mod generate;
+mod input;
+mod interrupt;
+mod join;
+mod logger;
+mod ordered;
+mod output;
+mod progress;
+mod shell;
+
+use std::process::ExitCode;
+
+use arguments::{Cli, Command};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::read();
+    logger::install(cli.verbose);
+    if let Err(error) = interrupt::install() {
+        log::warn!("interrupts will not clean up: {error:#}");
+    }
+    let result = match cli.command {
+        Command::Join(arguments) => join::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man { out } => shell::man(out.as_deref()),
+    };
+    failure::exit(result)
+}

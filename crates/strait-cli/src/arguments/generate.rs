@@ -1,0 +1,195 @@
+//! The arguments of `strait generate`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Generates tables to try joins on
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait generate tpch --scale 1 --out tpch --tables orders,lineitem
+  strait generate workload --build 1000000 --probe 10000000 --out workload")]
+pub(crate) struct GenerateArguments {
+    #[command(subcommand)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Target {
+    Tpch(TpchArguments),
+    Workload(WorkloadArguments),
+}
+
+/// Generates the tables of the TPC-H benchmark, one file each
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait generate tpch --scale 1 --out tpch
+  strait generate tpch --scale 0.1 --out small --tables orders,lineitem --format csv")]
+pub(crate) struct TpchArguments {
+    /// The scale factor: 1 is about a gigabyte of text, 6 million line items
+    #[arg(long, default_value = "1", value_parser = scale)]
+    pub(crate) scale: f64,
+
+    /// The folder to write to; it is made if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+
+    /// Which tables [default: all eight]
+    #[arg(long, value_enum, value_name = "TABLES", value_delimiter = ',')]
+    pub(crate) tables: Vec<TpchTable>,
+
+    /// The files' format
+    #[arg(long, value_enum, default_value = "parquet")]
+    pub(crate) format: TableFormat,
+
+    /// Replaces files that exist
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// How many threads to use [default: one a core]
+    #[arg(long, value_name = "N", value_parser = super::join::threads)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// A table of TPC-H.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TpchTable {
+    Region,
+    Nation,
+    Supplier,
+    Customer,
+    Part,
+    Partsupp,
+    Orders,
+    Lineitem,
+}
+
+/// A format to generate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TableFormat {
+    Parquet,
+    Csv,
+    Arrow,
+}
+
+/// Generates build.parquet and probe.parquet: two tables whose keys are as asked for
+///
+/// Both have a column `key`; the join of build and probe on it finds a match for the given share
+/// of the probe rows. The same arguments give the same rows on every machine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait generate workload --build 1000000 --probe 10000000 --out workload
+  strait generate workload --build 1000000 --probe 10000000 --skew zipf:1.05 --out skewed
+  strait generate workload --build 1000000 --probe 1000000 --key-type string --keys sparse \\
+    --selectivity 0.1 --duplicates 4 --payload-columns 3 --seed 7 --out strings
+  strait join workload/build.parquet workload/probe.parquet --on key --count")]
+pub(crate) struct WorkloadArguments {
+    /// Rows of the build table
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub(crate) build: u64,
+
+    /// Rows of the probe table
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub(crate) probe: u64,
+
+    /// The type of the key column
+    #[arg(long, value_enum, default_value = "int64")]
+    pub(crate) key_type: KeyType,
+
+    /// Whether the build keys fill a range, or lie scattered over the whole type
+    #[arg(long, value_enum, default_value = "dense")]
+    pub(crate) keys: Keys,
+
+    /// How often probe rows meet each key: none, all keys alike; zipf:THETA, a few keys often
+    #[arg(long, default_value = "none", value_name = "none|zipf:THETA")]
+    pub(crate) skew: Skew,
+
+    /// The share of probe rows that have a match
+    #[arg(long, value_name = "F", default_value = "1", value_parser = share)]
+    pub(crate) selectivity: f64,
+
+    /// How many build rows have the same key
+    #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) duplicates: u64,
+
+    /// How many Int64 columns each table has besides its key
+    #[arg(long, value_name = "C", default_value = "1", value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub(crate) payload_columns: u16,
+
+    /// Another seed gives other rows
+    #[arg(long, value_name = "S", default_value = "42")]
+    pub(crate) seed: u64,
+
+    /// The folder to write to; it is made if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+
+    /// Replaces files that exist
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// How many threads to use [default: one a core]
+    #[arg(long, value_name = "N", value_parser = super::join::threads)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// The type of a workload's key column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KeyType {
+    Int64,
+    Int32,
+    String,
+}
+
+/// How a workload's keys lie in their type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Keys {
+    Dense,
+    Sparse,
+}
+
+/// How often each key is met.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Skew {
+    None,
+    Zipf(f64),
+}
+
+impl FromStr for Skew {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Skew::None);
+        }
+        match text.strip_prefix("zipf:").map(str::parse) {
+            Some(Ok(theta)) if (0.0..=10.0).contains(&theta) => Ok(Skew::Zipf(theta)),
+            _ => Err("write none, or zipf:THETA with THETA from 0 to 10, as in zipf:0.9".into()),
+        }
+    }
+}
+
+pub(super) fn scale(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(scale) if (0.001..=100_000.0).contains(&scale) => Ok(scale),
+        _ => Err("write a number from 0.001 to 100000".to_string()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("write a number from 0 to 1".to_string()),
+    }
+}
+
+/// Reads a number of rows; underscores may group its digits.
+fn rows(text: &str) -> Result<u64, String> {
+    match text.replace('_', "").parse() {
+        Ok(rows) if rows <= 1 << 40 => Ok(rows),
+        _ => Err("write a number of rows, as in 1000000 or 1_000_000".to_string()),
+    }
+}

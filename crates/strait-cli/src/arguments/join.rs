@@ -1,0 +1,251 @@
+//! The arguments of `strait join`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use strait::{Algorithm, JoinType};
+
+use super::names::{self, Names, Pair, Pairs};
+use super::size;
+use crate::output::{Compression, Destination, FileFormat};
+
+const EXAMPLES: &str = "\
+Examples:
+  Look at the first rows of a join, and at how many there are:
+    strait join orders.parquet lineitem.parquet --on o_orderkey=l_orderkey
+
+  Keep every row of the left table, and write some columns to a Parquet file:
+    strait join people.csv cities.csv --on city,country --type left --select name,mayor -o out.parquet
+
+  Folders (year=2024/ becomes a column), globs, pipes:
+    strait join sales/ 'shops/*.csv.gz' --on shop -o - | strait join - regions.arrow --on region
+
+  Only count; only explain; run and explain what happened:
+    strait join a.parquet b.parquet --on id --count
+    strait join a.parquet b.parquet --on id --explain
+    strait join a.parquet b.parquet --on id --explain-analyze -o out.parquet";
+
+/// Joins two tables on equal keys
+///
+/// LEFT and RIGHT are each a file, a folder or a quoted glob of Parquet, CSV (plain, .gz, .zst) or
+/// Arrow IPC files, or `-` for an Arrow IPC stream on stdin. Folders named key=value become columns.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct JoinArguments {
+    /// The left table: a file, a folder, a quoted glob, or -
+    pub(crate) left: Source,
+
+    /// The right table
+    pub(crate) right: Source,
+
+    /// The key columns: LEFT=RIGHT, or one name for both; several separated by commas
+    #[arg(long, required = true, value_name = "KEYS", value_parser = names::pairs)]
+    on: Vec<Pairs>,
+
+    /// Which rows to keep
+    #[arg(long = "type", value_name = "TYPE", default_value = "inner", value_parser = join_type())]
+    pub(crate) join_type: JoinType,
+
+    /// Where to write: .parquet, .csv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for
+    /// an Arrow IPC stream on stdout. Without it the first rows are shown
+    #[arg(short, long, value_name = "OUT", conflicts_with = "count")]
+    pub(crate) output: Option<Destination>,
+
+    /// Replaces OUT if it exists
+    #[arg(long, requires = "output")]
+    pub(crate) overwrite: bool,
+
+    /// How to compress Parquet [default: zstd] or Arrow output (zstd or none) [default: none]
+    #[arg(long, value_enum, value_name = "CODEC", requires = "output")]
+    pub(crate) compression: Option<Compression>,
+
+    /// The output columns, in this order, separated by commas
+    #[arg(long, value_name = "COLUMNS", value_parser = names::names, conflicts_with = "count")]
+    select: Vec<Names>,
+
+    /// Prints the number of rows alone
+    #[arg(long)]
+    pub(crate) count: bool,
+
+    /// Null keys match each other
+    #[arg(long)]
+    pub(crate) nulls_equal: bool,
+
+    /// Keeps both key columns where they have the same name
+    #[arg(long)]
+    pub(crate) keep_keys: bool,
+
+    /// What a right column's name gets where the left table has the same name
+    #[arg(long, value_name = "S", default_value = "_right")]
+    pub(crate) suffix: String,
+
+    /// The name of the column that mark joins add
+    #[arg(long, value_name = "NAME", default_value = "mark")]
+    pub(crate) mark_column: String,
+
+    /// Stops after N rows of output
+    #[arg(long, value_name = "N", conflicts_with = "count")]
+    pub(crate) limit: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) csv: CsvArguments,
+
+    /// How to join
+    #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
+    pub(crate) algorithm: Algorithm,
+
+    /// How many threads work on the join [default: one a core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    /// The most memory the join may hold, as in 512MiB or 8GiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) memory: Option<u64>,
+
+    /// Prints the plan and does not run it
+    #[arg(long, conflicts_with = "explain_analyze")]
+    pub(crate) explain: bool,
+
+    /// Runs the join and prints the plan and what happened
+    #[arg(long)]
+    pub(crate) explain_analyze: bool,
+
+    /// Whether to show a progress bar on stderr
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub(crate) progress: Show,
+}
+
+/// How CSV files are written.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CsvArguments {
+    /// What separates the fields of CSV files [default: a comma; a tab in .tsv files]
+    #[arg(long = "csv-delimiter", value_name = "C", value_parser = delimiter)]
+    pub(crate) delimiter: Option<u8>,
+
+    /// A text that stands for null in CSV files, as an empty field does anyway; may be repeated
+    #[arg(long = "csv-null", value_name = "S")]
+    pub(crate) nulls: Vec<String>,
+
+    /// CSV files have no header: columns are called column_1, column_2, …
+    #[arg(long = "csv-no-header")]
+    pub(crate) no_header: bool,
+
+    /// How many rows of each CSV file are looked at to infer types: a number, or all
+    #[arg(long = "csv-sample", value_name = "ROWS", default_value = "100000", value_parser = sample)]
+    pub(crate) sample: Sample,
+}
+
+impl Default for CsvArguments {
+    fn default() -> Self {
+        CsvArguments { delimiter: None, nulls: Vec::new(), no_header: false, sample: SAMPLE }
+    }
+}
+
+/// How many rows types are inferred from unless told otherwise.
+const SAMPLE: Sample = Sample(Some(100_000));
+
+/// How many rows types are inferred from; all of them if none is said.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample(pub(crate) Option<usize>);
+
+/// Where a table comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// An Arrow IPC stream.
+    Stdin,
+    /// A file, a folder or a glob.
+    Path(PathBuf),
+}
+
+impl FromStr for Source {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("a path cannot be empty".to_string()),
+            "-" => Ok(Source::Stdin),
+            path => Ok(Source::Path(PathBuf::from(path))),
+        }
+    }
+}
+
+/// When to show a progress bar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Show {
+    /// When stderr is a terminal
+    Auto,
+    /// Even when stderr is not a terminal
+    Always,
+    /// Not at all
+    Never,
+}
+
+impl JoinArguments {
+    /// What one argument alone cannot tell.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        if self.left == Source::Stdin && self.right == Source::Stdin {
+            return Err("LEFT and RIGHT cannot both be -: there is only one stdin");
+        }
+        let format = match &self.output {
+            None => return Ok(()),
+            Some(Destination::Stdout) => FileFormat::IpcStream,
+            Some(Destination::File(_, format)) => *format,
+        };
+        match (format, self.compression) {
+            (FileFormat::Csv(_), Some(_)) => {
+                Err("--compression is for Parquet and Arrow; name CSV output .csv.gz or .csv.zst")
+            }
+            (FileFormat::IpcFile | FileFormat::IpcStream, Some(Compression::Snappy)) => {
+                Err("Arrow output cannot be compressed with snappy; use --compression zstd or none")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The pairs of key columns of every `--on`.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Pair> {
+        self.on.iter().flat_map(|pairs| &pairs.0)
+    }
+
+    /// The names of every `--select`, if there was one.
+    pub(crate) fn selected(&self) -> Option<Vec<String>> {
+        let names = self.select.iter().flat_map(|names| names.0.iter().cloned());
+        (!self.select.is_empty()).then(|| names.collect())
+    }
+}
+
+fn join_type() -> impl TypedValueParser<Value = JoinType> {
+    let values = JoinType::ALL.map(|t| PossibleValue::new(t.name()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<JoinType>())
+}
+
+fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
+    let values = Algorithm::ALL.map(|a| PossibleValue::new(a.name()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Algorithm>())
+}
+
+pub(super) fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least one thread is needed".to_string()),
+        Ok(threads) if threads <= 4096 => Ok(threads),
+        _ => Err("write a number of threads from 1 to 4096".to_string()),
+    }
+}
+
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"\\t" => Ok(b'\t'),
+        [b'"' | b'\n' | b'\r'] => Err("quotes and line ends cannot separate fields".to_string()),
+        [byte] if byte.is_ascii() => Ok(*byte),
+        _ => Err("a delimiter is one ASCII character, as in ; or | or \\t".to_string()),
+    }
+}
+
+fn sample(text: &str) -> Result<Sample, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(Sample(None)),
+        Ok(0) | Err(_) => Err("write a number of rows, at least 1, or all".to_string()),
+        Ok(rows) => Ok(Sample(Some(rows))),
+    }
+}

@@ -1,0 +1,98 @@
+//! The command line as its user types it. Parsing only validates; nothing here opens a file.
+
+mod generate;
+mod join;
+mod names;
+mod size;
+
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+pub(crate) use generate::{
+    GenerateArguments, KeyType, Keys, Skew, TableFormat, Target, TpchArguments, TpchTable,
+    WorkloadArguments,
+};
+pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
+
+const EXAMPLES: &str = "\
+Examples:
+  strait demo
+  strait join orders.parquet customers.csv --on customer_id=id
+  strait join left.parquet right.parquet --on id --type left -o joined.parquet
+  strait generate tpch --scale 1 --out tpch
+
+`strait join --help` has more. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+
+/// Joins tables in Parquet, CSV and Arrow files.
+#[derive(Debug, Parser)]
+#[command(name = "strait", version, about, after_help = EXAMPLES, propagate_version = true)]
+pub(crate) struct Cli {
+    /// Says on stderr what is being done; twice, says more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads the command line; wrong usage ends the process with status 2.
+    pub(crate) fn read() -> Cli {
+        let cli = Cli::parse();
+        if let Command::Join(join) = &cli.command
+            && let Err(message) = join.check()
+        {
+            let mut command = Cli::command();
+            command.build();
+            let join = command.find_subcommand_mut("join").map(|join| join.clone());
+            join.unwrap_or(command).error(ErrorKind::ArgumentConflict, message).exit();
+        }
+        cli
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Join(Box<JoinArguments>),
+    Demo(DemoArguments),
+    Generate(GenerateArguments),
+    /// Prints a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  strait completions bash > ~/.local/share/bash-completion/completions/strait
+  strait completions zsh > ~/.zfunc/_strait
+  strait completions fish > ~/.config/fish/completions/strait.fish")]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page, or writes one page a command into a folder
+    #[command(after_help = "\
+Examples:
+  strait man | man -l -
+  strait man --out ~/.local/share/man/man1")]
+    Man {
+        /// The folder to write the pages to; it is made if it does not exist
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+/// Generates two TPC-H tables in a temporary folder, joins them and shows what happened
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait demo
+  strait demo --scale 1
+  strait demo --scale 0.5 --threads 1")]
+pub(crate) struct DemoArguments {
+    /// The TPC-H scale factor: 1 is 1.5 million orders and 6 million line items
+    #[arg(long, default_value = "0.1", value_parser = generate::scale)]
+    pub(crate) scale: f64,
+
+    /// How many threads to use [default: one a core]
+    #[arg(long, value_name = "N", value_parser = join::threads)]
+    pub(crate) threads: Option<usize>,
+}

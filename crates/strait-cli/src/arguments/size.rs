@@ -1,0 +1,64 @@
+//! Sizes in bytes as people write them: `8GiB`, `500 MB`, `1.5g`, `4096`.
+
+/// Reads a size. `K`, `M`, `G`, `T` alone and with `iB` count in 1024, with `B` in 1000.
+pub(super) fn parse(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim());
+    let factor = factor(unit).ok_or_else(|| {
+        format!("\"{unit}\" is not a unit of size; write for example 512MiB, 8GiB or 4096")
+    })?;
+    // Whole numbers do not go through a float, so that none of their digits are lost.
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(factor),
+        Err(_) => number
+            .parse::<f64>()
+            .ok()
+            .map(|value| value * factor as f64)
+            .filter(|value| *value < u64::MAX as f64)
+            .map(|value| value as u64),
+    };
+    match bytes {
+        Some(0) => Err("the size must be more than zero".to_string()),
+        Some(bytes) => Ok(bytes),
+        None => Err("that is not a size; write for example 512MiB, 8GiB or 4096".to_string()),
+    }
+}
+
+fn factor(unit: &str) -> Option<u64> {
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn units_count_in_1024_or_1000() {
+        assert_eq!(parse("4096"), Ok(4096));
+        assert_eq!(parse("8GiB"), Ok(8 << 30));
+        assert_eq!(parse("8 gib"), Ok(8 << 30));
+        assert_eq!(parse("1.5K"), Ok(1536));
+        assert_eq!(parse("2MB"), Ok(2_000_000));
+        assert_eq!(parse("7KB"), Ok(7_000));
+        assert_eq!(parse("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "GiB", "0", "-1", "8 parsecs", "1.2.3", "99999999TiB"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! From an error to its message and exit status.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use arrow::error::ArrowError;
+
+use crate::output::Closed;
+use crate::progress;
+
+/// Prints the error, if there is one, and chooses the exit status.
+pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
+    progress::clear();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read stdout has seen enough: `strait … | head` is no failure.
+        Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A failure with a message that is fit to be read as it is.
+#[derive(Debug)]
+pub(crate) struct Told(pub(crate) String);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Told {}
+
+impl From<Told> for ArrowError {
+    fn from(told: Told) -> Self {
+        ArrowError::ExternalError(Box::new(told))
+    }
+}
+
+/// What a join's failure comes down to: the reader's own words where a reader failed, the library's
+/// otherwise.
+pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(inner) = cause {
+        if let Some(Told(message)) = inner.downcast_ref() {
+            return Told(message.clone()).into();
+        }
+        // `ArrowError` is shared by an `Arc` in the library's error, which hides what it holds.
+        cause = match inner.downcast_ref::<strait::Error>() {
+            Some(strait::Error::Arrow { source, .. }) => Some(source.as_ref()),
+            _ => match inner.downcast_ref::<ArrowError>() {
+                Some(ArrowError::ExternalError(boxed)) => Some(boxed.as_ref()),
+                _ => inner.source(),
+            },
+        };
+    }
+    error.into()
+}
+
+/// [`of_join`] for the errors that come out of the join's reader.
+pub(crate) fn of_stream(error: ArrowError) -> anyhow::Error {
+    of_join(strait::Error::from_arrow(error))
+}

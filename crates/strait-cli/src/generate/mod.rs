@@ -1,0 +1,72 @@
+//! `strait generate`: tables to try joins on.
+
+mod random;
+mod tpch;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use crate::arguments::{GenerateArguments, Target};
+use crate::digits::counted;
+use crate::join::cores;
+use crate::ordered::in_order;
+use crate::output::{Aside, Destination, Sink, SinkOptions};
+
+pub(crate) use tpch::write as write_tpch;
+
+/// Runs the command.
+pub(crate) fn run(arguments: &GenerateArguments) -> anyhow::Result<()> {
+    match &arguments.target {
+        Target::Tpch(arguments) => tpch::run(arguments),
+        Target::Workload(arguments) => workload::run(arguments),
+    }
+}
+
+/// Makes the folder, and refuses files that exist before any of them is written.
+fn prepare(folder: &Path, names: &[String], overwrite: bool) -> anyhow::Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make folder {}", folder.display()))?;
+    let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    paths.iter().try_for_each(|path| Aside::check(path, overwrite))?;
+    Ok(paths)
+}
+
+/// A table to be generated in parts that do not depend on one another.
+struct Parts<F> {
+    schema: SchemaRef,
+    count: usize,
+    /// Makes the batches of a part and sends them, until told that nobody wants more.
+    make: F,
+}
+
+/// Writes the parts in order to one file, made by `threads` threads.
+fn write_parts<F>(
+    path: &Path,
+    parts: Parts<F>,
+    overwrite: bool,
+    threads: Option<usize>,
+) -> anyhow::Result<u64>
+where
+    F: Fn(usize, &dyn Fn(RecordBatch) -> bool) -> anyhow::Result<()> + Sync,
+{
+    let started = Instant::now();
+    let threads = threads.unwrap_or_else(cores);
+    let destination: Destination =
+        path.to_string_lossy().parse().map_err(|why: String| anyhow::anyhow!(why))?;
+    let options = SinkOptions { overwrite, compression: None, threads };
+    let mut sink = Sink::open(&destination, options, &parts.schema)?;
+    let mut rows = 0;
+    in_order(parts.count, threads, 16, parts.make, |batch| {
+        rows += batch.num_rows() as u64;
+        sink.write(&batch)
+    })?;
+    sink.finish()?;
+    let seconds = started.elapsed().as_secs_f64();
+    log::debug!("{}: {} in {seconds:.2} s", path.display(), counted(rows, "row"));
+    Ok(rows)
+}

@@ -1,0 +1,164 @@
+//! Randomness that is the same on every machine and for any number of threads: each part of a table
+//! has a generator of its own, and shuffles are functions of the position.
+
+/// Mixes all bits of a word into all others; a bijection (the finaliser of SplitMix64).
+pub(super) fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// The same for 32 bits (constants from Wellons' search for low-bias hashes).
+pub(super) fn mix_u32(word: u32) -> u32 {
+    let word = (word ^ (word >> 16)).wrapping_mul(0x7feb_352d);
+    let word = (word ^ (word >> 15)).wrapping_mul(0x846c_a68b);
+    word ^ (word >> 16)
+}
+
+/// SplitMix64.
+pub(super) struct Random(u64);
+
+impl Random {
+    /// The generator of one part of one stream.
+    pub(super) fn new(seed: u64, stream: u64, part: u64) -> Self {
+        Random(mix(seed ^ mix(stream.wrapping_add(1)) ^ mix(!part)))
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// From 0 up to, not including, `n`, which is not zero.
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// From 0 up to, not including, 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// A shuffle of `0..n`, computed position by position: a Feistel network over the next even number
+/// of bits, walked until it lands within `n`.
+pub(super) struct Shuffle {
+    n: u64,
+    half: u32,
+    seed: u64,
+}
+
+impl Shuffle {
+    pub(super) fn new(n: u64, seed: u64) -> Self {
+        let bits = 64 - n.saturating_sub(1).leading_zeros();
+        Shuffle { n, half: bits.div_ceil(2).max(1), seed }
+    }
+
+    /// Where `position`, below `n`, goes.
+    pub(super) fn at(&self, position: u64) -> u64 {
+        let mask = (1u64 << self.half) - 1;
+        let mut value = position;
+        loop {
+            let (mut left, mut right) = (value >> self.half, value & mask);
+            for round in 0..4 {
+                let scrambled = mix(right ^ mix(self.seed.wrapping_add(round))) & mask;
+                (left, right) = (right, left ^ scrambled);
+            }
+            value = (left << self.half) | right;
+            if value < self.n {
+                return value;
+            }
+        }
+    }
+}
+
+/// Ranks from 0 up to `n`, where rank `k` comes in proportion to `1 / (k + 1)^theta`: sampled by
+/// rejection-inversion (Hörmann and Derflinger, 1996), in constant time and memory.
+pub(super) struct Zipf {
+    n: f64,
+    theta: f64,
+    low: f64,
+    high: f64,
+    shortcut: f64,
+}
+
+impl Zipf {
+    pub(super) fn new(n: u64, theta: f64) -> Self {
+        let n = n as f64;
+        let mut zipf = Zipf { n, theta, low: 0.0, high: 0.0, shortcut: 0.0 };
+        zipf.low = zipf.integral(1.5) - 1.0;
+        zipf.high = zipf.integral(n + 0.5);
+        zipf.shortcut = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.weight(2.0));
+        zipf
+    }
+
+    pub(super) fn sample(&self, random: &mut Random) -> u64 {
+        loop {
+            let u = self.high + random.unit() * (self.low - self.high);
+            let x = self.inverse(u);
+            let k = (x + 0.5).floor().clamp(1.0, self.n);
+            if k - x <= self.shortcut || u >= self.integral(k + 0.5) - self.weight(k) {
+                return k as u64 - 1;
+            }
+        }
+    }
+
+    fn weight(&self, x: f64) -> f64 {
+        (-self.theta * x.ln()).exp()
+    }
+
+    /// The integral of the weight, with the case of theta = 1 as its limit.
+    fn integral(&self, x: f64) -> f64 {
+        let log = x.ln();
+        let t = (1.0 - self.theta) * log;
+        log * if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 }
+    }
+
+    fn inverse(&self, y: f64) -> f64 {
+        let t = (y * (1.0 - self.theta)).max(-1.0);
+        (y * if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 }).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_loses_nothing() {
+        for n in [1, 2, 3, 10, 1000, 4097] {
+            let shuffle = Shuffle::new(n, 7);
+            let mut seen: Vec<u64> = (0..n).map(|i| shuffle.at(i)).collect();
+            assert!(n < 10 || seen.iter().enumerate().any(|(i, &v)| i as u64 != v));
+            seen.sort_unstable();
+            assert_eq!(seen, (0..n).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn zipf_prefers_low_ranks_as_its_exponent_says() {
+        for theta in [0.0, 0.5, 1.0, 1.5] {
+            let zipf = Zipf::new(100, theta);
+            let mut random = Random::new(1, 2, 3);
+            let mut counts = [0u32; 100];
+            for _ in 0..200_000 {
+                counts[zipf.sample(&mut random) as usize] += 1;
+            }
+            let total: f64 = (1..=100).map(|k| f64::from(k).powf(-theta)).sum();
+            for k in [1usize, 2, 10] {
+                let expected = 200_000.0 * (k as f64).powf(-theta) / total;
+                let found = f64::from(counts[k - 1]);
+                assert!(
+                    (found - expected).abs() < 5.0 * expected.sqrt(),
+                    "{theta} {k} {found} {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn one_key_is_a_distribution_too() {
+        let mut random = Random::new(1, 2, 3);
+        assert_eq!(Zipf::new(1, 0.9).sample(&mut random), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! Which format a file has: told by its ending, or else by its first bytes.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The format of an input file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Parquet,
+    Csv(Text),
+    /// Arrow IPC, file or stream.
+    Ipc,
+}
+
+/// How a text file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Text {
+    pub(super) squeeze: Squeeze,
+    /// The delimiter its ending suggests.
+    pub(super) delimiter: u8,
+}
+
+/// How a text file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Squeeze {
+    None,
+    Gzip,
+    Zstd,
+}
+
+/// The endings that are known, for messages.
+pub(super) const KNOWN: &str =
+    ".parquet, .csv, .tsv (also with .gz or .zst), .arrow, .feather, .ipc or .arrows";
+
+impl Format {
+    /// A word for it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Format::Parquet => "Parquet",
+            Format::Csv(_) => "CSV",
+            Format::Ipc => "Arrow IPC",
+        }
+    }
+
+    /// The format of a file, if it can be told.
+    pub(super) fn of(path: &Path) -> io::Result<Option<Format>> {
+        match Format::by_ending(path) {
+            Some(format) => Ok(Some(format)),
+            None => Format::by_magic(path),
+        }
+    }
+
+    fn by_ending(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        let (stem, squeeze) = match name.rsplit_once('.')? {
+            (stem, "gz") => (stem, Squeeze::Gzip),
+            (stem, "zst" | "zstd") => (stem, Squeeze::Zstd),
+            _ => (name.as_str(), Squeeze::None),
+        };
+        let text = |delimiter| Some(Format::Csv(Text { squeeze, delimiter }));
+        match stem.rsplit_once('.')?.1 {
+            "csv" => text(b','),
+            "tsv" | "tab" => text(b'\t'),
+            "parquet" | "parq" | "pq" if squeeze == Squeeze::None => Some(Format::Parquet),
+            "arrow" | "feather" | "ipc" | "arrows" | "ipcs" if squeeze == Squeeze::None => {
+                Some(Format::Ipc)
+            }
+            _ => None,
+        }
+    }
+
+    fn by_magic(path: &Path) -> io::Result<Option<Format>> {
+        let mut start = Vec::new();
+        File::open(path)?.take(8).read_to_end(&mut start)?;
+        Ok(match start.as_slice() {
+            [b'P', b'A', b'R', b'1', ..] => Some(Format::Parquet),
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some(Format::Ipc),
+            // A stream begins with a continuation mark and the length of its schema.
+            [0xff, 0xff, 0xff, 0xff, ..] => Some(Format::Ipc),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings() {
+        let of = |name: &str| Format::by_ending(Path::new(name));
+        let text = |squeeze, delimiter| Some(Format::Csv(Text { squeeze, delimiter }));
+        assert_eq!(of("a.csv"), text(Squeeze::None, b','));
+        assert_eq!(of("a.tsv.gz"), text(Squeeze::Gzip, b'\t'));
+        assert_eq!(of("A.CSV.ZST"), text(Squeeze::Zstd, b','));
+        assert_eq!(of("part.0.parquet"), Some(Format::Parquet));
+        assert_eq!(of("a.feather"), Some(Format::Ipc));
+        assert_eq!(of("a.parquet.gz"), None);
+        assert_eq!(of("README"), None);
+    }
+}

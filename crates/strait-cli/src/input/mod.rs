@@ -1,0 +1,16 @@
+//! Where the tables come from: which files, what columns they have, and how their rows are read.
+//!
+//! [`find`] lists files and opens none; [`table`] reads what is needed to know the schema; rows are
+//! read by [`reader`], file after file, and of each only the columns the join needs.
+
+mod csv;
+mod find;
+mod format;
+mod hive;
+mod ipc;
+mod parquet;
+mod reader;
+mod table;
+
+pub(crate) use find::{Found, find};
+pub(crate) use table::Table;

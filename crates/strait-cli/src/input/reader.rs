@@ -1,0 +1,151 @@
+//! Reads a table's needed columns, file after file; no file is open before its rows are asked for.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions, RecordBatchReader};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
+
+use super::format::Format;
+use super::table::{Files, TableFile};
+use super::{csv, hive, ipc, parquet};
+use crate::failure::Told;
+
+/// Which columns of a table are wanted, in which order.
+pub(super) struct Columns {
+    wanted: Vec<usize>,
+    /// Of the wanted columns alone.
+    schema: SchemaRef,
+}
+
+impl Columns {
+    pub(super) fn new(table: &Schema, wanted: &[usize]) -> Result<Self, ArrowError> {
+        // Metadata is left out: it may differ from file to file.
+        let fields = wanted.iter().map(|&i| table.fields()[i].clone());
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        Ok(Columns { wanted: wanted.to_vec(), schema })
+    }
+}
+
+/// The reader that a join is given.
+pub(crate) struct TableReader {
+    columns: Columns,
+    rows: Remaining,
+    /// The file that is open, and which it is.
+    open: Option<(usize, Box<dyn RecordBatchReader + Send>)>,
+}
+
+/// What was not read yet.
+enum Remaining {
+    /// Stdin is open from the start.
+    Stdin,
+    Files {
+        files: Files,
+        next: usize,
+        /// The wanted columns that the files hold, in the files' order.
+        stored: Vec<usize>,
+    },
+}
+
+impl TableReader {
+    pub(super) fn stdin(reader: Box<dyn RecordBatchReader + Send>, columns: Columns) -> Self {
+        TableReader { columns, rows: Remaining::Stdin, open: Some((0, reader)) }
+    }
+
+    pub(super) fn files(files: Files, columns: Columns) -> Self {
+        let held = files.stored.fields().len();
+        let mut stored: Vec<usize> = columns.wanted.iter().copied().filter(|&i| i < held).collect();
+        stored.sort_unstable();
+        stored.dedup();
+        TableReader { columns, rows: Remaining::Files { files, next: 0, stored }, open: None }
+    }
+
+    /// The next batch of the file that is open, or of the next one.
+    fn advance(&mut self) -> Result<Option<RecordBatch>, Told> {
+        loop {
+            if let Some((index, reader)) = &mut self.open {
+                let index = *index;
+                match reader.next() {
+                    Some(Ok(batch)) if batch.num_rows() == 0 => continue,
+                    Some(Ok(batch)) => return self.arranged(index, &batch).map(Some),
+                    Some(Err(error)) => return Err(self.explain(index, &error)),
+                    None => self.open = None,
+                }
+            }
+            let Remaining::Files { files, next, stored } = &mut self.rows else { return Ok(None) };
+            let Some(file) = files.files.get(*next) else { return Ok(None) };
+            log::trace!("reading {}", file.found.path.display());
+            let reader = open(file, files, stored).map_err(|error| Told(format!("{error:#}")))?;
+            self.open = Some((*next, reader));
+            *next += 1;
+        }
+    }
+
+    /// The wanted columns of a batch as its file holds them.
+    fn arranged(&self, index: usize, batch: &RecordBatch) -> Result<RecordBatch, Told> {
+        let rows = batch.num_rows();
+        let column = |(position, &wanted): (usize, &usize)| match &self.rows {
+            Remaining::Stdin => Some(batch.column(wanted).clone()),
+            Remaining::Files { files, stored, .. } => match stored.binary_search(&wanted) {
+                Ok(at) => Some(batch.column(at).clone()),
+                Err(_) => {
+                    let field = self.columns.schema.field(position);
+                    let partitions = &files.files[index].found.partitions;
+                    let partition = partitions.iter().find(|p| p.key == *field.name())?;
+                    Some(hive::column(partition, field.data_type(), rows))
+                }
+            },
+        };
+        let columns: Option<Vec<_>> = self.columns.wanted.iter().enumerate().map(column).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        columns
+            .ok_or_else(|| ArrowError::SchemaError("a folder's column is missing".to_string()))
+            .and_then(|columns| {
+                RecordBatch::try_new_with_options(self.columns.schema.clone(), columns, &options)
+            })
+            .map_err(|error| self.explain(index, &error))
+    }
+
+    fn explain(&self, index: usize, error: &ArrowError) -> Told {
+        let Remaining::Files { files, .. } = &self.rows else {
+            return Told(format!("cannot read stdin: {error}; was its writer cut short?"));
+        };
+        let found = &files.files[index].found;
+        Told(match found.format {
+            Format::Csv(_) => csv::explain(&found.path, Some(&files.stored), &files.csv, error),
+            format => format!(
+                "cannot read {}: {error}; the {} file may be damaged, so get it again",
+                found.path.display(),
+                format.name()
+            ),
+        })
+    }
+}
+
+fn open(
+    file: &TableFile,
+    files: &Files,
+    stored: &[usize],
+) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
+    let path = &file.found.path;
+    match (file.found.format, &file.footer) {
+        (Format::Parquet, Some(footer)) => parquet::read(path, footer, stored),
+        (Format::Parquet, None) => parquet::read(path, &parquet::metadata(path)?, stored),
+        (Format::Csv(text), _) => csv::read(path, text, &files.csv, files.stored.clone(), stored),
+        (Format::Ipc, _) => ipc::read(path, Some(stored)),
+    }
+}
+
+impl Iterator for TableReader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance().map_err(ArrowError::from).transpose()
+    }
+}
+
+impl RecordBatchReader for TableReader {
+    fn schema(&self) -> SchemaRef {
+        self.columns.schema.clone()
+    }
+}

@@ -1,0 +1,173 @@
+//! A table: its files and the schema they share.
+
+use std::sync::Arc;
+
+use ::parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use anyhow::{Context, bail};
+use arrow::array::RecordBatchReader;
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use strait::Statistics;
+
+use super::find::{Found, FoundFile};
+use super::format::Format;
+use super::reader::{Columns, TableReader};
+use super::{csv, hive, ipc, parquet};
+use crate::arguments::CsvArguments;
+
+/// A table to be read.
+pub(crate) struct Table {
+    /// As the user wrote it.
+    pub(crate) name: String,
+    schema: SchemaRef,
+    rows: Rows,
+}
+
+/// Where its rows are.
+enum Rows {
+    Stdin(Box<dyn RecordBatchReader + Send>),
+    Files(Files),
+}
+
+/// Files with one schema.
+pub(super) struct Files {
+    pub(super) files: Vec<TableFile>,
+    /// The columns in the files; those of the folders' names come after them.
+    pub(super) stored: SchemaRef,
+    pub(super) csv: CsvArguments,
+}
+
+/// A file and what was learnt of it.
+pub(super) struct TableFile {
+    pub(super) found: FoundFile,
+    pub(super) footer: Option<ArrowReaderMetadata>,
+}
+
+impl Table {
+    /// Reads as much of the files as tells their schema.
+    pub(crate) fn open(found: Found, csv: &CsvArguments) -> anyhow::Result<Table> {
+        if found.is_stdin() {
+            let reader = ipc::stdin()?;
+            let schema = reader.schema();
+            return Ok(Table { name: found.name, schema, rows: Rows::Stdin(reader) });
+        }
+        let mut folders = hive::fields(&found.files)?;
+        let mut files = Vec::with_capacity(found.files.len());
+        let mut stored: Option<(Schema, String)> = None;
+        for file in found.files {
+            let (schema, footer) = schema_of(&file, csv)?;
+            let shown = file.path.display().to_string();
+            stored = Some(match stored {
+                None => (schema, shown),
+                Some((first, name)) => {
+                    let is_csv = matches!(file.format, Format::Csv(_));
+                    (merged(&first, &name, &schema, &shown, is_csv)?, name)
+                }
+            });
+            files.push(TableFile { found: file, footer });
+        }
+        let (stored, _) = stored.context("a table has at least one file")?;
+        let is_csv = files.iter().any(|file| matches!(file.found.format, Format::Csv(_)));
+        let stored = if is_csv { settled(&stored) } else { stored };
+        // A column that a file holds itself needs no folder's name.
+        folders.retain(|field| stored.index_of(field.name()).is_err());
+        let fields: Vec<_> =
+            stored.fields().iter().cloned().chain(folders.into_iter().map(Arc::new)).collect();
+        let files = Files { files, stored: Arc::new(stored), csv: csv.clone() };
+        let schema = Arc::new(Schema::new(fields));
+        Ok(Table { name: found.name, schema, rows: Rows::Files(files) })
+    }
+
+    /// All its columns.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// What its files say of its size, of which the join needs `columns`.
+    pub(crate) fn statistics(&self, columns: &[usize]) -> Statistics {
+        let Rows::Files(files) = &self.rows else { return Statistics::unknown() };
+        let mut total = (0, 0);
+        for file in &files.files {
+            let Some(footer) = &file.footer else { return Statistics::unknown() };
+            let (rows, bytes) = parquet::size(footer, columns);
+            total = (total.0 + rows, total.1 + bytes);
+        }
+        Statistics::rows(total.0).with_bytes(total.1)
+    }
+
+    /// Reads exactly `columns`, in this order.
+    pub(crate) fn reader(self, columns: &[usize]) -> anyhow::Result<TableReader> {
+        let columns = Columns::new(&self.schema, columns)?;
+        Ok(match self.rows {
+            Rows::Stdin(reader) => TableReader::stdin(reader, columns),
+            Rows::Files(files) => TableReader::files(files, columns),
+        })
+    }
+}
+
+fn schema_of(
+    file: &FoundFile,
+    csv: &CsvArguments,
+) -> anyhow::Result<(Schema, Option<ArrowReaderMetadata>)> {
+    Ok(match file.format {
+        Format::Parquet => {
+            let footer = parquet::metadata(&file.path)?;
+            (footer.schema().as_ref().clone(), Some(footer))
+        }
+        Format::Csv(text) => (csv::infer(&file.path, text, csv)?, None),
+        Format::Ipc => (ipc::schema(&file.path)?.as_ref().clone(), None),
+    })
+}
+
+/// The schema of both files, or which column tells them apart. What CSV files suggest may meet in
+/// a wider type; the types of other files must be the same.
+fn merged(
+    first: &Schema,
+    first_name: &str,
+    other: &Schema,
+    other_name: &str,
+    is_csv: bool,
+) -> anyhow::Result<Schema> {
+    let advice = "pick files with the same columns by a quoted glob, or write them again alike";
+    let mut fields = Vec::with_capacity(first.fields().len());
+    for (i, field) in first.fields().iter().enumerate() {
+        let name = field.name();
+        let Some(theirs) = other.fields().get(i).filter(|theirs| theirs.name() == name) else {
+            match other.index_of(name) {
+                Err(_) => bail!(
+                    "files of one table differ: column \"{name}\" of {first_name} is missing in {other_name}; {advice}"
+                ),
+                Ok(j) => bail!(
+                    "files of one table differ: column \"{name}\" is number {} in {first_name} and number {} in {other_name}; {advice}",
+                    i + 1,
+                    j + 1
+                ),
+            }
+        };
+        let (a, b) = (field.data_type(), theirs.data_type());
+        let data_type = match is_csv {
+            true => csv::merge(a, b),
+            false if a == b => a.clone(),
+            false => bail!(
+                "files of one table differ: column \"{name}\" is {a} in {first_name} and {b} in {other_name}; {advice}"
+            ),
+        };
+        let nullable = field.is_nullable() || theirs.is_nullable();
+        fields.push(field.as_ref().clone().with_data_type(data_type).with_nullable(nullable));
+    }
+    if let Some(extra) = other.fields().get(first.fields().len()) {
+        bail!(
+            "files of one table differ: column \"{}\" of {other_name} is missing in {first_name}; {advice}",
+            extra.name()
+        );
+    }
+    Ok(Schema::new(fields))
+}
+
+/// Columns of CSV files that have no value at all are text.
+fn settled(schema: &Schema) -> Schema {
+    let settle = |field: &Arc<Field>| {
+        let data_type = csv::settle(field.data_type().clone());
+        Field::new(field.name(), data_type, field.is_nullable())
+    };
+    Schema::new(schema.fields().iter().map(settle).collect::<Vec<_>>())
+}

@@ -1,0 +1,64 @@
+//! SIGINT and SIGTERM: temporary files go away, the exit status is 130.
+//!
+//! Temporaries are made, renamed and forgotten only under one lock, and the handler takes that lock
+//! and never gives it back: so a file is either whole under its own name or removed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+
+use crate::progress;
+
+static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// The exit status of an interrupted command: 128 + SIGINT.
+const INTERRUPTED: i32 = 130;
+
+fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Installs the handler.
+pub(crate) fn install() -> anyhow::Result<()> {
+    ctrlc::set_handler(|| {
+        let temporaries = temporaries();
+        progress::clear();
+        for path in temporaries.iter() {
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(path),
+                false => std::fs::remove_file(path),
+            };
+            match removed {
+                // A file in a temporary folder goes with the folder.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    eprintln!("error: cannot remove {}: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
+        eprintln!("interrupted");
+        std::process::exit(INTERRUPTED);
+    })
+    .context("cannot set a signal handler")
+}
+
+/// Makes a temporary file or folder and remembers its path until [`settle`].
+pub(crate) fn make<T>(
+    make: impl FnOnce() -> io::Result<T>,
+    path: impl FnOnce(&T) -> &Path,
+) -> io::Result<T> {
+    let mut temporaries = temporaries();
+    let made = make()?;
+    temporaries.push(path(&made).to_path_buf());
+    Ok(made)
+}
+
+/// Renames or removes the temporary at `path` by `act`, and forgets it.
+pub(crate) fn settle<T>(path: &Path, act: impl FnOnce() -> T) -> T {
+    let mut temporaries = temporaries();
+    let result = act();
+    temporaries.retain(|p| p != path);
+    result
+}

@@ -1,0 +1,231 @@
+//! `strait join`: finds the tables, checks, joins, and writes or shows.
+
+use anyhow::{Context, bail};
+use arrow::array::RecordBatch;
+use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
+
+use crate::arguments::{JoinArguments, Show};
+use crate::digits::{counted, grouped};
+use crate::failure;
+use crate::input::{Found, Table, find};
+use crate::output::{Aside, Destination, Preview, Sink, SinkOptions, print, resolved};
+use crate::progress;
+
+/// How many rows are shown when neither an output nor a limit is given.
+const SHOWN: usize = 10;
+
+/// Runs the command.
+pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
+    let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
+    check_output(arguments, [&left, &right])?;
+    let left = Table::open(left, &arguments.csv)?;
+    let right = Table::open(right, &arguments.csv)?;
+
+    let output = if arguments.count { Output::Count } else { Output::Rows };
+    let bound = |join: Join| {
+        join.bind(output, left.schema(), right.schema())
+            .map_err(|error| named(error, &left.name, &right.name))
+    };
+    if arguments.explain {
+        return explain(&bound(described(arguments))?, &left, &right);
+    }
+    let bound = bound(progress::attach(described(arguments), arguments.progress))?;
+    execute(arguments, bound, left, right)
+}
+
+/// The join that the arguments describe.
+fn described(arguments: &JoinArguments) -> Join {
+    let mut join = Join::new(arguments.join_type)
+        .keep_keys(arguments.keep_keys)
+        .suffix(&arguments.suffix)
+        .mark_column(&arguments.mark_column)
+        .algorithm(arguments.algorithm);
+    for (left, right) in arguments.keys() {
+        join = join.on_pair(left, right);
+    }
+    if arguments.nulls_equal {
+        join = join.null_equality(NullEquality::Equal);
+    }
+    if let Some(columns) = arguments.selected() {
+        join = join.select(columns);
+    }
+    if let Some(threads) = arguments.threads {
+        join = join.threads(threads);
+    }
+    if let Some(memory) = arguments.memory {
+        join = join.memory_limit(memory);
+    }
+    join
+}
+
+/// Refuses an output that exists or that is one of the inputs, before anything is read.
+fn check_output(arguments: &JoinArguments, inputs: [&Found; 2]) -> anyhow::Result<()> {
+    let Some(Destination::File(path, _)) = &arguments.output else { return Ok(()) };
+    let target = resolved(path)?;
+    for input in inputs {
+        if input.claims(&target) {
+            bail!(
+                "the output {} is part of the input {}; write elsewhere, and move the file there afterwards if it is to replace the input",
+                path.display(),
+                input.name
+            );
+        }
+    }
+    Aside::check(path, arguments.overwrite)
+}
+
+/// The library's message, with the file it is about.
+fn named(error: strait::Error, left: &str, right: &str) -> anyhow::Error {
+    use strait::Error::{AmbiguousColumn, KeyType, UnknownColumn};
+    let name = match &error {
+        UnknownColumn { side, .. } | AmbiguousColumn { side, .. } | KeyType { side, .. } => {
+            match *side {
+                "left" => Some(left),
+                "right" => Some(right),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    match name.map(str::to_string) {
+        Some(name) => anyhow::Error::from(error).context(name),
+        None => error.into(),
+    }
+}
+
+fn explain(bound: &BoundJoin, left: &Table, right: &Table) -> anyhow::Result<()> {
+    let plan = bound.explain(
+        &left.statistics(bound.columns(Side::Left)),
+        &right.statistics(bound.columns(Side::Right)),
+    );
+    print(&format!("{plan}\n"))
+}
+
+fn execute(
+    arguments: &JoinArguments,
+    bound: BoundJoin,
+    left: Table,
+    right: Table,
+) -> anyhow::Result<()> {
+    let left = left.reader(bound.columns(Side::Left))?;
+    let right = right.reader(bound.columns(Side::Right))?;
+    if arguments.count {
+        let (rows, report) = bound.count(left, right).map_err(failure::of_join)?;
+        progress::clear();
+        // The number alone is on stdout.
+        if arguments.explain_analyze {
+            eprintln!("{report}");
+        }
+        return print(&format!("{rows}\n"));
+    }
+    // The output is opened first: a folder that cannot be written is no news for after the join.
+    let sink = match &arguments.output {
+        Some(destination) => Some(Sink::open(destination, options(arguments), &bound.schema())?),
+        None => None,
+    };
+    let reader = bound.run(left, right).map_err(failure::of_join)?;
+    match (sink, arguments.explain_analyze) {
+        (Some(sink), _) => write(arguments, reader, sink),
+        (None, true) => {
+            let (_, report) = drain(reader, arguments.limit, |_| Ok(()))?;
+            progress::clear();
+            print(&reported(report))
+        }
+        (None, false) => preview(reader, arguments.limit),
+    }
+}
+
+fn options(arguments: &JoinArguments) -> SinkOptions {
+    SinkOptions {
+        overwrite: arguments.overwrite,
+        compression: arguments.compression,
+        threads: arguments.threads.unwrap_or_else(cores),
+    }
+}
+
+/// How many threads the machine runs at once.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+fn write(arguments: &JoinArguments, reader: JoinReader, mut sink: Sink) -> anyhow::Result<()> {
+    let (rows, report) = drain(reader, arguments.limit, |batch| sink.write(batch))?;
+    sink.finish()?;
+    progress::clear();
+    let analyzed = arguments.explain_analyze.then(|| reported(report));
+    match &arguments.output {
+        Some(Destination::File(path, _)) => {
+            if arguments.progress != Show::Never {
+                eprintln!("wrote {} to {}", counted(rows, "row"), path.display());
+            }
+            analyzed.map_or(Ok(()), |text| print(&text))
+        }
+        // Stdout carries the rows.
+        _ => {
+            analyzed.into_iter().for_each(|text| eprint!("{text}"));
+            Ok(())
+        }
+    }
+}
+
+fn reported(report: Option<Report>) -> String {
+    match report {
+        Some(report) => format!("{report}\n"),
+        None => "the join was stopped by --limit, so there is no report\n".to_string(),
+    }
+}
+
+/// Shows the first rows of a join, and how many there are.
+pub(crate) fn preview(reader: JoinReader, limit: Option<u64>) -> anyhow::Result<()> {
+    let (text, _) = previewed(reader, limit)?;
+    progress::clear();
+    print(&text)
+}
+
+/// The text of a preview, and the join's report.
+pub(crate) fn previewed(
+    reader: JoinReader,
+    limit: Option<u64>,
+) -> anyhow::Result<(String, Option<Report>)> {
+    let schema = arrow::array::RecordBatchReader::schema(&reader);
+    let shown = limit.map_or(SHOWN, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut preview = Preview::new(&schema, shown);
+    let (rows, report) = drain(reader, limit, |batch| preview.add(batch))?;
+    let (mut text, hidden) = preview.render();
+    let rows = match preview.rows() as u64 {
+        shown if shown < rows => format!("first {} of {}", grouped(shown), counted(rows, "row")),
+        _ if limit == Some(rows) => format!("{} (as limited)", counted(rows, "row")),
+        _ => counted(rows, "row"),
+    };
+    let columns = counted(schema.fields().len() as u64, "column");
+    let hidden = match hidden {
+        0 => String::new(),
+        hidden => format!(" ({hidden} not shown; --select picks some, -o writes all)"),
+    };
+    text.push_str(&format!("\n{rows}, {columns}{hidden}\n"));
+    Ok((text, report))
+}
+
+/// Hands on up to `limit` rows. Without a limit, or when it was not reached, there is a report;
+/// otherwise the join is cancelled by dropping its reader.
+fn drain(
+    mut reader: JoinReader,
+    limit: Option<u64>,
+    mut take: impl FnMut(&RecordBatch) -> anyhow::Result<()>,
+) -> anyhow::Result<(u64, Option<Report>)> {
+    let mut rows = 0;
+    while limit.is_none_or(|limit| rows < limit) {
+        let Some(batch) = reader.next() else {
+            let report = reader.report().context("the join ended without a report")?;
+            return Ok((rows, Some(report)));
+        };
+        let mut batch = batch.map_err(failure::of_stream)?;
+        let room = limit.map_or(u64::MAX, |limit| limit - rows);
+        if (batch.num_rows() as u64) > room {
+            batch = batch.slice(0, room as usize);
+        }
+        rows += batch.num_rows() as u64;
+        take(&batch)?;
+    }
+    Ok((rows, None))
+}

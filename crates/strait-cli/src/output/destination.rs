@@ -1,0 +1,100 @@
+//! Which file, in which format: told by the name alone.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+/// Where output goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// An Arrow IPC stream on stdout.
+    Stdout,
+    /// A file.
+    File(PathBuf, FileFormat),
+}
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileFormat {
+    Parquet,
+    Csv(Squeeze),
+    /// Arrow's file format, with a footer.
+    IpcFile,
+    /// Arrow's stream format.
+    IpcStream,
+}
+
+/// How text is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Squeeze {
+    None,
+    Gzip,
+    Zstd,
+}
+
+/// How the columns of Parquet and Arrow files are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compression {
+    Zstd,
+    Snappy,
+    None,
+}
+
+const ENDINGS: [(&str, FileFormat); 10] = [
+    (".parquet", FileFormat::Parquet),
+    (".pq", FileFormat::Parquet),
+    (".csv", FileFormat::Csv(Squeeze::None)),
+    (".csv.gz", FileFormat::Csv(Squeeze::Gzip)),
+    (".csv.zst", FileFormat::Csv(Squeeze::Zstd)),
+    (".arrow", FileFormat::IpcFile),
+    (".feather", FileFormat::IpcFile),
+    (".ipc", FileFormat::IpcFile),
+    (".arrows", FileFormat::IpcStream),
+    (".ipcs", FileFormat::IpcStream),
+];
+
+impl FileFormat {
+    /// The format a path's ending stands for.
+    fn of(path: &Path) -> Option<FileFormat> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|&(_, format)| format)
+    }
+}
+
+impl FromStr for Destination {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "-" {
+            return Ok(Destination::Stdout);
+        }
+        let path = PathBuf::from(text);
+        match FileFormat::of(&path) {
+            Some(format) => Ok(Destination::File(path, format)),
+            None => {
+                Err("the ending does not say which format to write; use .parquet, .csv, .csv.gz, \
+                 .csv.zst, .arrow, .feather, .ipc or .arrows, or - for a stream on stdout"
+                    .to_string())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_tells_the_format() {
+        let format = |text: &str| match text.parse() {
+            Ok(Destination::File(_, format)) => Some(format),
+            _ => None,
+        };
+        assert_eq!(format("a/b.parquet"), Some(FileFormat::Parquet));
+        assert_eq!(format("B.CSV.GZ"), Some(FileFormat::Csv(Squeeze::Gzip)));
+        assert_eq!(format("x.arrow"), Some(FileFormat::IpcFile));
+        assert_eq!(format("x.arrows"), Some(FileFormat::IpcStream));
+        assert_eq!(format("x.xlsx"), None);
+        assert_eq!("-".parse(), Ok(Destination::Stdout));
+    }
+}

@@ -1,0 +1,173 @@
+//! Record batches to the bytes of a format.
+
+use std::fs::File;
+use std::io::{BufWriter, Stdout, Write};
+
+use anyhow::{Context, bail};
+use arrow::array::RecordBatch;
+use arrow::csv;
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use flate2::write::GzEncoder;
+
+use super::destination::{Compression, FileFormat, Squeeze};
+use super::parquet::ParquetEncoder;
+use super::watched::Watched;
+
+/// Where bytes go in the end.
+pub(super) type Bytes = BufWriter<Watched<Drain>>;
+
+/// A file or stdout.
+pub(super) enum Drain {
+    File(File),
+    Stdout(Stdout),
+}
+
+impl Write for Drain {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Drain::File(file) => file.write(bytes),
+            Drain::Stdout(stdout) => stdout.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Drain::File(file) => file.flush(),
+            Drain::Stdout(stdout) => stdout.flush(),
+        }
+    }
+}
+
+/// A format's writer.
+pub(super) enum Encoder {
+    Parquet(Box<ParquetEncoder>),
+    Csv(Box<csv::Writer<Text>>),
+    IpcFile(Box<FileWriter<Bytes>>),
+    IpcStream(Box<StreamWriter<Bytes>>),
+}
+
+impl Encoder {
+    pub(super) fn new(
+        format: FileFormat,
+        compression: Option<Compression>,
+        threads: usize,
+        schema: &SchemaRef,
+        bytes: Bytes,
+    ) -> anyhow::Result<Encoder> {
+        Ok(match format {
+            FileFormat::Parquet => {
+                let encoder = ParquetEncoder::new(schema, compression, threads, bytes)?;
+                Encoder::Parquet(Box::new(encoder))
+            }
+            FileFormat::Csv(squeeze) => {
+                flat(schema)?;
+                let mut writer = csv::WriterBuilder::new().build(Text::new(squeeze, bytes)?);
+                // The header comes with the first batch, and there may be none.
+                writer.write(&RecordBatch::new_empty(schema.clone()))?;
+                Encoder::Csv(Box::new(writer))
+            }
+            FileFormat::IpcFile => {
+                let options = ipc_options(compression)?;
+                let writer = FileWriter::try_new_with_options(bytes, schema, options)?;
+                Encoder::IpcFile(Box::new(writer))
+            }
+            FileFormat::IpcStream => {
+                let options = ipc_options(compression)?;
+                let writer = StreamWriter::try_new_with_options(bytes, schema, options)?;
+                Encoder::IpcStream(Box::new(writer))
+            }
+        })
+    }
+
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
+        match self {
+            Encoder::Parquet(encoder) => encoder.write(batch).map_err(ArrowError::from),
+            Encoder::Csv(writer) => writer.write(batch),
+            Encoder::IpcFile(writer) => writer.write(batch),
+            // A stream's reader waits for rows, not for a full buffer.
+            Encoder::IpcStream(writer) => writer.write(batch).and_then(|()| writer.flush()),
+        }
+    }
+
+    /// Writes what ends the format, and empties all buffers.
+    pub(super) fn finish(self) -> Result<(), ArrowError> {
+        match self {
+            Encoder::Parquet(encoder) => encoder.finish()?,
+            Encoder::Csv(writer) => writer.into_inner().finish()?,
+            Encoder::IpcFile(writer) => writer.into_inner()?.flush()?,
+            Encoder::IpcStream(writer) => writer.into_inner()?.flush()?,
+        }
+        Ok(())
+    }
+}
+
+fn ipc_options(compression: Option<Compression>) -> anyhow::Result<IpcWriteOptions> {
+    let compression = match compression {
+        None | Some(Compression::None) => None,
+        Some(Compression::Zstd) => Some(CompressionType::ZSTD),
+        Some(Compression::Snappy) => {
+            bail!("Arrow files cannot be compressed with snappy; use --compression zstd or none")
+        }
+    };
+    IpcWriteOptions::default().try_with_compression(compression).context("cannot compress")
+}
+
+/// CSV has no notation for nested values.
+fn flat(schema: &SchemaRef) -> anyhow::Result<()> {
+    let nested = |data_type: &DataType| match data_type {
+        DataType::Dictionary(_, values) => values.is_nested(),
+        other => other.is_nested(),
+    };
+    match schema.fields().iter().find(|field| nested(field.data_type())) {
+        None => Ok(()),
+        Some(field) => bail!(
+            "CSV cannot hold column \"{}\" ({}); write .parquet or .arrow, or leave it out with --select",
+            field.name(),
+            field.data_type()
+        ),
+    }
+}
+
+/// Text, compressed or not.
+pub(super) enum Text {
+    Plain(Bytes),
+    Gzip(GzEncoder<Bytes>),
+    Zstd(zstd::Encoder<'static, Bytes>),
+}
+
+impl Text {
+    fn new(squeeze: Squeeze, bytes: Bytes) -> std::io::Result<Text> {
+        Ok(match squeeze {
+            Squeeze::None => Text::Plain(bytes),
+            Squeeze::Gzip => Text::Gzip(GzEncoder::new(bytes, flate2::Compression::default())),
+            Squeeze::Zstd => Text::Zstd(zstd::Encoder::new(bytes, 0)?),
+        })
+    }
+
+    fn finish(self) -> std::io::Result<()> {
+        match self {
+            Text::Plain(mut bytes) => bytes.flush(),
+            Text::Gzip(encoder) => encoder.finish()?.flush(),
+            Text::Zstd(encoder) => encoder.finish()?.flush(),
+        }
+    }
+}
+
+impl Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Text::Plain(inner) => inner.write(bytes),
+            Text::Gzip(inner) => inner.write(bytes),
+            Text::Zstd(inner) => inner.write(bytes),
+        }
+    }
+
+    /// The CSV writer flushes after every batch; that would cut compressed blocks short, and
+    /// `finish` flushes in the end.
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! Where the joined rows go: a file that appears whole or not at all, stdout, or a preview.
+
+mod aside;
+mod destination;
+mod encode;
+mod parquet;
+mod preview;
+mod sink;
+mod stdout;
+mod watched;
+
+pub(crate) use aside::{Aside, resolved};
+pub(crate) use destination::{Compression, Destination, FileFormat};
+pub(crate) use preview::Preview;
+pub(crate) use sink::{Sink, SinkOptions};
+pub(crate) use stdout::{Closed, print};

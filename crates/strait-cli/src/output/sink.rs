@@ -1,0 +1,92 @@
+//! Takes batches and makes a file, or a stream on stdout, of them.
+
+use std::io::{self, BufWriter};
+
+use anyhow::anyhow;
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use super::aside::Aside;
+use super::destination::{Compression, Destination, FileFormat};
+use super::encode::{Drain, Encoder};
+use super::stdout::Closed;
+use super::watched::{Fault, Watched};
+
+/// How a sink writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SinkOptions {
+    pub(crate) overwrite: bool,
+    pub(crate) compression: Option<Compression>,
+    /// How many threads may encode.
+    pub(crate) threads: usize,
+}
+
+/// Output under way. Dropped before [`Sink::finish`], it leaves nothing behind.
+pub(crate) struct Sink {
+    encoder: Encoder,
+    fault: Fault,
+    aside: Option<Aside>,
+    name: String,
+}
+
+impl Sink {
+    pub(crate) fn open(
+        destination: &Destination,
+        options: SinkOptions,
+        schema: &SchemaRef,
+    ) -> anyhow::Result<Sink> {
+        let (aside, drain, format, name) = match destination {
+            Destination::Stdout => {
+                let drain = Drain::Stdout(io::stdout());
+                (None, drain, FileFormat::IpcStream, "stdout".to_string())
+            }
+            Destination::File(path, format) => {
+                let aside = Aside::begin(path, options.overwrite)?;
+                let drain = Drain::File(aside.file()?);
+                (Some(aside), drain, *format, path.display().to_string())
+            }
+        };
+        let fault = Fault::default();
+        let bytes = BufWriter::with_capacity(1 << 18, Watched::new(drain, fault.clone()));
+        let encoder = Encoder::new(format, options.compression, options.threads, schema, bytes)
+            .map_err(|error| explain(&fault, &name, aside.is_some(), error))?;
+        Ok(Sink { encoder, fault, aside, name })
+    }
+
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        let written = self.encoder.write(batch);
+        written.map_err(|e| explain(&self.fault, &self.name, self.aside.is_some(), e.into()))
+    }
+
+    /// Ends the output; a file gets its name.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let Sink { encoder, fault, aside, name } = self;
+        let is_file = aside.is_some();
+        encoder.finish().map_err(|error| explain(&fault, &name, is_file, error.into()))?;
+        match aside {
+            None => Ok(()),
+            Some(aside) => aside.persist().map_err(|error| cannot_write(&name, is_file, &error)),
+        }
+    }
+}
+
+/// The system's own words where it was the system that failed, the encoder's otherwise.
+fn explain(fault: &Fault, name: &str, is_file: bool, error: anyhow::Error) -> anyhow::Error {
+    match fault.take() {
+        Some(error) if !is_file && error.kind() == io::ErrorKind::BrokenPipe => Closed.into(),
+        Some(error) => cannot_write(name, is_file, &error),
+        None => error.context(format!("cannot write {name}")),
+    }
+}
+
+fn cannot_write(name: &str, is_file: bool, error: &io::Error) -> anyhow::Error {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let advice = match error.kind() {
+        StorageFull => "; free some space or write to another disk",
+        QuotaExceeded => "; free some of the quota or write to another disk",
+        FileTooLarge => "; raise the limit on file sizes or write to another disk",
+        _ => "",
+    };
+    let untouched = if is_file { "; what was there before is untouched" } else { "" };
+    anyhow!("cannot write {name}: {error}{untouched}{advice}")
+}

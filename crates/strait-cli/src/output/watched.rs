@@ -1,0 +1,53 @@
+//! A writer that remembers the system's own words for its first failure, which the encoders wrap in
+//! words of theirs.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The first failure of a [`Watched`] writer.
+#[derive(Clone, Default)]
+pub(super) struct Fault(Arc<Mutex<Option<io::Error>>>);
+
+impl Fault {
+    /// Takes what went wrong, if anything did.
+    pub(super) fn take(&self) -> Option<io::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            let copy = match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            };
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(copy);
+        }
+        result
+    }
+}
+
+/// A writer whose failures are noted.
+pub(super) struct Watched<W> {
+    inner: W,
+    fault: Fault,
+}
+
+impl<W: Write> Watched<W> {
+    pub(super) fn new(inner: W, fault: Fault) -> Self {
+        Watched { inner, fault }
+    }
+}
+
+impl<W: Write> Write for Watched<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.inner.write(bytes);
+        self.fault.note(result)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.inner.flush();
+        self.fault.note(result)
+    }
+}

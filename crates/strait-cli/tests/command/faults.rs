@@ -1,0 +1,252 @@
+//! Bad input and faults: one test each, which reads the message.
+
+use arrow::array::RecordBatch;
+
+use crate::sandbox::{Sandbox, batch};
+
+fn cities() -> RecordBatch {
+    batch(("id", &[1, 2, 3]), ("title", &["Oslo", "Rome", "Kiel"]))
+}
+
+/// Enough rows that their product does not fit a small file.
+fn many(sandbox: &Sandbox) {
+    let rows: String = (0..2000).map(|i| format!("7,value {i}\n")).collect();
+    sandbox.write("a.csv", format!("k,p\n{rows}"));
+    sandbox.write("b.csv", format!("k,q\n{rows}"));
+}
+
+#[test]
+fn missing_file() {
+    let sandbox = Sandbox::with_people();
+    let run = sandbox.strait("join peple.csv cities.csv --on city=id");
+    run.fails(&["peple.csv does not exist", "did you mean people.csv?"]);
+    sandbox.strait("join zzzzzz.csv cities.csv --on city=id").fails(&["zzzzzz.csv does not exist"]);
+    sandbox
+        .strait("join *.parquet cities.csv --on city=id")
+        .fails(&["no table matches \"*.parquet\""]);
+}
+
+#[test]
+fn folder_with_no_tables() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("empty/README", "nothing here");
+    sandbox.write("empty/_hidden.csv", "a\n1\n");
+    let run = sandbox.strait("join people.csv empty --on city=id");
+    run.fails(&["folder empty holds no tables", ".parquet, .csv"]);
+}
+
+#[test]
+fn a_format_that_cannot_be_told() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("mystery", "a,b\n1,2\n");
+    let run = sandbox.strait("join people.csv mystery --on city=id");
+    run.fails(&["cannot tell the format of mystery", ".parquet"]);
+}
+
+#[test]
+fn not_a_parquet_file() {
+    let sandbox = Sandbox::with_people();
+    for content in ["", "PAR", "id,title\n1,Oslo\n"] {
+        sandbox.write("bad.parquet", content);
+        let run = sandbox.strait("join people.csv bad.parquet --on city=id");
+        run.fails(&["bad.parquet is not a Parquet file"]);
+    }
+}
+
+#[test]
+fn truncated_parquet_file() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("whole.parquet", &cities());
+    let whole = std::fs::read(sandbox.path("whole.parquet")).unwrap();
+    for length in [4, 11, whole.len() / 2, whole.len() - 1] {
+        sandbox.write("cut.parquet", &whole[..length]);
+        let run = sandbox.strait("join people.csv cut.parquet --on city=id -o out.csv");
+        run.fails(&["cut.parquet is truncated", "get the file again"]);
+        assert!(!sandbox.path("out.csv").exists());
+    }
+    // The middle missing: the footer points to bytes that are not there.
+    let hole = [&whole[..8], &whole[whole.len() / 2..]].concat();
+    sandbox.write("cut.parquet", hole);
+    let run = sandbox.strait("join people.csv cut.parquet --on city=id");
+    run.fails(&["cut.parquet", "get"]);
+}
+
+#[test]
+fn damaged_parquet_pages() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("bad.parquet", &cities());
+    let mut bytes = std::fs::read(sandbox.path("bad.parquet")).unwrap();
+    bytes[4..60].fill(0xff);
+    sandbox.write("bad.parquet", bytes);
+    let run = sandbox.strait("join people.csv bad.parquet --on city=id -o out.csv");
+    run.fails(&["cannot read bad.parquet", "damaged"]);
+    assert!(!sandbox.path("out.csv").exists());
+}
+
+#[test]
+fn truncated_arrow_file() {
+    let sandbox = Sandbox::with_people();
+    sandbox.ipc_file("cut.arrow", &cities());
+    let whole = std::fs::read(sandbox.path("cut.arrow")).unwrap();
+    sandbox.write("cut.arrow", &whole[..whole.len() / 2]);
+    let run = sandbox.strait("join people.csv cut.arrow --on city=id");
+    run.fails(&["cut.arrow is truncated or damaged"]);
+    sandbox.write("cut.arrow", "no arrow at all");
+    let run = sandbox.strait("join people.csv cut.arrow --on city=id");
+    run.fails(&["cut.arrow is not an Arrow IPC file"]);
+}
+
+#[test]
+fn stdin_that_is_no_stream() {
+    let sandbox = Sandbox::with_people();
+    let run = sandbox.strait_with_stdin("join people.csv - --on city=id", b"id,title\n1,Oslo\n");
+    run.fails(&["stdin is not an Arrow IPC stream"]);
+}
+
+#[test]
+fn csv_row_with_too_few_fields() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("short.csv", "id,title\n1,Oslo\n2\n");
+    let run = sandbox.strait("join people.csv short.csv --on city=id");
+    run.fails(&["short.csv, line 3: 1 field(s) where 2 are expected", "--csv-delimiter"]);
+    // The same after the rows that types were inferred from.
+    let run = sandbox.strait("join people.csv short.csv --on city=id --csv-sample 1 -o out.csv");
+    run.fails(&["short.csv, line 3: 1 field(s) where 2 are expected"]);
+    assert!(!sandbox.path("out.csv").exists());
+    sandbox.write("short.csv", "id,title\n1,Oslo\n2,Rome,3\n");
+    let run = sandbox.strait("join people.csv short.csv --on city=id --csv-sample 1");
+    run.fails(&["short.csv, line 3:", "where 2 are expected"]);
+}
+
+#[test]
+fn csv_value_that_does_not_fit_what_the_sample_suggested() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("late.csv", "id,n\n1,5\n2,six\n");
+    let run = sandbox.strait("join people.csv late.csv --on city=id --csv-sample 1");
+    run.fails(&["late.csv, line 3: column \"n\" has \"six\"", "Int64", "--csv-sample all"]);
+    sandbox.strait("join people.csv late.csv --on city=id --csv-sample all").ok();
+    sandbox.strait("join people.csv late.csv --on city=id --csv-sample 1 --csv-null six").ok();
+}
+
+#[test]
+fn csv_that_is_empty_or_cut() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("empty.csv", "");
+    let run = sandbox.strait("join people.csv empty.csv --on city=id");
+    run.fails(&["empty.csv is empty"]);
+    sandbox.write("cut.csv.gz", [0x1f, 0x8b, 8, 0, 0, 0]);
+    sandbox.strait("join people.csv cut.csv.gz --on city=id").fails(&["cannot read cut.csv.gz"]);
+}
+
+#[test]
+fn schema_that_differs_within_a_folder() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("c/1.parquet", &cities());
+    sandbox.parquet("c/2.parquet", &batch(("id", &[1]), ("name", &["x"])));
+    let run = sandbox.strait("join people.csv c --on city=id");
+    run.fails(&["column \"title\" of c/1.parquet is missing in c/2.parquet"]);
+
+    let text = RecordBatch::try_from_iter([
+        ("id", cities().column(1).clone()),
+        ("title", cities().column(1).clone()),
+    ]);
+    sandbox.parquet("c/2.parquet", &text.unwrap());
+    let run = sandbox.strait("join people.csv c --on city=id");
+    run.fails(&["column \"id\" is Int64 in c/1.parquet and Utf8 in c/2.parquet"]);
+
+    sandbox.write("d/1.csv", "id,title\n1,Oslo\n");
+    sandbox.write("d/2.csv", "id,title,more\n2,Rome,x\n");
+    let run = sandbox.strait("join people.csv d --on city=id");
+    run.fails(&["column \"more\" of d/2.csv is missing in d/1.csv"]);
+}
+
+#[test]
+fn folders_that_do_not_belong_together() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("c/k=1/a.csv", "id\n1\n");
+    sandbox.write("c/b.csv", "id\n2\n");
+    let run = sandbox.strait("join people.csv c --on city=id");
+    run.fails(&["the same key=value folders", "c/b.csv", "c/k=1/a.csv"]);
+    sandbox.write("d/a.csv", "id\n1\n");
+    sandbox.parquet("d/b.parquet", &cities());
+    let run = sandbox.strait("join people.csv d --on city=id");
+    run.fails(&["d holds both CSV (d/a.csv) and Parquet (d/b.parquet)"]);
+}
+
+#[test]
+fn unknown_column_suggests_the_nearest() {
+    let sandbox = Sandbox::with_people();
+    let run = sandbox.strait("join people.csv cities.csv --on citty=id");
+    run.fails(&["people.csv", "no column \"citty\"", "did you mean \"city\"?"]);
+    let run = sandbox.strait("join people.csv cities.csv --on city=titel");
+    run.fails(&["cities.csv", "no column \"titel\"", "did you mean \"title\"?"]);
+    let run = sandbox.strait("join people.csv cities.csv --on city=id --select nme");
+    run.fails(&["\"nme\"", "did you mean \"name\"?"]);
+}
+
+#[test]
+fn type_mismatch() {
+    let sandbox = Sandbox::with_people();
+    let run = sandbox.strait("join people.csv cities.csv --on name=id -o out.csv");
+    run.fails(&["\"name\" (Utf8)", "\"id\" (Int64)", "cast"]);
+    assert!(!sandbox.path("out.csv").exists());
+}
+
+#[test]
+fn disk_full_leaves_the_target_untouched() {
+    let sandbox = Sandbox::new();
+    many(&sandbox);
+    sandbox.write("out.csv", "old");
+    let before = sandbox.names();
+    // The limit on file sizes fails writes as a full disk does, without the need to fill one.
+    let limited = "ulimit -f 16; trap '' XFSZ; exec $strait join a.csv b.csv --on k --overwrite";
+    let run = sandbox.shell(&format!("{limited} -o out.csv"));
+    run.fails(&["cannot write out.csv", "File too large", "untouched", "another disk"]);
+    assert_eq!(sandbox.read("out.csv"), "old");
+    for out in ["o.parquet", "o.arrow", "o.csv.gz", "o.csv.zst", "o.arrows"] {
+        let run = sandbox.shell(&format!("{limited} -o {out}"));
+        run.fails(&[&format!("cannot write {out}"), "File too large"]);
+    }
+    assert_eq!(sandbox.names(), before);
+}
+
+#[test]
+fn full_stdout() {
+    let sandbox = Sandbox::with_people();
+    for arguments in ["-o -", "--count", "", "--explain"] {
+        let script =
+            format!("$strait join people.csv cities.csv --on city=id {arguments} > /dev/full");
+        sandbox.shell(&script).fails(&["stdout", "No space left on device"]);
+    }
+}
+
+#[test]
+fn output_onto_an_input() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("c/1.parquet", &cities());
+    std::os::unix::fs::symlink("people.csv", sandbox.path("link.csv")).unwrap();
+    let before = sandbox.read("people.csv");
+    let run = |arguments: &str| {
+        let run = format!("join {arguments} --on city=id --overwrite");
+        sandbox.strait(&run).fails(&["is part of the input", "write elsewhere"]);
+        sandbox.strait(&run.replace("--overwrite", "")).fails(&["is part of the input"]);
+    };
+    run("people.csv cities.csv -o people.csv");
+    run("people.csv cities.csv -o ./cities.csv");
+    run("people.csv cities.csv -o link.csv");
+    run("people.csv c -o c/1.parquet");
+    run("people.csv c -o c/new.parquet");
+    run("people.csv c/*.parquet -o c/new.parquet");
+    assert_eq!(sandbox.read("people.csv"), before);
+    // Beside the input is fine.
+    sandbox.strait("join people.csv c/*.parquet --on city=id -o c/new.csv").ok();
+}
+
+#[test]
+fn memory_limit_too_small() {
+    let sandbox = Sandbox::new();
+    many(&sandbox);
+    let run = sandbox.strait("join a.csv b.csv --on k --memory 2KiB -o out.csv");
+    run.fails(&["the memory limit of 2.0 KiB is too small", "raise the limit"]);
+    assert_eq!(sandbox.names(), ["a.csv", "b.csv"]);
+}

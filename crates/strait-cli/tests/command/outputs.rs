@@ -1,0 +1,164 @@
+//! Every format that output is written in, and how files appear.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::sandbox::{Sandbox, batch, read_ipc_file, read_ipc_stream, read_parquet, sorted};
+
+const EXPECTED: [&str; 3] = ["name,city,id,title", "Ada,1,1,Oslo", "Bob,2,2,Rome"];
+
+fn write(sandbox: &Sandbox, out: &str, more: &str) {
+    sandbox.strait(&format!("join people.csv cities.csv --on city=id -o {out} {more}")).ok();
+}
+
+#[test]
+fn parquet_with_every_codec() {
+    let sandbox = Sandbox::with_people();
+    for codec in ["zstd", "snappy", "none"] {
+        let out = format!("{codec}.parquet");
+        write(&sandbox, &out, &format!("--compression {codec}"));
+        assert_eq!(sorted(&read_parquet(&sandbox.path(&out))), EXPECTED, "{codec}");
+    }
+}
+
+#[test]
+fn csv_compressed_or_not() {
+    let sandbox = Sandbox::with_people();
+    for out in ["o.csv", "o.csv.gz", "o.csv.zst"] {
+        write(&sandbox, out, "");
+    }
+    assert_eq!(sorted(&sandbox.read("o.csv")), EXPECTED);
+    let mut text = String::new();
+    let gzip = std::fs::read(sandbox.path("o.csv.gz")).unwrap();
+    flate2::read::GzDecoder::new(gzip.as_slice()).read_to_string(&mut text).unwrap();
+    assert_eq!(sorted(&text), EXPECTED);
+    let zstd = std::fs::read(sandbox.path("o.csv.zst")).unwrap();
+    let text = String::from_utf8(zstd::decode_all(zstd.as_slice()).unwrap()).unwrap();
+    assert_eq!(sorted(&text), EXPECTED);
+}
+
+#[test]
+fn arrow_files_and_streams() {
+    let sandbox = Sandbox::with_people();
+    for out in ["o.arrow", "o.feather", "o.ipc"] {
+        write(&sandbox, out, "--compression zstd");
+        assert_eq!(sorted(&read_ipc_file(&sandbox.path(out))), EXPECTED, "{out}");
+    }
+    write(&sandbox, "o.arrows", "");
+    let bytes = std::fs::read(sandbox.path("o.arrows")).unwrap();
+    assert_eq!(sorted(&read_ipc_stream(&bytes)), EXPECTED);
+    let run = sandbox.strait("join people.csv cities.csv --on city=id -o -");
+    run.ok();
+    assert_eq!(sorted(&read_ipc_stream(&run.stdout)), EXPECTED);
+    assert_eq!(run.stderr, "");
+}
+
+#[test]
+fn no_rows_still_make_a_file() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("none.parquet", &batch(("id", &[]), ("title", &[])));
+    for out in ["p.parquet", "p.csv", "p.arrow"] {
+        sandbox.strait(&format!("join people.csv none.parquet --on city=id -o {out}")).ok();
+    }
+    assert_eq!(read_parquet(&sandbox.path("p.parquet")), "name,city,id,title\n");
+    assert_eq!(sandbox.read("p.csv"), "name,city,id,title\n");
+    assert_eq!(read_ipc_file(&sandbox.path("p.arrow")), "name,city,id,title\n");
+}
+
+#[test]
+fn many_rows_make_several_row_groups() {
+    let sandbox = Sandbox::new();
+    let rows: String = (0..1100).map(|i| format!("7,{i}\n")).collect();
+    sandbox.write("a.csv", format!("k,p\n{rows}"));
+    sandbox.write("b.csv", format!("k,q\n{rows}"));
+    sandbox.strait("join a.csv b.csv --on k -o out.parquet --threads 3").ok();
+    let file = std::fs::File::open(sandbox.path("out.parquet")).unwrap();
+    let reader =
+        parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    assert_eq!(reader.metadata().num_row_groups(), 2);
+    let mut seen = vec![false; 1100 * 1100];
+    for batch in reader.build().unwrap() {
+        let batch = batch.unwrap();
+        let column = |name: &str| {
+            let column = batch.column_by_name(name).unwrap();
+            column.as_any().downcast_ref::<arrow::array::Int64Array>().unwrap().values().to_vec()
+        };
+        for (p, q) in column("p").into_iter().zip(column("q")) {
+            let pair = &mut seen[(p * 1100 + q) as usize];
+            assert!(!*pair, "{p}, {q} came twice");
+            *pair = true;
+        }
+    }
+    assert!(seen.into_iter().all(|pair| pair));
+}
+
+#[test]
+fn an_existing_file_is_replaced_only_when_asked() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("out.csv", "mine");
+    let run = "join people.csv cities.csv --on city=id -o out.csv";
+    sandbox.strait(run).fails(&["out.csv exists already", "--overwrite"]);
+    assert_eq!(sandbox.read("out.csv"), "mine");
+    sandbox.strait(&format!("{run} --overwrite")).ok();
+    assert_eq!(sorted(&sandbox.read("out.csv")), EXPECTED);
+    // Even broken inputs are not looked at before.
+    sandbox.write("broken.parquet", "x");
+    let run = sandbox.strait("join broken.parquet cities.csv --on id -o out.csv");
+    run.fails(&["out.csv exists already"]);
+}
+
+#[test]
+fn files_get_ordinary_permissions_and_links_stay_links() {
+    let sandbox = Sandbox::with_people();
+    write(&sandbox, "out.csv", "");
+    let mode =
+        |name: &str| std::fs::metadata(sandbox.path(name)).unwrap().permissions().mode() & 0o777;
+    sandbox.write("plain", "");
+    assert_eq!(mode("out.csv"), mode("plain"));
+    std::os::unix::fs::symlink("out.csv", sandbox.path("link.csv")).unwrap();
+    write(&sandbox, "link.csv", "--overwrite --limit 1");
+    assert!(std::fs::symlink_metadata(sandbox.path("link.csv")).unwrap().is_symlink());
+    assert_eq!(sandbox.read("out.csv").lines().count(), 2);
+}
+
+#[test]
+fn a_folder_or_a_missing_folder_is_no_output() {
+    let sandbox = Sandbox::with_people();
+    std::fs::create_dir(sandbox.path("dir.csv")).unwrap();
+    let run =
+        |out: &str| sandbox.strait(&format!("join people.csv cities.csv --on city=id -o {out}"));
+    run("dir.csv").fails(&["dir.csv is a folder"]);
+    run("no/where/out.csv").fails(&["there is no folder no/where"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let sandbox = Sandbox::new();
+    let rows: String = (0..1000).map(|i| format!("7,{i}\n")).collect();
+    sandbox.write("a.csv", format!("k,p\n{rows}"));
+    for out in ["-o -", "--limit 200000", ""] {
+        let script =
+            format!("{{ $strait join a.csv a.csv --on k {out}; echo $? > status; }} | head -c 10");
+        let run = sandbox.shell(&script);
+        assert_eq!(run.stderr, "", "{out}");
+        assert_eq!(sandbox.read("status"), "0\n", "{out}");
+    }
+}
+
+#[test]
+fn csv_refuses_nested_columns() {
+    use arrow::array::{ArrayRef, Int64Array, ListArray};
+    use arrow::datatypes::Int64Type;
+    use std::sync::Arc;
+    let sandbox = Sandbox::with_people();
+    let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1)])]);
+    let batch = arrow::array::RecordBatch::try_from_iter([
+        ("id", Arc::new(Int64Array::from(vec![1])) as ArrayRef),
+        ("list", Arc::new(lists)),
+    ]);
+    sandbox.parquet("lists.parquet", &batch.unwrap());
+    let run = "join people.csv lists.parquet --on city=id -o out.csv";
+    sandbox.strait(run).fails(&["CSV cannot hold column \"list\"", "--select"]);
+    sandbox.strait(&run.replace("out.csv", "out.parquet")).ok();
+    assert!(!sandbox.path("out.csv").exists());
+}
