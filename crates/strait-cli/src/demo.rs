@@ -12,7 +12,7 @@ use crate::failure;
 use crate::generate::write_tpch;
 use crate::input::{Table, find};
 use crate::interrupt;
-use crate::join::previewed;
+use crate::join::{cores, previewed};
 use crate::output::print;
 use crate::progress;
 
@@ -94,10 +94,12 @@ fn join(
     if let Some(threads) = arguments.threads {
         join = join.threads(threads);
     }
-    let bound =
-        progress::attach(join, Show::Auto).bind(Output::Rows, left.schema(), right.schema())?;
-    let left = left.reader(bound.columns(Side::Left))?;
-    let right = right.reader(bound.columns(Side::Right))?;
+    let rows = left.rows().zip(right.rows()).map(|(left, right)| left + right);
+    let join = progress::attach(join, Show::Auto, rows);
+    let bound = join.bind(Output::Rows, left.schema(), right.schema())?;
+    let ahead = arguments.threads.unwrap_or_else(cores);
+    let left = left.reader(bound.columns(Side::Left), ahead);
+    let right = right.reader(bound.columns(Side::Right), ahead);
     previewed(bound.run(left, right).map_err(failure::of_join)?, None)
 }
 

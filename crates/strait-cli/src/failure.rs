@@ -57,7 +57,10 @@ pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
             },
         };
     }
-    error.into()
+    match error {
+        strait::Error::MemoryLimit { .. } => Told(format!("{error}; --memory sets it")).into(),
+        other => other.into(),
+    }
 }
 
 /// [`of_join`] for the errors that come out of the join's reader.

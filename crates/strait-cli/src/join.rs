@@ -1,5 +1,7 @@
 //! `strait join`: finds the tables, checks, joins, and writes or shows.
 
+use std::io::IsTerminal;
+
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
 use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
@@ -27,9 +29,10 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
             .map_err(|error| named(error, &left.name, &right.name))
     };
     if arguments.explain {
-        return explain(&bound(described(arguments))?, &left, &right);
+        return explain(arguments, &bound(described(arguments))?, &left, &right);
     }
-    let bound = bound(progress::attach(described(arguments), arguments.progress))?;
+    let rows = left.rows().zip(right.rows()).map(|(left, right)| left + right);
+    let bound = bound(progress::attach(described(arguments), arguments.progress, rows))?;
     execute(arguments, bound, left, right)
 }
 
@@ -60,7 +63,16 @@ fn described(arguments: &JoinArguments) -> Join {
 
 /// Refuses an output that exists or that is one of the inputs, before anything is read.
 fn check_output(arguments: &JoinArguments, inputs: [&Found; 2]) -> anyhow::Result<()> {
-    let Some(Destination::File(path, _)) = &arguments.output else { return Ok(()) };
+    let path = match &arguments.output {
+        None => return Ok(()),
+        Some(Destination::Stdout) if std::io::stdout().is_terminal() => {
+            bail!(
+                "an Arrow IPC stream is not for reading on a terminal; redirect stdout, or leave out -o to see the first rows"
+            )
+        }
+        Some(Destination::Stdout) => return Ok(()),
+        Some(Destination::File(path, _)) => path,
+    };
     let target = resolved(path)?;
     for input in inputs {
         if input.claims(&target) {
@@ -93,10 +105,21 @@ fn named(error: strait::Error, left: &str, right: &str) -> anyhow::Error {
     }
 }
 
-fn explain(bound: &BoundJoin, left: &Table, right: &Table) -> anyhow::Result<()> {
+fn explain(
+    arguments: &JoinArguments,
+    bound: &BoundJoin,
+    left: &Table,
+    right: &Table,
+) -> anyhow::Result<()> {
+    // Only a single key has a range.
+    let mut keys = arguments.keys();
+    let (left_key, right_key) = match (keys.next(), keys.next()) {
+        (Some((left, right)), None) => (Some(left.as_str()), Some(right.as_str())),
+        _ => (None, None),
+    };
     let plan = bound.explain(
-        &left.statistics(bound.columns(Side::Left)),
-        &right.statistics(bound.columns(Side::Right)),
+        &left.statistics(bound.columns(Side::Left), left_key),
+        &right.statistics(bound.columns(Side::Right), right_key),
     );
     print(&format!("{plan}\n"))
 }
@@ -107,8 +130,13 @@ fn execute(
     left: Table,
     right: Table,
 ) -> anyhow::Result<()> {
-    let left = left.reader(bound.columns(Side::Left))?;
-    let right = right.reader(bound.columns(Side::Right))?;
+    // Batches decoded ahead are not in the join's books, so there are none under a limit.
+    let ahead = match arguments.memory {
+        Some(_) => 1,
+        None => arguments.threads.unwrap_or_else(cores),
+    };
+    let left = left.reader(bound.columns(Side::Left), ahead);
+    let right = right.reader(bound.columns(Side::Right), ahead);
     if arguments.count {
         let (rows, report) = bound.count(left, right).map_err(failure::of_join)?;
         progress::clear();

@@ -33,8 +33,8 @@ pub(crate) fn clear() {
     }
 }
 
-/// Shows the join's progress, where that is wanted.
-pub(crate) fn attach(join: Join, show: Show) -> Join {
+/// Shows the join's progress, where that is wanted. `rows` are those of both tables, if known.
+pub(crate) fn attach(join: Join, show: Show, rows: Option<u64>) -> Join {
     let terminal = io::stderr().is_terminal();
     let target = match show {
         Show::Never => return join,
@@ -48,24 +48,29 @@ pub(crate) fn attach(join: Join, show: Show) -> Join {
     bar.set_message("starting");
     bar.enable_steady_tick(Duration::from_millis(200));
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
-    join.on_progress(move |progress| update(&bar, progress))
+    join.on_progress(move |progress| update(&bar, progress, rows))
 }
 
-fn update(bar: &ProgressBar, progress: &Progress) {
+fn update(bar: &ProgressBar, progress: &Progress, rows: Option<u64>) {
     if bar.is_finished() {
         return;
     }
-    let known = progress.total > 0;
+    // How far the stage is, if the join knows; else how much was read, if the files tell.
+    let (done, total) = match (progress.total, rows) {
+        (0, Some(rows)) => (progress.left_rows + progress.right_rows, rows),
+        (total, _) => (progress.done, total),
+    };
+    bar.set_message(message(progress));
+    let known = total > 0;
     if known != bar.length().is_some() {
         bar.set_style(style(known));
     }
     if known {
-        bar.set_length(progress.total);
-        bar.set_position(progress.done.min(progress.total));
+        bar.set_length(total);
+        bar.set_position(done.min(total));
     } else {
         bar.unset_length();
     }
-    bar.set_message(message(progress));
 }
 
 fn message(progress: &Progress) -> String {

@@ -1,1 +1,33 @@
-//! x
+//! What Strait's joins are tested with: random tables, and a naive join to compare against.
+//!
+//! | module | answers |
+//! | --- | --- |
+//! | [`random`] | where do random numbers come from? |
+//! | [`value`] | what is a cell, and when are two equal? |
+//! | [`mod@decode`], [`mod@encode`] | how do arrays become values, and values arrays? |
+//! | [`domain`] | which values may a column have? |
+//! | [`kinds`] | which types are tested as keys and as payload? |
+//! | [`shape`], [`generate`] | what does a random pair of tables look like? |
+//! | [`oracle`] | which rows must a join yield? |
+//! | [`compare`] | are these batches those rows? |
+//!
+//! The crate does not know Strait: it has its own enums, and shares no code with what it tests.
+
+pub mod compare;
+pub mod decode;
+pub mod domain;
+pub mod encode;
+pub mod generate;
+pub mod kinds;
+pub mod oracle;
+pub mod random;
+pub mod shape;
+pub mod value;
+
+pub use compare::{Mismatch, rows_of, same_rows};
+pub use generate::{Pair, Table};
+pub use kinds::KeyKind;
+pub use oracle::{JoinKind, Triple, join};
+pub use random::Rng;
+pub use shape::Shape;
+pub use value::{Meeting, Value};

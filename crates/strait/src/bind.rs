@@ -26,7 +26,7 @@ use crate::key::{KeyPlan, Width};
 use crate::matches::{BoundFilter, Roles};
 use crate::memory::Budget;
 use crate::metrics::{Report, Stopwatch};
-use crate::output::{Origin, Output, OutputPlan, Parcel, Sink, Turn};
+use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
 use crate::plan::{Machine, Plan, Request, Statistics, choose};
 use crate::progress::{Counters, Stage};
 use crate::resolve;
@@ -35,7 +35,7 @@ use crate::schedule::{Workers, guarded};
 impl Join {
     /// Checks the join against the two tables' schemas.
     pub fn bind(&self, output: Output, left: &Schema, right: &Schema) -> Result<BoundJoin> {
-        BoundJoin::new(self, output, left, right)
+        BoundJoin::new(self, output, &[], [left, right])
     }
 
     /// Joins two tables and yields rows.
@@ -69,11 +69,26 @@ impl Join {
         self.start(Output::Count, Box::new(left), Box::new(right))?.counted()
     }
 
+    /// Joins two tables and adds up integer columns of either side over the joined rows, without
+    /// making those.
+    pub fn aggregate<L, R>(
+        &self,
+        sums: &[(Side, &str)],
+        left: L,
+        right: R,
+    ) -> Result<(Aggregate, Report)>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        let (left, right): (Reader, Reader) = (Box::new(left), Box::new(right));
+        let schemas = [left.schema(), right.schema()];
+        let bound = BoundJoin::new(self, Output::Count, sums, [&schemas[0], &schemas[1]])?;
+        bound.start_projected(left, right)?.aggregated()
+    }
+
     fn start(&self, output: Output, left: Reader, right: Reader) -> Result<JoinReader> {
-        let bound = self.bind(output, &left.schema(), &right.schema())?;
-        let (left, right) =
-            (only(left, bound.columns(Side::Left)), only(right, bound.columns(Side::Right)));
-        bound.start(left, right)
+        self.bind(output, &left.schema(), &right.schema())?.start_projected(left, right)
     }
 }
 
@@ -101,7 +116,12 @@ pub struct BoundJoin {
 }
 
 impl BoundJoin {
-    fn new(join: &Join, output: Output, left: &Schema, right: &Schema) -> Result<Self> {
+    fn new(
+        join: &Join,
+        output: Output,
+        sums: &[(Side, &str)],
+        [left, right]: [&Schema; 2],
+    ) -> Result<Self> {
         if join.threads == 0 || join.batch_size == 0 {
             let what = if join.threads == 0 { "number of threads" } else { "batch size" };
             return Err(Error::Setting(format!("the {what} is zero; it has to be at least 1")));
@@ -111,9 +131,20 @@ impl BoundJoin {
         });
         let keys = found.collect::<Result<Vec<_>>>()?;
         let mut plan = resolve::output(join, output, left, right, &keys)?;
+        let schema = |side| if side == Side::Left { left } else { right };
+        for &(side, name) in sums {
+            let column = resolve::column(side.name(), schema(side), name)?;
+            let data_type = schema(side).field(column).data_type();
+            if !data_type.is_integer() {
+                let side = side.name();
+                return Err(Error::Setting(format!(
+                    "column \"{name}\" of the {side} table is {data_type}; only integers are added up"
+                )));
+            }
+            plan.sums.push((side, column));
+        }
         let filter_columns = match &join.filter {
             Some(filter) => {
-                let schema = |side| if side == Side::Left { left } else { right };
                 let found = filter.columns.iter().map(|(side, name)| {
                     Ok((*side, resolve::column(side.name(), schema(*side), name)?))
                 });
@@ -121,7 +152,7 @@ impl BoundJoin {
             }
             None => Vec::new(),
         };
-        let columns = needed(&keys, &filter_columns, &plan.origins);
+        let columns = needed(&keys, [&filter_columns, &plan.sums], &plan.origins);
         // From here on, columns are those of the readers.
         let at =
             |side: Side, column: usize| columns[side as usize].partition_point(|&c| c < column);
@@ -134,6 +165,7 @@ impl BoundJoin {
                 Origin::RowId(_) | Origin::Mark => {}
             }
         }
+        plan.sums.iter_mut().for_each(|(side, column)| *column = at(*side, *column));
         let keys: Vec<_> =
             keys.iter().map(|&(l, r)| (at(Side::Left, l), at(Side::Right, r))).collect();
         let project = |schema: &Schema, columns: &[usize]| {
@@ -211,6 +243,13 @@ impl BoundJoin {
         R: RecordBatchReader + Send + 'static,
     {
         self.start(Box::new(left), Box::new(right))?.counted()
+    }
+
+    /// Runs over readers that may yield more than the needed columns.
+    fn start_projected(self, left: Reader, right: Reader) -> Result<JoinReader> {
+        let left = only(left, self.columns(Side::Left));
+        let right = only(right, self.columns(Side::Right));
+        self.start(left, right)
     }
 
     fn start(self, left: Reader, right: Reader) -> Result<JoinReader> {
@@ -295,6 +334,7 @@ impl BoundJoin {
             counters,
             batch_size: self.join.batch_size,
             turn: Turn::default(),
+            sums: Mutex::new(vec![0; self.output.sums.len()]),
         };
         let cx = Context {
             workers,
@@ -317,6 +357,7 @@ impl BoundJoin {
             candidates: &candidates,
         };
         algorithm::run(&cx, job)?;
+        *lock(&shared.sums) = std::mem::take(&mut *lock(&sink.sums));
         counters.enter(Stage::Done, 0);
         let seen = counters.snapshot();
         Ok(Report {
@@ -335,7 +376,7 @@ impl BoundJoin {
 /// The columns needed of each side, ascending.
 fn needed(
     keys: &[(usize, usize)],
-    filter: &[(Side, usize)],
+    named: [&[(Side, usize)]; 2],
     origins: &[Origin],
 ) -> [Vec<usize>; 2] {
     let mut left: BTreeSet<usize> = keys.iter().map(|&(l, _)| l).collect();
@@ -344,7 +385,7 @@ fn needed(
         Side::Left => left.insert(column),
         Side::Right => right.insert(column),
     };
-    filter.iter().for_each(|&(side, column)| {
+    named.iter().copied().flatten().for_each(|&(side, column)| {
         add(side, column);
     });
     for origin in origins {
@@ -377,6 +418,7 @@ struct Running {
     cancelled: Arc<AtomicBool>,
     counters: Arc<Counters>,
     report: Mutex<Option<Report>>,
+    sums: Mutex<Vec<i128>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -404,6 +446,13 @@ impl JoinReader {
         let report =
             self.report().ok_or_else(|| Error::Worker("the join left no report".into()))?;
         Ok((report.output_rows, report))
+    }
+
+    fn aggregated(self) -> Result<(Aggregate, Report)> {
+        let shared = Arc::clone(&self.shared);
+        let (rows, report) = self.counted()?;
+        let sums = std::mem::take(&mut *lock(&shared.sums));
+        Ok((Aggregate { rows, sums }, report))
     }
 
     fn stop(&mut self) {

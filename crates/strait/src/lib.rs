@@ -47,6 +47,6 @@ pub use join::{
     Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
 };
 pub use metrics::Report;
-pub use output::Output;
+pub use output::{Aggregate, Output};
 pub use plan::{Machine, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};

@@ -48,6 +48,18 @@ pub(crate) struct OutputPlan {
     pub(crate) schema: SchemaRef,
     pub(crate) origins: Vec<Origin>,
     pub(crate) output: Output,
+    /// Integer columns whose sums are asked for besides the count.
+    pub(crate) sums: Vec<(Side, usize)>,
+}
+
+/// The rows of a join, added up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Aggregate {
+    /// How many rows there are.
+    pub rows: u64,
+    /// The sum of each column asked for, over all rows; nulls count as nothing.
+    pub sums: Vec<i128>,
 }
 
 /// Rows to write: a row id a side, absent where there is none.
@@ -69,6 +81,8 @@ pub(crate) struct Sink<'a> {
     pub(crate) batch_size: usize,
     /// For ordered output: whose turn it is to send.
     pub(crate) turn: Turn,
+    /// The sums asked for.
+    pub(crate) sums: Mutex<Vec<i128>>,
 }
 
 /// Lets the segments of an ordered output through one after the other.
@@ -113,11 +127,14 @@ pub(crate) struct Emitter<'a> {
     segment: Option<usize>,
     /// Rows counted and not yet told the sink.
     counted: u64,
+    /// Sums not yet told the sink.
+    sums: Vec<i128>,
 }
 
 impl<'a> Emitter<'a> {
     pub(crate) fn new(sink: &'a Sink<'a>) -> Self {
-        Emitter { sink, waiting: Vec::new(), waiting_rows: 0, segment: None, counted: 0 }
+        let sums = vec![0; sink.plan.sums.len()];
+        Emitter { sink, waiting: Vec::new(), waiting_rows: 0, segment: None, counted: 0, sums }
     }
 
     /// An emitter for one segment of an ordered output.
@@ -137,7 +154,14 @@ impl<'a> Emitter<'a> {
     /// Writes rows: at most a batch. Gives the vectors back for the next.
     pub(crate) fn rows(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         self.counted += rows.left.len() as u64;
-        if self.sink.plan.output == Output::Count || rows.left.is_empty() {
+        if self.sink.plan.output == Output::Count {
+            for (sum, &(side, column)) in self.sums.iter_mut().zip(&self.sink.plan.sums) {
+                let picked = if side == Side::Left { &rows.left } else { &rows.right };
+                *sum += sides[side as usize].map_or(0, |columns| columns.sum(column, picked));
+            }
+            return Ok(rows);
+        }
+        if rows.left.is_empty() {
             return Ok(rows);
         }
         self.write(sides, rows)
@@ -194,12 +218,13 @@ impl<'a> Emitter<'a> {
         self.waiting_rows = 0;
         let waiting = std::mem::take(&mut self.waiting);
         if waiting.len() > 1 {
+            // Twice for a moment: the parts and the whole.
+            let bytes = waiting.iter().map(|(_, reserved)| reserved.bytes()).sum();
+            let reserved = self.sink.budget.reserve(bytes, "a batch of output")?;
             let whole = concat_batches(&self.sink.plan.schema, waiting.iter().map(|(b, _)| b));
             match whole {
                 Ok(batch) => {
-                    let bytes = batch.get_array_memory_size() as u64;
                     drop(waiting);
-                    let reserved = self.sink.budget.reserve(bytes, "a batch of output")?;
                     return self.send((batch, reserved));
                 }
                 Err(error) if too_long(&error) => {}
@@ -221,6 +246,10 @@ impl<'a> Emitter<'a> {
     fn tell(&mut self) {
         let counted = std::mem::take(&mut self.counted);
         self.sink.counters.output_rows.fetch_add(counted, Ordering::Relaxed);
+        if !self.sums.is_empty() {
+            let mut total = self.sink.sums.lock().unwrap_or_else(|e| e.into_inner());
+            total.iter_mut().zip(&mut self.sums).for_each(|(t, s)| *t += std::mem::take(s));
+        }
     }
 
     /// Sends the rest. An ordered segment lets the next one through.

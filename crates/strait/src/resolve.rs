@@ -67,6 +67,7 @@ pub(crate) fn output(
         schema: Arc::new(Schema::new_with_metadata(fields, metadata)),
         origins,
         output,
+        sums: Vec::new(),
     })
 }
 

@@ -33,7 +33,7 @@ Examples:
 
 /// Joins tables in Parquet, CSV and Arrow files.
 #[derive(Debug, Parser)]
-#[command(name = "strait", version, about, after_help = EXAMPLES, propagate_version = true)]
+#[command(name = "strait", version, after_help = EXAMPLES, propagate_version = true)]
 pub(crate) struct Cli {
     /// Says on stderr what is being done; twice, says more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]

@@ -56,6 +56,9 @@ pub(crate) fn find(source: &Source) -> anyhow::Result<Found> {
     let name = path.display().to_string();
     let (files, origin) = match fs::metadata(path) {
         Ok(found) if found.is_dir() => (in_folder(path)?, Origin::Folder(path.clone())),
+        Ok(found) if !found.is_file() => bail!(
+            "{name} is neither a file nor a folder; pipe an Arrow IPC stream to stdin and write - for it"
+        ),
         Ok(_) => (vec![single(path)?], Origin::File),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("cannot read {name}"));

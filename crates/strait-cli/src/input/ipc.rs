@@ -1,7 +1,7 @@
 //! Arrow IPC: files with a footer, streams without, and a stream on stdin.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
@@ -49,6 +49,11 @@ pub(super) fn read(
 
 /// The stream on stdin. Its schema is known once this returns.
 pub(super) fn stdin() -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
+    if io::stdin().is_terminal() {
+        bail!(
+            "stdin is a terminal; pipe an Arrow IPC stream to it, as `strait join … -o -` writes"
+        );
+    }
     let reader = StreamReader::try_new(BufReader::with_capacity(1 << 18, io::stdin()), None);
     Ok(Box::new(reader.map_err(|error| {
         anyhow!("stdin is not an Arrow IPC stream ({error}); pipe the output of `strait join … -o -` or of another writer of Arrow streams")

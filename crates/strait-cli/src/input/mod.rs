@@ -3,6 +3,7 @@
 //! [`find`] lists files and opens none; [`table`] reads what is needed to know the schema; rows are
 //! read by [`reader`], file after file, and of each only the columns the join needs.
 
+mod ahead;
 mod csv;
 mod find;
 mod format;

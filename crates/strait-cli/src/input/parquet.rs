@@ -6,10 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatchReader;
+use arrow::datatypes::DataType;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
+use parquet::file::statistics::Statistics;
 
 /// What a Parquet file begins and ends with.
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -55,19 +57,22 @@ fn ends(file: &mut File) -> std::io::Result<([u8; 4], [u8; 4])> {
     Ok((start, end))
 }
 
-/// Reads the given columns, in the order of the file.
+/// Reads the given columns, in the order of the file: of one row group, or of all.
 pub(super) fn read(
     path: &Path,
     metadata: &ArrowReaderMetadata,
     columns: &[usize],
+    group: Option<usize>,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.iter().copied());
-    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata.clone())
+    let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata.clone())
         .with_projection(mask)
-        .with_batch_size(strait::DEFAULT_BATCH_SIZE)
-        .build()
-        .with_context(|| format!("cannot read {}", path.display()))?;
+        .with_batch_size(strait::DEFAULT_BATCH_SIZE);
+    if let Some(group) = group {
+        builder = builder.with_row_groups(vec![group]);
+    }
+    let reader = builder.build().with_context(|| format!("cannot read {}", path.display()))?;
     Ok(Box::new(reader))
 }
 
@@ -84,4 +89,25 @@ pub(super) fn size(metadata: &ArrowReaderMetadata, columns: &[usize]) -> (u64, u
         }
     }
     size
+}
+
+/// The smallest and largest value of a column of signed integers, if the footer tells.
+pub(super) fn range(metadata: &ArrowReaderMetadata, column: usize) -> Option<(i128, i128)> {
+    use DataType::{Int8, Int16, Int32, Int64};
+    if !matches!(metadata.schema().field(column).data_type(), Int8 | Int16 | Int32 | Int64) {
+        return None;
+    }
+    let schema = metadata.parquet_schema();
+    let leaf =
+        (0..schema.num_columns()).find(|&leaf| schema.get_column_root_idx(leaf) == column)?;
+    let mut range: Option<(i128, i128)> = None;
+    for group in metadata.metadata().row_groups().iter().filter(|group| group.num_rows() > 0) {
+        let (low, high) = match group.column(leaf).statistics()? {
+            Statistics::Int32(values) => ((*values.min_opt()?).into(), (*values.max_opt()?).into()),
+            Statistics::Int64(values) => ((*values.min_opt()?).into(), (*values.max_opt()?).into()),
+            _ => return None,
+        };
+        range = Some(range.map_or((low, high), |(l, h)| (low.min(l), high.max(h))));
+    }
+    range
 }

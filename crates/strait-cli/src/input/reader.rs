@@ -1,4 +1,5 @@
 //! Reads a table's needed columns, file after file; no file is open before its rows are asked for.
+//! Parquet files may be decoded [`ahead`](super::ahead).
 
 use std::sync::Arc;
 
@@ -6,6 +7,7 @@ use arrow::array::{RecordBatch, RecordBatchOptions, RecordBatchReader};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 
+use super::ahead::{Ahead, Unit};
 use super::format::Format;
 use super::table::{Files, TableFile};
 use super::{csv, hive, ipc, parquet};
@@ -19,11 +21,11 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub(super) fn new(table: &Schema, wanted: &[usize]) -> Result<Self, ArrowError> {
+    pub(super) fn new(table: &Schema, wanted: &[usize]) -> Self {
         // Metadata is left out: it may differ from file to file.
         let fields = wanted.iter().map(|&i| table.fields()[i].clone());
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        Ok(Columns { wanted: wanted.to_vec(), schema })
+        Columns { wanted: wanted.to_vec(), schema }
     }
 }
 
@@ -31,8 +33,15 @@ impl Columns {
 pub(crate) struct TableReader {
     columns: Columns,
     rows: Remaining,
-    /// The file that is open, and which it is.
-    open: Option<(usize, Box<dyn RecordBatchReader + Send>)>,
+    open: Option<Open>,
+}
+
+/// What is being read.
+enum Open {
+    /// A file, and which it is.
+    File(usize, Box<dyn RecordBatchReader + Send>),
+    /// All files, by threads.
+    Ahead(Ahead),
 }
 
 /// What was not read yet.
@@ -44,40 +53,44 @@ enum Remaining {
         next: usize,
         /// The wanted columns that the files hold, in the files' order.
         stored: Vec<usize>,
+        /// How many threads may decode ahead; one means that none does.
+        threads: usize,
     },
 }
 
 impl TableReader {
     pub(super) fn stdin(reader: Box<dyn RecordBatchReader + Send>, columns: Columns) -> Self {
-        TableReader { columns, rows: Remaining::Stdin, open: Some((0, reader)) }
+        TableReader { columns, rows: Remaining::Stdin, open: Some(Open::File(0, reader)) }
     }
 
-    pub(super) fn files(files: Files, columns: Columns) -> Self {
+    pub(super) fn files(files: Files, columns: Columns, threads: usize) -> Self {
         let held = files.stored.fields().len();
         let mut stored: Vec<usize> = columns.wanted.iter().copied().filter(|&i| i < held).collect();
         stored.sort_unstable();
         stored.dedup();
-        TableReader { columns, rows: Remaining::Files { files, next: 0, stored }, open: None }
+        let rows = Remaining::Files { files, next: 0, stored, threads };
+        TableReader { columns, rows, open: None }
     }
 
-    /// The next batch of the file that is open, or of the next one.
+    /// The next batch of what is open, or of the next file.
     fn advance(&mut self) -> Result<Option<RecordBatch>, Told> {
         loop {
-            if let Some((index, reader)) = &mut self.open {
-                let index = *index;
-                match reader.next() {
-                    Some(Ok(batch)) if batch.num_rows() == 0 => continue,
-                    Some(Ok(batch)) => return self.arranged(index, &batch).map(Some),
-                    Some(Err(error)) => return Err(self.explain(index, &error)),
-                    None => self.open = None,
+            let next = match &mut self.open {
+                Some(Open::File(index, reader)) => reader.next().map(|batch| (*index, batch)),
+                Some(Open::Ahead(ahead)) => ahead.next(),
+                None => None,
+            };
+            match next {
+                Some((_, Ok(batch))) if batch.num_rows() == 0 => {}
+                Some((index, Ok(batch))) => return self.arranged(index, &batch).map(Some),
+                Some((index, Err(error))) => return Err(self.explain(index, &error)),
+                None => {
+                    self.open = self.rows.open().map_err(|error| Told(format!("{error:#}")))?;
+                    if self.open.is_none() {
+                        return Ok(None);
+                    }
                 }
             }
-            let Remaining::Files { files, next, stored } = &mut self.rows else { return Ok(None) };
-            let Some(file) = files.files.get(*next) else { return Ok(None) };
-            log::trace!("reading {}", file.found.path.display());
-            let reader = open(file, files, stored).map_err(|error| Told(format!("{error:#}")))?;
-            self.open = Some((*next, reader));
-            *next += 1;
         }
     }
 
@@ -122,6 +135,39 @@ impl TableReader {
     }
 }
 
+impl Remaining {
+    /// Opens the next file, or all of them at once.
+    fn open(&mut self) -> anyhow::Result<Option<Open>> {
+        let Remaining::Files { files, next, stored, threads } = self else { return Ok(None) };
+        let Some(file) = files.files.get(*next) else { return Ok(None) };
+        if *threads > 1
+            && let Some(units) = row_groups(files)
+        {
+            *next = files.files.len();
+            return Ok(Some(Open::Ahead(Ahead::start(units, stored, *threads)?)));
+        }
+        log::trace!("reading {}", file.found.path.display());
+        let reader = open(file, files, stored)?;
+        *next += 1;
+        Ok(Some(Open::File(*next - 1, reader)))
+    }
+}
+
+/// All row groups, if all files are Parquet files.
+fn row_groups(files: &Files) -> Option<Vec<Unit>> {
+    let mut units = Vec::new();
+    for (index, file) in files.files.iter().enumerate() {
+        let footer = file.footer.as_ref()?;
+        units.extend((0..footer.metadata().num_row_groups()).map(|group| Unit {
+            file: index,
+            path: file.found.path.clone(),
+            footer: footer.clone(),
+            group,
+        }));
+    }
+    Some(units)
+}
+
 fn open(
     file: &TableFile,
     files: &Files,
@@ -129,8 +175,8 @@ fn open(
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     let path = &file.found.path;
     match (file.found.format, &file.footer) {
-        (Format::Parquet, Some(footer)) => parquet::read(path, footer, stored),
-        (Format::Parquet, None) => parquet::read(path, &parquet::metadata(path)?, stored),
+        (Format::Parquet, Some(footer)) => parquet::read(path, footer, stored, None),
+        (Format::Parquet, None) => parquet::read(path, &parquet::metadata(path)?, stored, None),
         (Format::Csv(text), _) => csv::read(path, text, &files.csv, files.stored.clone(), stored),
         (Format::Ipc, _) => ipc::read(path, Some(stored)),
     }

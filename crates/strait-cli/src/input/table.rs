@@ -82,25 +82,36 @@ impl Table {
         &self.schema
     }
 
-    /// What its files say of its size, of which the join needs `columns`.
-    pub(crate) fn statistics(&self, columns: &[usize]) -> Statistics {
-        let Rows::Files(files) = &self.rows else { return Statistics::unknown() };
-        let mut total = (0, 0);
-        for file in &files.files {
-            let Some(footer) = &file.footer else { return Statistics::unknown() };
-            let (rows, bytes) = parquet::size(footer, columns);
-            total = (total.0 + rows, total.1 + bytes);
-        }
-        Statistics::rows(total.0).with_bytes(total.1)
+    /// How many rows it has, if its files tell.
+    pub(crate) fn rows(&self) -> Option<u64> {
+        self.statistics(&[], None).rows
     }
 
-    /// Reads exactly `columns`, in this order.
-    pub(crate) fn reader(self, columns: &[usize]) -> anyhow::Result<TableReader> {
-        let columns = Columns::new(&self.schema, columns)?;
-        Ok(match self.rows {
+    /// What its files say of its size, of which the join needs `columns`, and of the range of its
+    /// key, if that is one column.
+    pub(crate) fn statistics(&self, columns: &[usize], key: Option<&str>) -> Statistics {
+        let Rows::Files(files) = &self.rows else { return Statistics::unknown() };
+        let footers: Option<Vec<_>> = files.files.iter().map(|file| file.footer.as_ref()).collect();
+        let Some(footers) = footers else { return Statistics::unknown() };
+        let sizes = footers.iter().map(|footer| parquet::size(footer, columns));
+        let (rows, bytes) = sizes.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let mut statistics = Statistics::rows(rows).with_bytes(bytes);
+        if let Some(key) = key.and_then(|key| files.stored.index_of(key).ok()) {
+            let ranges = footers.iter().map(|footer| parquet::range(footer, key));
+            let widest = |a: (i128, i128), b: (i128, i128)| (a.0.min(b.0), a.1.max(b.1));
+            let ranges: Option<Vec<_>> = ranges.collect();
+            statistics.key_range = ranges.and_then(|ranges| ranges.into_iter().reduce(widest));
+        }
+        statistics
+    }
+
+    /// Reads exactly `columns`, in this order; where that is possible, by as many threads.
+    pub(crate) fn reader(self, columns: &[usize], threads: usize) -> TableReader {
+        let columns = Columns::new(&self.schema, columns);
+        match self.rows {
             Rows::Stdin(reader) => TableReader::stdin(reader, columns),
-            Rows::Files(files) => TableReader::files(files, columns),
-        })
+            Rows::Files(files) => TableReader::files(files, columns, threads),
+        }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::compute::cast;
 use arrow::csv;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
@@ -45,7 +47,8 @@ impl Write for Drain {
 pub(super) enum Encoder {
     Parquet(Box<ParquetEncoder>),
     Csv(Box<csv::Writer<Text>>),
-    IpcFile(Box<FileWriter<Bytes>>),
+    /// With the schema its batches are cast to.
+    IpcFile(Box<FileWriter<Bytes>>, SchemaRef),
     IpcStream(Box<StreamWriter<Bytes>>),
 }
 
@@ -71,8 +74,9 @@ impl Encoder {
             }
             FileFormat::IpcFile => {
                 let options = ipc_options(compression)?;
-                let writer = FileWriter::try_new_with_options(bytes, schema, options)?;
-                Encoder::IpcFile(Box::new(writer))
+                let plain = without_dictionaries(schema);
+                let writer = FileWriter::try_new_with_options(bytes, &plain, options)?;
+                Encoder::IpcFile(Box::new(writer), plain)
             }
             FileFormat::IpcStream => {
                 let options = ipc_options(compression)?;
@@ -86,7 +90,7 @@ impl Encoder {
         match self {
             Encoder::Parquet(encoder) => encoder.write(batch).map_err(ArrowError::from),
             Encoder::Csv(writer) => writer.write(batch),
-            Encoder::IpcFile(writer) => writer.write(batch),
+            Encoder::IpcFile(writer, plain) => writer.write(&cast_to(plain, batch)?),
             // A stream's reader waits for rows, not for a full buffer.
             Encoder::IpcStream(writer) => writer.write(batch).and_then(|()| writer.flush()),
         }
@@ -97,11 +101,35 @@ impl Encoder {
         match self {
             Encoder::Parquet(encoder) => encoder.finish()?,
             Encoder::Csv(writer) => writer.into_inner().finish()?,
-            Encoder::IpcFile(writer) => writer.into_inner()?.flush()?,
+            Encoder::IpcFile(writer, _) => writer.into_inner()?.flush()?,
             Encoder::IpcStream(writer) => writer.into_inner()?.flush()?,
         }
         Ok(())
     }
+}
+
+/// An Arrow file holds one dictionary a column, and batches from several files bring several: there
+/// such columns are written as the values they stand for. Streams may send a dictionary anew.
+fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
+    let plain = |field: &Arc<Field>| match field.data_type() {
+        DataType::Dictionary(_, values) => {
+            Arc::new(field.as_ref().clone().with_data_type(values.as_ref().clone()))
+        }
+        _ => Arc::clone(field),
+    };
+    let fields: Vec<_> = schema.fields().iter().map(plain).collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+fn cast_to(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| match column.data_type() {
+        same if same == field.data_type() => Ok(Arc::clone(column)),
+        _ => cast(column, field.data_type()),
+    });
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
 }
 
 fn ipc_options(compression: Option<Compression>) -> anyhow::Result<IpcWriteOptions> {

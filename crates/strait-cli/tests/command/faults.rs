@@ -44,6 +44,13 @@ fn a_format_that_cannot_be_told() {
 }
 
 #[test]
+fn a_pipe_is_no_file() {
+    let sandbox = Sandbox::with_people();
+    let run = sandbox.shell("mkfifo pipe.csv; $strait join people.csv pipe.csv --on city=id");
+    run.fails(&["pipe.csv is neither a file nor a folder", "stdin"]);
+}
+
+#[test]
 fn not_a_parquet_file() {
     let sandbox = Sandbox::with_people();
     for content in ["", "PAR", "id,title\n1,Oslo\n"] {
@@ -247,6 +254,6 @@ fn memory_limit_too_small() {
     let sandbox = Sandbox::new();
     many(&sandbox);
     let run = sandbox.strait("join a.csv b.csv --on k --memory 2KiB -o out.csv");
-    run.fails(&["the memory limit of 2.0 KiB is too small", "raise the limit"]);
+    run.fails(&["the memory limit of 2.0 KiB is too small", "raise the limit", "--memory"]);
     assert_eq!(sandbox.names(), ["a.csv", "b.csv"]);
 }

@@ -2,7 +2,11 @@
 
 use std::io::Write;
 
-use crate::sandbox::{PEOPLE, Sandbox, batch, sorted, stream_of};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use crate::sandbox::{
+    PEOPLE, Sandbox, batch, read_ipc_file, read_ipc_stream, read_parquet, sorted, stream_of,
+};
 
 const EXPECTED: [&str; 3] = ["name,city,id,title", "Ada,1,1,Oslo", "Bob,2,2,Rome"];
 
@@ -164,4 +168,92 @@ fn joins_pipe_into_joins() {
                   | $strait join - land.csv --on title --select name,land -o out.csv";
     sandbox.shell(script).ok();
     assert_eq!(sorted(&sandbox.read("out.csv")), ["name,land", "Ada,Norway", "Bob,Italy"]);
+}
+
+#[test]
+fn many_row_groups_in_many_files() {
+    let sandbox = Sandbox::new();
+    let properties = || {
+        let builder = parquet::file::properties::WriterProperties::builder();
+        Some(builder.set_max_row_group_row_count(Some(100)).build())
+    };
+    let mut expected: Vec<String> = Vec::new();
+    for file in 0..5i64 {
+        let ids: Vec<i64> = (0..1000).map(|i| file * 1000 + i).collect();
+        let texts: Vec<String> = ids.iter().map(|id| format!("t{id}")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let batch = batch(("id", &ids), ("title", &texts));
+        let mut bytes = Vec::new();
+        let writer = parquet::arrow::ArrowWriter::try_new(&mut bytes, batch.schema(), properties());
+        let mut writer = writer.unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        sandbox.write(&format!("c/part={file}/x.parquet"), bytes);
+        expected.extend(ids.iter().map(|id| format!("{id},t{id},{file}")));
+    }
+    expected.sort_unstable();
+    let ids: String = (0..5000).map(|id| format!("{id}\n")).collect();
+    sandbox.write("ids.csv", format!("id\n{ids}"));
+    // Under a limit nothing is decoded ahead.
+    for more in ["--threads 1", "--threads 3", "--threads 8", "--memory 1GiB"] {
+        sandbox.strait(&format!("join ids.csv c --on id -o out.csv --overwrite {more}")).ok();
+        let text = sandbox.read("out.csv");
+        let lines = sorted(&text);
+        assert_eq!(lines[0], "id,title,part");
+        assert!(lines[1..] == expected, "{more}");
+    }
+    // Stopping early stops the decoders.
+    let few = sandbox.strait("join c c --on part --select id --limit 3 --threads 3").ok();
+    assert!(few.contains("3 rows"), "{few}");
+}
+
+#[test]
+fn columns_that_are_not_needed_are_not_read() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("c.parquet", &cities());
+    let mut bytes = std::fs::read(sandbox.path("c.parquet")).unwrap();
+    // The pages of the second column lie after those of the first.
+    let place = {
+        let file = std::fs::File::open(sandbox.path("c.parquet")).unwrap();
+        let reader = SerializedFileReader::new(file).unwrap();
+        reader.metadata().row_group(0).column(1).byte_range()
+    };
+    bytes[place.0 as usize..(place.0 + place.1) as usize].fill(0xff);
+    sandbox.write("c.parquet", bytes);
+    assert_eq!(sandbox.strait("join people.csv c.parquet --on city=id --count").ok(), "2\n");
+    let run = sandbox.strait("join people.csv c.parquet --on city=id --select name,id");
+    assert!(run.ok().contains("2 rows"));
+    sandbox.strait("join people.csv c.parquet --on city=id").fails(&["cannot read c.parquet"]);
+
+    sandbox.write("late.csv", "id,n\n1,5\n2,six\n");
+    let run = "join people.csv late.csv --on city=id --csv-sample 1";
+    assert_eq!(sandbox.strait(&format!("{run} --count")).ok(), "2\n");
+    sandbox.strait(run).fails(&["late.csv, line 3"]);
+}
+
+#[test]
+fn dictionaries_that_differ_from_file_to_file() {
+    use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch};
+    use arrow::datatypes::Int32Type;
+    let sandbox = Sandbox::new();
+    sandbox.write("people.csv", PEOPLE);
+    for (name, id, title) in [("1", 1, "Oslo"), ("2", 2, "Rome")] {
+        let titles: DictionaryArray<Int32Type> = [title].into_iter().collect();
+        let batch = RecordBatch::try_from_iter([
+            ("id", std::sync::Arc::new(Int64Array::from(vec![id])) as ArrayRef),
+            ("title", std::sync::Arc::new(titles)),
+        ]);
+        sandbox.ipc_file(&format!("c/{name}.arrow"), &batch.unwrap());
+    }
+    for out in ["o.arrow", "o.arrows", "o.parquet", "o.csv"] {
+        sandbox.strait(&format!("join people.csv c --on city=id -o {out}")).ok();
+    }
+    assert_eq!(sorted(&read_ipc_file(&sandbox.path("o.arrow"))), EXPECTED);
+    let stream = std::fs::read(sandbox.path("o.arrows")).unwrap();
+    assert_eq!(sorted(&read_ipc_stream(&stream)), EXPECTED);
+    assert_eq!(sorted(&read_parquet(&sandbox.path("o.parquet"))), EXPECTED);
+    assert_eq!(sorted(&sandbox.read("o.csv")), EXPECTED);
+    // As a key, too.
+    sandbox.write("land.csv", "title,land\nOslo,Norway\nRome,Italy\n");
+    assert_eq!(sandbox.strait("join c land.csv --on title --count").ok(), "2\n");
 }

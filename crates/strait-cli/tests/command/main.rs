@@ -1,5 +1,8 @@
 //! Runs the real binary on real files.
 
+// A test fails by panicking, in the functions it calls as well.
+#![allow(clippy::unwrap_used)]
+
 mod explain;
 mod faults;
 mod generate;

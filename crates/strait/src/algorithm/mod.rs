@@ -72,7 +72,7 @@ impl<'a> Job<'a> {
             exact,
             filter: self.filter,
             budget: &cx.budget,
-            count_only: self.sink.plan.output == Output::Count,
+            count_only: self.sink.plan.output == Output::Count && self.sink.plan.sums.is_empty(),
             candidates: self.candidates,
         }
     }

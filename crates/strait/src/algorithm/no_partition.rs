@@ -19,7 +19,7 @@ use crate::output::Emitter;
 use crate::partition::{Placing, RowId, Words, key_words, partition};
 use crate::plan::{TableShape, table_shape};
 use crate::progress::Stage;
-use crate::table::{Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
+use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
 
 /// Probe rows a worker takes at a time.
 const MORSEL: usize = 32 * 1024;
@@ -46,7 +46,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<K>(cx, MORSEL, cap)?;
     let probe = Mutex::new(probe);
-    let want = matcher.want(&build_unit);
+    let ask = Ask { want: matcher.want(&build_unit), cap };
     let work = |_| {
         let mut emitter = Emitter::new(sink);
         let mut keys = MorselWords::<K>::default();
@@ -62,7 +62,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
             let mut cursor = Cursor::default();
             while !cursor.ended(&morsel_keys) {
                 cx.workers.check()?;
-                table.probe(&morsel_keys, want, cap, &mut cursor, &mut pairs);
+                table.probe(&morsel_keys, ask, &mut cursor, &mut pairs);
                 matcher.settle(&build_unit, &unit, &mut pairs, &mut emitter)?;
             }
             matcher.sweep(&unit, roles.probe, 0..unit.rows, &mut emitter)?;

@@ -21,7 +21,7 @@ use crate::output::{Emitter, Sink};
 use crate::partition::{Partitions, Placing, RowId, Tuple, key_words, partition};
 use crate::plan::radix_passes;
 use crate::progress::Stage;
-use crate::table::{Cursor, LocalTable, Pairs};
+use crate::table::{Ask, Cursor, LocalTable, Pairs};
 
 /// Probe tuples of a large partition that are one task.
 const SPLIT: usize = 64 * 1024;
@@ -139,11 +139,11 @@ impl Joining<'_> {
         pairs: &mut Pairs,
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
-        let want = self.matcher.want(self.build);
+        let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };
         let mut cursor = Cursor::default();
         while !cursor.ended(&probe) {
             self.cx.workers.check()?;
-            table.probe(&probe, want, self.cap, &mut cursor, pairs);
+            table.probe(&probe, ask, &mut cursor, pairs);
             self.matcher.settle(self.build, self.probe, pairs, emitter)?;
         }
         self.cx.counters.done.fetch_add(probe.len() as u64, Ordering::Relaxed);

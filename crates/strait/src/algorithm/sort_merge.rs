@@ -109,10 +109,9 @@ fn words<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe: &Relation) -> Resul
 }
 
 /// The tuples of a side sorted by key, and its rows that have none.
-fn sorted<K: KeyWord, I: RowId>(
-    cx: &Context<'_>,
-    words: Words<K>,
-) -> Result<(Buffer<Tuple<K, I>>, Vec<u64>)> {
+type Sorted<K, I> = (Buffer<Tuple<K, I>>, Vec<u64>);
+
+fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<K>) -> Result<Sorted<K, I>> {
     let bits = words.range.map_or(0, |(_, max)| 64 - max.to_u64().leading_zeros());
     let as_they_are = Placing::Ranged { min: K::from_u64(0), up: 0 };
     let tuples = cx

@@ -71,6 +71,47 @@ impl Fixed {
     }
 }
 
+impl Fixed {
+    /// The sum of integers at `places`.
+    pub(super) fn sum(
+        &self,
+        data_type: &DataType,
+        chunks: &[ArrayRef],
+        places: impl Iterator<Item = Location>,
+    ) -> i128 {
+        let nulls: Vec<Option<&NullBuffer>> =
+            if self.nullable { chunks.iter().map(|c| c.nulls()).collect() } else { Vec::new() };
+        let valid = |place: &Location| {
+            let nulls = nulls.get(place.chunk as usize).copied().flatten();
+            nulls.is_none_or(|n| n.is_valid(place.row as usize))
+        };
+        let places = places.filter(valid);
+        macro_rules! add {
+            ($native:ty) => {
+                places
+                    .map(|place| {
+                        let start = self.starts[place.chunk as usize].cast::<$native>();
+                        // SAFETY: places lie inside their chunks, whose values are `$native`.
+                        let value = unsafe { start.add(place.row as usize).read_unaligned() };
+                        i128::from(value)
+                    })
+                    .sum()
+            };
+        }
+        match data_type {
+            DataType::Int8 => add!(i8),
+            DataType::Int16 => add!(i16),
+            DataType::Int32 => add!(i32),
+            DataType::Int64 => add!(i64),
+            DataType::UInt8 => add!(u8),
+            DataType::UInt16 => add!(u16),
+            DataType::UInt32 => add!(u32),
+            DataType::UInt64 => add!(u64),
+            _ => 0,
+        }
+    }
+}
+
 /// Loads each place and stores the values one behind the other.
 ///
 /// # Safety

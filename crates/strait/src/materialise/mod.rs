@@ -125,6 +125,16 @@ impl Columns {
         column.interleave(picked)
     }
 
+    /// The sum of an integer column over rows; nulls and absent rows count as nothing.
+    pub(crate) fn sum(&self, column: usize, rows: &[u64]) -> i128 {
+        let column = &self.columns[column];
+        let places = rows.iter().filter(|&&row| row != ABSENT).map(|&row| self.places.locate(row));
+        match &column.fixed {
+            Some(fixed) => fixed.sum(&column.data_type, &column.chunks, places),
+            None => 0,
+        }
+    }
+
     /// Bytes a gathered row takes, by the average of what is there.
     pub(crate) fn row_bytes(&self, columns: &[usize]) -> u64 {
         columns.iter().map(|&c| self.columns[c].row_bytes()).sum()

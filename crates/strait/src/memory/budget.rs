@@ -27,6 +27,7 @@ impl Budget {
     }
 
     /// What is left.
+    #[cfg(test)]
     pub(crate) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
     }
@@ -63,6 +64,11 @@ impl Reservation {
             }
             Err(used) => Err(self.budget.refuse(more, used, what)),
         }
+    }
+
+    /// How much is set aside.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Gives everything back now.

@@ -158,12 +158,6 @@ impl<'a, T: Plain> Shared<'a, T> {
         Shared { data: NonNull::from(slice).cast(), len, _borrows: PhantomData }
     }
 
-    /// Where it starts; for stores that bypass the cache.
-    #[inline(always)]
-    pub(crate) fn as_ptr(&self) -> *mut T {
-        self.data.as_ptr()
-    }
-
     /// Writes one value.
     ///
     /// # Safety

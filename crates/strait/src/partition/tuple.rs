@@ -7,12 +7,11 @@ use crate::memory::Plain;
 
 /// A row id: the row's position in its side. 32 bits while that suffices, else 64.
 ///
-/// The top bit is free for the table's own marks, so the narrow one holds 2^31 - 1 rows.
+/// The top bit is free for the table's own marks, and a table may number half as many places again
+/// as there are rows, so the narrow one serves 2^30 rows.
 pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     /// The top bit alone.
     const TOP: Self;
-    /// All bits: no row.
-    const NONE: Self;
     /// The most rows a side may have.
     const MOST_ROWS: u64;
     fn from_u64(row: u64) -> Self;
@@ -32,8 +31,7 @@ macro_rules! row_id {
     ($int:ty) => {
         impl RowId for $int {
             const TOP: $int = 1 << (<$int>::BITS - 1);
-            const NONE: $int = <$int>::MAX;
-            const MOST_ROWS: u64 = (<$int>::MAX >> 1) as u64 - 1;
+            const MOST_ROWS: u64 = 1 << (<$int>::BITS - 2);
             #[inline(always)]
             fn from_u64(row: u64) -> $int {
                 row as $int

@@ -10,20 +10,23 @@ const WIDEST: u32 = 11;
 /// How many keys a sample has.
 const SAMPLE: usize = 1024;
 
-/// The leading bits of a key's distance from `least`. It never falls as keys rise.
+/// The leading bits of keys from the least to the greatest, counted from the least. It never falls
+/// as keys rise.
 ///
-/// Bucket 0 is for keys below `least`, the last for those beyond the range, and those between
-/// divide the range evenly: from 100 to 190 in four, that is `shift` 5,
+/// Bucket 0 is for keys below the range, the last for those beyond it. Those between begin at
+/// multiples of a power of two, so that the keys of a bucket share all their leading bits. From 100
+/// to 190, with `shift` 5:
 ///
 /// ```text
-/// bucket    0       1          2          3          4        5
-/// keys      … 99    100 … 131  132 … 163  164 … 195  none     196 …   (4 is not made)
+/// bucket    0        1           2           3            4
+/// keys      0 … 95   96 … 127    128 … 159   160 … 191    192 …
 /// ```
 #[derive(Clone, Copy)]
 pub(super) struct Digit {
-    least: u64,
     shift: u32,
-    /// The digit of the greatest key.
+    /// The leading bits of the least key.
+    first: u64,
+    /// The digit of the greatest.
     last: u64,
 }
 
@@ -31,9 +34,9 @@ impl Digit {
     /// A digit for `len` keys from `least` to `greatest`.
     pub(super) fn new(least: u64, greatest: u64, len: usize) -> Self {
         let width = (len / BUCKET).max(2).next_power_of_two().ilog2().min(WIDEST);
-        let span = greatest - least;
-        let shift = (u64::BITS - span.leading_zeros()).saturating_sub(width);
-        Digit { least, shift, last: span >> shift }
+        let shift = (u64::BITS - (greatest - least).leading_zeros()).saturating_sub(width);
+        let first = least >> shift;
+        Digit { shift, first, last: (greatest >> shift) - first }
     }
 
     /// A digit for the keys of an evenly spaced sample.
@@ -50,8 +53,9 @@ impl Digit {
     /// The bucket of `key`, below `buckets()`.
     #[inline(always)]
     pub(super) fn of(self, key: u64) -> usize {
-        let digit = (key.wrapping_sub(self.least) >> self.shift).min(self.last + 1) as usize + 1;
-        if key < self.least { 0 } else { digit }
+        let leading = key >> self.shift;
+        let digit = leading.wrapping_sub(self.first).min(self.last + 1) as usize + 1;
+        if leading < self.first { 0 } else { digit }
     }
 
     /// Whether keys of `bucket` can only be equal.
@@ -87,7 +91,7 @@ mod tests {
                 let buckets: Vec<usize> = edges.iter().map(|&k| digit.of(k)).collect();
                 assert!(buckets.is_sorted(), "{buckets:?}");
                 assert!(buckets.iter().all(|&b| b < digit.buckets()), "{buckets:?}");
-                assert!(digit.buckets() <= (1 << WIDEST) + 2);
+                assert!(digit.buckets() <= (1 << WIDEST) + 3);
                 for key in [least, greatest] {
                     assert!(!digit.is_stray(digit.of(key)), "{key} of {least}..={greatest}");
                 }

@@ -43,9 +43,9 @@ mod scatter;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use groups::{Group, Groups, groups};
+pub(crate) use groups::groups;
 pub(crate) use merge_path::{Segment, split};
-pub(crate) use radix::{is_sorted, sort};
+pub(crate) use radix::sort;
 pub(crate) use scatter::WriteCombiner;
 
 /// Inputs for this module's tests.

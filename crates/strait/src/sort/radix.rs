@@ -18,8 +18,8 @@
 //! digit's width and a bucket of strays has a quarter of the tuples at most, so wide passes end.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::cached::CachedSort;
 use super::digit::{Digit, bounds};
@@ -41,9 +41,10 @@ const MORSEL: usize = 1 << 16;
 
 /// Sorts by key; tuples of equal keys keep their order.
 ///
-/// Keys are below 2^`bits`. Sorted input is returned as it came. Scratch memory as large as the
-/// input is reserved only where the input is neither sorted nor tiny; one of the two is returned
-/// and the other freed.
+/// Keys are below 2^`bits`; which of those bits matter is found from the keys. Sorted input is
+/// returned as it came. Scratch memory as large as the input is reserved only where the input is
+/// neither sorted nor tiny; one of the two is returned and the other freed. A little more is used
+/// for speed if the budget has it.
 pub(crate) fn sort<K: KeyWord, I: RowId>(
     mut tuples: Buffer<Tuple<K, I>>,
     bits: u32,
@@ -70,7 +71,7 @@ pub(crate) fn sort<K: KeyWord, I: RowId>(
         tasks: Vec::new(),
     };
     wide.pass(0..len, 0)?;
-    wide.finish()?;
+    wide.finish(budget)?;
     Ok(scratch)
 }
 
@@ -160,19 +161,28 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
     }
 
     /// Sorts all buckets into the second buffer.
-    fn finish(&self) -> Result<()> {
-        let sorters: Vec<_> =
-            (0..self.workers.threads()).map(|_| std::sync::Mutex::new(CachedSort::new())).collect();
+    fn finish(&self, budget: &Arc<Budget>) -> Result<()> {
+        let bench = |_| {
+            // A little memory used over and over stays in the cache. Where the budget has none
+            // left, the other buffer does, at the cost of memory traffic.
+            let room = Buffer::zeroed(CACHED, budget, "sorting by key").ok();
+            Mutex::new((CachedSort::new(), room))
+        };
+        let benches: Vec<_> = (0..self.workers.threads()).map(bench).collect();
         self.workers.each(self.tasks.len(), |task, worker| {
             let Task { ref range, from, sorted } = self.tasks[task];
             // SAFETY: buckets are disjoint, and each is one task.
             let data = unsafe { self.buffers[from].range(range.clone()) };
             // SAFETY: as above; the other buffer's part belongs to the same bucket.
             let other = unsafe { self.buffers[1 - from].range(range.clone()) };
-            let mut sorter = sorters[worker].lock().unwrap_or_else(|e| e.into_inner());
-            match sorted {
-                true => other.copy_from_slice(data),
-                false => sorter.sort(data, other, from == 0),
+            let (sorter, room) = &mut *benches[worker].lock().unwrap_or_else(|e| e.into_inner());
+            let len = data.len();
+            match room {
+                _ if sorted => other.copy_from_slice(data),
+                Some(room) if from == 1 && len <= CACHED => {
+                    sorter.sort(data, &mut room[..len], false);
+                }
+                _ => sorter.sort(data, other, from == 0),
             }
             Ok(())
         })

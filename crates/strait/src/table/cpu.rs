@@ -43,6 +43,13 @@ pub(crate) enum Want<'a> {
     Count,
 }
 
+/// What a probe has to find, and how many pairs at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) want: Want<'a>,
+    pub(crate) cap: usize,
+}
+
 /// How far a walk over probe keys has come.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursor {
@@ -103,17 +110,17 @@ impl<K: KeyWord> ProbeKeys<K> for MorselKeys<'_, K> {
 /// Probe keys whose table lines are fetched together before the first is read.
 const AHEAD: usize = 32;
 
-/// Walks the probe keys from the cursor on, until `pairs` holds `cap` or the keys end.
+/// Walks the probe keys from the cursor on, until `pairs` holds as many as asked for or the keys end.
 /// `locate` answers where a key's search begins, and fetches that; `find` its entry.
 pub(crate) fn walk<K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     keys: &P,
     groups: &[I],
-    want: Want<'_>,
-    cap: usize,
+    ask: Ask<'_>,
     (cursor, pairs): (&mut Cursor, &mut Pairs),
     locate: impl Fn(K) -> usize,
     find: impl Fn(K, usize) -> I,
 ) {
+    let Ask { want, cap } = ask;
     let mut starts = [0usize; AHEAD];
     while cursor.next < keys.len() {
         let first = cursor.next;

@@ -6,7 +6,7 @@ use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
 use crate::partition::{Partitions, RowId};
 use crate::table::cpu::{
-    Cursor, Pairs, ProbeKeys, Want, count_row, group_row, place_group, prefetch, walk,
+    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, walk,
 };
 
 /// One cell a possible key.
@@ -76,8 +76,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
     pub(crate) fn probe<P: ProbeKeys<K>>(
         &self,
         keys: &P,
-        want: Want<'_>,
-        cap: usize,
+        ask: Ask<'_>,
         cursor: &mut Cursor,
         pairs: &mut Pairs,
     ) {
@@ -91,7 +90,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
             at
         };
         let find = |_, at: usize| cells.get(at).copied().unwrap_or_default();
-        walk(keys, &self.groups, want, cap, (cursor, pairs), locate, find);
+        walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
     }
 }
 

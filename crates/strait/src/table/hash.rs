@@ -10,7 +10,7 @@ use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::table::cpu::{
-    Cursor, Pairs, ProbeKeys, Want, count_row, group_row, place_group, prefetch, walk,
+    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, walk,
 };
 
 /// A slot is a placed key word and its entry: a tuple with the entry in the row's place.
@@ -90,8 +90,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
     pub(crate) fn probe<P: ProbeKeys<K>>(
         &self,
         keys: &P,
-        want: Want<'_>,
-        cap: usize,
+        ask: Ask<'_>,
         cursor: &mut Cursor,
         pairs: &mut Pairs,
     ) {
@@ -118,7 +117,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
                 }
             }
         };
-        walk(keys, &self.groups, want, cap, (cursor, pairs), locate, find);
+        walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
     }
 }
 
@@ -160,8 +159,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
     pub(crate) fn probe<P: ProbeKeys<K>>(
         &self,
         keys: &P,
-        want: Want<'_>,
-        cap: usize,
+        ask: Ask<'_>,
         cursor: &mut Cursor,
         pairs: &mut Pairs,
     ) {
@@ -174,7 +172,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
             }
             at = if at + 1 == slots.len() { 0 } else { at + 1 };
         };
-        walk(keys, &self.groups, want, cap, (cursor, pairs), locate, find);
+        walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
     }
 }
 

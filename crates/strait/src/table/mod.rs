@@ -21,7 +21,7 @@ mod cpu;
 mod dense;
 mod hash;
 
-pub(crate) use cpu::{Cursor, MorselKeys, Pairs, ProbeKeys, Want};
+pub(crate) use cpu::{Ask, Cursor, MorselKeys, Pairs, ProbeKeys, Want};
 pub(crate) use dense::DenseTable;
 pub(crate) use hash::{HashTable, LocalTable, slots_for};
 
@@ -35,19 +35,18 @@ pub(crate) enum Table<K: KeyWord, I: RowId> {
 }
 
 impl<K: KeyWord, I: RowId> Table<K, I> {
-    /// Finds the pairs of probe keys from the cursor on, until `pairs` holds `cap` of them or the
+    /// Finds the pairs of probe keys from the cursor on, until `pairs` holds as many as asked for or the
     /// keys end. Keys are placed for a hash table, and as they are for a dense one.
     pub(crate) fn probe<P: ProbeKeys<K>>(
         &self,
         keys: &P,
-        want: Want<'_>,
-        cap: usize,
+        ask: Ask<'_>,
         cursor: &mut Cursor,
         pairs: &mut Pairs,
     ) {
         match self {
-            Table::Hash(table) => table.probe(keys, want, cap, cursor, pairs),
-            Table::Dense(table) => table.probe(keys, want, cap, cursor, pairs),
+            Table::Hash(table) => table.probe(keys, ask, cursor, pairs),
+            Table::Dense(table) => table.probe(keys, ask, cursor, pairs),
         }
     }
 }

@@ -1,0 +1,130 @@
+//! Decodes Parquet row groups ahead of the join, by several threads, and hands their batches on in
+//! the order of the files.
+//!
+//! The join asks for one batch after another; decompressing them takes longer than joining them.
+//! Each row group has a short queue of its own, and a worker that has filled it waits:
+//!
+//! ```text
+//!  row groups   0: ██ taken   1: ▓▓▓▓ worker   2: ▓▓ worker   3: waits for a worker
+//!                                 └──► next()
+//! ```
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use ::parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+
+use super::parquet;
+
+/// Batches of a row group that wait to be taken.
+const WAITING: usize = 4;
+
+/// A row group to be read.
+pub(super) struct Unit {
+    /// Of which of the table's files.
+    pub(super) file: usize,
+    pub(super) path: PathBuf,
+    pub(super) footer: ArrowReaderMetadata,
+    pub(super) group: usize,
+}
+
+/// A batch, or none when the row group ended well.
+type Item = Result<Option<RecordBatch>, ArrowError>;
+
+/// Row groups under way. Dropping it stops the workers.
+pub(super) struct Ahead {
+    /// A queue a row group that was not wholly taken, the current one last, and its file.
+    queues: Vec<(usize, Receiver<Item>)>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Ahead {
+    /// Begins to read the given columns.
+    pub(super) fn start(
+        units: Vec<Unit>,
+        columns: &[usize],
+        threads: usize,
+    ) -> std::io::Result<Ahead> {
+        let mut tasks = Vec::with_capacity(units.len());
+        let mut queues = Vec::with_capacity(units.len());
+        for unit in units {
+            let (sender, receiver) = sync_channel(WAITING);
+            queues.push((unit.file, receiver));
+            tasks.push(Mutex::new(Some((unit, sender))));
+        }
+        queues.reverse();
+        let mut ahead = Ahead { queues, workers: Vec::new() };
+        let threads = threads.min(tasks.len());
+        let shared = Arc::new((tasks, AtomicUsize::new(0)));
+        for _ in 0..threads {
+            let (shared, columns) = (Arc::clone(&shared), columns.to_vec());
+            let worker = thread::Builder::new().name("strait-read".into()).spawn(move || {
+                let (tasks, next) = &*shared;
+                while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let taken = task.lock().ok().and_then(|mut task| task.take());
+                    let Some((unit, sender)) = taken else { break };
+                    if !decode(&unit, &columns, &sender) {
+                        break;
+                    }
+                }
+            });
+            ahead.workers.push(worker?);
+        }
+        Ok(ahead)
+    }
+
+    /// The next batch, and which file it is of.
+    pub(super) fn next(&mut self) -> Option<(usize, Result<RecordBatch, ArrowError>)> {
+        loop {
+            let (file, queue) = self.queues.last()?;
+            let file = *file;
+            let item = match queue.recv() {
+                Ok(Ok(Some(batch))) => Ok(batch),
+                Ok(Ok(None)) => {
+                    self.queues.pop();
+                    continue;
+                }
+                Ok(Err(error)) => Err(error),
+                // A queue that closes before its end had a worker that panicked.
+                Err(_) => Err(ArrowError::ParquetError("a page could not be decoded".into())),
+            };
+            if item.is_err() {
+                self.queues.clear();
+            }
+            return Some((file, item));
+        }
+    }
+}
+
+/// Sends the batches of a row group. False when nobody wants them any more.
+fn decode(unit: &Unit, columns: &[usize], sender: &SyncSender<Item>) -> bool {
+    let reader = match parquet::read(&unit.path, &unit.footer, columns, Some(unit.group)) {
+        Ok(reader) => reader,
+        Err(error) => {
+            let error = ArrowError::ParquetError(format!("{error:#}"));
+            return sender.send(Err(error)).is_ok();
+        }
+    };
+    for batch in reader {
+        let failed = batch.is_err();
+        if sender.send(batch.map(Some)).is_err() || failed {
+            return false;
+        }
+    }
+    sender.send(Ok(None)).is_ok()
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        // A worker that waits for room in a queue is woken when the queue goes.
+        self.queues.clear();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}

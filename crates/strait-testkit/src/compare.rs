@@ -1,0 +1,100 @@
+//! Are these batches those rows? Rows are compared as a multiset, and a mismatch shows what is
+//! missing and what is too much.
+
+use std::fmt;
+
+use arrow::array::RecordBatch;
+
+use crate::decode::decode;
+use crate::value::{Meeting, Value};
+
+/// A row of cells.
+pub type Row = Vec<Value>;
+
+/// The rows of some batches, their columns compared on the given terms, one for each column.
+pub fn rows_of(batches: &[RecordBatch], terms: &[Meeting]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for batch in batches {
+        let start = rows.len();
+        rows.resize_with(start + batch.num_rows(), Vec::new);
+        for (column, meeting) in batch.columns().iter().zip(terms) {
+            for (row, value) in rows[start..].iter_mut().zip(decode(column, meeting)) {
+                row.push(value);
+            }
+        }
+    }
+    rows
+}
+
+/// How two multisets of rows differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// How many rows there should be.
+    pub expected: usize,
+    /// How many there are.
+    pub actual: usize,
+    /// Rows that should be there.
+    pub missing: Vec<Row>,
+    /// Rows that should not.
+    pub extra: Vec<Row>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 5;
+        writeln!(f, "{} rows expected, {} found", self.expected, self.actual)?;
+        for (what, rows) in [("missing", &self.missing), ("too much", &self.extra)] {
+            writeln!(f, "{} {what}", rows.len())?;
+            for row in rows.iter().take(SHOWN) {
+                let cells: Vec<_> = row.iter().map(Value::to_string).collect();
+                writeln!(f, "  {}", cells.join(" | "))?;
+            }
+            if rows.len() > SHOWN {
+                writeln!(f, "  …")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that both hold the same rows, each as many times.
+pub fn same_rows(mut expected: Vec<Row>, mut actual: Vec<Row>) -> Result<(), Box<Mismatch>> {
+    expected.sort_unstable();
+    actual.sort_unstable();
+    if expected == actual {
+        return Ok(());
+    }
+    let (counts, mut missing, mut extra) = ((expected.len(), actual.len()), vec![], vec![]);
+    let (mut expected, mut actual) =
+        (expected.into_iter().peekable(), actual.into_iter().peekable());
+    loop {
+        match (expected.peek(), actual.peek()) {
+            (None, None) => break,
+            (Some(e), Some(a)) if e == a => {
+                expected.next();
+                actual.next();
+            }
+            (Some(e), a) if a.is_none_or(|a| e < a) => missing.extend(expected.next()),
+            _ => extra.extend(actual.next()),
+        }
+    }
+    Err(Box::new(Mismatch { expected: counts.0, actual: counts.1, missing, extra }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[i128]) -> Vec<Row> {
+        rows.iter().map(|&v| vec![Value::Int(v)]).collect()
+    }
+
+    #[test]
+    fn order_does_not_matter_but_number_does() {
+        assert!(same_rows(rows(&[1, 2, 2]), rows(&[2, 1, 2])).is_ok());
+        let mismatch = same_rows(rows(&[1, 2, 2, 5]), rows(&[1, 2, 3, 4, 5])).unwrap_err();
+        assert_eq!(mismatch.missing, rows(&[2]));
+        assert_eq!(mismatch.extra, rows(&[3, 4]));
+        assert_eq!((mismatch.expected, mismatch.actual), (4, 5));
+    }
+}

@@ -1,0 +1,246 @@
+//! Which values a column may have: dense, scattered or adversarial, with the ends of the type's
+//! range among them.
+
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Float16Type, IntervalUnit, i256};
+
+use crate::encode::range;
+use crate::random::Rng;
+use crate::value::{Meeting, Value, float_order, leaf, nanoseconds, power_of_ten};
+
+type Half = <Float16Type as ArrowPrimitiveType>::Native;
+
+/// How the values of a column lie in the range of its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// One after the other, from a random start.
+    Dense,
+    /// Anywhere.
+    Scattered,
+    /// Equal in their low bits; strings with a long prefix in common.
+    LowBitsEqual,
+    /// The ends of the range, zero, minus one, the empty string, NaN.
+    Extreme,
+    /// Each value in a style of its own.
+    Mixed,
+}
+
+impl Style {
+    /// All of them.
+    pub const ALL: [Style; 5] =
+        [Style::Dense, Style::Scattered, Style::LowBitsEqual, Style::Extreme, Style::Mixed];
+}
+
+/// Draws values of one type.
+#[derive(Debug, Clone)]
+pub struct Domain {
+    data_type: DataType,
+    meeting: Meeting,
+    style: Style,
+    start: u64,
+}
+
+impl Domain {
+    /// Values of `data_type`, to be compared on the terms of `meeting`.
+    pub fn new(rng: &mut Rng, data_type: &DataType, meeting: Meeting, style: Style) -> Self {
+        let start = if rng.chance(1, 2) { rng.below(4) as u64 } else { rng.bits() };
+        Domain { data_type: data_type.clone(), meeting, style, start }
+    }
+
+    /// Dense values that start where every type has some: two different types meet only there.
+    pub fn near_zero(self) -> Self {
+        Domain { start: self.start % 4, ..self }
+    }
+
+    /// The `i`th value, as far as the style has an order; never null, though it may contain nulls.
+    pub fn draw(&self, rng: &mut Rng, i: usize) -> Value {
+        let style = match self.style {
+            Style::Mixed => *rng.pick(&Style::ALL[..4]),
+            style => style,
+        };
+        self.value(rng, leaf(&self.data_type), style, i)
+    }
+
+    fn value(&self, rng: &mut Rng, data_type: &DataType, style: Style, i: usize) -> Value {
+        use DataType::*;
+        match data_type {
+            Null => Value::Null,
+            Boolean => Value::Bool(rng.chance(1, 2)),
+            Utf8 | LargeUtf8 | Utf8View => Value::Bytes(text(rng, style, i).into_bytes()),
+            Binary | LargeBinary | BinaryView => match rng.chance(1, 2) {
+                true => Value::Bytes(text(rng, style, i).into_bytes()),
+                false => Value::Bytes(octets(rng, style, i)),
+            },
+            FixedSizeBinary(size) => {
+                let mut bytes = octets(rng, style, i);
+                bytes.resize(*size as usize, 0);
+                Value::Bytes(bytes)
+            }
+            Float16 | Float32 | Float64 => self.float(rng, data_type, style, i),
+            Decimal32(p, s) | Decimal64(p, s) | Decimal128(p, s) | Decimal256(p, s) => {
+                self.decimal(rng, (*p, *s), style, i)
+            }
+            Interval(IntervalUnit::DayTime) => tuple([
+                self.int(rng, (&Int32, style), i),
+                self.int(rng, (&Int32, Style::Dense), i % 2),
+            ]),
+            Interval(IntervalUnit::MonthDayNano) => tuple([
+                self.int(rng, (&Int32, Style::Dense), i % 3),
+                self.int(rng, (&Int32, Style::Extreme), i),
+                self.int(rng, (&Int64, style), i),
+            ]),
+            List(f) | LargeList(f) | ListView(f) | LargeListView(f) => {
+                let length = rng.below(4);
+                Value::List((0..length).map(|j| self.inner(rng, f.data_type(), i + j)).collect())
+            }
+            FixedSizeList(f, size) => {
+                let items = (0..*size as usize).map(|j| self.inner(rng, f.data_type(), i + j));
+                Value::List(items.collect())
+            }
+            Map(entries, _) => {
+                let DataType::Struct(fields) = entries.data_type() else { return Value::Null };
+                let length = rng.below(3);
+                let entry = |j| {
+                    let key = self.value(rng, fields[0].data_type(), Style::Dense, i + j);
+                    Value::Tuple(vec![key, self.inner(rng, fields[1].data_type(), i)])
+                };
+                Value::List((0..length).map(entry).collect())
+            }
+            Struct(fields) => {
+                Value::Tuple(fields.iter().map(|f| self.inner(rng, f.data_type(), i)).collect())
+            }
+            Union(fields, _) => {
+                let members: Vec<_> = fields.iter().collect();
+                let (tag, field) = *rng.pick(&members);
+                Value::Tagged(tag, Box::new(self.inner(rng, field.data_type(), i)))
+            }
+            _ => self.int(rng, (data_type, style), i),
+        }
+    }
+
+    /// A part of a nested value: null now and then.
+    fn inner(&self, rng: &mut Rng, data_type: &DataType, i: usize) -> Value {
+        if rng.chance(1, 6) {
+            return crate::encode::blank(data_type);
+        }
+        let alone = Domain { meeting: Meeting::alone(data_type), ..self.clone() };
+        let style = if rng.chance(1, 4) { Style::Extreme } else { Style::Dense };
+        alone.value(rng, leaf(data_type), style, i)
+    }
+
+    fn int(&self, rng: &mut Rng, (data_type, style): (&DataType, Style), i: usize) -> Value {
+        let (min, max) = range(data_type);
+        let span = (max - min) as u128 + 1;
+        let wrap = |offset: u128| min + (offset % span) as i128;
+        let half = u128::BITS - span.leading_zeros();
+        let raw = match style {
+            Style::Dense => wrap((-min) as u128 + u128::from(self.start) + i as u128),
+            Style::LowBitsEqual => wrap((i as u128) << (half / 2)),
+            Style::Extreme => *rng.pick(&[min, max, min + 1, max - 1, 0, 1, (-1).max(min)]),
+            _ => wrap(rng.bits128()),
+        };
+        match nanoseconds(data_type) {
+            Some(unit) => Value::Int(raw * unit),
+            None => self.meeting.integer(raw),
+        }
+    }
+
+    fn decimal(
+        &self,
+        rng: &mut Rng,
+        (precision, scale): (u8, i8),
+        style: Style,
+        i: usize,
+    ) -> Value {
+        let bound = power_of_ten(precision as i8);
+        let raw = match style {
+            Style::Dense => i256::from_i128(i as i128),
+            Style::LowBitsEqual => {
+                i256::from_i128(i as i128).wrapping_mul(power_of_ten(precision as i8 / 2))
+            }
+            Style::Extreme => {
+                let most = bound.wrapping_sub(i256::ONE);
+                *rng.pick(&[most, most.wrapping_neg(), i256::ZERO, i256::MINUS_ONE, i256::ONE])
+            }
+            _ => i256::from_parts(rng.bits128(), rng.bits128() as i128),
+        };
+        self.meeting.decimal(raw.wrapping_rem(bound), scale)
+    }
+
+    fn float(&self, rng: &mut Rng, data_type: &DataType, style: Style, i: usize) -> Value {
+        const EXTREMES: [f64; 12] = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::MAX,
+            f64::MIN_POSITIVE,
+            5e-324,
+            0.1,
+            f64::EPSILON,
+        ];
+        let plain = match style {
+            Style::Dense => i as f64 + (self.start % 1000) as f64,
+            Style::LowBitsEqual => (i as f64) * 65536.0,
+            Style::Extreme => *rng.pick(&EXTREMES),
+            _ => (rng.unit() - 0.5) * 1000.0,
+        };
+        if self.meeting.as_float {
+            // Only what both types can hold has a chance to match.
+            let plain = match data_type {
+                DataType::Float16 => Half::from_f64(plain).to_f64(),
+                DataType::Float32 => f64::from(plain as f32),
+                _ => plain,
+            };
+            return self.meeting.float(plain);
+        }
+        // By their own bits, NaNs with other payloads and signs are values like any other.
+        let odd = style == Style::Extreme && rng.chance(1, 3);
+        let bits = match data_type {
+            DataType::Float16 if odd => i64::from(0xFE01_u16 as i16),
+            DataType::Float16 => i64::from(Half::from_f64(plain).to_bits() as i16),
+            DataType::Float32 if odd => i64::from(0xFF80_0001_u32 as i32),
+            DataType::Float32 => i64::from((plain as f32).to_bits() as i32),
+            _ if odd => 0xFFF0_0000_0000_0001_u64 as i64,
+            _ => plain.to_bits() as i64,
+        };
+        Value::Float(float_order(bits))
+    }
+}
+
+fn tuple<const N: usize>(parts: [Value; N]) -> Value {
+    Value::Tuple(parts.to_vec())
+}
+
+fn text(rng: &mut Rng, style: Style, i: usize) -> String {
+    match style {
+        Style::Dense => format!("{i}"),
+        Style::LowBitsEqual => format!("a prefix longer than a view holds inline {i}"),
+        Style::Extreme => {
+            let texts = [
+                "",
+                "\0",
+                "\0\0",
+                "a",
+                "a\0",
+                "Straße",
+                "\u{10FFFF}",
+                "exactly12byt",
+                "exactly12byte",
+            ];
+            rng.pick(&texts).to_string()
+        }
+        _ => (0..rng.below(24)).map(|_| char::from(b'a' + rng.below(26) as u8)).collect(),
+    }
+}
+
+fn octets(rng: &mut Rng, style: Style, i: usize) -> Vec<u8> {
+    match style {
+        Style::Dense => (i as u32).to_le_bytes().to_vec(),
+        Style::LowBitsEqual => [&[7; 14], (i as u16).to_be_bytes().as_slice()].concat(),
+        Style::Extreme => rng.pick(&[vec![], vec![0], vec![0; 9], vec![0xFF; 16]]).clone(),
+        _ => (0..rng.below(20)).map(|_| rng.bits() as u8).collect(),
+    }
+}

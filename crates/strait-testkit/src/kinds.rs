@@ -1,0 +1,232 @@
+//! Which types are tested as keys, alone and in pairs, and which as payload.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, TimeUnit, UnionFields, UnionMode};
+
+use crate::random::Rng;
+use crate::value::Meeting;
+
+/// The types of a pair of key columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyKind {
+    /// The left column's.
+    pub left: DataType,
+    /// The right column's.
+    pub right: DataType,
+}
+
+impl KeyKind {
+    /// Two columns of one type.
+    pub fn same(data_type: DataType) -> Self {
+        KeyKind { left: data_type.clone(), right: data_type }
+    }
+
+    /// Two columns that meet in a third type, or in one of theirs.
+    pub fn pair(left: DataType, right: DataType) -> Self {
+        KeyKind { left, right }
+    }
+
+    /// The terms on which the two are compared.
+    pub fn meeting(&self) -> Meeting {
+        Meeting::of(&self.left, &self.right)
+    }
+}
+
+impl fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.left == self.right {
+            true => write!(f, "{}", self.left),
+            false => write!(f, "{} = {}", self.left, self.right),
+        }
+    }
+}
+
+const UNITS: [TimeUnit; 4] =
+    [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond];
+
+/// Types that fit eight bytes: those of the direct path, if there is one.
+pub fn narrow() -> Vec<DataType> {
+    use DataType::*;
+    let mut types = vec![
+        Boolean, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Float16, Float32,
+        Float64, Date32, Date64,
+    ];
+    types.extend([Time32(UNITS[0]), Time32(UNITS[1]), Time64(UNITS[2]), Time64(UNITS[3])]);
+    types.extend(UNITS.map(|unit| Timestamp(unit, None)));
+    types.extend(UNITS.map(|unit| Timestamp(unit, Some("+02:00".into()))));
+    types.extend(UNITS.map(Duration));
+    types.extend([Interval(IntervalUnit::YearMonth), Interval(IntervalUnit::DayTime)]);
+    types.extend([Decimal32(9, 2), Decimal64(18, 3), FixedSizeBinary(3), FixedSizeBinary(8)]);
+    types
+}
+
+/// Types of more than eight bytes, or of any number.
+pub fn wide() -> Vec<DataType> {
+    use DataType::*;
+    vec![
+        Interval(IntervalUnit::MonthDayNano),
+        Decimal128(38, 10),
+        Decimal256(76, 20),
+        Utf8,
+        LargeUtf8,
+        Utf8View,
+        Binary,
+        LargeBinary,
+        BinaryView,
+        FixedSizeBinary(16),
+        dictionary(Int32, Utf8),
+        dictionary(UInt8, LargeUtf8),
+        dictionary(Int64, Utf8View),
+        dictionary(UInt16, Binary),
+        dictionary(Int8, Int64),
+        dictionary(Int16, Float64),
+        dictionary(UInt32, Decimal128(20, 2)),
+        dictionary(UInt64, Timestamp(TimeUnit::Millisecond, None)),
+        Struct(fields(&[("a", Int32), ("b", Utf8)])),
+        Struct(fields(&[("a", Float64), ("b", Struct(fields(&[("c", Boolean), ("d", Date32)])))])),
+        List(item(Int32)),
+        LargeList(item(Utf8)),
+        FixedSizeList(item(Int16), 2),
+        List(item(Struct(fields(&[("a", Int8), ("b", Utf8View)])))),
+        LargeListView(item(Float32)),
+        runs(Int32, Int32),
+        runs(Int16, Utf8),
+    ]
+}
+
+/// Pairs of different types that meet in one that loses nothing.
+pub fn mixed() -> Vec<KeyKind> {
+    use DataType::*;
+    let stamp = |unit, zone: Option<&str>| Timestamp(unit, zone.map(Arc::from));
+    [
+        (Int32, Int64),
+        (Int8, Int16),
+        (UInt8, Int64),
+        (UInt32, Int32),
+        (Int64, UInt64),
+        (UInt16, UInt64),
+        (Utf8, Utf8View),
+        (Utf8, LargeUtf8),
+        (LargeUtf8, Utf8View),
+        (Binary, BinaryView),
+        (LargeBinary, Binary),
+        (FixedSizeBinary(4), Binary),
+        (dictionary(Int32, Utf8), Utf8),
+        (dictionary(Int16, Int64), Int64),
+        (Utf8View, dictionary(UInt8, Utf8)),
+        (dictionary(Int8, Utf8), dictionary(UInt32, Utf8)),
+        (dictionary(Int32, Int32), dictionary(Int32, Int64)),
+        (Date32, Date64),
+        (stamp(UNITS[0], None), stamp(UNITS[3], None)),
+        (stamp(UNITS[2], Some("UTC")), stamp(UNITS[1], Some("UTC"))),
+        (Time32(UNITS[0]), Time64(UNITS[3])),
+        (Duration(UNITS[0]), Duration(UNITS[2])),
+        (Decimal128(10, 2), Decimal128(12, 4)),
+        (Decimal128(38, 0), Decimal128(38, 6)),
+        (Decimal32(9, 2), Decimal128(20, 2)),
+        (Decimal64(18, 3), Decimal256(60, 10)),
+        (Float32, Float64),
+        (Int16, Float32),
+        (Int32, Float64),
+        (UInt32, Float32),
+        (Float16, Float64),
+        (Int64, Decimal128(20, 2)),
+        (Decimal64(10, 0), UInt8),
+        (stamp(UNITS[3], Some("UTC")), stamp(UNITS[3], Some("+01:00"))),
+        (runs(Int32, Utf8), Utf8View),
+        (Int16, runs(Int16, Int64)),
+        (List(item(Utf8)), LargeList(item(Utf8View))),
+        (ListView(item(Int32)), List(item(Int32))),
+        (Struct(fields(&[("a", Utf8)])), Struct(fields(&[("z", dictionary(Int32, Utf8))]))),
+    ]
+    .into_iter()
+    .map(|(left, right)| KeyKind::pair(left, right))
+    .collect()
+}
+
+/// Every kind of key.
+pub fn all() -> Vec<KeyKind> {
+    let same = narrow().into_iter().chain(wide()).map(KeyKind::same);
+    same.chain(mixed()).collect()
+}
+
+/// The types of a key of one to four columns: some pack into eight bytes, some do not.
+pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
+    let same = |types: &[DataType]| types.iter().cloned().map(KeyKind::same).collect();
+    let one = |rng: &mut Rng| rng.pick(&all()).clone();
+    match rng.below(12) {
+        0..=5 => vec![one(rng)],
+        6 => vec![KeyKind::same(rng.pick(&narrow()).clone())],
+        7 => same(&[DataType::Int32, DataType::Int32]),
+        8 => {
+            let tiny = [DataType::Int8, DataType::Boolean, DataType::UInt16, DataType::UInt8];
+            same(&tiny[..rng.between(2, 4)])
+        }
+        9 => same(&[DataType::Int64, DataType::Int64]),
+        10 => same(&[DataType::Int64, DataType::Utf8, DataType::Date32]),
+        _ => (0..rng.between(2, 4)).map(|_| one(rng)).collect(),
+    }
+}
+
+/// A type for a payload column: any there is.
+pub fn random_payload(rng: &mut Rng) -> DataType {
+    let mut types = narrow();
+    types.extend(wide());
+    match rng.below(4) {
+        0 => DataType::Int64,
+        1 => rng.pick(&exotic()).clone(),
+        _ => rng.pick(&types).clone(),
+    }
+}
+
+/// Types that only payload has.
+pub fn exotic() -> Vec<DataType> {
+    use DataType::*;
+    let entries = |key, value| {
+        let key = Field::new("keys", key, false);
+        let value = Field::new("values", value, true);
+        Arc::new(Field::new("entries", Struct(Fields::from(vec![key, value])), false))
+    };
+    let members = || {
+        let fields = fields(&[("i", Int32), ("s", Utf8), ("l", List(item(Int8)))]);
+        UnionFields::try_new([3, 1, 7], fields.iter().cloned()).expect("distinct type ids")
+    };
+    vec![
+        Null,
+        Map(entries(Utf8, Int32), false),
+        Map(entries(Int32, List(item(Utf8View))), false),
+        Union(members(), UnionMode::Dense),
+        Union(members(), UnionMode::Sparse),
+        ListView(item(Int32)),
+        LargeListView(item(Utf8)),
+        runs(Int32, Int64),
+        runs(Int16, Utf8),
+        runs(Int64, Boolean),
+        List(item(dictionary(Int16, Utf8))),
+        FixedSizeList(item(List(item(Float32))), 3),
+        Struct(fields(&[("m", Map(entries(Utf8, Boolean), false)), ("n", Null)])),
+        Struct(Fields::empty()),
+        dictionary(Int32, List(item(Int32))),
+    ]
+}
+
+/// `Dictionary(index, values)`.
+pub fn dictionary(index: DataType, values: DataType) -> DataType {
+    DataType::Dictionary(Box::new(index), Box::new(values))
+}
+
+/// `RunEndEncoded(ends, values)`.
+pub fn runs(ends: DataType, values: DataType) -> DataType {
+    let ends = Arc::new(Field::new("run_ends", ends, false));
+    DataType::RunEndEncoded(ends, Arc::new(Field::new("values", values, true)))
+}
+
+fn item(data_type: DataType) -> Arc<Field> {
+    Arc::new(Field::new("item", data_type, true))
+}
+
+fn fields(fields: &[(&str, DataType)]) -> Fields {
+    fields.iter().map(|(name, t)| Field::new(*name, t.clone(), true)).collect()
+}

@@ -1,0 +1,154 @@
+//! What a random pair of tables is to look like, before there is any.
+
+use arrow::datatypes::DataType;
+
+use crate::domain::Style;
+use crate::kinds::{self, KeyKind};
+use crate::random::Rng;
+
+/// How often each key comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skew {
+    /// All as often.
+    Uniform,
+    /// The first much more often than the later ones.
+    Zipf,
+    /// One in this percentage of the rows, the others as often as each other.
+    Heavy(usize),
+}
+
+/// Whether a table is sorted by its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// It is not.
+    Random,
+    /// As Arrow sorts by default.
+    NullsFirst,
+    /// Rows with a null in their key last.
+    NullsLast,
+}
+
+/// How a table is cut into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// One batch; none at all if there are no rows.
+    Whole,
+    /// Batches of this many rows.
+    Every(usize),
+    /// Batches of a random number of rows up to this one, some of them empty.
+    Random(usize),
+}
+
+/// What one table looks like.
+#[derive(Debug, Clone)]
+pub struct SideShape {
+    /// How many rows it has.
+    pub rows: usize,
+    /// How many in a hundred keys are null, in each key column.
+    pub nulls: usize,
+    /// How often each key comes.
+    pub skew: Skew,
+    /// Whether it is sorted.
+    pub order: Order,
+    /// How it is cut.
+    pub split: Split,
+    /// Whether batches are slices of one array a column.
+    pub shared: bool,
+    /// The types of the columns besides the key.
+    pub payload: Vec<DataType>,
+}
+
+/// What a pair of tables looks like.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// The key columns.
+    pub keys: Vec<KeyKind>,
+    /// How their values lie in the range of their type.
+    pub style: Style,
+    /// How many different keys there are, before those that a side's types cannot hold.
+    pub distinct: usize,
+    /// Whether each key column has one name on both sides.
+    pub one_name: bool,
+    /// Whether payload columns have the same names on both sides.
+    pub clashes: bool,
+    /// Whether both sides have an Int32 column `n`, with some nulls, for filters.
+    pub numbers: bool,
+    /// The left table.
+    pub left: SideShape,
+    /// The right one.
+    pub right: SideShape,
+}
+
+impl Shape {
+    /// Any shape, mostly small: `large` says that it is to have thousands of rows.
+    pub fn random(rng: &mut Rng, keys: Vec<KeyKind>, large: bool) -> Self {
+        let left = SideShape::random(rng, large);
+        let right = SideShape::random(rng, large);
+        let most = left.rows.max(right.rows);
+        let distinct = match rng.below(4) {
+            _ if large => rng.between(most / 2, most * 2),
+            0 => rng.between(1, 3),
+            1 => most * 4 + 1,
+            _ => rng.between(1, most + 1),
+        };
+        Shape {
+            distinct: distinct.min(keys.iter().map(distinct_limit).min().unwrap_or(distinct)),
+            keys,
+            style: *rng.pick(&Style::ALL),
+            one_name: rng.chance(2, 3),
+            clashes: rng.chance(1, 2),
+            numbers: rng.chance(1, 2),
+            left,
+            right,
+        }
+    }
+}
+
+impl SideShape {
+    fn random(rng: &mut Rng, large: bool) -> Self {
+        let rows = match large {
+            true => rng.between(1000, 4000),
+            false => {
+                let most = *rng.pick(&[4, 12, 30, 60]);
+                rng.between(0, most)
+            }
+        };
+        let skew = match rng.below(4) {
+            0 if large => Skew::Heavy(2),
+            0 => Skew::Heavy(*rng.pick(&[20, 60, 95])),
+            1 if !large => Skew::Zipf,
+            _ => Skew::Uniform,
+        };
+        let nulls = match large {
+            true => *rng.pick(&[0, 1]),
+            false => *rng.pick(&[0, 0, 0, 10, 50, 100]),
+        };
+        let payload =
+            (0..*rng.pick(&[0, 1, 1, 2, 3])).map(|_| kinds::random_payload(rng)).collect();
+        SideShape {
+            rows,
+            nulls,
+            skew,
+            order: *rng.pick(&[Order::Random, Order::Random, Order::NullsFirst, Order::NullsLast]),
+            split: match rng.below(4) {
+                0 => Split::Whole,
+                1 if !large => Split::Every(2),
+                2 => Split::Every(rng.between(1, 1000)),
+                _ => Split::Random(if large { 900 } else { 20 }),
+            },
+            shared: rng.chance(1, 2),
+            payload,
+        }
+    }
+}
+
+/// An eight-bit dictionary cannot tell more keys apart.
+fn distinct_limit(kind: &KeyKind) -> usize {
+    let limit = |t: &DataType| match t {
+        DataType::Dictionary(index, _) if matches!(**index, DataType::Int8 | DataType::UInt8) => {
+            100
+        }
+        _ => usize::MAX,
+    };
+    limit(&kind.left).min(limit(&kind.right))
+}

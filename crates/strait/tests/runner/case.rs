@@ -1,0 +1,134 @@
+//! One case: a join, two tables, and every switch between them, all from one seed.
+
+use std::collections::HashMap;
+
+use strait::{Algorithm, Force, JoinType, NullEquality, Output, Side};
+use strait_testkit::{KeyKind, Pair, Rng, Shape, kinds, oracle};
+
+/// The residual filters that are tried. All but the last read the Int32 column `n`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilterKind {
+    /// `(left.n + right.n) % m != 0`; null where either is.
+    SumNotDivisible(i64),
+    /// `left.n` is even.
+    LeftEven,
+    /// `right.n` is even.
+    RightEven,
+    /// Null for every pair.
+    AlwaysNull,
+    /// The first left key is not null.
+    KeyNotNull,
+}
+
+/// How the join is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// `Join::run`, with all columns.
+    Whole,
+    /// `Join::bind`, then `BoundJoin::run` with the columns it says it needs.
+    Bound,
+}
+
+/// Everything a case is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) join_type: JoinType,
+    pub(crate) null_equality: NullEquality,
+    pub(crate) filter: Option<FilterKind>,
+    pub(crate) output: Output,
+    pub(crate) build_side: Option<Side>,
+    pub(crate) threads: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) keep_keys: bool,
+    pub(crate) suffix: &'static str,
+    pub(crate) mark_column: &'static str,
+    /// Seed of the choice of output columns; all of them without one.
+    pub(crate) select: Option<u64>,
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) entry: Entry,
+    pub(crate) force: Force,
+    pub(crate) shape: Shape,
+}
+
+impl Case {
+    /// The case of a seed, for one algorithm.
+    pub(crate) fn random(algorithm: Algorithm, seed: u64) -> (Case, Pair) {
+        let mut rng = Rng::new(seed ^ ((algorithm as u64) << 56));
+        let keys = kinds::random_key(&mut rng);
+        let join_type = *rng.pick(&JoinType::ALL);
+        let large = rng.chance(1, 400);
+        Case::with(&mut rng, (algorithm, join_type, keys), large)
+    }
+
+    /// A case whose algorithm, join type and key are given; the rest is random.
+    pub(crate) fn with(
+        rng: &mut Rng,
+        (algorithm, join_type, keys): (Algorithm, JoinType, Vec<KeyKind>),
+        large: bool,
+    ) -> (Case, Pair) {
+        let mut shape = Shape::random(rng, keys, large);
+        let filters = [
+            FilterKind::SumNotDivisible(2),
+            FilterKind::SumNotDivisible(5),
+            FilterKind::LeftEven,
+            FilterKind::RightEven,
+            FilterKind::AlwaysNull,
+            FilterKind::KeyNotNull,
+        ];
+        let filter = rng.chance(2, 5).then(|| *rng.pick(&filters));
+        shape.numbers |= filter.is_some();
+        let case = Case {
+            algorithm,
+            join_type,
+            null_equality: *rng.pick(&[NullEquality::NeverEqual, NullEquality::Equal]),
+            filter,
+            output: *rng.pick(&[Output::Rows, Output::Rows, Output::Pairs, Output::Count]),
+            build_side: *rng.pick(&[None, None, Some(Side::Left), Some(Side::Right)]),
+            threads: rng.between(1, 3),
+            batch_size: *rng.pick(&[1, 2, 7, 64, 1000, strait::DEFAULT_BATCH_SIZE]),
+            keep_keys: rng.chance(1, 3),
+            suffix: *rng.pick(&["_right", "_r", ".other"]),
+            mark_column: *rng.pick(&["mark", "has a match"]),
+            select: rng.chance(1, 4).then(|| rng.bits()),
+            memory_limit: memory_limit(rng),
+            entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
+            force: force(rng),
+            shape,
+        };
+        let pair = Pair::generate(rng, &case.shape);
+        match large && too_many_pairs(&case, &pair) {
+            // A boolean key of thousands of rows, say: small tables will do.
+            true => Case::with(rng, (case.algorithm, case.join_type, case.shape.keys), false),
+            false => (case, pair),
+        }
+    }
+}
+
+fn too_many_pairs(case: &Case, pair: &Pair) -> bool {
+    let terms: Vec<_> = case.shape.keys.iter().map(KeyKind::meeting).collect();
+    let mut counts = HashMap::<_, [usize; 2]>::new();
+    for (side, table) in [&pair.left, &pair.right].into_iter().enumerate() {
+        let names = pair.keys.iter().map(|(l, r)| if side == 0 { l.as_str() } else { r.as_str() });
+        let columns: Vec<_> = names.zip(terms.iter().copied()).collect();
+        for key in oracle::keys(&table.batches, &columns) {
+            counts.entry(key).or_default()[side] += 1;
+        }
+    }
+    counts.values().map(|[left, right]| left * right).sum::<usize>() > 40_000
+}
+
+/// Usually none; sometimes one that may or may not suffice.
+fn memory_limit(rng: &mut Rng) -> Option<u64> {
+    match rng.below(20) {
+        0 => Some(1 << rng.between(8, 24)),
+        1 => Some(1 << 34),
+        _ => None,
+    }
+}
+
+fn force(rng: &mut Rng) -> Force {
+    let rare = rng.chance(1, 2);
+    let mut on = || rare && rng.chance(1, 3);
+    Force { collide: on(), wide_rows: on(), tiny_partitions: on(), tiny_chunks: on() }
+}

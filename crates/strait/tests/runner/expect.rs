@@ -1,0 +1,257 @@
+//! What a case must yield: the names and types of the output columns, and the rows in them.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field};
+use strait::{JoinType, NullEquality, Output, Side};
+use strait_testkit::decode::decode;
+use strait_testkit::{JoinKind, Meeting, Pair, Rng, Table, Triple, Value, oracle};
+
+use super::case::{Case, FilterKind};
+
+/// Where an output column comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A column of a side.
+    Column(Side, usize),
+    /// The key of this number, taken from the side that is there.
+    Key(usize),
+    /// The position of the side's row.
+    Position(Side),
+    /// The mark.
+    Mark,
+}
+
+/// A column of the output.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputColumn {
+    pub(crate) name: String,
+    pub(crate) origin: Origin,
+    /// How its cells are compared.
+    pub(crate) terms: Meeting,
+}
+
+/// The keys of both tables' rows and which output rows they make.
+pub(crate) struct Expected {
+    pub(crate) columns: Vec<OutputColumn>,
+    pub(crate) keys: [Vec<Vec<Value>>; 2],
+    pub(crate) triples: Vec<Triple>,
+    /// Of each key, whether its columns may be null on both sides.
+    pub(crate) nullable: Vec<bool>,
+}
+
+impl Expected {
+    /// Asks the oracle.
+    pub(crate) fn of(case: &Case, pair: &Pair) -> Expected {
+        let terms: Vec<Meeting> = case.shape.keys.iter().map(|k| k.meeting()).collect();
+        let named = |side: fn(&(String, String)) -> &String| -> Vec<(&str, Meeting)> {
+            pair.keys.iter().map(|k| side(k).as_str()).zip(terms.iter().copied()).collect()
+        };
+        let keys = [
+            oracle::keys(&pair.left.batches, &named(|k| &k.0)),
+            oracle::keys(&pair.right.batches, &named(|k| &k.1)),
+        ];
+        let passes = passes(case, pair, &keys);
+        let filter = passes.as_ref().map(|f| f as oracle::PairFilter<'_>);
+        let nulls_equal = case.null_equality == NullEquality::Equal;
+        let kind = kind_of(case.join_type);
+        let triples = oracle::join(kind, &keys[0], &keys[1], nulls_equal, filter);
+        let nullable = |table: &Table, name: &str| {
+            table.schema.field_with_name(name).expect("a key column").is_nullable()
+        };
+        let nullable = (pair.keys.iter())
+            .map(|(l, r)| nullable(&pair.left, l) && nullable(&pair.right, r))
+            .collect();
+        Expected { columns: select(case, columns(case, pair)), keys, triples, nullable }
+    }
+
+    /// The output rows, cell by cell, in no particular order.
+    pub(crate) fn rows(&self, pair: &Pair) -> Vec<Vec<Value>> {
+        type Cells = Box<dyn Fn(&Triple) -> Value>;
+        let at =
+            |cells: &[Value], row: Option<usize>| row.map_or(Value::Null, |r| cells[r].clone());
+        let cells: Vec<Cells> = (self.columns.iter())
+            .map(|column| -> Cells {
+                match column.origin {
+                    Origin::Column(Side::Left, i) => {
+                        let cells = column_of(&pair.left, i, &column.terms);
+                        Box::new(move |t| at(&cells, t.left))
+                    }
+                    Origin::Column(Side::Right, i) => {
+                        let cells = column_of(&pair.right, i, &column.terms);
+                        Box::new(move |t| at(&cells, t.right))
+                    }
+                    Origin::Key(k) => {
+                        let of =
+                            |keys: &[Vec<Value>]| keys.iter().map(|key| key[k].clone()).collect();
+                        let [left, right]: [Vec<Value>; 2] = [of(&self.keys[0]), of(&self.keys[1])];
+                        Box::new(move |t| match t.left {
+                            Some(l) => left[l].clone(),
+                            None => at(&right, t.right),
+                        })
+                    }
+                    Origin::Position(side) => Box::new(move |t| {
+                        let row = if side == Side::Left { t.left } else { t.right };
+                        row.map_or(Value::Null, |row| Value::Int(row as i128))
+                    }),
+                    Origin::Mark => Box::new(|t| t.mark.map_or(Value::Null, Value::Bool)),
+                }
+            })
+            .collect();
+        let row = |t: &Triple| cells.iter().map(|cell| settled(cell(t))).collect();
+        self.triples.iter().map(row).collect()
+    }
+}
+
+/// A union has no nulls of its own: an absent row may be a null of any member.
+pub(crate) fn settled(value: Value) -> Value {
+    match value {
+        Value::Tagged(_, inner) if inner.is_null() => Value::Null,
+        value => value,
+    }
+}
+
+/// The cells of a column through all batches.
+fn column_of(table: &Table, column: usize, terms: &Meeting) -> Vec<Value> {
+    let of = |batch: &RecordBatch| decode(batch.column(column), terms);
+    table.batches.iter().flat_map(of).collect()
+}
+
+/// Which sides' columns the output has.
+pub(crate) fn sides(join_type: JoinType) -> (bool, bool) {
+    use JoinType::*;
+    match join_type {
+        Inner | Left | Right | Full => (true, true),
+        LeftSemi | LeftAnti | LeftMark => (true, false),
+        RightSemi | RightAnti | RightMark => (false, true),
+    }
+}
+
+/// All columns the output has, in order.
+fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
+    let (has_left, has_right) = sides(case.join_type);
+    let mut columns = Vec::new();
+    if case.output == Output::Pairs {
+        let terms = Meeting::alone(&DataType::UInt64);
+        let mut position = |name: &str, side| {
+            let (name, origin) = (name.to_string(), Origin::Position(side));
+            columns.push(OutputColumn { name, origin, terms });
+        };
+        if has_left {
+            position("left_row", Side::Left);
+        }
+        if has_right {
+            position("right_row", Side::Right);
+        }
+    } else {
+        if has_left {
+            columns.extend(pair.left.schema.fields().iter().enumerate().map(|(i, field)| {
+                let key = pair.keys.iter().position(|(l, r)| l == field.name() && l == r);
+                match key.filter(|&key| has_right && merges(case, key)) {
+                    Some(key) => OutputColumn {
+                        name: field.name().clone(),
+                        origin: Origin::Key(key),
+                        terms: case.shape.keys[key].meeting(),
+                    },
+                    None => plain(field, Side::Left, i, field.name().clone()),
+                }
+            }));
+        }
+        for (i, field) in pair.right.schema.fields().iter().enumerate().filter(|_| has_right) {
+            let clash = has_left && pair.left.schema.column_with_name(field.name()).is_some();
+            let key = pair.keys.iter().position(|(l, r)| r == field.name() && l == r);
+            if key.is_some_and(|key| has_left && merges(case, key)) {
+                continue;
+            }
+            let suffix = if clash { case.suffix } else { "" };
+            columns.push(plain(field, Side::Right, i, format!("{}{suffix}", field.name())));
+        }
+    }
+    if matches!(case.join_type, JoinType::LeftMark | JoinType::RightMark) {
+        let (name, terms) = (case.mark_column.to_string(), Meeting::alone(&DataType::Boolean));
+        columns.push(OutputColumn { name, origin: Origin::Mark, terms });
+    }
+    columns
+}
+
+/// Whether a key of one name on both sides becomes one column. A full join mixes both sides'
+/// values, so it needs an Arrow type that holds them all as they are; without one, both stay.
+fn merges(case: &Case, key: usize) -> bool {
+    use DataType::*;
+    let kind = &case.shape.keys[key];
+    fn values(t: &DataType) -> &DataType {
+        if let Dictionary(_, values) = t { values } else { t }
+    }
+    let (left, right) = (values(&kind.left), values(&kind.right));
+    let binary = |t: &DataType| matches!(t, Binary | LargeBinary | BinaryView);
+    let mixable = match (left, right) {
+        (l, r) if l == r => true,
+        (UInt64, r) if r.is_signed_integer() => false,
+        (l, UInt64) if l.is_signed_integer() => false,
+        (Date32 | Date64, Date32 | Date64) => true,
+        (l, r) => {
+            l.is_integer() && r.is_integer()
+                || l.is_floating() && r.is_floating()
+                || l.is_string() && r.is_string()
+                || binary(l) && binary(r)
+        }
+    };
+    !case.keep_keys && (mixable || case.join_type != JoinType::Full)
+}
+
+fn plain(field: &Field, side: Side, column: usize, name: String) -> OutputColumn {
+    let terms = Meeting::alone(field.data_type());
+    OutputColumn { name, origin: Origin::Column(side, column), terms }
+}
+
+/// Some of the columns in some order, if the case selects; row-id pairs come whole.
+fn select(case: &Case, mut columns: Vec<OutputColumn>) -> Vec<OutputColumn> {
+    if let (Some(seed), Output::Rows) = (case.select, case.output) {
+        let mut rng = Rng::new(seed);
+        rng.shuffle(&mut columns);
+        columns.truncate(rng.between(0, columns.len()));
+    }
+    columns
+}
+
+/// Whether a pair of rows passes the case's filter, computed by hand.
+fn passes(
+    case: &Case,
+    pair: &Pair,
+    keys: &[Vec<Vec<Value>>; 2],
+) -> Option<impl Fn(usize, usize) -> bool + use<>> {
+    let filter = case.filter?;
+    let numbers = |table: &Table| -> Vec<Option<i64>> {
+        let column = table.schema.index_of("n").expect("a column n");
+        let cells = column_of(table, column, &Meeting::alone(&DataType::Int32));
+        cells
+            .into_iter()
+            .map(|v| if let Value::Int(v) = v { Some(v as i64) } else { None })
+            .collect()
+    };
+    let (left, right) = (numbers(&pair.left), numbers(&pair.right));
+    let null_keys: Vec<bool> = keys[0].iter().map(|key| key[0].is_null()).collect();
+    Some(move |l: usize, r: usize| match filter {
+        FilterKind::SumNotDivisible(m) => {
+            left[l].zip(right[r]).is_some_and(|(a, b)| (a + b) % m != 0)
+        }
+        FilterKind::LeftEven => left[l].is_some_and(|n| n % 2 == 0),
+        FilterKind::RightEven => right[r].is_some_and(|n| n % 2 == 0),
+        FilterKind::AlwaysNull => false,
+        FilterKind::KeyNotNull => !null_keys[l],
+    })
+}
+
+fn kind_of(join_type: JoinType) -> JoinKind {
+    match join_type {
+        JoinType::Inner => JoinKind::Inner,
+        JoinType::Left => JoinKind::Left,
+        JoinType::Right => JoinKind::Right,
+        JoinType::Full => JoinKind::Full,
+        JoinType::LeftSemi => JoinKind::LeftSemi,
+        JoinType::RightSemi => JoinKind::RightSemi,
+        JoinType::LeftAnti => JoinKind::LeftAnti,
+        JoinType::RightAnti => JoinKind::RightAnti,
+        JoinType::LeftMark => JoinKind::LeftMark,
+        JoinType::RightMark => JoinKind::RightMark,
+    }
+}
