@@ -3,9 +3,9 @@ itself: it prints what every run answered, and `strait bench compare` compares t
 
     drive.py ENGINE.py VARIANT MODE FOLDER REPEAT THREADS
 
-An engine is a file with VARIANTS (names of its configurations), VERSION, and prepare(build, probe,
-threads, variant), which returns an object with two methods: aggregate() answers (rows, [sums]);
-materialise() returns rows that lie in memory, which summed(result) counts and sums afterwards.
+An engine is a file with VERSION and prepare(build, probe, threads, variant), which returns an object
+with three methods: aggregate() answers (rows, [sums]); materialise() returns rows that lie in memory,
+which summed(result) counts and sums when the clock has stopped.
 """
 
 import gc
@@ -57,7 +57,7 @@ def main():
         started = time.perf_counter()
         result = ready.aggregate() if mode == "aggregate" else ready.materialise()
         elapsed = time.perf_counter() - started
-        # What a join must hold is its own; what checking it takes is not.
+        # Before the check, whose memory is not the engine's.
         peak = resident("VmHWM")
         rows, sums = result if mode == "aggregate" else ready.summed(result)
         answers.append({"rows": int(rows), "sums": [int(s) for s in sums]})

@@ -6,7 +6,6 @@ import pyarrow.compute as pc
 from datafusion import SessionConfig, SessionContext
 
 VERSION = datafusion.__version__
-VARIANTS = ["memory"]
 
 
 class Ready:

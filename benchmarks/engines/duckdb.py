@@ -4,7 +4,6 @@ import duckdb
 import pyarrow.compute as pc
 
 VERSION = duckdb.__version__
-VARIANTS = ["arrow", "native"]
 
 
 class Ready:

@@ -3,7 +3,6 @@
 import polars as pl
 
 VERSION = pl.__version__
-VARIANTS = ["streaming"]
 
 
 class Ready:

@@ -5,7 +5,6 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 VERSION = pa.__version__
-VARIANTS = ["acero"]
 
 
 class Ready:

@@ -7,7 +7,7 @@ use super::machine::{self, Machine};
 use super::measure::{Measured, Task};
 use super::workload::Tables;
 use crate::arguments::Shown;
-use crate::digits::grouped;
+use crate::digits::{counted, grouped};
 
 /// The figures of one join.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -159,13 +159,13 @@ fn table(figures: &[Figures]) -> String {
     let Some(first) = figures.first() else { return String::new() };
     let machine = &first.machine;
     let mut text = format!(
-        "{} ⋈ {} rows → {}, {}, {} threads, {} runs\n{}, {} cores, {}, {} of memory\n\n",
+        "{} ⋈ {} rows → {}, {}, {}, {}\n{}, {} cores, {}, {} of memory\n\n",
         grouped(first.build_rows),
         grouped(first.probe_rows),
         grouped(first.output_rows),
         first.mode,
-        first.threads,
-        first.repeat,
+        counted(first.threads as u64, "thread"),
+        counted(first.repeat.into(), "run"),
         machine.cpu,
         machine.cores,
         machine.caches(),

@@ -115,23 +115,12 @@ fn collect(mut reader: JoinReader) -> anyhow::Result<(Vec<RecordBatch>, Report)>
 
 /// The count and the sums of a join.
 fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
-    let payloads: Vec<String> =
-        tables.build.payloads().chain(tables.probe.payloads()).map(str::to_string).collect();
-    let mut join = join.clone();
-    if !payloads.is_empty() {
-        join = join.select(payloads);
-    }
-    let mut reader =
-        join.run(tables.build.reader(), tables.probe.reader()).map_err(failure::of_join)?;
-    let mut answer = Answer::default();
-    for batch in reader.by_ref() {
-        let batch = batch.map_err(failure::of_stream)?;
-        answer.rows += batch.num_rows() as u64;
-        answer.sums.resize(batch.num_columns(), 0);
-        answer.sums.iter_mut().zip(batch.columns()).for_each(|(sum, c)| *sum += total(c));
-    }
-    answer.sums.resize(tables.expected.sums.len(), 0);
-    Ok((answer, reader.report().context("the join ended without a report")?))
+    let build = tables.build.payloads().map(|name| (Side::Left, name));
+    let probe = tables.probe.payloads().map(|name| (Side::Right, name));
+    let sums: Vec<_> = build.chain(probe).collect();
+    let joined = join.aggregate(&sums, tables.build.reader(), tables.probe.reader());
+    let (aggregate, report) = joined.map_err(failure::of_join)?;
+    Ok((Answer { rows: aggregate.rows, sums: aggregate.sums }, report))
 }
 
 /// Compares what came out with what must, as far as the mode shows it.

@@ -65,8 +65,6 @@ pub(crate) struct Rows {
     pub(crate) batch: RecordBatch,
     /// The places of build rows, the key numbers of probe rows.
     pub(crate) numbers: Vec<u64>,
-    /// The position of the first row in its table.
-    pub(crate) first: u64,
 }
 
 impl Workload {
@@ -154,7 +152,7 @@ impl Workload {
                 _ => Arc::new(Int64Array::from_iter_values(values)),
             });
         }
-        Ok(Rows { batch: RecordBatch::try_new(self.schema(side), columns)?, numbers, first })
+        Ok(Rows { batch: RecordBatch::try_new(self.schema(side), columns)?, numbers })
     }
 
     /// The places of the build rows that a probe row with this key number meets.
