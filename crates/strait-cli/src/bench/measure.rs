@@ -162,26 +162,28 @@ fn values<T: ArrowPrimitiveType>(column: &ArrayRef) -> &[T::Native] {
 
 /// The sums of a table's payload columns over the rows at the positions in column `name`.
 fn sums_at(table: &Table, pairs: &[RecordBatch], name: &str) -> anyhow::Result<Vec<i128>> {
-    // Where each batch begins, so that a position can be found by halving.
-    let starts: Vec<u64> = table
-        .batches
-        .iter()
-        .scan(0, |next, batch| {
-            let start = *next;
-            *next += batch.num_rows() as u64;
-            Some(start)
-        })
-        .collect();
-    let mut sums = vec![0; table.schema.fields().len() - 1];
-    for batch in pairs {
-        let positions = batch.column_by_name(name).with_context(|| format!("no column {name}"))?;
-        for &position in values::<UInt64Type>(positions) {
-            let at = starts.partition_point(|&start| start <= position) - 1;
-            let row = (position - starts[at]) as usize;
-            for (sum, column) in sums.iter_mut().zip(&table.batches[at].columns()[1..]) {
-                *sum += total(&column.slice(row, 1));
+    let sum = |column: usize| -> anyhow::Result<i128> {
+        let mut whole: Vec<i64> = Vec::with_capacity(table.rows() as usize);
+        for batch in &table.batches {
+            match batch.column(column).data_type() {
+                DataType::Int32 => {
+                    let values = values::<Int32Type>(batch.column(column));
+                    whole.extend(values.iter().map(|&v| i64::from(v)));
+                }
+                _ => whole.extend(values::<Int64Type>(batch.column(column))),
             }
         }
-    }
-    Ok(sums)
+        let mut sum = 0;
+        for batch in pairs {
+            let rows = batch.column_by_name(name).with_context(|| format!("no column {name}"))?;
+            for &row in values::<UInt64Type>(rows) {
+                let value = whole.get(row as usize).with_context(|| {
+                    format!("wrong answer: {name} {row} of {} rows", whole.len())
+                })?;
+                sum += i128::from(*value);
+            }
+        }
+        Ok(sum)
+    };
+    (1..table.schema.fields().len()).map(sum).collect()
 }
