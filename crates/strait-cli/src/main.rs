@@ -1,6 +1,7 @@
 //! The command `strait`: parses its arguments, acts, and turns failures into messages and statuses.
 
 mod arguments;
+mod bench;
 mod demo;
 mod digits;
 mod failure;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Join(arguments) => join::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { out } => shell::man(out.as_deref()),
     };

@@ -100,7 +100,7 @@ pub(crate) struct WorkloadArguments {
     #[arg(long, value_enum, default_value = "int64")]
     pub(crate) key_type: KeyType,
 
-    /// Whether the build keys fill a range, or lie scattered over the whole type
+    /// Whether the build keys fill a range, or lie scattered over the type's positive half
     #[arg(long, value_enum, default_value = "dense")]
     pub(crate) keys: Keys,
 
@@ -179,17 +179,19 @@ pub(super) fn scale(text: &str) -> Result<f64, String> {
     }
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(super) fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
         _ => Err("write a number from 0 to 1".to_string()),
     }
 }
 
-/// Reads a number of rows; underscores may group its digits.
-fn rows(text: &str) -> Result<u64, String> {
-    match text.replace('_', "").parse() {
-        Ok(rows) if rows <= 1 << 40 => Ok(rows),
-        _ => Err("write a number of rows, as in 1000000 or 1_000_000".to_string()),
-    }
+/// Reads a number of rows: its digits, which underscores may group, or a power of two.
+pub(super) fn rows(text: &str) -> Result<u64, String> {
+    let rows = match text.strip_prefix("2^") {
+        Some(power) => power.parse().ok().and_then(|power| 1u64.checked_shl(power)),
+        None => text.replace('_', "").parse().ok(),
+    };
+    rows.filter(|&rows| rows <= 1 << 40)
+        .ok_or_else(|| "write a number of rows, as in 1000000, 1_000_000 or 2^20".to_string())
 }

@@ -220,7 +220,7 @@ fn join_type() -> impl TypedValueParser<Value = JoinType> {
     PossibleValuesParser::new(values).try_map(|name| name.parse::<JoinType>())
 }
 
-fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
+pub(super) fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
     let values = Algorithm::ALL.map(|a| PossibleValue::new(a.name()));
     PossibleValuesParser::new(values).try_map(|name| name.parse::<Algorithm>())
 }

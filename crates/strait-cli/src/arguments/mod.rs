@@ -1,5 +1,6 @@
 //! The command line as its user types it. Parsing only validates; nothing here opens a file.
 
+mod bench;
 mod generate;
 mod join;
 mod names;
@@ -10,6 +11,10 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+pub(crate) use bench::{
+    Bench, BenchArguments, BenchJoinArguments, CompareArguments, ComparedMode, Device,
+    DeviceArguments, Engine, Mode, ScaleArguments, Shown, Study,
+};
 pub(crate) use generate::{
     GenerateArguments, KeyType, Keys, Skew, TableFormat, Target, TpchArguments, TpchTable,
     WorkloadArguments,
@@ -22,6 +27,7 @@ Examples:
   strait join orders.parquet customers.csv --on customer_id=id
   strait join left.parquet right.parquet --on id --type left -o joined.parquet
   strait generate tpch --scale 1 --out tpch
+  strait bench join --build 2^22 --probe 2^24
 
 `strait join --help` has more. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
@@ -58,6 +64,7 @@ pub(crate) enum Command {
     Join(Box<JoinArguments>),
     Demo(DemoArguments),
     Generate(GenerateArguments),
+    Bench(BenchArguments),
     /// Prints a completion script for a shell
     #[command(after_help = "\
 Examples:

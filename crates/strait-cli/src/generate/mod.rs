@@ -1,6 +1,7 @@
 //! `strait generate`: tables to try joins on.
 
 mod random;
+mod shape;
 mod tpch;
 mod workload;
 
@@ -17,6 +18,7 @@ use crate::join::cores;
 use crate::ordered::in_order;
 use crate::output::{Aside, Destination, Sink, SinkOptions};
 
+pub(crate) use shape::{Shape, Side, Workload, payload};
 pub(crate) use tpch::write as write_tpch;
 
 /// Runs the command.

@@ -2,60 +2,62 @@
 //! has a generator of its own, and shuffles are functions of the position.
 
 /// Mixes all bits of a word into all others; a bijection (the finaliser of SplitMix64).
-pub(super) fn mix(word: u64) -> u64 {
+pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
 }
 
-/// The same for 32 bits (constants from Wellons' search for low-bias hashes).
-pub(super) fn mix_u32(word: u32) -> u32 {
-    let word = (word ^ (word >> 16)).wrapping_mul(0x7feb_352d);
-    let word = (word ^ (word >> 15)).wrapping_mul(0x846c_a68b);
-    word ^ (word >> 16)
+/// The same within the lowest `bits` of a word, for a word that has no others.
+pub(crate) fn mix_within(bits: u32, word: u64) -> u64 {
+    let mask = u64::MAX >> (64 - bits);
+    let half = bits.div_ceil(2);
+    let word = (word ^ (word >> half)).wrapping_mul(0xbf58_476d_1ce4_e5b9) & mask;
+    let word = (word ^ (word >> half)).wrapping_mul(0x94d0_49bb_1331_11eb) & mask;
+    word ^ (word >> half)
 }
 
 /// SplitMix64.
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// The generator of one part of one stream.
-    pub(super) fn new(seed: u64, stream: u64, part: u64) -> Self {
+    pub(crate) fn new(seed: u64, stream: u64, part: u64) -> Self {
         Random(mix(seed ^ mix(stream.wrapping_add(1)) ^ mix(!part)))
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// From 0 up to, not including, `n`, which is not zero.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
     /// From 0 up to, not including, 1.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
 /// A shuffle of `0..n`, computed position by position: a Feistel network over the next even number
 /// of bits, walked until it lands within `n`.
-pub(super) struct Shuffle {
+pub(crate) struct Shuffle {
     n: u64,
     half: u32,
     seed: u64,
 }
 
 impl Shuffle {
-    pub(super) fn new(n: u64, seed: u64) -> Self {
+    pub(crate) fn new(n: u64, seed: u64) -> Self {
         let bits = 64 - n.saturating_sub(1).leading_zeros();
         Shuffle { n, half: bits.div_ceil(2).max(1), seed }
     }
 
     /// Where `position`, below `n`, goes.
-    pub(super) fn at(&self, position: u64) -> u64 {
+    pub(crate) fn at(&self, position: u64) -> u64 {
         let mask = (1u64 << self.half) - 1;
         let mut value = position;
         loop {
@@ -74,7 +76,7 @@ impl Shuffle {
 
 /// Ranks from 0 up to `n`, where rank `k` comes in proportion to `1 / (k + 1)^theta`: sampled by
 /// rejection-inversion (Hörmann and Derflinger, 1996), in constant time and memory.
-pub(super) struct Zipf {
+pub(crate) struct Zipf {
     n: f64,
     theta: f64,
     low: f64,
@@ -83,7 +85,7 @@ pub(super) struct Zipf {
 }
 
 impl Zipf {
-    pub(super) fn new(n: u64, theta: f64) -> Self {
+    pub(crate) fn new(n: u64, theta: f64) -> Self {
         let n = n as f64;
         let mut zipf = Zipf { n, theta, low: 0.0, high: 0.0, shortcut: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -92,7 +94,7 @@ impl Zipf {
         zipf
     }
 
-    pub(super) fn sample(&self, random: &mut Random) -> u64 {
+    pub(crate) fn sample(&self, random: &mut Random) -> u64 {
         loop {
             let u = self.high + random.unit() * (self.low - self.high);
             let x = self.inverse(u);
@@ -132,6 +134,15 @@ mod tests {
             assert!(n < 10 || seen.iter().enumerate().any(|(i, &v)| i as u64 != v));
             seen.sort_unstable();
             assert_eq!(seen, (0..n).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn mixing_within_bits_loses_nothing() {
+        for bits in [1, 2, 7, 16] {
+            let mut seen: Vec<u64> = (0..1 << bits).map(|word| mix_within(bits, word)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..1 << bits).collect::<Vec<_>>(), "{bits}");
         }
     }
 

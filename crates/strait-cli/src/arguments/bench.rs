@@ -1,0 +1,339 @@
+//! The arguments of `strait bench`.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValue;
+use clap::{Args, Subcommand, ValueEnum};
+use strait::Algorithm;
+
+use super::generate::{KeyType, Keys, Skew, rows, share};
+use super::join::{algorithm, threads};
+use super::size;
+
+/// Measures joins, beside other engines, and how their cost grows
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench join --build 2^22 --probe 2^24
+  strait bench compare
+  strait bench scale --out benchmarks/scaling")]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    Join(Box<BenchJoinArguments>),
+    Compare(CompareArguments),
+    Scale(ScaleArguments),
+}
+
+/// Measures the join of two generated tables in memory
+///
+/// Every result is compared with the count and the payload sums that follow from how the tables
+/// were generated: a wrong answer is an error, never a figure.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench join --build 2^22 --probe 2^24
+  strait bench join --build 2^20 --probe 2^24 --keys dense --skew zipf:1.0 --mode materialise
+  strait bench join --build 2^22 --probe 2^22 --algorithm no-partition,radix --format csv
+  strait bench join --build 2^20 --probe 2^22 --key-type string --duplicates 4 --format json")]
+pub(crate) struct BenchJoinArguments {
+    /// Rows of the build table, as in 1000000 or 2^20
+    #[arg(long, value_name = "N", value_parser = rows, required_unless_present = "workload_dir")]
+    pub(crate) build: Option<u64>,
+
+    /// Rows of the probe table
+    #[arg(long, value_name = "N", value_parser = rows, required_unless_present = "workload_dir")]
+    pub(crate) probe: Option<u64>,
+
+    /// Joins the tables of a folder that `strait bench compare --keep` left, instead of new ones
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["build", "probe"])]
+    pub(crate) workload_dir: Option<PathBuf>,
+
+    /// How wide integer keys are [default: 8]
+    #[arg(long, value_name = "4|8", value_parser = width, conflicts_with = "key_type")]
+    key_bytes: Option<u8>,
+
+    /// The type of the key column [default: int64]; strings have 17 bytes
+    #[arg(long, value_enum)]
+    key_type: Option<KeyType>,
+
+    /// Whether the build keys fill a range, or lie scattered over the type's positive half
+    #[arg(long, value_enum, default_value = "sparse")]
+    pub(crate) keys: Keys,
+
+    /// How often probe rows meet each key: none, all keys alike; zipf:THETA, a few keys often
+    #[arg(long, default_value = "none", value_name = "none|zipf:THETA")]
+    pub(crate) skew: Skew,
+
+    /// The share of probe rows that have a match
+    #[arg(long, value_name = "F", default_value = "1", value_parser = share)]
+    pub(crate) selectivity: f64,
+
+    /// How many build rows have the same key
+    #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) duplicates: u64,
+
+    /// How wide payload columns are
+    #[arg(long, value_name = "4|8", default_value = "8", value_parser = width)]
+    pub(crate) payload_bytes: u8,
+
+    /// How many payload columns each table has
+    #[arg(long, value_name = "C", default_value = "1", value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub(crate) payload_columns: u16,
+
+    /// Rows of an input batch
+    #[arg(long, value_name = "N", default_value = "2^20", value_parser = batch_rows)]
+    pub(crate) batch_rows: usize,
+
+    /// What the join yields
+    #[arg(long, value_enum, default_value = "aggregate")]
+    pub(crate) mode: Mode,
+
+    /// How to join; several algorithms, separated by commas, run one after the other
+    #[arg(long, value_name = "A", default_value = "auto", value_delimiter = ',', value_parser = algorithm())]
+    pub(crate) algorithm: Vec<Algorithm>,
+
+    /// How many threads work on the join [default: one a core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArguments,
+
+    /// How many runs are timed, after one that is not
+    #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// Another seed gives other rows
+    #[arg(long, value_name = "S", default_value = "42")]
+    pub(crate) seed: u64,
+
+    /// How to show the figures
+    #[arg(long, value_enum, default_value = "table")]
+    pub(crate) format: Shown,
+}
+
+impl BenchJoinArguments {
+    pub(crate) fn key_type(&self) -> KeyType {
+        match (self.key_type, self.key_bytes) {
+            (Some(key_type), _) => key_type,
+            (None, Some(4)) => KeyType::Int32,
+            _ => KeyType::Int64,
+        }
+    }
+}
+
+/// Where the join runs.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArguments {
+    /// Which processor joins
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub(crate) device: Device,
+
+    /// Where the tables lie before the join
+    #[arg(long, value_enum)]
+    pub(crate) placement: Option<Placement>,
+
+    /// How much of the GPU's memory the join may hold, as in 512MiB or 8GiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
+
+    /// How tables cross to the GPU
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) transfer: Option<String>,
+}
+
+/// A processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    Cpu,
+    Gpu,
+}
+
+/// Where a table lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Placement {
+    Gpu,
+    Pinned,
+    Pageable,
+}
+
+/// What a measured join yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Count,
+    Aggregate,
+    Pairs,
+    Materialise,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Count => "count",
+            Mode::Aggregate => "aggregate",
+            Mode::Pairs => "pairs",
+            Mode::Materialise => "materialise",
+        }
+    }
+}
+
+impl ValueEnum for Mode {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Mode::Count, Mode::Aggregate, Mode::Pairs, Mode::Materialise]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let value = PossibleValue::new(self.name());
+        Some(match self {
+            Mode::Count => value.help("The number of rows"),
+            Mode::Aggregate => value.help("The number of rows and the sum of each payload column"),
+            Mode::Pairs => value.help("The positions of the rows that meet"),
+            Mode::Materialise => value
+                .help("The key and both tables' payloads as record batches")
+                .alias("materialize"),
+        })
+    }
+}
+
+/// How figures are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shown {
+    /// Aligned, for people
+    Table,
+    /// A header and a line a run
+    Csv,
+    /// An object a run, one a line
+    Json,
+}
+
+/// Runs other engines beside Strait, on the same data
+///
+/// Each engine runs in a process of its own on the same Arrow files, which it loads before the
+/// clock starts. Engines come as Python packages, which are installed on the first run into a
+/// virtual environment in the user's cache folder.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench compare
+  strait bench compare --engines duckdb,polars --workloads W2,W2s
+  strait bench compare --scale-down 64 --repeat 1 --out /tmp/record")]
+pub(crate) struct CompareArguments {
+    /// Which engines [default: all four]
+    #[arg(long, value_enum, value_name = "ENGINES", value_delimiter = ',')]
+    pub(crate) engines: Vec<Engine>,
+
+    /// Which workloads [default: all ten]
+    #[arg(long, value_name = "WORKLOADS", value_delimiter = ',', value_parser = workload())]
+    pub(crate) workloads: Vec<String>,
+
+    /// Which modes: aggregate, materialise [default: both]
+    #[arg(long, value_enum, value_name = "MODES", value_delimiter = ',')]
+    pub(crate) modes: Vec<ComparedMode>,
+
+    /// How many runs are timed, after one that is not
+    #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// How many threads each engine has
+    #[arg(long, value_name = "N", default_value = "2", value_parser = threads)]
+    pub(crate) threads: usize,
+
+    /// Divides the rows of every table
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) scale_down: u64,
+
+    /// The folder for the record; it is made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
+    pub(crate) out: PathBuf,
+
+    /// Leaves the tables of each workload in this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+/// An engine beside Strait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    #[value(name = "duckdb")]
+    DuckDb,
+    Polars,
+    #[value(name = "datafusion")]
+    DataFusion,
+    #[value(name = "pyarrow")]
+    PyArrow,
+}
+
+/// A mode in which every engine can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ComparedMode {
+    Aggregate,
+    #[value(alias = "materialize")]
+    Materialise,
+}
+
+/// Measures how cost grows with size, ratio, skew, selectivity, payload and threads
+///
+/// Writes a CSV record and an SVG plot a study.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench scale --out benchmarks/scaling
+  strait bench scale --studies size,skew --largest 2^24 --repeat 1 --out /tmp/scaling")]
+pub(crate) struct ScaleArguments {
+    /// Which studies [default: all six]
+    #[arg(long, value_enum, value_name = "STUDIES", value_delimiter = ',')]
+    pub(crate) studies: Vec<Study>,
+
+    /// The most rows of a table; less where memory does not allow it
+    #[arg(long, value_name = "N", default_value = "2^27", value_parser = rows)]
+    pub(crate) largest: u64,
+
+    /// How many runs are timed, after one that is not
+    #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// The folder for records and plots; it is made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "benchmarks/scaling")]
+    pub(crate) out: PathBuf,
+}
+
+/// What is varied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Study {
+    /// Both tables alike, from 2^16 rows
+    Size,
+    /// The probe table from 1 to 64 times the build table
+    Ratio,
+    /// Zipf exponents from 0 to 1.5 on the probe side
+    Skew,
+    /// The share of probe rows that match, from none to all
+    Selectivity,
+    /// From 1 to 16 payload columns a table
+    Payload,
+    /// One thread and two
+    Threads,
+}
+
+fn workload() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(crate::bench::workload_names())
+}
+
+fn width(text: &str) -> Result<u8, String> {
+    match text {
+        "4" => Ok(4),
+        "8" => Ok(8),
+        _ => Err("write 4 or 8".to_string()),
+    }
+}
+
+fn batch_rows(text: &str) -> Result<usize, String> {
+    match rows(text)? {
+        0 => Err("a batch has at least one row".to_string()),
+        rows => usize::try_from(rows).map_err(|_| "that is too long a batch".to_string()),
+    }
+}

@@ -1,0 +1,86 @@
+//! Where the other engines live: a Python environment made on the first run from a list of exact
+//! versions, kept in the user's cache folder under a name that follows from the list.
+
+use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, bail};
+
+use crate::interrupt;
+
+/// The engines' exact versions.
+const REQUIREMENTS: &str = include_str!("../../../../benchmarks/requirements.txt");
+
+/// The Python that has the engines. Installs them if need be.
+pub(super) fn python() -> anyhow::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    REQUIREMENTS.hash(&mut hasher);
+    let cache = cache()?;
+    let place = cache.join(format!("engines-{:016x}", hasher.finish()));
+    let python = place.join("bin").join("python");
+    if python.exists() {
+        return Ok(python);
+    }
+    std::fs::create_dir_all(&cache)
+        .with_context(|| format!("cannot make folder {}", cache.display()))?;
+    let aside = cache.join(format!(".engines-{}", std::process::id()));
+    interrupt::make(|| Ok(aside.clone()), PathBuf::as_path)
+        .context("cannot install the engines")?;
+    let installed = install(&aside);
+    // It takes its name when it is whole. Another process may have been faster.
+    interrupt::settle(&aside, || {
+        let placed = installed.and_then(|()| match std::fs::rename(&aside, &place) {
+            Err(error) if !python.exists() => Err(error).context("cannot name the environment"),
+            _ => Ok(()),
+        });
+        let _ = std::fs::remove_dir_all(&aside);
+        placed
+    })?;
+    Ok(python)
+}
+
+fn cache() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = set("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| set("HOME").map(|home| Path::new(&home).join(".cache")))
+        .context("neither HOME nor XDG_CACHE_HOME says where to install the engines")?;
+    Ok(base.join("strait"))
+}
+
+fn install(folder: &Path) -> anyhow::Result<()> {
+    eprintln!("installing the engines, once: {}", versions().join(", "));
+    run(OsStr::new("python3"), &[OsStr::new("-m"), OsStr::new("venv"), folder.as_os_str()])
+        .context("cannot make a Python environment; python3 with its venv module is needed")?;
+    let list = folder.join("requirements.txt");
+    std::fs::write(&list, REQUIREMENTS)
+        .with_context(|| format!("cannot write {}", list.display()))?;
+    let python = folder.join("bin").join("python");
+    let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+    let arguments: Vec<&OsStr> =
+        arguments.iter().map(OsStr::new).chain([list.as_os_str()]).collect();
+    run(python.as_os_str(), &arguments)
+        .context("cannot install the engines; a connection to a package index is needed once")?;
+    Ok(())
+}
+
+fn versions() -> Vec<&'static str> {
+    REQUIREMENTS.lines().filter(|line| line.contains("==")).collect()
+}
+
+fn run(program: &OsStr, arguments: &[&OsStr]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(arguments).output()?;
+    succeeded(&output)
+}
+
+/// An error with the last words of a process that failed.
+pub(super) fn succeeded(output: &Output) -> anyhow::Result<()> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
+    bail!("{} ({})", last.unwrap_or("it said nothing").trim(), output.status)
+}

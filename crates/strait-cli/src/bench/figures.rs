@@ -1,0 +1,193 @@
+//! What one measurement says, and how it is shown.
+
+use serde::{Deserialize, Serialize};
+
+use super::aligned::aligned;
+use super::machine::{self, Machine};
+use super::measure::{Measured, Task};
+use super::workload::Tables;
+use crate::arguments::Shown;
+use crate::digits::{counted, grouped};
+
+/// The figures of one join.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Figures {
+    /// The one asked for.
+    pub(super) algorithm: String,
+    /// The one that ran.
+    pub(super) ran: String,
+    pub(super) mode: String,
+    pub(super) build_rows: u64,
+    pub(super) probe_rows: u64,
+    pub(super) output_rows: u64,
+    pub(super) threads: usize,
+    pub(super) repeat: u32,
+    pub(super) seconds: Seconds,
+    /// Rows of both tables by the median time.
+    pub(super) tuples_per_second: f64,
+    /// Of the run in the middle.
+    pub(super) stages: Vec<Stage>,
+    pub(super) bytes: Bytes,
+    /// The most bytes that the join held at once, inputs and output under way included.
+    pub(super) peak_memory: u64,
+    pub(super) resident: Resident,
+    pub(super) machine: Machine,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Seconds {
+    pub(super) median: f64,
+    pub(super) min: f64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Stage {
+    pub(super) name: String,
+    pub(super) seconds: f64,
+}
+
+/// Of the rows of each table.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Bytes {
+    pub(super) build: u64,
+    pub(super) probe: u64,
+    pub(super) output: u64,
+}
+
+/// The memory of the process: with the tables loaded, and at most.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Resident {
+    pub(super) loaded: u64,
+    pub(super) peak: u64,
+}
+
+impl Figures {
+    /// Sums up. `loaded` is the memory of the process before the first run.
+    pub(super) fn new(tables: &Tables, task: &Task, measured: &Measured, loaded: u64) -> Figures {
+        let (build_rows, probe_rows) = (tables.build.rows(), tables.probe.rows());
+        let stages = measured.report.stages.iter();
+        Figures {
+            algorithm: task.algorithm.to_string(),
+            ran: measured.report.plan.algorithm.to_string(),
+            mode: task.mode.name().to_string(),
+            build_rows,
+            probe_rows,
+            output_rows: tables.expected.rows,
+            threads: task.threads,
+            repeat: task.repeat,
+            seconds: Seconds { median: measured.median(), min: measured.min() },
+            tuples_per_second: (build_rows + probe_rows) as f64 / measured.median().max(1e-9),
+            stages: stages
+                .map(|(name, time)| Stage { name: name.to_string(), seconds: time.as_secs_f64() })
+                .collect(),
+            bytes: Bytes {
+                build: tables.build.bytes(),
+                probe: tables.probe.bytes(),
+                output: measured.output_bytes,
+            },
+            peak_memory: measured.peak_memory,
+            resident: Resident { loaded, peak: machine::resident().1 },
+            machine: Machine::detect(),
+        }
+    }
+
+    /// The names of [`cells`](Figures::cells).
+    pub(super) const HEADER: [&str; 18] = [
+        "algorithm",
+        "ran",
+        "mode",
+        "build_rows",
+        "probe_rows",
+        "output_rows",
+        "threads",
+        "repeat",
+        "median_seconds",
+        "min_seconds",
+        "tuples_per_second",
+        "build_bytes",
+        "probe_bytes",
+        "output_bytes",
+        "peak_memory",
+        "loaded_resident",
+        "peak_resident",
+        "cpu",
+    ];
+
+    /// A line of CSV.
+    pub(super) fn cells(&self) -> [String; 18] {
+        [
+            self.algorithm.clone(),
+            self.ran.clone(),
+            self.mode.clone(),
+            self.build_rows.to_string(),
+            self.probe_rows.to_string(),
+            self.output_rows.to_string(),
+            self.threads.to_string(),
+            self.repeat.to_string(),
+            format!("{:.6}", self.seconds.median),
+            format!("{:.6}", self.seconds.min),
+            format!("{:.0}", self.tuples_per_second),
+            self.bytes.build.to_string(),
+            self.bytes.probe.to_string(),
+            self.bytes.output.to_string(),
+            self.peak_memory.to_string(),
+            self.resident.loaded.to_string(),
+            self.resident.peak.to_string(),
+            self.machine.cpu.clone(),
+        ]
+    }
+}
+
+/// All figures, as asked for.
+pub(super) fn shown(figures: &[Figures], how: Shown) -> anyhow::Result<String> {
+    match how {
+        Shown::Table => Ok(table(figures)),
+        Shown::Csv => {
+            let mut writer = csv::Writer::from_writer(Vec::new());
+            writer.write_record(Figures::HEADER)?;
+            figures.iter().try_for_each(|figures| writer.write_record(figures.cells()))?;
+            Ok(String::from_utf8(writer.into_inner()?)?)
+        }
+        Shown::Json => {
+            let lines = figures.iter().map(serde_json::to_string);
+            Ok(lines.map(|line| line.map(|line| line + "\n")).collect::<Result<_, _>>()?)
+        }
+    }
+}
+
+fn table(figures: &[Figures]) -> String {
+    let Some(first) = figures.first() else { return String::new() };
+    let machine = &first.machine;
+    let mut text = format!(
+        "{} ⋈ {} rows → {}, {}, {}, {}\n{}, {} cores, {}, {} of memory\n\n",
+        grouped(first.build_rows),
+        grouped(first.probe_rows),
+        grouped(first.output_rows),
+        first.mode,
+        counted(first.threads as u64, "thread"),
+        counted(first.repeat.into(), "run"),
+        machine.cpu,
+        machine.cores,
+        machine.caches(),
+        strait::bytes(machine.memory),
+    );
+    let header = ["algorithm", "ran", "median s", "min s", "M tuples/s", "join's peak"];
+    let mut rows = vec![header.map(str::to_string).to_vec()];
+    rows.extend(figures.iter().map(|f| {
+        vec![
+            f.algorithm.clone(),
+            f.ran.clone(),
+            format!("{:.4}", f.seconds.median),
+            format!("{:.4}", f.seconds.min),
+            format!("{:.1}", f.tuples_per_second / 1e6),
+            strait::bytes(f.peak_memory),
+        ]
+    }));
+    text.push_str(&aligned(&rows, 2));
+    for figures in figures {
+        let stages = figures.stages.iter().map(|s| format!("{} {:.4} s", s.name, s.seconds));
+        let stages = stages.collect::<Vec<_>>().join(", ");
+        text.push_str(&format!("\n{}: {stages}", figures.algorithm));
+    }
+    text + "\n"
+}

@@ -1,0 +1,77 @@
+//! The machine that figures come from, and the memory of this process.
+
+use serde::{Deserialize, Serialize};
+
+/// What there is to know of a machine before believing its figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Machine {
+    /// The processor's name.
+    pub(super) cpu: String,
+    /// Cores this process may use.
+    pub(super) cores: usize,
+    /// The data and unified caches that core 0 reaches, from the nearest.
+    pub(super) caches: Vec<Cache>,
+    /// In bytes.
+    pub(super) memory: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Cache {
+    pub(super) level: u32,
+    /// As the system writes it: `2048K`.
+    pub(super) size: String,
+}
+
+impl Machine {
+    /// Asks the system.
+    pub(super) fn detect() -> Machine {
+        let known = strait::Machine::detect();
+        let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_string());
+        let caches = (0..8).filter_map(cache).collect();
+        Machine { cpu, cores: known.cores, caches, memory: known.memory }
+    }
+
+    /// `l1 48K, l2 2048K, l3 260M`.
+    pub(super) fn caches(&self) -> String {
+        let caches = self.caches.iter().map(|cache| format!("l{} {}", cache.level, cache.size));
+        caches.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The machine in the name of a file: `intel-xeon-processor-2-cores`.
+    pub(super) fn slug(&self) -> String {
+        let words = self.cpu.replace("(R)", "").replace("(TM)", "").to_lowercase();
+        let words = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
+        format!("{}-{}-cores", words.collect::<Vec<_>>().join("-"), self.cores)
+    }
+}
+
+fn cache(index: u32) -> Option<Cache> {
+    let read = |file: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
+        std::fs::read_to_string(path).ok().map(|text| text.trim().to_string())
+    };
+    let holds_data = read("type")? != "Instruction";
+    holds_data.then(|| Some(Cache { level: read("level")?.parse().ok()?, size: read("size")? }))?
+}
+
+/// The memory of this process: resident now, and at most so far. Zero where the system does not say.
+pub(super) fn resident() -> (u64, u64) {
+    let bytes = |name: &str| {
+        let text = field("/proc/self/status", name)?;
+        text.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+    };
+    (bytes("VmRSS").unwrap_or(0), bytes("VmHWM").unwrap_or(0))
+}
+
+/// The memory that processes could still have, in bytes, if the system says.
+pub(super) fn available() -> Option<u64> {
+    let text = field("/proc/meminfo", "MemAvailable")?;
+    text.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// What follows `name:` in one of the system's files.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.split(':').next().map(str::trim) == Some(name))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}

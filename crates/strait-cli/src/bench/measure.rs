@@ -1,0 +1,189 @@
+//! Runs a join again and again, checks every answer, and takes the time.
+
+use std::time::Instant;
+
+use anyhow::Context;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Int32Type, Int64Type, UInt64Type};
+use strait::{Algorithm, Join, JoinReader, Report, Side};
+
+use super::workload::{Answer, Table, Tables, bytes};
+use crate::arguments::Mode;
+use crate::failure;
+
+/// How a join is run and how often.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Task {
+    pub(super) mode: Mode,
+    pub(super) algorithm: Algorithm,
+    pub(super) threads: usize,
+    pub(super) repeat: u32,
+}
+
+/// What was measured.
+pub(super) struct Measured {
+    /// Of every timed run, ascending.
+    pub(super) seconds: Vec<f64>,
+    /// Of the run in the middle.
+    pub(super) report: Report,
+    /// The most memory that any run held, as the join accounts for it.
+    pub(super) peak_memory: u64,
+    /// The bytes of the rows that came out.
+    pub(super) output_bytes: u64,
+}
+
+impl Measured {
+    pub(super) fn median(&self) -> f64 {
+        median(&self.seconds)
+    }
+
+    pub(super) fn min(&self) -> f64 {
+        self.seconds.first().copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// The middle of ascending values, or between the two in the middle.
+pub(super) fn median(ascending: &[f64]) -> f64 {
+    let middle = ascending.len() / 2;
+    match ascending {
+        [] => f64::NAN,
+        _ if ascending.len() % 2 == 1 => ascending[middle],
+        _ => (ascending[middle - 1] + ascending[middle]) / 2.0,
+    }
+}
+
+/// What a join yielded, kept until the clock has stopped.
+enum Yield {
+    Rows(u64),
+    Sums(Answer),
+    Pairs(Vec<RecordBatch>),
+    Batches(Vec<RecordBatch>),
+}
+
+/// One run to warm up, then the timed ones. A wrong answer is an error, in any of them.
+pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
+    let mut runs = Vec::new();
+    let (mut peak_memory, mut output_bytes) = (0, 0);
+    for run in 0..=task.repeat {
+        let started = Instant::now();
+        let (yielded, report) = join(tables, task)?;
+        let seconds = started.elapsed().as_secs_f64();
+        check(tables, &yielded)
+            .with_context(|| format!("{} by {}", task.mode.name(), task.algorithm))?;
+        peak_memory = peak_memory.max(report.peak_memory);
+        output_bytes = match &yielded {
+            Yield::Rows(_) | Yield::Sums(_) => 0,
+            Yield::Pairs(batches) | Yield::Batches(batches) => bytes(batches),
+        };
+        if run > 0 {
+            runs.push((seconds, report));
+        }
+    }
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let seconds = runs.iter().map(|run| run.0).collect();
+    let report = runs.swap_remove(runs.len() / 2).1;
+    Ok(Measured { seconds, report, peak_memory, output_bytes })
+}
+
+fn join(tables: &Tables, task: &Task) -> anyhow::Result<(Yield, Report)> {
+    let join = Join::inner().on("key").algorithm(task.algorithm).threads(task.threads);
+    let (build, probe) = (tables.build.reader(), tables.probe.reader());
+    match task.mode {
+        Mode::Count => {
+            let (rows, report) = join.count(build, probe).map_err(failure::of_join)?;
+            Ok((Yield::Rows(rows), report))
+        }
+        Mode::Aggregate => {
+            let (answer, report) = aggregate(&join, tables)?;
+            Ok((Yield::Sums(answer), report))
+        }
+        Mode::Pairs => {
+            let (batches, report) = collect(join.pairs(build, probe).map_err(failure::of_join)?)?;
+            Ok((Yield::Pairs(batches), report))
+        }
+        Mode::Materialise => {
+            let (batches, report) = collect(join.run(build, probe).map_err(failure::of_join)?)?;
+            Ok((Yield::Batches(batches), report))
+        }
+    }
+}
+
+fn collect(mut reader: JoinReader) -> anyhow::Result<(Vec<RecordBatch>, Report)> {
+    let batches = reader.by_ref().collect::<Result<Vec<_>, _>>().map_err(failure::of_stream)?;
+    Ok((batches, reader.report().context("the join ended without a report")?))
+}
+
+/// The count and the sums of a join.
+fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
+    let build = tables.build.payloads().map(|name| (Side::Left, name));
+    let probe = tables.probe.payloads().map(|name| (Side::Right, name));
+    let sums: Vec<_> = build.chain(probe).collect();
+    let joined = join.aggregate(&sums, tables.build.reader(), tables.probe.reader());
+    let (aggregate, report) = joined.map_err(failure::of_join)?;
+    Ok((Answer { rows: aggregate.rows, sums: aggregate.sums }, report))
+}
+
+/// Compares what came out with what must, as far as the mode shows it.
+fn check(tables: &Tables, yielded: &Yield) -> anyhow::Result<()> {
+    let expected = &tables.expected;
+    match yielded {
+        Yield::Rows(rows) => expected.check(&Answer { rows: *rows, sums: Vec::new() }),
+        Yield::Sums(answer) => expected.check_all(answer),
+        Yield::Pairs(pairs) => {
+            let [build, probe] = [("left_row", &tables.build), ("right_row", &tables.probe)]
+                .map(|(name, table)| sums_at(table, pairs, name));
+            let rows = pairs.iter().map(|batch| batch.num_rows() as u64).sum();
+            expected.check_all(&Answer { rows, sums: [build?, probe?].concat() })
+        }
+        Yield::Batches(batches) => {
+            let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+            let names = tables.build.payloads().chain(tables.probe.payloads());
+            let sum = |name: &str| -> anyhow::Result<i128> {
+                let totals = batches.iter().map(|b| b.column_by_name(name).map(total));
+                totals.sum::<Option<i128>>().with_context(|| format!("no column \"{name}\""))
+            };
+            let sums = names.map(sum).collect::<anyhow::Result<_>>()?;
+            expected.check_all(&Answer { rows, sums })
+        }
+    }
+}
+
+/// The sum of a column of integers.
+fn total(column: &ArrayRef) -> i128 {
+    match column.data_type() {
+        DataType::Int32 => values::<Int32Type>(column).iter().map(|&v| i128::from(v)).sum(),
+        _ => values::<Int64Type>(column).iter().map(|&v| i128::from(v)).sum(),
+    }
+}
+
+fn values<T: ArrowPrimitiveType>(column: &ArrayRef) -> &[T::Native] {
+    column.as_primitive_opt::<T>().map_or(&[], |column| column.values())
+}
+
+/// The sums of a table's payload columns over the rows at the positions in column `name`.
+fn sums_at(table: &Table, pairs: &[RecordBatch], name: &str) -> anyhow::Result<Vec<i128>> {
+    let sum = |column: usize| -> anyhow::Result<i128> {
+        let mut whole: Vec<i64> = Vec::with_capacity(table.rows() as usize);
+        for batch in &table.batches {
+            match batch.column(column).data_type() {
+                DataType::Int32 => {
+                    let values = values::<Int32Type>(batch.column(column));
+                    whole.extend(values.iter().map(|&v| i64::from(v)));
+                }
+                _ => whole.extend(values::<Int64Type>(batch.column(column))),
+            }
+        }
+        let mut sum = 0;
+        for batch in pairs {
+            let rows = batch.column_by_name(name).with_context(|| format!("no column {name}"))?;
+            for &row in values::<UInt64Type>(rows) {
+                let value = whole.get(row as usize).with_context(|| {
+                    format!("wrong answer: {name} {row} of {} rows", whole.len())
+                })?;
+                sum += i128::from(*value);
+            }
+        }
+        Ok(sum)
+    };
+    (1..table.schema.fields().len()).map(sum).collect()
+}

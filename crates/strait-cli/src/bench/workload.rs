@@ -1,0 +1,218 @@
+//! The tables that are joined, in memory or in a folder, and the answer that follows from how they
+//! were made. No join computes it: a build row's payload is a function of its key's number.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use arrow::array::{Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+use arrow::ipc::reader::FileReader;
+use arrow::ipc::writer::FileWriter;
+use serde::{Deserialize, Serialize};
+
+use crate::digits::grouped;
+use crate::generate::{Shape, Side, Workload, payload};
+use crate::ordered::in_order;
+
+/// The answer's name in a folder, beside `build.arrow` and `probe.arrow`.
+pub(super) const EXPECTED: &str = "expected.json";
+
+/// Two tables and what their join must yield.
+pub(super) struct Tables {
+    pub(super) build: Table,
+    pub(super) probe: Table,
+    pub(super) expected: Answer,
+}
+
+/// A table in memory.
+pub(super) struct Table {
+    pub(super) schema: SchemaRef,
+    pub(super) batches: Vec<RecordBatch>,
+}
+
+/// How many rows a join has, and the sum of each payload column over them: of the build table's
+/// first, then of the probe table's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    pub(super) rows: u64,
+    pub(super) sums: Vec<i128>,
+}
+
+impl Answer {
+    /// An answer that differs is an error.
+    pub(super) fn check(&self, found: &Answer) -> anyhow::Result<()> {
+        ensure!(
+            found.rows == self.rows,
+            "wrong answer: {} rows, where there must be {}",
+            grouped(found.rows),
+            grouped(self.rows)
+        );
+        for (i, (found, expected)) in found.sums.iter().zip(&self.sums).enumerate() {
+            ensure!(
+                found == expected,
+                "wrong answer: payload column {} sums to {found}, where it must be {expected}",
+                i + 1
+            );
+        }
+        Ok(())
+    }
+
+    /// As [`check`](Answer::check), of an answer that has all sums.
+    pub(super) fn check_all(&self, found: &Answer) -> anyhow::Result<()> {
+        ensure!(
+            found.sums.len() == self.sums.len(),
+            "wrong answer: {} payload sums, where there must be {}",
+            found.sums.len(),
+            self.sums.len()
+        );
+        self.check(found)
+    }
+
+    fn add(&mut self, other: &Answer) {
+        self.rows += other.rows;
+        self.sums.resize(other.sums.len(), 0);
+        self.sums.iter_mut().zip(&other.sums).for_each(|(sum, part)| *sum += part);
+    }
+}
+
+impl Table {
+    /// A reader of the table, which shares its memory.
+    pub(super) fn reader(&self) -> impl RecordBatchReader + Send + 'static {
+        let batches: Vec<_> = self.batches.iter().cloned().map(Ok).collect();
+        RecordBatchIterator::new(batches, self.schema.clone())
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.num_rows() as u64).sum()
+    }
+
+    /// The bytes of its rows.
+    pub(super) fn bytes(&self) -> u64 {
+        bytes(&self.batches)
+    }
+
+    /// The names of its payload columns: all but the key.
+    pub(super) fn payloads(&self) -> impl Iterator<Item = &str> {
+        self.schema.fields().iter().skip(1).map(|field| field.name().as_str())
+    }
+
+    /// The same rows in one allocation a column, cut to batches.
+    fn of_parts(schema: SchemaRef, parts: Vec<RecordBatch>, rows: usize) -> anyhow::Result<Table> {
+        let whole = concat_batches(&schema, &parts).context("the table is too large for Arrow")?;
+        drop(parts);
+        let starts = (0..whole.num_rows()).step_by(rows);
+        let batches = starts.map(|at| whole.slice(at, rows.min(whole.num_rows() - at))).collect();
+        Ok(Table { schema, batches })
+    }
+
+    fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let write = || -> anyhow::Result<()> {
+            let file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+            let mut writer = FileWriter::try_new(file, &self.schema)?;
+            self.batches.iter().try_for_each(|batch| writer.write(batch))?;
+            writer.finish()?;
+            Ok(())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Table> {
+        let read = || -> anyhow::Result<Table> {
+            let file = BufReader::with_capacity(1 << 20, File::open(path)?);
+            let reader = FileReader::try_new(file, None)?;
+            let schema = reader.schema();
+            Ok(Table { schema, batches: reader.collect::<Result<_, _>>()? })
+        };
+        read().with_context(|| format!("cannot read {}", path.display()))
+    }
+}
+
+/// The bytes of all rows of some batches.
+pub(super) fn bytes(batches: &[RecordBatch]) -> u64 {
+    let columns = batches.iter().flat_map(|batch| batch.columns());
+    // A slice counts what it shows, not what it shares.
+    columns.map(|c| c.to_data().get_slice_memory_size().unwrap_or(0) as u64).sum()
+}
+
+impl Tables {
+    /// Makes both tables, in batches of so many rows.
+    pub(super) fn generate(shape: Shape, batch: usize, threads: usize) -> anyhow::Result<Tables> {
+        let workload = Workload::new(shape)?;
+        let mut expected = Answer::default();
+        let mut table = |side| -> anyhow::Result<Table> {
+            let mut parts = Vec::with_capacity(workload.parts(side));
+            let make = |part: usize, send: &dyn Fn((RecordBatch, Answer)) -> bool| {
+                let range = workload.part(side, part);
+                let first = range.start;
+                let rows = workload.batch(side, range, &mut workload.random(part))?;
+                let answer = match side {
+                    Side::Build => Answer::default(),
+                    Side::Probe => answer(&workload, &rows.numbers, first),
+                };
+                send((rows.batch, answer));
+                anyhow::Ok(())
+            };
+            in_order(workload.parts(side), threads, 1, make, |(rows, answer)| {
+                if side == Side::Probe {
+                    expected.add(&answer);
+                }
+                parts.push(rows);
+                Ok(())
+            })?;
+            Table::of_parts(workload.schema(side), parts, batch)
+        };
+        let (build, probe) = (table(Side::Build)?, table(Side::Probe)?);
+        expected.sums.resize(usize::from(workload.shape.payload_columns) * 2, 0);
+        Ok(Tables { build, probe, expected })
+    }
+
+    /// Writes both tables and the answer into a folder that exists.
+    pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        self.build.write(&folder.join("build.arrow"))?;
+        self.probe.write(&folder.join("probe.arrow"))?;
+        let path = folder.join(EXPECTED);
+        let text = serde_json::to_string(&self.expected)?;
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Loads what [`write`](Tables::write) wrote.
+    pub(super) fn read(folder: &Path) -> anyhow::Result<Tables> {
+        let path = folder.join(EXPECTED);
+        if !path.exists() {
+            bail!(
+                "{} is no workload: it has no {EXPECTED}; `strait bench compare --keep DIR` makes some",
+                folder.display()
+            );
+        }
+        let read = || anyhow::Ok(serde_json::from_reader(BufReader::new(File::open(&path)?))?);
+        let expected = read().with_context(|| format!("cannot read {}", path.display()))?;
+        let build = Table::read(&folder.join("build.arrow"))?;
+        let probe = Table::read(&folder.join("probe.arrow"))?;
+        Ok(Tables { build, probe, expected })
+    }
+}
+
+/// What some probe rows, the first of them at `first`, contribute to the answer.
+fn answer(workload: &Workload, numbers: &[u64], first: u64) -> Answer {
+    let columns = workload.shape.payload_columns;
+    let salts = |side| -> Vec<u64> { (0..columns).map(|c| workload.salt(side, c)).collect() };
+    let (build, probe) = (salts(Side::Build), salts(Side::Probe));
+    let mut rows = 0;
+    let mut sums = vec![0i128; build.len() + probe.len()];
+    for (&number, row) in numbers.iter().zip(first..) {
+        let met = workload.met(number);
+        let copies = met.clone().count() as u64;
+        rows += copies;
+        let (of_build, of_probe) = sums.split_at_mut(build.len());
+        for (sum, &salt) in of_build.iter_mut().zip(&build) {
+            *sum += met.clone().map(|place| i128::from(payload(salt, place))).sum::<i128>();
+        }
+        for (sum, &salt) in of_probe.iter_mut().zip(&probe) {
+            *sum += i128::from(payload(salt, row)) * i128::from(copies);
+        }
+    }
+    Answer { rows, sums }
+}

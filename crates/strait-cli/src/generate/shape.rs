@@ -1,0 +1,267 @@
+//! Two tables whose keys are as asked for: how many, how they lie, how often they are met. Rows are
+//! functions of the shape and of their position, so any part can be made by anyone, and what a join
+//! must find is known without joining.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::bail;
+use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow::buffer::{OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use super::random::{Random, Shuffle, Zipf, mix, mix_within};
+use crate::arguments::{KeyType, Keys, Skew};
+
+/// Rows of a part. The rows depend on it: another value generates other tables.
+pub(crate) const PART_ROWS: u64 = 1 << 18;
+
+/// The length of every string key.
+const STRING_BYTES: usize = 17;
+
+/// The stream of random numbers that probe keys come from.
+const PROBE_KEY: u64 = 2;
+
+/// What two tables are to look like.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) build: u64,
+    pub(crate) probe: u64,
+    pub(crate) key_type: KeyType,
+    pub(crate) keys: Keys,
+    pub(crate) skew: Skew,
+    /// The share of probe rows that have a match.
+    pub(crate) selectivity: f64,
+    /// How many build rows have the same key.
+    pub(crate) duplicates: u64,
+    /// 4 or 8.
+    pub(crate) payload_bytes: u8,
+    pub(crate) payload_columns: u16,
+    pub(crate) seed: u64,
+}
+
+/// One of the two tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Build,
+    Probe,
+}
+
+/// The generator of both tables.
+///
+/// Keys are numbered: those below `distinct` are in the build table, those from there to twice that
+/// are in none of its rows. A build row's *place* among all of them in order says both: its key is
+/// `place % distinct`, and it is that key's copy `place / distinct`.
+pub(crate) struct Workload {
+    pub(crate) shape: Shape,
+    distinct: u64,
+    order: Shuffle,
+    popularity: Shuffle,
+    zipf: Option<Zipf>,
+}
+
+/// Some rows of a table.
+pub(crate) struct Rows {
+    pub(crate) batch: RecordBatch,
+    /// The places of build rows, the key numbers of probe rows.
+    pub(crate) numbers: Vec<u64>,
+}
+
+impl Workload {
+    pub(crate) fn new(shape: Shape) -> anyhow::Result<Self> {
+        let distinct = shape.build.div_ceil(shape.duplicates.max(1));
+        if shape.key_type == KeyType::Int32 && distinct > 1 << 30 {
+            bail!(
+                "an int32 key has too few values for {distinct} of them and as many others; use int64"
+            );
+        }
+        if shape.build == 0 && shape.probe > 0 && shape.selectivity > 0.0 {
+            bail!("no probe row finds a match in an empty build table; add --selectivity 0");
+        }
+        let zipf = match shape.skew {
+            Skew::Zipf(theta) if distinct > 0 => Some(Zipf::new(distinct, theta)),
+            _ => None,
+        };
+        let order = Shuffle::new(shape.build, mix(shape.seed));
+        let popularity = Shuffle::new(distinct, mix(!shape.seed));
+        Ok(Workload { shape, distinct, order, popularity, zipf })
+    }
+
+    pub(crate) fn rows(&self, side: Side) -> u64 {
+        match side {
+            Side::Build => self.shape.build,
+            Side::Probe => self.shape.probe,
+        }
+    }
+
+    /// How many parts a table comes in.
+    pub(crate) fn parts(&self, side: Side) -> usize {
+        self.rows(side).div_ceil(PART_ROWS) as usize
+    }
+
+    /// The rows of a part.
+    pub(crate) fn part(&self, side: Side, part: usize) -> Range<u64> {
+        let first = part as u64 * PART_ROWS;
+        first..self.rows(side).min(first + PART_ROWS)
+    }
+
+    /// The generator of a part, which its batches use one after the other.
+    pub(crate) fn random(&self, part: usize) -> Random {
+        Random::new(self.shape.seed, PROBE_KEY, part as u64)
+    }
+
+    pub(crate) fn schema(&self, side: Side) -> SchemaRef {
+        let key = match self.shape.key_type {
+            KeyType::Int64 => DataType::Int64,
+            KeyType::Int32 => DataType::Int32,
+            KeyType::String => DataType::Utf8,
+        };
+        let payload = if self.shape.payload_bytes == 4 { DataType::Int32 } else { DataType::Int64 };
+        let mut fields = vec![Field::new("key", key, false)];
+        fields
+            .extend(self.payload_names(side).map(|name| Field::new(name, payload.clone(), false)));
+        Arc::new(Schema::new(fields))
+    }
+
+    fn payload_names(&self, side: Side) -> impl Iterator<Item = String> {
+        let prefix = if side == Side::Build { "build" } else { "probe" };
+        (1..=self.shape.payload_columns).map(move |i| format!("{prefix}_{i}"))
+    }
+
+    /// Makes some rows of one part.
+    pub(crate) fn batch(
+        &self,
+        side: Side,
+        rows: Range<u64>,
+        random: &mut Random,
+    ) -> anyhow::Result<Rows> {
+        let first = rows.start;
+        let numbers: Vec<u64> = match side {
+            Side::Build => rows.map(|row| self.order.at(row)).collect(),
+            Side::Probe => rows.map(|_| self.probe_number(random)).collect(),
+        };
+        let mut columns = vec![self.keys(side, &numbers)?];
+        for column in 0..self.shape.payload_columns {
+            let salt = self.salt(side, column);
+            let values = numbers.iter().zip(first..).map(|(&number, row)| match side {
+                Side::Build => payload(salt, number),
+                Side::Probe => payload(salt, row),
+            });
+            columns.push(match self.shape.payload_bytes {
+                4 => Arc::new(Int32Array::from_iter_values(values.map(|v| v as i32))) as ArrayRef,
+                _ => Arc::new(Int64Array::from_iter_values(values)),
+            });
+        }
+        Ok(Rows { batch: RecordBatch::try_new(self.schema(side), columns)?, numbers })
+    }
+
+    /// The places of the build rows that a probe row with this key number meets.
+    pub(crate) fn met(&self, number: u64) -> impl Iterator<Item = u64> + Clone {
+        let there = if number < self.distinct { number..self.shape.build } else { 0..0 };
+        there.step_by(self.distinct.max(1) as usize)
+    }
+
+    /// What makes the payload of a column unlike that of another.
+    pub(crate) fn salt(&self, side: Side, column: u16) -> u64 {
+        mix(self.shape.seed ^ mix(u64::from(column) * 2 + u64::from(side == Side::Build) + 1))
+    }
+
+    /// The number of a probe row's key.
+    fn probe_number(&self, random: &mut Random) -> u64 {
+        if random.unit() >= self.shape.selectivity {
+            return self.distinct + random.below(self.distinct.max(1));
+        }
+        match &self.zipf {
+            // Popular keys are anywhere among the keys, not the smallest ones.
+            Some(zipf) => self.popularity.at(zipf.sample(random)),
+            None => random.below(self.distinct),
+        }
+    }
+
+    /// The values of numbered keys: the numbers themselves, or scattered over the positive half of
+    /// the type.
+    fn keys(&self, side: Side, numbers: &[u64]) -> anyhow::Result<ArrayRef> {
+        let sparse = self.shape.keys == Keys::Sparse;
+        let distinct = self.distinct.max(1);
+        let numbers = numbers.iter().map(|&n| if side == Side::Build { n % distinct } else { n });
+        Ok(match self.shape.key_type {
+            KeyType::Int64 => Arc::new(Int64Array::from_iter_values(
+                numbers.map(|n| if sparse { mix_within(63, n) } else { n } as i64),
+            )),
+            KeyType::Int32 => Arc::new(Int32Array::from_iter_values(
+                numbers.map(|n| if sparse { mix_within(31, n) } else { n } as i32),
+            )),
+            KeyType::String => Arc::new(strings(numbers, sparse)?),
+        })
+    }
+}
+
+/// A payload: 31 bits, so that the sum over 2^32 rows fits every engine's sum of Int64.
+pub(crate) fn payload(salt: u64, index: u64) -> i64 {
+    (mix(salt ^ index) >> 33) as i64
+}
+
+/// Keys as text of one length: `k` and sixteen digits, decimal in order or hexadecimal scattered.
+fn strings(numbers: impl Iterator<Item = u64>, sparse: bool) -> anyhow::Result<StringArray> {
+    let base = if sparse { 16 } else { 10 };
+    let mut bytes = Vec::new();
+    for number in numbers {
+        let mut rest = if sparse { mix(number) } else { number };
+        let mut text = [b'k'; STRING_BYTES];
+        for place in text[1..].iter_mut().rev() {
+            *place = b"0123456789abcdef"[(rest % base) as usize];
+            rest /= base;
+        }
+        bytes.extend_from_slice(&text);
+    }
+    let offsets: ScalarBuffer<i32> =
+        (0..=bytes.len() / STRING_BYTES).map(|i| (i * STRING_BYTES) as i32).collect();
+    Ok(StringArray::try_new(OffsetBuffer::new(offsets), bytes.into(), None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn shape(key_type: KeyType, keys: Keys) -> Shape {
+        Shape {
+            build: 1003,
+            probe: 3000,
+            key_type,
+            keys,
+            skew: Skew::Zipf(0.8),
+            selectivity: 0.7,
+            duplicates: 4,
+            payload_bytes: 8,
+            payload_columns: 1,
+            seed: 3,
+        }
+    }
+
+    #[test]
+    fn a_key_has_the_copies_that_its_number_says() {
+        for keys in [Keys::Dense, Keys::Sparse] {
+            for key_type in [KeyType::Int32, KeyType::Int64, KeyType::String] {
+                let workload = Workload::new(shape(key_type, keys)).unwrap();
+                let rows = |side| {
+                    let rows = workload.rows(side);
+                    workload.batch(side, 0..rows, &mut workload.random(0)).unwrap()
+                };
+                let text = |rows: &Rows| -> Vec<String> {
+                    let column = rows.batch.column(0);
+                    let format = arrow::util::display::array_value_to_string;
+                    (0..column.len()).map(|i| format(column, i).unwrap()).collect()
+                };
+                let (build, probe) = (rows(Side::Build), rows(Side::Probe));
+                let mut copies: HashMap<String, usize> = HashMap::new();
+                text(&build).into_iter().for_each(|key| *copies.entry(key).or_default() += 1);
+                assert_eq!(copies.len(), 251);
+                for (key, &number) in text(&probe).iter().zip(&probe.numbers) {
+                    let found = copies.get(key).copied().unwrap_or(0);
+                    assert_eq!(found, workload.met(number).count(), "{key}");
+                }
+            }
+        }
+    }
+}

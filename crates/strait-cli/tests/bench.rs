@@ -1,0 +1,180 @@
+//! `strait bench`: answers, formats and messages at tiny sizes. Nothing here depends on speed.
+
+// A test fails by panicking, in the functions it calls as well.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn strait(folder: &Path, arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.current_dir(folder).args(arguments.split_whitespace()).output().unwrap()
+}
+
+#[track_caller]
+fn ok(folder: &Path, arguments: &str) -> String {
+    let output = strait(folder, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn fails(folder: &Path, arguments: &str, status: i32, parts: &[&str]) {
+    let output = strait(folder, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{arguments}: {stderr}");
+    for part in parts {
+        assert!(stderr.contains(part), "{arguments}: no \"{part}\" in {stderr}");
+    }
+}
+
+/// One JSON object a line.
+fn figures(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_mode_and_algorithm_answers_as_known_in_advance() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes = [
+        "--build 1000 --probe 5000",
+        "--build 300_000 --probe 2^19 --keys dense --batch-rows 100_000",
+        "--build 1003 --probe 5000 --duplicates 4 --selectivity 0.5 --payload-columns 3",
+        "--build 1000 --probe 5000 --skew zipf:1.2 --key-bytes 4 --payload-bytes 4",
+        "--build 1000 --probe 5000 --key-type string --payload-columns 2",
+        "--build 1000 --probe 5000 --selectivity 0",
+        "--build 0 --probe 10 --selectivity 0",
+        "--build 10 --probe 0 --payload-columns 0",
+    ];
+    for shape in shapes {
+        for mode in ["count", "aggregate", "pairs", "materialise"] {
+            let run = format!(
+                "bench join {shape} --mode {mode} --repeat 1 --format json \
+                 --algorithm auto,no-partition,radix,sort-merge"
+            );
+            let figures = figures(&ok(folder.path(), &run));
+            assert_eq!(figures.len(), 4, "{run}");
+            for figures in figures {
+                assert_eq!(figures["mode"], mode);
+            }
+        }
+    }
+}
+
+#[test]
+fn json_has_an_object_a_run_with_all_that_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = "bench join --build 2^12 --probe 2^14 --duplicates 4 --mode materialise --repeat 3 \
+               --threads 1 --format json --algorithm radix";
+    let figures = figures(&ok(folder.path(), run)).remove(0);
+    assert_eq!(figures["algorithm"], "radix");
+    assert_eq!(figures["ran"], "radix");
+    assert_eq!(figures["build_rows"], 4096);
+    assert_eq!(figures["probe_rows"], 16384);
+    assert_eq!(figures["output_rows"], 65536);
+    assert_eq!(figures["threads"], 1);
+    assert_eq!(figures["repeat"], 3);
+    let bytes = &figures["bytes"];
+    assert_eq!(bytes["build"], 4096 * 16);
+    assert_eq!(bytes["probe"], 16384 * 16);
+    assert_eq!(bytes["output"], 65536 * 24);
+    let seconds = &figures["seconds"];
+    assert!(seconds["min"].as_f64().unwrap() <= seconds["median"].as_f64().unwrap());
+    assert!(figures["tuples_per_second"].as_f64().unwrap() > 0.0);
+    assert!(figures["peak_memory"].as_u64().unwrap() > 0);
+    assert!(!figures["stages"].as_array().unwrap().is_empty());
+    for name in ["cpu", "cores", "caches", "memory"] {
+        assert!(!figures["machine"][name].is_null(), "{name}");
+    }
+}
+
+#[test]
+fn tables_and_csv_have_a_line_an_algorithm() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = "bench join --build 100 --probe 1000 --repeat 2 --algorithm radix,sort-merge";
+    let table = ok(folder.path(), run);
+    for part in ["100 ⋈ 1,000 rows → 1,000", "M tuples/s", "\nradix ", "\nsort-merge "] {
+        assert!(table.contains(part), "no \"{part}\" in {table}");
+    }
+    let csv = ok(folder.path(), &format!("{run} --format csv"));
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let header = reader.headers().unwrap().clone();
+    let at = |name: &str| header.iter().position(|h| h == name).unwrap();
+    let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 2);
+    for (row, algorithm) in rows.iter().zip(["radix", "sort-merge"]) {
+        assert_eq!(&row[at("algorithm")], algorithm);
+        assert_eq!(&row[at("output_rows")], "1000");
+        assert!(row[at("median_seconds")].parse::<f64>().unwrap() >= 0.0);
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_what_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    fails(here, "bench join", 2, &["--build"]);
+    fails(here, "bench join --build 1 --probe 1 --mode rows", 2, &["aggregate", "materialise"]);
+    fails(here, "bench join --build 1 --probe 1 --key-bytes 3", 2, &["write 4 or 8"]);
+    fails(here, "bench join --build 2^99 --probe 1", 2, &["2^20"]);
+    fails(here, "bench compare --engines sqlite", 2, &["duckdb", "datafusion"]);
+    fails(here, "bench compare --workloads W9", 2, &["W1", "W5s", "W8"]);
+    fails(here, "bench scale --studies colour", 2, &["selectivity"]);
+    for flag in ["--device gpu", "--placement pinned", "--gpu-memory 1GiB", "--transfer zero-copy"]
+    {
+        let run = format!("bench join --build 1 --probe 1 {flag}");
+        fails(here, &run, 1, &["no GPU support in this build yet"]);
+    }
+    fails(here, "bench join --workload-dir .", 1, &["no expected.json"]);
+    for command in ["bench", "bench join", "bench compare", "bench scale"] {
+        assert!(ok(here, &format!("{command} --help")).contains("Examples:\n"), "{command}");
+    }
+}
+
+#[test]
+fn studies_leave_records_and_plots() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), "bench scale --largest 2^16 --repeat 1 --out s --studies size,ratio,threads");
+    for study in ["size", "ratio", "threads"] {
+        let svg = fs::read_to_string(folder.path().join(format!("s/{study}.svg"))).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("auto") && !svg.contains("NaN"), "{svg}");
+    }
+    let names = fs::read_dir(folder.path().join("s")).unwrap();
+    assert_eq!(names.count(), 6);
+}
+
+/// The comparison, small: every engine answers every workload as known in advance, the record has
+/// all of them, and an answer that differs from what is expected is an error. Installs the engines
+/// on the first run.
+#[test]
+fn engines_are_compared_on_the_same_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let compare = "bench compare --scale-down 4096 --repeat 1";
+    let table = ok(here, &format!("{compare} --workloads W1,W4,W8 --out r --keep kept"));
+    for part in ["duckdb", "polars", "datafusion", "pyarrow", "strait", "ratio", "W1", "W4", "W8"] {
+        assert!(table.contains(part), "no \"{part}\" in {table}");
+    }
+    let record = fs::read_dir(here.join("r")).unwrap().next().unwrap().unwrap().path();
+    let mut reader = csv::Reader::from_path(record).unwrap();
+    // Three workloads in two modes: Strait, and four engines of which one has two variants.
+    assert_eq!(reader.records().map(Result::unwrap).count(), 3 * 2 * 6);
+
+    let w1 = here.join("kept/W1");
+    ok(here, "bench join --workload-dir kept/W1 --repeat 1");
+    let expected = fs::read_to_string(w1.join("expected.json")).unwrap();
+    let mut wrong: Value = serde_json::from_str(&expected).unwrap();
+    wrong["sums"][1] = Value::from(7);
+    fs::write(w1.join("expected.json"), wrong.to_string()).unwrap();
+    let join = "bench join --workload-dir kept/W1 --repeat 1";
+    for mode in ["aggregate", "pairs", "materialise"] {
+        fails(here, &format!("{join} --mode {mode}"), 1, &["wrong answer: payload column 2"]);
+    }
+    wrong["rows"] = Value::from(7);
+    fs::write(w1.join("expected.json"), wrong.to_string()).unwrap();
+    fails(here, &format!("{join} --mode count"), 1, &["wrong answer", "must be 7"]);
+}
