@@ -172,35 +172,35 @@ impl<'a> Emitter<'a> {
         self.write(sides, rows)
     }
 
-    /// Gathers a batch, or halves it where offsets would overflow.
+    /// Gathers a batch, or halves it where offsets would overflow or memory does not suffice.
     fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         let len = rows.left.len();
-        let estimate = len as u64 * self.sink.plan.row_bytes(sides);
-        let reservation = self.sink.budget.reserve(estimate, "a batch of output")?;
+        let plan = self.sink.plan;
         let picked = [
             sides[0].map(|columns| columns.pick(rows.left)),
             sides[1].map(|columns| columns.pick(rows.right)),
         ];
-        let gathered = self.sink.plan.gather(sides, &picked, rows.marks.as_deref(), len);
+        let bytes = plan.bytes(sides, &picked, len);
+        let gathered = self.sink.budget.reserve(bytes, "a batch of output").and_then(|reserved| {
+            let batch = plan.gather(sides, &picked, rows.marks.as_deref(), len);
+            Ok((batch.map_err(Error::arrow("gathering output rows"))?, reserved))
+        });
         let [left, right] = picked.map(|p| p.map(|p| p.rows).unwrap_or_default());
         let rows = Rows { left, right, marks: rows.marks };
         match gathered {
-            Ok(batch) => self.push(batch, reservation)?,
-            Err(error) if too_long(&error) && len > 1 => {
-                drop(reservation);
+            Ok((batch, reserved)) => self.push(batch, reserved)?,
+            Err(error) if len > 1 && fewer_would_do(&error) => {
                 for range in [0..len / 2, len / 2..len] {
                     let part = |rows: &[u64]| match rows {
                         [] => vec![ABSENT; range.len()],
                         rows => rows[range.clone()].to_vec(),
                     };
                     let marks = rows.marks.as_ref().map(|m| m[range.clone()].to_vec());
-                    self.write(
-                        sides,
-                        Rows { left: part(&rows.left), right: part(&rows.right), marks },
-                    )?;
+                    let half = Rows { left: part(&rows.left), right: part(&rows.right), marks };
+                    self.write(sides, half)?;
                 }
             }
-            Err(error) => return Err(Error::arrow("gathering output rows")(error)),
+            Err(error) => return Err(error),
         }
         Ok(rows)
     }
@@ -280,19 +280,21 @@ impl OutputPlan {
         columns.chain(self.sums.iter().filter_map(of_side)).collect()
     }
 
-    /// The columns of a side that are gathered.
-    fn row_bytes(&self, sides: [Option<&Columns>; 2]) -> u64 {
-        let of = |side: Side, column: usize| {
-            sides[side as usize].map_or(8, |columns| columns.row_bytes(&[column]))
+    /// The bytes that gathering these rows takes.
+    fn bytes(&self, sides: [Option<&Columns>; 2], picked: &[Option<Picked>; 2], len: usize) -> u64 {
+        let of = |side: Side, column: usize| match (sides[side as usize], &picked[side as usize]) {
+            (Some(columns), Some(picked)) => columns.bytes(column, picked),
+            _ => 8 * len as u64,
         };
         let bytes = self.origins.iter().map(|origin| match origin {
             Origin::Column(side, column) => of(*side, *column),
             Origin::Either { left, .. } => of(Side::Left, *left),
+            // Both are gathered, and then made one.
             Origin::Coalesced { left, right, .. } => {
-                of(Side::Left, *left) + of(Side::Right, *right)
+                2 * (of(Side::Left, *left) + of(Side::Right, *right))
             }
-            Origin::RowId(_) => 8,
-            Origin::Mark => 1,
+            Origin::RowId(_) => 8 * len as u64,
+            Origin::Mark => len as u64,
         });
         bytes.sum()
     }
@@ -345,6 +347,15 @@ impl OutputPlan {
         let columns = self.origins.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(len));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+    }
+}
+
+/// Whether a batch of fewer rows would get round an error.
+fn fewer_would_do(error: &Error) -> bool {
+    match error {
+        Error::MemoryLimit { .. } => true,
+        Error::Arrow { source, .. } => too_long(source),
+        _ => false,
     }
 }
 

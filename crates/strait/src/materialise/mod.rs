@@ -10,11 +10,12 @@ mod flat;
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::{
-    Array, ArrayData, ArrayRef, RecordBatch, UInt64Array, make_array, new_null_array,
+    Array, ArrayData, ArrayRef, AsArray, GenericByteArray, RecordBatch, UInt64Array, make_array,
+    new_null_array,
 };
 use arrow::buffer::Buffer;
 use arrow::compute::{interleave, take};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 use arrow::error::ArrowError;
 
 use crate::algorithm::Context;
@@ -168,9 +169,32 @@ impl Columns {
         }
     }
 
-    /// Bytes a gathered row takes, by the average of what is there.
-    pub(crate) fn row_bytes(&self, columns: &[usize]) -> u64 {
-        columns.iter().map(|&c| self.columns[c].row_bytes()).sum()
+    /// The bytes that gathering a column's picked rows takes.
+    pub(crate) fn bytes(&self, column: usize, picked: &Picked) -> u64 {
+        let column = &self.columns[column];
+        if picked.run || picked.rows.is_empty() {
+            return 0;
+        }
+        let located = || {
+            let there = picked.rows.iter().zip(self.located(picked));
+            there.filter(|&(&row, _)| row != ABSENT).map(|(_, &place)| place)
+        };
+        let values = match &column.data_type {
+            DataType::Utf8 => {
+                text_bytes(column.chunks.iter().map(|c| c.as_string::<i32>()), located())
+            }
+            DataType::LargeUtf8 => {
+                text_bytes(column.chunks.iter().map(|c| c.as_string::<i64>()), located())
+            }
+            DataType::Binary => {
+                text_bytes(column.chunks.iter().map(|c| c.as_binary::<i32>()), located())
+            }
+            DataType::LargeBinary => {
+                text_bytes(column.chunks.iter().map(|c| c.as_binary::<i64>()), located())
+            }
+            _ => 0,
+        };
+        values + column.row_bytes() * picked.rows.len() as u64
     }
 }
 
@@ -209,16 +233,33 @@ impl Column {
         interleave(&chunks, &places)
     }
 
+    /// Bytes a gathered row takes; of text, without the text; of nested types by the average.
     fn row_bytes(&self) -> u64 {
-        match &self.fixed {
-            Some(fixed) => fixed.width() as u64,
-            None => {
+        match (&self.fixed, &self.data_type) {
+            (Some(fixed), _) => fixed.width() as u64,
+            (_, DataType::Utf8 | DataType::Binary) => 4,
+            (_, DataType::LargeUtf8 | DataType::LargeBinary) => 8,
+            (_, DataType::Utf8View | DataType::BinaryView) => 16,
+            _ => {
                 let Some(chunk) = self.chunks.iter().find(|c| !c.is_empty()) else { return 0 };
                 let bytes = chunk.to_data().get_slice_memory_size().unwrap_or(0);
                 (bytes / chunk.len()) as u64 + 1
             }
         }
     }
+}
+
+/// The bytes of the values at `places`.
+fn text_bytes<'a, T: ByteArrayType>(
+    chunks: impl Iterator<Item = &'a GenericByteArray<T>>,
+    places: impl Iterator<Item = Location>,
+) -> u64 {
+    let offsets: Vec<&[T::Offset]> = chunks.map(|c| c.value_offsets()).collect();
+    let len = |place: Location| {
+        let (chunk, row) = (place.chunk as usize, place.row as usize);
+        (offsets[chunk][row + 1] - offsets[chunk][row]).as_usize() as u64
+    };
+    places.map(len).sum()
 }
 
 /// Whether fewer rows at a time would help: offsets or dictionary keys ran out of bits.
