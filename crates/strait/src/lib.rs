@@ -46,6 +46,7 @@ pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
     Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
 };
+pub use memory::release_memory;
 pub use metrics::Report;
 pub use output::{Aggregate, Output};
 pub use plan::{Machine, Plan, Prediction, Statistics};

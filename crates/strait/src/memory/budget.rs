@@ -15,6 +15,9 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(limit: Option<u64>) -> Arc<Budget> {
+        if limit.is_some() {
+            crate::memory::release_memory();
+        }
         let limit = limit.unwrap_or(u64::MAX);
         Arc::new(Budget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0) })
     }
@@ -30,6 +33,11 @@ impl Budget {
     #[cfg(test)]
     pub(crate) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is no limit.
+    pub(crate) fn unlimited(&self) -> bool {
+        self.limit == u64::MAX
     }
 
     /// The most that was ever reserved at once.

@@ -1,4 +1,4 @@
-//! Large arrays: reserved in a budget, zeroed, on huge pages where the system has them.
+//! Large arrays: reserved in a budget, on huge pages where the system has them.
 
 use std::alloc::Layout;
 use std::marker::PhantomData;
@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::memory::pool::{self, Mapping};
 use crate::memory::{Budget, Reservation};
 
 /// Types for which any bytes, all zero among them, are a value.
@@ -28,15 +29,16 @@ unsafe impl Plain for usize {}
 
 /// From here on a buffer is mapped by itself, so that it gets huge pages and returns at once.
 const MAPPED_FROM: usize = 4 << 20;
-const HUGE_PAGE: usize = 2 << 20;
 /// A cache line, which non-temporal stores write whole.
 const LINE: usize = 64;
 
-/// A fixed number of `T`, zero at first, at an address that is a multiple of 64.
+/// A fixed number of `T`, at an address that is a multiple of 64.
 pub(crate) struct Buffer<T: Plain> {
     data: NonNull<T>,
     len: usize,
     memory: Memory,
+    /// Whether the memory may stay for the next join.
+    pooled: bool,
     _reservation: Reservation,
     _owns: PhantomData<T>,
 }
@@ -44,7 +46,8 @@ pub(crate) struct Buffer<T: Plain> {
 enum Memory {
     Nothing,
     Heap(Layout),
-    Mapped { start: *mut libc::c_void, bytes: usize },
+    /// There until the buffer is dropped.
+    Mapped(Option<Mapping>),
 }
 
 // SAFETY: a buffer owns its memory and `T` may go to any thread.
@@ -55,15 +58,37 @@ unsafe impl<T: Plain> Sync for Buffer<T> {}
 impl<T: Plain> Buffer<T> {
     /// `len` zeros, reserved in `budget` for `what`.
     pub(crate) fn zeroed(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
+        let buffer = Self::stale(len, budget, what)?;
+        if matches!(&buffer.memory, Memory::Mapped(Some(mapping)) if !mapping.fresh) {
+            // SAFETY: `len` values of our own, for which zero is a value.
+            unsafe { std::ptr::write_bytes(buffer.data.as_ptr(), 0, len) };
+        }
+        Ok(buffer)
+    }
+
+    /// `len` values that may be anything, for those who write before they read.
+    pub(crate) fn stale(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
         let refused = |needed| Error::OutOfMemory { what: what.to_string(), needed };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(u64::MAX))?;
         let reservation = budget.reserve(bytes as u64, what)?;
         let (data, memory) = match bytes {
             0 => (NonNull::<T>::dangling().cast(), Memory::Nothing),
             1..MAPPED_FROM => heap(bytes).ok_or_else(|| refused(bytes as u64))?,
-            _ => map(bytes).ok_or_else(|| refused(bytes as u64))?,
+            _ => {
+                let mapping = pool::take(bytes, budget.unlimited());
+                let mapping = mapping.ok_or_else(|| refused(bytes as u64))?;
+                (mapping.data(), Memory::Mapped(Some(mapping)))
+            }
         };
-        Ok(Buffer { data: data.cast(), len, memory, _reservation: reservation, _owns: PhantomData })
+        let pooled = budget.unlimited();
+        Ok(Buffer {
+            data: data.cast(),
+            len,
+            memory,
+            pooled,
+            _reservation: reservation,
+            _owns: PhantomData,
+        })
     }
 
     /// A view through which several threads write to disjoint places.
@@ -79,46 +104,19 @@ fn heap(bytes: usize) -> Option<(NonNull<u8>, Memory)> {
     Some((data, Memory::Heap(layout)))
 }
 
-/// Maps `bytes` from a huge-page boundary on: fewer page faults, and one TLB entry for 2 MiB.
-fn map(bytes: usize) -> Option<(NonNull<u8>, Memory)> {
-    let mapped = bytes.checked_add(HUGE_PAGE)?;
-    // SAFETY: an anonymous private mapping at an address of the system's choice.
-    let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            mapped,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if start == libc::MAP_FAILED {
-        return None;
-    }
-    let aligned = (start as usize).next_multiple_of(HUGE_PAGE) - start as usize;
-    // SAFETY: `aligned` is below HUGE_PAGE, so the address and `bytes` behind it are mapped.
-    let data = unsafe { start.cast::<u8>().add(aligned) };
-    #[cfg(target_os = "linux")]
-    // SAFETY: advice on our own mapping; a refusal costs speed only.
-    unsafe {
-        libc::madvise(data.cast(), bytes, libc::MADV_HUGEPAGE);
-    }
-    Some((NonNull::new(data)?, Memory::Mapped { start, bytes: mapped }))
-}
-
 impl<T: Plain> Drop for Buffer<T> {
     fn drop(&mut self) {
-        match self.memory {
+        match &mut self.memory {
             Memory::Nothing => {}
-            // SAFETY: allocated with this layout in `heap`.
-            Memory::Heap(layout) => unsafe {
-                std::alloc::dealloc(self.data.as_ptr().cast(), layout)
-            },
-            // SAFETY: mapped with this extent in `map`.
-            Memory::Mapped { start, bytes } => unsafe {
-                libc::munmap(start, bytes);
-            },
+            Memory::Heap(layout) => {
+                // SAFETY: allocated with this layout in `heap`.
+                unsafe { std::alloc::dealloc(self.data.as_ptr().cast(), *layout) }
+            }
+            Memory::Mapped(mapping) => {
+                if let Some(mapping) = mapping.take().filter(|_| self.pooled) {
+                    pool::give_back(mapping);
+                }
+            }
         }
     }
 }
@@ -126,7 +124,8 @@ impl<T: Plain> Drop for Buffer<T> {
 impl<T: Plain> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` values of a Plain type, zeroed at first.
+        // SAFETY: `len` values of a Plain type, for which any bytes are a value; all were written once,
+        // by us or as the system's zeros.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
@@ -200,5 +199,17 @@ mod tests {
         assert_eq!(budget.left(), 64 << 20);
         assert!(Buffer::<u64>::zeroed(9 << 20, &budget, "a test").is_err());
         assert!(Buffer::<u64>::zeroed(usize::MAX, &budget, "a test").is_err());
+    }
+
+    #[test]
+    fn memory_used_again_is_zero_where_asked() {
+        let budget = Budget::new(None);
+        let len = 3 * MAPPED_FROM / 8;
+        for _ in 0..3 {
+            let mut buffer = Buffer::<u64>::zeroed(len, &budget, "a test").expect("fits");
+            assert!(buffer.iter().all(|&x| x == 0));
+            buffer.fill(u64::MAX);
+        }
+        crate::release_memory();
     }
 }

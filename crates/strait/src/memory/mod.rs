@@ -1,11 +1,13 @@
 //! How much memory may the join hold, and where does it come from?
 //!
 //! Every large allocation goes through a [`Budget`]: a [`Reservation`] first, then the memory.
-//! [`Buffer`] is both in one: reserved, zeroed memory on huge pages. Spill files will live here
+//! [`Buffer`] is both in one: reserved memory on huge pages. Spill files will live here
 //! too: what a reservation refuses today is what goes to disk then.
 
 mod budget;
 mod buffer;
+mod pool;
 
 pub(crate) use budget::{Budget, Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
+pub use pool::release_memory;

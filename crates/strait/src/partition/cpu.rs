@@ -65,7 +65,7 @@ fn first_pass<K: KeyWord, I: RowId>(
         Ok(())
     })?;
     let bounds = to_places(&mut counts, fanout, threads);
-    let mut tuples = Buffer::zeroed(words.matchable, &cx.budget, "partitioned tuples")?;
+    let mut tuples = Buffer::stale(words.matchable, &cx.budget, "partitioned tuples")?;
     let out = tuples.shared();
     workers.run(|worker| {
         let places = &counts[worker * fanout..(worker + 1) * fanout];
@@ -94,7 +94,7 @@ fn next_pass<K: KeyWord, I: RowId>(
     bits: u32,
 ) -> Result<Partitions<K, I>> {
     let fanout = 1usize << bits;
-    let mut tuples = Buffer::zeroed(coarse.tuples.len(), &cx.budget, "a second partitioning pass")?;
+    let mut tuples = Buffer::stale(coarse.tuples.len(), &cx.budget, "a second partitioning pass")?;
     let mut bounds = vec![0usize; coarse.count() * fanout + 1];
     let last = coarse.tuples.len();
     bounds[coarse.count() * fanout] = last;

@@ -36,7 +36,7 @@ pub(crate) fn key_words<K: KeyWord>(
 ) -> Result<Words<K>> {
     let rows = relation.rows() as usize;
     let what = format!("the key words of the {} table", side.name());
-    let mut words = Buffer::<K>::zeroed(rows, &cx.budget, &what)?;
+    let mut words = Buffer::<K>::stale(rows, &cx.budget, &what)?;
     let out = words.shared();
     let pieces = relation.pieces(PIECE);
     let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {
@@ -55,7 +55,7 @@ impl<K: KeyWord> Words<K> {
     /// The words of a side whose keys were ranked.
     pub(crate) fn of_ranks(cx: &Context<'_>, relation: &Relation, ranked: &Ranked) -> Result<Self> {
         let rows = relation.rows() as usize;
-        let mut words = Buffer::<K>::zeroed(rows, &cx.budget, "the ranks of the keys")?;
+        let mut words = Buffer::<K>::stale(rows, &cx.budget, "the ranks of the keys")?;
         let out = words.shared();
         let pieces = relation.pieces(PIECE);
         let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {

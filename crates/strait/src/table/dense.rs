@@ -26,7 +26,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         up: u32,
     ) -> Result<Self> {
         let span = (max.to_u64() - min.to_u64()) as usize + 1;
-        let mut cells = Buffer::<I>::zeroed(span, &cx.budget, "the dense table")?;
+        let mut cells = Buffer::<I>::stale(span, &cx.budget, "the dense table")?;
         let parts = partitions.count();
         // Partition p has the words whose distance from min lies in p * width ..+ width.
         let width = (1u128 << (K::BITS - up)).div_ceil(parts as u128) as usize;
@@ -41,6 +41,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
             let first = range.start;
             // SAFETY: regions do not overlap, and each is one task's.
             let cells = unsafe { shared.range(range) };
+            cells.fill(I::default());
             let tuples = partitions.tuples(p).iter();
             let need = tuples.map(|t| count_row(&mut cells[cell(t.key) - first], t.row)).sum();
             // SAFETY: each task has its own place.
@@ -48,7 +49,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
             Ok(())
         })?;
         let total: usize = needs.iter().sum();
-        let mut groups = Buffer::zeroed(total, &cx.budget, "rows with equal keys")?;
+        let mut groups = Buffer::stale(total, &cx.budget, "rows with equal keys")?;
         if total > 0 {
             let starts = running_starts(&needs);
             let shared_groups = groups.shared();

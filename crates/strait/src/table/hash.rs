@@ -89,7 +89,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
                 Region { first: first - slots, slots }
             })
             .collect();
-        let mut slots = Buffer::zeroed(first, &cx.budget, "the hash table")?;
+        let mut slots = Buffer::stale(first, &cx.budget, "the hash table")?;
         let shared: Shared<'_, Slot<K, I>> = slots.shared();
         let mut needs = vec![0usize; regions.len()];
         let shared_needs = Shared::of(&mut needs);
@@ -98,13 +98,14 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
             let region = regions[p];
             // SAFETY: regions do not overlap, and each is one task's.
             let slots = unsafe { shared.range(region.first..region.first + region.slots) };
+            slots.fill(Slot::default());
             let need = count_tuples(slots, bits, partitions.tuples(p));
             // SAFETY: each task has its own place.
             unsafe { shared_needs.write(p, need) };
             Ok(())
         })?;
         let total: usize = needs.iter().sum();
-        let mut groups = Buffer::zeroed(total, &cx.budget, "rows with equal keys")?;
+        let mut groups = Buffer::stale(total, &cx.budget, "rows with equal keys")?;
         if total > 0 {
             let starts = crate::table::dense::running_starts(&needs);
             let shared_groups = groups.shared();

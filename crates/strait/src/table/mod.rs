@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   entry               means
-//!   0                   no such key (memory comes zeroed, so an empty table costs nothing)
+//!   0                   no such key
 //!   TOP | row           one row, this one
 //!   position + 1        several: groups[position] is how many, their rows follow
 //! ```
