@@ -217,7 +217,11 @@ struct Footprint {
 
 impl Footprint {
     fn add(&mut self, batch: &RecordBatch) -> u64 {
-        batch.columns().iter().map(|column| self.add_data(&column.to_data())).sum()
+        // What a batch and its arrays are themselves, about, so that even batches that share all
+        // their buffers cost something.
+        let frame = size_of::<RecordBatch>() + batch.num_columns() * size_of::<ArrayData>();
+        let data = batch.columns().iter().map(|column| self.add_data(&column.to_data()));
+        frame as u64 + data.sum::<u64>()
     }
 
     fn add_data(&mut self, data: &ArrayData) -> u64 {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::radix::{CACHED, PLAIN};
+use super::radix::{CACHED, PLAIN, is_sorted};
+use super::sort;
 use super::testing::{Random, tuples};
-use super::{is_sorted, sort};
 use crate::key::KeyWord;
 use crate::memory::{Budget, Buffer};
 use crate::partition::{RowId, Tuple};
