@@ -1,7 +1,7 @@
 //! What do the rest of the engine's stages see of a key?
 //!
 //! One [word](word::KeyWord) a row, `u32` or `u64`, made from the join columns of either side by
-//! one [`KeyPlan`]. Pairs of columns of different types first [meet](meet) in a form that loses
+//! one [`KeyPlan`]. Pairs of columns of different types first [meet] in a form that loses
 //! nothing. Then there are two ways:
 //!
 //! - **Packed** ([`pack`]): all columns fit in a word together. Equal words are equal keys, and

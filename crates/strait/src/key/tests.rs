@@ -2,6 +2,7 @@
 //! them, in one chunk and in many, with nulls equal and never equal, with and without collisions.
 
 use std::cmp::Ordering;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use arrow::array::*;
@@ -183,21 +184,21 @@ fn integers_of_every_pair_of_types() {
 fn integers_at_their_limits() {
     let signed = [Some(i64::MIN), Some(-1), Some(0), Some(i64::MAX), None, Some(255)];
     let left = keys(Arc::new(Int64Array::from(signed.to_vec())), &signed);
-    let plan = check(&[left.clone()], &[left.clone()]);
+    let plan = check(from_ref(&left), from_ref(&left));
     assert!(plan.exact() && plan.dense_candidate());
     assert_eq!((plan.width(), plan.describe().as_str()), (Width::W64, "Int64, direct in 64 bits"));
     let unsigned = vec![Some(u64::MAX), Some(0), Some(i64::MAX as u64), Some(1 << 63)];
     let values = unsigned.iter().map(|v| v.map(|v| Value::Number(v.into()))).collect();
     let right = Key(Arc::new(UInt64Array::from(unsigned)), values);
-    check(&[right.clone()], &[right.clone()]);
-    assert!(!check(&[left.clone()], &[right]).exact());
+    check(from_ref(&right), from_ref(&right));
+    assert!(!check(from_ref(&left), &[right]).exact());
     let narrow = [Some(-128), Some(-1), Some(127), Some(0), None];
     let narrow = keys(
         Arc::new(Int8Array::from(vec![Some(-128), Some(-1), Some(127), Some(0), None])),
         &narrow,
     );
-    assert_eq!(check(&[narrow.clone()], &[narrow.clone()]).significant_bits(), 8);
-    check(&[left], &[narrow.clone()]);
+    assert_eq!(check(from_ref(&narrow), from_ref(&narrow)).significant_bits(), 8);
+    check(&[left], from_ref(&narrow));
     check(&[narrow], &[numbers(&DataType::UInt8)]);
 }
 
@@ -252,7 +253,7 @@ fn decimals_of_every_width_and_scale() {
         .unwrap();
     let values = [i128::MAX, i128::MIN, -1, 0].map(|v| Some(Value::Number(v))).to_vec();
     let large = Key(Arc::new(large), values);
-    check(&[large.clone()], &[large.clone()]);
+    check(from_ref(&large), from_ref(&large));
     check(&[large], &[numbers(&Decimal256(76, 30))]);
 }
 
@@ -265,9 +266,9 @@ fn times_of_every_unit() {
     let day: ArrayRef = cast(&days, &Date32).unwrap();
     let wide = cast(&day, &Date64).unwrap();
     let [day, wide] = [day, wide].map(|array| keys(array, &values));
-    assert_eq!(check(&[day.clone()], &[day.clone()]).width(), Width::W32);
-    assert!(check(&[day.clone()], &[wide.clone()]).exact());
-    check(&[wide.clone()], &[wide]);
+    assert_eq!(check(from_ref(&day), from_ref(&day)).width(), Width::W32);
+    assert!(check(from_ref(&day), from_ref(&wide)).exact());
+    check(from_ref(&wide), from_ref(&wide));
     let seconds = cast(&day.0, &Timestamp(Second, None)).unwrap();
     for unit in [Second, Millisecond, Microsecond, Nanosecond] {
         let finer = keys(cast(&seconds, &Timestamp(unit, None)).unwrap(), &values);
@@ -291,7 +292,7 @@ fn times_of_every_unit() {
     let long = keys(Arc::new(DurationSecondArray::from(vec![-2, 5])), &[Some(-2), Some(5)]);
     let short =
         keys(Arc::new(DurationMillisecondArray::from(vec![5000, 5001])), &[Some(5), Some(6)]);
-    check(&[long.clone()], &[long.clone()]);
+    check(from_ref(&long), from_ref(&long));
     check(&[long], &[short]);
 }
 
@@ -300,21 +301,21 @@ fn intervals() {
     let months = [Some(-1), None, Some(12)];
     let array = IntervalYearMonthArray::from(vec![Some(-1), None, Some(12)]);
     let months = keys(Arc::new(array), &months);
-    check(&[months.clone()], &[months]);
+    check(from_ref(&months), from_ref(&months));
     let day_time = [(-1, 5), (0, -7), (0, 0), (0, 7), (3, i32::MIN)];
     let array = IntervalDayTimeArray::from_iter_values(
         day_time.map(|(days, milliseconds)| IntervalDayTime { days, milliseconds }),
     );
     let rank: Vec<_> = (0..5).map(Some).collect();
     let day_time = keys(Arc::new(array), &rank);
-    let plan = check(&[day_time.clone()], &[day_time]);
+    let plan = check(from_ref(&day_time), from_ref(&day_time));
     assert!(plan.exact() && !plan.dense_candidate());
     let parts = [(-1, 9, 9), (0, -1, 5), (0, 0, -1), (0, 0, i64::MAX), (1, i32::MIN, 0)];
     let array = IntervalMonthDayNanoArray::from_iter_values(
         parts.map(|(months, days, nanoseconds)| IntervalMonthDayNano { months, days, nanoseconds }),
     );
     let nanos = keys(Arc::new(array), &rank);
-    check(&[nanos.clone()], &[nanos]);
+    check(from_ref(&nanos), from_ref(&nanos));
 }
 
 const WORDS: [Option<&str>; 9] = [
@@ -372,10 +373,10 @@ fn bytes_of_fixed_size() {
     };
     let (four, nine) =
         (fixed(["abcd", "abce", "\x7fbcd"]), fixed(["123456789", "012345678", "123456789"]));
-    let plan = check(&[four.clone()], &[four.clone()]);
+    let plan = check(from_ref(&four), from_ref(&four));
     assert_eq!((plan.exact(), plan.width()), (true, Width::W32));
-    assert!(!check(&[nine.clone()], &[nine.clone()]).exact());
-    check(&[four.clone()], &[nine]);
+    assert!(!check(from_ref(&nine), from_ref(&nine)).exact());
+    check(from_ref(&four), &[nine]);
     let view =
         key(BinaryViewArray::from_iter_values(["abcd", "abc"]), vec![Some("abcd"), Some("abc")]);
     check(&[four], &[view]);
@@ -385,11 +386,11 @@ fn bytes_of_fixed_size() {
 fn booleans_and_nulls() {
     let values = [Some(1), None, Some(0)];
     let flags = keys(Arc::new(BooleanArray::from(vec![Some(true), None, Some(false)])), &values);
-    assert_eq!(check(&[flags.clone()], &[flags.clone()]).significant_bits(), 1);
+    assert_eq!(check(from_ref(&flags), from_ref(&flags)).significant_bits(), 1);
     let nulls = keys(Arc::new(NullArray::new(4)), &[None; 4]);
-    check(&[nulls.clone()], &[nulls.clone()]);
-    check(&[nulls.clone()], &[flags.clone()]);
-    check(&[nulls.clone()], &[text(&DataType::Utf8View)]);
+    check(from_ref(&nulls), from_ref(&nulls));
+    check(from_ref(&nulls), from_ref(&flags));
+    check(from_ref(&nulls), &[text(&DataType::Utf8View)]);
     check(
         &[
             nulls.clone(),
@@ -410,14 +411,14 @@ fn dictionaries_and_runs() {
     let array = DictionaryArray::try_new(index, values.clone()).unwrap();
     let said = [Some(7), None, Some(100), Some(7), None, Some(7)];
     let numbers_dictionary = keys(Arc::new(array), &said);
-    check(&[numbers_dictionary.clone()], &[numbers_dictionary.clone()]);
-    check(&[numbers_dictionary.clone()], &[numbers(&DataType::Int16)]);
-    check(&[numbers_dictionary.clone()], &[numbers(&DataType::UInt64)]);
+    check(from_ref(&numbers_dictionary), from_ref(&numbers_dictionary));
+    check(from_ref(&numbers_dictionary), &[numbers(&DataType::Int16)]);
+    check(from_ref(&numbers_dictionary), &[numbers(&DataType::UInt64)]);
     let runs = RunArray::try_new(&Int32Array::from(vec![2, 3, 6, 9]), values.as_ref()).unwrap();
     let said: Vec<_> =
         [0, 0, 1, 2, 2, 2, 3, 3, 3].map(|i: usize| [Some(7), None, Some(100), Some(7)][i]).into();
     let runs = keys(Arc::new(runs), &said);
-    check(&[runs.clone()], &[numbers_dictionary]);
+    check(from_ref(&runs), &[numbers_dictionary]);
     let sliced = keys(runs.0.slice(1, 6), &said[1..7]);
     check(&[sliced], &[runs]);
     let empty: ArrayRef = Arc::new(StringArray::from(Vec::<&str>::new()));
@@ -448,9 +449,9 @@ fn nested_types_through_rows() {
         Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists.clone()));
     let large: ArrayRef = Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(lists));
     let [small, large] = [small, large].map(|array| Key(array, values.clone()));
-    check(&[small.clone()], &[small.clone()]);
-    check(&[small.clone()], &[large]);
-    check(&[keys(Arc::new(NullArray::new(2)), &[None; 2])], &[small.clone()]);
+    check(from_ref(&small), from_ref(&small));
+    check(from_ref(&small), &[large]);
+    check(&[keys(Arc::new(NullArray::new(2)), &[None; 2])], from_ref(&small));
     let field = |name: &str| Arc::new(Field::new(name, DataType::Int64, true));
     let structs = |name: &str| {
         let child: ArrayRef = Arc::new(Int64Array::from(vec![4, 5, 5, 1]));
@@ -561,7 +562,7 @@ fn what_is_refused_says_why() {
 #[test]
 fn values_take_memory_only_where_they_are_converted() {
     let bytes = |left: &Key, right: &Key| {
-        let (left, right) = (table(&[left.clone()]), table(&[right.clone()]));
+        let (left, right) = (table(from_ref(left)), table(from_ref(right)));
         let plan = KeyPlan::new(&left.schema, &right.schema, &[(0, 0)], NullEquality::Equal, true);
         plan.unwrap().values(Side::Left, &[left.batch]).unwrap().bytes()
     };

@@ -5,7 +5,7 @@
 //! 1. [`sort`] orders each side's tuples by key; equal keys keep their order.
 //! 2. [`split`] cuts the merge of the two sides into segments of nearly equal work, each of which
 //!    a worker merges alone: no key is in two segments.
-//! 3. [`groups`] walks one segment and says which rows of the two sides share a key, and which
+//! 3. [`groups()`] walks one segment and says which rows of the two sides share a key, and which
 //!    rows have no partner.
 //!
 //! Nothing here knows join types: pairs, unmatched rows and existence are all read off the groups.
