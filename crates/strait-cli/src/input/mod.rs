@@ -1,6 +1,6 @@
 //! Where the tables come from: which files, what columns they have, and how their rows are read.
 //!
-//! [`find`] lists files and opens none; [`table`] reads what is needed to know the schema; rows are
+//! [`mod@find`] lists files and opens none; [`mod@table`] reads what is needed to know the schema; rows are
 //! read by [`reader`], file after file, and of each only the columns the join needs.
 
 mod ahead;
