@@ -11,7 +11,7 @@ use crate::algorithm::Context;
 use crate::error::Result;
 use crate::key::Location;
 use crate::materialise::ABSENT;
-use crate::materialise::flat::Flat;
+use crate::materialise::flat::{Flat, Piece};
 
 /// The values of a fixed-width column, chunk by chunk, by address.
 pub(super) struct Fixed {
@@ -51,28 +51,34 @@ impl Fixed {
         Ok(())
     }
 
-    /// The values of rows that all exist, where they lie in one piece.
-    pub(super) fn flat(&self, rows: &[u64]) -> Option<Buffer> {
-        // An absent row has the largest id there is, which none in a flat column has.
-        self.flat.as_ref().filter(|_| !rows.contains(&ABSENT)).map(|flat| flat.gather(rows))
+    /// The values in one piece, if they lie so and none is null.
+    fn piece(&self, chunks: &[ArrayRef]) -> Option<Piece> {
+        match (&self.flat, chunks) {
+            (Some(flat), _) => Some(flat.piece()),
+            (None, [only]) if !self.nullable => {
+                Some(Piece { start: self.starts[0], width: self.width, rows: only.len() })
+            }
+            _ => None,
+        }
     }
 
-    /// The sum of integers of rows that all exist, where they lie in one piece.
-    pub(super) fn flat_sum(&self, data_type: &DataType, rows: &[u64]) -> Option<i128> {
-        let flat = self.flat.as_ref().filter(|_| !rows.contains(&ABSENT))?;
-        let mut sum = 0i128;
-        match data_type {
-            DataType::Int8 => flat.visit(rows, |v: i8| sum += i128::from(v)),
-            DataType::Int16 => flat.visit(rows, |v: i16| sum += i128::from(v)),
-            DataType::Int32 => flat.visit(rows, |v: i32| sum += i128::from(v)),
-            DataType::Int64 => flat.visit(rows, |v: i64| sum += i128::from(v)),
-            DataType::UInt8 => flat.visit(rows, |v: u8| sum += i128::from(v)),
-            DataType::UInt16 => flat.visit(rows, |v: u16| sum += i128::from(v)),
-            DataType::UInt32 => flat.visit(rows, |v: u32| sum += i128::from(v)),
-            DataType::UInt64 => flat.visit(rows, |v: u64| sum += i128::from(v)),
-            _ => return None,
-        }
-        Some(sum)
+    /// The values of rows that all exist, where they lie in one piece.
+    pub(super) fn gather_piece(&self, chunks: &[ArrayRef], rows: &[u64]) -> Option<Buffer> {
+        // SAFETY: the rows exist, by the caller's word and `Places`; `self` keeps the piece alive.
+        self.piece(chunks).map(|piece| unsafe { piece.gather(rows) })
+    }
+
+    /// The sum of integers of rows, where they all exist and lie in one piece.
+    pub(super) fn sum_piece(
+        &self,
+        data_type: &DataType,
+        chunks: &[ArrayRef],
+        rows: &[u64],
+    ) -> Option<i128> {
+        // An absent row has the largest id there is, which no row has.
+        let piece = self.piece(chunks).filter(|_| !rows.contains(&ABSENT))?;
+        // SAFETY: as above.
+        unsafe { piece.sum(data_type, rows) }
     }
 
     pub(super) fn width(&self) -> usize {

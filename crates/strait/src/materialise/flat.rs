@@ -4,10 +4,12 @@
 //! take 12 (`benchmarks/notes.md`). One copy in order is cheap against that, and a row is then
 //! found without looking for its batch.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
-use arrow::buffer::Buffer as ArrowBuffer;
+use arrow::buffer::{Buffer as ArrowBuffer, MutableBuffer};
+use arrow::datatypes::DataType;
 
 use crate::algorithm::Context;
 use crate::error::Result;
@@ -72,43 +74,93 @@ impl Flat {
         Ok(Some(Arc::new(Flat { bytes, width, rows })))
     }
 
-    /// The values of `rows`, which must all exist.
-    pub(super) fn gather(&self, rows: &[u64]) -> ArrowBuffer {
-        match self.width {
-            1 => self.typed::<u8>(rows),
-            2 => self.typed::<u16>(rows),
-            4 => self.typed::<u32>(rows),
-            8 => self.typed::<u64>(rows),
-            16 => self.typed::<u128>(rows),
-            _ => self.typed::<[u128; 2]>(rows),
+    pub(super) fn piece(&self) -> Piece {
+        Piece { start: self.bytes.as_ptr(), width: self.width, rows: self.rows }
+    }
+}
+
+/// Values without nulls that lie in one piece, wherever that is.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) start: *const u8,
+    pub(super) width: usize,
+    pub(super) rows: usize,
+}
+
+impl Piece {
+    /// The values of `rows`.
+    ///
+    /// # Safety
+    /// All rows exist, and the piece is alive.
+    pub(super) unsafe fn gather(&self, rows: &[u64]) -> ArrowBuffer {
+        // SAFETY: the caller's promise; `width` is that of the type.
+        unsafe {
+            match self.width {
+                1 => self.typed::<u8>(rows),
+                2 => self.typed::<u16>(rows),
+                4 => self.typed::<u32>(rows),
+                8 => self.typed::<u64>(rows),
+                16 => self.typed::<u128>(rows),
+                _ => self.typed::<[u128; 2]>(rows),
+            }
         }
     }
 
-    fn typed<T: Copy>(&self, rows: &[u64]) -> ArrowBuffer {
-        let mut out =
-            arrow::buffer::MutableBuffer::with_capacity(std::mem::size_of::<T>() * rows.len());
+    unsafe fn typed<T: Copy>(&self, rows: &[u64]) -> ArrowBuffer {
+        let bytes = size_of::<T>() * rows.len();
+        let mut out = MutableBuffer::with_capacity(bytes);
         let to = out.as_mut_ptr().cast::<T>();
-        let from = self.bytes.as_ptr().cast::<T>();
+        let from = self.start.cast::<T>();
         for (i, &row) in rows.iter().enumerate() {
             debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
             // SAFETY: rows exist, and their values are `width` bytes each; `out` has room for all.
             unsafe { to.add(i).write_unaligned(from.add(row as usize).read_unaligned()) };
         }
         // SAFETY: all of them were written.
-        unsafe { out.set_len(std::mem::size_of::<T>() * rows.len()) };
+        unsafe { out.set_len(bytes) };
         out.into()
     }
 
-    /// Calls `each` with the value of every row; all must exist.
-    #[inline(always)]
-    pub(super) fn visit<T: Copy>(&self, rows: &[u64], mut each: impl FnMut(T)) {
-        let from = self.bytes.as_ptr().cast::<T>();
-        for &row in rows {
-            debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
-            // SAFETY: rows exist, and their values are of this width.
-            each(unsafe { from.add(row as usize).read_unaligned() });
+    /// The sum of the integers of `rows`; None for other types.
+    ///
+    /// # Safety
+    /// All rows exist, and the piece is alive.
+    pub(super) unsafe fn sum(&self, data_type: &DataType, rows: &[u64]) -> Option<i128> {
+        // SAFETY: the caller's promise; the types are those of the column.
+        unsafe {
+            Some(match data_type {
+                DataType::Int8 => self.add(rows, |v: i8| v.into()),
+                DataType::Int16 => self.add(rows, |v: i16| v.into()),
+                DataType::Int32 => self.add(rows, |v: i32| v.into()),
+                DataType::Int64 => self.add(rows, |v: i64| v.into()),
+                DataType::UInt8 => self.add(rows, |v: u8| v.into()),
+                DataType::UInt16 => self.add(rows, |v: u16| v.into()),
+                DataType::UInt32 => self.add(rows, |v: u32| v.into()),
+                DataType::UInt64 => self.add(rows, |v: u64| v.into()),
+                _ => return None,
+            })
         }
     }
+
+    unsafe fn add<T: Copy>(&self, rows: &[u64], value: impl Fn(T) -> i128) -> i128 {
+        let from = self.start.cast::<T>();
+        let at = |row: u64| {
+            debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
+            // SAFETY: rows exist, and their values are of this type.
+            value(unsafe { from.add(row as usize).read_unaligned() })
+        };
+        match is_run(rows) {
+            Some(run) => run.map(at).sum(),
+            None => rows.iter().map(|&row| at(row)).sum(),
+        }
+    }
+}
+
+/// The rows as a range, if they follow one another.
+pub(super) fn is_run(rows: &[u64]) -> Option<Range<u64>> {
+    let first = *rows.first()?;
+    let end = first.checked_add(rows.len() as u64)?;
+    (first..end).zip(rows).all(|(expected, &row)| expected == row).then_some(first..end)
 }
 
 /// An address that any thread may read from.

@@ -102,12 +102,7 @@ impl Columns {
             n if n == rows.len() => Absent::All,
             _ => Absent::Some,
         };
-        let run = absent == Absent::None
-            && self.places.single()
-            && rows
-                .iter()
-                .zip(1..)
-                .all(|(&row, next)| row.wrapping_add(1) == rows[0].wrapping_add(next));
+        let run = absent == Absent::None && self.places.single() && flat::is_run(&rows).is_some();
         Picked { rows, absent, located: OnceLock::new(), run }
     }
 
@@ -143,7 +138,7 @@ impl Columns {
         let may_be_absent = picked.absent == Absent::Some;
         if let Some(fixed) = &column.fixed {
             let rows = picked.rows.as_slice();
-            if let (Some(values), false) = (fixed.flat(rows), may_be_absent) {
+            if !may_be_absent && let Some(values) = fixed.gather_piece(&column.chunks, rows) {
                 return column.of_values(values, len);
             }
             let absent = may_be_absent.then_some(rows);
@@ -159,7 +154,8 @@ impl Columns {
     /// The sum of an integer column over rows; nulls and absent rows count as nothing.
     pub(crate) fn sum(&self, column: usize, rows: &[u64]) -> i128 {
         let column = &self.columns[column];
-        if let Some(sum) = column.fixed.as_ref().and_then(|f| f.flat_sum(&column.data_type, rows)) {
+        let whole = |f: &Fixed| f.sum_piece(&column.data_type, &column.chunks, rows);
+        if let Some(sum) = column.fixed.as_ref().and_then(whole) {
             return sum;
         }
         let places = rows.iter().filter(|&&row| row != ABSENT).map(|&row| self.places.locate(row));
