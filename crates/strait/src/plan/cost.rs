@@ -11,16 +11,16 @@ use crate::table::slots_for;
 
 /// Nanoseconds a row.
 mod ns {
-    pub(super) const WORDS: f64 = 1.0;
-    pub(super) const PARTITION: f64 = 4.0;
-    pub(super) const INSERT: f64 = 4.0;
+    pub(super) const WORDS: f64 = 3.0;
+    pub(super) const PARTITION: f64 = 13.0;
+    pub(super) const INSERT: f64 = 10.0;
     pub(super) const RANK: f64 = 200.0;
-    pub(super) const SORT: f64 = 25.0;
-    pub(super) const MERGE: f64 = 6.0;
+    pub(super) const SORT: f64 = 32.0;
+    pub(super) const MERGE: f64 = 20.0;
     /// A look-up in the second-level cache, the last-level cache, and memory.
-    pub(super) const PROBE: [f64; 3] = [3.0, 5.0, 12.0];
+    pub(super) const PROBE: [f64; 3] = [4.0, 10.0, 28.0];
     /// Fetching a row of payload in order, and from anywhere.
-    pub(super) const GATHER: [f64; 2] = [1.0, 8.0];
+    pub(super) const GATHER: [f64; 2] = [1.5, 25.0];
 }
 
 /// Rows of a side that may be unknown: then the probe side is taken to be four times the other.
@@ -77,7 +77,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let rank = if request.exact { 0.0 } else { ns::RANK };
             let time = sizes.build_rows * sort(request.build.sorted)
                 + sizes.probe_rows * (sort(request.probe.sorted) + 2.0 * ns::GATHER[1])
-                + both * (ns::WORDS + ns::MERGE + rank);
+                + both * (ns::WORDS + ns::PARTITION + ns::MERGE + rank);
             (time, sizes.build_bytes + sizes.probe_bytes + rows(both) * 2 * tuple)
         }
     };
