@@ -134,7 +134,7 @@ impl Contest {
         let failed = |engine: &str| format!("{engine}, {} of {}", work.mode.name(), workload.name);
         let mut peers = Vec::new();
         for &engine in engines {
-            for variant in engine.variants() {
+            for variant in engine.variants(work.mode) {
                 let outcome = drivers
                     .measure(engine, variant, work)
                     .with_context(|| failed(engine.name()))?;

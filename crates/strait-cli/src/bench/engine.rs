@@ -51,13 +51,14 @@ impl Engine {
         }
     }
 
-    /// Its configurations that are tried; the fastest counts.
-    pub(super) fn variants(self) -> &'static [&'static str] {
-        match self {
-            Engine::DuckDb => &["arrow", "native"],
-            Engine::Polars => &["streaming"],
-            Engine::DataFusion => &["memory"],
-            Engine::PyArrow => &["acero"],
+    /// Its configurations that are tried in a mode; the fastest counts.
+    pub(super) fn variants(self, mode: ComparedMode) -> &'static [&'static str] {
+        match (self, mode) {
+            (Engine::DuckDb, ComparedMode::Aggregate) => &["arrow", "native"],
+            (Engine::DuckDb, ComparedMode::Materialise) => &["arrow", "native", "table"],
+            (Engine::Polars, _) => &["streaming"],
+            (Engine::DataFusion, _) => &["memory"],
+            (Engine::PyArrow, _) => &["acero"],
         }
     }
 

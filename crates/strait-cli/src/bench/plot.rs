@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 420.0;
+const HEIGHT: f64 = 440.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 28.0;
 const TOP: f64 = 44.0;
-const BOTTOM: f64 = 92.0;
+const BOTTOM: f64 = 112.0;
 
 /// Told apart by people who see colours differently (Okabe and Ito), each with a mark of its own.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
@@ -169,13 +169,16 @@ impl Plot {
     }
 
     fn legend(&self, svg: &mut String) {
-        let mut x = LEFT;
+        let (mut x, mut y) = (LEFT, HEIGHT - 38.0);
         for (i, series) in self.series.iter().enumerate() {
-            let y = HEIGHT - 18.0;
+            let width = 36.0 + series.name.chars().count() as f64 * 6.3;
+            if x + width > WIDTH {
+                (x, y) = (LEFT, y + 20.0);
+            }
             mark(svg, i, x + 5.0, y - 4.0);
             let name = escaped(&series.name);
             let _ = writeln!(svg, "<text x=\"{}\" y=\"{y}\">{name}</text>", x + 16.0);
-            x += 36.0 + series.name.chars().count() as f64 * 6.3;
+            x += width;
         }
     }
 }
