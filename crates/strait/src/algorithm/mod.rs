@@ -105,9 +105,15 @@ macro_rules! for_widths {
 }
 use for_widths;
 
-/// Candidate pairs a worker holds at most: a batch of output.
+/// Candidate pairs a worker holds at most: a batch of output; where no rows are made, what fits the
+/// first-level cache.
 fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
-    if cx.force.tiny_chunks { 3.min(sink.batch_size) } else { sink.batch_size }
+    let most = match sink.plan.output {
+        _ if cx.force.tiny_chunks => 3,
+        Output::Count => 1024,
+        Output::Rows | Output::Pairs => sink.batch_size,
+    };
+    most.min(sink.batch_size)
 }
 
 /// Sets aside what each worker holds besides tables and batches: words and pairs.
