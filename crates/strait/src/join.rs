@@ -92,7 +92,7 @@ pub enum Algorithm {
     NoPartition,
     /// Both sides radix-partitioned until a pair of partitions fits the cache.
     Radix,
-    /// Both sides sorted, then merged. The output is sorted by key.
+    /// Both sides sorted, then merged. The output is sorted by key, ascending, nulls last.
     SortMerge,
 }
 

@@ -101,6 +101,10 @@ fn build_table<K: KeyWord, I: RowId>(
         }
         TableShape::Dense { min, max, passes } => {
             let (min, max) = (K::from_u64(min), K::from_u64(max));
+            let scatter = || DenseTable::scatter(cx, &words, (min, max));
+            if let Some(table) = cx.watch.time("build table", scatter)? {
+                return Ok(Table::Dense(table));
+            }
             let zeros = (max.to_u64() - min.to_u64()).leading_zeros() - (64 - K::BITS);
             let up = zeros.min(K::BITS - 1);
             let placing = Placing::Ranged { min, up };

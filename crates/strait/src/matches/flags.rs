@@ -18,9 +18,8 @@ impl Flags {
 
     #[inline(always)]
     fn cell(&self, row: u64) -> &AtomicU8 {
-        let cell: *const u8 = &self.bytes[row as usize];
         // SAFETY: the byte lives as long as the buffer, and is touched only through atomics.
-        unsafe { AtomicU8::from_ptr(cell.cast_mut()) }
+        unsafe { AtomicU8::from_ptr(self.bytes.cell(row as usize)) }
     }
 
     #[inline(always)]

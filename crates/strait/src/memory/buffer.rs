@@ -91,6 +91,14 @@ impl<T: Plain> Buffer<T> {
         })
     }
 
+    /// The address of one value, for atomic access by several threads.
+    #[inline(always)]
+    pub(crate) fn cell(&self, index: usize) -> *mut T {
+        assert!(index < self.len, "{index} of {}", self.len);
+        // SAFETY: in bounds.
+        unsafe { self.data.as_ptr().add(index) }
+    }
+
     /// A view through which several threads write to disjoint places.
     pub(crate) fn shared(&mut self) -> Shared<'_, T> {
         Shared { data: self.data, len: self.len, _borrows: PhantomData }
@@ -166,6 +174,14 @@ impl<'a, T: Plain> Shared<'a, T> {
         debug_assert!(index < self.len, "{index} of {}", self.len);
         // SAFETY: the caller's promise.
         unsafe { self.data.as_ptr().add(index).write(value) }
+    }
+
+    /// The address of one place, for atomic stores by several threads.
+    #[inline(always)]
+    pub(crate) fn cell(&self, index: usize) -> *mut T {
+        assert!(index < self.len, "{index} of {}", self.len);
+        // SAFETY: in bounds.
+        unsafe { self.data.as_ptr().add(index) }
     }
 
     /// A part of it to write to.

@@ -1,6 +1,7 @@
 //! A tuple: the key word and the row it stands for.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::key::KeyWord;
 use crate::memory::Plain;
@@ -25,10 +26,15 @@ pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     fn has_top(self) -> bool;
     fn with_top(self) -> Self;
     fn without_top(self) -> Self;
+    /// Stores to a place that other threads may store to as well.
+    ///
+    /// # Safety
+    /// The place is alive, and meanwhile touched by such stores only.
+    unsafe fn store(place: *mut Self, value: Self);
 }
 
 macro_rules! row_id {
-    ($int:ty) => {
+    ($int:ty, $atomic:ty) => {
         impl RowId for $int {
             const TOP: $int = 1 << (<$int>::BITS - 1);
             const MOST_ROWS: u64 = 1 << (<$int>::BITS - 2);
@@ -52,12 +58,17 @@ macro_rules! row_id {
             fn without_top(self) -> $int {
                 self & !Self::TOP
             }
+            #[inline(always)]
+            unsafe fn store(place: *mut $int, value: $int) {
+                // SAFETY: the caller's promise; an atomic is aligned as its integer.
+                unsafe { <$atomic>::from_ptr(place) }.store(value, Ordering::Relaxed);
+            }
         }
     };
 }
 
-row_id!(u32);
-row_id!(u64);
+row_id!(u32, AtomicU32);
+row_id!(u64, AtomicU64);
 
 /// A key word (mixed, in hash joins) and its row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

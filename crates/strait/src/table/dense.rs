@@ -1,10 +1,13 @@
 //! The perfect array: integer keys of a dense range address their entry directly (001 §5).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::algorithm::Context;
 use crate::error::Result;
 use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
-use crate::partition::{Partitions, RowId};
+use crate::partition::{Partitions, RowId, Words};
+use crate::schedule::share;
 use crate::table::cpu::{
     Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, walk,
 };
@@ -71,6 +74,51 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
             })?;
         }
         Ok(DenseTable { cells, groups, min })
+    }
+
+    /// Builds without partitioning, if no key comes twice: each row is stored in its key's cell,
+    /// and as many cells are filled as there are rows. Else None, and nothing is lost but the time.
+    pub(crate) fn scatter(
+        cx: &Context<'_>,
+        words: &Words<K>,
+        (min, max): (K, K),
+    ) -> Result<Option<Self>> {
+        let span = (max.to_u64() - min.to_u64()) as usize + 1;
+        if span < words.matchable {
+            return Ok(None);
+        }
+        let mut cells = Buffer::<I>::stale(span, &cx.budget, "the dense table")?;
+        let shared = cells.shared();
+        let workers = cx.workers.for_rows(words.words.len().max(span));
+        let threads = workers.threads();
+        let part = |worker| share(span, threads, worker);
+        workers.run(|worker| {
+            // SAFETY: shares do not overlap.
+            unsafe { shared.range(part(worker)) }.fill(I::default());
+            Ok(())
+        })?;
+        workers.run(|worker| {
+            for piece in words.share(threads, worker) {
+                cx.workers.check()?;
+                words.visit(piece, |row, word| {
+                    let at = (word.to_u64() - min.to_u64()) as usize;
+                    // SAFETY: all threads store atomically, and none reads.
+                    unsafe { I::store(shared.cell(at), I::from_usize(row).with_top()) };
+                });
+            }
+            Ok(())
+        })?;
+        let filled = AtomicUsize::new(0);
+        workers.run(|worker| {
+            // SAFETY: shares do not overlap.
+            let cells = unsafe { shared.range(part(worker)) };
+            let mine = cells.iter().filter(|&&cell| cell != I::default()).count();
+            filled.fetch_add(mine, Ordering::Relaxed);
+            Ok(())
+        })?;
+        let unique = filled.into_inner() == words.matchable;
+        let groups = Buffer::stale(0, &cx.budget, "rows with equal keys")?;
+        Ok(unique.then_some(DenseTable { cells, groups, min }))
     }
 
     /// Finds the pairs of probe keys (as they are, not placed) from the cursor on.
