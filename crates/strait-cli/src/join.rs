@@ -32,8 +32,19 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
         return explain(arguments, &bound(described(arguments))?, &left, &right);
     }
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left + right);
-    let bound = bound(progress::attach(described(arguments), arguments.progress, rows))?;
+    let mut join = progress::attach(described(arguments), arguments.progress, rows);
+    if let Some(side) = smaller(&bound(join.clone())?, &left, &right) {
+        join = join.build_side(side);
+    }
+    let bound = bound(join)?;
     execute(arguments, bound, left, right)
+}
+
+/// The side whose files say that it is the smaller.
+fn smaller(bound: &BoundJoin, left: &Table, right: &Table) -> Option<Side> {
+    let known = |table: &Table, side| table.statistics(bound.columns(side), None).bytes;
+    let (left, right) = (known(left, Side::Left)?, known(right, Side::Right)?);
+    Some(if left <= right { Side::Left } else { Side::Right })
 }
 
 /// The join that the arguments describe.

@@ -80,7 +80,7 @@ pub enum Error {
     /// The memory limit does not suffice.
     #[error(
         "the memory limit of {} is too small: {what} needs {} more, {} are in use; raise the limit to at least {}{hint}",
-        bytes(*.limit), bytes(*.needed), bytes(*.used), bytes(.used.saturating_add(*.needed))
+        bytes(*.limit), bytes(*.needed), bytes(*.used), at_least(.used.saturating_add(*.needed))
     )]
     MemoryLimit {
         /// What the memory was for.
@@ -193,6 +193,16 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// A size that `n` does not exceed, as people read it: what a limit has to be raised to.
+fn at_least(n: u64) -> String {
+    if n < 1024 {
+        return bytes(n);
+    }
+    // Half a tenth of the unit it is shown in makes rounding go up.
+    let unit = 1u64 << (n.ilog2() / 10 * 10);
+    bytes(n.saturating_add(unit / 20 - 1))
+}
+
 /// The name among `names` that `wanted` was most likely meant to be.
 pub fn nearest_name<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let wanted_lower = wanted.to_lowercase();
@@ -237,5 +247,8 @@ mod tests {
         assert_eq!(bytes(17), "17 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(8 << 30), "8.0 GiB");
+        assert_eq!(at_least(101), "101 B");
+        assert_eq!(at_least((10 << 20) + (128 << 10)), "10.2 MiB");
+        assert_eq!(at_least(10 << 20), "10.0 MiB");
     }
 }

@@ -101,7 +101,7 @@ impl Source {
         };
         counter.fetch_add(rows, Ordering::Relaxed);
         let bytes = self.footprint.add(&batch);
-        let what = format!("holding rows of the {} table", self.side.name());
+        let what = format!("holding rows of the {} table, so far,", self.side.name());
         let reservation = Arc::new(self.budget.reserve(bytes, &what)?);
         self.waiting_bytes += bytes;
         let mut at = 0;

@@ -341,7 +341,8 @@ impl Join {
         self
     }
 
-    /// The side to build on. By default the one that proves smaller while both are read.
+    /// The side to build on. By default the one that proves smaller while both are read; where it
+    /// is known before, saying so saves holding as much of the other for a while.
     pub fn build_side(mut self, side: Side) -> Self {
         self.build_side = Some(side);
         self
