@@ -60,7 +60,12 @@ fn first_pass<K: KeyWord, I: RowId>(
         // SAFETY: each worker takes its own row.
         let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
         for piece in words.share(threads, worker) {
-            words.visit(piece, |_, word| mine[top_bits(place(word), bits)] += 1);
+            if bits == 0 {
+                // One counter would make each step wait for the one before.
+                mine[0] += words.matchable_of(piece);
+            } else {
+                words.visit(piece, |_, word| mine[top_bits(place(word), bits)] += 1);
+            }
         }
         Ok(())
     })?;

@@ -82,6 +82,12 @@ impl<K: KeyWord> Words<K> {
         }
     }
 
+    /// How many rows of a piece may match.
+    pub(crate) fn matchable_of(&self, piece: usize) -> usize {
+        let (piece, valid) = &self.pieces[piece];
+        piece.len - valid.as_ref().map_or(0, NullBuffer::null_count)
+    }
+
     /// The rows that cannot match, since their key has a null.
     pub(crate) fn unmatchable(&self) -> Vec<u64> {
         let mut rows = Vec::new();
