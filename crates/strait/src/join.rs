@@ -222,6 +222,12 @@ pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// A join to be run: a builder.
 ///
+/// The output has the left columns, then the right ones. A key column that has the same name on both
+/// sides comes once, from whichever side has the row; in a full join whose key types differ and have
+/// no type in common that shows both as they are (`Int64` with `UInt64`, timestamps of different
+/// units), both columns stay. Other right columns that share a name with a left one get a
+/// [suffix](Join::suffix).
+///
 /// ```
 /// # use strait::{Join, JoinType};
 /// let join = Join::new(JoinType::Left).on("id").on_pair("city", "town").threads(2);
