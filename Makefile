@@ -20,7 +20,7 @@ check: ## format, lints, documentation, links
 	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md
 
 test: ## all tests, 100,000 random joins among them
-	STRAIT_CASES=$(STRAIT_CASES) $(CARGO) test --workspace
+	STRAIT_CASES=$(STRAIT_CASES) $(CARGO) test --workspace --no-fail-fast
 
 test-long: ## ten million random joins; STRAIT_SEED chooses others
 	STRAIT_CASES=10000000 $(CARGO) test --release -p strait --test runner -- --nocapture

@@ -75,8 +75,11 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let both = sizes.build_rows + sizes.probe_rows;
             let sort = |sorted: bool| if sorted { 0.0 } else { ns::SORT };
             let rank = if request.exact { 0.0 } else { ns::RANK };
+            // Rows that were sorted before are gathered in their own order.
+            let gather = |sorted: bool| ns::GATHER[usize::from(!sorted)];
+            let gathers = gather(request.build.sorted) + gather(request.probe.sorted);
             let time = sizes.build_rows * sort(request.build.sorted)
-                + sizes.probe_rows * (sort(request.probe.sorted) + 2.0 * ns::GATHER[1])
+                + sizes.probe_rows * (sort(request.probe.sorted) + gathers)
                 + both * (ns::WORDS + ns::PARTITION + ns::MERGE + rank);
             (time, sizes.build_bytes + sizes.probe_bytes + rows(both) * 2 * tuple)
         }
