@@ -176,9 +176,10 @@ impl<'a> Emitter<'a> {
     fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         let len = rows.left.len();
         let plan = self.sink.plan;
+        let pooled = self.sink.budget.unlimited();
         let picked = [
-            sides[0].map(|columns| columns.pick(rows.left)),
-            sides[1].map(|columns| columns.pick(rows.right)),
+            sides[0].map(|columns| columns.pick(rows.left, pooled)),
+            sides[1].map(|columns| columns.pick(rows.right, pooled)),
         ];
         let bytes = plan.bytes(sides, &picked, len);
         let gathered = self.sink.budget.reserve(bytes, "a batch of output").and_then(|reserved| {

@@ -228,8 +228,10 @@ impl Matcher<'_> {
         probe: &Unit,
         pairs: &Pairs,
     ) -> Result<BooleanArray> {
-        let picked =
-            [build.columns.pick(pairs.build.clone()), probe.columns.pick(pairs.probe.clone())];
+        let picked = [
+            build.columns.pick(pairs.build.clone(), false),
+            probe.columns.pick(pairs.probe.clone(), false),
+        ];
         let gathered = filter.columns.iter().map(|&(side, column)| {
             if side == build.side {
                 build.columns.gather(column, &picked[0])

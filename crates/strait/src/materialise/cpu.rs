@@ -63,9 +63,14 @@ impl Fixed {
     }
 
     /// The values of rows that all exist, where they lie in one piece.
-    pub(super) fn gather_piece(&self, chunks: &[ArrayRef], rows: &[u64]) -> Option<Buffer> {
+    pub(super) fn gather_piece(
+        &self,
+        chunks: &[ArrayRef],
+        rows: &[u64],
+        pooled: bool,
+    ) -> Option<Buffer> {
         // SAFETY: the rows exist, by the caller's word and `Places`; `self` keeps the piece alive.
-        self.piece(chunks).map(|piece| unsafe { piece.gather(rows) })
+        self.piece(chunks).map(|piece| unsafe { piece.gather(rows, pooled) })
     }
 
     /// The sum of integers of rows, where they all exist and lie in one piece.
@@ -210,12 +215,12 @@ mod tests {
         let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, true)]));
         let batch = RecordBatch::try_new(schema, vec![array.slice(1, 3)]).expect("one column");
         let columns = Columns::of_batch(&batch, 0);
-        let picked = columns.pick(vec![2, ABSENT, 0, 1, 0]);
+        let picked = columns.pick(vec![2, ABSENT, 0, 1, 0], false);
         let got = columns.gather(0, &picked).expect("gathers");
         let expected: ArrayRef =
             Arc::new(Int64Array::from(vec![Some(3), None, Some(1), None, Some(1)]));
         assert_eq!(&got, &expected);
-        let run = columns.gather(0, &columns.pick(vec![1, 2])).expect("gathers");
+        let run = columns.gather(0, &columns.pick(vec![1, 2], true)).expect("gathers");
         assert_eq!(
             run.to_data().buffers()[0].as_ptr(),
             array.slice(2, 2).to_data().buffers()[0].as_ptr()

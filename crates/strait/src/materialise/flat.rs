@@ -8,12 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
-use arrow::buffer::{Buffer as ArrowBuffer, MutableBuffer};
+use arrow::buffer::Buffer as ArrowBuffer;
 use arrow::datatypes::DataType;
 
 use crate::algorithm::Context;
 use crate::error::Result;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, filled};
 use crate::schedule::share;
 
 /// The values of a column, row after row.
@@ -88,37 +88,35 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// The values of `rows`.
+    /// The values of `rows`, in memory of the pool if `pooled`.
     ///
     /// # Safety
     /// All rows exist, and the piece is alive.
-    pub(super) unsafe fn gather(&self, rows: &[u64]) -> ArrowBuffer {
+    pub(super) unsafe fn gather(&self, rows: &[u64], pooled: bool) -> ArrowBuffer {
         // SAFETY: the caller's promise; `width` is that of the type.
         unsafe {
             match self.width {
-                1 => self.typed::<u8>(rows),
-                2 => self.typed::<u16>(rows),
-                4 => self.typed::<u32>(rows),
-                8 => self.typed::<u64>(rows),
-                16 => self.typed::<u128>(rows),
-                _ => self.typed::<[u128; 2]>(rows),
+                1 => self.typed::<u8>(rows, pooled),
+                2 => self.typed::<u16>(rows, pooled),
+                4 => self.typed::<u32>(rows, pooled),
+                8 => self.typed::<u64>(rows, pooled),
+                16 => self.typed::<u128>(rows, pooled),
+                _ => self.typed::<[u128; 2]>(rows, pooled),
             }
         }
     }
 
-    unsafe fn typed<T: Copy>(&self, rows: &[u64]) -> ArrowBuffer {
-        let bytes = size_of::<T>() * rows.len();
-        let mut out = MutableBuffer::with_capacity(bytes);
-        let to = out.as_mut_ptr().cast::<T>();
+    unsafe fn typed<T: Copy>(&self, rows: &[u64], pooled: bool) -> ArrowBuffer {
         let from = self.start.cast::<T>();
-        for (i, &row) in rows.iter().enumerate() {
-            debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
-            // SAFETY: rows exist, and their values are `width` bytes each; `out` has room for all.
-            unsafe { to.add(i).write_unaligned(from.add(row as usize).read_unaligned()) };
-        }
-        // SAFETY: all of them were written.
-        unsafe { out.set_len(bytes) };
-        out.into()
+        filled(rows.len() * size_of::<T>(), pooled, |to| {
+            let to = to.cast::<T>();
+            for (i, &row) in rows.iter().enumerate() {
+                debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
+                // SAFETY: rows exist, and their values are `width` bytes each; `to` has room for
+                // all of them.
+                unsafe { to.add(i).write_unaligned(from.add(row as usize).read_unaligned()) };
+            }
+        })
     }
 
     /// The sum of the integers of `rows`; None for other types.

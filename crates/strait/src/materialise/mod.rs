@@ -47,6 +47,8 @@ pub(crate) struct Picked {
     absent: Absent,
     /// Where the rows lie, found when the first column asks.
     located: OnceLock<Vec<Location>>,
+    /// Whether gathered columns come from memory that is kept for later.
+    pooled: bool,
     /// The rows are `rows[0]`, `rows[0] + 1`, …: nothing has to be copied.
     run: bool,
 }
@@ -94,8 +96,8 @@ impl Columns {
         Columns { columns, places, first_row }
     }
 
-    /// Finds the rows; [`ABSENT`] ones become nulls.
-    pub(crate) fn pick(&self, rows: Vec<u64>) -> Picked {
+    /// Finds the rows; [`ABSENT`] ones become nulls. Gathered columns come from the pool if `pooled`.
+    pub(crate) fn pick(&self, rows: Vec<u64>, pooled: bool) -> Picked {
         let absences = rows.iter().filter(|&&row| row == ABSENT).count();
         let absent = match absences {
             0 => Absent::None,
@@ -103,7 +105,7 @@ impl Columns {
             _ => Absent::Some,
         };
         let run = absent == Absent::None && self.places.single() && flat::is_run(&rows).is_some();
-        Picked { rows, absent, located: OnceLock::new(), run }
+        Picked { rows, absent, located: OnceLock::new(), pooled, run }
     }
 
     fn located<'p>(&self, picked: &'p Picked) -> &'p [Location] {
@@ -138,7 +140,9 @@ impl Columns {
         let may_be_absent = picked.absent == Absent::Some;
         if let Some(fixed) = &column.fixed {
             let rows = picked.rows.as_slice();
-            if !may_be_absent && let Some(values) = fixed.gather_piece(&column.chunks, rows) {
+            if !may_be_absent
+                && let Some(values) = fixed.gather_piece(&column.chunks, rows, picked.pooled)
+            {
                 return column.of_values(values, len);
             }
             let absent = may_be_absent.then_some(rows);

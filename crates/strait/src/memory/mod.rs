@@ -7,7 +7,9 @@
 mod budget;
 mod buffer;
 mod pool;
+mod slab;
 
 pub(crate) use budget::{Budget, Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
 pub use pool::release_memory;
+pub(crate) use slab::filled;
