@@ -22,6 +22,7 @@ use crate::input::{Relation, Source};
 use crate::join::{Algorithm, Force};
 use crate::key::{KeyPlan, KeyWord};
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
+use crate::materialise::Columns;
 use crate::memory::{Budget, Reservation};
 use crate::metrics::Stopwatch;
 use crate::output::{Emitter, Output, Sink};
@@ -63,6 +64,21 @@ impl<'a> Job<'a> {
     /// The probe side, read to its end and held.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
         self.stream_probe()?.collect(|| cx.workers.check())
+    }
+
+    /// Both sides as units, where both are held: build side first.
+    fn held_units(
+        &self,
+        cx: &Context<'_>,
+        matcher: &Matcher<'_>,
+        probe: &Relation,
+    ) -> Result<[Unit; 2]> {
+        let unit = |side, relation: &Relation, keep| {
+            let columns = Columns::of_relation(cx, relation, &self.sink.plan.gathered(side))?;
+            matcher.unit(side, columns, relation.batches(), keep)
+        };
+        let build = unit(self.build_side, &self.build, self.roles.build)?;
+        Ok([build, unit(self.build_side.other(), probe, self.roles.probe)?])
     }
 
     fn matcher(&self, cx: &'a Context<'_>, exact: bool) -> Matcher<'a> {

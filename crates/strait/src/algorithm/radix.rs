@@ -16,7 +16,6 @@ use crate::error::Result;
 use crate::input::Relation;
 use crate::key::{KeyWord, Width};
 use crate::matches::{Matcher, Unit};
-use crate::materialise::Columns;
 use crate::output::{Emitter, Sink};
 use crate::partition::{Partitions, Placing, RowId, Tuple, key_words, partition};
 use crate::plan::radix_passes;
@@ -46,12 +45,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let probe_parts = partitioned(side.other(), &probe)?;
 
     let matcher = job.matcher(cx, job.keys.exact());
-    let unit = |side, relation: &Relation, keep| {
-        let columns = Columns::of_relation(cx, relation, &job.sink.plan.gathered(side))?;
-        matcher.unit(side, columns, relation.batches(), keep)
-    };
-    let build_unit = unit(side, build, job.roles.build)?;
-    let probe_unit = unit(side.other(), &probe, job.roles.probe)?;
+    let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe)?;
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<K>(cx, 0, cap)?;
     cx.counters.enter(Stage::Probe, probe_parts.tuples.len() as u64);

@@ -16,7 +16,6 @@ use crate::input::Relation;
 use crate::join::Side;
 use crate::key::{KeyWord, Width};
 use crate::matches::{InOrder, Keep, Matcher, Unit};
-use crate::materialise::Columns;
 use crate::memory::Buffer;
 use crate::output::Emitter;
 use crate::partition::{Passes, Placing, RowId, Tuple, Words, key_words, partition};
@@ -34,7 +33,7 @@ pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
 }
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
-    let (side, build) = (job.build_side, &job.build);
+    let build = &job.build;
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let [build_words, probe_words] = words::<K>(cx, &job, &probe)?;
     let (build_sorted, build_nulls) = sorted::<K, I>(cx, build_words)?;
@@ -42,12 +41,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 
     // The words are the keys or their ranks: nothing is left to verify.
     let matcher = job.matcher(cx, true);
-    let unit = |side, relation: &Relation, keep| {
-        let columns = Columns::of_relation(cx, relation, &job.sink.plan.gathered(side))?;
-        matcher.unit(side, columns, relation.batches(), keep)
-    };
-    let build_unit = unit(side, build, job.roles.build)?;
-    let probe_unit = unit(side.other(), &probe, job.roles.probe)?;
+    let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe)?;
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<K>(cx, 0, cap * 2)?;
 

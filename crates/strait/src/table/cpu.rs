@@ -293,6 +293,18 @@ pub(crate) fn group_row<I: RowId>(entry: I, row: I, groups: &mut [I], base: usiz
     }
 }
 
+/// Where each part begins if they lie one behind the other.
+pub(crate) fn running_starts(lengths: &[usize]) -> Vec<usize> {
+    let mut at = 0;
+    lengths
+        .iter()
+        .map(|len| {
+            at += len;
+            at - len
+        })
+        .collect()
+}
+
 /// Brings the line at `place` into the cache.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: *const T) {

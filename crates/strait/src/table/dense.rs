@@ -9,7 +9,8 @@ use crate::memory::{Buffer, Shared};
 use crate::partition::{Partitions, RowId, Words};
 use crate::schedule::share;
 use crate::table::cpu::{
-    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, walk,
+    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, running_starts,
+    walk,
 };
 
 /// One cell a possible key.
@@ -141,16 +142,4 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         let find = |_, at: usize| cells.get(at).copied().unwrap_or_default();
         walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
     }
-}
-
-/// Where each part begins if they lie one behind the other.
-pub(super) fn running_starts(lengths: &[usize]) -> Vec<usize> {
-    let mut at = 0;
-    lengths
-        .iter()
-        .map(|len| {
-            at += len;
-            at - len
-        })
-        .collect()
 }

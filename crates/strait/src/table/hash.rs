@@ -13,7 +13,8 @@ use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::table::cpu::{
-    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, walk,
+    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, running_starts,
+    walk,
 };
 
 /// A slot is a placed key word and its entry: a tuple with the entry in the row's place.
@@ -107,7 +108,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         let total: usize = needs.iter().sum();
         let mut groups = Buffer::stale(total, &cx.budget, "rows with equal keys")?;
         if total > 0 {
-            let starts = crate::table::dense::running_starts(&needs);
+            let starts = running_starts(&needs);
             let shared_groups = groups.shared();
             workers.each(regions.len(), |p, _| {
                 let (region, need) = (regions[p], needs[p]);
