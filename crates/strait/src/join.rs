@@ -215,6 +215,8 @@ pub struct Force {
     pub tiny_partitions: bool,
     /// Candidate pairs are handed on a few at a time.
     pub tiny_chunks: bool,
+    /// Tuples have row ids, also where they could carry the columns wanted of their rows.
+    pub row_ids: bool,
 }
 
 /// The callback of [`Join::on_progress`].

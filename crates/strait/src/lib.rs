@@ -35,6 +35,7 @@ mod metrics;
 mod output;
 mod partition;
 mod plan;
+mod processor;
 mod progress;
 mod resolve;
 mod schedule;

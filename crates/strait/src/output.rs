@@ -12,7 +12,7 @@ use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 use crate::join::Side;
-use crate::materialise::{ABSENT, Columns, Picked, too_long};
+use crate::materialise::{ABSENT, Chosen, Columns, Picked, too_long};
 use crate::memory::{Budget, Reservation};
 use crate::progress::Counters;
 
@@ -67,10 +67,10 @@ pub struct Aggregate {
     pub sums: Vec<i128>,
 }
 
-/// Rows to write: a row id a side, absent where there is none.
+/// Rows to write: as many of each side, absent where there is none.
 pub(crate) struct Rows {
-    pub(crate) left: Vec<u64>,
-    pub(crate) right: Vec<u64>,
+    pub(crate) left: Chosen,
+    pub(crate) right: Chosen,
     pub(crate) marks: Option<Vec<bool>>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> Emitter<'a> {
             }
             return Ok(rows);
         }
-        if rows.left.is_empty() {
+        if rows.left.len() == 0 {
             return Ok(rows);
         }
         self.write(sides, rows)
@@ -186,19 +186,16 @@ impl<'a> Emitter<'a> {
             let batch = plan.gather(sides, &picked, rows.marks.as_deref(), len);
             Ok((batch.map_err(Error::arrow("gathering output rows"))?, reserved))
         });
-        let [left, right] = picked.map(|p| p.map(|p| p.rows).unwrap_or_default());
+        let absent = || Chosen::Ids(vec![ABSENT; len]);
+        let [left, right] = picked.map(|p| p.map_or_else(absent, |p| p.chosen));
         let rows = Rows { left, right, marks: rows.marks };
         match gathered {
             Ok((batch, reserved)) => self.push(batch, reserved)?,
             Err(error) if len > 1 && fewer_would_do(&error) => {
                 for range in [0..len / 2, len / 2..len] {
-                    let part = |rows: &[u64]| match rows {
-                        [] => vec![ABSENT; range.len()],
-                        rows => rows[range.clone()].to_vec(),
-                    };
                     let marks = rows.marks.as_ref().map(|m| m[range.clone()].to_vec());
-                    let half = Rows { left: part(&rows.left), right: part(&rows.right), marks };
-                    self.write(sides, half)?;
+                    let left = rows.left.part(range.clone());
+                    self.write(sides, Rows { left, right: rows.right.part(range), marks })?;
                 }
             }
             Err(error) => return Err(error),
@@ -271,6 +268,16 @@ impl<'a> Emitter<'a> {
 }
 
 impl OutputPlan {
+    /// Whether rows of a side are asked for by their values alone: not by their position, nor in
+    /// place of the other side's.
+    pub(crate) fn by_values(&self, side: Side) -> bool {
+        self.origins.iter().all(|origin| match origin {
+            Origin::RowId(s) => *s != side,
+            Origin::Coalesced { .. } => false,
+            Origin::Column(..) | Origin::Either { .. } | Origin::Mark => true,
+        })
+    }
+
     /// The columns of a side that are read at random while it is the build side.
     pub(crate) fn gathered(&self, side: Side) -> Vec<usize> {
         let of_side = |&(s, column): &(Side, usize)| (s == side).then_some(column);
@@ -303,10 +310,7 @@ impl OutputPlan {
     /// The side whose rows come in their own order: the probe side of a hash join. Its values
     /// are near each other.
     fn in_order(&self, picked: &[Option<Picked>; 2]) -> Side {
-        let rising = |side: Side| {
-            let picked = picked[side as usize].as_ref();
-            picked.is_some_and(|picked| picked.rows.is_sorted())
-        };
+        let rising = |side: Side| picked[side as usize].as_ref().is_some_and(Picked::rising);
         if rising(Side::Right) { Side::Right } else { Side::Left }
     }
 
@@ -375,7 +379,8 @@ fn coalesce(
             if rows.all_there() {
                 return Ok(left);
             }
-            let there = BooleanBuffer::collect_bool(rows.rows.len(), |i| rows.rows[i] != ABSENT);
+            let ids = rows.ids();
+            let there = BooleanBuffer::collect_bool(ids.len(), |i| ids[i] != ABSENT);
             arrow::compute::kernels::zip::zip(&BooleanArray::new(there, None), &left, &right)
         }
         ([Some(only), None], _) | ([None, Some(only)], _) => as_one(only),
@@ -389,8 +394,12 @@ fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> Ar
         return Arc::new(UInt64Array::new_null(len));
     };
     let first = columns.first_row;
-    let ids: Vec<u64> = picked.rows.iter().map(|&row| row.wrapping_add(first)).collect();
-    let there = BooleanBuffer::collect_bool(len, |i| picked.rows[i] != ABSENT);
-    let nulls = (!picked.all_there()).then(|| NullBuffer::new(there));
+    if let Chosen::Run(run) = &picked.chosen {
+        return Arc::new(UInt64Array::from_iter_values(run.start + first..run.end + first));
+    }
+    let rows = picked.ids();
+    let ids: Vec<u64> = rows.iter().map(|&row| row.wrapping_add(first)).collect();
+    let there = || BooleanBuffer::collect_bool(len, |i| rows[i] != ABSENT);
+    let nulls = (!picked.all_there()).then(|| NullBuffer::new(there()));
     Arc::new(UInt64Array::new(ids.into(), nulls))
 }

@@ -7,16 +7,21 @@
 //!
 //! The paper inserts into one table with atomics. We partition the build side first: regions are
 //! then built in the cache and without atomics, and the probe side sees one table all the same.
+//!
+//! Tuples have the ids of their rows. Where the build columns of the output are narrow, they carry
+//! those instead, and nothing is left to gather.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::{Context, Job, for_widths, pair_cap, poisoned, reserve_scratch, sweep_all, wide_rows};
 use crate::error::Result;
+use crate::input::Source;
 use crate::key::{KeyPlan, KeyWord, Width};
+use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
-use crate::output::Emitter;
-use crate::partition::{Placing, RowId, Words, key_words, partition};
+use crate::output::{Emitter, Sink};
+use crate::partition::{Load, Placing, RowId, Words, key_words, partition};
 use crate::plan::{TableShape, table_shape};
 use crate::progress::Stage;
 use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
@@ -25,58 +30,113 @@ use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table}
 const MORSEL: usize = 32 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
-    let wide = wide_rows(cx, job.build.rows());
-    for_widths!(job.keys.width(), wide, join(cx, job))
+    let side = job.build_side;
+    let matcher = job.matcher(cx, job.keys.exact());
+    let may_carry = matcher.may_carry() && job.sink.plan.by_values(side) && !cx.force.row_ids;
+    let gathered = job.sink.plan.gathered(side);
+    let carrying = may_carry.then(|| Columns::carrying(&job.build, &gathered)).flatten();
+    let bytes = carrying.as_ref().and_then(Columns::carried_bytes).unwrap_or(0);
+    let wide = wide_rows(cx, job.build.rows()) || bytes > size_of::<u32>();
+    for_widths!(job.keys.width(), wide, join(cx, job, carrying))
 }
 
-fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
+fn join<K: KeyWord, I: RowId>(
+    cx: &Context<'_>,
+    mut job: Job<'_>,
+    carrying: Option<Columns>,
+) -> Result<()> {
     let probe = job.stream_probe()?;
-    let (keys_plan, roles, sink) = (job.keys, job.roles, job.sink);
     let matcher = job.matcher(cx, job.keys.exact());
     let (side, build) = (job.build_side, &job.build);
 
     cx.counters.enter(Stage::Partition, build.rows());
     let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, build))?;
     cx.counters.enter(Stage::Build, build.rows());
-    let table = build_table::<K, I>(cx, &job, words)?;
+    let load = carrying.as_ref().map_or(Load::RowIds, Load::Carried);
+    let table = build_table::<K, I>(cx, &job, words, load)?;
 
+    let carried = carrying.is_some();
     let gathered = job.sink.plan.gathered(side);
     let flatten = || Columns::of_relation(cx, build, &gathered);
-    let build_columns = cx.watch.time("flatten build columns", flatten)?;
+    let build_columns = match carrying {
+        Some(columns) => columns,
+        None => cx.watch.time("flatten build columns", flatten)?,
+    };
     let build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
     cx.counters.enter(Stage::Probe, probe.known_rows().unwrap_or(0));
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<K>(cx, MORSEL, cap)?;
-    let probe = Mutex::new(probe);
-    let ask = Ask { want: matcher.want(&build_unit), cap };
-    let work = |_| {
-        let mut emitter = Emitter::new(sink);
-        let mut keys = MorselWords::<K>::default();
-        let mut pairs = Pairs::default();
-        loop {
-            cx.workers.check()?;
-            let Some(morsel) = probe.lock().map_err(poisoned)?.morsel(MORSEL)? else { break };
-            keys.fill(keys_plan, &table, side.other(), &morsel.batch)?;
-            let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
-            let batches = std::slice::from_ref(&morsel.batch);
-            let unit = matcher.unit(side.other(), columns, batches, roles.probe)?;
-            let morsel_keys = keys.view();
-            let mut cursor = Cursor::default();
-            while !cursor.ended(&morsel_keys) {
-                cx.workers.check()?;
-                table.probe(&morsel_keys, ask, &mut cursor, &mut pairs);
-                matcher.settle(&build_unit, &unit, &mut pairs, &mut emitter)?;
-            }
-            matcher.sweep(&unit, roles.probe, 0..unit.rows, &mut emitter)?;
-            cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
-        }
-        emitter.finish()
+    let probing = Probing {
+        cx,
+        keys: job.keys,
+        matcher: &matcher,
+        build: &build_unit,
+        sink: job.sink,
+        table: &table,
+        probe: Mutex::new(probe),
+        cap,
     };
-    cx.watch.time("probe", || cx.workers.run(work))?;
+    cx.watch.time("probe", || {
+        // A tuple has a row id, or what the output needs of the row.
+        if carried {
+            probing
+                .run::<I>(|unit, pairs, out| matcher.settle_carried(&build_unit, unit, pairs, out))
+        } else {
+            probing.run::<u64>(|unit, pairs, out| matcher.settle(&build_unit, unit, pairs, out))
+        }
+    })?;
 
     cx.counters.enter(Stage::Unmatched, build.rows());
     let sweep = || sweep_all(cx, &matcher, &build_unit, job.roles.build, job.sink);
     cx.watch.time("unmatched build rows", sweep)
+}
+
+/// The probing of a table by all workers.
+struct Probing<'a, K: KeyWord, I: RowId> {
+    cx: &'a Context<'a>,
+    keys: &'a KeyPlan,
+    matcher: &'a Matcher<'a>,
+    build: &'a Unit,
+    sink: &'a Sink<'a>,
+    table: &'a Table<K, I>,
+    probe: Mutex<Source>,
+    cap: usize,
+}
+
+impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
+    /// Streams the probe side through the table; `settle` takes what was found.
+    fn run<B: RowId>(
+        &self,
+        settle: impl Fn(&Unit, &mut Pairs<B>, &mut Emitter<'_>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let (workers, side, keep) =
+            (&self.cx.workers, self.build.side.other(), self.matcher.roles.probe);
+        let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };
+        workers.run(|_| {
+            let mut emitter = Emitter::new(self.sink);
+            let mut keys = MorselWords::<K>::default();
+            let mut pairs = Pairs::<B>::default();
+            loop {
+                workers.check()?;
+                let next = self.probe.lock().map_err(poisoned)?.morsel(MORSEL)?;
+                let Some(morsel) = next else { break };
+                keys.fill(self.keys, self.table, side, &morsel.batch)?;
+                let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
+                let batches = std::slice::from_ref(&morsel.batch);
+                let unit = self.matcher.unit(side, columns, batches, keep)?;
+                let morsel_keys = keys.view();
+                let mut cursor = Cursor::default();
+                while !cursor.ended(&morsel_keys) {
+                    workers.check()?;
+                    self.table.probe(&morsel_keys, ask, &mut cursor, &mut pairs);
+                    settle(&unit, &mut pairs, &mut emitter)?;
+                }
+                self.matcher.sweep(&unit, keep, 0..unit.rows, &mut emitter)?;
+                self.cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
+            }
+            emitter.finish()
+        })
+    }
 }
 
 /// Partitions the build side and fills the table from it. Words and tuples are gone afterwards.
@@ -84,16 +144,17 @@ fn build_table<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     job: &Job<'_>,
     words: Words<K>,
+    load: Load<'_>,
 ) -> Result<Table<K, I>> {
     let dense_candidate = job.keys.exact() && job.keys.dense_candidate();
     let range = words.range.filter(|_| dense_candidate).map(|(a, b)| (a.to_u64(), b.to_u64()));
-    let slot = size_of::<crate::partition::Tuple<K, I>>();
-    let shape = table_shape(words.matchable, range, slot, size_of::<I>(), cx.machine, cx.force);
+    let (word, value) = (size_of::<K>(), size_of::<I>());
+    let shape = table_shape(words.matchable, range, word, value, cx.machine, cx.force);
     log::debug!("table: {shape:?}");
     match shape {
         TableShape::Hash { passes } => {
             let parts = cx.watch.time("partition build side", || {
-                partition::<K, I>(cx, &words, Placing::Mixed, &passes)
+                partition::<K, I>(cx, &words, load, Placing::Mixed, &passes)
             })?;
             drop(words);
             let build = || HashTable::build(cx, &parts, passes.bits());
@@ -101,16 +162,12 @@ fn build_table<K: KeyWord, I: RowId>(
         }
         TableShape::Dense { min, max, passes } => {
             let (min, max) = (K::from_u64(min), K::from_u64(max));
-            let scatter = || DenseTable::scatter(cx, &words, (min, max));
-            if let Some(table) = cx.watch.time("build table", scatter)? {
-                return Ok(Table::Dense(table));
-            }
             let zeros = (max.to_u64() - min.to_u64()).leading_zeros() - (64 - K::BITS);
             let up = zeros.min(K::BITS - 1);
             let placing = Placing::Ranged { min, up };
-            let parts = cx
-                .watch
-                .time("partition build side", || partition::<K, I>(cx, &words, placing, &passes))?;
+            let parts = cx.watch.time("partition build side", || {
+                partition::<K, I>(cx, &words, load, placing, &passes)
+            })?;
             drop(words);
             let build = || DenseTable::build(cx, &parts, (min, max), up);
             Ok(Table::Dense(cx.watch.time("build table", build)?))
@@ -121,8 +178,9 @@ fn build_table<K: KeyWord, I: RowId>(
 /// The words of one morsel, placed as the table wants them.
 #[derive(Default)]
 struct MorselWords<K> {
+    /// Of the rows that may match.
     words: Vec<K>,
-    /// The rows that may match, where not all may.
+    /// Those rows, where not all may.
     rows: Option<Vec<u32>>,
 }
 
@@ -136,9 +194,15 @@ impl<K: KeyWord> MorselWords<K> {
     ) -> Result<()> {
         let valid = keys.words(side, batch, &mut self.words)?;
         if let Table::Hash(_) = table {
-            self.words.iter_mut().for_each(|word| *word = word.mix());
+            K::mix_all(&mut self.words);
         }
-        self.rows = valid.map(|valid| valid.valid_indices().map(|i| i as u32).collect());
+        self.rows = valid.map(|valid| {
+            let rows: Vec<u32> = valid.valid_indices().map(|i| i as u32).collect();
+            // Rows rise, so no word is overwritten before it has moved.
+            rows.iter().enumerate().for_each(|(i, &row)| self.words[i] = self.words[row as usize]);
+            self.words.truncate(rows.len());
+            rows
+        });
         Ok(())
     }
 

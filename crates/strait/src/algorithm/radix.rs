@@ -17,7 +17,7 @@ use crate::input::Relation;
 use crate::key::{KeyWord, Width};
 use crate::matches::{Matcher, Unit};
 use crate::output::{Emitter, Sink};
-use crate::partition::{Partitions, Placing, RowId, Tuple, key_words, partition};
+use crate::partition::{Load, Partitions, Placing, RowId, Tuple, key_words, partition};
 use crate::plan::radix_passes;
 use crate::progress::Stage;
 use crate::table::{Ask, Cursor, LocalTable, Pairs};
@@ -33,13 +33,13 @@ pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
     let (side, build) = (job.build_side, &job.build);
-    let tuple = size_of::<Tuple<K, I>>();
-    let passes = radix_passes(build.rows() as usize, tuple, K::BITS, cx.machine, cx.force);
+    let (word, value) = (size_of::<K>(), size_of::<I>());
+    let passes = radix_passes(build.rows() as usize, word, value, cx.machine, cx.force);
 
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let partitioned = |side, relation: &Relation| -> Result<Partitions<K, I>> {
         let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, relation))?;
-        cx.watch.time("partition", || partition(cx, &words, Placing::Mixed, &passes))
+        cx.watch.time("partition", || partition(cx, &words, Load::RowIds, Placing::Mixed, &passes))
     };
     let build_parts = partitioned(side, build)?;
     let probe_parts = partitioned(side.other(), &probe)?;
@@ -94,7 +94,7 @@ impl Joining<'_> {
             .filter(|&p| !build.range(p).is_empty() && !probe.range(p).is_empty())
             .partition(|&p| threads > 1 && size(p) > large);
         for p in shared {
-            self.share(build.tuples(p), probe.tuples(p))?;
+            self.share(p, build.tuples(p), probe.tuples(p))?;
         }
         let most = own.iter().map(|&p| build.range(p).len()).max().unwrap_or(0);
         let next = AtomicUsize::new(0);
@@ -104,7 +104,7 @@ impl Joining<'_> {
             let mut pairs = Pairs::default();
             while let Some(&p) = own.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.cx.workers.check()?;
-                table.build(self.cx, build.tuples(p))?;
+                table.build(self.cx, p, build.tuples(p))?;
                 self.pair(&table, probe.tuples(p), &mut pairs, &mut emitter)?;
             }
             emitter.finish()
@@ -114,11 +114,12 @@ impl Joining<'_> {
     /// One partition by all workers: built once, its probe tuples shared out.
     fn share<K: KeyWord, I: RowId>(
         &self,
+        p: usize,
         build: &[Tuple<K, I>],
         probe: &[Tuple<K, I>],
     ) -> Result<()> {
         let mut table = LocalTable::with_room(self.cx, build.len(), self.bits)?;
-        table.build(self.cx, build)?;
+        table.build(self.cx, p, build)?;
         self.cx.workers.each(probe.len().div_ceil(SPLIT), |task, _| {
             let range = task * SPLIT..((task + 1) * SPLIT).min(probe.len());
             let mut emitter = Emitter::new(self.sink);
@@ -131,7 +132,7 @@ impl Joining<'_> {
         &self,
         table: &LocalTable<K, I>,
         probe: &[Tuple<K, I>],
-        pairs: &mut Pairs,
+        pairs: &mut Pairs<u64>,
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
         let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };

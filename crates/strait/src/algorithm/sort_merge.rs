@@ -18,7 +18,7 @@ use crate::key::{KeyWord, Width};
 use crate::matches::{InOrder, Keep, Matcher, Unit};
 use crate::memory::Buffer;
 use crate::output::Emitter;
-use crate::partition::{Passes, Placing, RowId, Tuple, Words, key_words, partition};
+use crate::partition::{Load, Passes, Placing, RowId, Tuple, Words, key_words, partition};
 use crate::progress::Stage;
 use crate::sort::{groups, sort, split};
 
@@ -109,9 +109,8 @@ type Sorted<K, I> = (Buffer<Tuple<K, I>>, Vec<u64>);
 fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<K>) -> Result<Sorted<K, I>> {
     let bits = words.range.map_or(0, |(_, max)| 64 - max.to_u64().leading_zeros());
     let as_they_are = Placing::Ranged { min: K::from_u64(0), up: 0 };
-    let tuples = cx
-        .watch
-        .time("make tuples", || partition::<K, I>(cx, &words, as_they_are, &Passes(Vec::new())))?;
+    let make = || partition::<K, I>(cx, &words, Load::RowIds, as_they_are, &Passes(Vec::new()));
+    let tuples = cx.watch.time("make tuples", make)?;
     let nulls = words.unmatchable();
     drop(words);
     let tuples = tuples.tuples;

@@ -25,9 +25,10 @@ use arrow::datatypes::SchemaRef;
 use crate::error::{Error, Result};
 use crate::join::{JoinType, Predicate, Side};
 use crate::key::{KeyPlan, KeyValues, Location};
-use crate::materialise::{ABSENT, Columns};
+use crate::materialise::{ABSENT, Chosen, Columns};
 use crate::memory::{Budget, Reservation};
 use crate::output::{Emitter, Rows};
+use crate::partition::RowId;
 use crate::table::{Pairs, Want};
 pub(crate) use flags::Flags;
 pub(crate) use ordered::InOrder;
@@ -140,19 +141,23 @@ impl Matcher<'_> {
         }
     }
 
+    /// Whether build rows are only ever asked for the columns in the output: then their tuples may
+    /// carry those instead of row ids. Not where candidates have to be verified or filtered, or
+    /// build rows flagged.
+    pub(crate) fn may_carry(&self) -> bool {
+        self.exact && self.filter.is_none() && self.roles.pairs && self.roles.build == Keep::Nothing
+    }
+
     /// Settles candidates: keeps the matches among them, flags their rows, and writes the pairs
     /// where they are wanted. Leaves `pairs` empty.
     pub(crate) fn settle(
         &self,
         build: &Unit,
         probe: &Unit,
-        pairs: &mut Pairs,
+        pairs: &mut Pairs<u64>,
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
-        self.candidates.fetch_add(pairs.len() as u64 + pairs.counted, Ordering::Relaxed);
-        if pairs.counted > 0 {
-            emitter.count(std::mem::take(&mut pairs.counted));
-        }
+        self.note(pairs, emitter);
         if pairs.len() == 0 {
             return Ok(());
         }
@@ -161,26 +166,75 @@ impl Matcher<'_> {
         if let Some(flags) = &build.flags {
             pairs.build.iter().for_each(|&row| flags.set(row));
         }
-        if let Some(flags) = &probe.flags {
-            pairs.probe.iter().for_each(|&row| flags.set(row));
-        }
-        if self.roles.pairs && pairs.len() > 0 {
-            let (build_rows, probe_rows) =
-                (std::mem::take(&mut pairs.build), std::mem::take(&mut pairs.probe));
-            let rows = match build.side {
-                Side::Left => Rows { left: build_rows, right: probe_rows, marks: None },
-                Side::Right => Rows { left: probe_rows, right: build_rows, marks: None },
-            };
-            let rows = emitter.rows(sides(build, probe), rows)?;
-            // The buffers go round.
-            (pairs.build, pairs.probe) = (rows.left, rows.right);
+        let rows = std::mem::take(&mut pairs.build);
+        pairs.build = self.write(build, probe, Chosen::Ids(rows), pairs, emitter)?.into_ids();
+        pairs.clear();
+        Ok(())
+    }
+
+    /// Settles pairs of carried values and probe rows: all are matches. Leaves `pairs` empty.
+    pub(crate) fn settle_carried<I: RowId>(
+        &self,
+        build: &Unit,
+        probe: &Unit,
+        pairs: &mut Pairs<I>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        debug_assert!(self.may_carry());
+        self.note(pairs, emitter);
+        let values = I::into_values(std::mem::take(&mut pairs.build));
+        if let Chosen::Values(values) =
+            self.write(build, probe, Chosen::Values(values), pairs, emitter)?
+        {
+            pairs.build = I::of_values(values);
         }
         pairs.clear();
         Ok(())
     }
 
+    /// Counts candidates.
+    fn note<B>(&self, pairs: &mut Pairs<B>, emitter: &mut Emitter<'_>) {
+        self.candidates.fetch_add(pairs.len() as u64 + pairs.counted, Ordering::Relaxed);
+        emitter.count(std::mem::take(&mut pairs.counted));
+    }
+
+    /// Flags the probe rows of matches, and writes them with their build rows where pairs are
+    /// wanted. Gives the build rows back, whose memory goes round.
+    fn write<B>(
+        &self,
+        build: &Unit,
+        probe: &Unit,
+        build_rows: Chosen,
+        pairs: &mut Pairs<B>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<Chosen> {
+        if let Some(flags) = &probe.flags {
+            pairs.probe.iter().for_each(|&row| flags.set(row));
+        }
+        if !self.roles.pairs || build_rows.len() == 0 {
+            return Ok(build_rows);
+        }
+        let probe_rows = match (pairs.run, pairs.probe.first()) {
+            (true, Some(&first)) => Chosen::Run(first..first + build_rows.len() as u64),
+            _ => Chosen::Ids(std::mem::take(&mut pairs.probe)),
+        };
+        let (left, right) = match build.side {
+            Side::Left => (build_rows, probe_rows),
+            Side::Right => (probe_rows, build_rows),
+        };
+        let rows = emitter.rows(sides(build, probe), Rows { left, right, marks: None })?;
+        let (build_rows, probe_rows) = match build.side {
+            Side::Left => (rows.left, rows.right),
+            Side::Right => (rows.right, rows.left),
+        };
+        if let Chosen::Ids(ids) = probe_rows {
+            pairs.probe = ids;
+        }
+        Ok(build_rows)
+    }
+
     /// Drops pairs whose words met but whose keys differ.
-    fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs) {
+    fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) {
         let (Some((build_values, _)), Some((probe_values, _))) = (&build.values, &probe.values)
         else {
             return;
@@ -193,7 +247,7 @@ impl Matcher<'_> {
     }
 
     /// Drops pairs for which the residual filter is not true.
-    fn apply_filter(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs) -> Result<()> {
+    fn apply_filter(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) -> Result<()> {
         if let Some(passed) = self.filtered(build, probe, pairs)? {
             retain(pairs, |i| passed[i]);
         }
@@ -205,13 +259,18 @@ impl Matcher<'_> {
         &self,
         build: &Unit,
         probe: &Unit,
-        pairs: &Pairs,
+        pairs: &Pairs<u64>,
     ) -> Result<Option<Vec<bool>>> {
         self.candidates.fetch_add(pairs.len() as u64, Ordering::Relaxed);
         self.filtered(build, probe, pairs)
     }
 
-    fn filtered(&self, build: &Unit, probe: &Unit, pairs: &Pairs) -> Result<Option<Vec<bool>>> {
+    fn filtered(
+        &self,
+        build: &Unit,
+        probe: &Unit,
+        pairs: &Pairs<u64>,
+    ) -> Result<Option<Vec<bool>>> {
         let Some(filter) = self.filter else { return Ok(None) };
         if pairs.len() == 0 {
             return Ok(None);
@@ -226,11 +285,11 @@ impl Matcher<'_> {
         filter: &BoundFilter,
         build: &Unit,
         probe: &Unit,
-        pairs: &Pairs,
+        pairs: &Pairs<u64>,
     ) -> Result<BooleanArray> {
         let picked = [
-            build.columns.pick(pairs.build.clone(), false),
-            probe.columns.pick(pairs.probe.clone(), false),
+            build.columns.pick(Chosen::Ids(pairs.build.clone()), false),
+            probe.columns.pick(Chosen::Ids(pairs.probe.clone()), false),
         ];
         let gathered = filter.columns.iter().map(|&(side, column)| {
             if side == build.side {
@@ -292,7 +351,7 @@ impl Matcher<'_> {
             Some(flags) if marked => Some(rows.iter().map(|&row| flags.get(row)).collect()),
             _ => None,
         };
-        let absent = vec![ABSENT; rows.len()];
+        let (absent, rows) = (Chosen::Ids(vec![ABSENT; rows.len()]), Chosen::Ids(rows));
         let (rows, columns) = match unit.side {
             Side::Left => (Rows { left: rows, right: absent, marks }, [Some(&unit.columns), None]),
             Side::Right => (Rows { left: absent, right: rows, marks }, [None, Some(&unit.columns)]),
@@ -311,7 +370,7 @@ pub(crate) fn sides<'u>(build: &'u Unit, probe: &'u Unit) -> [Option<&'u Columns
 }
 
 /// Keeps the pairs `keep` says, in order.
-fn retain(pairs: &mut Pairs, keep: impl Fn(usize) -> bool) {
+fn retain(pairs: &mut Pairs<u64>, keep: impl Fn(usize) -> bool) {
     let mut kept = 0;
     for i in 0..pairs.len() {
         // Written always and counted sometimes: no branch to mispredict.
@@ -319,6 +378,7 @@ fn retain(pairs: &mut Pairs, keep: impl Fn(usize) -> bool) {
         pairs.probe[kept] = pairs.probe[i];
         kept += usize::from(keep(i));
     }
+    pairs.run &= kept == pairs.len();
     pairs.build.truncate(kept);
     pairs.probe.truncate(kept);
 }

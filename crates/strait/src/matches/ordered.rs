@@ -8,7 +8,7 @@
 use crate::error::Result;
 use crate::join::Side;
 use crate::matches::{Keep, Matcher, Unit, sides};
-use crate::materialise::ABSENT;
+use crate::materialise::{ABSENT, Chosen};
 use crate::output::{Emitter, Rows};
 use crate::partition::{RowId, Tuple};
 use crate::table::Pairs;
@@ -20,10 +20,10 @@ pub(crate) struct InOrder<'m, 'e, 's, K, I> {
     probe: &'m Unit,
     cap: usize,
     emitter: &'e mut Emitter<'s>,
-    candidates: Pairs,
+    candidates: Pairs<u64>,
     block: Vec<Part<'m, K, I>>,
     /// Rows to write, in order: build row, probe row, mark.
-    rows: Pairs,
+    rows: Pairs<u64>,
     marks: Vec<bool>,
 }
 
@@ -174,12 +174,13 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
         let marks = std::mem::take(&mut self.marks);
         let marked = [self.matcher.roles.build, self.matcher.roles.probe].contains(&Keep::Marked);
         let marks = marked.then_some(marks);
+        let (build, probe) = (Chosen::Ids(build), Chosen::Ids(probe));
         let rows = match self.build.side {
             Side::Left => Rows { left: build, right: probe, marks },
             Side::Right => Rows { left: probe, right: build, marks },
         };
         let rows = self.emitter.rows(sides(self.build, self.probe), rows)?;
-        (self.rows.build, self.rows.probe) = (rows.left, rows.right);
+        (self.rows.build, self.rows.probe) = (rows.left.into_ids(), rows.right.into_ids());
         self.rows.clear();
         Ok(())
     }

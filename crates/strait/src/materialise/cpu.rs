@@ -1,5 +1,6 @@
 //! Gathering fixed-width values: the loop that most of a join's output comes from.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayData, ArrayRef, make_array};
@@ -10,8 +11,8 @@ use arrow::error::ArrowError;
 use crate::algorithm::Context;
 use crate::error::Result;
 use crate::key::Location;
-use crate::materialise::ABSENT;
 use crate::materialise::flat::{Flat, Piece};
+use crate::materialise::{ABSENT, sum};
 
 /// The values of a fixed-width column, chunk by chunk, by address.
 pub(super) struct Fixed {
@@ -86,6 +87,32 @@ impl Fixed {
         unsafe { piece.sum(data_type, rows) }
     }
 
+    /// The sum of integers of rows that follow one another, where they lie in one piece.
+    pub(super) fn sum_run(
+        &self,
+        data_type: &DataType,
+        chunks: &[ArrayRef],
+        rows: Range<u64>,
+    ) -> Option<i128> {
+        let piece = self.piece(chunks)?;
+        assert!(rows.start <= rows.end && rows.end as usize <= piece.rows, "{rows:?}");
+        // SAFETY: just asserted; the values are of this type, and `self` keeps them alive.
+        unsafe {
+            let start = piece.start.add(rows.start as usize * self.width);
+            sum::of_run(data_type, start, (rows.end - rows.start) as usize)
+        }
+    }
+
+    /// Whether no value is null.
+    pub(super) fn complete(&self) -> bool {
+        !self.nullable
+    }
+
+    /// Where row 0 of a chunk is.
+    pub(super) fn start(&self, chunk: usize) -> *const u8 {
+        self.starts[chunk]
+    }
+
     pub(super) fn width(&self) -> usize {
         self.width
     }
@@ -127,7 +154,7 @@ impl Fixed {
         &self,
         data_type: &DataType,
         chunks: &[ArrayRef],
-        places: impl Iterator<Item = Location>,
+        places: &mut dyn Iterator<Item = Location>,
     ) -> i128 {
         let nulls: Vec<Option<&NullBuffer>> =
             if self.nullable { chunks.iter().map(|c| c.nulls()).collect() } else { Vec::new() };
@@ -207,7 +234,7 @@ mod tests {
     use arrow::datatypes::{Field, Schema};
 
     use super::*;
-    use crate::materialise::Columns;
+    use crate::materialise::{Chosen, Columns};
 
     #[test]
     fn gathers_nulls_absent_rows_and_slices() {
@@ -215,15 +242,17 @@ mod tests {
         let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Int64, true)]));
         let batch = RecordBatch::try_new(schema, vec![array.slice(1, 3)]).expect("one column");
         let columns = Columns::of_batch(&batch, 0);
-        let picked = columns.pick(vec![2, ABSENT, 0, 1, 0], false);
+        let picked = columns.pick(Chosen::Ids(vec![2, ABSENT, 0, 1, 0]), false);
         let got = columns.gather(0, &picked).expect("gathers");
         let expected: ArrayRef =
             Arc::new(Int64Array::from(vec![Some(3), None, Some(1), None, Some(1)]));
         assert_eq!(&got, &expected);
-        let run = columns.gather(0, &columns.pick(vec![1, 2], true)).expect("gathers");
-        assert_eq!(
-            run.to_data().buffers()[0].as_ptr(),
-            array.slice(2, 2).to_data().buffers()[0].as_ptr()
-        );
+        for rows in [Chosen::Ids(vec![1, 2]), Chosen::Run(1..3)] {
+            let run = columns.gather(0, &columns.pick(rows, true)).expect("gathers");
+            assert_eq!(
+                run.to_data().buffers()[0].as_ptr(),
+                array.slice(2, 2).to_data().buffers()[0].as_ptr()
+            );
+        }
     }
 }

@@ -1,12 +1,20 @@
 //! Given row ids, where are the values?
 //!
-//! [`Columns`] are the payload of one side, held in one batch or in many. [`Picked`] rows of it
-//! become arrays by [`Columns::gather`]; a row may be absent, which makes a null. Rows that lie
-//! one behind the other in one batch, as the probe side of a join on unique keys, are not copied.
+//! [`Columns`] are the payload of one side, held in one batch or in many. [`Chosen`] rows of it
+//! become arrays by [`Columns::gather`]:
+//!
+//! | chosen | arrays are |
+//! | --- | --- |
+//! | ids | gathered; a row may be absent, which makes a null |
+//! | a run of rows that follow one another, as the probe side of a join on unique keys | slices |
+//! | values that travelled with the key ([`carry`]) | those values |
 
+mod carry;
 mod cpu;
 mod flat;
+mod sum;
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::{
@@ -20,8 +28,11 @@ use arrow::error::ArrowError;
 
 use crate::algorithm::Context;
 use crate::error::Result;
-use crate::input::{Places, Relation};
+use crate::input::{Piece, Places, Relation};
 use crate::key::Location;
+use crate::partition::RowId;
+use carry::Carry;
+pub(crate) use carry::Values;
 use cpu::Fixed;
 
 /// The row id of a row that is not there: the other side of an unmatched row.
@@ -33,6 +44,8 @@ pub(crate) struct Columns {
     places: Arc<Places>,
     /// The row id of the first row, where the columns are a morsel of a longer side.
     pub(crate) first_row: u64,
+    /// Which of them travel with the key.
+    carry: Option<Carry>,
 }
 
 struct Column {
@@ -41,16 +54,56 @@ struct Column {
     fixed: Option<Fixed>,
 }
 
-/// Rows to gather: their ids, and where they lie.
+/// Rows of one side that go into a batch.
+#[derive(Debug)]
+pub(crate) enum Chosen {
+    /// By their ids.
+    Ids(Vec<u64>),
+    /// Rows that follow one another.
+    Run(Range<u64>),
+    /// What was carried of them.
+    Values(Values),
+}
+
+impl Chosen {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Chosen::Ids(ids) => ids.len(),
+            Chosen::Run(run) => (run.end - run.start) as usize,
+            Chosen::Values(values) => values.len(),
+        }
+    }
+
+    /// A part of them.
+    pub(crate) fn part(&self, range: Range<usize>) -> Chosen {
+        match self {
+            Chosen::Ids(ids) => Chosen::Ids(ids[range].to_vec()),
+            Chosen::Run(run) => {
+                Chosen::Run(run.start + range.start as u64..run.start + range.end as u64)
+            }
+            Chosen::Values(values) => Chosen::Values(values.part(range)),
+        }
+    }
+
+    /// The ids, if they are such; to use the memory again.
+    pub(crate) fn into_ids(self) -> Vec<u64> {
+        match self {
+            Chosen::Ids(ids) => ids,
+            Chosen::Run(_) | Chosen::Values(_) => Vec::new(),
+        }
+    }
+}
+
+/// Chosen rows, looked at: where they lie, and which are absent.
 pub(crate) struct Picked {
-    pub(crate) rows: Vec<u64>,
+    pub(crate) chosen: Chosen,
     absent: Absent,
     /// Where the rows lie, found when the first column asks.
     located: OnceLock<Vec<Location>>,
     /// Whether gathered columns come from memory that is kept for later.
     pooled: bool,
-    /// The rows are `rows[0]`, `rows[0] + 1`, …: nothing has to be copied.
-    run: bool,
+    /// The rows follow one another in one batch: nothing has to be copied.
+    run: Option<Range<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +138,32 @@ impl Columns {
                 Column::new(fields[i].data_type(), chunks)
             })
             .collect();
-        Columns { columns, places: Arc::clone(relation.places()), first_row: 0 }
+        Columns { columns, places: Arc::clone(relation.places()), first_row: 0, carry: None }
+    }
+
+    /// The columns of a held side, of which the `gathered` ones travel with the key. None if there
+    /// are none, or they are too wide, or have nulls.
+    pub(crate) fn carrying(relation: &Relation, gathered: &[usize]) -> Option<Self> {
+        let mut columns = Columns::of_held(relation);
+        columns.carry = Some(Carry::new(&columns.columns, gathered)?);
+        Some(columns)
+    }
+
+    /// The bytes a row that carries its columns takes; None if nothing is carried.
+    pub(crate) fn carried_bytes(&self) -> Option<usize> {
+        self.carry.as_ref().map(Carry::bytes)
+    }
+
+    /// What the rows of a piece carry, in their order.
+    pub(crate) fn carried<'a, I: RowId>(
+        &'a self,
+        piece: &Piece,
+        scratch: &'a mut Vec<I>,
+    ) -> &'a [I] {
+        match &self.carry {
+            Some(carry) => carry.values(&self.columns, piece, scratch),
+            None => &[],
+        }
     }
 
     /// The columns of one batch, whose rows are counted from 0 here.
@@ -93,23 +171,35 @@ impl Columns {
         let columns = batch.columns().iter();
         let columns = columns.map(|c| Column::new(c.data_type(), vec![Arc::clone(c)])).collect();
         let places = Arc::new(Places::new(std::iter::once(batch.num_rows())));
-        Columns { columns, places, first_row }
+        Columns { columns, places, first_row, carry: None }
     }
 
-    /// Finds the rows; [`ABSENT`] ones become nulls. Gathered columns come from the pool if `pooled`.
-    pub(crate) fn pick(&self, rows: Vec<u64>, pooled: bool) -> Picked {
-        let absences = rows.iter().filter(|&&row| row == ABSENT).count();
-        let absent = match absences {
-            0 => Absent::None,
-            n if n == rows.len() => Absent::All,
-            _ => Absent::Some,
+    /// Looks at the rows; [`ABSENT`] ones become nulls. Gathered columns come from the pool if
+    /// `pooled`.
+    pub(crate) fn pick(&self, chosen: Chosen, pooled: bool) -> Picked {
+        let chosen = match chosen {
+            Chosen::Run(run) if !self.places.single() => Chosen::Ids(run.collect()),
+            chosen => chosen,
         };
-        let run = absent == Absent::None && self.places.single() && flat::is_run(&rows).is_some();
-        Picked { rows, absent, located: OnceLock::new(), pooled, run }
+        let (absent, run) = match &chosen {
+            Chosen::Run(run) => (Absent::None, Some(run.clone())),
+            Chosen::Values(_) => (Absent::None, None),
+            Chosen::Ids(ids) => {
+                let absent = match ids.iter().filter(|&&row| row == ABSENT).count() {
+                    0 => Absent::None,
+                    n if n == ids.len() => Absent::All,
+                    _ => Absent::Some,
+                };
+                let may_run = absent == Absent::None && self.places.single();
+                (absent, may_run.then(|| flat::is_run(ids)).flatten())
+            }
+        };
+        let run = run.map(|run| run.start as usize..run.end as usize);
+        Picked { chosen, absent, located: OnceLock::new(), pooled, run }
     }
 
     fn located<'p>(&self, picked: &'p Picked) -> &'p [Location] {
-        picked.located.get_or_init(|| picked.rows.iter().map(|&row| self.locate(row)).collect())
+        picked.located.get_or_init(|| picked.ids().iter().map(|&row| self.locate(row)).collect())
     }
 
     /// Absent rows are sent to the first row; whoever reads it masks it.
@@ -129,17 +219,20 @@ impl Columns {
         column: usize,
         picked: &Picked,
     ) -> std::result::Result<ArrayRef, ArrowError> {
-        let column = &self.columns[column];
-        let len = picked.rows.len();
+        let (index, column) = (column, &self.columns[column]);
+        let len = picked.chosen.len();
         if len == 0 || picked.absent == Absent::All {
             return Ok(new_null_array(&column.data_type, len));
         }
-        if picked.run {
-            return Ok(column.chunks[0].slice(picked.rows[0] as usize, len));
+        if let Some(run) = &picked.run {
+            return Ok(column.chunks[0].slice(run.start, run.len()));
+        }
+        if let (Chosen::Values(values), Some(carry)) = (&picked.chosen, &self.carry) {
+            return column.of_values(carry.column(index, values, picked.pooled)?, len);
         }
         let may_be_absent = picked.absent == Absent::Some;
+        let rows = picked.ids();
         if let Some(fixed) = &column.fixed {
-            let rows = picked.rows.as_slice();
             if !may_be_absent
                 && let Some(values) = fixed.gather_piece(&column.chunks, rows, picked.pooled)
             {
@@ -150,33 +243,43 @@ impl Columns {
             return fixed.gather(&column.data_type, &column.chunks, places, absent);
         }
         if let ([only], false) = (column.chunks.as_slice(), may_be_absent) {
-            return take(only, &UInt64Array::from(picked.rows.clone()), None);
+            return take(only, &UInt64Array::from(rows.to_vec()), None);
         }
         column.interleave(picked, self.located(picked))
     }
 
     /// The sum of an integer column over rows; nulls and absent rows count as nothing.
-    pub(crate) fn sum(&self, column: usize, rows: &[u64]) -> i128 {
-        let column = &self.columns[column];
-        let whole = |f: &Fixed| f.sum_piece(&column.data_type, &column.chunks, rows);
-        if let Some(sum) = column.fixed.as_ref().and_then(whole) {
-            return sum;
-        }
-        let places = rows.iter().filter(|&&row| row != ABSENT).map(|&row| self.places.locate(row));
-        match &column.fixed {
-            Some(fixed) => fixed.sum(&column.data_type, &column.chunks, places),
-            None => 0,
+    pub(crate) fn sum(&self, column: usize, chosen: &Chosen) -> i128 {
+        let (index, column) = (column, &self.columns[column]);
+        let Some(fixed) = &column.fixed else { return 0 };
+        let places = |row: u64| self.places.locate(row);
+        let sum = |places: &mut dyn Iterator<Item = Location>| {
+            fixed.sum(&column.data_type, &column.chunks, places)
+        };
+        match chosen {
+            Chosen::Values(values) => {
+                let carry = self.carry.as_ref();
+                carry.map_or(0, |carry| carry.sum(index, &column.data_type, values))
+            }
+            Chosen::Run(run) => fixed
+                .sum_run(&column.data_type, &column.chunks, run.clone())
+                .unwrap_or_else(|| sum(&mut run.clone().map(places))),
+            Chosen::Ids(rows) => {
+                fixed.sum_piece(&column.data_type, &column.chunks, rows).unwrap_or_else(|| {
+                    sum(&mut rows.iter().filter(|&&row| row != ABSENT).map(|&row| places(row)))
+                })
+            }
         }
     }
 
     /// The bytes that gathering a column's picked rows takes.
     pub(crate) fn bytes(&self, column: usize, picked: &Picked) -> u64 {
         let column = &self.columns[column];
-        if picked.run || picked.rows.is_empty() {
+        if picked.run.is_some() || picked.chosen.len() == 0 {
             return 0;
         }
         let located = || {
-            let there = picked.rows.iter().zip(self.located(picked));
+            let there = picked.ids().iter().zip(self.located(picked));
             there.filter(|&(&row, _)| row != ABSENT).map(|(_, &place)| place)
         };
         let values = match &column.data_type {
@@ -194,7 +297,7 @@ impl Columns {
             }
             _ => 0,
         };
-        values + column.row_bytes() * picked.rows.len() as u64
+        values + column.row_bytes() * picked.chosen.len() as u64
     }
 }
 
@@ -202,6 +305,23 @@ impl Picked {
     /// Whether no row is absent.
     pub(crate) fn all_there(&self) -> bool {
         self.absent == Absent::None
+    }
+
+    /// The rows by their ids; empty if they were chosen otherwise.
+    pub(crate) fn ids(&self) -> &[u64] {
+        match &self.chosen {
+            Chosen::Ids(ids) => ids,
+            Chosen::Run(_) | Chosen::Values(_) => &[],
+        }
+    }
+
+    /// Whether the rows come in their own order. Carried values have none.
+    pub(crate) fn rising(&self) -> bool {
+        match &self.chosen {
+            Chosen::Run(_) => true,
+            Chosen::Ids(ids) => ids.is_sorted(),
+            Chosen::Values(_) => false,
+        }
     }
 }
 
@@ -229,7 +349,7 @@ impl Column {
         let at = |(&row, l): (&u64, &Location)| {
             if row == ABSENT { (null_chunk, 0) } else { (l.chunk as usize, l.row as usize) }
         };
-        let places: Vec<_> = picked.rows.iter().zip(located).map(at).collect();
+        let places: Vec<_> = picked.ids().iter().zip(located).map(at).collect();
         interleave(&chunks, &places)
     }
 

@@ -176,14 +176,6 @@ impl<'a, T: Plain> Shared<'a, T> {
         unsafe { self.data.as_ptr().add(index).write(value) }
     }
 
-    /// The address of one place, for atomic stores by several threads.
-    #[inline(always)]
-    pub(crate) fn cell(&self, index: usize) -> *mut T {
-        assert!(index < self.len, "{index} of {}", self.len);
-        // SAFETY: in bounds.
-        unsafe { self.data.as_ptr().add(index) }
-    }
-
     /// A part of it to write to.
     ///
     /// # Safety

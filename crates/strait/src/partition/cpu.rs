@@ -7,10 +7,13 @@
 
 use crate::algorithm::Context;
 use crate::error::Result;
+use crate::input::Piece;
 use crate::key::KeyWord;
+use crate::materialise::Columns;
 use crate::memory::{Buffer, Shared};
 use crate::partition::words::Words;
 use crate::partition::{Partitions, Placing, RowId, Tuple, top_bits};
+use crate::processor::on_this_processor;
 use crate::sort::WriteCombiner;
 
 /// The radix bits of each pass, from the top bits down.
@@ -24,18 +27,28 @@ impl Passes {
     }
 }
 
+/// What the tuples get besides their key.
+#[derive(Clone, Copy)]
+pub(crate) enum Load<'a> {
+    /// The id of their row.
+    RowIds,
+    /// The columns that these carry.
+    Carried(&'a Columns),
+}
+
 /// Partitions the rows of a side that may match by the top bits of their placed words.
 pub(crate) fn partition<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     words: &Words<K>,
+    load: Load<'_>,
     placing: Placing<K>,
     passes: &Passes,
 ) -> Result<Partitions<K, I>> {
     // The placing is decided outside the loops.
     let first = passes.0.first().copied().unwrap_or(0);
     let mut partitions = match placing {
-        Placing::Mixed => first_pass(cx, words, first, |word: K| word.mix())?,
-        ranged => first_pass(cx, words, first, move |word: K| ranged.place(word))?,
+        Placing::Mixed => first_pass(cx, (words, load), first, |word: K| word.mix())?,
+        ranged => first_pass(cx, (words, load), first, move |word: K| ranged.place(word))?,
     };
     let mut done = first;
     for &bits in passes.0.iter().skip(1) {
@@ -45,9 +58,24 @@ pub(crate) fn partition<K: KeyWord, I: RowId>(
     Ok(partitions)
 }
 
+impl Load<'_> {
+    /// What the rows of a piece get, in their order.
+    fn of_piece<'a, I: RowId>(&'a self, piece: &Piece, scratch: &'a mut Vec<I>) -> &'a [I] {
+        match self {
+            Load::RowIds => {
+                scratch.clear();
+                let rows = piece.first_row..piece.first_row + piece.len;
+                scratch.extend(rows.map(I::from_usize));
+                scratch
+            }
+            Load::Carried(columns) => columns.carried(piece, scratch),
+        }
+    }
+}
+
 fn first_pass<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
-    words: &Words<K>,
+    (words, load): (&Words<K>, Load<'_>),
     bits: u32,
     place: impl Fn(K) -> K + Copy + Sync,
 ) -> Result<Partitions<K, I>> {
@@ -64,7 +92,7 @@ fn first_pass<K: KeyWord, I: RowId>(
                 // One counter would make each step wait for the one before.
                 mine[0] += words.matchable_of(piece);
             } else {
-                words.visit(piece, |_, word| mine[top_bits(place(word), bits)] += 1);
+                count(words, piece, bits, &place, mine);
             }
         }
         Ok(())
@@ -75,20 +103,76 @@ fn first_pass<K: KeyWord, I: RowId>(
     workers.run(|worker| {
         let places = &counts[worker * fanout..(worker + 1) * fanout];
         let mut combiner = WriteCombiner::new(places);
+        let mut scratch = Vec::new();
         for piece in words.share(threads, worker) {
             cx.workers.check()?;
-            words.visit(piece, |row, word| {
-                let key = place(word);
-                let tuple = Tuple { key, row: I::from_usize(row) };
-                // SAFETY: the counts gave this worker's digits these places alone.
-                unsafe { combiner.push(top_bits(key, bits), tuple, &out) };
-            });
+            let values = load.of_piece::<I>(&words.pieces[piece].0, &mut scratch);
+            // SAFETY: the counts gave this worker's digits these places alone.
+            unsafe { scatter((words, piece, values), bits, &place, &mut combiner, &out) };
         }
         // SAFETY: as above.
         unsafe { combiner.flush(&out) };
         Ok(())
     })?;
     Ok(Partitions { tuples, bounds })
+}
+
+/// Counts the partitions of a piece's rows.
+fn count<K: KeyWord>(
+    words: &Words<K>,
+    piece: usize,
+    bits: u32,
+    place: &impl Fn(K) -> K,
+    counts: &mut [usize],
+) {
+    #[inline(always)]
+    fn each<K: KeyWord, F: Fn(K) -> K>(
+        words: &Words<K>,
+        piece: usize,
+        bits: u32,
+        place: &F,
+        counts: &mut [usize],
+    ) {
+        words.visit(piece, |_, word| counts[top_bits(place(word), bits)] += 1);
+    }
+    on_this_processor!(each(words, piece, bits, place, counts) where
+        [K: KeyWord, F: Fn(K) -> K]
+        (words: &Words<K>, piece: usize, bits: u32, place: &F, counts: &mut [usize]))
+}
+
+/// Sends the rows of a piece, with these values, to their partitions.
+///
+/// # Safety
+/// As for [`WriteCombiner::push`].
+unsafe fn scatter<K: KeyWord, I: RowId>(
+    (words, piece, values): (&Words<K>, usize, &[I]),
+    bits: u32,
+    place: &impl Fn(K) -> K,
+    combiner: &mut WriteCombiner<Tuple<K, I>>,
+    out: &Shared<'_, Tuple<K, I>>,
+) {
+    #[inline(always)]
+    fn each<K: KeyWord, I: RowId, F: Fn(K) -> K>(
+        rows: (&Words<K>, usize, &[I]),
+        bits: u32,
+        place: &F,
+        combiner: &mut WriteCombiner<Tuple<K, I>>,
+        out: &Shared<'_, Tuple<K, I>>,
+    ) {
+        let (words, piece, values) = rows;
+        words.visit(piece, |i, word| {
+            let key = place(word);
+            // SAFETY: the caller's promise.
+            unsafe { combiner.push(top_bits(key, bits), Tuple { key, row: values[i] }, out) };
+        });
+    }
+    let rows = (words, piece, values);
+    on_this_processor!(each(rows, bits, place, combiner, out) where
+    [K: KeyWord, I: RowId, F: Fn(K) -> K]
+    (
+        rows: (&Words<K>, usize, &[I]), bits: u32, place: &F,
+        combiner: &mut WriteCombiner<Tuple<K, I>>, out: &Shared<'_, Tuple<K, I>>,
+    ))
 }
 
 /// Splits every partition by the next `bits` bits.

@@ -17,7 +17,7 @@ mod words;
 
 use std::ops::Range;
 
-pub(crate) use cpu::{Passes, partition};
+pub(crate) use cpu::{Load, Passes, partition};
 pub(crate) use tuple::{RowId, Tuple};
 pub(crate) use words::{Words, key_words};
 

@@ -1,18 +1,17 @@
-//! A tuple: the key word and the row it stands for.
+//! A tuple: the key word, and what it stands for.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::key::KeyWord;
+use crate::materialise::Values;
 use crate::memory::Plain;
 
-/// A row id: the row's position in its side. 32 bits while that suffices, else 64.
+/// What a tuple has besides its key, 32 bits while those suffice, else 64: the id of its row (the
+/// row's position in its side), or the narrow columns wanted of it themselves.
 ///
-/// The top bit is free for the table's own marks, and a table may number half as many places again
-/// as there are rows, so the narrow one serves 2^30 rows.
+/// A table numbers the places of rows with equal keys in the same type, at most half as many again
+/// as there are rows, so the narrow one serves 2^31 rows.
 pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
-    /// The top bit alone.
-    const TOP: Self;
     /// The most rows a side may have.
     const MOST_ROWS: u64;
     fn from_u64(row: u64) -> Self;
@@ -23,21 +22,16 @@ pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     fn to_usize(self) -> usize {
         self.to_u64() as usize
     }
-    fn has_top(self) -> bool;
-    fn with_top(self) -> Self;
-    fn without_top(self) -> Self;
-    /// Stores to a place that other threads may store to as well.
-    ///
-    /// # Safety
-    /// The place is alive, and meanwhile touched by such stores only.
-    unsafe fn store(place: *mut Self, value: Self);
+    /// Many of them as carried values, whatever their width.
+    fn into_values(values: Vec<Self>) -> Values;
+    /// What [`into_values`](RowId::into_values) was given; empty if that was of the other width.
+    fn of_values(values: Values) -> Vec<Self>;
 }
 
 macro_rules! row_id {
-    ($int:ty, $atomic:ty) => {
+    ($int:ty, $variant:ident) => {
         impl RowId for $int {
-            const TOP: $int = 1 << (<$int>::BITS - 1);
-            const MOST_ROWS: u64 = 1 << (<$int>::BITS - 2);
+            const MOST_ROWS: u64 = 1 << (<$int>::BITS - 1);
             #[inline(always)]
             fn from_u64(row: u64) -> $int {
                 row as $int
@@ -46,31 +40,23 @@ macro_rules! row_id {
             fn to_u64(self) -> u64 {
                 self as u64
             }
-            #[inline(always)]
-            fn has_top(self) -> bool {
-                self & Self::TOP != 0
+            fn into_values(values: Vec<$int>) -> Values {
+                Values::$variant(values)
             }
-            #[inline(always)]
-            fn with_top(self) -> $int {
-                self | Self::TOP
-            }
-            #[inline(always)]
-            fn without_top(self) -> $int {
-                self & !Self::TOP
-            }
-            #[inline(always)]
-            unsafe fn store(place: *mut $int, value: $int) {
-                // SAFETY: the caller's promise; an atomic is aligned as its integer.
-                unsafe { <$atomic>::from_ptr(place) }.store(value, Ordering::Relaxed);
+            fn of_values(values: Values) -> Vec<$int> {
+                match values {
+                    Values::$variant(values) => values,
+                    _ => Vec::new(),
+                }
             }
         }
     };
 }
 
-row_id!(u32, AtomicU32);
-row_id!(u64, AtomicU64);
+row_id!(u32, Narrow);
+row_id!(u64, Wide);
 
-/// A key word (mixed, in hash joins) and its row.
+/// A key word (mixed, in hash joins) and its row, or what it carries of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub(crate) struct Tuple<K, I> {

@@ -70,15 +70,15 @@ impl<K: KeyWord> Words<K> {
         Ok(Words { words, pieces, range, matchable })
     }
 
-    /// Calls `each(row, word)` for the rows of a piece that may match.
+    /// Calls `each(i, word)` for the rows of a piece that may match, the `i`th of the piece.
     #[inline(always)]
     pub(crate) fn visit(&self, piece: usize, mut each: impl FnMut(usize, K)) {
         let (piece, valid) = &self.pieces[piece];
         let first = piece.first_row;
         let words = &self.words[first..first + piece.len];
         match valid {
-            None => words.iter().enumerate().for_each(|(i, &word)| each(first + i, word)),
-            Some(valid) => valid.valid_indices().for_each(|i| each(first + i, words[i])),
+            None => words.iter().enumerate().for_each(|(i, &word)| each(i, word)),
+            Some(valid) => valid.valid_indices().for_each(|i| each(i, words[i])),
         }
     }
 

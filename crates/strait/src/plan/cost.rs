@@ -7,7 +7,7 @@
 use crate::join::Algorithm;
 use crate::plan::choose::Request;
 use crate::plan::{Machine, Prediction};
-use crate::table::slots_for;
+use crate::table::table_bytes;
 
 /// Nanoseconds a row.
 mod ns {
@@ -53,7 +53,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
     let rows = |n: f64| n as u64;
     let (nanoseconds, bytes) = match algorithm {
         Algorithm::NoPartition | Algorithm::Auto => {
-            let table = slots_for(sizes.build_rows as usize) as u64 * tuple;
+            let table = table_bytes(sizes.build_rows as usize, word, word);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
             let probe = ns::WORDS + ns::PROBE[level(table, request.machine)];
             let gather = ns::GATHER[0]

@@ -3,7 +3,7 @@
 use crate::join::Force;
 use crate::partition::Passes;
 use crate::plan::Machine;
-use crate::table::slots_for;
+use crate::table::table_bytes;
 
 /// What kind of table, built from how many partitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,12 +32,12 @@ const FEW_CELLS: u64 = 4096;
 const BITS_A_PASS: u32 = 11;
 
 /// The table over a build side of `rows` rows with words in `range` (None where the words are not
-/// integers of a range), with slots and cells of so many bytes.
+/// integers of a range), with words and values of so many bytes.
 pub(crate) fn table_shape(
     rows: usize,
     range: Option<(u64, u64)>,
-    slot_bytes: usize,
-    cell_bytes: usize,
+    word_bytes: usize,
+    value_bytes: usize,
     machine: &Machine,
     force: Force,
 ) -> TableShape {
@@ -48,13 +48,15 @@ pub(crate) fn table_shape(
     match dense {
         Some((min, max)) => {
             let range_bits = 64 - (max - min).leading_zeros();
-            let bytes = (max - min + 1) * cell_bytes as u64;
-            let bits = region_bits(bytes, machine, force).min(range_bits);
+            let bytes = (max - min + 1) * value_bytes as u64;
+            // Regions are whole words of bits.
+            let bits = region_bits(bytes, machine, force).min(range_bits.saturating_sub(6));
             TableShape::Dense { min, max, passes: in_passes(bits, force) }
         }
         None => {
-            let bytes = slots_for(rows) as u64 * slot_bytes as u64;
-            let bits = region_bits(bytes, machine, force);
+            let bytes = table_bytes(rows, word_bytes, value_bytes);
+            // A key of another region stands for emptiness, so there are two at least.
+            let bits = region_bits(bytes, machine, force).max(1);
             TableShape::Hash { passes: in_passes(bits, force) }
         }
     }
@@ -63,14 +65,14 @@ pub(crate) fn table_shape(
 /// The radix bits for a build side of `rows` tuples: until a partition's table fits the cache.
 pub(crate) fn radix_passes(
     rows: usize,
-    tuple_bytes: usize,
-    key_bits: u32,
+    word_bytes: usize,
+    value_bytes: usize,
     machine: &Machine,
     force: Force,
 ) -> Passes {
-    let bytes = slots_for(rows) as u64 * tuple_bytes as u64;
+    let bytes = table_bytes(rows, word_bytes, value_bytes);
     // Without any partition this would be another algorithm; a few cost nothing.
-    let bits = region_bits(bytes, machine, force).max(3).min(key_bits);
+    let bits = region_bits(bytes, machine, force).max(3);
     in_passes(bits, force)
 }
 
@@ -100,8 +102,8 @@ mod tests {
 
     #[test]
     fn small_tables_are_not_partitioned_and_large_ones_fit_the_cache() {
-        let shape = |rows| table_shape(rows, None, 16, 4, &machine(), Force::default());
-        assert_eq!(shape(1000), TableShape::Hash { passes: Passes(vec![]) });
+        let shape = |rows| table_shape(rows, None, 8, 8, &machine(), Force::default());
+        assert_eq!(shape(1000), TableShape::Hash { passes: Passes(vec![1]) });
         assert_eq!(shape(1 << 24), TableShape::Hash { passes: Passes(vec![9]) });
         assert_eq!(shape(1 << 28), TableShape::Hash { passes: Passes(vec![6, 7]) });
     }
@@ -109,7 +111,7 @@ mod tests {
     #[test]
     fn dense_ranges_are_addressed_directly() {
         let shape =
-            |rows, range| table_shape(rows, Some(range), 16, 4, &machine(), Force::default());
+            |rows, range| table_shape(rows, Some(range), 8, 4, &machine(), Force::default());
         assert!(matches!(shape(1 << 20, (5, 1 << 20)), TableShape::Dense { .. }));
         assert!(matches!(shape(1 << 20, (0, 1 << 40)), TableShape::Hash { .. }));
         assert!(matches!(shape(1, (0, u64::MAX)), TableShape::Hash { .. }));

@@ -39,16 +39,12 @@ struct Line([MaybeUninit<u8>; LINE]);
 /// multiple of 64; elsewhere everything is right but slower.
 pub(crate) struct WriteCombiner<T: Plain> {
     lines: Vec<Line>,
-    cursors: Vec<Cursor>,
+    /// Where the next value of each destination goes.
+    next: Vec<usize>,
+    /// The first position of each that is ours and may not have been written. Apart from `next`,
+    /// since only whole lines need it, and lines and positions have to fit the nearest cache.
+    start: Vec<usize>,
     _values: PhantomData<T>,
-}
-
-#[derive(Clone, Copy)]
-struct Cursor {
-    /// Where the next value goes.
-    next: usize,
-    /// The first position that is ours and may not have been written.
-    start: usize,
 }
 
 impl<T: Plain> WriteCombiner<T> {
@@ -59,8 +55,7 @@ impl<T: Plain> WriteCombiner<T> {
     /// A combiner for destinations that begin at `starts`.
     pub(crate) fn new(starts: &[usize]) -> Self {
         let lines = vec![Line([MaybeUninit::uninit(); LINE]); starts.len()];
-        let cursors = starts.iter().map(|&start| Cursor { next: start, start }).collect();
-        WriteCombiner { lines, cursors, _values: PhantomData }
+        WriteCombiner { lines, next: starts.to_vec(), start: starts.to_vec(), _values: PhantomData }
     }
 
     /// Appends `value` to destination `dest`.
@@ -70,11 +65,11 @@ impl<T: Plain> WriteCombiner<T> {
     /// no other thread touches the positions pushed to.
     #[inline(always)]
     pub(crate) unsafe fn push(&mut self, dest: usize, value: T, out: &Shared<'_, T>) {
-        debug_assert!(dest < self.cursors.len(), "{dest} of {}", self.cursors.len());
-        // SAFETY: there is a cursor for each start, and `dest` is one of them.
-        let cursor = unsafe { self.cursors.get_unchecked_mut(dest) };
-        let at = cursor.next;
-        cursor.next += 1;
+        debug_assert!(dest < self.next.len(), "{dest} of {}", self.next.len());
+        // SAFETY: there is a position for each start, and `dest` is one of them.
+        let next = unsafe { self.next.get_unchecked_mut(dest) };
+        let at = *next;
+        *next += 1;
         if Self::PER_LINE == 1 {
             // SAFETY: the position is the caller's own.
             let place = unsafe { out.range(at..at + 1) };
@@ -82,11 +77,11 @@ impl<T: Plain> WriteCombiner<T> {
             return;
         }
         let slot = at % Self::PER_LINE;
-        // SAFETY: as many lines as cursors, and PER_LINE values fit a line, which is aligned.
+        // SAFETY: as many lines as destinations, and PER_LINE values fit a line, which is aligned.
         unsafe { self.lines.as_mut_ptr().add(dest).cast::<T>().add(slot).write(value) };
         if slot + 1 == Self::PER_LINE {
             // SAFETY: the caller's promises; the line's values from `start` on were pushed.
-            unsafe { self.write(dest, out) };
+            unsafe { self.write(dest, at + 1, out) };
         }
     }
 
@@ -95,25 +90,25 @@ impl<T: Plain> WriteCombiner<T> {
     /// # Safety
     /// As for [`push`](Self::push).
     pub(crate) unsafe fn flush(&mut self, out: &Shared<'_, T>) {
-        for dest in 0..self.cursors.len() {
-            let Cursor { next, start } = self.cursors[dest];
-            if next > start && next % Self::PER_LINE > 0 {
+        for dest in 0..self.next.len() {
+            let next = self.next[dest];
+            if next > self.start[dest] && next % Self::PER_LINE > 0 {
                 // SAFETY: the caller's promises.
-                unsafe { self.write(dest, out) };
+                unsafe { self.write(dest, next, out) };
             }
-            self.cursors[dest].start = next;
+            self.start[dest] = next;
         }
         fence();
     }
 
-    /// Writes the values of `dest` that wait in its line.
+    /// Writes the values of `dest` that wait in its line, up to position `next`.
     ///
     /// # Safety
     /// As for `push`; at least one value was pushed.
     #[inline(always)]
-    unsafe fn write(&self, dest: usize, out: &Shared<'_, T>) {
-        // SAFETY: `dest` is below the number of cursors, by the caller's promise.
-        let Cursor { next, start } = *unsafe { self.cursors.get_unchecked(dest) };
+    unsafe fn write(&self, dest: usize, next: usize, out: &Shared<'_, T>) {
+        // SAFETY: `dest` is below the number of starts, by the caller's promise.
+        let start = *unsafe { self.start.get_unchecked(dest) };
         let first = ((next - 1) / Self::PER_LINE * Self::PER_LINE).max(start);
         // SAFETY: the positions were pushed to, so they are the caller's own.
         let target = unsafe { out.range(first..next) };

@@ -1,28 +1,60 @@
-//! The perfect array: integer keys of a dense range address their entry directly (001 §5).
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! The perfect array: integer keys of a dense range address their cell directly (001 §5).
 
 use crate::algorithm::Context;
 use crate::error::Result;
 use crate::key::KeyWord;
-use crate::memory::{Buffer, Shared};
-use crate::partition::{Partitions, RowId, Words};
-use crate::schedule::share;
-use crate::table::cpu::{
-    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, running_starts,
-    walk,
-};
+use crate::memory::Buffer;
+use crate::partition::{Partitions, RowId};
+use crate::table::bits::{self, words_for};
+use crate::table::fill::{Region, fill_all};
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, prefetch, walk};
 
 /// One cell a possible key.
 pub(crate) struct DenseTable<K: KeyWord, I: RowId> {
     cells: Buffer<I>,
+    /// A bit a cell: whether there is such a key. None if every key of the range is there.
+    there: Option<Buffer<u64>>,
+    many: Buffer<u64>,
     groups: Buffer<I>,
     min: K,
 }
 
+/// The cells of one region while it is filled.
+struct Cells<'a, I> {
+    cells: &'a mut [I],
+    there: &'a mut [u64],
+    /// The first cell, and how far keys were shifted up.
+    first: usize,
+    up: u32,
+}
+
+impl<K: KeyWord, I: RowId> Region<K, I> for Cells<'_, I> {
+    fn clear(&mut self) {
+        self.there.fill(0);
+    }
+
+    fn places(&self) -> usize {
+        // All may be taken: no search depends on a free one.
+        usize::MAX
+    }
+
+    #[inline(always)]
+    fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool) {
+        let at = (key.to_u64() >> self.up) as usize - self.first;
+        let known = bits::get(self.there, at);
+        bits::set(self.there, at);
+        (at, known)
+    }
+
+    #[inline(always)]
+    fn value(&mut self, at: usize) -> &mut I {
+        &mut self.cells[at]
+    }
+}
+
 impl<K: KeyWord, I: RowId> DenseTable<K, I> {
-    /// Builds from partitions by the top `bits` bits of ranged words: cells `min..=max`, whose
-    /// words were shifted up by `up`.
+    /// Builds from partitions by the top bits of ranged words: cells `min..=max`, whose words were
+    /// shifted up by `up`. A partition's range is a multiple of 64 cells, or there is only one.
     pub(crate) fn build(
         cx: &Context<'_>,
         partitions: &Partitions<K, I>,
@@ -30,116 +62,93 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         up: u32,
     ) -> Result<Self> {
         let span = (max.to_u64() - min.to_u64()) as usize + 1;
-        let mut cells = Buffer::<I>::stale(span, &cx.budget, "the dense table")?;
-        let parts = partitions.count();
+        let what = "the dense table";
+        let mut cells = Buffer::<I>::stale(span, &cx.budget, what)?;
+        let mut there = Buffer::<u64>::stale(words_for(span), &cx.budget, what)?;
+        let mut many = Buffer::<u64>::stale(words_for(span), &cx.budget, what)?;
         // Partition p has the words whose distance from min lies in p * width ..+ width.
-        let width = (1u128 << (K::BITS - up)).div_ceil(parts as u128) as usize;
-        let region = |p: usize| (p * width).min(span)..((p + 1) * width).min(span);
-        let cell = |key: K| (key.to_u64() >> up) as usize;
-        let shared: Shared<'_, I> = cells.shared();
-        let mut needs = vec![0usize; parts];
-        let shared_needs = Shared::of(&mut needs);
-        let workers = cx.workers.for_rows(partitions.tuples.len());
-        workers.each(parts, |p, _| {
-            let range = region(p);
+        let parts = partitions.count() as u128;
+        let width = (1u128 << (K::BITS - up)).div_ceil(parts) as usize;
+        let (shared, shared_there) = (cells.shared(), there.shared());
+        let tuples = |p: usize| partitions.tuples(p);
+        let groups = fill_all(cx, (partitions.count(), tuples), many.shared(), |p| {
+            let range = (p * width).min(span)..((p + 1) * width).min(span);
+            let words = words_for(range.start)..words_for(range.end);
             let first = range.start;
-            // SAFETY: regions do not overlap, and each is one task's.
-            let cells = unsafe { shared.range(range) };
-            cells.fill(I::default());
-            let tuples = partitions.tuples(p).iter();
-            let need = tuples.map(|t| count_row(&mut cells[cell(t.key) - first], t.row)).sum();
-            // SAFETY: each task has its own place.
-            unsafe { shared_needs.write(p, need) };
-            Ok(())
+            // SAFETY: regions do not overlap, nor do their bits; each is one task's.
+            let (cells, there) =
+                unsafe { (shared.range(range), shared_there.range(words.clone())) };
+            (Cells { cells, there, first, up }, words)
         })?;
-        let total: usize = needs.iter().sum();
-        let mut groups = Buffer::stale(total, &cx.budget, "rows with equal keys")?;
-        if total > 0 {
-            let starts = running_starts(&needs);
-            let shared_groups = groups.shared();
-            workers.each(parts, |p, _| {
-                let range = region(p);
-                let first = range.start;
-                // SAFETY: regions and their parts of the groups do not overlap.
-                let (cells, groups) = unsafe {
-                    (shared.range(range), shared_groups.range(starts[p]..starts[p] + needs[p]))
-                };
-                let mut next = 0;
-                for entry in cells.iter_mut() {
-                    place_group(entry, groups, starts[p], &mut next);
-                }
-                for tuple in partitions.tuples(p) {
-                    group_row(cells[cell(tuple.key) - first], tuple.row, groups, starts[p]);
-                }
-                Ok(())
-            })?;
-        }
-        Ok(DenseTable { cells, groups, min })
-    }
-
-    /// Builds without partitioning, if no key comes twice: each row is stored in its key's cell,
-    /// and as many cells are filled as there are rows. Else None, and nothing is lost but the time.
-    pub(crate) fn scatter(
-        cx: &Context<'_>,
-        words: &Words<K>,
-        (min, max): (K, K),
-    ) -> Result<Option<Self>> {
-        let span = (max.to_u64() - min.to_u64()) as usize + 1;
-        if span < words.matchable {
-            return Ok(None);
-        }
-        let mut cells = Buffer::<I>::stale(span, &cx.budget, "the dense table")?;
-        let shared = cells.shared();
-        let workers = cx.workers.for_rows(words.words.len().max(span));
-        let threads = workers.threads();
-        let part = |worker| share(span, threads, worker);
-        workers.run(|worker| {
-            // SAFETY: shares do not overlap.
-            unsafe { shared.range(part(worker)) }.fill(I::default());
-            Ok(())
-        })?;
-        workers.run(|worker| {
-            for piece in words.share(threads, worker) {
-                cx.workers.check()?;
-                words.visit(piece, |row, word| {
-                    let at = (word.to_u64() - min.to_u64()) as usize;
-                    // SAFETY: all threads store atomically, and none reads.
-                    unsafe { I::store(shared.cell(at), I::from_usize(row).with_top()) };
-                });
-            }
-            Ok(())
-        })?;
-        let filled = AtomicUsize::new(0);
-        workers.run(|worker| {
-            // SAFETY: shares do not overlap.
-            let cells = unsafe { shared.range(part(worker)) };
-            let mine = cells.iter().filter(|&&cell| cell != I::default()).count();
-            filled.fetch_add(mine, Ordering::Relaxed);
-            Ok(())
-        })?;
-        let unique = filled.into_inner() == words.matchable;
-        let groups = Buffer::stale(0, &cx.budget, "rows with equal keys")?;
-        Ok(unique.then_some(DenseTable { cells, groups, min }))
+        let groups = match groups {
+            Some(groups) => groups,
+            // Cells do not run out.
+            None => Buffer::stale(0, &cx.budget, what)?,
+        };
+        let keys: usize = there.iter().map(|word| word.count_ones() as usize).sum();
+        let there = (keys < span).then_some(there);
+        Ok(DenseTable { cells, there, many, groups, min })
     }
 
     /// Finds the pairs of probe keys (as they are, not placed) from the cursor on.
-    pub(crate) fn probe<P: ProbeKeys<K>>(
+    pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
         &self,
         keys: &P,
         ask: Ask<'_>,
         cursor: &mut Cursor,
-        pairs: &mut Pairs,
+        pairs: &mut Pairs<B>,
     ) {
-        let min = self.min.to_u64();
-        let cells = &self.cells[..];
-        let locate = |key: K| {
-            let at = key.to_u64().wrapping_sub(min) as usize;
-            if let Some(cell) = cells.get(at) {
-                prefetch(cell);
+        let groups = Groups { many: &self.many, values: &self.groups };
+        let (cells, min) = (&self.cells[..], self.min.to_u64());
+        // Whether all cells are filled is decided outside the loop.
+        match self.there.as_deref() {
+            None => walk(keys, &Full { cells, min }, groups, ask, (cursor, pairs)),
+            Some(there) => {
+                let gaps = Gaps { cells: Full { cells, min }, there };
+                walk(keys, &gaps, groups, ask, (cursor, pairs));
             }
-            at
-        };
-        let find = |_, at: usize| cells.get(at).copied().unwrap_or_default();
-        walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
+        }
+    }
+}
+
+/// Cells that are all filled.
+struct Full<'t, I> {
+    cells: &'t [I],
+    min: u64,
+}
+
+impl<K: KeyWord, I: RowId> Lookup<K, I> for Full<'_, I> {
+    #[inline(always)]
+    fn locate(&self, key: K) -> usize {
+        let at = key.to_u64().wrapping_sub(self.min) as usize;
+        prefetch(self.cells.as_ptr().wrapping_add(at));
+        at
+    }
+
+    #[inline(always)]
+    fn find<const MODERN: bool>(&self, _: K, at: usize) -> Found<I> {
+        match self.cells.get(at) {
+            Some(&value) => Found { at, value, hit: true },
+            None => Found { at, value: I::default(), hit: false },
+        }
+    }
+}
+
+/// Cells of which some are empty.
+struct Gaps<'t, I> {
+    cells: Full<'t, I>,
+    there: &'t [u64],
+}
+
+impl<K: KeyWord, I: RowId> Lookup<K, I> for Gaps<'_, I> {
+    #[inline(always)]
+    fn locate(&self, key: K) -> usize {
+        self.cells.locate(key)
+    }
+
+    #[inline(always)]
+    fn find<const MODERN: bool>(&self, key: K, at: usize) -> Found<I> {
+        let found = Lookup::<K, I>::find::<MODERN>(&self.cells, key, at);
+        Found { hit: found.hit && bits::get(self.there, at), ..found }
     }
 }

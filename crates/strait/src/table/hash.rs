@@ -1,266 +1,295 @@
-//! Linear probing over slots of key and entry.
+//! Hash tables: buckets of four keys, searched from the key's home bucket on.
 //!
-//! A region of `n` slots begins at the partition's own place. The bits below the partition's
-//! choose the home slot in it (multiplied by `n`, so that `n` need not be a power of two). A search
-//! goes through the slots of the home's cache line first, and only then to the next line, at the
-//! end of the region to its first: a line costs a hundred times what a slot in it does. With lines
-//! of four slots and home 6, the order is 6, 7, 4, 5, then 10, 11, 8, 9. Half of the slots stay
-//! empty.
+//! A bucket is a cache line, or half of one where keys are narrow. Its keys are compared all at
+//! once, without a branch on which of them it is, and it is filled from its first place on, so it
+//! tells by itself whether a search has to go on. Few do: with three places for two keys, one key
+//! in ten or so lies in another bucket than its own.
+//!
+//! No key is reserved for empty places. A region's keys share their top bits, so a key with another
+//! top bit stands for emptiness. And since regions have one size, a key's top bits alone, as a
+//! fraction of all buckets, lead to its home.
 
 use crate::algorithm::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::KeyWord;
-use crate::memory::{Buffer, Shared};
+use crate::memory::{Buffer, Plain, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
-use crate::table::cpu::{
-    Ask, Cursor, Pairs, ProbeKeys, count_row, group_row, place_group, prefetch, running_starts,
-    walk,
-};
+use crate::table::bits::words_for;
+use crate::table::fill::{self, Region, fill_all};
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, prefetch, walk};
 
-/// A slot is a placed key word and its entry: a tuple with the entry in the row's place.
-type Slot<K, I> = Tuple<K, I>;
+/// Keys of a bucket.
+const KEYS: usize = 4;
 
-/// Slots in a cache line, if they are of the smallest size. Regions begin and end with lines.
-const MOST_SLOTS_A_LINE: usize = 8;
-
-/// Slots of a region with so many tuples: whole lines, of which at least one slot stays empty, so
-/// every search ends.
-pub(crate) fn slots_for(tuples: usize) -> usize {
-    (tuples * 2).max(1).next_multiple_of(MOST_SLOTS_A_LINE)
+/// Four keys, and the value or the position of the group of each.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Bucket<K, I> {
+    keys: [K; KEYS],
+    values: [I; KEYS],
 }
 
-/// The slots of a search in order.
-struct Search {
-    /// The first slot of the line, the home's place in it, and the step in the line.
-    line: usize,
-    home: usize,
-    step: usize,
+// SAFETY: integers; padding behind them is never read as such.
+unsafe impl<K: KeyWord, I: RowId> Plain for Bucket<K, I> {}
+
+/// The buckets of a region for so many keys: three places for two keys, and at least one that stays
+/// empty, so every search ends. A multiple of 16, so that regions are whole words of bits.
+fn buckets_for(keys: usize) -> usize {
+    (keys + keys / 2 + 1).div_ceil(KEYS).next_multiple_of(64 / KEYS)
 }
 
-impl Search {
-    #[inline(always)]
-    fn new<S>(at: usize) -> Self {
-        let mask = const { slots_a_line::<S>() } - 1;
-        Search { line: at & !mask, home: at & mask, step: 0 }
-    }
+/// The bytes of a table over so many rows.
+pub(crate) fn table_bytes(rows: usize, word_bytes: usize, value_bytes: usize) -> u64 {
+    let bucket = (KEYS * (word_bytes + value_bytes)).next_multiple_of(32);
+    (buckets_for(rows) * bucket) as u64
+}
 
-    /// The slot after the current one, in a region `first..end`.
-    #[inline(always)]
-    fn next<S>(&mut self, first: usize, end: usize) -> usize {
-        let slots = const { slots_a_line::<S>() };
-        self.step += 1;
-        if self.step == slots {
-            self.step = 0;
-            self.line = if self.line + slots >= end { first } else { self.line + slots };
+/// The topmost 32 bits of a key after the first `skip`.
+#[inline(always)]
+fn fraction<K: KeyWord>(key: K, skip: u32) -> u64 {
+    (key.to_u64() << (64 - K::BITS) << skip) >> 32
+}
+
+/// The home of a fraction among so many buckets.
+#[inline(always)]
+fn home(fraction: u64, buckets: usize) -> usize {
+    ((fraction * buckets as u64) >> 32) as usize
+}
+
+/// The key that stands for emptiness where keys have this top bit.
+fn emptiness<K: KeyWord>(top: usize) -> K {
+    K::from_u64((top as u64 ^ 1) << (K::BITS - 1))
+}
+
+/// Searches a key from bucket `at` on. `bounds` are the first bucket of its region and the one
+/// after the last: it goes round.
+#[inline(always)]
+fn find<const MODERN: bool, K: KeyWord, I: RowId>(
+    buckets: &[Bucket<K, I>],
+    mut at: usize,
+    key: K,
+    bounds: impl Fn() -> (usize, usize),
+) -> Found<I> {
+    loop {
+        let bucket = &buckets[at];
+        // SAFETY: MODERN says that the processor is.
+        let same =
+            if MODERN { unsafe { key.same_modern(&bucket.keys) } } else { key.same(&bucket.keys) };
+        let last = bucket.keys[KEYS - 1].to_u64() ^ key.to_u64();
+        let done = ((last >> (K::BITS - 1)) as u32) << KEYS;
+        // One branch for both, as numbers: on its own, either would be a coin's toss.
+        if same | done != 0 {
+            // The first, whatever it has, where there is no such key.
+            let i = same.trailing_zeros() as usize % KEYS;
+            return Found { at: at * KEYS + i, value: bucket.values[i], hit: same != 0 };
         }
-        self.line + (self.home ^ self.step)
+        let (first, end) = bounds();
+        at = if at + 1 >= end { first } else { at + 1 };
     }
 }
 
-const fn slots_a_line<S>() -> usize {
-    64 / size_of::<S>()
+/// The buckets of one region while it is filled.
+struct Buckets<'a, K, I> {
+    buckets: &'a mut [Bucket<K, I>],
+    empty: K,
+    /// The buckets of all regions among which homes are found, and which of them is the first here.
+    all: usize,
+    first: usize,
+    /// Bits of keys that do not count.
+    skip: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Region {
-    first: usize,
-    slots: usize,
+impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
+    fn clear(&mut self) {
+        self.buckets.fill(Bucket { keys: [self.empty; KEYS], values: [I::default(); KEYS] });
+    }
+
+    fn places(&self) -> usize {
+        self.buckets.len() * KEYS
+    }
+
+    #[inline(always)]
+    fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool) {
+        let mut at = home(fraction(key, self.skip), self.all) - self.first;
+        loop {
+            let bucket = &mut self.buckets[at];
+            let keys = &bucket.keys;
+            // Either the key is there, or the first place whose top bit differs is empty.
+            let (same, empty) = if MODERN {
+                // SAFETY: MODERN says that the processor is.
+                unsafe { (key.same_modern(keys), key.apart_modern(keys)) }
+            } else {
+                (key.same(keys), key.apart(keys))
+            };
+            if same | empty != 0 {
+                let i = (same | empty).trailing_zeros() as usize % KEYS;
+                bucket.keys[i] = key;
+                return (at * KEYS + i, same != 0);
+            }
+            at = if at + 1 == self.buckets.len() { 0 } else { at + 1 };
+        }
+    }
+
+    #[inline(always)]
+    fn value(&mut self, at: usize) -> &mut I {
+        &mut self.buckets[at / KEYS].values[at % KEYS]
+    }
 }
 
 /// A hash table over the whole build side, one region a partition.
 pub(crate) struct HashTable<K: KeyWord, I: RowId> {
-    slots: Buffer<Slot<K, I>>,
-    regions: Vec<Region>,
+    buckets: Buffer<Bucket<K, I>>,
+    /// Buckets of a region.
+    region: usize,
     bits: u32,
+    many: Buffer<u64>,
     groups: Buffer<I>,
 }
 
 impl<K: KeyWord, I: RowId> HashTable<K, I> {
-    /// Builds from partitions by the top `bits` bits, all workers at once.
+    /// Builds from partitions by the top `bits` bits, of which there is at least one, all workers
+    /// at once.
     pub(crate) fn build(
         cx: &Context<'_>,
         partitions: &Partitions<K, I>,
         bits: u32,
     ) -> Result<Self> {
-        let mut first = 0;
-        let regions: Vec<Region> = (0..partitions.count())
-            .map(|p| {
-                let slots = slots_for(partitions.range(p).len());
-                first += slots;
-                Region { first: first - slots, slots }
-            })
-            .collect();
-        let mut slots = Buffer::stale(first, &cx.budget, "the hash table")?;
-        let shared: Shared<'_, Slot<K, I>> = slots.shared();
-        let mut needs = vec![0usize; regions.len()];
-        let shared_needs = Shared::of(&mut needs);
-        let workers = cx.workers.for_rows(partitions.tuples.len());
-        workers.each(regions.len(), |p, _| {
-            let region = regions[p];
-            // SAFETY: regions do not overlap, and each is one task's.
-            let slots = unsafe { shared.range(region.first..region.first + region.slots) };
-            slots.fill(Slot::default());
-            let need = count_tuples(slots, bits, partitions.tuples(p));
-            // SAFETY: each task has its own place.
-            unsafe { shared_needs.write(p, need) };
-            Ok(())
-        })?;
-        let total: usize = needs.iter().sum();
-        let mut groups = Buffer::stale(total, &cx.budget, "rows with equal keys")?;
-        if total > 0 {
-            let starts = running_starts(&needs);
-            let shared_groups = groups.shared();
-            workers.each(regions.len(), |p, _| {
-                let (region, need) = (regions[p], needs[p]);
-                if need == 0 {
-                    return Ok(());
-                }
-                // SAFETY: regions and their parts of the groups do not overlap.
-                let (slots, groups) = unsafe {
-                    let slots = shared.range(region.first..region.first + region.slots);
-                    (slots, shared_groups.range(starts[p]..starts[p] + need))
-                };
-                group_tuples(slots, bits, partitions.tuples(p), groups, starts[p]);
-                Ok(())
-            })?;
+        // Keys are spread evenly, but for chance; more tuples than that are of equal keys.
+        let average = partitions.tuples.len() >> bits;
+        let most = average + average / 8 + 32;
+        if let Some(table) = Self::filled(cx, bits, most, |p| partitions.tuples(p))? {
+            return Ok(table);
         }
-        Ok(HashTable { slots, regions, bits, groups })
+        // Or keys chosen to meet: then two regions, each with room for whatever comes.
+        log::debug!("keys are spread unevenly over {} regions; building with 2", 1u64 << bits);
+        let middle = partitions.bounds[partitions.count() / 2];
+        let (lower, upper) = partitions.tuples.split_at(middle);
+        let half = |p: usize| if p == 0 { lower } else { upper };
+        let table = Self::filled(cx, 1, lower.len().max(upper.len()), half)?;
+        table.ok_or_else(|| Error::Worker("a hash table was too small".to_string()))
+    }
+
+    /// A table with regions for `most` keys; None if one of them has more.
+    fn filled<'t>(
+        cx: &Context<'_>,
+        bits: u32,
+        most: usize,
+        tuples: impl Fn(usize) -> &'t [Tuple<K, I>] + Sync,
+    ) -> Result<Option<Self>> {
+        let region = buckets_for(most);
+        let all = region << bits;
+        let mut buckets = Buffer::stale(all, &cx.budget, "the hash table")?;
+        let mut many = Buffer::stale(words_for(all * KEYS), &cx.budget, "the hash table")?;
+        let shared: Shared<'_, Bucket<K, I>> = buckets.shared();
+        let groups = fill_all(cx, (1 << bits, tuples), many.shared(), |p| {
+            // SAFETY: regions do not overlap, and each is one task's.
+            let buckets = unsafe { shared.range(p * region..(p + 1) * region) };
+            let words = region * KEYS / 64;
+            let (empty, first) = (emptiness(p >> (bits - 1)), p * region);
+            (Buckets { buckets, empty, all, first, skip: 0 }, p * words..(p + 1) * words)
+        })?;
+        Ok(groups.map(|groups| HashTable { buckets, region, bits, many, groups }))
     }
 
     /// Finds the pairs of probe keys (placed) from the cursor on.
-    pub(crate) fn probe<P: ProbeKeys<K>>(
+    pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
         &self,
         keys: &P,
         ask: Ask<'_>,
         cursor: &mut Cursor,
-        pairs: &mut Pairs,
+        pairs: &mut Pairs<B>,
     ) {
-        let bits = self.bits;
-        let (slots, regions) = (&self.slots[..], &self.regions[..]);
-        let locate = |key: K| {
-            let region = regions[top_bits(key, bits)];
-            let at = region.first + home(key, bits, region.slots);
-            prefetch(&slots[at]);
-            at
-        };
-        let find = |key: K, at: usize| {
-            let mut slot = slots[at];
-            if slot.row == I::default() || slot.key == key {
-                return slot.row;
-            }
-            let region = regions[top_bits(key, bits)];
-            let mut search = Search::new::<Slot<K, I>>(at);
-            loop {
-                slot = slots[search.next::<Slot<K, I>>(region.first, region.first + region.slots)];
-                if slot.row == I::default() || slot.key == key {
-                    return slot.row;
-                }
-            }
-        };
-        walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
+        let groups = Groups { many: &self.many, values: &self.groups };
+        walk(keys, self, groups, ask, (cursor, pairs));
+    }
+}
+
+impl<K: KeyWord, I: RowId> Lookup<K, I> for HashTable<K, I> {
+    #[inline(always)]
+    fn locate(&self, key: K) -> usize {
+        let at = home(fraction(key, 0), self.buckets.len());
+        prefetch(self.buckets.as_ptr().wrapping_add(at));
+        at
+    }
+
+    #[inline(always)]
+    fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I> {
+        find::<MODERN, _, _>(&self.buckets, start, key, || {
+            let first = top_bits(key, self.bits) * self.region;
+            (first, first + self.region)
+        })
     }
 }
 
 /// A hash table over one partition at a time, whose memory is used again for the next.
 pub(crate) struct LocalTable<K: KeyWord, I: RowId> {
-    slots: Buffer<Slot<K, I>>,
+    buckets: Buffer<Bucket<K, I>>,
     used: usize,
     bits: u32,
+    many: Buffer<u64>,
     groups: Buffer<I>,
+    /// As much of `groups` as the partition takes.
+    grouped: usize,
 }
 
 impl<K: KeyWord, I: RowId> LocalTable<K, I> {
-    /// Room for partitions of up to `tuples` tuples by the top `bits` bits.
+    /// Room for partitions of up to `tuples` tuples by the top `bits` bits, at least one.
     pub(crate) fn with_room(cx: &Context<'_>, tuples: usize, bits: u32) -> Result<Self> {
-        let slots = Buffer::zeroed(slots_for(tuples), &cx.budget, "a partition's hash table")?;
+        let what = "a partition's hash table";
+        let buckets = Buffer::zeroed(buckets_for(tuples), &cx.budget, what)?;
+        let many = Buffer::zeroed(words_for(buckets.len() * KEYS), &cx.budget, what)?;
         let groups = Buffer::zeroed(0, &cx.budget, "a partition's equal keys")?;
-        Ok(LocalTable { slots, used: 0, bits, groups })
+        Ok(LocalTable { buckets, used: 0, bits, many, groups, grouped: 0 })
     }
 
-    /// Forgets what was there and builds from one partition.
-    pub(crate) fn build(&mut self, cx: &Context<'_>, tuples: &[Tuple<K, I>]) -> Result<()> {
-        self.slots[..self.used].fill(Slot::default());
-        self.used = slots_for(tuples.len());
-        let slots = &mut self.slots[..self.used];
-        let need = count_tuples(slots, self.bits, tuples);
-        if need > 0 {
-            if self.groups.len() < need {
+    /// Forgets what was there and builds from partition `p`.
+    pub(crate) fn build(
+        &mut self,
+        cx: &Context<'_>,
+        p: usize,
+        tuples: &[Tuple<K, I>],
+    ) -> Result<()> {
+        self.used = buckets_for(tuples.len());
+        let buckets = &mut self.buckets[..self.used];
+        let empty = emptiness(p >> (self.bits - 1));
+        let (all, first) = (self.used, 0);
+        let mut region = Buckets { buckets, empty, all, first, skip: self.bits };
+        let many = &mut self.many[..words_for(self.used * KEYS)];
+        // There is a place for each tuple.
+        self.grouped = fill::enter(&mut region, many, tuples).unwrap_or(0);
+        if self.grouped > 0 {
+            if self.groups.len() < self.grouped {
                 let what = "a partition's equal keys";
                 // The old one goes first, so that both are never held together.
                 self.groups = Buffer::zeroed(0, &cx.budget, what)?;
-                self.groups = Buffer::zeroed(need, &cx.budget, what)?;
+                self.groups = Buffer::zeroed(self.grouped, &cx.budget, what)?;
             }
-            group_tuples(slots, self.bits, tuples, &mut self.groups[..need], 0);
+            fill::group(&mut region, many, tuples, &mut self.groups[..self.grouped], 0);
         }
         Ok(())
     }
 
     /// Finds the pairs of probe keys (placed) of the same partition from the cursor on.
-    pub(crate) fn probe<P: ProbeKeys<K>>(
+    pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
         &self,
         keys: &P,
         ask: Ask<'_>,
         cursor: &mut Cursor,
-        pairs: &mut Pairs,
+        pairs: &mut Pairs<B>,
     ) {
-        let slots = &self.slots[..self.used];
-        let locate = |key: K| home(key, self.bits, slots.len());
-        let find = |key: K, mut at: usize| {
-            let mut search = Search::new::<Slot<K, I>>(at);
-            loop {
-                let slot = slots[at];
-                if slot.row == I::default() || slot.key == key {
-                    return slot.row;
-                }
-                at = search.next::<Slot<K, I>>(0, slots.len());
-            }
-        };
-        walk(keys, &self.groups, ask, (cursor, pairs), locate, find);
+        let groups = Groups { many: &self.many, values: &self.groups[..self.grouped] };
+        walk(keys, self, groups, ask, (cursor, pairs));
     }
 }
 
-/// Where in a region the search for a key begins: its bits below the partition's, scaled.
-#[inline(always)]
-fn home<K: KeyWord>(key: K, bits: u32, slots: usize) -> usize {
-    // The key at the top of 64 bits, without the partition's; shifted twice for bits = 64.
-    let low = key.to_u64() << (64 - K::BITS) << bits;
-    ((u128::from(low) * slots as u128) >> 64) as usize
-}
-
-/// The entry of a key, made if it is new.
-#[inline(always)]
-fn entry<K: KeyWord, I: RowId>(slots: &mut [Slot<K, I>], bits: u32, key: K) -> &mut I {
-    let mut at = home(key, bits, slots.len());
-    let mut search = Search::new::<Slot<K, I>>(at);
-    while slots[at].row != I::default() && slots[at].key != key {
-        at = search.next::<Slot<K, I>>(0, slots.len());
+impl<K: KeyWord, I: RowId> Lookup<K, I> for LocalTable<K, I> {
+    #[inline(always)]
+    fn locate(&self, key: K) -> usize {
+        home(fraction(key, self.bits), self.used)
     }
-    slots[at].key = key;
-    &mut slots[at].row
-}
 
-/// Enters all tuples, counting; answers how many places their groups take.
-fn count_tuples<K: KeyWord, I: RowId>(
-    slots: &mut [Slot<K, I>],
-    bits: u32,
-    tuples: &[Tuple<K, I>],
-) -> usize {
-    tuples.iter().map(|t| count_row(entry(slots, bits, t.key), t.row)).sum()
-}
-
-/// Gives every key with several rows its group, and fills it.
-fn group_tuples<K: KeyWord, I: RowId>(
-    slots: &mut [Slot<K, I>],
-    bits: u32,
-    tuples: &[Tuple<K, I>],
-    groups: &mut [I],
-    base: usize,
-) {
-    let mut next = 0;
-    for slot in slots.iter_mut() {
-        place_group(&mut slot.row, groups, base, &mut next);
-    }
-    for tuple in tuples {
-        group_row(*entry(slots, bits, tuple.key), tuple.row, groups, base);
+    #[inline(always)]
+    fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I> {
+        find::<MODERN, _, _>(&self.buckets, start, key, || (0, self.used))
     }
 }

@@ -1,29 +1,33 @@
-//! Given a key word, which build rows have it?
+//! Given a key word, what does the build side have for it?
 //!
-//! A table answers with an *entry* a key, so duplicates take no slots and building is linear even
-//! when all keys are equal:
+//! A *value* a key: the id of the build row, or the narrow columns wanted of it, which then need
+//! not be gathered. Keys that come more than once take one place all the same, so building is
+//! linear even when all keys are equal: the place's `many` bit is set, and its value is the
+//! position of a group, which begins with its length.
 //!
-//! ```text
-//!   entry               means
-//!   0                   no such key
-//!   TOP | row           one row, this one
-//!   position + 1        several: groups[position] is how many, their rows follow
-//! ```
+//! | key | place in a hash bucket | dense cell |
+//! | --- | --- | --- |
+//! | not there | a key with another top bit | its `there` bit is clear |
+//! | one value | the key, the value | the value |
+//! | many values | the key, a position; `many` bit | a position; `many` bit |
 //!
-//! Rows 0, 1, 2 with keys a, b, a: the entry of b is `TOP | 1`, that of a is `1`, and `groups` is
-//! `[2, 0, 2]`. While tuples are counted, the entry of a is the number of its rows, 2.
+//! Rows 0, 1, 2 with keys a, b, a: the value of b is 1, that of a is 0 with its bit set, and
+//! `groups` is `[2, 0, 2]`.
 //!
-//! Entries lie in [`HashTable`] slots beside their key, found by linear probing, or, for integers
-//! of a dense range, alone in the cells of a [`DenseTable`]. Either is built from partitions, a
-//! region a partition, so that each region is built in the cache by one worker and without locks.
+//! Values lie in the buckets of a [`HashTable`] beside their keys or, for integers of a dense range,
+//! alone in the cells of a [`DenseTable`]. Either is [filled](fill) from partitions, a region a
+//! partition, so that each region is built in the cache by one worker and without locks; probe
+//! keys are [walked](walk) through it.
 
-mod cpu;
+mod bits;
 mod dense;
+mod fill;
 mod hash;
+mod walk;
 
-pub(crate) use cpu::{Ask, Cursor, MorselKeys, Pairs, ProbeKeys, Want};
 pub(crate) use dense::DenseTable;
-pub(crate) use hash::{HashTable, LocalTable, slots_for};
+pub(crate) use hash::{HashTable, LocalTable, table_bytes};
+pub(crate) use walk::{Ask, Cursor, MorselKeys, Pairs, ProbeKeys, Want};
 
 use crate::key::KeyWord;
 use crate::partition::RowId;
@@ -35,14 +39,14 @@ pub(crate) enum Table<K: KeyWord, I: RowId> {
 }
 
 impl<K: KeyWord, I: RowId> Table<K, I> {
-    /// Finds the pairs of probe keys from the cursor on, until `pairs` holds as many as asked for or the
-    /// keys end. Keys are placed for a hash table, and as they are for a dense one.
-    pub(crate) fn probe<P: ProbeKeys<K>>(
+    /// Finds the pairs of probe keys from the cursor on, until `pairs` holds as many as asked for
+    /// or the keys end. Keys are placed for a hash table, and as they are for a dense one.
+    pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
         &self,
         keys: &P,
         ask: Ask<'_>,
         cursor: &mut Cursor,
-        pairs: &mut Pairs,
+        pairs: &mut Pairs<B>,
     ) {
         match self {
             Table::Hash(table) => table.probe(keys, ask, cursor, pairs),

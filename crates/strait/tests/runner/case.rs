@@ -156,5 +156,11 @@ fn memory_limit(rng: &mut Rng) -> Option<u64> {
 fn force(rng: &mut Rng) -> Force {
     let rare = rng.chance(1, 2);
     let mut on = || rare && rng.chance(1, 3);
-    Force { collide: on(), wide_rows: on(), tiny_partitions: on(), tiny_chunks: on() }
+    Force {
+        collide: on(),
+        wide_rows: on(),
+        tiny_partitions: on(),
+        tiny_chunks: on(),
+        row_ids: on(),
+    }
 }

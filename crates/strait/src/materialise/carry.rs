@@ -1,0 +1,234 @@
+//! Narrow columns that travel with the key.
+//!
+//! Where the columns wanted of a build row take no more bytes than its id would (or up to eight),
+//! tuples carry them instead. Whoever finds the key has the row: no second access to memory, which
+//! costs as much as the first, and the id is of no use any more.
+//!
+//! An `Int32` and an `Int16` column, in the four rows of a piece:
+//!
+//! ```text
+//!   value   bits 63..48   47..32   31..0        each column in its own bytes, the first lowest
+//!                  0       Int16   Int32
+//! ```
+
+use std::ops::Range;
+
+use arrow::buffer::Buffer;
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+
+use crate::input::Piece;
+use crate::materialise::{Column, sum};
+use crate::memory::filled;
+use crate::partition::RowId;
+
+/// What was carried of some rows, one value a row.
+#[derive(Debug)]
+pub(crate) enum Values {
+    Narrow(Vec<u32>),
+    Wide(Vec<u64>),
+}
+
+impl Values {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Values::Narrow(values) => values.len(),
+            Values::Wide(values) => values.len(),
+        }
+    }
+
+    pub(super) fn part(&self, range: Range<usize>) -> Values {
+        match self {
+            Values::Narrow(values) => Values::Narrow(values[range].to_vec()),
+            Values::Wide(values) => Values::Wide(values[range].to_vec()),
+        }
+    }
+}
+
+/// Where each carried column lies in a value.
+pub(super) struct Carry {
+    fields: Vec<Field>,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Field {
+    column: usize,
+    /// The bits below it, and its bytes.
+    shift: usize,
+    width: usize,
+}
+
+/// Bytes a value has at most.
+const MOST: usize = 8;
+
+impl Carry {
+    /// None unless there are columns, all without nulls, and they fit.
+    pub(super) fn new(columns: &[Column], wanted: &[usize]) -> Option<Carry> {
+        let mut carry = Carry { fields: Vec::new(), bytes: 0 };
+        for &column in wanted {
+            if carry.field(column).is_none() {
+                let fixed = columns.get(column)?.fixed.as_ref().filter(|fixed| fixed.complete())?;
+                let width = fixed.width();
+                carry.fields.push(Field { column, shift: 8 * carry.bytes, width });
+                carry.bytes += width;
+            }
+        }
+        (1..=MOST).contains(&carry.bytes).then_some(carry)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn field(&self, column: usize) -> Option<Field> {
+        self.fields.iter().find(|field| field.column == column).copied()
+    }
+
+    /// The values of a piece: the column itself where that is all, else made in `scratch`.
+    pub(super) fn values<'a, I: RowId>(
+        &'a self,
+        columns: &'a [Column],
+        piece: &Piece,
+        scratch: &'a mut Vec<I>,
+    ) -> &'a [I] {
+        let start = |field: &Field| {
+            let fixed = columns[field.column].fixed.as_ref()?;
+            let chunk = &columns[field.column].chunks[piece.chunk];
+            assert!(piece.at + piece.len <= chunk.len(), "{piece:?} of {}", chunk.len());
+            // SAFETY: just asserted; values are `width` bytes each.
+            Some(unsafe { fixed.start(piece.chunk).add(piece.at * field.width) })
+        };
+        if let [field] = self.fields.as_slice()
+            && field.width == size_of::<I>()
+            && let Some(start) = start(field).map(|s| s.cast::<I>()).filter(|s| s.is_aligned())
+        {
+            // SAFETY: `len` values of this width and alignment, which the columns keep alive, and
+            // for which any bytes are a value.
+            return unsafe { std::slice::from_raw_parts(start, piece.len) };
+        }
+        scratch.clear();
+        scratch.resize(piece.len, I::default());
+        for field in &self.fields {
+            let Some(start) = start(field) else { continue };
+            // SAFETY: as above, for any alignment.
+            unsafe {
+                match field.width {
+                    1 => put::<u8, I>(scratch, start, field.shift),
+                    2 => put::<u16, I>(scratch, start, field.shift),
+                    4 => put::<u32, I>(scratch, start, field.shift),
+                    _ => put::<u64, I>(scratch, start, field.shift),
+                }
+            }
+        }
+        scratch
+    }
+
+    /// A column's values.
+    pub(super) fn column(
+        &self,
+        column: usize,
+        values: &Values,
+        pooled: bool,
+    ) -> Result<Buffer, ArrowError> {
+        let missing = || ArrowError::ComputeError(format!("column {column} is not carried"));
+        let field = self.field(column).ok_or_else(missing)?;
+        Ok(match values {
+            Values::Narrow(values) => field.of(values, pooled),
+            Values::Wide(values) => field.of(values, pooled),
+        })
+    }
+
+    /// The sum of an integer column.
+    pub(super) fn sum(&self, column: usize, data_type: &DataType, values: &Values) -> i128 {
+        let Some(field) = self.field(column) else { return 0 };
+        match values {
+            Values::Narrow(values) => field.sum(data_type, values),
+            Values::Wide(values) => field.sum(data_type, values),
+        }
+    }
+}
+
+impl Field {
+    fn of<I: RowId>(&self, values: &[I], pooled: bool) -> Buffer {
+        filled(values.len() * self.width, pooled, |to| {
+            // SAFETY: `to` has room for `width` bytes a value.
+            unsafe {
+                match self.width {
+                    width if width == size_of::<I>() => {
+                        std::ptr::copy_nonoverlapping(
+                            values.as_ptr(),
+                            to.cast::<I>(),
+                            values.len(),
+                        );
+                    }
+                    1 => cut(values, self.shift, |i, v| to.add(i).write(v as u8)),
+                    2 => cut(values, self.shift, |i, v| {
+                        to.cast::<u16>().add(i).write_unaligned(v as u16)
+                    }),
+                    _ => cut(values, self.shift, |i, v| {
+                        to.cast::<u32>().add(i).write_unaligned(v as u32)
+                    }),
+                }
+            }
+        })
+    }
+
+    fn sum<I: RowId>(&self, data_type: &DataType, values: &[I]) -> i128 {
+        if self.width == size_of::<I>() {
+            // SAFETY: the values are the column's, of this type.
+            let whole =
+                unsafe { sum::of_run(data_type, values.as_ptr().cast::<u8>(), values.len()) };
+            return whole.unwrap_or(0);
+        }
+        let values = values.iter().map(|value| value.to_u64() >> self.shift);
+        let sum: i64 = match data_type {
+            DataType::Int8 => values.map(|v| i64::from(v as i8)).sum(),
+            DataType::Int16 => values.map(|v| i64::from(v as i16)).sum(),
+            DataType::Int32 => values.map(|v| i64::from(v as i32)).sum(),
+            DataType::UInt8 => values.map(|v| i64::from(v as u8)).sum(),
+            DataType::UInt16 => values.map(|v| i64::from(v as u16)).sum(),
+            DataType::UInt32 => values.map(|v| i64::from(v as u32)).sum(),
+            _ => 0,
+        };
+        i128::from(sum)
+    }
+}
+
+/// Calls `write(i, value)` with each value, a field's bits lowest.
+#[inline(always)]
+fn cut<I: RowId>(values: &[I], shift: usize, write: impl Fn(usize, u64)) {
+    for (i, value) in values.iter().enumerate() {
+        write(i, value.to_u64() >> shift);
+    }
+}
+
+/// Puts a column's values into their bits.
+///
+/// # Safety
+/// There are as many values of type `T` from `start` on.
+unsafe fn put<T: RowIdBits, I: RowId>(values: &mut [I], start: *const u8, shift: usize) {
+    for (i, value) in values.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { start.cast::<T>().add(i).read_unaligned() }.bits();
+        *value = I::from_u64(value.to_u64() | bits << shift);
+    }
+}
+
+/// The bits of a narrow value.
+trait RowIdBits: Copy {
+    fn bits(self) -> u64;
+}
+
+macro_rules! bits {
+    ($($int:ty),*) => {
+        $(impl RowIdBits for $int {
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                self as u64
+            }
+        })*
+    };
+}
+
+bits!(u8, u16, u32, u64);

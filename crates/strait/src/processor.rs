@@ -1,0 +1,49 @@
+//! Inner loops compiled twice: for any processor, and for those of the last ten years.
+//!
+//! A binary that runs everywhere may use no instruction newer than the oldest processor it may meet,
+//! which on x86-64 is one of 2003. The loops that most time goes to are compiled a second time with
+//! the instructions of 2013 (wider vectors, shifts by a register in one step, counting of zeros), and
+//! which of them runs is decided by what the processor says of itself.
+
+/// Whether the processor has what [`on_this_processor`] compiles for.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+pub(crate) fn modern() -> bool {
+    // The answer is kept in a static: this is a load and a test each.
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+}
+
+/// Calls a function, `#[inline(always)]` as all that it calls in its loops, in the version for this
+/// processor. Its generics and parameters are given once more, since the other version is a function
+/// of its own:
+///
+/// ```text
+/// on_this_processor!(add_up(values) where [T: Plain](values: &[T]) -> u64)
+/// ```
+macro_rules! on_this_processor {
+    ($function:ident($($argument:ident),*) where
+        [$($generic:ident: $bound:path),*]
+        ($($parameter:ident: $type:ty),* $(,)?) $(-> $result:ty)?
+    ) => {{
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+            #[allow(clippy::too_many_arguments)]
+            fn modern<$($generic: $bound),*>($($parameter: $type),*) $(-> $result)? {
+                $function($($parameter),*)
+            }
+            if $crate::processor::modern() {
+                // SAFETY: the processor has these features.
+                unsafe { modern($($argument),*) }
+            } else {
+                $function($($argument),*)
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        $function($($argument),*)
+    }};
+}
+pub(crate) use on_this_processor;
