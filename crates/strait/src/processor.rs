@@ -1,4 +1,5 @@
-//! Inner loops compiled twice: for any processor, and for those of the last ten years.
+//! What the processor can do: inner loops compiled twice, for any processor and for those of the
+//! last ten years; asking for memory ahead of its use.
 //!
 //! A binary that runs everywhere may use no instruction newer than the oldest processor it may meet,
 //! which on x86-64 is one of 2003. The loops that most time goes to are compiled a second time with
@@ -47,3 +48,15 @@ macro_rules! on_this_processor {
     }};
 }
 pub(crate) use on_this_processor;
+
+/// Brings the line at `place` into the cache.
+#[inline(always)]
+pub(crate) fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint; it faults on no address. SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}

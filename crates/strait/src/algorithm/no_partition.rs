@@ -28,6 +28,8 @@ use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table}
 
 /// Probe rows a worker takes at a time.
 const MORSEL: usize = 32 * 1024;
+/// Rows of those whose words are made at a time, so that they stay in the nearest cache.
+const BLOCK: usize = 4 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
     let side = job.build_side;
@@ -62,10 +64,11 @@ fn join<K: KeyWord, I: RowId>(
         Some(columns) => columns,
         None => cx.watch.time("flatten build columns", flatten)?,
     };
-    let build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
+    let mut build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
+    cx.watch.time("flatten build keys", || build_unit.flatten_keys(cx))?;
     cx.counters.enter(Stage::Probe, probe.known_rows().unwrap_or(0));
     let cap = pair_cap(cx, job.sink);
-    let _scratch = reserve_scratch::<K>(cx, MORSEL, cap)?;
+    let _scratch = reserve_scratch::<K>(cx, BLOCK, cap)?;
     let probing = Probing {
         cx,
         keys: job.keys,
@@ -120,17 +123,24 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 workers.check()?;
                 let next = self.probe.lock().map_err(poisoned)?.morsel(MORSEL)?;
                 let Some(morsel) = next else { break };
-                keys.fill(self.keys, self.table, side, &morsel.batch)?;
                 let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
                 let batches = std::slice::from_ref(&morsel.batch);
                 let unit = self.matcher.unit(side, columns, batches, keep)?;
-                let morsel_keys = keys.view();
-                let mut cursor = Cursor::default();
-                while !cursor.ended(&morsel_keys) {
-                    workers.check()?;
-                    self.table.probe(&morsel_keys, ask, &mut cursor, &mut pairs);
-                    settle(&unit, &mut pairs, &mut emitter)?;
+                for first in (0..unit.rows).step_by(BLOCK) {
+                    let block = morsel.batch.slice(first, BLOCK.min(unit.rows - first));
+                    keys.fill(self.keys, self.table, side, &block)?;
+                    let block_keys = keys.view(first);
+                    let mut cursor = Cursor::default();
+                    while !cursor.ended(&block_keys) {
+                        workers.check()?;
+                        self.table.probe(&block_keys, ask, &mut cursor, &mut pairs);
+                        if pairs.len() >= self.cap {
+                            settle(&unit, &mut pairs, &mut emitter)?;
+                        }
+                    }
                 }
+                // They are of this morsel's rows.
+                settle(&unit, &mut pairs, &mut emitter)?;
                 self.matcher.sweep(&unit, keep, 0..unit.rows, &mut emitter)?;
                 self.cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
             }
@@ -175,7 +185,7 @@ fn build_table<K: KeyWord, I: RowId>(
     }
 }
 
-/// The words of one morsel, placed as the table wants them.
+/// The words of a block of rows, placed as the table wants them.
 #[derive(Default)]
 struct MorselWords<K> {
     /// Of the rows that may match.
@@ -206,7 +216,8 @@ impl<K: KeyWord> MorselWords<K> {
         Ok(())
     }
 
-    fn view(&self) -> MorselKeys<'_, K> {
-        MorselKeys { words: &self.words, rows: self.rows.as_deref() }
+    /// The keys, if the words' first row is row `first` of the morsel.
+    fn view(&self, first: usize) -> MorselKeys<'_, K> {
+        MorselKeys { words: &self.words, rows: self.rows.as_deref(), first }
     }
 }

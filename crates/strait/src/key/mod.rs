@@ -30,6 +30,7 @@ mod meet;
 mod pack;
 mod pair;
 mod rank;
+mod record;
 mod verify;
 mod word;
 
@@ -228,7 +229,7 @@ impl KeyPlan {
             }
             columns.push(column);
         }
-        Ok(KeyValues { columns, bytes })
+        Ok(KeyValues { columns, bytes, flat: false, reserved: Vec::new() })
     }
 
     /// Clears `keep[i]` unless the keys at `a_at[i]` and `b_at[i]` are equal. All have one length.

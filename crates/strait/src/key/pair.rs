@@ -224,7 +224,8 @@ impl KeyColumn {
             peeled.index.is_none() && is_as_read(peeled.values.as_ref(), self.form, factor, bits)
         };
         let bytes = match &mut column.data {
-            Data::Null => 0,
+            // Records are made of chunks, not appended to.
+            Data::Null | Data::Records(_) => 0,
             Data::W32(chunks) => {
                 let values = match plain(32) {
                     true => native(peeled.values.as_ref()),

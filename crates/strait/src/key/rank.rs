@@ -113,6 +113,7 @@ impl Column {
             Data::W128(chunks) => value(chunks, a).cmp(&value(chunks, b)),
             Data::W256(chunks) => value(chunks, a).cmp(&value(chunks, b)),
             Data::Bytes(chunks) => bytes(chunks, a).cmp(bytes(chunks, b)),
+            Data::Records(records) => records.get(a.row).cmp(records.get(b.row)),
         }
     }
 
@@ -129,13 +130,8 @@ impl Column {
                 let (_, high) = value(chunks, at).to_parts();
                 Form::Signed(64).order((high >> 64) as u64)
             }
-            Data::Bytes(chunks) => {
-                let bytes = bytes(chunks, at);
-                let mut first = [0; 8];
-                let len = bytes.len().min(8);
-                first[..len].copy_from_slice(&bytes[..len]);
-                u64::from_be_bytes(first)
-            }
+            Data::Bytes(chunks) => first_bytes(bytes(chunks, at)),
+            Data::Records(records) => first_bytes(records.get(at.row)),
         }
     }
 
@@ -150,6 +146,13 @@ impl Column {
 
 fn value<T: ArrowNativeType>(chunks: &[ScalarBuffer<T>], at: Location) -> T {
     chunks[at.chunk as usize][at.row as usize]
+}
+
+fn first_bytes(bytes: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    let len = bytes.len().min(8);
+    first[..len].copy_from_slice(&bytes[..len]);
+    u64::from_be_bytes(first)
 }
 
 fn bytes(chunks: &[Bytes], at: Location) -> &[u8] {

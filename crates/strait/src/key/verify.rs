@@ -5,18 +5,25 @@
 //! column by column: the match on forms and on the number of chunks is outside the loop.
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, FixedSizeBinaryArray};
+use arrow::array::NullBufferBuilder;
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, i256};
 use arrow_row::Rows;
 
 use super::Location;
 use super::meet::Form;
+use super::record::Records;
+use crate::algorithm::Context;
 use crate::error::{Error, Result};
+use crate::memory::Reservation;
 
 /// The key columns of a list of batches, ready to be compared.
 pub(crate) struct KeyValues {
     pub(super) columns: Vec<Column>,
     pub(super) bytes: usize,
+    pub(super) flat: bool,
+    /// What the columns in one piece take.
+    pub(super) reserved: Vec<Reservation>,
 }
 
 /// One key column, a chunk a batch.
@@ -34,9 +41,23 @@ pub(super) enum Data {
     W128(Vec<ScalarBuffer<i128>>),
     W256(Vec<ScalarBuffer<i256>>),
     Bytes(Vec<Bytes>),
+    /// Of all chunks together.
+    Records(Records),
 }
 
 impl Data {
+    /// The rows of a chunk.
+    fn len_of(&self, chunk: usize) -> usize {
+        match self {
+            Data::W32(chunks) => chunks[chunk].len(),
+            Data::W64(chunks) => chunks[chunk].len(),
+            Data::W128(chunks) => chunks[chunk].len(),
+            Data::W256(chunks) => chunks[chunk].len(),
+            Data::Bytes(chunks) => chunks[chunk].len() as usize,
+            Data::Null | Data::Records(_) => 0,
+        }
+    }
+
     pub(super) fn empty(form: Form) -> Data {
         match form {
             Form::Null => Data::Null,
@@ -47,6 +68,34 @@ impl Data {
             Form::Bytes | Form::Rows => Data::Bytes(vec![]),
         }
     }
+}
+
+impl Column {
+    /// The nulls of all chunks, one behind the other.
+    fn one_mask(&self) -> Option<NullBuffer> {
+        self.nulls.iter().find(|nulls| nulls.is_some())?;
+        let mut mask = NullBufferBuilder::new(0);
+        for (i, nulls) in self.nulls.iter().enumerate() {
+            match nulls {
+                Some(nulls) => mask.append_buffer(nulls),
+                None => mask.append_n_non_nulls(self.data.len_of(i)),
+            }
+        }
+        mask.finish()
+    }
+}
+
+/// One chunk with the values of all, if there is room for that.
+fn one_chunk<T: ArrowNativeType>(
+    chunks: &[ScalarBuffer<T>],
+    room: &mut impl FnMut(u64) -> bool,
+) -> Option<Vec<ScalarBuffer<T>>> {
+    if let [only] = chunks {
+        return Some(vec![only.clone()]);
+    }
+    let rows: usize = chunks.iter().map(|chunk| chunk.len()).sum();
+    let fits = room((rows * size_of::<T>()) as u64);
+    fits.then(|| vec![chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect()])
 }
 
 /// Strings of bytes, and for a dictionary which of them a row has.
@@ -125,6 +174,11 @@ pub(super) fn slice<'a, O: ArrowNativeType>(offsets: &[O], values: &'a [u8], i: 
 }
 
 impl Bytes {
+    /// How many rows it has.
+    pub(super) fn len(&self) -> u32 {
+        self.index.as_ref().map_or(self.array.len(), Vec::len) as u32
+    }
+
     #[inline]
     pub(super) fn get(&self, row: u32) -> &[u8] {
         match &self.index {
@@ -229,6 +283,42 @@ impl Pairs<'_> {
         }
     }
 
+    /// Compares records with strings.
+    fn records(self, a: &Records, b: &[Bytes]) {
+        match b {
+            [b] => match b.plain() {
+                Some(Plain::Small(b)) => self.compare_records(a, b),
+                Some(Plain::View(b)) => self.compare_records(a, b),
+                None => self.compare_records(a, ManyBytes(std::slice::from_ref(b))),
+            },
+            b => self.compare_records(a, ManyBytes(b)),
+        }
+    }
+
+    fn compare_records<'b, B: Lookup<Value = &'b [u8]>>(self, a: &Records, b: B) {
+        /// Rows whose records are asked for before they are read.
+        const AHEAD: usize = 16;
+        let none = |nulls: &[Option<NullBuffer>]| nulls.iter().all(Option::is_none);
+        let complete = none(self.a_nulls) && none(self.b_nulls);
+        self.a_at.iter().take(AHEAD).for_each(|at| a.fetch(at.row));
+        for i in 0..self.keep.len() {
+            if let Some(at) = self.a_at.get(i + AHEAD) {
+                a.fetch(at.row);
+            }
+            let (at_a, at_b) = (self.a_at[i], self.b_at[i]);
+            let same = if complete {
+                a.is(at_a.row, b.at(at_b))
+            } else {
+                match (is_valid(self.a_nulls, at_a), is_valid(self.b_nulls, at_b)) {
+                    (true, true) => a.is(at_a.row, b.at(at_b)),
+                    (false, false) => self.nulls_equal,
+                    _ => false,
+                }
+            };
+            self.keep[i] &= same;
+        }
+    }
+
     fn fixed<T: ArrowNativeType>(self, a: &[ScalarBuffer<T>], b: &[ScalarBuffer<T>]) {
         match (a, b) {
             ([a], [b]) => self.compare(One(a), One(b)),
@@ -293,6 +383,45 @@ impl KeyValues {
         self.bytes
     }
 
+    /// Whether it is one chunk, in which a row's place is its id.
+    pub(crate) fn flat(&self) -> bool {
+        self.flat
+    }
+
+    /// Makes one chunk of many, laid out to be read at random, where all columns can be: those of
+    /// fixed width, and short strings.
+    pub(crate) fn flatten(&mut self, cx: &Context<'_>, rows: usize) -> Result<()> {
+        if u32::try_from(rows).is_err() {
+            return Ok(());
+        }
+        let mut flat = Vec::with_capacity(self.columns.len());
+        let mut reserved = Vec::new();
+        for column in &self.columns {
+            let mut room = |bytes| match cx.budget.reserve(bytes, "key columns in one piece") {
+                Ok(reservation) => {
+                    reserved.push(reservation);
+                    true
+                }
+                Err(_) => false,
+            };
+            let data = match &column.data {
+                Data::Bytes(chunks) => Records::copy(cx, chunks, rows)?.map(Data::Records),
+                Data::Null => Some(Data::Null),
+                Data::W32(chunks) => one_chunk(chunks, &mut room).map(Data::W32),
+                Data::W64(chunks) => one_chunk(chunks, &mut room).map(Data::W64),
+                Data::W128(chunks) => one_chunk(chunks, &mut room).map(Data::W128),
+                Data::W256(chunks) => one_chunk(chunks, &mut room).map(Data::W256),
+                Data::Records(_) => None,
+            };
+            let Some(data) = data else { return Ok(()) };
+            flat.push(Column { form: column.form, data, nulls: vec![column.one_mask()] });
+        }
+        self.columns = flat;
+        self.reserved = reserved;
+        self.flat = true;
+        Ok(())
+    }
+
     pub(super) fn equal(
         &self,
         a_at: &[Location],
@@ -317,6 +446,7 @@ impl KeyValues {
                 (Data::W128(a), Data::W128(b)) => pairs.fixed(a, b),
                 (Data::W256(a), Data::W256(b)) => pairs.fixed(a, b),
                 (Data::Bytes(a), Data::Bytes(b)) => pairs.bytes(a, b),
+                (Data::Records(a), Data::Bytes(b)) => pairs.records(a, b),
                 // Both are of one plan, so their forms are the same: here both are null.
                 _ => keep.fill(false),
             }

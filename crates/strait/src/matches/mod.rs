@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 
+use crate::algorithm::Context;
 use crate::error::{Error, Result};
 use crate::join::{JoinType, Predicate, Side};
 use crate::key::{KeyPlan, KeyValues, Location};
@@ -88,6 +89,16 @@ pub(crate) struct Unit {
     values: Option<(KeyValues, Reservation)>,
     /// Which rows have a match, where the join type asks.
     pub(crate) flags: Option<Flags>,
+}
+
+impl Unit {
+    /// Lays its key columns out for verification at random rows.
+    pub(crate) fn flatten_keys(&mut self, cx: &Context<'_>) -> Result<()> {
+        match &mut self.values {
+            Some((values, _)) => values.flatten(cx, self.rows),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Decides on candidates.
@@ -239,8 +250,12 @@ impl Matcher<'_> {
         else {
             return;
         };
-        let at: [Vec<Location>; 2] =
-            [build.columns.locate_all(&pairs.build), probe.columns.locate_all(&pairs.probe)];
+        let place = |&row: &u64| Location { chunk: 0, row: row as u32 };
+        let build_at = match build_values.flat() {
+            true => pairs.build.iter().map(place).collect(),
+            false => build.columns.locate_all(&pairs.build),
+        };
+        let at: [Vec<Location>; 2] = [build_at, probe.columns.locate_all(&pairs.probe)];
         let mut keep = vec![true; pairs.len()];
         self.keys.equal(build_values, &at[0], probe_values, &at[1], &mut keep);
         retain(pairs, |i| keep[i]);

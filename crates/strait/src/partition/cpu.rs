@@ -48,7 +48,10 @@ pub(crate) fn partition<K: KeyWord, I: RowId>(
     let first = passes.0.first().copied().unwrap_or(0);
     let mut partitions = match placing {
         Placing::Mixed => first_pass(cx, (words, load), first, |word: K| word.mix())?,
-        ranged => first_pass(cx, (words, load), first, move |word: K| ranged.place(word))?,
+        Placing::Ranged { min, up } => {
+            let place = move |word: K| Placing::Ranged { min, up }.place(word);
+            first_pass(cx, (words, load), first, place)?
+        }
     };
     let mut done = first;
     for &bits in passes.0.iter().skip(1) {
@@ -87,12 +90,14 @@ fn first_pass<K: KeyWord, I: RowId>(
     workers.run(|worker| {
         // SAFETY: each worker takes its own row.
         let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
+        let mut scratch = Scratch::<K, I>::default();
         for piece in words.share(threads, worker) {
             if bits == 0 {
                 // One counter would make each step wait for the one before.
                 mine[0] += words.matchable_of(piece);
             } else {
-                count(words, piece, bits, &place, mine);
+                let (words, _) = scratch.rows(words, piece, &[]);
+                count(words, bits, &place, mine);
             }
         }
         Ok(())
@@ -103,12 +108,13 @@ fn first_pass<K: KeyWord, I: RowId>(
     workers.run(|worker| {
         let places = &counts[worker * fanout..(worker + 1) * fanout];
         let mut combiner = WriteCombiner::new(places);
-        let mut scratch = Vec::new();
+        let (mut scratch, mut loaded) = (Scratch::<K, I>::default(), Vec::new());
         for piece in words.share(threads, worker) {
             cx.workers.check()?;
-            let values = load.of_piece::<I>(&words.pieces[piece].0, &mut scratch);
+            let values = load.of_piece::<I>(&words.pieces[piece].0, &mut loaded);
+            let rows = scratch.rows(words, piece, values);
             // SAFETY: the counts gave this worker's digits these places alone.
-            unsafe { scatter((words, piece, values), bits, &place, &mut combiner, &out) };
+            unsafe { scatter(rows, bits, &place, &mut combiner, &out) };
         }
         // SAFETY: as above.
         unsafe { combiner.flush(&out) };
@@ -117,35 +123,55 @@ fn first_pass<K: KeyWord, I: RowId>(
     Ok(Partitions { tuples, bounds })
 }
 
-/// Counts the partitions of a piece's rows.
-fn count<K: KeyWord>(
-    words: &Words<K>,
-    piece: usize,
-    bits: u32,
-    place: &impl Fn(K) -> K,
-    counts: &mut [usize],
-) {
+/// Words and values of a piece's rows that may match, where not all do.
+#[derive(Default)]
+struct Scratch<K, I> {
+    words: Vec<K>,
+    values: Vec<I>,
+}
+
+impl<K: KeyWord, I: RowId> Scratch<K, I> {
+    /// Those of a piece: as they lie, or moved together.
+    fn rows<'a>(
+        &'a mut self,
+        words: &'a Words<K>,
+        piece: usize,
+        values: &'a [I],
+    ) -> (&'a [K], &'a [I]) {
+        let (all, Some(valid)) = words.of_piece(piece) else {
+            return (words.of_piece(piece).0, values);
+        };
+        self.words.clear();
+        self.words.extend(valid.valid_indices().map(|i| all[i]));
+        self.values.clear();
+        self.values.extend(valid.valid_indices().filter_map(|i| values.get(i)).copied());
+        (&self.words, &self.values)
+    }
+}
+
+/// Counts the partitions of words.
+fn count<K: KeyWord>(words: &[K], bits: u32, place: &impl Fn(K) -> K, counts: &mut [usize]) {
     #[inline(always)]
     fn each<K: KeyWord, F: Fn(K) -> K>(
-        words: &Words<K>,
-        piece: usize,
+        words: &[K],
         bits: u32,
         place: &F,
         counts: &mut [usize],
     ) {
-        words.visit(piece, |_, word| counts[top_bits(place(word), bits)] += 1);
+        for &word in words {
+            counts[top_bits(place(word), bits)] += 1;
+        }
     }
-    on_this_processor!(each(words, piece, bits, place, counts) where
-        [K: KeyWord, F: Fn(K) -> K]
-        (words: &Words<K>, piece: usize, bits: u32, place: &F, counts: &mut [usize]))
+    on_this_processor!(each(words, bits, place, counts) where
+        [K: KeyWord, F: Fn(K) -> K](words: &[K], bits: u32, place: &F, counts: &mut [usize]))
 }
 
-/// Sends the rows of a piece, with these values, to their partitions.
+/// Sends words and their values to their partitions.
 ///
 /// # Safety
 /// As for [`WriteCombiner::push`].
 unsafe fn scatter<K: KeyWord, I: RowId>(
-    (words, piece, values): (&Words<K>, usize, &[I]),
+    (words, values): (&[K], &[I]),
     bits: u32,
     place: &impl Fn(K) -> K,
     combiner: &mut WriteCombiner<Tuple<K, I>>,
@@ -153,26 +179,25 @@ unsafe fn scatter<K: KeyWord, I: RowId>(
 ) {
     #[inline(always)]
     fn each<K: KeyWord, I: RowId, F: Fn(K) -> K>(
-        rows: (&Words<K>, usize, &[I]),
+        (words, values): (&[K], &[I]),
         bits: u32,
         place: &F,
         combiner: &mut WriteCombiner<Tuple<K, I>>,
         out: &Shared<'_, Tuple<K, I>>,
     ) {
-        let (words, piece, values) = rows;
-        words.visit(piece, |i, word| {
+        for (&word, &row) in words.iter().zip(values) {
             let key = place(word);
             // SAFETY: the caller's promise.
-            unsafe { combiner.push(top_bits(key, bits), Tuple { key, row: values[i] }, out) };
-        });
+            unsafe { combiner.push(top_bits(key, bits), Tuple { key, row }, out) };
+        }
     }
-    let rows = (words, piece, values);
+    let rows = (words, values);
     on_this_processor!(each(rows, bits, place, combiner, out) where
-    [K: KeyWord, I: RowId, F: Fn(K) -> K]
-    (
-        rows: (&Words<K>, usize, &[I]), bits: u32, place: &F,
-        combiner: &mut WriteCombiner<Tuple<K, I>>, out: &Shared<'_, Tuple<K, I>>,
-    ))
+        [K: KeyWord, I: RowId, F: Fn(K) -> K]
+        (
+            rows: (&[K], &[I]), bits: u32, place: &F,
+            combiner: &mut WriteCombiner<Tuple<K, I>>, out: &Shared<'_, Tuple<K, I>>,
+        ))
 }
 
 /// Splits every partition by the next `bits` bits.

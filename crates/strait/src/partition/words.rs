@@ -70,16 +70,10 @@ impl<K: KeyWord> Words<K> {
         Ok(Words { words, pieces, range, matchable })
     }
 
-    /// Calls `each(i, word)` for the rows of a piece that may match, the `i`th of the piece.
-    #[inline(always)]
-    pub(crate) fn visit(&self, piece: usize, mut each: impl FnMut(usize, K)) {
+    /// The words of a piece's rows, and which of those rows may match, if not all.
+    pub(crate) fn of_piece(&self, piece: usize) -> (&[K], Option<&NullBuffer>) {
         let (piece, valid) = &self.pieces[piece];
-        let first = piece.first_row;
-        let words = &self.words[first..first + piece.len];
-        match valid {
-            None => words.iter().enumerate().for_each(|(i, &word)| each(i, word)),
-            Some(valid) => valid.valid_indices().for_each(|i| each(i, words[i])),
-        }
+        (&self.words[piece.first_row..piece.first_row + piece.len], valid.as_ref())
     }
 
     /// How many rows of a piece may match.

@@ -76,12 +76,13 @@ pub(crate) fn radix_passes(
     in_passes(bits, force)
 }
 
-/// The bits that make regions of `bytes` fit half of the second-level cache.
+/// The bits that make regions of `bytes` fit a quarter of the second-level cache, which their tuples
+/// pass through as well.
 fn region_bits(bytes: u64, machine: &Machine, force: Force) -> u32 {
     if force.tiny_partitions {
         return 6;
     }
-    let regions = bytes.div_ceil((machine.l2 / 2).max(1)).max(1);
+    let regions = bytes.div_ceil((machine.l2 / 4).max(1)).max(1);
     regions.next_power_of_two().ilog2().min(2 * BITS_A_PASS)
 }
 

@@ -5,9 +5,10 @@ use crate::error::Result;
 use crate::key::KeyWord;
 use crate::memory::Buffer;
 use crate::partition::{Partitions, RowId};
+use crate::processor::prefetch;
 use crate::table::bits::{self, words_for};
 use crate::table::fill::{Region, fill_all};
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, prefetch, walk};
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, walk};
 
 /// One cell a possible key.
 pub(crate) struct DenseTable<K: KeyWord, I: RowId> {

@@ -1,12 +1,14 @@
 //! Filling a table, region by region: what hash slots and dense cells have in common.
 //!
 //! ```text
-//!  enter: every tuple; a key's second one makes it "many", from then on its value counts
+//!  enter: every tuple's value in its key's place, until a key comes again: then from the start
+//!  count: the value of a key is the number of its tuples
 //!  place: every key with many gets its part of `groups`, and that position as its value
-//!  group: every tuple of such a key goes there
+//!  group: every tuple of such a key goes there, the others in their key's place
 //! ```
 //!
-//! Most build sides have unique keys, and are done after the first step.
+//! Most build sides have unique keys, and are done after the first step. Those that have not show
+//! it soon. No step has a branch that depends on the keys where they are all alike in that.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +18,7 @@ use crate::error::Result;
 use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
 use crate::partition::{RowId, Tuple};
+use crate::processor::on_this_processor;
 use crate::table::bits;
 
 /// The places of one region: slots that keys are sought in, or a cell a possible key.
@@ -31,13 +34,23 @@ pub(super) trait Region<K, I> {
     fn value(&mut self, at: usize) -> &mut I;
 }
 
-/// Enters all tuples. Answers how many places in `groups` those take whose key came before; None if
-/// there are as many keys as places, since one has to stay free.
+/// Why a region could not be filled by values alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// All keys are unique.
+    Unique,
+    /// Some come more than once: their groups take so many places.
+    Many(usize),
+    /// There are as many keys as places, of which one has to stay free.
+    Full,
+}
+
+/// Enters all tuples.
 pub(super) fn enter<K: KeyWord, I: RowId>(
     region: &mut impl Region<K, I>,
     many: &mut [u64],
     tuples: &[Tuple<K, I>],
-) -> Option<usize> {
+) -> Entered {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
@@ -45,7 +58,7 @@ pub(super) fn enter<K: KeyWord, I: RowId>(
             region: &mut impl Region<K, I>,
             many: &mut [u64],
             tuples: &[Tuple<K, I>],
-        ) -> Option<usize> {
+        ) -> Entered {
             enter_each::<true, _, _>(region, many, tuples)
         }
         if crate::processor::modern() {
@@ -61,57 +74,102 @@ fn enter_each<const MODERN: bool, K: KeyWord, I: RowId>(
     region: &mut impl Region<K, I>,
     many: &mut [u64],
     tuples: &[Tuple<K, I>],
-) -> Option<usize> {
-    region.clear();
+) -> Entered {
     many.fill(0);
-    let (mut need, mut free) = (0, region.places());
+    region.clear();
+    let places = region.places();
+    let mut taken = 0;
+    for tuple in tuples {
+        let (at, known) = region.enter::<MODERN>(tuple.key);
+        if known {
+            return count::<MODERN, _, _>(region, many, tuples);
+        }
+        *region.value(at) = tuple.row;
+        taken += 1;
+        if taken == places {
+            return Entered::Full;
+        }
+    }
+    Entered::Unique
+}
+
+/// Counts the tuples of each key.
+#[inline(always)]
+fn count<const MODERN: bool, K: KeyWord, I: RowId>(
+    region: &mut impl Region<K, I>,
+    many: &mut [u64],
+    tuples: &[Tuple<K, I>],
+) -> Entered {
+    region.clear();
+    let places = region.places();
+    let mut keys = 0;
     for tuple in tuples {
         let (at, known) = region.enter::<MODERN>(tuple.key);
         let value = region.value(at);
-        if !known {
-            *value = tuple.row;
-            free -= 1;
-            if free == 0 {
-                return None;
-            }
-        } else if !bits::get(many, at) {
-            bits::set(many, at);
-            *value = I::from_u64(2);
-            need += 3;
-        } else {
-            *value = I::from_u64(value.to_u64() + 1);
-            need += 1;
+        *value = I::from_u64(if known { value.to_u64() + 1 } else { 1 });
+        keys += usize::from(!known);
+        if keys == places {
+            return Entered::Full;
+        }
+        bits::set(many, at);
+    }
+    // Of the places that are taken, those stay that have many.
+    let (mut singles, mut all) = (0, 0);
+    for (i, word) in many.iter_mut().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            let bit = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let single = *region.value(i * 64 + bit) == I::from_u64(1);
+            *word &= !(u64::from(single) << bit);
+            singles += usize::from(single);
+            all += 1;
         }
     }
-    Some(need)
+    Entered::Many(tuples.len() - singles + all - singles)
 }
 
-/// Gives every key with many tuples its group, and fills it. `groups` begins at position `base` of
-/// all groups.
+/// Gives every key with many tuples its group, and fills groups and places. `groups` begins at
+/// position `base` of all groups.
 pub(super) fn group<K: KeyWord, I: RowId>(
     region: &mut impl Region<K, I>,
     many: &[u64],
     tuples: &[Tuple<K, I>],
-    groups: &mut [I],
-    base: usize,
+    (groups, base): (&mut [I], usize),
 ) {
-    let mut next = 0;
-    for at in bits::ones(many) {
-        let value = region.value(at);
-        let count = value.to_usize();
-        *value = I::from_usize(base + next);
-        groups[next] = I::default();
-        next += count + 1;
-    }
-    for tuple in tuples {
-        let (at, _) = region.enter::<false>(tuple.key);
-        if bits::get(many, at) {
-            let at = region.value(at).to_usize() - base;
-            let len = groups[at].to_usize();
-            groups[at + 1 + len] = tuple.row;
-            groups[at] = I::from_usize(len + 1);
+    #[inline(always)]
+    fn each<K: KeyWord, I: RowId, R: Region<K, I>>(
+        region: &mut R,
+        many: &[u64],
+        tuples: &[Tuple<K, I>],
+        groups: (&mut [I], usize),
+    ) {
+        let (groups, base) = groups;
+        let mut next = 0;
+        for at in bits::ones(many) {
+            let value = region.value(at);
+            let count = value.to_usize();
+            *value = I::from_usize(base + next);
+            groups[next] = I::default();
+            next += count + 1;
+        }
+        for tuple in tuples {
+            let (at, _) = region.enter::<false>(tuple.key);
+            let value = region.value(at);
+            if bits::get(many, at) {
+                let at = value.to_usize() - base;
+                let len = groups[at].to_usize();
+                groups[at + 1 + len] = tuple.row;
+                groups[at] = I::from_usize(len + 1);
+            } else {
+                *value = tuple.row;
+            }
         }
     }
+    let groups = (groups, base);
+    on_this_processor!(each(region, many, tuples, groups) where
+        [K: KeyWord, I: RowId, R: Region<K, I>]
+        (region: &mut R, many: &[u64], tuples: &[Tuple<K, I>], groups: (&mut [I], usize)))
 }
 
 /// Fills regions from the tuples of each, all workers at once; answers the groups, or None if a
@@ -135,9 +193,10 @@ pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
         // SAFETY: regions do not overlap, and each is one task's.
         let many = unsafe { many.range(words) };
         match enter(&mut region, many, tuples(p)) {
+            Entered::Unique => {}
             // SAFETY: each task has its own place.
-            Some(need) => unsafe { shared_needs.write(p, need) },
-            None => full.store(true, Ordering::Relaxed),
+            Entered::Many(need) => unsafe { shared_needs.write(p, need) },
+            Entered::Full => full.store(true, Ordering::Relaxed),
         }
         Ok(())
     })?;
@@ -156,7 +215,7 @@ pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
                 let range = starts[p]..starts[p] + needs[p];
                 // SAFETY: regions and their parts of the groups do not overlap.
                 let (many, groups) = unsafe { (many.range(words), shared_groups.range(range)) };
-                group(&mut region, many, tuples(p), groups, starts[p]);
+                group(&mut region, many, tuples(p), (groups, starts[p]));
             }
             Ok(())
         })?;

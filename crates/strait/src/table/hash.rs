@@ -14,9 +14,10 @@ use crate::error::{Error, Result};
 use crate::key::KeyWord;
 use crate::memory::{Buffer, Plain, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
+use crate::processor::prefetch;
 use crate::table::bits::words_for;
-use crate::table::fill::{self, Region, fill_all};
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, prefetch, walk};
+use crate::table::fill::{self, Entered, Region, fill_all};
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, walk};
 
 /// Keys of a bucket.
 const KEYS: usize = 4;
@@ -156,7 +157,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
     ) -> Result<Self> {
         // Keys are spread evenly, but for chance; more tuples than that are of equal keys.
         let average = partitions.tuples.len() >> bits;
-        let most = average + average / 8 + 32;
+        let most = average + 6 * average.isqrt() + 32;
         if let Some(table) = Self::filled(cx, bits, most, |p| partitions.tuples(p))? {
             return Ok(table);
         }
@@ -255,8 +256,11 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         let (all, first) = (self.used, 0);
         let mut region = Buckets { buckets, empty, all, first, skip: self.bits };
         let many = &mut self.many[..words_for(self.used * KEYS)];
-        // There is a place for each tuple.
-        self.grouped = fill::enter(&mut region, many, tuples).unwrap_or(0);
+        self.grouped = match fill::enter(&mut region, many, tuples) {
+            Entered::Many(need) => need,
+            // Full it is not: there is a place for each tuple, and one more.
+            Entered::Unique | Entered::Full => 0,
+        };
         if self.grouped > 0 {
             if self.groups.len() < self.grouped {
                 let what = "a partition's equal keys";
@@ -264,7 +268,8 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
                 self.groups = Buffer::zeroed(0, &cx.budget, what)?;
                 self.groups = Buffer::zeroed(self.grouped, &cx.budget, what)?;
             }
-            fill::group(&mut region, many, tuples, &mut self.groups[..self.grouped], 0);
+            let groups = &mut self.groups[..self.grouped];
+            fill::group(&mut region, many, tuples, (groups, 0));
         }
         Ok(())
     }

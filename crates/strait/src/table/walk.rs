@@ -106,11 +106,13 @@ impl<K: KeyWord, I: RowId> ProbeKeys<K> for &[Tuple<K, I>] {
     }
 }
 
-/// The words of a morsel's rows that may match.
+/// The words of some rows of a morsel that may match.
 pub(crate) struct MorselKeys<'a, K> {
     pub(crate) words: &'a [K],
     /// The row of each word, where not all rows may match.
     pub(crate) rows: Option<&'a [u32]>,
+    /// The row of the morsel that these begin with.
+    pub(crate) first: usize,
 }
 
 impl<K: KeyWord> ProbeKeys<K> for MorselKeys<'_, K> {
@@ -123,11 +125,13 @@ impl<K: KeyWord> ProbeKeys<K> for MorselKeys<'_, K> {
     }
     #[inline(always)]
     fn row(&self, index: usize) -> u64 {
-        index as u64
+        (self.first + index) as u64
     }
-    fn to_rows(&self, indices: &mut [u64]) {
+    fn to_rows(&self, numbered: &mut [u64]) {
         if let Some(rows) = self.rows {
-            indices.iter_mut().for_each(|index| *index = u64::from(rows[*index as usize]));
+            let first = self.first as u64;
+            let row = |number: u64| first + u64::from(rows[(number - first) as usize]);
+            numbered.iter_mut().for_each(|number| *number = row(*number));
         }
     }
     fn in_order(&self) -> bool {
@@ -265,7 +269,13 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
         }
     }
     keys.to_rows(&mut pairs.probe[before..]);
-    pairs.run = unique && keys.in_order() && before == 0 && pairs.len() == cursor.next - first;
+    let all_once = unique && keys.in_order() && pairs.len() - before == cursor.next - first;
+    let follows = match pairs.probe.get(before.wrapping_sub(1)..=before) {
+        // The first pairs follow nothing.
+        None => before == 0,
+        Some(at) => pairs.run && at[0] + 1 == at[1],
+    };
+    pairs.run = all_once && follows;
 }
 
 /// Where the searches of the next keys begin, and how many keys those are.
@@ -408,16 +418,4 @@ impl<B> Drop for Writer<'_, B> {
             self.pairs.probe.set_len(self.len);
         }
     }
-}
-
-/// Brings the line at `place` into the cache.
-#[inline(always)]
-pub(super) fn prefetch<T>(place: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it faults on no address. SSE is part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
 }

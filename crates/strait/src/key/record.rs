@@ -1,0 +1,115 @@
+//! Short strings of a held side, a record a row.
+//!
+//! A string behind an offset takes two accesses to memory, and the pages of a column are small ones.
+//! Matches of a hash join are verified at random rows of the build side, so there each string is
+//! copied once into a record of fixed size on huge pages: its bytes, and its length in the last byte.
+//!
+//! ```text
+//!   "strait"       73 74 72 61 69 74 00 06
+//! ```
+
+use crate::algorithm::Context;
+use crate::error::Result;
+use crate::key::verify::Bytes;
+use crate::memory::Buffer;
+use crate::schedule::share;
+
+/// The longest string that has a record.
+const LONGEST: usize = 31;
+
+/// One string a row.
+pub(super) struct Records {
+    bytes: Buffer<u8>,
+    /// Bytes of a record: a power of two.
+    size: usize,
+}
+
+impl Records {
+    /// Copies the strings of all chunks; None if one is too long, or the budget has no room.
+    pub(super) fn copy(cx: &Context<'_>, chunks: &[Bytes], rows: usize) -> Result<Option<Records>> {
+        let longest = |chunk: &Bytes| (0..chunk.len()).map(|i| chunk.get(i).len()).max();
+        let longest = chunks.iter().filter_map(longest).max().unwrap_or(0);
+        if longest > LONGEST {
+            return Ok(None);
+        }
+        let size = (longest + 1).next_power_of_two().max(8);
+        let Ok(mut bytes) = Buffer::<u8>::stale(rows * size, &cx.budget, "keys as records") else {
+            return Ok(None);
+        };
+        let out = bytes.shared();
+        let workers = cx.workers.for_rows(rows);
+        workers.run(|worker| {
+            let mine = share(rows, workers.threads(), worker);
+            let mut first = 0;
+            for chunk in chunks {
+                let end = first + chunk.len() as usize;
+                let (from, to) = (mine.start.max(first), mine.end.min(end));
+                for row in from..to.max(from) {
+                    let value = chunk.get((row - first) as u32);
+                    // SAFETY: each row is one worker's.
+                    let record = unsafe { out.range(row * size..(row + 1) * size) };
+                    record.fill(0);
+                    record[..value.len()].copy_from_slice(value);
+                    record[size - 1] = value.len() as u8;
+                }
+                first = end;
+            }
+            cx.workers.check()
+        })?;
+        Ok(Some(Records { bytes, size }))
+    }
+
+    /// Asks for a row's record ahead of its use.
+    #[inline(always)]
+    pub(super) fn fetch(&self, row: u32) {
+        crate::processor::prefetch(self.bytes.as_ptr().wrapping_add(row as usize * self.size));
+    }
+
+    /// A row's string.
+    #[inline(always)]
+    pub(super) fn get(&self, row: u32) -> &[u8] {
+        let record = &self.bytes[row as usize * self.size..][..self.size];
+        &record[..usize::from(record[self.size - 1])]
+    }
+
+    /// Whether a row's string is this one.
+    #[inline(always)]
+    pub(super) fn is(&self, row: u32, value: &[u8]) -> bool {
+        let own = self.get(row);
+        own.len() == value.len() && same(own, value)
+    }
+}
+
+/// Whether two strings of one length, at most 31, are equal: by a few wide loads that may overlap.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    #[inline(always)]
+    fn ends<const N: usize>(s: &[u8]) -> Option<(&[u8; N], &[u8; N])> {
+        Some((s.first_chunk()?, s.last_chunk()?))
+    }
+    match a.len() {
+        16.. => ends::<16>(a) == ends::<16>(b),
+        8.. => ends::<8>(a) == ends::<8>(b),
+        4.. => ends::<4>(a) == ends::<4>(b),
+        2.. => ends::<2>(a) == ends::<2>(b),
+        _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn strings_are_equal_if_all_bytes_are() {
+        for len in 0..=super::LONGEST {
+            let a: Vec<u8> = (0..len as u8).collect();
+            assert!(same(&a, &a.clone()));
+            for i in 0..len {
+                let mut b = a.clone();
+                b[i] ^= 0x80;
+                assert!(!same(&a, &b), "byte {i} of {len}");
+            }
+        }
+    }
+}
