@@ -15,6 +15,7 @@ pub(crate) fn modern() -> bool {
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("popcnt")
 }
 
 /// Calls a function, `#[inline(always)]` as all that it calls in its loops, in the version for this
@@ -31,7 +32,7 @@ macro_rules! on_this_processor {
     ) => {{
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
-            #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+            #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
             #[allow(clippy::too_many_arguments)]
             fn modern<$($generic: $bound),*>($($parameter: $type),*) $(-> $result)? {
                 $function($($parameter),*)

@@ -121,12 +121,12 @@ macro_rules! for_widths {
 }
 use for_widths;
 
-/// Candidate pairs a worker holds at most: a batch of output; where no rows are made, what fits the
-/// first-level cache.
+/// Candidate pairs a worker holds at most: a batch of output; where no rows are made, what stays near,
+/// but long enough for the processor to see that columns are read in order.
 fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
     let most = match sink.plan.output {
         _ if cx.force.tiny_chunks => 3,
-        Output::Count => 1024,
+        Output::Count => 4096,
         Output::Rows | Output::Pairs => sink.batch_size,
     };
     most.min(sink.batch_size)

@@ -4,8 +4,8 @@
 //! the batches' buffers where those have it already. [`KeyValues::equal`] compares pairs of rows
 //! column by column: the match on forms and on the number of chunks is outside the loop.
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, FixedSizeBinaryArray};
 use arrow::array::NullBufferBuilder;
+use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, FixedSizeBinaryArray};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, i256};
 use arrow_row::Rows;

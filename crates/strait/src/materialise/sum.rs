@@ -2,12 +2,20 @@
 
 use arrow::datatypes::DataType;
 
+use crate::processor::on_this_processor;
+
 /// The sum of `len` integers from `start` on; None for other types.
 ///
 /// # Safety
 /// There are so many values of that type.
 pub(super) unsafe fn of_run(data_type: &DataType, start: *const u8, len: usize) -> Option<i128> {
-    // SAFETY: the caller's promise, for all of them.
+    on_this_processor!(add(data_type, start, len) where
+        [](data_type: &DataType, start: *const u8, len: usize) -> Option<i128>)
+}
+
+#[inline(always)]
+fn add(data_type: &DataType, start: *const u8, len: usize) -> Option<i128> {
+    // SAFETY: the promise of `of_run`'s caller, for all of them.
     unsafe {
         Some(match data_type {
             DataType::Int8 => narrow(start, len, |v: i8| v.into()),
@@ -29,6 +37,7 @@ const AT_ONCE: usize = 1 << 30;
 
 /// # Safety
 /// There are `len` values of type `T`.
+#[inline(always)]
 unsafe fn narrow<T: Copy>(start: *const u8, len: usize, value: impl Fn(T) -> i64) -> i128 {
     // SAFETY: the caller's promise.
     let at = |i: usize| value(unsafe { start.cast::<T>().add(i).read_unaligned() });
@@ -41,6 +50,7 @@ unsafe fn narrow<T: Copy>(start: *const u8, len: usize, value: impl Fn(T) -> i64
 ///
 /// # Safety
 /// There are `len` values.
+#[inline(always)]
 unsafe fn wide(start: *const u8, len: usize, turned: u64) -> i128 {
     // SAFETY: the caller's promise.
     let at = |i: usize| unsafe { start.cast::<u64>().add(i).read_unaligned() } ^ turned;

@@ -152,12 +152,7 @@ impl<K: KeyWord, I: RowId> Scratch<K, I> {
 /// Counts the partitions of words.
 fn count<K: KeyWord>(words: &[K], bits: u32, place: &impl Fn(K) -> K, counts: &mut [usize]) {
     #[inline(always)]
-    fn each<K: KeyWord, F: Fn(K) -> K>(
-        words: &[K],
-        bits: u32,
-        place: &F,
-        counts: &mut [usize],
-    ) {
+    fn each<K: KeyWord, F: Fn(K) -> K>(words: &[K], bits: u32, place: &F, counts: &mut [usize]) {
         for &word in words {
             counts[top_bits(place(word), bits)] += 1;
         }
@@ -193,11 +188,11 @@ unsafe fn scatter<K: KeyWord, I: RowId>(
     }
     let rows = (words, values);
     on_this_processor!(each(rows, bits, place, combiner, out) where
-        [K: KeyWord, I: RowId, F: Fn(K) -> K]
-        (
-            rows: (&[K], &[I]), bits: u32, place: &F,
-            combiner: &mut WriteCombiner<Tuple<K, I>>, out: &Shared<'_, Tuple<K, I>>,
-        ))
+    [K: KeyWord, I: RowId, F: Fn(K) -> K]
+    (
+        rows: (&[K], &[I]), bits: u32, place: &F,
+        combiner: &mut WriteCombiner<Tuple<K, I>>, out: &Shared<'_, Tuple<K, I>>,
+    ))
 }
 
 /// Splits every partition by the next `bits` bits.

@@ -12,7 +12,7 @@ use crate::table::table_bytes;
 /// Nanoseconds a row.
 mod ns {
     pub(super) const WORDS: f64 = 3.0;
-    pub(super) const PARTITION: f64 = 13.0;
+    pub(super) const PARTITION: f64 = 10.0;
     pub(super) const INSERT: f64 = 10.0;
     pub(super) const RANK: f64 = 200.0;
     pub(super) const SORT: f64 = 32.0;

@@ -28,8 +28,8 @@ pub(crate) enum TableShape {
 const CELLS_A_ROW: u64 = 4;
 /// Below this many cells the ratio does not matter.
 const FEW_CELLS: u64 = 4096;
-/// Radix bits of one pass: a line a partition has to fit the second-level cache.
-const BITS_A_PASS: u32 = 11;
+/// Radix bits of one pass: a line a partition has to fit the second-level cache with room to spare.
+const BITS_A_PASS: u32 = 12;
 
 /// The table over a build side of `rows` rows with words in `range` (None where the words are not
 /// integers of a range), with words and values of so many bytes.
@@ -77,13 +77,14 @@ pub(crate) fn radix_passes(
 }
 
 /// The bits that make regions of `bytes` fit a quarter of the second-level cache, which their tuples
-/// pass through as well.
+/// pass through as well; all of it, if that spares a pass.
 fn region_bits(bytes: u64, machine: &Machine, force: Force) -> u32 {
     if force.tiny_partitions {
         return 6;
     }
-    let regions = bytes.div_ceil((machine.l2 / 4).max(1)).max(1);
-    regions.next_power_of_two().ilog2().min(2 * BITS_A_PASS)
+    let bits = |region: u64| bytes.div_ceil(region.max(1)).max(1).next_power_of_two().ilog2();
+    let (best, least) = (bits(machine.l2 / 4), bits(machine.l2));
+    if least <= BITS_A_PASS { best.min(BITS_A_PASS) } else { best.min(2 * BITS_A_PASS) }
 }
 
 fn in_passes(bits: u32, force: Force) -> Passes {
@@ -105,8 +106,10 @@ mod tests {
     fn small_tables_are_not_partitioned_and_large_ones_fit_the_cache() {
         let shape = |rows| table_shape(rows, None, 8, 8, &machine(), Force::default());
         assert_eq!(shape(1000), TableShape::Hash { passes: Passes(vec![1]) });
-        assert_eq!(shape(1 << 24), TableShape::Hash { passes: Passes(vec![9]) });
-        assert_eq!(shape(1 << 28), TableShape::Hash { passes: Passes(vec![6, 7]) });
+        assert_eq!(shape(1 << 24), TableShape::Hash { passes: Passes(vec![10]) });
+        // Larger regions rather than one more pass, and one more rather than too large regions.
+        assert_eq!(shape(1 << 28), TableShape::Hash { passes: Passes(vec![12]) });
+        assert_eq!(shape(1 << 30), TableShape::Hash { passes: Passes(vec![8, 8]) });
     }
 
     #[test]

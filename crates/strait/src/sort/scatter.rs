@@ -92,7 +92,7 @@ impl<T: Plain> WriteCombiner<T> {
     pub(crate) unsafe fn flush(&mut self, out: &Shared<'_, T>) {
         for dest in 0..self.next.len() {
             let next = self.next[dest];
-            if next > self.start[dest] && next % Self::PER_LINE > 0 {
+            if next > self.start[dest] && !next.is_multiple_of(Self::PER_LINE) {
                 // SAFETY: the caller's promises.
                 unsafe { self.write(dest, next, out) };
             }

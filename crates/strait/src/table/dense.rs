@@ -8,7 +8,7 @@ use crate::partition::{Partitions, RowId};
 use crate::processor::prefetch;
 use crate::table::bits::{self, words_for};
 use crate::table::fill::{Region, fill_all};
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, walk};
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, Pairs, ProbeKeys, walk};
 
 /// One cell a possible key.
 pub(crate) struct DenseTable<K: KeyWord, I: RowId> {
@@ -121,9 +121,16 @@ struct Full<'t, I> {
 impl<K: KeyWord, I: RowId> Lookup<K, I> for Full<'_, I> {
     #[inline(always)]
     fn locate(&self, key: K) -> usize {
-        let at = key.to_u64().wrapping_sub(self.min) as usize;
+        key.to_u64().wrapping_sub(self.min) as usize
+    }
+
+    #[inline(always)]
+    fn fetch(&self, at: usize) {
         prefetch(self.cells.as_ptr().wrapping_add(at));
-        at
+    }
+
+    fn far(&self) -> bool {
+        size_of_val(self.cells) > NEAR
     }
 
     #[inline(always)]
@@ -145,6 +152,15 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for Gaps<'_, I> {
     #[inline(always)]
     fn locate(&self, key: K) -> usize {
         self.cells.locate(key)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, at: usize) {
+        Lookup::<K, I>::fetch(&self.cells, at);
+    }
+
+    fn far(&self) -> bool {
+        Lookup::<K, I>::far(&self.cells)
     }
 
     #[inline(always)]

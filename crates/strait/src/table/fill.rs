@@ -53,7 +53,7 @@ pub(super) fn enter<K: KeyWord, I: RowId>(
 ) -> Entered {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
         fn modern<K: KeyWord, I: RowId>(
             region: &mut impl Region<K, I>,
             many: &mut [u64],

@@ -2,8 +2,8 @@
 //!
 //! A bucket is a cache line, or half of one where keys are narrow. Its keys are compared all at
 //! once, without a branch on which of them it is, and it is filled from its first place on, so it
-//! tells by itself whether a search has to go on. Few do: with three places for two keys, one key
-//! in ten or so lies in another bucket than its own.
+//! tells by itself whether a search has to go on. Few do: with nearly two places a key, about one
+//! key in twenty lies in another bucket than its own.
 //!
 //! No key is reserved for empty places. A region's keys share their top bits, so a key with another
 //! top bit stands for emptiness. And since regions have one size, a key's top bits alone, as a
@@ -17,7 +17,7 @@ use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::processor::prefetch;
 use crate::table::bits::words_for;
 use crate::table::fill::{self, Entered, Region, fill_all};
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, Pairs, ProbeKeys, walk};
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, Pairs, ProbeKeys, walk};
 
 /// Keys of a bucket.
 const KEYS: usize = 4;
@@ -33,10 +33,10 @@ struct Bucket<K, I> {
 // SAFETY: integers; padding behind them is never read as such.
 unsafe impl<K: KeyWord, I: RowId> Plain for Bucket<K, I> {}
 
-/// The buckets of a region for so many keys: three places for two keys, and at least one that stays
-/// empty, so every search ends. A multiple of 16, so that regions are whole words of bits.
+/// The buckets of a region for so many keys: fifteen places for eight keys, and at least one that
+/// stays empty, so every search ends. A multiple of 16, so that regions are whole words of bits.
 fn buckets_for(keys: usize) -> usize {
-    (keys + keys / 2 + 1).div_ceil(KEYS).next_multiple_of(64 / KEYS)
+    (keys + keys / 8 * 7 + 8).div_ceil(KEYS).next_multiple_of(64 / KEYS)
 }
 
 /// The bytes of a table over so many rows.
@@ -62,30 +62,57 @@ fn emptiness<K: KeyWord>(top: usize) -> K {
     K::from_u64((top as u64 ^ 1) << (K::BITS - 1))
 }
 
-/// Searches a key from bucket `at` on. `bounds` are the first bucket of its region and the one
-/// after the last: it goes round.
+/// What the bucket at `at` has for a key; None if the search has to go on.
 #[inline(always)]
-fn find<const MODERN: bool, K: KeyWord, I: RowId>(
+fn look<const MODERN: bool, K: KeyWord, I: RowId>(
     buckets: &[Bucket<K, I>],
-    mut at: usize,
+    at: usize,
     key: K,
-    bounds: impl Fn() -> (usize, usize),
+) -> Option<Found<I>> {
+    debug_assert!(at < buckets.len());
+    // SAFETY: homes are fractions of the buckets, and searches go round within them.
+    let bucket = unsafe { buckets.get_unchecked(at) };
+    let keys = &bucket.keys;
+    // SAFETY: MODERN says that the processor is.
+    let same = if MODERN { unsafe { key.same_modern(keys) } } else { key.same(keys) };
+    let last = keys[KEYS - 1].to_u64() ^ key.to_u64();
+    let done = ((last >> (K::BITS - 1)) as u32) << KEYS;
+    // One branch for both, as numbers: on its own, either would be a coin's toss.
+    if same | done == 0 {
+        return None;
+    }
+    // The first, whatever it has, where there is no such key.
+    let i = same.trailing_zeros() as usize % KEYS;
+    Some(Found { at: at * KEYS + i, value: bucket.values[i], hit: same != 0 })
+}
+
+/// The bucket that a search goes to after its home and `tried` more, in a region that begins at
+/// `first`. The second is the home's neighbour: processors fetch lines in pairs.
+#[inline(always)]
+fn next_bucket(home: usize, tried: usize, first: usize, region: usize) -> usize {
+    if tried == 0 {
+        return first + ((home - first) ^ 1);
+    }
+    // Regions have an even number of buckets, and are never full: this ends before it comes round.
+    first + (((home - first) & !1) + tried + 1) % region
+}
+
+/// Goes on with a search that found its home full of other keys. Apart from the loop, which rarely
+/// needs it and so keeps its registers.
+#[inline(never)]
+fn search_on<K: KeyWord, I: RowId>(
+    buckets: &[Bucket<K, I>],
+    (first, region): (usize, usize),
+    home: usize,
+    key: K,
 ) -> Found<I> {
+    let mut tried = 0;
     loop {
-        let bucket = &buckets[at];
-        // SAFETY: MODERN says that the processor is.
-        let same =
-            if MODERN { unsafe { key.same_modern(&bucket.keys) } } else { key.same(&bucket.keys) };
-        let last = bucket.keys[KEYS - 1].to_u64() ^ key.to_u64();
-        let done = ((last >> (K::BITS - 1)) as u32) << KEYS;
-        // One branch for both, as numbers: on its own, either would be a coin's toss.
-        if same | done != 0 {
-            // The first, whatever it has, where there is no such key.
-            let i = same.trailing_zeros() as usize % KEYS;
-            return Found { at: at * KEYS + i, value: bucket.values[i], hit: same != 0 };
+        let at = next_bucket(home, tried, first, region);
+        if let Some(found) = look::<false, _, _>(buckets, at, key) {
+            return found;
         }
-        let (first, end) = bounds();
-        at = if at + 1 >= end { first } else { at + 1 };
+        tried += 1;
     }
 }
 
@@ -111,7 +138,8 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
 
     #[inline(always)]
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool) {
-        let mut at = home(fraction(key, self.skip), self.all) - self.first;
+        let home = home(fraction(key, self.skip), self.all) - self.first;
+        let (mut at, mut tried) = (home, 0);
         loop {
             let bucket = &mut self.buckets[at];
             let keys = &bucket.keys;
@@ -127,7 +155,8 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
                 bucket.keys[i] = key;
                 return (at * KEYS + i, same != 0);
             }
-            at = if at + 1 == self.buckets.len() { 0 } else { at + 1 };
+            at = next_bucket(home, tried, 0, self.buckets.len());
+            tried += 1;
         }
     }
 
@@ -155,10 +184,10 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         partitions: &Partitions<K, I>,
         bits: u32,
     ) -> Result<Self> {
-        // Keys are spread evenly, but for chance; more tuples than that are of equal keys.
-        let average = partitions.tuples.len() >> bits;
-        let most = average + 6 * average.isqrt() + 32;
-        if let Some(table) = Self::filled(cx, bits, most, |p| partitions.tuples(p))? {
+        // Keys are spread evenly but for chance, for which there is room enough; more tuples than
+        // that are of equal keys.
+        let average = (partitions.tuples.len() >> bits) + 32;
+        if let Some(table) = Self::filled(cx, bits, average, |p| partitions.tuples(p))? {
             return Ok(table);
         }
         // Or keys chosen to meet: then two regions, each with room for whatever comes.
@@ -208,17 +237,27 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
 impl<K: KeyWord, I: RowId> Lookup<K, I> for HashTable<K, I> {
     #[inline(always)]
     fn locate(&self, key: K) -> usize {
-        let at = home(fraction(key, 0), self.buckets.len());
-        prefetch(self.buckets.as_ptr().wrapping_add(at));
-        at
+        home(fraction(key, 0), self.buckets.len())
+    }
+
+    #[inline(always)]
+    fn fetch(&self, start: usize) {
+        prefetch(self.buckets.as_ptr().wrapping_add(start));
+    }
+
+    fn far(&self) -> bool {
+        size_of_val(&self.buckets[..]) > NEAR
     }
 
     #[inline(always)]
     fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I> {
-        find::<MODERN, _, _>(&self.buckets, start, key, || {
-            let first = top_bits(key, self.bits) * self.region;
-            (first, first + self.region)
-        })
+        match look::<MODERN, _, _>(&self.buckets, start, key) {
+            Some(found) => found,
+            None => {
+                let first = top_bits(key, self.bits) * self.region;
+                search_on(&self.buckets, (first, self.region), start, key)
+            }
+        }
     }
 }
 
@@ -294,7 +333,46 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for LocalTable<K, I> {
     }
 
     #[inline(always)]
+    fn fetch(&self, start: usize) {
+        prefetch(self.buckets.as_ptr().wrapping_add(start));
+    }
+
+    fn far(&self) -> bool {
+        size_of_val(&self.buckets[..self.used]) > NEAR
+    }
+
+    #[inline(always)]
     fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I> {
-        find::<MODERN, _, _>(&self.buckets, start, key, || (0, self.used))
+        match look::<MODERN, _, _>(&self.buckets, start, key) {
+            Some(found) => found,
+            None => search_on(&self.buckets, (0, self.used), start, key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
+
+    use crate::key::KeyWord;
+    use crate::{Algorithm, Force, Join};
+
+    /// Keys that all belong to the first of 64 regions: none of them is large enough.
+    #[test]
+    fn keys_chosen_to_meet_are_found_all_the_same() {
+        let key = |i: i64| i.wrapping_mul(0x9e37_79b9);
+        let word = |key: i64| (key as u64 ^ 1 << 63).mix();
+        let keys = (0..).map(key).filter(|&key| word(key) >> 58 == 0).take(3000);
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
+        let table = RecordBatch::try_from_iter([("k", keys)]).expect("one column");
+        let reader = || RecordBatchIterator::new([Ok(table.clone())], table.schema());
+        for algorithm in [Algorithm::NoPartition, Algorithm::Radix] {
+            let force = Force { tiny_partitions: true, ..Force::default() };
+            let join = Join::inner().on("k").algorithm(algorithm).force(force);
+            let (rows, _) = join.count(reader(), reader()).expect("the join succeeds");
+            assert_eq!(rows, 3000, "{algorithm}");
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! Walking probe keys through a table.
 
+use std::mem::MaybeUninit;
+
 use crate::key::KeyWord;
 use crate::matches::Flags;
 use crate::partition::{RowId, Tuple};
+use crate::processor::prefetch;
 use crate::table::bits;
 
 /// Candidate pairs: what the build side's tuple has (the id of its row, or what was carried of it)
@@ -78,23 +81,31 @@ impl Cursor {
 
 /// The keys of some probe rows.
 pub(crate) trait ProbeKeys<K> {
-    fn len(&self) -> usize;
-    fn key(&self, index: usize) -> K;
+    /// What a key comes in.
+    type Item;
+    /// All of them.
+    fn items(&self) -> &[Self::Item];
+    fn key(item: &Self::Item) -> K;
     /// The row of a key, or what [`to_rows`](ProbeKeys::to_rows) makes the row of.
     fn row(&self, index: usize) -> u64;
     /// Makes rows of what [`row`](ProbeKeys::row) answered.
     fn to_rows(&self, rows: &mut [u64]);
     /// Whether row ids follow one another as the keys do.
     fn in_order(&self) -> bool;
+    fn len(&self) -> usize {
+        self.items().len()
+    }
 }
 
 impl<K: KeyWord, I: RowId> ProbeKeys<K> for &[Tuple<K, I>] {
-    fn len(&self) -> usize {
-        <[_]>::len(self)
+    type Item = Tuple<K, I>;
+    #[inline(always)]
+    fn items(&self) -> &[Tuple<K, I>] {
+        self
     }
     #[inline(always)]
-    fn key(&self, index: usize) -> K {
-        self[index].key
+    fn key(item: &Tuple<K, I>) -> K {
+        item.key
     }
     #[inline(always)]
     fn row(&self, index: usize) -> u64 {
@@ -116,12 +127,14 @@ pub(crate) struct MorselKeys<'a, K> {
 }
 
 impl<K: KeyWord> ProbeKeys<K> for MorselKeys<'_, K> {
-    fn len(&self) -> usize {
-        self.words.len()
+    type Item = K;
+    #[inline(always)]
+    fn items(&self) -> &[K] {
+        self.words
     }
     #[inline(always)]
-    fn key(&self, index: usize) -> K {
-        self.words[index]
+    fn key(item: &K) -> K {
+        *item
     }
     #[inline(always)]
     fn row(&self, index: usize) -> u64 {
@@ -169,11 +182,19 @@ pub(super) struct Found<I> {
 
 /// A table, or a region of one, that keys are sought in.
 pub(super) trait Lookup<K, I> {
-    /// Where the search for a key begins, whose memory is asked for.
+    /// Whether the table is so large that memory is better asked for ahead.
+    fn far(&self) -> bool;
+    /// Where the search for a key begins.
     fn locate(&self, key: K) -> usize;
+    /// Asks for the memory of that place.
+    fn fetch(&self, start: usize);
     /// Searches from there. MODERN only where the processor is.
     fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I>;
 }
+
+/// A table up to this size is near: it stays in the second-level cache of most processors, and the
+/// loads of one search overlap with those of the next by themselves.
+pub(super) const NEAR: usize = 1 << 20;
 
 /// Probe keys whose table lines are fetched together before the first is read.
 const AHEAD: usize = 32;
@@ -189,7 +210,7 @@ pub(super) fn walk<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
 ) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
         fn modern<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
             keys: &P,
             table: &impl Lookup<K, I>,
@@ -224,29 +245,31 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
         }
         Want::Count => {
             let mut counted = 0;
-            each_found::<MODERN, _, _, _>(keys, cursor, table, |_, _, found| {
+            each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, _, found| {
                 counted += groups.of(found.at, found.value).map_or(1, <[I]>::len) as u64;
                 true
             });
             pairs.counted += counted;
         }
-        Want::Flag(flags) => each_found::<MODERN, _, _, _>(keys, cursor, table, |_, _, found| {
-            let many = if unique { None } else { groups.of(found.at, found.value) };
-            match many {
-                None => flags.set(found.value.to_u64()),
-                // A group is flagged as a whole, so its first row tells of all.
-                Some(rows) if flags.get(rows[0].to_u64()) => {}
-                Some(rows) => rows.iter().for_each(|row| flags.set(row.to_u64())),
-            }
-            true
-        }),
+        Want::Flag(flags) => {
+            each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, _, found| {
+                let many = if unique { None } else { groups.of(found.at, found.value) };
+                match many {
+                    None => flags.set(found.value.to_u64()),
+                    // A group is flagged as a whole, so its first row tells of all.
+                    Some(rows) if flags.get(rows[0].to_u64()) => {}
+                    Some(rows) => rows.iter().for_each(|row| flags.set(row.to_u64())),
+                }
+                true
+            })
+        }
         Want::All | Want::First if unique => {
             let mut out = Writer::new(pairs, ask.cap);
             each_one::<MODERN, _, _, _, _>(keys, cursor, table, &mut out);
         }
         Want::First => {
             let mut out = Writer::new(pairs, ask.cap);
-            each_found::<MODERN, _, _, _>(keys, cursor, table, |_, index, found| {
+            each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, index, found| {
                 let rows = groups.of(found.at, found.value);
                 out.push(rows.map_or(found.value, |rows| rows[0]), keys.row(index));
                 out.room() > 0
@@ -254,7 +277,7 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
         }
         Want::All => {
             let mut out = Writer::new(pairs, ask.cap);
-            each_found::<MODERN, _, _, _>(keys, cursor, table, |within, index, found| {
+            each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |within, index, found| {
                 let probe = keys.row(index);
                 let Some(rows) = groups.of(found.at, found.value) else {
                     out.push(found.value, probe);
@@ -278,20 +301,17 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     pairs.run = all_once && follows;
 }
 
-/// Where the searches of the next keys begin, and how many keys those are.
+/// Where the searches of some keys begin; their memory is asked for.
 #[inline(always)]
-fn look_ahead<K: KeyWord, I>(
-    keys: &impl ProbeKeys<K>,
-    first: usize,
-    most: usize,
+fn look_ahead<K: KeyWord, I, P: ProbeKeys<K>>(
+    items: &[P::Item],
     starts: &mut [usize; AHEAD],
     table: &impl Lookup<K, I>,
-) -> usize {
-    let ahead = AHEAD.min(keys.len() - first).min(most);
-    for (i, start) in starts[..ahead].iter_mut().enumerate() {
-        *start = table.locate(keys.key(first + i));
+) {
+    for (start, item) in starts.iter_mut().zip(items) {
+        *start = table.locate(P::key(item));
+        table.fetch(*start);
     }
-    ahead
 }
 
 /// How many of the keys are in a table of unique ones. Nothing here depends on the outcome of a
@@ -304,18 +324,18 @@ fn keys_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
 ) -> u64 {
     let mut starts = [0usize; AHEAD];
     let mut found = 0;
-    while cursor.next < keys.len() {
-        let ahead = look_ahead(keys, cursor.next, AHEAD, &mut starts, table);
-        for (i, &start) in starts[..ahead].iter().enumerate() {
-            found += u64::from(table.find::<MODERN>(keys.key(cursor.next + i), start).hit);
+    for items in keys.items()[cursor.next..].chunks(AHEAD) {
+        look_ahead::<K, I, P>(items, &mut starts, table);
+        for (item, &start) in items.iter().zip(&starts) {
+            found += u64::from(table.find::<MODERN>(P::key(item), start).hit);
         }
-        cursor.next += ahead;
     }
+    cursor.next = keys.len();
     found
 }
 
-/// Pairs keys with a table of unique ones. Every key is written and those that were found are
-/// counted, so no branch depends on which they are.
+/// Pairs keys with a table of unique ones: a block's values first, as if all keys were there, then
+/// the rows of those that are. So no branch depends on which they are, unless all are.
 #[inline(always)]
 fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     keys: &P,
@@ -324,34 +344,63 @@ fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>
     out: &mut Writer<'_, B>,
 ) {
     let mut starts = [0usize; AHEAD];
+    let far = table.far();
     while cursor.next < keys.len() && out.room() > 0 {
-        let ahead = look_ahead(keys, cursor.next, out.room(), &mut starts, table);
-        for (i, &start) in starts[..ahead].iter().enumerate() {
-            let index = cursor.next + i;
-            let found = table.find::<MODERN>(keys.key(index), start);
-            // SAFETY: there was room for `ahead` pairs, and each step takes one at most.
-            unsafe { out.push_if(found.hit, found.value, keys.row(index)) };
+        let ahead = AHEAD.min(keys.len() - cursor.next).min(out.room());
+        let items = &keys.items()[cursor.next..cursor.next + ahead];
+        // SAFETY: there is room for `ahead` values.
+        let values = unsafe { out.spare(ahead) };
+        let mut hits = 0u64;
+        if far {
+            look_ahead::<K, I, P>(items, &mut starts, table);
+            for (i, ((item, value), &start)) in items.iter().zip(values).zip(&starts).enumerate() {
+                let found = table.find::<MODERN>(P::key(item), start);
+                value.write(B::from_u64(found.value.to_u64()));
+                hits |= u64::from(found.hit) << i;
+            }
+        } else {
+            for (i, (item, value)) in items.iter().zip(values).enumerate() {
+                let key = P::key(item);
+                let found = table.find::<MODERN>(key, table.locate(key));
+                value.write(B::from_u64(found.value.to_u64()));
+                hits |= u64::from(found.hit) << i;
+            }
         }
+        let row = |i: usize| keys.row(cursor.next + i);
+        // SAFETY: `ahead` values were written.
+        unsafe { out.keep(ahead, hits, row) };
         cursor.next += ahead;
     }
 }
 
 /// Calls `on_found(rows of the group done, index, found)` for every key that is in the table,
-/// until it answers false. It is called again for a key whose group it left unfinished.
+/// until it answers false. It is called again for a key whose group it left unfinished. Groups, too,
+/// are asked for ahead.
 #[inline(always)]
 fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     keys: &P,
     cursor: &mut Cursor,
     table: &impl Lookup<K, I>,
+    groups: &Groups<'_, I>,
     mut on_found: impl FnMut(&mut usize, usize, Found<I>) -> bool,
 ) {
     let mut starts = [0usize; AHEAD];
+    let mut block = [Found { at: 0, value: I::default(), hit: false }; AHEAD];
     while cursor.next < keys.len() {
         let first = cursor.next;
-        let ahead = look_ahead(keys, first, AHEAD, &mut starts, table);
-        for (i, &start) in starts[..ahead].iter().enumerate() {
+        let ahead = AHEAD.min(keys.len() - first);
+        let items = &keys.items()[first..first + ahead];
+        look_ahead::<K, I, P>(items, &mut starts, table);
+        for ((item, &start), found) in items.iter().zip(&starts).zip(&mut block) {
+            *found = table.find::<MODERN>(P::key(item), start);
+            // A value may be the position of a group, of which this is the beginning and what most
+            // likely is the end; asking for what is not there does no harm.
+            let group = groups.values.as_ptr().wrapping_add(found.value.to_usize());
+            prefetch(group);
+            prefetch(group.wrapping_add(4));
+        }
+        for (i, &found) in block[..ahead].iter().enumerate() {
             let index = first + i;
-            let found = table.find::<MODERN>(keys.key(index), start);
             if found.hit {
                 let go_on = on_found(&mut cursor.within, index, found);
                 cursor.next = index + usize::from(cursor.within == 0);
@@ -390,23 +439,50 @@ impl<'p, B: RowId> Writer<'p, B> {
     #[inline(always)]
     fn push<I: RowId>(&mut self, build: I, probe: u64) {
         assert!(self.len < self.cap);
-        // SAFETY: just asserted.
-        unsafe { self.push_if(true, build, probe) };
-    }
-
-    /// Appends a pair if `wanted`, without a branch.
-    ///
-    /// # Safety
-    /// There is room.
-    #[inline(always)]
-    unsafe fn push_if<I: RowId>(&mut self, wanted: bool, build: I, probe: u64) {
-        debug_assert!(self.len < self.cap);
         // SAFETY: both vectors have room for `cap` values, and were not touched since.
         unsafe {
             self.build.add(self.len).write(B::from_u64(build.to_u64()));
             self.probe.add(self.len).write(probe);
         }
-        self.len += usize::from(wanted);
+        self.len += 1;
+    }
+
+    /// The places of the next `some` build values.
+    ///
+    /// # Safety
+    /// There is room for so many.
+    #[inline(always)]
+    unsafe fn spare<'s>(&self, some: usize) -> &'s mut [MaybeUninit<B>] {
+        debug_assert!(some <= self.room());
+        // SAFETY: the vector has room for `cap` values, was not touched since, and lives as long as
+        // this writer, which the caller uses these places with.
+        unsafe { std::slice::from_raw_parts_mut(self.build.add(self.len).cast(), some) }
+    }
+
+    /// Of `some` build values that were written to the [`spare`](Writer::spare) places, keeps those
+    /// whose bit is set in `hits`, and writes their rows.
+    ///
+    /// # Safety
+    /// They were written.
+    #[inline(always)]
+    unsafe fn keep(&mut self, some: usize, hits: u64, row: impl Fn(usize) -> u64) {
+        debug_assert!(some <= self.room() && some <= AHEAD);
+        // SAFETY: there is room for `some` values in both vectors, and the kept ones are fewer.
+        unsafe {
+            let (build, probe) = (self.build.add(self.len), self.probe.add(self.len));
+            if hits.count_ones() as usize == some {
+                (0..some).for_each(|i| probe.add(i).write(row(i)));
+                self.len += some;
+                return;
+            }
+            let mut kept = 0;
+            for i in 0..some {
+                build.add(kept).write(build.add(i).read());
+                probe.add(kept).write(row(i));
+                kept += (hits >> i & 1) as usize;
+            }
+            self.len += kept;
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! Edge cases by name: sizes, keys, names, faults of the caller's code, limits and progress.
+//! Edge cases by name: sizes, keys, what travels with them, names, faults of the caller's code, limits and progress.
 
+mod carried;
 mod faults;
 mod keys;
 mod limits;

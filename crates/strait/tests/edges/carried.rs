@@ -1,0 +1,197 @@
+//! Narrow build columns that travel with the key, short keys that are verified in records: the
+//! answer is the same as by row ids, and as it must be.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, AsArray, Date32Array, Float32Array, Int8Array, Int16Array, Int32Array, Int64Array,
+    RecordBatch, StringArray, UInt16Array, UInt64Array,
+};
+use arrow::datatypes::Int64Type;
+use strait::{Force, Join, JoinType, Side};
+
+use crate::{batches, drained, whole};
+
+const ROWS: i64 = 3000;
+
+/// The keys of a build side: dense, with gaps, sparse, many times each.
+fn kinds_of_keys() -> [Vec<i64>; 4] {
+    let spread = |i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
+    [
+        (0..ROWS).map(|i| (i * 7) % ROWS - 5).collect(),
+        (0..ROWS).map(|i| i * 3).collect(),
+        (0..ROWS).map(spread).collect(),
+        (0..ROWS).map(|i| spread(i % 400 + i % 3 / 2)).collect(),
+    ]
+}
+
+/// Columns of all narrow widths, without nulls.
+fn narrow(rows: i64) -> Vec<(&'static str, ArrayRef)> {
+    vec![
+        ("tiny", Arc::new(Int8Array::from_iter_values((0..rows).map(|i| i as i8))) as _),
+        ("short", Arc::new(Int16Array::from_iter_values((0..rows).map(|i| -(i as i16)))) as _),
+        ("float", Arc::new(Float32Array::from_iter_values((0..rows).map(|i| i as f32 / 3.0))) as _),
+        ("unsigned", Arc::new(UInt16Array::from_iter_values((0..rows).map(|i| i as u16))) as _),
+        (
+            "int",
+            Arc::new(Int32Array::from_iter_values((0..rows).map(|i| i32::MIN + i as i32))) as _,
+        ),
+        ("date", Arc::new(Date32Array::from_iter_values((0..rows).map(|i| i as i32))) as _),
+        ("long", Arc::new(Int64Array::from_iter_values((0..rows).map(|i| i64::MIN + i))) as _),
+        (
+            "most",
+            Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| u64::MAX - i as u64))) as _,
+        ),
+    ]
+}
+
+fn build_side(keys: &[i64], columns: &[&str]) -> RecordBatch {
+    let mut all = vec![("k", Arc::new(Int64Array::from(keys.to_vec())) as ArrayRef)];
+    all.extend(narrow(keys.len() as i64).into_iter().filter(|(name, _)| columns.contains(name)));
+    RecordBatch::try_from_iter(all).expect("columns of one length")
+}
+
+/// Rows of which some match, some do not, and some have no key.
+fn probe_side(keys: &[i64]) -> RecordBatch {
+    let key = |i: usize| match i % 5 {
+        0 => None,
+        1 => Some(keys[i % keys.len()].wrapping_add(1 << 40)),
+        _ => Some(keys[i * 13 % keys.len()]),
+    };
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter((0..5000).map(key)));
+    let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..5000));
+    RecordBatch::try_from_iter_with_nullable([("k", keys, true), ("row", rows, false)])
+        .expect("columns of one length")
+}
+
+/// In batches, so that a column has many chunks.
+fn cut(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
+    let starts = (0..batch.num_rows()).step_by(rows);
+    starts.map(|at| batch.slice(at, rows.min(batch.num_rows() - at))).collect()
+}
+
+/// All rows as text, sorted.
+fn sorted_rows(found: &[RecordBatch]) -> Vec<String> {
+    let text = |column: &ArrayRef, row| {
+        arrow::util::display::array_value_to_string(column, row).expect("a value")
+    };
+    let row = |batch: &RecordBatch, row: usize| {
+        let columns = batch.columns().iter();
+        columns.map(|column| text(column, row)).collect::<Vec<_>>().join("|")
+    };
+    let rows = found.iter().flat_map(|b| (0..b.num_rows()).map(move |i| row(b, i)));
+    let mut rows: Vec<String> = rows.collect();
+    rows.sort_unstable();
+    rows
+}
+
+fn forced(row_ids: bool, tiny: bool) -> Force {
+    Force { row_ids, tiny_partitions: tiny, tiny_chunks: tiny, ..Force::default() }
+}
+
+#[test]
+fn carried_columns_are_those_gathered() {
+    let sets: [&[&str]; 6] = [
+        &["long"],
+        &["most"],
+        &["int"],
+        &["tiny", "short", "int"],
+        &["float", "unsigned", "tiny"],
+        &["date", "float"],
+    ];
+    for keys in kinds_of_keys() {
+        let right = probe_side(&keys);
+        for (columns, tiny) in sets.iter().zip([false, true].iter().cycle()) {
+            let left = build_side(&keys, columns);
+            // A build side that is preserved cannot be carried; the probe side can be preserved.
+            for join_type in [JoinType::Inner, JoinType::Right, JoinType::Left] {
+                let rows = |row_ids| {
+                    let join = Join::new(join_type).on("k").build_side(Side::Left);
+                    let join = join.force(forced(row_ids, *tiny));
+                    let left = batches(left.schema(), cut(&left, 700));
+                    let reader = join.run(left, whole(&right)).expect("the join starts");
+                    let (found, report) = drained(reader).expect("the join succeeds");
+                    let gathers = report.stages.iter().any(|s| s.0 == "flatten build columns");
+                    assert_eq!(gathers, row_ids || join_type == JoinType::Left);
+                    sorted_rows(&found)
+                };
+                let (expected, found) = (rows(true), rows(false));
+                assert!(expected == found, "{join_type:?} of {columns:?}, tiny {tiny}");
+                assert!(!expected.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_are_those_of_the_rows() {
+    let columns = ["tiny", "short", "unsigned"];
+    for keys in kinds_of_keys() {
+        for columns in [&["long"][..], &["most"], &["int"], &columns, &["long", "most", "int"]] {
+            let (left, right) = (build_side(&keys, columns), probe_side(&keys));
+            let sums: Vec<_> = columns.iter().map(|&name| (Side::Left, name)).collect();
+            let sums: Vec<_> = sums.into_iter().chain([(Side::Right, "row")]).collect();
+            let mut expected = vec![0i128; sums.len()];
+            let mut rows = 0;
+            let probe = right.column(0).as_primitive::<Int64Type>();
+            for (i, key) in probe.iter().enumerate() {
+                for j in (0..keys.len()).filter(|&j| Some(keys[j]) == key) {
+                    rows += 1;
+                    for (sum, column) in expected.iter_mut().zip(1..left.num_columns()) {
+                        *sum += value(left.column(column), j);
+                    }
+                    expected[sums.len() - 1] += i as i128;
+                }
+            }
+            // The columns of a set come in the order of `narrow`.
+            let order: Vec<usize> = sums[..columns.len()]
+                .iter()
+                .map(|(_, name)| left.schema().index_of(name).expect("a column") - 1)
+                .collect();
+            let expected: Vec<i128> =
+                order.iter().map(|&i| expected[i]).chain([expected[sums.len() - 1]]).collect();
+            for (row_ids, tiny) in [(false, false), (true, false), (false, true)] {
+                let join = Join::inner().on("k").build_side(Side::Left);
+                let join = join.force(forced(row_ids, tiny));
+                let left = batches(left.schema(), cut(&left, 700));
+                let joined = join.aggregate(&sums, left, whole(&right));
+                let (found, _) = joined.expect("the join succeeds");
+                assert_eq!((found.rows, &found.sums), (rows, &expected), "{columns:?}");
+            }
+        }
+    }
+}
+
+/// An integer of any type.
+fn value(array: &ArrayRef, row: usize) -> i128 {
+    let text = arrow::util::display::array_value_to_string(array, row).expect("an integer");
+    text.parse().expect("an integer")
+}
+
+#[test]
+fn strings_of_any_length_are_verified() {
+    // Prefixes of each other, and of the same length with one byte different.
+    let text = "The sea is calm tonight. The tide is full";
+    for longest in [0, 1, 3, 7, 8, 15, 16, 30, 31, 32, 40] {
+        let mut keys: Vec<String> = (0..=longest).map(|len| text[..len].to_string()).collect();
+        keys.extend((0..longest).map(|i| format!("{}_{}", &text[..i], &text[i + 1..longest])));
+        let rows = keys.len();
+        let array: ArrayRef = Arc::new(StringArray::from(keys));
+        let row: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
+        let table = RecordBatch::try_from_iter([("k", array), ("row", row)]).expect("two columns");
+        for (collide, tiny_chunks) in [(false, false), (true, false), (true, true)] {
+            let force = Force { collide, tiny_chunks, ..Force::default() };
+            let join = Join::inner().on("k").force(force);
+            let left = batches(table.schema(), cut(&table, 4));
+            let reader = join.run(left, whole(&table)).expect("the join starts");
+            let (found, _) = drained(reader).expect("the join succeeds");
+            let mut matched = 0;
+            for batch in &found {
+                matched += batch.num_rows();
+                let rows = |i: usize| batch.column(i).as_primitive::<Int64Type>().values().to_vec();
+                assert_eq!(rows(1), rows(2), "strings of up to {longest} bytes");
+            }
+            assert_eq!(matched, rows, "strings of up to {longest} bytes");
+        }
+    }
+}
