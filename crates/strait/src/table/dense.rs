@@ -39,6 +39,10 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Cells<'_, I> {
         usize::MAX
     }
 
+    fn taken(&self, word: usize) -> u64 {
+        self.there[word]
+    }
+
     #[inline(always)]
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool) {
         let at = (key.to_u64() >> self.up) as usize - self.first;

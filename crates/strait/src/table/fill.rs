@@ -27,8 +27,10 @@ pub(super) trait Region<K, I> {
     fn clear(&mut self);
     /// How many there are.
     fn places(&self) -> usize;
+    /// Which of 64 places are taken, as bits.
+    fn taken(&self, word: usize) -> u64;
     /// The place of a key, taken if it had none, and whether it had one. There is a free place, or
-    /// the key has one. MODERN only where the processor is.
+    /// the key has one. A key that is new may move others. MODERN only where the processor is.
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool);
     /// What the place holds.
     fn value(&mut self, at: usize) -> &mut I;
@@ -111,22 +113,20 @@ fn count<const MODERN: bool, K: KeyWord, I: RowId>(
         if keys == places {
             return Entered::Full;
         }
-        bits::set(many, at);
     }
-    // Of the places that are taken, those stay that have many.
-    let (mut singles, mut all) = (0, 0);
+    let mut singles = 0;
     for (i, word) in many.iter_mut().enumerate() {
-        let mut left = *word;
+        let mut left = region.taken(i);
         while left != 0 {
             let bit = left.trailing_zeros() as usize;
             left &= left - 1;
             let single = *region.value(i * 64 + bit) == I::from_u64(1);
-            *word &= !(u64::from(single) << bit);
+            *word |= u64::from(!single) << bit;
             singles += usize::from(single);
-            all += 1;
         }
     }
-    Entered::Many(tuples.len() - singles + all - singles)
+    // A place for each of their tuples, and one for each length.
+    Entered::Many(tuples.len() - singles + keys - singles)
 }
 
 /// Gives every key with many tuples its group, and fills groups and places. `groups` begins at

@@ -2,8 +2,10 @@
 //!
 //! A bucket is a cache line, or half of one where keys are narrow. Its keys are compared all at
 //! once, without a branch on which of them it is, and it is filled from its first place on, so it
-//! tells by itself whether a search has to go on. Few do: with nearly two places a key, about one
-//! key in twenty lies in another bucket than its own.
+//! tells by itself whether a search may end: if its last place is empty, or if no key ever had to
+//! leave it. The latter takes no memory: the last two keys of a full bucket rise if none had to, and
+//! fall if one had. So few searches go on, successful or not: with nearly two places a key, about one
+//! in twenty.
 //!
 //! No key is reserved for empty places. A region's keys share their top bits, so a key with another
 //! top bit stands for emptiness. And since regions have one size, a key's top bits alone, as a
@@ -32,6 +34,20 @@ struct Bucket<K, I> {
 
 // SAFETY: integers; padding behind them is never read as such.
 unsafe impl<K: KeyWord, I: RowId> Plain for Bucket<K, I> {}
+
+impl<K: KeyWord, I: RowId> Bucket<K, I> {
+    /// Whether the last two keys fall: of a full bucket, that a key had to leave it.
+    #[inline(always)]
+    fn falls(&self) -> bool {
+        self.keys[KEYS - 2] > self.keys[KEYS - 1]
+    }
+
+    #[inline(always)]
+    fn swap_last(&mut self) {
+        self.keys.swap(KEYS - 2, KEYS - 1);
+        self.values.swap(KEYS - 2, KEYS - 1);
+    }
+}
 
 /// The buckets of a region for so many keys: fifteen places for eight keys, and at least one that
 /// stays empty, so every search ends. A multiple of 16, so that regions are whole words of bits.
@@ -76,8 +92,9 @@ fn look<const MODERN: bool, K: KeyWord, I: RowId>(
     // SAFETY: MODERN says that the processor is.
     let same = if MODERN { unsafe { key.same_modern(keys) } } else { key.same(keys) };
     let last = keys[KEYS - 1].to_u64() ^ key.to_u64();
-    let done = ((last >> (K::BITS - 1)) as u32) << KEYS;
-    // One branch for both, as numbers: on its own, either would be a coin's toss.
+    let done = (last >> (K::BITS - 1)) as u32 | u32::from(keys[KEYS - 2] < keys[KEYS - 1]);
+    let done = done << KEYS;
+    // One branch for all, as numbers: on its own, each would be a coin's toss.
     if same | done == 0 {
         return None;
     }
@@ -136,6 +153,11 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
         self.buckets.len() * KEYS
     }
 
+    fn taken(&self, word: usize) -> u64 {
+        let buckets = self.buckets[word * 64 / KEYS..(word + 1) * 64 / KEYS].iter().rev();
+        buckets.fold(0, |bits, b| bits << KEYS | u64::from(self.empty.apart(&b.keys)))
+    }
+
     #[inline(always)]
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool) {
         let home = home(fraction(key, self.skip), self.all) - self.first;
@@ -151,9 +173,17 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
                 (key.same(keys), key.apart(keys))
             };
             if same | empty != 0 {
-                let i = (same | empty).trailing_zeros() as usize % KEYS;
+                let mut i = (same | empty).trailing_zeros() as usize % KEYS;
                 bucket.keys[i] = key;
+                if i == KEYS - 1 && same == 0 && bucket.falls() {
+                    // Full from now on, and nobody had to leave.
+                    bucket.swap_last();
+                    i = KEYS - 2;
+                }
                 return (at * KEYS + i, same != 0);
+            }
+            if !bucket.falls() {
+                bucket.swap_last();
             }
             at = next_bucket(home, tried, 0, self.buckets.len());
             tried += 1;
