@@ -8,15 +8,12 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
-use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::{Schema, SchemaRef};
-use arrow::error::ArrowError;
 
 use crate::algorithm::{self, Context, Job};
 use crate::error::{Error, Result};
@@ -28,7 +25,8 @@ use crate::memory::Budget;
 use crate::metrics::{Report, Stopwatch};
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
 use crate::plan::{Machine, Plan, Request, Statistics, choose};
-use crate::progress::{Counters, Stage};
+use crate::progress::{Stage, Ticker};
+use crate::reader::{JoinReader, Running, lock};
 use crate::resolve;
 use crate::schedule::{Workers, guarded};
 
@@ -307,7 +305,7 @@ impl BoundJoin {
         let budget = Budget::new(self.join.memory_limit);
         let machine = Machine::detect();
         let workers = Workers::new(self.join.threads, Arc::clone(&shared.cancelled));
-        let _ticker = Ticker::start(&self.join, &shared.counters)?;
+        let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
 
         let counters = &shared.counters;
         let source = |side, reader| Source::new(side, reader, &budget, counters);
@@ -410,138 +408,4 @@ fn smaller(left: &Statistics, right: &Statistics) -> Option<Side> {
         _ => (left.rows?, right.rows?),
     };
     Some(if l <= r { Side::Left } else { Side::Right })
-}
-
-/// What the conductor and the reader share.
-#[derive(Default)]
-struct Running {
-    cancelled: Arc<AtomicBool>,
-    counters: Arc<Counters>,
-    report: Mutex<Option<Report>>,
-    sums: Mutex<Vec<i128>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// The rows of a join, batch by batch.
-pub struct JoinReader {
-    schema: SchemaRef,
-    receiver: Option<Receiver<Result<Parcel>>>,
-    conductor: Option<JoinHandle<()>>,
-    shared: Arc<Running>,
-}
-
-impl JoinReader {
-    /// What the join did: there once the reader is exhausted.
-    pub fn report(&self) -> Option<Report> {
-        lock(&self.shared.report).clone()
-    }
-
-    fn counted(mut self) -> Result<(u64, Report)> {
-        if let Some(batch) = self.next() {
-            batch.map_err(Error::from_arrow)?;
-        }
-        let report =
-            self.report().ok_or_else(|| Error::Worker("the join left no report".into()))?;
-        Ok((report.output_rows, report))
-    }
-
-    fn aggregated(self) -> Result<(Aggregate, Report)> {
-        let shared = Arc::clone(&self.shared);
-        let (rows, report) = self.counted()?;
-        let sums = std::mem::take(&mut *lock(&shared.sums));
-        Ok((Aggregate { rows, sums }, report))
-    }
-
-    fn stop(&mut self) {
-        self.receiver = None;
-        if let Some(conductor) = self.conductor.take() {
-            // Its panics were caught and sent as errors.
-            drop(conductor.join());
-        }
-    }
-}
-
-impl Iterator for JoinReader {
-    type Item = Result<RecordBatch, ArrowError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self.receiver.as_ref()?.recv() {
-            Ok(Ok((batch, _reservation))) => Some(Ok(batch)),
-            Ok(Err(error)) => {
-                self.stop();
-                Some(Err(error.into()))
-            }
-            // All senders are gone: the conductor is done.
-            Err(_) => {
-                self.stop();
-                None
-            }
-        }
-    }
-}
-
-impl RecordBatchReader for JoinReader {
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
-    }
-}
-
-impl Drop for JoinReader {
-    fn drop(&mut self) {
-        self.shared.cancelled.store(true, Ordering::Relaxed);
-        self.stop();
-    }
-}
-
-/// Calls the progress callback ten times a second until dropped, and once more then.
-struct Ticker {
-    end: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Ticker {
-    fn start(join: &Join, counters: &Arc<Counters>) -> Result<Option<Ticker>> {
-        let Some(callback) = join.progress.clone() else { return Ok(None) };
-        let counters = Arc::clone(counters);
-        let end = Arc::new((Mutex::new(false), Condvar::new()));
-        let signal = Arc::clone(&end);
-        let tick = move || {
-            let (ended, changed) = &*signal;
-            loop {
-                let wait =
-                    changed.wait_timeout_while(lock(ended), Duration::from_millis(100), |ended| {
-                        !*ended
-                    });
-                let ended = *wait.unwrap_or_else(|e| e.into_inner()).0;
-                let called = guarded(|| {
-                    callback(&counters.snapshot());
-                    Ok(())
-                });
-                if let Err(error) = called {
-                    log::warn!("the progress callback failed and is not called again: {error}");
-                    return;
-                }
-                if ended {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("strait-progress".to_string()).spawn(tick);
-        let thread =
-            thread.map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
-        Ok(Some(Ticker { end, thread: Some(thread) }))
-    }
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        *lock(&self.end.0) = true;
-        self.end.1.notify_all();
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
-    }
 }

@@ -37,12 +37,13 @@ mod partition;
 mod plan;
 mod processor;
 mod progress;
+mod reader;
 mod resolve;
 mod schedule;
 mod sort;
 mod table;
 
-pub use bind::{BoundJoin, JoinReader};
+pub use bind::BoundJoin;
 pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
     Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
@@ -52,3 +53,4 @@ pub use metrics::Report;
 pub use output::{Aggregate, Output};
 pub use plan::{Machine, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};
+pub use reader::JoinReader;

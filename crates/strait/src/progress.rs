@@ -1,6 +1,14 @@
-//! What a running join tells of itself.
+//! What a running join tells of itself: counters, and the thread that calls back with them.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::join::OnProgress;
+use crate::reader::lock;
+use crate::schedule::guarded;
 
 /// What the join is busy with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,6 +89,59 @@ impl Counters {
             done: self.done.load(Ordering::Relaxed),
             total: self.total.load(Ordering::Relaxed),
             output_rows: self.output_rows.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Calls the progress callback ten times a second until dropped, and once more then.
+pub(crate) struct Ticker {
+    end: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    pub(crate) fn start(
+        callback: Option<OnProgress>,
+        counters: &Arc<Counters>,
+    ) -> Result<Option<Ticker>> {
+        let Some(callback) = callback else { return Ok(None) };
+        let counters = Arc::clone(counters);
+        let end = Arc::new((Mutex::new(false), Condvar::new()));
+        let signal = Arc::clone(&end);
+        let tick = move || {
+            let (ended, changed) = &*signal;
+            loop {
+                let wait =
+                    changed.wait_timeout_while(lock(ended), Duration::from_millis(100), |ended| {
+                        !*ended
+                    });
+                let ended = *wait.unwrap_or_else(|e| e.into_inner()).0;
+                let called = guarded(|| {
+                    callback(&counters.snapshot());
+                    Ok(())
+                });
+                if let Err(error) = called {
+                    log::warn!("the progress callback failed and is not called again: {error}");
+                    return;
+                }
+                if ended {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("strait-progress".to_string()).spawn(tick);
+        let thread =
+            thread.map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
+        Ok(Some(Ticker { end, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        *lock(&self.end.0) = true;
+        self.end.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
         }
     }
 }

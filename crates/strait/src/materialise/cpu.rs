@@ -11,7 +11,7 @@ use arrow::error::ArrowError;
 use crate::algorithm::Context;
 use crate::error::Result;
 use crate::key::Location;
-use crate::materialise::flat::{Flat, Piece};
+use crate::materialise::flat::{Flat, Stretch};
 use crate::materialise::{ABSENT, sum};
 
 /// The values of a fixed-width column, chunk by chunk, by address.
@@ -53,38 +53,38 @@ impl Fixed {
     }
 
     /// The values in one piece, if they lie so and none is null.
-    fn piece(&self, chunks: &[ArrayRef]) -> Option<Piece> {
+    fn stretch(&self, chunks: &[ArrayRef]) -> Option<Stretch> {
         match (&self.flat, chunks) {
-            (Some(flat), _) => Some(flat.piece()),
+            (Some(flat), _) => Some(flat.stretch()),
             (None, [only]) if !self.nullable => {
-                Some(Piece { start: self.starts[0], width: self.width, rows: only.len() })
+                Some(Stretch { start: self.starts[0], width: self.width, rows: only.len() })
             }
             _ => None,
         }
     }
 
     /// The values of rows that all exist, where they lie in one piece.
-    pub(super) fn gather_piece(
+    pub(super) fn gather_stretch(
         &self,
         chunks: &[ArrayRef],
         rows: &[u64],
         pooled: bool,
     ) -> Option<Buffer> {
-        // SAFETY: the rows exist, by the caller's word and `Places`; `self` keeps the piece alive.
-        self.piece(chunks).map(|piece| unsafe { piece.gather(rows, pooled) })
+        // SAFETY: the rows exist, by the caller's word and `Places`; `self` keeps the stretch alive.
+        self.stretch(chunks).map(|stretch| unsafe { stretch.gather(rows, pooled) })
     }
 
     /// The sum of integers of rows, where they all exist and lie in one piece.
-    pub(super) fn sum_piece(
+    pub(super) fn sum_stretch(
         &self,
         data_type: &DataType,
         chunks: &[ArrayRef],
         rows: &[u64],
     ) -> Option<i128> {
         // An absent row has the largest id there is, which no row has.
-        let piece = self.piece(chunks).filter(|_| !rows.contains(&ABSENT))?;
+        let stretch = self.stretch(chunks).filter(|_| !rows.contains(&ABSENT))?;
         // SAFETY: as above.
-        unsafe { piece.sum(data_type, rows) }
+        unsafe { stretch.sum(data_type, rows) }
     }
 
     /// The sum of integers of rows that follow one another, where they lie in one piece.
@@ -94,11 +94,11 @@ impl Fixed {
         chunks: &[ArrayRef],
         rows: Range<u64>,
     ) -> Option<i128> {
-        let piece = self.piece(chunks)?;
-        assert!(rows.start <= rows.end && rows.end as usize <= piece.rows, "{rows:?}");
+        let stretch = self.stretch(chunks)?;
+        assert!(rows.start <= rows.end && rows.end as usize <= stretch.rows, "{rows:?}");
         // SAFETY: just asserted; the values are of this type, and `self` keeps them alive.
         unsafe {
-            let start = piece.start.add(rows.start as usize * self.width);
+            let start = stretch.start.add(rows.start as usize * self.width);
             sum::of_run(data_type, start, (rows.end - rows.start) as usize)
         }
     }

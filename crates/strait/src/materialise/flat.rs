@@ -74,24 +74,24 @@ impl Flat {
         Ok(Some(Arc::new(Flat { bytes, width, rows })))
     }
 
-    pub(super) fn piece(&self) -> Piece {
-        Piece { start: self.bytes.as_ptr(), width: self.width, rows: self.rows }
+    pub(super) fn stretch(&self) -> Stretch {
+        Stretch { start: self.bytes.as_ptr(), width: self.width, rows: self.rows }
     }
 }
 
 /// Values without nulls that lie in one piece, wherever that is.
 #[derive(Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct Stretch {
     pub(super) start: *const u8,
     pub(super) width: usize,
     pub(super) rows: usize,
 }
 
-impl Piece {
+impl Stretch {
     /// The values of `rows`, in memory of the pool if `pooled`.
     ///
     /// # Safety
-    /// All rows exist, and the piece is alive.
+    /// All rows exist, and the stretch is alive.
     pub(super) unsafe fn gather(&self, rows: &[u64], pooled: bool) -> ArrowBuffer {
         // SAFETY: the caller's promise; `width` is that of the type.
         unsafe {
@@ -122,7 +122,7 @@ impl Piece {
     /// The sum of the integers of `rows`; None for other types.
     ///
     /// # Safety
-    /// All rows exist, and the piece is alive.
+    /// All rows exist, and the stretch is alive.
     pub(super) unsafe fn sum(&self, data_type: &DataType, rows: &[u64]) -> Option<i128> {
         // SAFETY: the caller's promise; the types are those of the column.
         unsafe {

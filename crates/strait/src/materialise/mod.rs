@@ -234,7 +234,7 @@ impl Columns {
         let rows = picked.ids();
         if let Some(fixed) = &column.fixed {
             if !may_be_absent
-                && let Some(values) = fixed.gather_piece(&column.chunks, rows, picked.pooled)
+                && let Some(values) = fixed.gather_stretch(&column.chunks, rows, picked.pooled)
             {
                 return column.of_values(values, len);
             }
@@ -265,7 +265,7 @@ impl Columns {
                 .sum_run(&column.data_type, &column.chunks, run.clone())
                 .unwrap_or_else(|| sum(&mut run.clone().map(places))),
             Chosen::Ids(rows) => {
-                fixed.sum_piece(&column.data_type, &column.chunks, rows).unwrap_or_else(|| {
+                fixed.sum_stretch(&column.data_type, &column.chunks, rows).unwrap_or_else(|| {
                     sum(&mut rows.iter().filter(|&&row| row != ABSENT).map(|&row| places(row)))
                 })
             }

@@ -8,7 +8,9 @@ use crate::partition::{Partitions, RowId};
 use crate::processor::prefetch;
 use crate::table::bits::{self, words_for};
 use crate::table::fill::{Region, fill_all};
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, Pairs, ProbeKeys, walk};
+use crate::table::pairs::Pairs;
+use crate::table::probe_keys::ProbeKeys;
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
 
 /// One cell a possible key.
 pub(crate) struct DenseTable<K: KeyWord, I: RowId> {
@@ -138,7 +140,7 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for Full<'_, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool>(&self, _: K, at: usize) -> Found<I> {
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, _: K, at: usize) -> Found<I> {
         match self.cells.get(at) {
             Some(&value) => Found { at, value, hit: true },
             None => Found { at, value: I::default(), hit: false },
@@ -168,8 +170,8 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for Gaps<'_, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool>(&self, key: K, at: usize) -> Found<I> {
-        let found = Lookup::<K, I>::find::<MODERN>(&self.cells, key, at);
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, at: usize) -> Found<I> {
+        let found = Lookup::<K, I>::find::<MODERN, EXPECTED>(&self.cells, key, at);
         Found { hit: found.hit && bits::get(self.there, at), ..found }
     }
 }

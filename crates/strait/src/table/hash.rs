@@ -19,7 +19,9 @@ use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::processor::prefetch;
 use crate::table::bits::words_for;
 use crate::table::fill::{self, Entered, Region, fill_all};
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, Pairs, ProbeKeys, walk};
+use crate::table::pairs::Pairs;
+use crate::table::probe_keys::ProbeKeys;
+use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
 
 /// Keys of a bucket.
 const KEYS: usize = 4;
@@ -49,16 +51,22 @@ impl<K: KeyWord, I: RowId> Bucket<K, I> {
     }
 }
 
-/// The buckets of a region for so many keys: fifteen places for eight keys, and at least one that
-/// stays empty, so every search ends. A multiple of 16, so that regions are whole words of bits.
-fn buckets_for(keys: usize) -> usize {
-    (keys + keys / 8 * 7 + 8).div_ceil(KEYS).next_multiple_of(64 / KEYS)
+/// Eighths of a place a key. More would take large tables over the memory that joins may hold.
+const ROOM: usize = 15;
+/// The same for tables of few keys, where memory does not count.
+const MORE_ROOM: usize = 20;
+const FEW_KEYS: usize = 1 << 18;
+
+/// The buckets of a region for so many keys, and at least one place that stays empty, so every
+/// search ends. A multiple of 16, so that regions are whole words of bits.
+fn buckets_for(keys: usize, room: usize) -> usize {
+    (keys * room / 8 + 8).div_ceil(KEYS).next_multiple_of(64 / KEYS)
 }
 
 /// The bytes of a table over so many rows.
 pub(crate) fn table_bytes(rows: usize, word_bytes: usize, value_bytes: usize) -> u64 {
     let bucket = (KEYS * (word_bytes + value_bytes)).next_multiple_of(32);
-    (buckets_for(rows) * bucket) as u64
+    (buckets_for(rows, ROOM) * bucket) as u64
 }
 
 /// The topmost 32 bits of a key after the first `skip`.
@@ -78,9 +86,10 @@ fn emptiness<K: KeyWord>(top: usize) -> K {
     K::from_u64((top as u64 ^ 1) << (K::BITS - 1))
 }
 
-/// What the bucket at `at` has for a key; None if the search has to go on.
+/// What the bucket at `at` has for a key; None if the search has to go on. With EXPECTED, a key that
+/// is there is found sooner, at the price of a branch on whether it is.
 #[inline(always)]
-fn look<const MODERN: bool, K: KeyWord, I: RowId>(
+fn look<const MODERN: bool, const EXPECTED: bool, K: KeyWord, I: RowId>(
     buckets: &[Bucket<K, I>],
     at: usize,
     key: K,
@@ -91,16 +100,17 @@ fn look<const MODERN: bool, K: KeyWord, I: RowId>(
     let keys = &bucket.keys;
     // SAFETY: MODERN says that the processor is.
     let same = if MODERN { unsafe { key.same_modern(keys) } } else { key.same(keys) };
+    // The first, whatever it has, where there is no such key.
+    let i = same.trailing_zeros() as usize % KEYS;
+    let found = |hit| Found { at: at * KEYS + i, value: bucket.values[i], hit };
+    if EXPECTED && same != 0 {
+        return Some(found(true));
+    }
     let last = keys[KEYS - 1].to_u64() ^ key.to_u64();
     let done = (last >> (K::BITS - 1)) as u32 | u32::from(keys[KEYS - 2] < keys[KEYS - 1]);
     let done = done << KEYS;
     // One branch for all, as numbers: on its own, each would be a coin's toss.
-    if same | done == 0 {
-        return None;
-    }
-    // The first, whatever it has, where there is no such key.
-    let i = same.trailing_zeros() as usize % KEYS;
-    Some(Found { at: at * KEYS + i, value: bucket.values[i], hit: same != 0 })
+    if same | done == 0 { None } else { Some(found(same != 0)) }
 }
 
 /// The bucket that a search goes to after its home and `tried` more, in a region that begins at
@@ -126,7 +136,7 @@ fn search_on<K: KeyWord, I: RowId>(
     let mut tried = 0;
     loop {
         let at = next_bucket(home, tried, first, region);
-        if let Some(found) = look::<false, _, _>(buckets, at, key) {
+        if let Some(found) = look::<false, false, _, _>(buckets, at, key) {
             return found;
         }
         tried += 1;
@@ -236,7 +246,8 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         most: usize,
         tuples: impl Fn(usize) -> &'t [Tuple<K, I>] + Sync,
     ) -> Result<Option<Self>> {
-        let region = buckets_for(most);
+        let room = if most << bits < FEW_KEYS { MORE_ROOM } else { ROOM };
+        let region = buckets_for(most, room);
         let all = region << bits;
         let mut buckets = Buffer::stale(all, &cx.budget, "the hash table")?;
         let mut many = Buffer::stale(words_for(all * KEYS), &cx.budget, "the hash table")?;
@@ -280,8 +291,8 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for HashTable<K, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I> {
-        match look::<MODERN, _, _>(&self.buckets, start, key) {
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I> {
+        match look::<MODERN, EXPECTED, _, _>(&self.buckets, start, key) {
             Some(found) => found,
             None => {
                 let first = top_bits(key, self.bits) * self.region;
@@ -306,7 +317,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
     /// Room for partitions of up to `tuples` tuples by the top `bits` bits, at least one.
     pub(crate) fn with_room(cx: &Context<'_>, tuples: usize, bits: u32) -> Result<Self> {
         let what = "a partition's hash table";
-        let buckets = Buffer::zeroed(buckets_for(tuples), &cx.budget, what)?;
+        let buckets = Buffer::zeroed(buckets_for(tuples, ROOM), &cx.budget, what)?;
         let many = Buffer::zeroed(words_for(buckets.len() * KEYS), &cx.budget, what)?;
         let groups = Buffer::zeroed(0, &cx.budget, "a partition's equal keys")?;
         Ok(LocalTable { buckets, used: 0, bits, many, groups, grouped: 0 })
@@ -319,7 +330,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         p: usize,
         tuples: &[Tuple<K, I>],
     ) -> Result<()> {
-        self.used = buckets_for(tuples.len());
+        self.used = buckets_for(tuples.len(), ROOM);
         let buckets = &mut self.buckets[..self.used];
         let empty = emptiness(p >> (self.bits - 1));
         let (all, first) = (self.used, 0);
@@ -372,8 +383,8 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for LocalTable<K, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I> {
-        match look::<MODERN, _, _>(&self.buckets, start, key) {
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I> {
+        match look::<MODERN, EXPECTED, _, _>(&self.buckets, start, key) {
             Some(found) => found,
             None => search_on(&self.buckets, (0, self.used), start, key),
         }

@@ -23,11 +23,15 @@ mod bits;
 mod dense;
 mod fill;
 mod hash;
+mod pairs;
+mod probe_keys;
 mod walk;
 
 pub(crate) use dense::DenseTable;
 pub(crate) use hash::{HashTable, LocalTable, table_bytes};
-pub(crate) use walk::{Ask, Cursor, MorselKeys, Pairs, ProbeKeys, Want};
+pub(crate) use pairs::Pairs;
+pub(crate) use probe_keys::{MorselKeys, ProbeKeys};
+pub(crate) use walk::{Ask, Cursor, Want};
 
 use crate::key::KeyWord;
 use crate::partition::RowId;

@@ -1,47 +1,12 @@
 //! Walking probe keys through a table.
 
-use std::mem::MaybeUninit;
-
 use crate::key::KeyWord;
 use crate::matches::Flags;
-use crate::partition::{RowId, Tuple};
+use crate::partition::RowId;
 use crate::processor::prefetch;
 use crate::table::bits;
-
-/// Candidate pairs: what the build side's tuple has (the id of its row, or what was carried of it)
-/// and the probe row, side by side.
-pub(crate) struct Pairs<B> {
-    pub(crate) build: Vec<B>,
-    pub(crate) probe: Vec<u64>,
-    /// Pairs that were only counted.
-    pub(crate) counted: u64,
-    /// The probe rows follow one another without a gap.
-    pub(crate) run: bool,
-}
-
-impl<B> Default for Pairs<B> {
-    fn default() -> Self {
-        Pairs { build: Vec::new(), probe: Vec::new(), counted: 0, run: false }
-    }
-}
-
-impl<B> Pairs<B> {
-    pub(crate) fn clear(&mut self) {
-        self.build.clear();
-        self.probe.clear();
-        self.run = false;
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.build.len()
-    }
-
-    #[inline(always)]
-    pub(crate) fn push(&mut self, build: B, probe: u64) {
-        self.build.push(build);
-        self.probe.push(probe);
-    }
-}
+use crate::table::pairs::{Pairs, Writer};
+use crate::table::probe_keys::ProbeKeys;
 
 /// What a probe has to find.
 #[derive(Clone, Copy)]
@@ -76,79 +41,6 @@ impl Cursor {
     /// Whether all keys have been walked.
     pub(crate) fn ended<K>(&self, keys: &impl ProbeKeys<K>) -> bool {
         self.next >= keys.len()
-    }
-}
-
-/// The keys of some probe rows.
-pub(crate) trait ProbeKeys<K> {
-    /// What a key comes in.
-    type Item;
-    /// All of them.
-    fn items(&self) -> &[Self::Item];
-    fn key(item: &Self::Item) -> K;
-    /// The row of a key, or what [`to_rows`](ProbeKeys::to_rows) makes the row of.
-    fn row(&self, index: usize) -> u64;
-    /// Makes rows of what [`row`](ProbeKeys::row) answered.
-    fn to_rows(&self, rows: &mut [u64]);
-    /// Whether row ids follow one another as the keys do.
-    fn in_order(&self) -> bool;
-    fn len(&self) -> usize {
-        self.items().len()
-    }
-}
-
-impl<K: KeyWord, I: RowId> ProbeKeys<K> for &[Tuple<K, I>] {
-    type Item = Tuple<K, I>;
-    #[inline(always)]
-    fn items(&self) -> &[Tuple<K, I>] {
-        self
-    }
-    #[inline(always)]
-    fn key(item: &Tuple<K, I>) -> K {
-        item.key
-    }
-    #[inline(always)]
-    fn row(&self, index: usize) -> u64 {
-        self[index].row.to_u64()
-    }
-    fn to_rows(&self, _: &mut [u64]) {}
-    fn in_order(&self) -> bool {
-        false
-    }
-}
-
-/// The words of some rows of a morsel that may match.
-pub(crate) struct MorselKeys<'a, K> {
-    pub(crate) words: &'a [K],
-    /// The row of each word, where not all rows may match.
-    pub(crate) rows: Option<&'a [u32]>,
-    /// The row of the morsel that these begin with.
-    pub(crate) first: usize,
-}
-
-impl<K: KeyWord> ProbeKeys<K> for MorselKeys<'_, K> {
-    type Item = K;
-    #[inline(always)]
-    fn items(&self) -> &[K] {
-        self.words
-    }
-    #[inline(always)]
-    fn key(item: &K) -> K {
-        *item
-    }
-    #[inline(always)]
-    fn row(&self, index: usize) -> u64 {
-        (self.first + index) as u64
-    }
-    fn to_rows(&self, numbered: &mut [u64]) {
-        if let Some(rows) = self.rows {
-            let first = self.first as u64;
-            let row = |number: u64| first + u64::from(rows[(number - first) as usize]);
-            numbered.iter_mut().for_each(|number| *number = row(*number));
-        }
-    }
-    fn in_order(&self) -> bool {
-        self.rows.is_none()
     }
 }
 
@@ -188,8 +80,8 @@ pub(super) trait Lookup<K, I> {
     fn locate(&self, key: K) -> usize;
     /// Asks for the memory of that place.
     fn fetch(&self, start: usize);
-    /// Searches from there. MODERN only where the processor is.
-    fn find<const MODERN: bool>(&self, key: K, start: usize) -> Found<I>;
+    /// Searches from there. MODERN only where the processor is; EXPECTED if the key is likely there.
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I>;
 }
 
 /// A table up to this size is near: it stays in the second-level cache of most processors, and the
@@ -301,7 +193,7 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     pairs.run = all_once && follows;
 }
 
-/// Where the searches of some keys begin; their memory is asked for.
+/// Where the searches of the first of some keys begin; their memory is asked for.
 #[inline(always)]
 fn look_ahead<K: KeyWord, I, P: ProbeKeys<K>>(
     items: &[P::Item],
@@ -327,7 +219,7 @@ fn keys_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     for items in keys.items()[cursor.next..].chunks(AHEAD) {
         look_ahead::<K, I, P>(items, &mut starts, table);
         for (item, &start) in items.iter().zip(&starts) {
-            found += u64::from(table.find::<MODERN>(P::key(item), start).hit);
+            found += u64::from(table.find::<MODERN, false>(P::key(item), start).hit);
         }
     }
     cursor.next = keys.len();
@@ -343,29 +235,53 @@ fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>
     table: &impl Lookup<K, I>,
     out: &mut Writer<'_, B>,
 ) {
-    let mut starts = [0usize; AHEAD];
     let far = table.far();
-    while cursor.next < keys.len() && out.room() > 0 {
-        let ahead = AHEAD.min(keys.len() - cursor.next).min(out.room());
-        let items = &keys.items()[cursor.next..cursor.next + ahead];
+    let all = keys.items();
+    // The memory of one block is asked for while the one before is searched.
+    let mut starts = [[0usize; AHEAD]; 2];
+    let mut turn = 0;
+    if far {
+        look_ahead::<K, I, P>(&all[cursor.next..], &mut starts[turn], table);
+    }
+    // Where all keys of a block were found, those of the next most likely are.
+    let mut expected = true;
+    while cursor.next < all.len() && out.room() > 0 {
+        let ahead = AHEAD.min(all.len() - cursor.next).min(out.room());
+        let (items, rest) = all[cursor.next..].split_at(ahead);
         // SAFETY: there is room for `ahead` values.
         let values = unsafe { out.spare(ahead) };
-        let mut hits = 0u64;
+        let every = u64::MAX >> (u64::BITS as usize - ahead);
+        let mut hits = every;
         if far {
-            look_ahead::<K, I, P>(items, &mut starts, table);
-            for (i, ((item, value), &start)) in items.iter().zip(values).zip(&starts).enumerate() {
-                let found = table.find::<MODERN>(P::key(item), start);
-                value.write(B::from_u64(found.value.to_u64()));
-                hits |= u64::from(found.hit) << i;
+            look_ahead::<K, I, P>(rest, &mut starts[1 - turn], table);
+            let block = items.iter().zip(values).zip(&starts[turn]).enumerate();
+            if expected {
+                for (i, ((item, value), &start)) in block {
+                    let found = table.find::<MODERN, true>(P::key(item), start);
+                    value.write(B::from_u64(found.value.to_u64()));
+                    if !found.hit {
+                        hits &= !(1 << i);
+                    }
+                }
+            } else {
+                hits = 0;
+                for (i, ((item, value), &start)) in block {
+                    let found = table.find::<MODERN, false>(P::key(item), start);
+                    value.write(B::from_u64(found.value.to_u64()));
+                    hits |= u64::from(found.hit) << i;
+                }
             }
+            turn = 1 - turn;
         } else {
+            hits = 0;
             for (i, (item, value)) in items.iter().zip(values).enumerate() {
                 let key = P::key(item);
-                let found = table.find::<MODERN>(key, table.locate(key));
+                let found = table.find::<MODERN, false>(key, table.locate(key));
                 value.write(B::from_u64(found.value.to_u64()));
                 hits |= u64::from(found.hit) << i;
             }
         }
+        expected = hits == every;
         let row = |i: usize| keys.row(cursor.next + i);
         // SAFETY: `ahead` values were written.
         unsafe { out.keep(ahead, hits, row) };
@@ -392,7 +308,7 @@ fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
         let items = &keys.items()[first..first + ahead];
         look_ahead::<K, I, P>(items, &mut starts, table);
         for ((item, &start), found) in items.iter().zip(&starts).zip(&mut block) {
-            *found = table.find::<MODERN>(P::key(item), start);
+            *found = table.find::<MODERN, false>(P::key(item), start);
             // A value may be the position of a group, of which this is the beginning and what most
             // likely is the end; asking for what is not there does no harm.
             let group = groups.values.as_ptr().wrapping_add(found.value.to_usize());
@@ -410,88 +326,5 @@ fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
             }
         }
         cursor.next = first + ahead;
-    }
-}
-
-/// Appends pairs up to a cap, for which room was made before.
-struct Writer<'p, B> {
-    pairs: &'p mut Pairs<B>,
-    build: *mut B,
-    probe: *mut u64,
-    len: usize,
-    cap: usize,
-}
-
-impl<'p, B: RowId> Writer<'p, B> {
-    fn new(pairs: &'p mut Pairs<B>, cap: usize) -> Self {
-        let len = pairs.len();
-        pairs.build.reserve(cap.saturating_sub(len));
-        pairs.probe.reserve(cap.saturating_sub(len));
-        let (build, probe) = (pairs.build.as_mut_ptr(), pairs.probe.as_mut_ptr());
-        Writer { pairs, build, probe, len, cap }
-    }
-
-    #[inline(always)]
-    fn room(&self) -> usize {
-        self.cap.saturating_sub(self.len)
-    }
-
-    #[inline(always)]
-    fn push<I: RowId>(&mut self, build: I, probe: u64) {
-        assert!(self.len < self.cap);
-        // SAFETY: both vectors have room for `cap` values, and were not touched since.
-        unsafe {
-            self.build.add(self.len).write(B::from_u64(build.to_u64()));
-            self.probe.add(self.len).write(probe);
-        }
-        self.len += 1;
-    }
-
-    /// The places of the next `some` build values.
-    ///
-    /// # Safety
-    /// There is room for so many.
-    #[inline(always)]
-    unsafe fn spare<'s>(&self, some: usize) -> &'s mut [MaybeUninit<B>] {
-        debug_assert!(some <= self.room());
-        // SAFETY: the vector has room for `cap` values, was not touched since, and lives as long as
-        // this writer, which the caller uses these places with.
-        unsafe { std::slice::from_raw_parts_mut(self.build.add(self.len).cast(), some) }
-    }
-
-    /// Of `some` build values that were written to the [`spare`](Writer::spare) places, keeps those
-    /// whose bit is set in `hits`, and writes their rows.
-    ///
-    /// # Safety
-    /// They were written.
-    #[inline(always)]
-    unsafe fn keep(&mut self, some: usize, hits: u64, row: impl Fn(usize) -> u64) {
-        debug_assert!(some <= self.room() && some <= AHEAD);
-        // SAFETY: there is room for `some` values in both vectors, and the kept ones are fewer.
-        unsafe {
-            let (build, probe) = (self.build.add(self.len), self.probe.add(self.len));
-            if hits.count_ones() as usize == some {
-                (0..some).for_each(|i| probe.add(i).write(row(i)));
-                self.len += some;
-                return;
-            }
-            let mut kept = 0;
-            for i in 0..some {
-                build.add(kept).write(build.add(i).read());
-                probe.add(kept).write(row(i));
-                kept += (hits >> i & 1) as usize;
-            }
-            self.len += kept;
-        }
-    }
-}
-
-impl<B> Drop for Writer<'_, B> {
-    fn drop(&mut self) {
-        // SAFETY: the first `len` values of both were written.
-        unsafe {
-            self.pairs.build.set_len(self.len);
-            self.pairs.probe.set_len(self.len);
-        }
     }
 }

@@ -1,0 +1,102 @@
+//! The reader's end of a running join: batches from a short queue, the report after the last.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use arrow::array::{RecordBatch, RecordBatchReader};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+
+use crate::error::{Error, Result};
+use crate::metrics::Report;
+use crate::output::{Aggregate, Parcel};
+use crate::progress::Counters;
+
+/// What the conductor and the reader share.
+#[derive(Default)]
+pub(crate) struct Running {
+    pub(crate) cancelled: Arc<AtomicBool>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) report: Mutex<Option<Report>>,
+    pub(crate) sums: Mutex<Vec<i128>>,
+}
+
+/// The lock, also after a panic: what it guards is whole at any time.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The rows of a join, batch by batch.
+pub struct JoinReader {
+    pub(crate) schema: SchemaRef,
+    pub(crate) receiver: Option<Receiver<Result<Parcel>>>,
+    pub(crate) conductor: Option<JoinHandle<()>>,
+    pub(crate) shared: Arc<Running>,
+}
+
+impl JoinReader {
+    /// What the join did: there once the reader is exhausted.
+    pub fn report(&self) -> Option<Report> {
+        lock(&self.shared.report).clone()
+    }
+
+    /// The number of rows of a join that yields none.
+    pub(crate) fn counted(mut self) -> Result<(u64, Report)> {
+        if let Some(batch) = self.next() {
+            batch.map_err(Error::from_arrow)?;
+        }
+        let report =
+            self.report().ok_or_else(|| Error::Worker("the join left no report".into()))?;
+        Ok((report.output_rows, report))
+    }
+
+    /// The sums of a join that yields no rows.
+    pub(crate) fn aggregated(self) -> Result<(Aggregate, Report)> {
+        let shared = Arc::clone(&self.shared);
+        let (rows, report) = self.counted()?;
+        let sums = std::mem::take(&mut *lock(&shared.sums));
+        Ok((Aggregate { rows, sums }, report))
+    }
+
+    fn stop(&mut self) {
+        self.receiver = None;
+        if let Some(conductor) = self.conductor.take() {
+            // Its panics were caught and sent as errors.
+            drop(conductor.join());
+        }
+    }
+}
+
+impl Iterator for JoinReader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.receiver.as_ref()?.recv() {
+            Ok(Ok((batch, _reservation))) => Some(Ok(batch)),
+            Ok(Err(error)) => {
+                self.stop();
+                Some(Err(error.into()))
+            }
+            // All senders are gone: the conductor is done.
+            Err(_) => {
+                self.stop();
+                None
+            }
+        }
+    }
+}
+
+impl RecordBatchReader for JoinReader {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+impl Drop for JoinReader {
+    fn drop(&mut self) {
+        self.shared.cancelled.store(true, Ordering::Relaxed);
+        self.stop();
+    }
+}
