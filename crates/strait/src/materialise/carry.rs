@@ -1,14 +1,14 @@
 //! Narrow columns that travel with the key.
 //!
-//! Where the columns wanted of a build row take no more bytes than its id would (or up to eight),
-//! tuples carry them instead. Whoever finds the key has the row: no second access to memory, which
-//! costs as much as the first, and the id is of no use any more.
+//! Where the columns wanted of a build row take eight bytes at most, tuples carry them instead of the
+//! row's id. Whoever finds the key has the row: there is no second access to memory, which would cost
+//! as much as the first.
 //!
-//! An `Int32` and an `Int16` column, in the four rows of a piece:
+//! The value of an `Int32` and an `Int16` column:
 //!
 //! ```text
-//!   value   bits 63..48   47..32   31..0        each column in its own bytes, the first lowest
-//!                  0       Int16   Int32
+//!   bits 63..48   47..32   31..0        each column in its own bytes, the first lowest
+//!           0      Int16   Int32
 //! ```
 
 use std::ops::Range;
@@ -207,7 +207,7 @@ fn cut<I: RowId>(values: &[I], shift: usize, write: impl Fn(usize, u64)) {
 ///
 /// # Safety
 /// There are as many values of type `T` from `start` on.
-unsafe fn put<T: RowIdBits, I: RowId>(values: &mut [I], start: *const u8, shift: usize) {
+unsafe fn put<T: Bits, I: RowId>(values: &mut [I], start: *const u8, shift: usize) {
     for (i, value) in values.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
         let bits = unsafe { start.cast::<T>().add(i).read_unaligned() }.bits();
@@ -216,13 +216,13 @@ unsafe fn put<T: RowIdBits, I: RowId>(values: &mut [I], start: *const u8, shift:
 }
 
 /// The bits of a narrow value.
-trait RowIdBits: Copy {
+trait Bits: Copy {
     fn bits(self) -> u64;
 }
 
 macro_rules! bits {
     ($($int:ty),*) => {
-        $(impl RowIdBits for $int {
+        $(impl Bits for $int {
             #[inline(always)]
             fn bits(self) -> u64 {
                 self as u64

@@ -36,7 +36,7 @@ pub(super) trait Region<K, I> {
     fn value(&mut self, at: usize) -> &mut I;
 }
 
-/// Why a region could not be filled by values alone.
+/// What came of entering a region's tuples.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entered {
     /// All keys are unique.
