@@ -255,8 +255,10 @@ impl BoundJoin {
             self.check(side, &reader.schema())?;
         }
         let shared = Arc::new(Running::default());
-        // A batch a worker under way, and one waiting.
-        let (sender, receiver) = sync_channel(self.join.threads + 1);
+        // A batch a worker under way, and one waiting; more where memory does not count, so that
+        // workers need not stop for a reader that is busy with the last one.
+        let waiting = if self.join.memory_limit.is_some() { 1 } else { 3 * self.join.threads };
+        let (sender, receiver) = sync_channel(self.join.threads + waiting);
         let schema = self.schema();
         let conductor = {
             let shared = Arc::clone(&shared);

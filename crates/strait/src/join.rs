@@ -254,7 +254,7 @@ pub struct Join {
 }
 
 /// Rows in an output batch unless [`Join::batch_size`] says otherwise.
-pub const DEFAULT_BATCH_SIZE: usize = 16 * 1024;
+pub const DEFAULT_BATCH_SIZE: usize = 32 * 1024;
 
 impl Join {
     /// A join of the given type, with no keys yet.

@@ -54,7 +54,7 @@ impl<K: KeyWord, I: RowId> Bucket<K, I> {
 /// Eighths of a place a key. More would take large tables over the memory that joins may hold.
 const ROOM: usize = 15;
 /// The same for tables of few keys, where memory does not count.
-const MORE_ROOM: usize = 20;
+const MORE_ROOM: usize = 28;
 const FEW_KEYS: usize = 1 << 18;
 
 /// The buckets of a region for so many keys, and at least one place that stays empty, so every
