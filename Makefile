@@ -5,10 +5,10 @@ PYTHON ?= python3
 # Random joins the runner checks against the oracle in one `make test`.
 STRAIT_CASES ?= 100000
 
-.PHONY: help demo check test test-long test-asan bench fmt deny clean
+.PHONY: help demo check test test-long test-asan test-gpu test-gpu-sanitize gpu-bundle bench fmt deny clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 demo: ## join two generated TPC-H tables
 	$(CARGO) run --release -- demo
@@ -19,8 +19,10 @@ check: ## format, lints, documentation, links
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md
 
-test: ## all tests, 100,000 random joins among them
-	STRAIT_CASES=$(STRAIT_CASES) $(CARGO) test --workspace --no-fail-fast
+test: ## all tests, 100,000 random joins among them; installs NVRTC once, to compile the kernels
+	nvrtc="$$(PYTHON=$(PYTHON) scripts/nvrtc.sh)" && \
+	STRAIT_NVRTC="$$nvrtc" STRAIT_REQUIRE_NVRTC=1 STRAIT_CASES=$(STRAIT_CASES) \
+	$(CARGO) test --workspace --no-fail-fast
 
 test-long: ## ten million random joins; STRAIT_SEED chooses others
 	STRAIT_CASES=10000000 $(CARGO) test --release -p strait --test runner -- --nocapture
@@ -28,6 +30,23 @@ test-long: ## ten million random joins; STRAIT_SEED chooses others
 test-asan: ## the library's tests under AddressSanitizer, with fewer random joins
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000 \
 	$(CARGO) test -p strait --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/asan
+
+test-gpu: ## the tests that need a GPU; without one they fail
+	STRAIT_REQUIRE_GPU=1 $(CARGO) test --release -p strait --lib device::cuda
+	STRAIT_REQUIRE_GPU=1 STRAIT_CASES=$(STRAIT_CASES) $(CARGO) test --release -p strait --test gpu
+
+test-gpu-sanitize: gpu-bundle ## a few of them under compute-sanitizer: memory, races, initialisation
+	target/gpu-bundle/gpu.sh sanitize
+
+# One built for another machine: old enough a C library, and no Rust needed there. Cargo names test
+# binaries with a hash and says in JSON which they are.
+gpu-bundle: ## target/gpu-bundle: binaries, tests and gpu.sh, for a machine with a GPU
+	rm -rf target/gpu-bundle && mkdir -p target/gpu-bundle/tests
+	$(CARGO) build --release -p strait-cli
+	$(CARGO) test --release -p strait --lib --test gpu --test runner --no-run --message-format=json \
+	  | $(PYTHON) scripts/test_binaries.py target/gpu-bundle/tests
+	cp "$${CARGO_TARGET_DIR:-target}/release/strait" scripts/gpu.sh target/gpu-bundle
+	du -sh target/gpu-bundle
 
 bench: ## Strait beside DuckDB, Polars, DataFusion and PyArrow
 	$(CARGO) run --release -- bench compare

@@ -16,15 +16,16 @@ use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::{Schema, SchemaRef};
 
 use crate::algorithm::{self, Context, Job};
+use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::input::{Reader, Source, race};
-use crate::join::{Join, Side};
+use crate::join::{Join, Processor, Side};
 use crate::key::{KeyPlan, Width};
 use crate::matches::{BoundFilter, Roles};
 use crate::memory::Budget;
 use crate::metrics::{Report, Stopwatch};
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
-use crate::plan::{Machine, Plan, Request, Statistics, choose};
+use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, choose};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running, lock};
 use crate::resolve;
@@ -200,7 +201,9 @@ impl BoundJoin {
             Some(Side::Right) => (right, left),
             _ => (left, right),
         };
-        self.plan(&Machine::detect(), side, *build, *probe)
+        // A GPU that cannot be used is an error when the join runs.
+        let device = device::open(&self.join).unwrap_or_default();
+        self.plan(&Machine::detect(), side, *build, *probe, &device)
     }
 
     fn plan(
@@ -209,8 +212,17 @@ impl BoundJoin {
         side: Option<Side>,
         build: Statistics,
         probe: Statistics,
+        device: &Option<Arc<dyn Device>>,
     ) -> Plan {
+        let count_only = self.output.output == Output::Count && self.output.sums.is_empty();
+        let device = device.as_ref().map(|device| OnDevice {
+            name: device.name().to_string(),
+            budget: device.memory().budget,
+            asked: self.join.processor != Processor::Auto || self.join.force.simulated.is_some(),
+            count_only: count_only && self.keys.exact() && self.filter.is_none(),
+        });
         choose(Request {
+            device,
             asked: self.join.algorithm,
             join_type: self.join.join_type,
             build_side: side,
@@ -324,7 +336,10 @@ impl BoundJoin {
         let rows = probe.known_rows();
         let bytes = rows.map(|_| probe.waiting_bytes());
         let probe_known = Statistics { rows, bytes, ..Statistics::default() };
-        let plan = self.plan(&machine, Some(build_side), build_known, probe_known);
+        let device = device::open(&self.join)?;
+        let plan = self.plan(&machine, Some(build_side), build_known, probe_known, &device);
+        // The planner has weighed the device against the CPU.
+        let device = device.filter(|_| plan.device.is_some());
         log::info!("{plan}");
 
         let sink = Sink {
@@ -343,6 +358,7 @@ impl BoundJoin {
             watch: &watch,
             machine: &machine,
             force: self.join.force,
+            partitioner: self.join.partitioner,
         };
         let candidates = AtomicU64::new(0);
         let job = Job {
@@ -356,7 +372,7 @@ impl BoundJoin {
             plan: &plan,
             candidates: &candidates,
         };
-        algorithm::run(&cx, job)?;
+        algorithm::run(&cx, job, device.as_deref())?;
         *lock(&shared.sums) = std::mem::take(&mut *lock(&sink.sums));
         counters.enter(Stage::Done, 0);
         let seen = counters.snapshot();

@@ -104,6 +104,68 @@ pub enum Error {
         needed: u64,
     },
 
+    /// There is no GPU to join on.
+    #[error("no GPU: {why}")]
+    NoGpu {
+        /// What was looked for, what was found, and what to try.
+        why: String,
+    },
+
+    /// The library that compiles kernels is missing.
+    #[error(
+        "NVRTC, which compiles the GPU's kernels, was not found{failure}; looked for {}; install the CUDA toolkit or run `pip install \"nvidia-cuda-nvrtc==13.*\"`, and let STRAIT_NVRTC name the libnvrtc.so that is to be used", .looked.join(", ")
+    )]
+    NoCompiler {
+        /// Where it was looked for, in that order.
+        looked: Vec<String>,
+        /// What the system said of the one that was named, if one was.
+        failure: String,
+    },
+
+    /// A kernel does not compile.
+    #[error("kernel \"{module}\" does not compile for {architecture} with NVRTC {version}: {log}")]
+    KernelCompile {
+        /// The kernel's file.
+        module: String,
+        /// As in `sm_90`.
+        architecture: String,
+        /// The compiler's version.
+        version: String,
+        /// What the compiler said.
+        log: String,
+    },
+
+    /// A call of the CUDA driver failed.
+    #[error("the GPU failed while {doing}: {name} ({detail}){hint}")]
+    Cuda {
+        /// What was being done.
+        doing: String,
+        /// The error's name, as in `CUDA_ERROR_ILLEGAL_ADDRESS`.
+        name: String,
+        /// The driver's words for it.
+        detail: String,
+        /// What to try.
+        hint: &'static str,
+    },
+
+    /// The GPU's memory, or what of it joins may use, does not suffice.
+    #[error(
+        "the GPU's memory does not suffice: {what} needs {}, {} of the budget of {} are in use; {hint}",
+        bytes(*.needed), bytes(*.used), bytes(*.budget)
+    )]
+    DeviceMemory {
+        /// What the memory was for.
+        what: String,
+        /// How much it asked for, in bytes.
+        needed: u64,
+        /// How much joins held already.
+        used: u64,
+        /// How much they may hold.
+        budget: u64,
+        /// What to try.
+        hint: String,
+    },
+
     /// A batch did not have the schema its reader announced.
     #[error("a batch of the {side} table does not have the schema its reader announced: {detail}")]
     SchemaChanged {

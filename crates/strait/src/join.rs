@@ -125,6 +125,73 @@ impl FromStr for Algorithm {
     }
 }
 
+/// Where a join runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Processor {
+    /// On a GPU where that is predicted to be faster, copies included; else on the CPU.
+    #[default]
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On the GPU of that number.
+    Gpu(usize),
+}
+
+impl fmt::Display for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Processor::Auto => f.write_str("auto"),
+            Processor::Cpu => f.write_str("cpu"),
+            Processor::Gpu(0) => f.write_str("gpu"),
+            Processor::Gpu(number) => write!(f, "gpu:{number}"),
+        }
+    }
+}
+
+impl FromStr for Processor {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let number = |text: &str| text.parse().ok().map(Processor::Gpu);
+        let found = match text {
+            "auto" => Some(Processor::Auto),
+            "cpu" => Some(Processor::Cpu),
+            "gpu" => Some(Processor::Gpu(0)),
+            _ => text.strip_prefix("gpu:").and_then(number),
+        };
+        let unknown = || format!("unknown device \"{text}\"; there are auto, cpu, gpu and gpu:N");
+        found.ok_or_else(|| Error::Setting(unknown()))
+    }
+}
+
+/// How a radix join on a GPU partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Partitioner {
+    /// Each pass reads and writes every tuple once; tiles learn where to write by looking back at
+    /// the counts of earlier tiles.
+    #[default]
+    LookBack,
+}
+
+impl Partitioner {
+    /// All of them.
+    pub const ALL: [Partitioner; 1] = [Partitioner::LookBack];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Partitioner::LookBack => "look-back",
+        }
+    }
+}
+
+impl FromStr for Partitioner {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("partitioner", text, Partitioner::ALL, Partitioner::name)
+    }
+}
+
 fn by_name<T: Copy, const N: usize>(
     what: &str,
     text: &str,
@@ -217,6 +284,8 @@ pub struct Force {
     pub tiny_chunks: bool,
     /// Tuples have row ids, also where they could carry the columns wanted of their rows.
     pub row_ids: bool,
+    /// The join runs on a simulated device, whose work runs in an order that follows from this seed.
+    pub simulated: Option<u64>,
 }
 
 /// The callback of [`Join::on_progress`].
@@ -247,6 +316,9 @@ pub struct Join {
     pub(crate) threads: usize,
     pub(crate) memory_limit: Option<u64>,
     pub(crate) algorithm: Algorithm,
+    pub(crate) processor: Processor,
+    pub(crate) gpu_memory: Option<u64>,
+    pub(crate) partitioner: Partitioner,
     pub(crate) build_side: Option<Side>,
     pub(crate) batch_size: usize,
     pub(crate) progress: Option<OnProgress>,
@@ -271,6 +343,9 @@ impl Join {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_limit: None,
             algorithm: Algorithm::Auto,
+            processor: Processor::Auto,
+            gpu_memory: None,
+            partitioner: Partitioner::default(),
             build_side: None,
             batch_size: DEFAULT_BATCH_SIZE,
             progress: None,
@@ -346,6 +421,24 @@ impl Join {
     /// The algorithm. By default the planner picks.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
+        self
+    }
+
+    /// Where the join runs. By default on a GPU only where that is predicted to be faster.
+    pub fn device(mut self, processor: Processor) -> Self {
+        self.processor = processor;
+        self
+    }
+
+    /// A hard limit on the GPU memory of the join in bytes. By default nine tenths of what is free.
+    pub fn gpu_memory(mut self, bytes: u64) -> Self {
+        self.gpu_memory = Some(bytes);
+        self
+    }
+
+    /// How a radix join on a GPU partitions.
+    pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
+        self.partitioner = partitioner;
         self
     }
 

@@ -24,6 +24,7 @@
 
 mod algorithm;
 mod bind;
+mod device;
 mod error;
 mod input;
 mod join;
@@ -43,10 +44,18 @@ mod schedule;
 mod sort;
 mod table;
 
+#[doc(hidden)]
+pub use algorithm::gpu::resident;
 pub use bind::BoundJoin;
+#[doc(hidden)]
+pub use device::cuda::testing as device_testing;
+pub use device::cuda::{
+    Architecture, CompiledKernel, Gpu, Link, Nvrtc, compile_kernels, kernel_cache,
+};
 pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
-    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
+    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Partitioner,
+    Predicate, Processor, Side,
 };
 pub use memory::release_memory;
 pub use metrics::Report;

@@ -76,6 +76,12 @@ impl Stopwatch {
         result
     }
 
+    /// Books the times of stages on a device, which ran inside of others.
+    pub(crate) fn add_device(&self, times: Vec<(&'static str, f64)>) {
+        let mut stages = self.stages.lock().unwrap_or_else(|e| e.into_inner());
+        stages.extend(times.into_iter().map(|(name, s)| (name, Duration::from_secs_f64(s))));
+    }
+
     pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {
         self.stages.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }

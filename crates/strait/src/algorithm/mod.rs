@@ -5,10 +5,12 @@
 //! | [`no_partition`] | streamed | in the order workers finish |
 //! | [`radix`] | held | partition after partition |
 //! | [`sort_merge`] | held | sorted by key |
+//! | [`gpu`] | held; its key words in a GPU's memory | in the order the GPU finds it |
 //!
 //! A join that does not fit its memory limit ends with an error for now. Spilling will be one more
 //! conductor: the escalation from [`run`] when a reservation is refused.
 
+pub(crate) mod gpu;
 mod no_partition;
 mod radix;
 mod sort_merge;
@@ -17,9 +19,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::input::{Relation, Source};
-use crate::join::{Algorithm, Force};
+use crate::join::{Algorithm, Force, Partitioner};
 use crate::key::{KeyPlan, KeyWord};
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
@@ -39,6 +42,8 @@ pub(crate) struct Context<'a> {
     pub(crate) watch: &'a Stopwatch,
     pub(crate) machine: &'a Machine,
     pub(crate) force: Force,
+    /// How a radix join on a device partitions.
+    pub(crate) partitioner: Partitioner,
 }
 
 /// A join ready to run: the build side held, the probe side as far as it was read.
@@ -94,8 +99,11 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Runs the conductor the plan names.
-pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
+/// Runs the conductor the plan names, on a device if there is one.
+pub(crate) fn run(cx: &Context<'_>, job: Job<'_>, device: Option<&dyn Device>) -> Result<()> {
+    if let Some(device) = device {
+        return gpu::run(cx, job, device);
+    }
     match job.plan.algorithm {
         Algorithm::NoPartition | Algorithm::Auto => no_partition::run(cx, job),
         Algorithm::Radix => radix::run(cx, job),

@@ -96,10 +96,11 @@ pub(super) fn give_back(mut mapping: Mapping) {
 /// Gives all idle memory back to the system.
 ///
 /// Joins without a memory limit keep the memory of their tables for the next join in the process,
-/// up to an eighth of the machine's.
+/// up to an eighth of the machine's; joins on a GPU keep the host memory they copy through.
 pub fn release_memory() {
     let idle = std::mem::take(&mut *IDLE.lock().unwrap_or_else(|e| e.into_inner()));
     drop(idle);
+    crate::device::cuda::pinned::release();
 }
 
 fn most_idle() -> usize {

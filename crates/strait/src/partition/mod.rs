@@ -12,6 +12,7 @@
 //! `tuples = [1 | | 0 3 | 2]` and `bounds = [0, 1, 1, 3, 4]`.
 
 mod cpu;
+pub(crate) mod gpu;
 mod tuple;
 mod words;
 

@@ -2,7 +2,7 @@
 
 use crate::error::bytes;
 use crate::join::{Algorithm, JoinType, Side};
-use crate::plan::cost::predict;
+use crate::plan::cost::{predict, predict_on};
 use crate::plan::{Machine, Statistics};
 
 /// What is to be planned.
@@ -18,6 +18,20 @@ pub(crate) struct Request<'a> {
     pub(crate) exact: bool,
     pub(crate) word_bytes: usize,
     pub(crate) machine: &'a Machine,
+    /// The GPU that may be used.
+    pub(crate) device: Option<OnDevice>,
+}
+
+/// A GPU that a join may run on.
+#[derive(Debug, Clone)]
+pub(crate) struct OnDevice {
+    pub(crate) name: String,
+    /// Its memory that may be used, in bytes.
+    pub(crate) budget: u64,
+    /// Whether it was asked for by name.
+    pub(crate) asked: bool,
+    /// Whether nothing but a count comes back.
+    pub(crate) count_only: bool,
 }
 
 /// What an algorithm is expected to take.
@@ -26,10 +40,14 @@ pub(crate) struct Request<'a> {
 pub struct Prediction {
     /// The algorithm.
     pub algorithm: Algorithm,
+    /// Whether it runs on a GPU.
+    pub on_gpu: bool,
     /// Its time, apart from reading and from what the caller does with the rows.
     pub seconds: f64,
     /// The memory it holds at most, held inputs included.
     pub bytes: u64,
+    /// The GPU memory it holds at most.
+    pub device_bytes: u64,
 }
 
 /// What was decided, and why.
@@ -38,6 +56,8 @@ pub struct Prediction {
 pub struct Plan {
     /// The algorithm; never [`Algorithm::Auto`].
     pub algorithm: Algorithm,
+    /// The GPU it runs on; None if it is the CPU.
+    pub device: Option<String>,
     /// The join type.
     pub join_type: JoinType,
     /// The side that is held; None while it is not known which proves smaller.
@@ -62,13 +82,34 @@ pub struct Plan {
 pub(crate) fn choose(request: Request<'_>) -> Plan {
     const CANDIDATES: [Algorithm; 3] =
         [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
-    let predictions: Vec<_> = CANDIDATES.iter().map(|&a| predict(a, &request)).collect();
-    let (algorithm, reason) = match request.asked {
-        Algorithm::Auto => best(&predictions, request.limit),
-        asked => (asked, "it was asked for".to_string()),
+    let on_cpu = CANDIDATES.iter().map(|&a| predict(a, &request));
+    let mut predictions: Vec<_> = on_cpu.collect();
+    if let Some(device) = &request.device {
+        predictions.extend(CANDIDATES.iter().map(|&a| predict_on(device, a, &request)));
+    }
+    let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
+    let budget = request.device.as_ref().map(|device| device.budget);
+    let candidates: Vec<Prediction> = predictions
+        .iter()
+        .filter(|p| request.asked == Algorithm::Auto || p.algorithm == request.asked)
+        .filter(|p| !asked_device || p.on_gpu)
+        // A join that does not fit the GPU is left to the CPU, unless the GPU was asked for.
+        .filter(|p| asked_device || !p.on_gpu || budget.is_none_or(|b| p.device_bytes <= b))
+        .copied()
+        .collect();
+    let (chosen, mut reason) = best(&candidates, request.limit);
+    if candidates.len() == 1 || (request.asked != Algorithm::Auto && asked_device) {
+        reason = "it was asked for".to_string();
+    }
+    let algorithm = match (chosen, request.asked) {
+        (Some(chosen), _) => chosen.algorithm,
+        (None, Algorithm::Auto) => Algorithm::NoPartition,
+        (None, asked) => asked,
     };
+    let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
     Plan {
         algorithm,
+        device: request.device.filter(|_| on_gpu).map(|device| device.name),
         join_type: request.join_type,
         build_side: request.build_side,
         build: request.build,
@@ -82,7 +123,7 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
 }
 
 /// The fastest that fits; where none fits, the smallest.
-fn best(predictions: &[Prediction], limit: Option<u64>) -> (Algorithm, String) {
+fn best(predictions: &[Prediction], limit: Option<u64>) -> (Option<Prediction>, String) {
     let fits = |p: &&Prediction| limit.is_none_or(|limit| p.bytes <= limit);
     let fastest = predictions.iter().filter(fits).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
     match fastest {
@@ -91,13 +132,12 @@ fn best(predictions: &[Prediction], limit: Option<u64>) -> (Algorithm, String) {
                 Some(limit) => format!("fastest by prediction that fits {}", bytes(limit)),
                 None => "fastest by prediction".to_string(),
             };
-            (p.algorithm, why)
+            (Some(*p), why)
         }
         None => {
             let smallest = predictions.iter().min_by_key(|p| p.bytes);
-            let algorithm = smallest.map_or(Algorithm::NoPartition, |p| p.algorithm);
             (
-                algorithm,
+                smallest.copied(),
                 "none is predicted to fit the memory limit; this one holds least".to_string(),
             )
         }
@@ -126,6 +166,7 @@ mod tests {
             exact: true,
             word_bytes: 8,
             machine,
+            device: None,
         }
     }
 
@@ -156,6 +197,29 @@ mod tests {
         assert_eq!(plan.algorithm, Algorithm::NoPartition);
         let plan = choose(request(&machine(), 1 << 20, 1 << 30, Some(1)));
         assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
+    }
+
+    /// A count needs only the keys over the link; whole rows are gathered by the CPU anyway.
+    #[test]
+    fn a_gpu_is_taken_where_it_wins_with_its_copies() {
+        let machine = machine();
+        let plan = |count_only: bool, asked: bool, budget: u64| {
+            let mut request = request(&machine, 1 << 26, 1 << 26, None);
+            request.device =
+                Some(OnDevice { name: "a GPU".to_string(), budget, asked, count_only });
+            choose(request)
+        };
+        assert_eq!(plan(true, false, 1 << 36).device.as_deref(), Some("a GPU"));
+        assert_eq!(plan(true, false, 1 << 26).device, None, "it does not fit");
+        assert_eq!(plan(true, true, 1 << 26).device.as_deref(), Some("a GPU"), "asked for");
+        let small = |rows: u64| {
+            let mut request = request(&machine, rows, rows, None);
+            let name = "a GPU".to_string();
+            request.device =
+                Some(OnDevice { name, budget: 1 << 36, asked: false, count_only: true });
+            choose(request).device
+        };
+        assert_eq!(small(1000), None, "starting a GPU takes longer");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! their ratio.
 
 use crate::join::Algorithm;
-use crate::plan::choose::Request;
+use crate::plan::choose::{OnDevice, Request};
 use crate::plan::{Machine, Prediction};
 use crate::table::table_bytes;
 
@@ -84,7 +84,44 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             (time, sizes.build_bytes + sizes.probe_bytes + rows(both) * 2 * tuple)
         }
     };
-    Prediction { algorithm, seconds: nanoseconds * 1e-9 / request.threads.max(1) as f64, bytes }
+    let seconds = nanoseconds * 1e-9 / request.threads.max(1) as f64;
+    Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes: 0 }
+}
+
+/// What a GPU does, as measured on one with a PCIe 5.0 link.
+mod device {
+    /// Making ready: contexts, pools, read-backs.
+    pub(super) const SECONDS: f64 = 0.02;
+    /// Bytes a second that one thread stages, and that the link carries.
+    pub(super) const STAGED: f64 = 9e9;
+    pub(super) const LINK: f64 = 50e9;
+    /// Tuples a second: no-partition, radix, sort-merge.
+    pub(super) const TUPLES: [f64; 3] = [8e9, 20e9, 8e9];
+    /// Tuples held a row, besides its words: tables or partitions.
+    pub(super) const HELD: u64 = 4;
+}
+
+/// Predicts one algorithm on a GPU: words cross to it, pairs of row numbers come back, and columns
+/// are gathered on the CPU.
+pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> Prediction {
+    let sizes = Sizes::of(request);
+    let threads = request.threads.max(1) as f64;
+    let both = sizes.build_rows + sizes.probe_rows;
+    let word = request.word_bytes as f64;
+    let back = if on.count_only { 0.0 } else { 2.0 * word * sizes.probe_rows };
+    let link = device::LINK.min(device::STAGED * threads);
+    let gather = if on.count_only { 0.0 } else { 2.0 * ns::GATHER[1] };
+    let on_cpu = (both * ns::WORDS + sizes.probe_rows * gather) * 1e-9 / threads;
+    let rate = match algorithm {
+        Algorithm::NoPartition | Algorithm::Auto => device::TUPLES[0],
+        Algorithm::Radix => device::TUPLES[1],
+        Algorithm::SortMerge => device::TUPLES[2],
+    };
+    let seconds = device::SECONDS + (both * word + back) / link + both / rate + on_cpu;
+    let words = (both * word) as u64;
+    let held = sizes.build_bytes + sizes.probe_bytes + words;
+    let device_bytes = words * (1 + 2 * device::HELD) + back as u64;
+    Prediction { algorithm, on_gpu: true, seconds, bytes: held, device_bytes }
 }
 
 /// Which memory holds so many bytes: 0 and 1 are caches, 2 is memory.

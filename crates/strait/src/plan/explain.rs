@@ -7,7 +7,8 @@ use crate::plan::{Plan, Statistics};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} join by {}: {}", self.join_type, self.algorithm, self.reason)?;
+        let on = self.device.as_ref().map_or(String::new(), |device| format!(" on {device}"));
+        writeln!(f, "{} join by {}{on}: {}", self.join_type, self.algorithm, self.reason)?;
         writeln!(f, "  {:<14} {}", "key", self.key)?;
         match self.build_side {
             Some(side) => {
@@ -31,9 +32,14 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:<14} {limit}", "memory limit")?;
         write!(f, "  predicted, without reading and writing files:")?;
         for p in &self.predictions {
-            let chosen = if p.algorithm == self.algorithm { "◄" } else { "" };
+            let chosen = p.algorithm == self.algorithm && p.on_gpu == self.device.is_some();
             let (name, seconds, memory) = (p.algorithm.name(), p.seconds, bytes(p.bytes));
-            write!(f, "\n    {name:<12} {seconds:>10.3} s {memory:>12} {chosen}")?;
+            let gpu = match p.on_gpu {
+                true => format!(", {} on the GPU", bytes(p.device_bytes)),
+                false => String::new(),
+            };
+            let mark = if chosen { " ◄" } else { "" };
+            write!(f, "\n    {name:<12} {seconds:>10.3} s {memory:>12}{gpu}{mark}")?;
         }
         Ok(())
     }

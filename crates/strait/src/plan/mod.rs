@@ -11,8 +11,8 @@ mod machine;
 mod shape;
 mod statistics;
 
+pub(crate) use choose::{OnDevice, Request, choose};
 pub use choose::{Plan, Prediction};
-pub(crate) use choose::{Request, choose};
 pub use machine::Machine;
 pub(crate) use shape::{TableShape, radix_passes, table_shape};
 pub use statistics::Statistics;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
-use strait::{Algorithm, Force, JoinType, NullEquality, Output, Side};
+use strait::{Algorithm, Force, JoinType, NullEquality, Output, Processor, Side};
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
 use strait_testkit::{KeyKind, Pair, Rng, Shape, kinds, oracle};
@@ -49,6 +49,9 @@ pub(crate) struct Case {
     /// Seed of the choice of output columns; all of them without one.
     pub(crate) select: Option<u64>,
     pub(crate) memory_limit: Option<u64>,
+    /// Where it runs, if not on the simulated device that `force` may name.
+    pub(crate) processor: Processor,
+    pub(crate) gpu_memory: Option<u64>,
     pub(crate) entry: Entry,
     pub(crate) force: Force,
     pub(crate) shape: Shape,
@@ -95,10 +98,13 @@ impl Case {
             mark_column: ["mark", "has a match"][rng.below(2)],
             select: rng.chance(1, 4).then(|| rng.bits()),
             memory_limit: memory_limit(rng),
+            processor: processor(),
+            gpu_memory: None,
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
             force: force(rng),
             shape,
         };
+        let case = on_device(rng, case);
         let pair = Pair::generate(rng, &case.shape);
         match large && too_many_pairs(&case, &pair) {
             // A boolean key of thousands of rows, say: small tables will do.
@@ -109,6 +115,11 @@ impl Case {
 }
 
 impl Case {
+    /// Whether it runs on a device, real or simulated.
+    pub(crate) fn on_device(&self) -> bool {
+        self.force.simulated.is_some() || matches!(self.processor, Processor::Gpu(_))
+    }
+
     /// A case of tables of tens of thousands of rows, on three threads.
     pub(crate) fn long(rng: &mut Rng, cell: (Algorithm, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
         let (mut case, _) = Case::with(rng, cell, false);
@@ -124,7 +135,9 @@ impl Case {
         }
         (case.threads, case.memory_limit) = (3, None);
         case.batch_size = case.batch_size.max(1000);
-        case.force = Force { wide_rows: case.force.wide_rows, ..Force::default() };
+        let (wide_rows, simulated) = (case.force.wide_rows, case.force.simulated);
+        case.force = Force { wide_rows, simulated, ..Force::default() };
+        case.gpu_memory = None;
         case.force.tiny_partitions = rng.chance(1, 4);
         let pair = Pair::generate(rng, &case.shape);
         (case, pair)
@@ -153,6 +166,23 @@ fn memory_limit(rng: &mut Rng) -> Option<u64> {
     }
 }
 
+/// `STRAIT_DEVICE=gpu` runs every case on a GPU.
+fn processor() -> Processor {
+    match std::env::var("STRAIT_DEVICE") {
+        Ok(name) => name.parse().unwrap_or_else(|error| panic!("STRAIT_DEVICE: {error}")),
+        Err(_) => Processor::Cpu,
+    }
+}
+
+/// A third of the cases run on a simulated device, some of them with too little memory there.
+fn on_device(rng: &mut Rng, mut case: Case) -> Case {
+    if case.processor == Processor::Cpu && rng.chance(1, 3) {
+        case.force.simulated = Some(rng.bits());
+        case.gpu_memory = rng.chance(1, 10).then(|| 1 << rng.between(10, 20));
+    }
+    case
+}
+
 fn force(rng: &mut Rng) -> Force {
     let rare = rng.chance(1, 2);
     let mut on = || rare && rng.chance(1, 3);
@@ -162,5 +192,6 @@ fn force(rng: &mut Rng) -> Force {
         tiny_partitions: on(),
         tiny_chunks: on(),
         row_ids: on(),
+        simulated: None,
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A case is wholly determined by a seed. `STRAIT_CASES` says how many cases there are in all
 //! (100,000 by default), `STRAIT_SEED` where they start. A failing case prints what it is and the
-//! command that repeats it alone.
+//! command that repeats it alone. A third of the cases run on a simulated device;
+//! `STRAIT_DEVICE=gpu` runs all of them on a GPU.
 
 mod case;
 mod check;

@@ -1,0 +1,64 @@
+// What host and kernels pass to one another, byte for byte: the twin of src/device/abi.rs.
+// Every field is an integer, so that both sides agree on sizes; `at` turns addresses to pointers.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+template <typename T>
+__device__ __forceinline__ T* at(u64 address) {
+    return reinterpret_cast<T*>(address);
+}
+
+struct Digit { u32 shift, mask; };
+struct Task { u64 build, probe; u32 build_rows, probe_rows; };
+struct Redo { Task task; u64 rows; };
+struct Control {
+    u64 rows, counted, build_sum, probe_sum;
+    u32 next, redone, full, duplicates;
+};
+struct Output {
+    u64 keys, build, probe, build_flags, probe_flags, capacity, most, control, redo;
+    u32 mixed, sign;
+};
+struct Columns { u64 keys, values, first; };
+struct Survey { u64 keys, rows, found; };
+struct Histogram {
+    u64 keys, rows, bins;
+    Digit digits[8];
+    u32 passes, mix;
+};
+struct Offsets { u64 bins; u32 passes, unused; };
+struct LookBack {
+    Columns columns;
+    u64 tuples, to_tuples, to_keys, to_values, rows, base, next_base, status, ticket;
+    Digit digit;
+    u32 mix, stable;
+};
+struct Bounds { u64 tuples, rows, bounds; u32 shift, partitions; };
+struct ListTasks {
+    u64 build_bounds, probe_bounds, tasks, count;
+    u32 partitions, build_rows, probe_rows, capacity;
+};
+struct JoinShared { u64 build, probe, tasks; u32 count, unused; Output output; };
+struct Table { u64 slots, groups, slot_count, min; u32 bits, direct; };
+struct ClearTable { Table table; };
+struct Insert { Table table; Columns columns; u64 tuples, rows, slot_of, rank, control; };
+struct PlaceGroups { Table table; u64 cursor; };
+struct FillGroups { Table table; Columns columns; u64 tuples, rows, slot_of, rank; };
+struct Probe {
+    Table table;
+    Columns columns;
+    u64 tuples, rows, tasks;
+    u32 count, tile;
+    Output output;
+};
+struct MergeJoin {
+    u64 build, build_rows, probe, probe_rows, tasks, splits;
+    u32 count, tile;
+    Output output;
+};
+struct Gather { u64 rows, source, target, count; u32 width, unused; };

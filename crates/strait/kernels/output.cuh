@@ -1,0 +1,102 @@
+// Output in one pass (004 §3.2.2): a block takes a task, counts its matches, reserves room with one
+// atomic addition, and writes. Without room, the task goes onto the redo list and no more are taken;
+// a task with more rows than one may write goes there too, for the host to cut.
+//
+// Lanes with a match write next to one another (their rank among the lanes that have one), so that
+// stores are coalesced without a detour through shared memory.
+#pragma once
+#include "block.cuh"
+#include "word.cuh"
+
+#define PAIRS 0
+#define PAIRS_FLAGGED 1
+#define EXISTS 2
+#define AGGREGATE 3
+
+// Hands out tasks, each asked for while the one before is worked on. Once there is no room, no more
+// are taken.
+struct Tasks {
+    u32* slot;
+    u32 next;
+
+    // By every thread; `slot` is shared.
+    __device__ __forceinline__ Tasks(const Output& out, u32* slot) : slot(slot) { ask(out); }
+
+    __device__ __forceinline__ void ask(const Output& out) {
+        if (threadIdx.x != 0) return;
+        Control* control = at<Control>(out.control);
+        const bool full = *reinterpret_cast<volatile u32*>(&control->full) != 0;
+        next = full ? 0xffffffffu : atomicAdd(&control->next, 1u);
+    }
+
+    // The task asked for before, the same in all threads; asks for the next.
+    __device__ __forceinline__ u32 take(const Output& out) {
+        __syncthreads();
+        if (threadIdx.x == 0) *slot = next;
+        __syncthreads();
+        const u32 taken = *slot;
+        if (taken != 0xffffffffu) ask(out);
+        return taken;
+    }
+};
+
+enum Room { ROOM, TOO_LONG, NO_ROOM };
+
+// Reserves `rows` rows for `task`, by one thread.
+__device__ __forceinline__ Room reserve(const Output& out, const Task& task, u64 rows, u64& begin) {
+    Control* control = at<Control>(out.control);
+    const u64 most = out.most < out.capacity ? out.most : out.capacity;
+    Room room = ROOM;
+    if (rows > most) {
+        room = TOO_LONG;
+    } else {
+        begin = atomicAdd(&control->rows, rows);
+        if (begin + rows > out.capacity) {
+            // The count only grows, so from here on nobody finds room, and just one block is the
+            // first: it tells where the rows that were written end.
+            if (begin <= out.capacity) control->counted = begin;
+            *reinterpret_cast<volatile u32*>(&control->full) = 1;
+            room = NO_ROOM;
+        }
+    }
+    if (room != ROOM) {
+        at<Redo>(out.redo)[atomicAdd(&control->redone, 1u)] = Redo{task, rows};
+    }
+    return room;
+}
+
+// One row of output.
+__device__ __forceinline__ void write_row(const Output& out, u64 place, Word key, Word build, Word probe) {
+    if (out.keys) __stcs(at<Word>(out.keys) + place, key);
+    __stcs(at<Word>(out.build) + place, build);
+    __stcs(at<Word>(out.probe) + place, probe);
+}
+
+__device__ __forceinline__ void flag_build(const Output& out, Word value) {
+    if (out.build_flags) at<u8>(out.build_flags)[value] = 1;
+}
+__device__ __forceinline__ void flag_probe(const Output& out, Word value) {
+    if (out.probe_flags) at<u8>(out.probe_flags)[value] = 1;
+}
+
+// A value as a summand.
+__device__ __forceinline__ u64 summand(const Output& out, Word value) {
+#if WORD_BYTES == 4
+    return out.sign ? (u64)(i64)(int)value : (u64)value;
+#else
+    return value;
+#endif
+}
+
+// A thread's counts and sums, added to the control's; once, at the end.
+__device__ __forceinline__ void add_up(const Output& out, u64 counted, u64 build_sum, u64 probe_sum) {
+    Control* control = at<Control>(out.control);
+    counted = warp_sum(counted);
+    build_sum = warp_sum(build_sum);
+    probe_sum = warp_sum(probe_sum);
+    if (lane_id() == 0 && counted) {
+        atomicAdd(&control->counted, counted);
+        atomicAdd(&control->build_sum, build_sum);
+        atomicAdd(&control->probe_sum, probe_sum);
+    }
+}

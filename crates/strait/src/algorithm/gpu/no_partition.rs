@@ -1,0 +1,131 @@
+//! One table over the build side in the device's memory, looked up by the probe side (001 §5, 003).
+//!
+//! ```text
+//!  build ─► clear, insert ─► a key twice? ── no ──► slots with values ──┐
+//!                                │ yes                                  ├─► look up ─► rows
+//!                                └─► count, place, fill groups ─────────┘
+//! ```
+//!
+//! Keys that fill their range address the slots directly. Else the table is hashed, at half load, and
+//! first taken to have each key once: the slot then has the value itself, and a look-up is one
+//! access. Where that proves wrong, the values of each key are grouped, which takes a time that does
+//! not depend on how often a key comes.
+
+use super::rounds::{self, Cut, Work};
+use super::{Found, Receiver, Session, Side, Wanted};
+use crate::device::{Stage, View, abi};
+use crate::error::Result;
+
+/// Slots of a directly addressed table a build row, at most: they are half as wide as hashed ones,
+/// of which there are two to four.
+const SPARSEST: u64 = 4;
+/// Bits of a hashed table, at least: it must never be full.
+const LEAST_BITS: u32 = 4;
+
+/// Joins two sides.
+pub(super) fn join(
+    session: &Session<'_>,
+    build: &Side,
+    probe: &Side,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let table = match direct(session, build)? {
+        Some(table) => grouped(session, build, table)?,
+        None => match single(session, build)? {
+            Some(table) => table,
+            None => grouped(session, build, hashed(build.rows))?,
+        },
+    };
+    session.mark("build table")?;
+    let tile = session.device.shape(session.word).probe_tile;
+    let work =
+        Work { tasks: None, count: probe.rows.div_ceil(u64::from(tile)) as u32, cut: Cut::Run };
+    let stage = |tasks: u64, count: u32, output: abi::Output| {
+        let (columns, rows) = (probe.columns(), probe.rows);
+        let look_up = abi::Probe { table, columns, tuples: 0, rows, tasks, count, tile, output };
+        Stage::Probe(wanted.flavour, look_up)
+    };
+    let found = rounds::run(session, wanted, true, work, stage, to)?;
+    session.mark("look up")?;
+    Ok(found)
+}
+
+/// A hashed table's shape: at least two slots a row.
+fn hashed(rows: u64) -> abi::Table {
+    let bits = (2 * rows).next_power_of_two().ilog2().max(LEAST_BITS);
+    abi::Table { slot_count: 1 << bits, bits, ..abi::Table::default() }
+}
+
+/// A directly addressed table's shape, where the build keys nearly fill their range.
+fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
+    let found = session.zeroed(4 * 8, "the range of the keys")?;
+    let survey = abi::Survey { keys: build.keys.address, rows: build.rows, found: found.address };
+    session.run(Stage::Survey(survey))?;
+    let seen: Vec<u64> = session.read(found, 4)?;
+    session.mark("survey")?;
+    let all_ones = u64::MAX >> (64 - session.word.bits());
+    let (max, min) = (seen[0], !seen[1] & all_ones);
+    let range = max - min;
+    if range / SPARSEST >= build.rows.max(1024) || range >= u64::from(u32::MAX) {
+        return Ok(None);
+    }
+    Ok(Some(abi::Table { slot_count: range + 1, min, direct: 1, ..abi::Table::default() }))
+}
+
+/// A table whose slots have values; None where a key comes twice.
+fn single(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
+    let mut table = hashed(build.rows);
+    let slots = session.allocate(table.slot_count * session.word.tuple(), "the hash table")?;
+    table.slots = slots.address;
+    let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
+    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
+    session.run(Stage::Insert(abi::Insert {
+        table,
+        columns: build.columns(),
+        rows: build.rows,
+        control: control.address,
+        ..abi::Insert::default()
+    }))?;
+    let seen: abi::Control = session.read(control, 1)?.pop().unwrap_or_default();
+    if seen.duplicates == 0 {
+        return Ok(Some(table));
+    }
+    session.release(&[slots])?;
+    Ok(None)
+}
+
+/// A table whose slots tell groups of values.
+fn grouped(session: &Session<'_>, build: &Side, mut table: abi::Table) -> Result<abi::Table> {
+    let slot_bytes = if table.direct != 0 { 8 } else { 16 };
+    table.slots = session.allocate(table.slot_count * slot_bytes, "the hash table")?.address;
+    table.groups =
+        session.allocate(build.rows * session.word.bytes(), "the table's values")?.address;
+    let per_row = |what: &str| -> Result<View> { session.allocate(build.rows * 4, what) };
+    let (slot_of, rank) = (per_row("the rows' slots")?, per_row("the rows' ranks")?);
+    let cursor = session.zeroed(8, "the table's counts")?;
+    let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
+    let (columns, rows) = (build.columns(), build.rows);
+    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
+    session.run(Stage::Insert(abi::Insert {
+        table,
+        columns,
+        tuples: 0,
+        rows,
+        slot_of: slot_of.address,
+        rank: rank.address,
+        control: control.address,
+    }))?;
+    session.run(Stage::PlaceGroups(abi::PlaceGroups { table, cursor: cursor.address }))?;
+    let (slot_of_at, rank_at) = (slot_of.address, rank.address);
+    session.run(Stage::FillGroups(abi::FillGroups {
+        table,
+        columns,
+        tuples: 0,
+        rows,
+        slot_of: slot_of_at,
+        rank: rank_at,
+    }))?;
+    session.release(&[slot_of, rank])?;
+    Ok(table)
+}

@@ -1,0 +1,335 @@
+//! Joins of columns that lie in a GPU's memory, with results left there: what `bench join
+//! --placement gpu` measures.
+//!
+//! The first column of a table is the key, an integer; the others are payload, integers too. With one
+//! payload column, rows carry it; with several, rows carry their number, and the payload is gathered.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Int32Type, Int64Type};
+
+use super::{Block, Method, Receiver, Session, Side, Wanted, join};
+use crate::device::cuda::{CudaDevice, Gpu};
+use crate::device::simulated::{Settings, Simulated, TINY};
+use crate::device::{Device, Flavour, Memory, Pinned, Stage, View, Word, abi};
+use crate::error::{Error, Result};
+use crate::join::{Algorithm, Partitioner};
+
+/// What a measured join leaves in the GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Yield {
+    /// The number of rows.
+    Count,
+    /// That, and the sum of the payload column of either side.
+    Aggregate,
+    /// The numbers of the rows that meet.
+    Pairs,
+    /// The key and all payload columns of every row.
+    Materialise,
+}
+
+/// What a join of resident columns did.
+#[derive(Debug, Clone, Default)]
+pub struct Ran {
+    /// Rows of output.
+    pub rows: u64,
+    /// The sum of each payload column over them, the build side's first, modulo 2^64: by
+    /// [`Yield::Aggregate`], and by [`Yield::Materialise`] when checked.
+    pub sums: Vec<u64>,
+    /// The sum of the keys over them, by [`Yield::Materialise`] when checked.
+    pub key_sum: u64,
+    /// From inputs in GPU memory to outputs there.
+    pub seconds: f64,
+    /// The seconds of each stage, by the GPU's clock.
+    pub stages: Vec<(&'static str, f64)>,
+    /// The most GPU memory held at once, inputs included, in bytes.
+    pub peak_memory: u64,
+}
+
+/// Two tables in a GPU's memory.
+pub struct Resident {
+    tables: [Table; 2],
+    word: Word,
+    signed: bool,
+    device: Box<dyn Device>,
+}
+
+/// A table in a GPU's memory: dropped before its device.
+struct Table {
+    keys: Memory,
+    payload: Vec<(Memory, u32)>,
+    rows: u64,
+}
+
+impl Resident {
+    /// Copies two tables to a GPU: build side first.
+    pub fn load(
+        gpu: &Gpu,
+        gpu_memory: Option<u64>,
+        build: &[RecordBatch],
+        probe: &[RecordBatch],
+    ) -> Result<Resident> {
+        Resident::on(Box::new(CudaDevice::new(gpu, gpu_memory)?), build, probe)
+    }
+
+    /// Copies them to a simulated device, whose work runs in an order that follows from the seed.
+    pub fn simulate(seed: u64, build: &[RecordBatch], probe: &[RecordBatch]) -> Result<Resident> {
+        let settings = Settings { memory: 16 << 20, shape: TINY, seed };
+        Resident::on(Box::new(Simulated::new(settings)), build, probe)
+    }
+
+    fn on(
+        device: Box<dyn Device>,
+        build: &[RecordBatch],
+        probe: &[RecordBatch],
+    ) -> Result<Resident> {
+        let narrow = |batches: &[RecordBatch]| {
+            let widths = batches.iter().flat_map(|b| b.columns()).map(width);
+            widths.collect::<Result<Vec<_>>>().map(|widths| widths.iter().all(|&w| w == 4))
+        };
+        let word = if narrow(build)? && narrow(probe)? { Word::W4 } else { Word::W8 };
+        let tables = [table(&*device, word, build)?, table(&*device, word, probe)?];
+        Ok(Resident { tables, word, signed: true, device })
+    }
+
+    /// Whether words in GPU memory have 4 bytes; else they have 8.
+    pub fn narrow(&self) -> bool {
+        self.word == Word::W4
+    }
+
+    /// Joins them once. With `check`, rows that are made are fetched and added up, after the clock
+    /// has stopped.
+    pub fn run(
+        &self,
+        algorithm: Algorithm,
+        partitioner: Partitioner,
+        yields: Yield,
+        check: bool,
+    ) -> Result<Ran> {
+        let [build, probe] = &self.tables;
+        let columns = [build.payload.len(), probe.payload.len()];
+        // One payload column a side travels with the key; several are gathered by row number.
+        let carry = columns == [1, 1] && matches!(yields, Yield::Aggregate | Yield::Materialise);
+        if yields == Yield::Aggregate && !carry {
+            let what = "sums in GPU memory are of one payload column a table";
+            return Err(Error::Setting(format!("{what}; give --payload-columns 1")));
+        }
+        let side = |table: &Table| Side {
+            keys: table.keys.view,
+            values: if carry { Some(table.payload[0].0.view) } else { None },
+            rows: table.rows,
+        };
+        let flavour = match yields {
+            Yield::Count | Yield::Aggregate => Flavour::Aggregate,
+            Yield::Pairs | Yield::Materialise => Flavour::Pairs,
+        };
+        let wanted = Wanted {
+            flavour,
+            keys: yields == Yield::Materialise,
+            signed: self.signed,
+            build_flags: None,
+            probe_flags: None,
+            expected_rows: probe.rows,
+        };
+        let started = Instant::now();
+        let session = Session::new(&*self.device, self.word)?;
+        let gathering = yields == Yield::Materialise && !carry;
+        let mut kept = Kept {
+            tables: &self.tables,
+            check,
+            gathering,
+            sums: Vec::new(),
+            key_sum: 0,
+            clock: 0.0,
+        };
+        let method = Method { algorithm, partitioner };
+        let found = join(&session, method, [&side(build), &side(probe)], &wanted, &mut kept)?;
+        session.device.synchronize(session.compute)?;
+        let seconds = started.elapsed().as_secs_f64() - kept.clock;
+        let stages = session.times()?;
+        let sums = match yields {
+            Yield::Aggregate => vec![found.build_sum, found.probe_sum],
+            _ => kept.sums.clone(),
+        };
+        let (rows, key_sum) = (found.rows, kept.key_sum);
+        Ok(Ran { rows, sums, key_sum, seconds, stages, peak_memory: self.device.memory().peak })
+    }
+}
+
+/// Gathers the payload of rows, and adds it up where that is asked.
+struct Kept<'a> {
+    tables: &'a [Table; 2],
+    check: bool,
+    gathering: bool,
+    sums: Vec<u64>,
+    key_sum: u64,
+    /// Seconds that checking took.
+    clock: f64,
+}
+
+impl Receiver for Kept<'_> {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<()> {
+        let mut columns: Vec<(View, u32)> = Vec::new();
+        if self.gathering {
+            for (table, rows) in self.tables.iter().zip([block.build, block.probe]) {
+                for (column, width) in &table.payload {
+                    let bytes = block.rows * u64::from(*width);
+                    let target = session.allocate(bytes, "a gathered column")?;
+                    let gather = abi::Gather {
+                        rows: rows.address,
+                        source: column.address(),
+                        target: target.address,
+                        count: block.rows,
+                        width: *width,
+                        unused: 0,
+                    };
+                    session.run(Stage::Gather(gather))?;
+                    columns.push((target, *width));
+                }
+            }
+            session.mark("gather")?;
+        } else {
+            let width = session.word.bytes() as u32;
+            columns.extend([(block.build, width), (block.probe, width)]);
+        }
+        if self.check {
+            session.device.synchronize(session.compute)?;
+            let started = Instant::now();
+            self.sums.resize(columns.len(), 0);
+            for (sum, &(view, width)) in self.sums.iter_mut().zip(&columns) {
+                *sum = sum.wrapping_add(total(session, view, block.rows, width)?);
+            }
+            if block.keys.bytes > 0 {
+                let width = session.word.bytes() as u32;
+                let of_block = total(session, block.keys, block.rows, width)?;
+                self.key_sum = self.key_sum.wrapping_add(of_block);
+            }
+            self.clock += started.elapsed().as_secs_f64();
+        }
+        if self.gathering {
+            let views: Vec<View> = columns.iter().map(|column| column.0).collect();
+            session.release(&views)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes fetched or sent at once.
+const STAGE: usize = 64 << 20;
+
+/// The sum of a column of signed numbers in device memory, modulo 2^64.
+fn total(session: &Session<'_>, column: View, rows: u64, width: u32) -> Result<u64> {
+    let bytes = rows * u64::from(width);
+    let pinned = session.device.pinned(STAGE.min(bytes as usize).max(1), "checking")?;
+    let mut sum = 0u64;
+    for first in (0..bytes).step_by(STAGE) {
+        let part = column.part(first, (STAGE as u64).min(bytes - first));
+        session.device.copy_out(session.copies, part, &pinned, 0)?;
+        session.device.synchronize(session.copies)?;
+        // SAFETY: the copy is done, and the next comes after this.
+        let some = unsafe { &pinned.bytes()[..part.bytes as usize] };
+        sum = match width {
+            4 => words::<4>(some).fold(sum, |sum, w| sum.wrapping_add(w as u32 as i32 as u64)),
+            _ => words::<8>(some).fold(sum, u64::wrapping_add),
+        };
+    }
+    Ok(sum)
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(N).map(|chunk| {
+        let mut all = [0; 8];
+        all[..N].copy_from_slice(chunk);
+        u64::from_le_bytes(all)
+    })
+}
+
+/// The bytes of a column's values.
+fn width(column: &ArrayRef) -> Result<u32> {
+    match column.data_type() {
+        _ if column.null_count() > 0 => {
+            Err(Error::Setting("columns in GPU memory have no nulls".to_string()))
+        }
+        DataType::Int32 => Ok(4),
+        DataType::Int64 => Ok(8),
+        other => Err(Error::Setting(format!(
+            "columns of type {other} are not measured in GPU memory; only signed integers of 4 or 8 bytes"
+        ))),
+    }
+}
+
+/// Copies a table: keys as wide as the words, payload too where it travels with the key.
+fn table(device: &dyn Device, word: Word, batches: &[RecordBatch]) -> Result<Table> {
+    let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+    let columns = batches.first().map_or(0, RecordBatch::num_columns);
+    if columns == 0 {
+        return Err(Error::Setting("a table without columns is not joined".to_string()));
+    }
+    let mut copied = Vec::new();
+    for column in 0..columns {
+        let parts: Vec<&ArrayRef> = batches.iter().map(|batch| batch.column(column)).collect();
+        let wide = word.bytes() as u32;
+        // The key and a single payload column go into tuples.
+        let to = if column == 0 || columns == 2 { wide } else { width(parts[0])? };
+        copied.push((send(device, &parts, rows, to)?, to));
+    }
+    let (keys, _) = copied.remove(0);
+    Ok(Table { keys, payload: copied, rows })
+}
+
+/// Copies a column, widened to values of `width` bytes.
+fn send(device: &dyn Device, parts: &[&ArrayRef], rows: u64, width: u32) -> Result<Memory> {
+    let memory = device.allocate((rows * u64::from(width)).max(1), "a column")?;
+    let stream = device.stream(0)?;
+    let room = STAGE.min((rows * u64::from(width)) as usize).max(8);
+    let pinned = device.pinned(room, "staging")?;
+    let (mut at, mut filled) = (0u64, 0usize);
+    let flush = |pinned: &Arc<Pinned>, at: &mut u64, filled: &mut usize| -> Result<()> {
+        if *filled > 0 {
+            device.copy_in(stream, pinned, 0, memory.view.part(*at, *filled as u64))?;
+            device.synchronize(stream)?;
+        }
+        *at += *filled as u64;
+        *filled = 0;
+        Ok(())
+    };
+    for part in parts {
+        let (bytes, from) = bytes_of(part);
+        let (from, to) = (from as usize, width as usize);
+        let mut row = 0;
+        while row * from < bytes.len() {
+            if filled + to > room {
+                flush(&pinned, &mut at, &mut filled)?;
+            }
+            let rows = ((room - filled) / to).min(bytes.len() / from - row);
+            // SAFETY: no copy from the buffer is under way: each is waited for.
+            let target = unsafe { &mut pinned.bytes_mut()[filled..filled + rows * to] };
+            let source = &bytes[row * from..(row + rows) * from];
+            if from == to {
+                target.copy_from_slice(source);
+            } else {
+                for (target, source) in target.chunks_exact_mut(to).zip(source.chunks_exact(from)) {
+                    let sign = if source[from - 1] >> 7 == 1 { 0xff } else { 0 };
+                    target.fill(sign);
+                    target[..from].copy_from_slice(source);
+                }
+            }
+            (row, filled) = (row + rows, filled + rows * to);
+        }
+    }
+    flush(&pinned, &mut at, &mut filled)?;
+    Ok(memory)
+}
+
+/// A column's values as bytes, and the bytes of each.
+fn bytes_of(column: &ArrayRef) -> (&[u8], u32) {
+    match column.as_primitive_opt::<Int32Type>() {
+        Some(narrow) => (narrow.values().inner().as_slice(), 4),
+        None => {
+            let wide = column.as_primitive_opt::<Int64Type>();
+            (wide.map_or(&[], |wide| wide.values().inner().as_slice()), 8)
+        }
+    }
+}

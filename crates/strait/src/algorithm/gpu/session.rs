@@ -1,0 +1,153 @@
+//! What one join has on a device: memory, stages, read-backs and times.
+//!
+//! A session owns its memory and synchronises before it lets any go, so that an error on the way
+//! leaves nothing running on memory that another join is given.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::device::{Device, Event, Memory, Pinned, Stage, Stream, View, Word, abi};
+use crate::error::{Error, Result};
+use crate::memory::Plain;
+
+/// Bytes read back or written at once, at most: see [`Session::read`].
+const SMALL: usize = 256 << 10;
+
+/// One join on a device.
+pub(crate) struct Session<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) word: Word,
+    /// Where stages run.
+    pub(crate) compute: Stream,
+    /// Where large copies run.
+    pub(crate) copies: Stream,
+    small: Arc<Pinned>,
+    kept: RefCell<Vec<Memory>>,
+    marks: RefCell<Vec<(&'static str, Event)>>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(device: &'a dyn Device, word: Word) -> Result<Self> {
+        let session = Session {
+            device,
+            word,
+            compute: device.stream(0)?,
+            copies: device.stream(1)?,
+            small: device.pinned(SMALL, "read-backs")?,
+            kept: RefCell::default(),
+            marks: RefCell::default(),
+        };
+        session.mark("start")?;
+        Ok(session)
+    }
+
+    /// Memory for the rest of the session, or until it is [released](Session::release).
+    pub(crate) fn allocate(&self, bytes: u64, what: &str) -> Result<View> {
+        let memory = self.device.allocate(bytes.max(1), what)?;
+        let view = memory.view.part(0, bytes.max(1));
+        self.kept.borrow_mut().push(memory);
+        Ok(view)
+    }
+
+    /// Memory of zeros.
+    pub(crate) fn zeroed(&self, bytes: u64, what: &str) -> Result<View> {
+        let view = self.allocate(bytes, what)?;
+        self.device.fill(self.compute, view, 0)?;
+        Ok(view)
+    }
+
+    /// Gives memory back: what was enqueued is done before.
+    pub(crate) fn release(&self, views: &[View]) -> Result<()> {
+        self.device.synchronize(self.compute)?;
+        let gone = |memory: &Memory| views.iter().any(|view| view.address == memory.address());
+        self.kept.borrow_mut().retain(|memory| !gone(memory));
+        Ok(())
+    }
+
+    /// Enqueues a stage.
+    pub(crate) fn run(&self, stage: Stage) -> Result<()> {
+        // SAFETY: conductors pass views of this session's memory or of sides that outlive it, sized
+        // as the stage's structure says (the simulated device checks every one of them).
+        unsafe { self.device.run(self.compute, self.word, &stage) }
+    }
+
+    /// Reads a few values back, once all stages so far are done.
+    pub(crate) fn read<T: Plain + Default>(&self, from: View, count: usize) -> Result<Vec<T>> {
+        let size = size_of::<T>();
+        let mut values = vec![T::default(); count];
+        for (i, some) in values.chunks_mut((SMALL / size).max(1)).enumerate() {
+            let bytes = size_of_val(some);
+            let view = from.part((i * SMALL / size * size) as u64, bytes as u64);
+            if view.bytes != bytes as u64 {
+                return Err(Error::Worker("a read-back passes the end of its memory".to_string()));
+            }
+            self.device.copy_out(self.compute, view, &self.small, 0)?;
+            self.device.synchronize(self.compute)?;
+            // SAFETY: the copy is done, and nobody else has this buffer; the values are plain.
+            unsafe {
+                let from = self.small.bytes().as_ptr();
+                std::ptr::copy_nonoverlapping(from, some.as_mut_ptr().cast::<u8>(), bytes);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Writes a few values, before all stages that follow.
+    pub(crate) fn write<T: Plain>(&self, values: &[T], to: View) -> Result<()> {
+        let size = size_of::<T>();
+        for (i, some) in values.chunks((SMALL / size).max(1)).enumerate() {
+            let bytes = size_of_val(some);
+            // SAFETY: no copy from or to the buffer is under way: each is waited for.
+            unsafe {
+                let to = self.small.bytes_mut().as_mut_ptr();
+                std::ptr::copy_nonoverlapping(some.as_ptr().cast::<u8>(), to, bytes);
+            }
+            let view = to.part((i * SMALL / size * size) as u64, bytes as u64);
+            self.device.copy_in(self.compute, &self.small, 0, view)?;
+            self.device.synchronize(self.compute)?;
+        }
+        Ok(())
+    }
+
+    /// Says that what was enqueued since the last mark was this stage.
+    pub(crate) fn mark(&self, stage: &'static str) -> Result<()> {
+        let event = self.device.record(self.compute)?;
+        self.marks.borrow_mut().push((stage, event));
+        Ok(())
+    }
+
+    /// The seconds of each stage; of one that came several times, their sum.
+    pub(crate) fn times(&self) -> Result<Vec<(&'static str, f64)>> {
+        self.device.synchronize(self.compute)?;
+        let mut times: Vec<(&'static str, f64)> = Vec::new();
+        for pair in self.marks.borrow().windows(2) {
+            let seconds = self.device.seconds(pair[0].1, pair[1].1)?;
+            match times.iter_mut().find(|time| time.0 == pair[1].0) {
+                Some(time) => time.1 += seconds,
+                None => times.push((pair[1].0, seconds)),
+            }
+        }
+        Ok(times)
+    }
+
+    /// Bytes the budget has left.
+    pub(crate) fn left(&self) -> u64 {
+        let memory = self.device.memory();
+        memory.budget.saturating_sub(memory.used)
+    }
+
+    /// A fresh control, whose first task is number `first`.
+    pub(crate) fn control(&self, first: u32) -> abi::Control {
+        abi::Control { next: first, ..abi::Control::default() }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        for stream in [self.compute, self.copies] {
+            if let Err(error) = self.device.synchronize(stream) {
+                log::warn!("a device did not finish its work: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What host and kernels pass to one another, byte for byte: the twin of `kernels/abi.cuh`.
+//!
+//! Addresses are 64 bits; an address of zero means "none". [`LAYOUTS`] names every field with its
+//! offset, and a test has NVRTC assert the same of the C++ structures.
+
+use std::mem::{offset_of, size_of};
+
+/// Digits a [`Histogram`] counts at once, at most.
+pub(crate) const MOST_PASSES: usize = 8;
+/// Bits of a digit, at most.
+pub(crate) const DIGIT_BITS: u32 = 8;
+/// Bins of one digit.
+pub(crate) const BINS: usize = 1 << DIGIT_BITS;
+
+/// Rounds of probe tuples in a task, at most.
+pub(crate) const ROUNDS_A_TASK: u32 = 8;
+
+/// Declares structures, and lists their layouts.
+macro_rules! layouts {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+            #[repr(C)]
+            pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $type,)* }
+
+            // SAFETY: integers and arrays of them, without padding (a test adds up the fields).
+            unsafe impl crate::memory::Plain for $name {}
+        )*
+
+        /// Every structure: its name, its size, and its fields' names, offsets and sizes.
+        pub(crate) const LAYOUTS: &[(&str, usize, &[(&str, usize, usize)])] = &[
+            $((stringify!($name), size_of::<$name>(), &[
+                $((stringify!($field), offset_of!($name, $field), size_of::<$type>()),)*
+            ]),)*
+        ];
+    };
+}
+
+layouts! {
+    /// Some bits of a key: `(key >> shift) & mask`.
+    Digit { shift: u32, mask: u32, }
+
+    /// A piece of a join: build tuples against probe tuples.
+    ///
+    /// Where a kernel finds runs of build rows by itself (a table, a sorted side), `build` and
+    /// `build_rows` cut the run of a single probe row: skip so many, take so many; zero takes all.
+    Task { build: u64, probe: u64, build_rows: u32, probe_rows: u32, }
+
+    /// A task that found no room, and how many rows it has.
+    Redo { task: Task, rows: u64, }
+
+    /// What a joining kernel counts.
+    Control {
+        /// Rows that asked for room: those written, unless `full`.
+        rows: u64,
+        /// Rows counted, by the aggregate flavour; where `full`, the rows written.
+        counted: u64,
+        /// The sum of the build values of all rows, modulo 2^64.
+        build_sum: u64,
+        /// The sum of the probe values.
+        probe_sum: u64,
+        /// The next task to be taken.
+        next: u32,
+        /// Tasks in the redo list.
+        redone: u32,
+        /// Whether a task found no room: then no more are taken.
+        full: u32,
+        /// Whether the build side has a key twice.
+        duplicates: u32,
+    }
+
+    /// Where the rows of a join go.
+    Output {
+        /// The keys of the rows, or none.
+        keys: u64,
+        /// The build values of the rows.
+        build: u64,
+        /// The probe values of the rows.
+        probe: u64,
+        /// A byte a build value, set where it has a match, or none.
+        build_flags: u64,
+        /// A byte a probe value, set where it has a match, or none.
+        probe_flags: u64,
+        /// The rows there is room for.
+        capacity: u64,
+        /// The rows a task may write; one with more goes onto the redo list to be cut.
+        most: u64,
+        /// The [`Control`].
+        control: u64,
+        /// The list of [`Redo`]; has room for every task.
+        redo: u64,
+        /// Whether keys are mixed, and have to be unmixed when written.
+        mixed: u32,
+        /// Whether 32-bit values are added up as signed numbers.
+        sign: u32,
+    }
+
+    /// Key words as they came, and a value a row; without values, the value is `first` plus the
+    /// row's position.
+    Columns { keys: u64, values: u64, first: u64, }
+
+    /// What the bits of keys are: `found` is `[max key, max !key, or of keys, or of !keys]`, zeros
+    /// at first.
+    Survey { keys: u64, rows: u64, found: u64, }
+
+    /// Counts digits: adds to `bins[pass][digit]`, 64 bits each.
+    Histogram {
+        keys: u64,
+        rows: u64,
+        bins: u64,
+        digits: [Digit; MOST_PASSES],
+        passes: u32,
+        /// Whether digits are those of the mixed key.
+        mix: u32,
+    }
+
+    /// Turns `bins[pass]` into where each digit begins.
+    Offsets { bins: u64, passes: u32, unused: u32, }
+
+    /// One stable radix pass in a single sweep, with decoupled look-back.
+    LookBack {
+        /// The source: columns, or tuples where there are some.
+        columns: Columns,
+        tuples: u64,
+        /// The target: tuples, or columns where there are none.
+        to_tuples: u64,
+        to_keys: u64,
+        to_values: u64,
+        rows: u64,
+        /// Where each digit begins.
+        base: u64,
+        /// Where each digit of the rows after these begins.
+        next_base: u64,
+        /// A word a tile and digit, zeros at first.
+        status: u64,
+        /// The next tile, zero at first.
+        ticket: u64,
+        digit: Digit,
+        /// Whether keys from columns are mixed.
+        mix: u32,
+        /// Whether rows with equal digits have to keep their order.
+        stable: u32,
+    }
+
+    /// Where partitions begin in tuples ordered by `key >> shift`: `bounds` has one more entry than
+    /// there are partitions.
+    Bounds { tuples: u64, rows: u64, bounds: u64, shift: u32, partitions: u32, }
+
+    /// The tasks of co-partitions: none where a side is empty, several where one is long.
+    ListTasks {
+        build_bounds: u64,
+        probe_bounds: u64,
+        tasks: u64,
+        /// How many there are, also where they exceed `capacity`; 32 bits, zero at first.
+        count: u64,
+        partitions: u32,
+        /// Build rows of a task, at most.
+        build_rows: u32,
+        /// Probe rows of a task, at most.
+        probe_rows: u32,
+        capacity: u32,
+    }
+
+    /// Joins co-partitions in shared memory.
+    JoinShared { build: u64, probe: u64, tasks: u64, count: u32, unused: u32, output: Output, }
+
+    /// A table of `1 << bits` slots, or of `1 << bits` or fewer where keys address them directly.
+    Table {
+        slots: u64,
+        /// Values by group, where slots tell groups; none where each slot has its only value.
+        groups: u64,
+        /// Slots there are.
+        slot_count: u64,
+        /// The key of slot zero, where keys address slots directly.
+        min: u64,
+        bits: u32,
+        /// Whether keys address slots directly.
+        direct: u32,
+    }
+
+    /// Marks every slot of a table empty.
+    ClearTable { table: Table, }
+
+    /// Puts rows into a table: their values where each key comes once, else their numbers.
+    Insert {
+        table: Table,
+        columns: Columns,
+        tuples: u64,
+        rows: u64,
+        /// The slot of each row, 32 bits, where groups are made.
+        slot_of: u64,
+        /// The rank of each row in its group, 32 bits, where groups are made.
+        rank: u64,
+        control: u64,
+    }
+
+    /// Gives each group of a table its place: `cursor`, 64 bits, is zero at first.
+    PlaceGroups { table: Table, cursor: u64, }
+
+    /// Writes values into their groups.
+    FillGroups { table: Table, columns: Columns, tuples: u64, rows: u64, slot_of: u64, rank: u64, }
+
+    /// Looks probe rows up in a table.
+    Probe {
+        table: Table,
+        columns: Columns,
+        tuples: u64,
+        rows: u64,
+        /// The tasks, or none: then every `tile` rows are one.
+        tasks: u64,
+        count: u32,
+        tile: u32,
+        output: Output,
+    }
+
+    /// Joins two sorted sides.
+    MergeJoin {
+        build: u64,
+        build_rows: u64,
+        probe: u64,
+        probe_rows: u64,
+        /// The tasks, or none: then every `tile` probe rows are one.
+        tasks: u64,
+        /// Two words of 64 bits a tile, for the kernels' own use, where there are no tasks.
+        splits: u64,
+        count: u32,
+        tile: u32,
+        output: Output,
+    }
+
+    /// Fetches values of `width` bytes by row number: `target[i] = source[rows[i]]`.
+    Gather { rows: u64, source: u64, target: u64, count: u64, width: u32, unused: u32, }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_structure_has_padding() {
+        for (name, size, fields) in LAYOUTS {
+            let sum: usize = fields.iter().map(|field| field.2).sum();
+            assert_eq!(*size, sum, "{name}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Which GPUs are there, and if none, why? Holding a [`Gpu`] proves that driver and device exist.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
+
+use super::context::Context;
+use super::error::{check, failure};
+use super::link;
+use crate::error::{Error, Result};
+
+/// What kernels need of a GPU at least: Volta's successors have what we compile for.
+const LEAST_CAPABILITY: (u32, u32) = (7, 5);
+
+/// Every function of the driver that is called, so that a missing one is found here: a call of it
+/// would panic.
+const FUNCTIONS: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetPCIBusId",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventElapsedTime",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuFuncSetAttribute",
+    "cuLaunchKernel",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+];
+
+/// A GPU of this machine.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Gpu {
+    /// Its number among those this process may use.
+    pub ordinal: u32,
+    /// As in `NVIDIA H200`.
+    pub name: String,
+    /// What kernels are compiled for.
+    pub architecture: Architecture,
+    /// Its memory, in bytes.
+    pub memory: u64,
+    /// Streaming multiprocessors.
+    pub processors: u32,
+    /// The second-level cache, in bytes.
+    pub l2: u64,
+    /// The shared memory a block may ask for, in bytes.
+    pub shared_memory: u64,
+    /// Its place on the bus, as in `0000:3b:00.0`.
+    pub bus: String,
+    /// How it is connected, where the system tells.
+    pub link: Option<Link>,
+    /// The CUDA version the driver is for, as in 13.0.
+    pub driver: (u32, u32),
+    /// The driver's own version, as in `580.95.05`, where the system tells.
+    pub driver_release: Option<String>,
+    pub(super) device: sys::CUdevice,
+}
+
+/// A PCIe link at its best; links slow down while nothing crosses them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Link {
+    /// The generation, as in 5.
+    pub generation: u32,
+    /// How many lanes.
+    pub lanes: u32,
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PCIe {}.0 x{}", self.generation, self.lanes)
+    }
+}
+
+/// A GPU's compute capability, as in `sm_90`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Architecture {
+    major: u32,
+    minor: u32,
+}
+
+impl Architecture {
+    /// Major and minor number.
+    pub fn capability(self) -> (u32, u32) {
+        (self.major, self.minor)
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for Architecture {
+    type Err = String;
+
+    /// Reads `sm_90`, and `9.0`, as NVIDIA's tables write it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let parts = match text.strip_prefix("sm_") {
+            Some(number) if digits(number) && (2..=3).contains(&number.len()) => {
+                Some(number.split_at(number.len() - 1))
+            }
+            Some(_) => None,
+            None => text.split_once('.').filter(|(a, b)| digits(a) && digits(b) && b.len() == 1),
+        };
+        let read = |(a, b): (&str, &str)| Some((a.parse().ok()?, b.parse().ok()?));
+        let Some((major, minor)) = parts.and_then(read) else {
+            return Err(format!("\"{text}\" is not an architecture; write for example sm_90"));
+        };
+        if (major, minor) < LEAST_CAPABILITY {
+            let (major, minor) = LEAST_CAPABILITY;
+            return Err(format!("{text} is too old; sm_{major}{minor} is the oldest supported"));
+        }
+        Ok(Architecture { major, minor })
+    }
+}
+
+impl Gpu {
+    /// The GPUs there are: at least one, or an error that says why there is none.
+    pub fn detect() -> Result<Vec<Gpu>> {
+        driver()?;
+        let mut count = 0;
+        // SAFETY: the driver is initialised; writes a number.
+        check(unsafe { sys::cuDeviceGetCount(&mut count) }, "counting GPUs")?;
+        let mut found = Vec::new();
+        let mut unfit = String::new();
+        for ordinal in 0..count {
+            let gpu = describe(ordinal)?;
+            if gpu.architecture.capability() < LEAST_CAPABILITY {
+                let (major, minor) = LEAST_CAPABILITY;
+                let (name, has) = (&gpu.name, gpu.architecture);
+                unfit = format!("{name} is {has}, and sm_{major}{minor} is the oldest supported");
+                log::warn!("{unfit}");
+                continue;
+            }
+            found.push(gpu);
+        }
+        match found.is_empty() {
+            true if !unfit.is_empty() => Err(Error::NoGpu { why: unfit }),
+            true => Err(none()),
+            false => Ok(found),
+        }
+    }
+
+    /// How much of its memory is free now, in bytes. Makes a context, which takes a while the first
+    /// time.
+    pub fn free_memory(&self) -> Result<u64> {
+        let context = Context::of(self)?;
+        context.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a context is bound; writes two numbers.
+        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "asking for free memory")?;
+        Ok(free as u64)
+    }
+}
+
+/// Proves that the driver is there and initialised.
+fn driver() -> Result<()> {
+    // SAFETY: loads the driver's library, which may be loaded into any process.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NoGpu {
+            why: "no NVIDIA driver was found (looked for libcuda.so and libcuda.so.1); install the driver, or in a container give it the GPUs (docker run --gpus all); joins run on the CPU meanwhile".to_string(),
+        });
+    }
+    for name in FUNCTIONS {
+        // SAFETY: the library is there; the address is not used.
+        let found = unsafe { sys::culib().get::<*const ()>(name.as_bytes()) }.is_ok();
+        if !found {
+            return Err(Error::NoGpu {
+                why: format!("the NVIDIA driver is too old: it has no {name}; update it"),
+            });
+        }
+    }
+    // SAFETY: the library and its function are there.
+    match unsafe { sys::cuInit(0) } {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        CUresult::CUDA_ERROR_NO_DEVICE => Err(none()),
+        CUresult::CUDA_ERROR_STUB_LIBRARY => Err(Error::NoGpu {
+            why: "libcuda.so is the toolkit's stub, not a driver; install the NVIDIA driver, or take the stubs' folder from LD_LIBRARY_PATH".to_string(),
+        }),
+        code => Err(failure(code, "starting the driver")),
+    }
+}
+
+fn none() -> Error {
+    let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(set) => format!("CUDA_VISIBLE_DEVICES is \"{set}\", which hides others; "),
+        Err(_) => String::new(),
+    };
+    Error::NoGpu {
+        why: format!(
+            "the NVIDIA driver is there, but it has no GPU; {visible}nvidia-smi -L lists those it knows"
+        ),
+    }
+}
+
+fn describe(ordinal: i32) -> Result<Gpu> {
+    let doing = "asking a GPU for its properties";
+    let mut device = 0;
+    // SAFETY: below the count of devices; writes a handle.
+    check(unsafe { sys::cuDeviceGet(&mut device, ordinal) }, doing)?;
+    let attribute = |which: Attribute| {
+        let mut value = 0;
+        // SAFETY: a device of the driver's; writes a number.
+        check(unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) }, doing)?;
+        Ok::<u32, Error>(value.max(0) as u32)
+    };
+    let mut memory = 0;
+    // SAFETY: as above.
+    check(unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) }, doing)?;
+    let mut version = 0;
+    // SAFETY: as above.
+    check(unsafe { sys::cuDriverGetVersion(&mut version) }, doing)?;
+    let name = text(|buffer, length| {
+        // SAFETY: writes at most as many bytes as there are.
+        unsafe { sys::cuDeviceGetName(buffer, length, device) }
+    })?;
+    let bus = text(|buffer, length| {
+        // SAFETY: as above.
+        unsafe { sys::cuDeviceGetPCIBusId(buffer, length, device) }
+    })?
+    .to_lowercase();
+    Ok(Gpu {
+        ordinal: ordinal as u32,
+        name,
+        architecture: Architecture {
+            major: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            minor: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        },
+        memory: memory as u64,
+        processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        l2: u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        shared_memory: u64::from(attribute(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?),
+        link: link::of(&bus),
+        bus,
+        driver: (version as u32 / 1000, version as u32 % 1000 / 10),
+        driver_release: link::read("/sys/module/nvidia/version"),
+        device,
+    })
+}
+
+/// What the driver writes into a buffer.
+fn text(write: impl FnOnce(*mut libc::c_char, libc::c_int) -> CUresult) -> Result<String> {
+    let mut buffer = [0u8; 256];
+    let code = write(buffer.as_mut_ptr().cast(), buffer.len() as libc::c_int);
+    check(code, "asking a GPU for its name")?;
+    let end = buffer.iter().position(|&byte| byte == 0).unwrap_or(buffer.len());
+    Ok(String::from_utf8_lossy(&buffer[..end]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_are_read_and_shown() {
+        for (text, shown) in
+            [("sm_90", "sm_90"), ("9.0", "sm_90"), ("sm_100", "sm_100"), ("12.1", "sm_121")]
+        {
+            assert_eq!(text.parse::<Architecture>().unwrap().to_string(), shown);
+        }
+        assert_eq!("sm_75".parse::<Architecture>().unwrap().capability(), (7, 5));
+        for text in ["", "sm_", "sm_9", "90", "sm_9x", "sm_70", "6.1", "sm_90000", "9.", ".0"] {
+            assert!(text.parse::<Architecture>().is_err(), "{text}");
+        }
+    }
+
+    /// A function that is called but not listed would panic on a driver that does not have it.
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let sources = [
+            include_str!("context.rs"),
+            include_str!("detect.rs"),
+            include_str!("error.rs"),
+            include_str!("launch.rs"),
+            include_str!("mod.rs"),
+            include_str!("pinned.rs"),
+            include_str!("pool.rs"),
+            include_str!("streams.rs"),
+        ];
+        let mut called = 0;
+        for part in sources.iter().flat_map(|source| source.split("sys::cu").skip(1)) {
+            let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let name = format!("cu{}", &part[..end.unwrap_or(part.len())]);
+            // The library itself, and what this test is made of.
+            if name != "culib" && name != "cu" {
+                assert!(FUNCTIONS.contains(&name.as_str()), "{name} is not listed");
+                called += 1;
+            }
+        }
+        assert!(called > 25);
+    }
+
+    /// Passes with and without a GPU: what must not happen is a panic.
+    #[test]
+    fn looking_for_gpus_gives_some_or_a_reason() {
+        match Gpu::detect() {
+            Ok(gpus) => assert!(!gpus.is_empty()),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! From the CUDA driver's result codes to errors that say what was done and what to try.
+
+use std::ffi::CStr;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use crate::error::{Error, Result};
+
+/// Nothing for success, else an error that says what was being `doing`.
+pub(super) fn check(code: CUresult, doing: &str) -> Result<()> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(failure(code, doing)),
+    }
+}
+
+/// The error for a code that is not success.
+pub(super) fn failure(code: CUresult, doing: &str) -> Error {
+    Error::Cuda {
+        doing: doing.to_string(),
+        name: text(code, sys::cuGetErrorName).unwrap_or_else(|| format!("{code:?}")),
+        detail: text(code, sys::cuGetErrorString).unwrap_or_else(|| "no description".into()),
+        hint: hint(code),
+    }
+}
+
+/// What the driver calls or says of a code.
+fn text(
+    code: CUresult,
+    ask: unsafe fn(CUresult, *mut *const libc::c_char) -> CUresult,
+) -> Option<String> {
+    let mut text = std::ptr::null();
+    // SAFETY: whoever has a code has the driver; it writes the address of a string of its own.
+    let told = unsafe { ask(code, &mut text) };
+    if told != CUresult::CUDA_SUCCESS || text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's strings end with a zero and are never freed.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+fn hint(code: CUresult) -> &'static str {
+    match code {
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+        | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+        | CUresult::CUDA_ERROR_LAUNCH_FAILED
+        | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | CUresult::CUDA_ERROR_ASSERT => {
+            "; this is a bug in Strait, please report it; the process cannot use the GPU any more, the CPU joins the same tables"
+        }
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
+        | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+        | CUresult::CUDA_ERROR_INVALID_IMAGE => {
+            "; a newer driver, or an NVRTC of the driver's version in STRAIT_NVRTC, may help"
+        }
+        CUresult::CUDA_ERROR_LAUNCH_TIMEOUT => {
+            "; a display's watchdog ended the kernel: use a GPU that drives no display"
+        }
+        CUresult::CUDA_ERROR_ECC_UNCORRECTABLE | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR => {
+            "; the GPU reports a hardware fault: see nvidia-smi"
+        }
+        CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+            "; another process has the GPU to itself: see nvidia-smi"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_NOT_READY | CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "; the driver was changed or is still starting: restart the machine or its services"
+        }
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            "; other processes hold the GPU's memory (see nvidia-smi), or a smaller --gpu-memory leaves the driver its share"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,189 @@
+//! Which kernels a stage is, and how many blocks of them.
+
+use std::ffi::c_void;
+
+use super::CudaDevice;
+use super::policy::{HISTOGRAM_THREADS, Policy};
+use crate::device::{Flavour, Stage, Stream, Word, abi};
+use crate::error::{Error, Result};
+
+/// Keys a histogram's block takes at once.
+const HISTOGRAM_KEYS: u64 = HISTOGRAM_THREADS as u64 * 8;
+
+/// One kernel to be started.
+struct Kernel {
+    module: &'static str,
+    entry: &'static str,
+    blocks: u64,
+    threads: u32,
+    shared_bytes: u32,
+}
+
+impl Kernel {
+    fn new(module: &'static str, entry: &'static str, blocks: u64, threads: u32) -> Kernel {
+        Kernel { module, entry, blocks, threads, shared_bytes: 0 }
+    }
+
+    fn shared(self, shared_bytes: u32) -> Kernel {
+        Kernel { shared_bytes, ..self }
+    }
+}
+
+/// Enqueues a stage's kernels.
+///
+/// # Safety
+/// As [`Device::run`](crate::device::Device::run).
+pub(super) unsafe fn launch(
+    device: &CudaDevice,
+    stream: Stream,
+    word: Word,
+    stage: &Stage,
+) -> Result<()> {
+    let start = |kernel: Kernel, arguments: *const c_void| -> Result<()> {
+        if kernel.blocks == 0 {
+            return Ok(());
+        }
+        let blocks = u32::try_from(kernel.blocks).map_err(|_| {
+            Error::Worker(format!("{} would need {} blocks", kernel.entry, kernel.blocks))
+        })?;
+        let function = device.function(kernel.module, word, kernel.entry)?;
+        let shape = (blocks, kernel.threads, kernel.shared_bytes);
+        // SAFETY: the kernel takes just this structure, as the layout test says; the caller
+        // promises what its addresses need.
+        unsafe { device.launch_kernel(function, shape, stream, arguments.cast_mut()) }
+    };
+    let policy = device.policy(word);
+    // Blocks that fill the card; they take work until there is none.
+    let full = |blocks_each: u32| u64::from(device.multiprocessors() * blocks_each);
+    let (probe_threads, _, probe_blocks) = policy.probe;
+    macro_rules! argument {
+        ($a:expr) => {
+            std::ptr::from_ref($a).cast::<c_void>()
+        };
+    }
+    match stage {
+        Stage::Survey(a) => {
+            let blocks = a.rows.div_ceil(HISTOGRAM_KEYS).min(full(4));
+            let kernel = Kernel::new("partition/histogram", "survey", blocks, HISTOGRAM_THREADS);
+            start(kernel, argument!(a))
+        }
+        Stage::Histogram(a) => {
+            let blocks = a.rows.div_ceil(HISTOGRAM_KEYS).min(full(4));
+            let kernel = Kernel::new("partition/histogram", "histogram", blocks, HISTOGRAM_THREADS);
+            start(kernel.shared(a.passes * abi::BINS as u32 * 4), argument!(a))
+        }
+        Stage::Offsets(a) => {
+            let passes = u64::from(a.passes);
+            let kernel = Kernel::new("partition/histogram", "offsets", passes, abi::BINS as u32);
+            start(kernel, argument!(a))
+        }
+        Stage::LookBack(a) => {
+            let (threads, items, _) = policy.look_back;
+            let entry = match (a.tuples != 0, a.to_tuples != 0, a.stable != 0) {
+                (false, true, false) => "look_back_first",
+                (false, true, true) => "look_back_first_stable",
+                (false, false, _) => "look_back_only",
+                (true, true, _) => "look_back_tuples",
+                (true, false, _) => "look_back_last",
+            };
+            let tiles = a.rows.div_ceil(u64::from(threads * items));
+            let kernel = Kernel::new("partition/look_back", entry, tiles, threads);
+            start(kernel.shared(policy.look_back_bytes(word)), argument!(a))
+        }
+        Stage::Bounds(a) => {
+            let blocks = (u64::from(a.partitions) + 1).div_ceil(256);
+            start(Kernel::new("partition/tasks", "bounds", blocks, 256), argument!(a))
+        }
+        Stage::ListTasks(a) => {
+            let blocks = u64::from(a.partitions).div_ceil(256);
+            start(Kernel::new("partition/tasks", "list_tasks", blocks, 256), argument!(a))
+        }
+        Stage::JoinShared(flavour, a) => {
+            let entry = match flavour {
+                Flavour::Pairs => "join_shared_pairs",
+                Flavour::PairsFlagged => "join_shared_flagged",
+                Flavour::Exists => "join_shared_exists",
+                Flavour::Aggregate => "join_shared_aggregate",
+            };
+            let (threads, _, each) = policy.shared;
+            let blocks = u64::from(a.count).min(full(each));
+            let kernel = Kernel::new("table/shared", entry, blocks, threads);
+            start(kernel.shared(policy.shared_bytes(word)), argument!(a))
+        }
+        Stage::ClearTable(a) => {
+            let single = a.table.groups == 0 && a.table.direct == 0;
+            let entry = if single { "clear_single" } else { "clear_groups" };
+            let blocks = a.table.slot_count.div_ceil(256).min(full(8));
+            start(Kernel::new("table/global", entry, blocks, 256), argument!(a))
+        }
+        Stage::Insert(a) if a.slot_of == 0 => {
+            let tile = u64::from(probe_threads * policy.probe.1);
+            let blocks = a.rows.div_ceil(tile);
+            let kernel = Kernel::new("table/global", "insert_single", blocks, probe_threads);
+            start(kernel, argument!(a))
+        }
+        Stage::Insert(a) => {
+            let blocks = a.rows.div_ceil(u64::from(probe_threads));
+            let kernel = Kernel::new("table/global", "insert_groups", blocks, probe_threads);
+            start(kernel, argument!(a))
+        }
+        Stage::PlaceGroups(a) => {
+            let blocks = a.table.slot_count.div_ceil(256).min(full(8));
+            start(Kernel::new("table/global", "place_groups", blocks, 256), argument!(a))
+        }
+        Stage::FillGroups(a) => {
+            let blocks = a.rows.div_ceil(256);
+            start(Kernel::new("table/global", "fill_groups", blocks, 256), argument!(a))
+        }
+        Stage::Probe(flavour, a) => {
+            let single = a.table.groups == 0;
+            let entry = match (single, flavour) {
+                (true, Flavour::Pairs) => "probe_single_pairs",
+                (true, Flavour::PairsFlagged) => "probe_single_flagged",
+                (true, Flavour::Exists) => "probe_single_exists",
+                (true, Flavour::Aggregate) => "probe_single_aggregate",
+                (false, Flavour::Pairs) => "probe_groups_pairs",
+                (false, Flavour::PairsFlagged) => "probe_groups_flagged",
+                (false, Flavour::Exists) => "probe_groups_exists",
+                (false, Flavour::Aggregate) => "probe_groups_aggregate",
+            };
+            let blocks = u64::from(a.count).min(full(probe_blocks));
+            let shared = if single { 0 } else { Policy::runs_bytes(policy.probe, word) };
+            let kernel = Kernel::new("table/global", entry, blocks, probe_threads);
+            start(kernel.shared(shared), argument!(a))
+        }
+        Stage::MergeJoin(flavour, a) => {
+            if a.tasks == 0 {
+                let blocks = (2 * u64::from(a.count)).div_ceil(256);
+                let kernel = Kernel::new("sort/merge_join", "merge_splits", blocks, 256);
+                start(kernel, argument!(a))?;
+            }
+            let entry = match flavour {
+                Flavour::Pairs => "merge_join_pairs",
+                Flavour::PairsFlagged => "merge_join_flagged",
+                Flavour::Exists => "merge_join_exists",
+                Flavour::Aggregate => "merge_join_aggregate",
+            };
+            let (threads, _, each) = policy.merge;
+            let blocks = u64::from(a.count).min(full(each));
+            let kernel = Kernel::new("sort/merge_join", entry, blocks, threads);
+            start(kernel.shared(Policy::runs_bytes(policy.merge, word)), argument!(a))
+        }
+        Stage::Gather(a) => {
+            let entry = match a.width {
+                1 => "gather_1",
+                2 => "gather_2",
+                4 => "gather_4",
+                8 => "gather_8",
+                16 => "gather_16",
+                other => {
+                    return Err(Error::Worker(format!(
+                        "columns of {other} bytes are not gathered"
+                    )));
+                }
+            };
+            let blocks = a.count.div_ceil(256).min(full(16));
+            start(Kernel::new("materialise/gather", entry, blocks, 256), argument!(a))
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Host memory the GPU copies from and to at the link's full speed.
+//!
+//! The driver's own allocation of such memory takes half a second a GiB. Mapping it on huge pages,
+//! touching it with all cores and then registering it takes a twelfth of that; keeping it for the
+//! next join takes nothing. At most a quarter of the machine's memory is kept.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::context::Context;
+use super::error::failure;
+use crate::device::Pinned;
+use crate::error::{Error, Result};
+
+const HUGE_PAGE: usize = 2 << 20;
+/// The step of small sizes.
+const SMALL_STEP: usize = 64 << 10;
+/// From here on several threads touch the pages.
+const TOUCHED_TOGETHER: usize = 32 << 20;
+/// More threads do not touch faster.
+const MOST_THREADS: usize = 16;
+
+/// Regions that nobody has.
+type Idle = Mutex<Vec<Region>>;
+
+static IDLE: Idle = Mutex::new(Vec::new());
+
+/// A mapping, registered with the driver where there is one.
+struct Region {
+    start: *mut libc::c_void,
+    mapped: usize,
+    data: *mut u8,
+    bytes: usize,
+    /// Whose it is registered with. Tests have none.
+    context: Option<Arc<Context>>,
+}
+
+// SAFETY: owned memory; any thread may use, register or unmap it.
+unsafe impl Send for Region {}
+// SAFETY: it is only moved about; the memory is reached through `Pinned`.
+unsafe impl Sync for Region {}
+
+/// Goes back to the idle ones when dropped.
+struct Lent {
+    region: Option<Region>,
+    home: &'static Idle,
+}
+
+/// Memory of at least `bytes`, with any content, registered with the context.
+pub(super) fn take(bytes: usize, what: &str, context: &Arc<Context>) -> Result<Arc<Pinned>> {
+    take_from(&IDLE, bytes, what, Some(context))
+}
+
+fn take_from(
+    home: &'static Idle,
+    bytes: usize,
+    what: &str,
+    context: Option<&Arc<Context>>,
+) -> Result<Arc<Pinned>> {
+    let refused = || Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 };
+    let size = region_size(bytes).ok_or_else(refused)?;
+    let region = match idle(home, size) {
+        Some(region) => region,
+        None => {
+            let region = Region::map(size).ok_or_else(refused)?;
+            match context {
+                Some(context) => region.register(context, what)?,
+                None => region,
+            }
+        }
+    };
+    let start = region.data;
+    let owner = Lent { region: Some(region), home };
+    Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
+}
+
+/// Gives all idle pinned memory back to the system.
+pub(crate) fn release() {
+    let idle = std::mem::take(&mut *locked(&IDLE));
+    drop(idle);
+}
+
+fn locked(idle: &'static Idle) -> MutexGuard<'static, Vec<Region>> {
+    idle.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn region_size(bytes: usize) -> Option<usize> {
+    let step = if bytes < HUGE_PAGE { SMALL_STEP } else { HUGE_PAGE };
+    bytes.max(1).checked_next_multiple_of(step)
+}
+
+/// The smallest idle region that is large enough, and at most twice that.
+fn idle(home: &'static Idle, size: usize) -> Option<Region> {
+    let mut idle = locked(home);
+    let fits =
+        |(_, region): &(usize, &Region)| (size..=size.saturating_mul(2)).contains(&region.bytes);
+    let (at, _) = idle.iter().enumerate().filter(fits).min_by_key(|(_, region)| region.bytes)?;
+    Some(idle.swap_remove(at))
+}
+
+fn most_idle() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| (crate::plan::Machine::detect().memory / 4) as usize)
+}
+
+impl Region {
+    /// Maps `bytes`, on huge pages where the system has them, and touches every page.
+    fn map(bytes: usize) -> Option<Region> {
+        let mapped = bytes.checked_add(HUGE_PAGE)?;
+        // SAFETY: an anonymous private mapping at an address of the system's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        let aligned = (start as usize).next_multiple_of(HUGE_PAGE) - start as usize;
+        // SAFETY: `aligned` is below HUGE_PAGE, so the address and `bytes` behind it are mapped.
+        let data = unsafe { start.cast::<u8>().add(aligned) };
+        #[cfg(target_os = "linux")]
+        // SAFETY: advice on our own mapping; a refusal costs speed only.
+        unsafe {
+            libc::madvise(data.cast(), bytes, libc::MADV_HUGEPAGE);
+        }
+        let region = Region { start, mapped, data, bytes, context: None };
+        region.touch();
+        Some(region)
+    }
+
+    /// Writes to every page, so that it is there before the driver pins it.
+    fn touch(&self) {
+        let (start, bytes) = (self.data as usize, self.bytes);
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = if bytes < TOUCHED_TOGETHER { 1 } else { cores.min(MOST_THREADS) };
+        let share = bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE);
+        let parts = (0..bytes).step_by(share).map(|at| (start + at, share.min(bytes - at)));
+        std::thread::scope(|scope| {
+            for (from, length) in parts {
+                let touch = move || touch_pages(from as *mut u8, length);
+                // One thread touches all when there are no more to be had.
+                if threads == 1 || std::thread::Builder::new().spawn_scoped(scope, touch).is_err() {
+                    touch_pages(from as *mut u8, length);
+                }
+            }
+        });
+    }
+
+    /// Pins it, for every context of the process.
+    fn register(mut self, context: &Arc<Context>, what: &str) -> Result<Region> {
+        context.bind()?;
+        // SAFETY: mapped memory of that length, which stays mapped until it is unregistered.
+        let code = unsafe {
+            sys::cuMemHostRegister_v2(
+                self.data.cast(),
+                self.bytes,
+                sys::CU_MEMHOSTREGISTER_PORTABLE,
+            )
+        };
+        match code {
+            CUresult::CUDA_SUCCESS => {
+                self.context = Some(context.clone());
+                Ok(self)
+            }
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                Err(Error::OutOfMemory { what: what.to_string(), needed: self.bytes as u64 })
+            }
+            code => Err(failure(code, "pinning host memory")),
+        }
+    }
+}
+
+/// Writes one byte of every page of the smallest size.
+fn touch_pages(start: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(4 << 10) {
+        // SAFETY: inside the mapping that the caller owns, and nobody reads it yet.
+        unsafe { start.add(at).write_volatile(0) };
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let unpinned = self.context.take().is_none_or(|context| {
+            context.bind().is_ok()
+                // SAFETY: registered by `register`, and no copy is under way.
+                && unsafe { sys::cuMemHostUnregister(self.data.cast()) } == CUresult::CUDA_SUCCESS
+        });
+        // Memory the driver still has hold of is not taken from under it.
+        if unpinned {
+            // SAFETY: mapped with this extent in `map`, and nobody refers to it any more.
+            unsafe { libc::munmap(self.start, self.mapped) };
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut idle = locked(self.home);
+        idle.extend(self.region.take());
+        // The oldest go first. They are dropped after the lock: unpinning takes its time.
+        let mut surplus = Vec::new();
+        while idle.iter().map(|region| region.bytes).sum::<usize>() > most_idle() {
+            surplus.push(idle.remove(0));
+        }
+        drop(idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_whole_steps() {
+        assert_eq!(region_size(0), Some(SMALL_STEP));
+        assert_eq!(region_size(SMALL_STEP + 1), Some(2 * SMALL_STEP));
+        assert_eq!(region_size(HUGE_PAGE + 1), Some(2 * HUGE_PAGE));
+        assert_eq!(region_size(usize::MAX), None);
+    }
+
+    #[test]
+    fn regions_are_kept() {
+        static HOME: Idle = Mutex::new(Vec::new());
+        let take = |bytes| take_from(&HOME, bytes, "a test", None);
+        let bytes = TOUCHED_TOGETHER + 12345;
+        let first = take(bytes).unwrap();
+        assert_eq!((first.len, first.start as usize % HUGE_PAGE), (bytes, 0));
+        // SAFETY: nothing else uses it.
+        unsafe { first.bytes_mut() }.fill(7);
+        let start = first.start;
+        drop(first);
+        let again = take(bytes - HUGE_PAGE).unwrap();
+        assert_eq!(again.start, start);
+        let other = take(bytes).unwrap();
+        assert_ne!(other.start, start);
+        let small = take(1).unwrap();
+        assert_eq!(small.len, 1);
+        drop((again, other, small));
+        assert_eq!(locked(&HOME).len(), 3);
+        assert!(matches!(take(usize::MAX), Err(Error::OutOfMemory { .. })));
+    }
+}

@@ -1,0 +1,177 @@
+//! How kernels are shaped for a card: threads, items, tile sizes. Tuning is data, and this is it.
+//!
+//! Everything follows from the shared memory a block may have, which stands for the card's
+//! generation. Kernels get the figures as macros; conductors, as a [`Shape`].
+
+use crate::device::abi::ROUNDS_A_TASK;
+use crate::device::{Shape, Word};
+
+/// The kernels' sources: what is compiled by itself, by name.
+pub(crate) const MODULES: &[(&str, &str)] = &[
+    ("partition/histogram", include_str!("../../../kernels/partition/histogram.cu")),
+    ("partition/look_back", include_str!("../../../kernels/partition/look_back.cu")),
+    ("partition/tasks", include_str!("../../../kernels/partition/tasks.cu")),
+    ("table/shared", include_str!("../../../kernels/table/shared.cu")),
+    ("table/global", include_str!("../../../kernels/table/global.cu")),
+    ("sort/merge_join", include_str!("../../../kernels/sort/merge_join.cu")),
+    ("materialise/gather", include_str!("../../../kernels/materialise/gather.cu")),
+];
+
+/// What the sources include.
+pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("abi.cuh", include_str!("../../../kernels/abi.cuh")),
+    ("word.cuh", include_str!("../../../kernels/word.cuh")),
+    ("block.cuh", include_str!("../../../kernels/block.cuh")),
+    ("output.cuh", include_str!("../../../kernels/output.cuh")),
+    ("runs.cuh", include_str!("../../../kernels/runs.cuh")),
+];
+
+/// The shapes of all kernels for one generation of cards and one width of words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// The look-back pass: threads and tuples of each, and blocks on a multiprocessor.
+    pub(crate) look_back: (u32, u32, u32),
+    /// The join in shared memory: likewise, tuples being those of a round.
+    pub(crate) shared: (u32, u32, u32),
+    /// Build tuples a table in shared memory holds.
+    pub(crate) shared_build_rows: u32,
+    /// Its buckets.
+    pub(crate) shared_heads: u32,
+    /// Look-ups in the device's memory: likewise.
+    pub(crate) probe: (u32, u32, u32),
+    /// Merges of sorted sides: likewise.
+    pub(crate) merge: (u32, u32, u32),
+}
+
+/// Threads of a histogram's block.
+pub(crate) const HISTOGRAM_THREADS: u32 = 512;
+/// Bins of a digit.
+const BINS: u32 = 256;
+/// Rows one task may write before it is cut, so that a frequent key is shared by blocks.
+const MOST_ROWS: u64 = 1 << 20;
+
+/// The policy for a card whose blocks may have so much shared memory, in bytes.
+pub(crate) fn policy(shared_bytes: u32, word: Word) -> Policy {
+    let narrow = word == Word::W4;
+    let pick = |of_narrow: u32, of_wide: u32| if narrow { of_narrow } else { of_wide };
+    if shared_bytes >= 220 << 10 {
+        // Hopper, and Blackwell for data centres: 227 KiB. Measured on an H200 (benchmarks/notes.md).
+        Policy {
+            look_back: (512, pick(12, 11), pick(3, 2)),
+            shared: (pick(1024, 768), pick(4, 3), 2),
+            shared_build_rows: pick(7168, 4608),
+            shared_heads: pick(8192, 4096),
+            probe: (256, pick(4, 2), 8),
+            merge: (256, pick(8, 4), 4),
+        }
+    } else if shared_bytes >= 160 << 10 {
+        // Ampere for data centres: 163 KiB.
+        Policy {
+            look_back: (512, pick(14, 8), 2),
+            shared: (pick(1024, 768), pick(4, 3), 2),
+            shared_build_rows: pick(5120, 3072),
+            shared_heads: 4096,
+            probe: (256, pick(4, 2), 8),
+            merge: (256, pick(8, 4), 4),
+        }
+    } else {
+        // Turing has 64 KiB and 1024 threads a multiprocessor, other Amperes 99 KiB.
+        Policy {
+            look_back: (512, pick(8, 5), 1),
+            shared: (512, pick(6, 4), 1),
+            shared_build_rows: pick(4096, 2048),
+            shared_heads: pick(4096, 2048),
+            probe: (256, pick(4, 2), 4),
+            merge: (256, pick(4, 2), 2),
+        }
+    }
+}
+
+/// The shared memory of a generation's blocks, where no card can be asked.
+pub(crate) fn shared_bytes_of(capability: (u32, u32)) -> u32 {
+    match capability {
+        (8, 0) | (8, 7) => 163 << 10,
+        (9, _) | (10, _) | (11, _) => 227 << 10,
+        (8, _) | (12, _) => 99 << 10,
+        _ => 64 << 10,
+    }
+}
+
+/// The macros that kernels of a generation are compiled with.
+pub(crate) fn options(capability: (u32, u32), word: Word) -> Vec<String> {
+    let p = policy(shared_bytes_of(capability), word);
+    let defines = [
+        ("HISTOGRAM_THREADS", HISTOGRAM_THREADS),
+        ("LOOK_BACK_THREADS", p.look_back.0),
+        ("LOOK_BACK_ITEMS", p.look_back.1),
+        ("LOOK_BACK_BLOCKS", p.look_back.2),
+        ("SHARED_THREADS", p.shared.0),
+        ("SHARED_ITEMS", p.shared.1),
+        ("SHARED_BLOCKS", p.shared.2),
+        ("SHARED_BUILD_ROWS", p.shared_build_rows),
+        ("SHARED_HEADS", p.shared_heads),
+        ("PROBE_THREADS", p.probe.0),
+        ("PROBE_ITEMS", p.probe.1),
+        ("PROBE_BLOCKS", p.probe.2),
+        ("MERGE_THREADS", p.merge.0),
+        ("MERGE_ITEMS", p.merge.1),
+        ("MERGE_BLOCKS", p.merge.2),
+    ];
+    defines.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+}
+
+impl Policy {
+    /// Shared memory of a look-back block: its tuples, their order or its warps' counts, a target
+    /// and a start a digit, and a sum a warp.
+    pub(crate) fn look_back_bytes(&self, word: Word) -> u32 {
+        let (threads, items, _) = self.look_back;
+        let tile = threads * items;
+        let order = (tile * 2).max(threads / 32 * BINS * 2);
+        tile * word.tuple() as u32 + order + BINS * 12 + (threads / 32 + 1) * 4
+    }
+
+    /// Shared memory of a table.
+    pub(crate) fn shared_bytes(&self, word: Word) -> u32 {
+        self.shared_build_rows * (word.tuple() as u32 + 2) + self.shared_heads * 4
+    }
+
+    /// Shared memory of a tile whose runs are written: its tuples, firsts and begins.
+    pub(crate) fn runs_bytes((threads, items, _): (u32, u32, u32), word: Word) -> u32 {
+        threads * items * (word.tuple() as u32 + 8)
+    }
+
+    /// What conductors have to know of it.
+    pub(crate) fn shape(&self, l2: u64) -> Shape {
+        Shape {
+            tile: self.look_back.0 * self.look_back.1,
+            build_rows: self.shared_build_rows,
+            probe_rows: self.shared.0 * self.shared.1 * ROUNDS_A_TASK,
+            probe_tile: self.probe.0 * self.probe.1 * ROUNDS_A_TASK,
+            merge_tile: self.merge.0 * self.merge.1,
+            most_rows: MOST_ROWS,
+            l2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many blocks as the kernels' launch bounds promise have room on a multiprocessor, of
+    /// which each keeps 1 KiB a block for itself.
+    #[test]
+    fn blocks_fit_their_multiprocessor() {
+        for capability in [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
+            for word in [Word::W4, Word::W8] {
+                let all = shared_bytes_of(capability);
+                let p = policy(all, word);
+                let fits = |bytes: u32, blocks: u32| (bytes + 1024) * blocks <= all + 1024;
+                assert!(fits(p.look_back_bytes(word), p.look_back.2), "{capability:?} {word:?}");
+                assert!(fits(p.shared_bytes(word) + 256, p.shared.2), "{capability:?} {word:?}");
+                assert!(p.shared_build_rows < 1 << 16, "links have 16 bits");
+                assert!(p.shared_heads.is_power_of_two());
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The GPU's memory: a hard budget, and blocks kept for the next who asks.
+//!
+//! The driver takes up to milliseconds to find memory and waits for the whole GPU to give some
+//! back, so a block that is dropped stays with the pool. What the pool holds, used or kept, never
+//! exceeds the budget: when it would, or when the driver refuses, kept blocks are given back first.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::device::{Memory, MemoryUse, View};
+use crate::error::{Error, Result, bytes};
+
+/// The least a join can work with.
+const LEAST_BUDGET: u64 = 64 << 20;
+/// The alignment of every block, and the step of small sizes.
+const SMALL_STEP: u64 = 256;
+/// The GPU's page: large blocks are whole ones.
+const PAGE: u64 = 2 << 20;
+
+/// Who has the memory: the driver, or a test.
+pub(super) trait Source: Send + Sync + 'static {
+    /// The address of `bytes` more, aligned to 256.
+    fn allocate(&self, bytes: u64) -> Result<u64, Refusal>;
+    /// Takes back what `allocate` gave.
+    fn free(&self, address: u64);
+}
+
+/// Why a source gave nothing.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// It has too little.
+    OutOfMemory,
+    /// Something else.
+    Failed(Error),
+}
+
+/// A pool over a source.
+pub(super) struct Pool<S: Source> {
+    source: S,
+    budget: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// In blocks that somebody has.
+    used: u64,
+    /// The most there ever was of that.
+    peak: u64,
+    /// In blocks that nobody has.
+    idle: u64,
+    /// Those, by size.
+    blocks: BTreeMap<u64, Vec<u64>>,
+}
+
+/// The budget of a device with so much `free`: what was `asked` for, or nine tenths, which leaves
+/// room for the driver, other processes and our own kernels.
+pub(super) fn budget(asked: Option<u64>, free: u64) -> Result<u64> {
+    let least = bytes(LEAST_BUDGET);
+    match asked {
+        Some(asked) if asked < LEAST_BUDGET => Err(Error::Setting(format!(
+            "a budget of {} of the GPU's memory is too small; it has to be at least {least}",
+            bytes(asked)
+        ))),
+        Some(asked) => {
+            if asked > free {
+                log::warn!(
+                    "the budget of {} exceeds the {} that are free on the GPU",
+                    bytes(asked),
+                    bytes(free)
+                );
+            }
+            Ok(asked)
+        }
+        None if free / 10 * 9 < LEAST_BUDGET => Err(Error::DeviceMemory {
+            what: "a join".to_string(),
+            needed: LEAST_BUDGET,
+            used: 0,
+            budget: free / 10 * 9,
+            hint: format!(
+                "only {} are free on the GPU: end other processes that use it (nvidia-smi lists them), or join on the CPU",
+                bytes(free)
+            ),
+        }),
+        None => Ok(free / 10 * 9),
+    }
+}
+
+/// The size of the block for so many bytes; none where there is no such number.
+fn block_size(bytes: u64) -> Option<u64> {
+    let step = if bytes < PAGE { SMALL_STEP } else { PAGE };
+    bytes.max(1).checked_next_multiple_of(step)
+}
+
+impl<S: Source> Pool<S> {
+    pub(super) fn new(source: S, budget: u64) -> Arc<Self> {
+        Arc::new(Pool { source, budget, state: Mutex::default() })
+    }
+
+    pub(super) fn memory(&self) -> MemoryUse {
+        let state = self.state();
+        MemoryUse { budget: self.budget, used: state.used, peak: state.peak }
+    }
+
+    /// Memory for `what`, with any content.
+    pub(super) fn allocate(self: &Arc<Self>, bytes: u64, what: &str) -> Result<Memory> {
+        let mut state = self.state();
+        let Some(size) = block_size(bytes) else {
+            return Err(self.refused(&state, bytes, what, false));
+        };
+        let (address, size) = match state.take(size) {
+            Some(block) => block,
+            None => (self.fresh(&mut state, size, what)?, size),
+        };
+        state.used += size;
+        state.peak = state.peak.max(state.used);
+        let owner = Block { pool: self.clone(), address, size };
+        Ok(Memory { view: View { address, bytes }, _owner: Box::new(owner) })
+    }
+
+    /// The address of a new block.
+    fn fresh(&self, state: &mut State, size: u64, what: &str) -> Result<u64> {
+        if self.exceeds(state.used + state.idle, size) {
+            self.trim(state);
+        }
+        if self.exceeds(state.used, size) {
+            return Err(self.refused(state, size, what, false));
+        }
+        let first = self.source.allocate(size);
+        let second = match first {
+            Err(Refusal::OutOfMemory) if state.idle > 0 => {
+                self.trim(state);
+                self.source.allocate(size)
+            }
+            other => other,
+        };
+        second.map_err(|refusal| match refusal {
+            Refusal::OutOfMemory => self.refused(state, size, what, true),
+            Refusal::Failed(error) => error,
+        })
+    }
+
+    fn exceeds(&self, held: u64, more: u64) -> bool {
+        held.checked_add(more).is_none_or(|sum| sum > self.budget)
+    }
+
+    /// Gives all kept blocks back to the source.
+    fn trim(&self, state: &mut State) {
+        for address in std::mem::take(&mut state.blocks).into_values().flatten() {
+            self.source.free(address);
+        }
+        state.idle = 0;
+    }
+
+    fn refused(&self, state: &State, needed: u64, what: &str, by_driver: bool) -> Error {
+        let hint = if by_driver {
+            "the driver has no more although the budget does: other processes use the GPU (nvidia-smi lists them); end them, or lower --gpu-memory so that joins are cut to fit"
+        } else {
+            "raise --gpu-memory, or join on the CPU"
+        };
+        let (what, hint) = (what.to_string(), hint.to_string());
+        Error::DeviceMemory { what, needed, used: state.used, budget: self.budget, hint }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl State {
+    /// The smallest kept block that is large enough, and at most a quarter larger.
+    fn take(&mut self, size: u64) -> Option<(u64, u64)> {
+        let most = size.saturating_add(size / 4);
+        let (&found, addresses) = self.blocks.range_mut(size..=most).next()?;
+        let address = addresses.pop()?;
+        if addresses.is_empty() {
+            self.blocks.remove(&found);
+        }
+        self.idle -= found;
+        Some((address, found))
+    }
+}
+
+impl<S: Source> Drop for Pool<S> {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(&mut *self.state());
+        self.trim(&mut state);
+    }
+}
+
+/// A block that goes back to its pool when dropped.
+struct Block<S: Source> {
+    pool: Arc<Pool<S>>,
+    address: u64,
+    size: u64,
+}
+
+impl<S: Source> Drop for Block<S> {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        state.used -= self.size;
+        state.idle += self.size;
+        state.blocks.entry(self.size).or_default().push(self.address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// A driver with so much memory, of which others may take some.
+    #[derive(Clone, Default)]
+    struct Driver(Arc<Mutex<Given>>);
+
+    #[derive(Default)]
+    struct Given {
+        room: u64,
+        next: u64,
+        blocks: HashMap<u64, u64>,
+    }
+
+    impl Driver {
+        fn new(room: u64) -> Driver {
+            Driver(Arc::new(Mutex::new(Given { room, next: PAGE, ..Given::default() })))
+        }
+
+        fn given(&self) -> u64 {
+            self.0.lock().unwrap().blocks.values().sum()
+        }
+    }
+
+    impl Source for Driver {
+        fn allocate(&self, bytes: u64) -> Result<u64, Refusal> {
+            let mut given = self.0.lock().unwrap();
+            if given.blocks.values().sum::<u64>() + bytes > given.room {
+                return Err(Refusal::OutOfMemory);
+            }
+            let address = given.next;
+            given.next += bytes.next_multiple_of(PAGE);
+            given.blocks.insert(address, bytes);
+            Ok(address)
+        }
+
+        fn free(&self, address: u64) {
+            assert!(self.0.lock().unwrap().blocks.remove(&address).is_some(), "freed twice");
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn sizes_are_whole_steps() {
+        assert_eq!(block_size(0), Some(256));
+        assert_eq!(block_size(1), Some(256));
+        assert_eq!(block_size(256), Some(256));
+        assert_eq!(block_size(257), Some(512));
+        assert_eq!(block_size(PAGE - 1), Some(PAGE));
+        assert_eq!(block_size(PAGE), Some(PAGE));
+        assert_eq!(block_size(PAGE + 1), Some(2 * PAGE));
+        assert_eq!(block_size(u64::MAX), None);
+    }
+
+    #[test]
+    fn blocks_are_used_again() {
+        let driver = Driver::new(1 << 40);
+        let pool = Pool::new(driver.clone(), 100 * MIB);
+        let first = pool.allocate(10 * MIB, "a").unwrap();
+        assert_eq!((first.view.bytes, first.address() % 256), (10 * MIB, 0));
+        let address = first.address();
+        drop(first);
+        assert_eq!(pool.memory(), MemoryUse { budget: 100 * MIB, used: 0, peak: 10 * MIB });
+        assert_eq!(pool.allocate(8 * MIB, "a quarter less").unwrap().address(), address);
+        assert_ne!(pool.allocate(6 * MIB, "too little").unwrap().address(), address);
+        assert_ne!(pool.allocate(12 * MIB, "more").unwrap().address(), address);
+        let small = pool.allocate(100, "small").unwrap();
+        assert_eq!((small.view.bytes, pool.memory().used), (100, 256));
+        drop(small);
+        drop(pool);
+        assert_eq!(driver.given(), 0, "all given back");
+    }
+
+    #[test]
+    fn the_smallest_fitting_block_is_taken() {
+        let pool = Pool::new(Driver::new(1 << 40), 100 * MIB);
+        let held = [20, 24, 22].map(|n| pool.allocate(n * MIB, "a").unwrap());
+        let addresses = held.each_ref().map(Memory::address);
+        drop(held);
+        let taken = pool.allocate(21 * MIB, "b").unwrap();
+        assert_eq!(taken.address(), addresses[2]);
+        assert_eq!(pool.memory().used, 22 * MIB);
+    }
+
+    #[test]
+    fn the_budget_counts_what_is_kept_and_trims_it() {
+        let driver = Driver::new(1 << 40);
+        let pool = Pool::new(driver.clone(), 64 * MIB);
+        let (a, b) = (pool.allocate(30 * MIB, "a").unwrap(), pool.allocate(30 * MIB, "b").unwrap());
+        drop(a);
+        let c = pool.allocate(34 * MIB, "c").unwrap();
+        assert_eq!(driver.given(), 64 * MIB, "the kept block was given back");
+        let refused = pool.allocate(1, "one more").map(|_| ()).unwrap_err();
+        let Error::DeviceMemory { what, needed, used, budget, hint } = &refused else {
+            panic!("{refused}");
+        };
+        assert_eq!((what.as_str(), *needed, *used, *budget), ("one more", 256, 64 * MIB, 64 * MIB));
+        assert!(hint.contains("--gpu-memory"), "{hint}");
+        assert!(pool.allocate(u64::MAX, "all").is_err());
+        drop((b, c));
+        assert_eq!(pool.memory(), MemoryUse { budget: 64 * MIB, used: 0, peak: 64 * MIB });
+    }
+
+    #[test]
+    fn a_driver_that_refuses_is_asked_again_after_trimming() {
+        let driver = Driver::new(40 * MIB);
+        let pool = Pool::new(driver.clone(), 100 * MIB);
+        drop(pool.allocate(30 * MIB, "a").unwrap());
+        let b = pool.allocate(38 * MIB, "b").unwrap();
+        let refused = pool.allocate(10 * MIB, "c").map(|_| ()).unwrap_err().to_string();
+        assert!(
+            refused.contains("nvidia-smi") && refused.contains("c needs 10.0 MiB"),
+            "{refused}"
+        );
+        // Another process takes memory: the same error, and the pool goes on working.
+        driver.0.lock().unwrap().room = 0;
+        drop(b);
+        assert!(pool.allocate(4 * MIB, "d").is_err());
+        driver.0.lock().unwrap().room = 40 * MIB;
+        assert!(pool.allocate(4 * MIB, "d").is_ok());
+    }
+
+    #[test]
+    fn budgets_have_a_least_and_a_default() {
+        assert_eq!(budget(None, 1000 * MIB).unwrap(), 900 * MIB);
+        assert_eq!(budget(Some(LEAST_BUDGET), 1 << 40).unwrap(), LEAST_BUDGET);
+        let refused = budget(Some(LEAST_BUDGET - 1), 1 << 40).unwrap_err().to_string();
+        assert!(refused.contains("64.0 MiB"), "{refused}");
+        assert!(matches!(budget(None, 10 * MIB), Err(Error::DeviceMemory { .. })));
+    }
+}

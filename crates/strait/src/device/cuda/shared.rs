@@ -1,0 +1,28 @@
+//! One device a GPU and process, so that its pools stay warm from join to join.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::{CudaDevice, Gpu};
+use crate::error::Result;
+
+/// A device, and the budget it was opened with.
+type Opened = (u32, Option<u64>, Arc<CudaDevice>);
+
+fn opened() -> &'static Mutex<Vec<Opened>> {
+    static OPENED: OnceLock<Mutex<Vec<Opened>>> = OnceLock::new();
+    OPENED.get_or_init(Mutex::default)
+}
+
+/// The GPU as a device with this budget. Another budget makes another device; the one before goes
+/// when the last join that uses it ends.
+pub(crate) fn shared(gpu: &Gpu, gpu_memory: Option<u64>) -> Result<Arc<CudaDevice>> {
+    let mut opened = opened().lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |o: &&Opened| o.0 == gpu.ordinal && o.1 == gpu_memory;
+    if let Some((_, _, device)) = opened.iter().find(same) {
+        return Ok(Arc::clone(device));
+    }
+    opened.retain(|o| o.0 != gpu.ordinal);
+    let device = Arc::new(CudaDevice::new(gpu, gpu_memory)?);
+    opened.push((gpu.ordinal, gpu_memory, Arc::clone(&device)));
+    Ok(device)
+}

@@ -1,0 +1,263 @@
+//! What can a join do on a GPU? The contract that GPU conductors speak to, and who fulfils it.
+//!
+//! A [`Device`] is memory of a given size, streams, copies in and out, and [`Stage`]s. All work is
+//! enqueued on a stream and runs in that stream's order; work of two streams runs in any order,
+//! unless one waits for an [`Event`] of the other. Nothing waits for the host.
+//!
+//! | who | where stages run |
+//! | --- | --- |
+//! | [`cuda`] | on a GPU, as kernels |
+//! | [`simulated`] | on the CPU, late, in a random order that streams and events allow |
+//!
+//! Memory is the caller's to keep: a [`Memory`] is dropped only after the streams that use it have
+//! been [synchronised](Device::synchronize). The simulated device overwrites what is dropped, and
+//! runs late what was enqueued, so a conductor that breaks this rule gives wrong answers in tests.
+
+pub(crate) mod abi;
+pub(crate) mod cuda;
+pub(crate) mod simulated;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::join::{Join, Processor};
+
+/// The width of keys and values in tuples: both the same, so that a tuple is one aligned load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Word {
+    /// 32 bits.
+    W4,
+    /// 64 bits.
+    W8,
+}
+
+impl Word {
+    /// Its bytes.
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Word::W4 => 4,
+            Word::W8 => 8,
+        }
+    }
+
+    /// Its bits.
+    pub(crate) fn bits(self) -> u32 {
+        8 * self.bytes() as u32
+    }
+
+    /// The bytes of a tuple: a key and a value.
+    pub(crate) fn tuple(self) -> u64 {
+        2 * self.bytes()
+    }
+}
+
+/// What a joining stage does with the matches it finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Flavour {
+    /// Writes them.
+    Pairs,
+    /// Writes them, and flags the rows of both sides.
+    PairsFlagged,
+    /// Flags the rows, and writes nothing.
+    Exists,
+    /// Counts them and adds up their values.
+    Aggregate,
+}
+
+/// A step of a join on a device. Each has a kernel and a twin on the CPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stage {
+    /// See [`abi::Survey`]; likewise below.
+    Survey(abi::Survey),
+    Histogram(abi::Histogram),
+    Offsets(abi::Offsets),
+    LookBack(abi::LookBack),
+    Bounds(abi::Bounds),
+    ListTasks(abi::ListTasks),
+    JoinShared(Flavour, abi::JoinShared),
+    ClearTable(abi::ClearTable),
+    Insert(abi::Insert),
+    PlaceGroups(abi::PlaceGroups),
+    FillGroups(abi::FillGroups),
+    Probe(Flavour, abi::Probe),
+    MergeJoin(Flavour, abi::MergeJoin),
+    Gather(abi::Gather),
+}
+
+/// How large the pieces of work are that a device's kernels take. They follow from its shared
+/// memory and its caches; the simulated device has tiny ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Tuples of a look-back tile.
+    pub(crate) tile: u32,
+    /// Build tuples that a table in shared memory holds.
+    pub(crate) build_rows: u32,
+    /// Probe tuples of a co-partition's task.
+    pub(crate) probe_rows: u32,
+    /// Probe rows of a task of a look-up: several tiles.
+    pub(crate) probe_tile: u32,
+    /// Probe rows of a tile of a merge.
+    pub(crate) merge_tile: u32,
+    /// Rows one task may write before it is cut.
+    pub(crate) most_rows: u64,
+    /// The second-level cache, in bytes.
+    pub(crate) l2: u64,
+}
+
+/// A range of addresses in a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct View {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+}
+
+impl View {
+    /// `bytes` from `at` on; less where the view ends before.
+    pub(crate) fn part(self, at: u64, bytes: u64) -> View {
+        let at = at.min(self.bytes);
+        View { address: self.address + at, bytes: bytes.min(self.bytes - at) }
+    }
+}
+
+/// Device memory: returned to its pool when dropped.
+pub(crate) struct Memory {
+    pub(crate) view: View,
+    /// Gives the memory back when dropped.
+    pub(crate) _owner: Box<dyn Any + Send + Sync>,
+}
+
+impl Memory {
+    pub(crate) fn address(&self) -> u64 {
+        self.view.address
+    }
+}
+
+/// Host memory that copies run at full speed from and to; kept for the next join when dropped.
+pub(crate) struct Pinned {
+    pub(crate) start: *mut u8,
+    pub(crate) len: usize,
+    /// Gives the memory back when dropped.
+    pub(crate) _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: it owns its memory; who reads or writes promises that nobody else writes meanwhile.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// Nothing writes to them while the slice lives: no copy from the device is under way.
+    pub(crate) unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: memory of that length; the caller promises the rest.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// Its bytes, to be written.
+    ///
+    /// # Safety
+    /// Nothing else reads or writes them while the slice lives: no copy is under way.
+    #[expect(clippy::mut_from_ref, reason = "copies share the buffer; the caller keeps them apart")]
+    pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
+        // SAFETY: memory of that length; the caller promises the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+/// A queue of work on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stream(pub(crate) usize);
+
+/// Events that a device remembers, at least.
+pub(crate) const EVENTS: usize = 1024;
+
+/// A point in a stream's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event(pub(crate) usize);
+
+/// What a device's memory is used for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MemoryUse {
+    pub(crate) budget: u64,
+    pub(crate) used: u64,
+    pub(crate) peak: u64,
+}
+
+/// Memory, streams, copies and stages: see the [module](self).
+pub(crate) trait Device: Send + Sync {
+    /// A name people know it by.
+    fn name(&self) -> &str;
+    /// How large its pieces of work are for words of this width.
+    fn shape(&self, word: Word) -> Shape;
+    /// How much memory joins may hold, do hold, and did hold at most.
+    fn memory(&self) -> MemoryUse;
+    /// Memory with any content, aligned to 256 bytes. Running out is
+    /// [`Error::DeviceMemory`].
+    fn allocate(&self, bytes: u64, what: &str) -> Result<Memory>;
+    /// Host memory with any content.
+    fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>>;
+    /// A stream. Streams live as long as the device, and are used again.
+    fn stream(&self, index: usize) -> Result<Stream>;
+    /// Copies `bytes` from byte `at` of the host to the device.
+    fn copy_in(&self, stream: Stream, from: &Arc<Pinned>, at: usize, to: View) -> Result<()>;
+    /// Copies from the device to byte `at` of the host.
+    fn copy_out(&self, stream: Stream, from: View, to: &Arc<Pinned>, at: usize) -> Result<()>;
+    /// Sets every byte.
+    fn fill(&self, stream: Stream, to: View, byte: u8) -> Result<()>;
+    /// Enqueues a stage. Addresses in it have to be this device's, and what lies there has to be
+    /// as the stage's structure says.
+    ///
+    /// # Safety
+    /// The views behind the addresses are as long as the stage needs and live until the stream has
+    /// been synchronised.
+    unsafe fn run(&self, stream: Stream, word: Word, stage: &Stage) -> Result<()>;
+    /// Marks what is enqueued up to here. An event may be forgotten once [`EVENTS`] more have been
+    /// recorded.
+    fn record(&self, stream: Stream) -> Result<Event>;
+    /// Lets what is enqueued from here on wait for an event.
+    fn wait(&self, stream: Stream, event: Event) -> Result<()>;
+    /// Seconds between two events that have happened.
+    fn seconds(&self, from: Event, to: Event) -> Result<f64>;
+    /// Waits until everything enqueued on the stream is done.
+    fn synchronize(&self, stream: Stream) -> Result<()>;
+}
+
+/// The device a join may run on: None where it is to run on the CPU, or may and there is no GPU.
+pub(crate) fn open(join: &Join) -> Result<Option<Arc<dyn Device>>> {
+    if let Some(seed) = join.force.simulated {
+        let memory = join.gpu_memory.unwrap_or(SIMULATED_MEMORY);
+        let settings = simulated::Settings { memory, shape: simulated::TINY, seed };
+        return Ok(Some(Arc::new(simulated::Simulated::new(settings))));
+    }
+    let opened = |gpu: &cuda::Gpu| -> Result<Option<Arc<dyn Device>>> {
+        let device: Arc<dyn Device> = cuda::shared(gpu, join.gpu_memory)?;
+        Ok(Some(device))
+    };
+    match join.processor {
+        Processor::Cpu => Ok(None),
+        Processor::Auto => match cuda::Gpu::detect() {
+            // Without a compiler for its kernels, or with the GPU in others' hands, there is the CPU.
+            Ok(gpus) => Ok(gpus.first().and_then(|gpu| opened(gpu).ok()).flatten()),
+            Err(why) => {
+                log::debug!("no GPU: {why}");
+                Ok(None)
+            }
+        },
+        Processor::Gpu(number) => {
+            let gpus = cuda::Gpu::detect()?;
+            match gpus.get(number) {
+                Some(gpu) => opened(gpu),
+                None => Err(Error::Setting(format!(
+                    "there is no GPU {number}: this machine has {}; `strait devices` lists them",
+                    gpus.len()
+                ))),
+            }
+        }
+    }
+}
+
+/// The memory of a simulated device, where a join does not say.
+const SIMULATED_MEMORY: u64 = 64 << 20;

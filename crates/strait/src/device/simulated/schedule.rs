@@ -1,0 +1,197 @@
+//! In what order does enqueued work run? Any that streams and events allow, and as late as can be.
+//!
+//! Nothing runs when it is enqueued. To synchronise a stream, operations are picked at random
+//! among the heads of all streams until that stream is empty; the others have come as far as they
+//! have come, and stay there until somebody synchronises again:
+//!
+//! ```text
+//!   stream 0   copy a, stage b, record x ─┐          synchronize(1) may run   a b x d e
+//!   stream 1   wait x ◀───────────────────┘, copy d, stage e      or   c a b x d e, or …
+//!   stream 2   copy c, stage f            never f before c, nor d before x; perhaps neither c nor f
+//! ```
+//!
+//! A failure is the device's, as it is on a GPU: what was queued is dropped, and every later
+//! synchronisation tells of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::memory::Space;
+use super::random::Random;
+use super::stages::{self, Machine};
+use crate::device::{EVENTS, Event, Pinned, Stage, Stream, View, Word};
+use crate::error::{Error, Result};
+
+/// What a stream has to do.
+pub(super) enum Operation {
+    CopyIn { from: Arc<Pinned>, at: usize, to: View },
+    CopyOut { from: View, to: Arc<Pinned>, at: usize },
+    Fill { to: View, byte: u8 },
+    Run { word: Word, stage: Stage },
+    Record(usize),
+    Wait(usize),
+}
+
+#[derive(Default)]
+struct Queue {
+    operations: VecDeque<Operation>,
+}
+
+/// A point in a stream's work.
+struct Mark {
+    happened: bool,
+}
+
+/// Streams, events, and what their operations work on.
+pub(super) struct Schedule {
+    pub(super) machine: Machine,
+    queues: Vec<Queue>,
+    marks: Vec<Mark>,
+    random: Random,
+    failure: Option<Error>,
+}
+
+impl Schedule {
+    pub(super) fn new(machine: Machine, random: Random) -> Schedule {
+        Schedule { machine, queues: Vec::new(), marks: Vec::new(), random, failure: None }
+    }
+
+    pub(super) fn stream(&mut self, index: usize) -> Stream {
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, Queue::default);
+        }
+        Stream(index)
+    }
+
+    pub(super) fn enqueue(&mut self, stream: Stream, operation: Operation) -> Result<()> {
+        self.queue(stream)?.operations.push_back(operation);
+        Ok(())
+    }
+
+    pub(super) fn record(&mut self, stream: Stream) -> Result<Event> {
+        let event = self.marks.len();
+        let queue = self.queue(stream)?;
+        queue.operations.push_back(Operation::Record(event));
+        self.marks.push(Mark { happened: false });
+        Ok(Event(event))
+    }
+
+    pub(super) fn wait(&mut self, stream: Stream, event: Event) -> Result<()> {
+        self.happened(event)?;
+        self.enqueue(stream, Operation::Wait(event.0))
+    }
+
+    /// Whether an event has happened; an error where it is unknown, or forgotten by now.
+    pub(super) fn happened(&self, event: Event) -> Result<bool> {
+        let Some(mark) = self.marks.get(event.0) else {
+            return Err(failed(format!("event {} was never recorded", event.0)));
+        };
+        if self.marks.len() > event.0 + EVENTS {
+            let more = self.marks.len() - event.0;
+            return Err(failed(format!("event {} is forgotten: {more} came since", event.0)));
+        }
+        Ok(mark.happened)
+    }
+
+    /// Runs operations until the stream has none left.
+    pub(super) fn synchronize(&mut self, stream: Stream) -> Result<()> {
+        self.queue(stream)?;
+        // Streams that all progress alike would hide who waits for whom: some run ahead, and some
+        // stand still for as long as there is anything else to do.
+        let pace: Vec<u64> =
+            self.queues.iter().map(|_| [0, 1, 1, 8][self.random.below(4) as usize]).collect();
+        while self.failure.is_none() && !self.queues[stream.0].operations.is_empty() {
+            if let Err(error) = self.step(&pace) {
+                self.queues.iter_mut().for_each(|queue| queue.operations.clear());
+                self.failure = Some(error);
+            }
+        }
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Gives up what nobody can ask for any more.
+    pub(super) fn forget(&mut self) {
+        if self.queues.iter().all(|queue| queue.operations.is_empty()) {
+            self.machine.space.forget_oldest();
+        }
+    }
+
+    fn queue(&mut self, stream: Stream) -> Result<&mut Queue> {
+        let unknown = || failed(format!("stream {} was never made", stream.0));
+        self.queues.get_mut(stream.0).ok_or_else(unknown)
+    }
+
+    /// Runs the head of some stream that is ready.
+    fn step(&mut self, pace: &[u64]) -> Result<()> {
+        let ready = |queue: &Queue| match queue.operations.front() {
+            Some(Operation::Wait(event)) => self.marks[*event].happened,
+            Some(_) => true,
+            None => false,
+        };
+        let heads: Vec<usize> =
+            (0..self.queues.len()).filter(|&at| ready(&self.queues[at])).collect();
+        let total: u64 = heads.iter().map(|&at| pace[at]).sum();
+        let chosen = if total > 0 {
+            let mut left = self.random.below(total);
+            heads.into_iter().find(|&at| {
+                let here = left < pace[at];
+                left = left.saturating_sub(pace[at]);
+                here
+            })
+        } else if heads.is_empty() {
+            None
+        } else {
+            Some(heads[self.random.below(heads.len() as u64) as usize])
+        };
+        let Some(operation) = chosen.and_then(|at| self.queues[at].operations.pop_front()) else {
+            return Err(failed("every stream waits for an event that never comes".to_string()));
+        };
+        self.perform(&operation)
+    }
+
+    fn perform(&mut self, operation: &Operation) -> Result<()> {
+        let space: &mut Space = &mut self.machine.space;
+        match operation {
+            Operation::CopyIn { from, at, to } => {
+                let bytes = space.bytes_mut(*to, "copy in").map_err(in_stage("copy"))?;
+                // SAFETY: the range was checked against the pinned memory when this was enqueued;
+                // device memory is apart from it.
+                unsafe {
+                    let from = from.start.add(*at);
+                    std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+                }
+            }
+            Operation::CopyOut { from, to, at } => {
+                let bytes = space.bytes_mut(*from, "copy out").map_err(in_stage("copy"))?;
+                // SAFETY: as above.
+                unsafe {
+                    let to = to.start.add(*at);
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+                }
+            }
+            Operation::Fill { to, byte } => {
+                space.bytes_mut(*to, "fill").map_err(in_stage("fill"))?.fill(*byte);
+            }
+            Operation::Run { word, stage } => {
+                let name = stages::name(stage);
+                stages::run(&mut self.machine, *word, stage).map_err(in_stage(name))?;
+            }
+            Operation::Record(event) => self.marks[*event].happened = true,
+            Operation::Wait(_) => {}
+        }
+        Ok(())
+    }
+}
+
+fn failed(why: String) -> Error {
+    Error::Worker(format!("simulated device: {why}"))
+}
+
+/// Says which operation failed.
+fn in_stage(name: &'static str) -> impl FnOnce(Error) -> Error {
+    move |error| failed(format!("{name}: {error}"))
+}

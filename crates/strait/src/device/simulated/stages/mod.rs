@@ -1,0 +1,76 @@
+//! A twin on the CPU for each kernel: simple rather than fast, and as careless about order as a
+//! kernel's threads are.
+//!
+//! Each checks every address before it touches memory, and what a kernel needs to find there, so
+//! that a conductor's mistake is an error with a name.
+
+mod join;
+mod output;
+mod partition;
+mod table;
+mod tasks;
+
+use super::memory::Space;
+use super::random::Random;
+use super::word::DeviceWord;
+use crate::device::{Shape, Stage, Word};
+use crate::error::{Error, Result};
+
+/// What stages work on.
+pub(super) struct Machine {
+    pub(super) space: Space,
+    pub(super) random: Random,
+    pub(super) shape: Shape,
+}
+
+/// Runs a stage.
+pub(super) fn run(machine: &mut Machine, word: Word, stage: &Stage) -> Result<()> {
+    match word {
+        Word::W4 => run_as::<u32>(machine, stage),
+        Word::W8 => run_as::<u64>(machine, stage),
+    }
+}
+
+fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
+    match stage {
+        Stage::Survey(stage) => partition::survey::<W>(machine, stage),
+        Stage::Histogram(stage) => partition::histogram::<W>(machine, stage),
+        Stage::Offsets(stage) => partition::offsets(machine, stage),
+        Stage::LookBack(stage) => partition::look_back::<W>(machine, stage),
+        Stage::Bounds(stage) => tasks::bounds::<W>(machine, stage),
+        Stage::ListTasks(stage) => tasks::list(machine, stage),
+        Stage::JoinShared(flavour, stage) => join::shared::<W>(machine, *flavour, stage),
+        Stage::ClearTable(stage) => table::clear::<W>(machine, stage),
+        Stage::Insert(stage) => table::insert::<W>(machine, stage),
+        Stage::PlaceGroups(stage) => table::place_groups::<W>(machine, stage),
+        Stage::FillGroups(stage) => table::fill_groups::<W>(machine, stage),
+        Stage::Probe(flavour, stage) => join::probe::<W>(machine, *flavour, stage),
+        Stage::MergeJoin(flavour, stage) => join::merge::<W>(machine, *flavour, stage),
+        Stage::Gather(stage) => tasks::gather::<W>(machine, stage),
+    }
+}
+
+/// What a stage is called in errors.
+pub(super) fn name(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::Survey(_) => "Survey",
+        Stage::Histogram(_) => "Histogram",
+        Stage::Offsets(_) => "Offsets",
+        Stage::LookBack(_) => "LookBack",
+        Stage::Bounds(_) => "Bounds",
+        Stage::ListTasks(_) => "ListTasks",
+        Stage::JoinShared(..) => "JoinShared",
+        Stage::ClearTable(_) => "ClearTable",
+        Stage::Insert(_) => "Insert",
+        Stage::PlaceGroups(_) => "PlaceGroups",
+        Stage::FillGroups(_) => "FillGroups",
+        Stage::Probe(..) => "Probe",
+        Stage::MergeJoin(..) => "MergeJoin",
+        Stage::Gather(_) => "Gather",
+    }
+}
+
+/// An error unless a kernel could work with what it was given.
+fn require(holds: bool, what: &str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Worker(what.to_string())) }
+}

@@ -1,0 +1,260 @@
+//! Tables: clearing, inserting, making groups, and looking keys up.
+//!
+//! A slot is one of three, by what the table is for (words of 4 and of 8 bytes):
+//!
+//! ```text
+//!   direct   begin count               8   8      slot = key - min; the key is not stored
+//!   unique   key value                 8  16      slot = top bits of the mixed key, or after
+//!   groups   key (gap) begin count    16  16      likewise; values are in groups[begin..][..count]
+//! ```
+//!
+//! An empty slot holds a key whose home is the slot after it. Probing takes such a key there only
+//! by way of every other slot, which a table that is never full does not have. So no key is
+//! reserved. Four slots, bits 2, words of 32 bits:
+//!
+//! ```text
+//!   slot         0           1           2           3
+//!   empty     40000000    80000000    c0000000    00000000
+//! ```
+
+use std::mem::offset_of;
+
+use super::super::memory::{Space, aligned, nth};
+use super::super::word::{DeviceWord, Source};
+use super::{Machine, require};
+use crate::device::abi::{ClearTable, Control, FillGroups, Insert, PlaceGroups, Table};
+use crate::error::Result;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Direct,
+    Unique,
+    Groups,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot<W> {
+    key: W,
+    value: W,
+    begin: u32,
+    count: u32,
+}
+
+/// A copy of a table's slots.
+pub(super) struct Slots<W> {
+    table: Table,
+    layout: Layout,
+    slots: Vec<Slot<W>>,
+}
+
+/// Where a key is.
+enum Found {
+    At(usize),
+    /// It is not there; this is where it would go.
+    Empty(usize),
+    Nowhere,
+}
+
+impl<W: DeviceWord> Slots<W> {
+    /// The table as it is to be read, with `groups` or with a value a slot.
+    fn new(table: &Table, groups: bool) -> Result<Slots<W>> {
+        let layout = match (table.direct != 0, groups) {
+            (true, _) => Layout::Direct,
+            (false, true) => Layout::Groups,
+            (false, false) => Layout::Unique,
+        };
+        if layout != Layout::Direct {
+            // With a single slot, no key is a stranger to it.
+            require((1..=32).contains(&table.bits), "a table's bits are not 1 to 32")?;
+            require(table.slot_count == 1 << table.bits, "slot_count is not 1 << bits")?;
+        }
+        Ok(Slots { table: *table, layout, slots: Vec::new() })
+    }
+
+    /// Integers of 32 bits in a slot.
+    fn parts(&self) -> usize {
+        match self.layout {
+            Layout::Direct => 2,
+            Layout::Unique => 2 * size_of::<W>() / 4,
+            Layout::Groups => 4,
+        }
+    }
+
+    pub(super) fn load(space: &Space, table: &Table, groups: bool) -> Result<Slots<W>> {
+        let mut slots = Slots::<W>::new(table, groups)?;
+        let parts = slots.parts();
+        aligned(table.slots, 4 * parts as u64, "slots")?;
+        let all = table.slot_count.saturating_mul(parts as u64);
+        let raw = space.read::<u32>(table.slots, all, "slots")?;
+        slots.slots = raw.chunks_exact(parts).map(|raw| slots.decode(raw)).collect();
+        Ok(slots)
+    }
+
+    fn store(&self, space: &mut Space) -> Result<()> {
+        let raw: Vec<u32> = self.slots.iter().flat_map(|slot| self.encode(slot)).collect();
+        space.write(self.table.slots, &raw, "slots")
+    }
+
+    fn decode(&self, raw: &[u32]) -> Slot<W> {
+        let word = |at: usize| {
+            let low = u64::from(raw[at]);
+            W::from_u64(if W::BITS == 64 { low | u64::from(raw[at + 1]) << 32 } else { low })
+        };
+        match self.layout {
+            Layout::Direct => Slot { begin: raw[0], count: raw[1], ..Slot::default() },
+            Layout::Unique => Slot { key: word(0), value: word(raw.len() / 2), ..Slot::default() },
+            Layout::Groups => {
+                Slot { key: word(0), begin: raw[2], count: raw[3], ..Slot::default() }
+            }
+        }
+    }
+
+    fn encode(&self, slot: &Slot<W>) -> Vec<u32> {
+        let word = |word: W| {
+            let halves = [word.to_u64() as u32, (word.to_u64() >> 32) as u32];
+            halves[..size_of::<W>() / 4].to_vec()
+        };
+        match self.layout {
+            Layout::Direct => vec![slot.begin, slot.count],
+            Layout::Unique => [word(slot.key), word(slot.value)].concat(),
+            Layout::Groups => {
+                let mut raw = word(slot.key);
+                raw.resize(2, 0);
+                raw.extend([slot.begin, slot.count]);
+                raw
+            }
+        }
+    }
+
+    /// What an empty slot has for a key.
+    fn empty(&self, slot: usize) -> W {
+        let after = (slot as u64 + 1) & (self.table.slot_count - 1);
+        W::from_u64(after << (W::BITS - self.table.bits))
+    }
+
+    /// Where a key is: raw in a direct table, mixed in any other.
+    fn find(&self, key: W) -> Found {
+        if self.layout == Layout::Direct {
+            let slot = W::from_u64(key.to_u64().wrapping_sub(self.table.min)).to_u64();
+            return if slot < self.table.slot_count {
+                Found::At(slot as usize)
+            } else {
+                Found::Nowhere
+            };
+        }
+        let home = (key.to_u64() >> (W::BITS - self.table.bits)) as usize;
+        let mask = self.slots.len() - 1;
+        for slot in (0..self.slots.len()).map(|step| (home + step) & mask) {
+            let held = self.slots[slot].key;
+            // The mark goes first: a key that equals it is not in its slot.
+            if held == self.empty(slot) {
+                return Found::Empty(slot);
+            }
+            if held == key {
+                return Found::At(slot);
+            }
+        }
+        Found::Nowhere
+    }
+
+    /// The values of a key, always in the same order.
+    pub(super) fn values(&self, space: &Space, key: W) -> Result<Vec<W>> {
+        let Found::At(slot) = self.find(key) else { return Ok(Vec::new()) };
+        let Slot { value, begin, count, .. } = self.slots[slot];
+        if self.layout == Layout::Unique {
+            return Ok(vec![value]);
+        }
+        space.read(nth::<W>(self.table.groups, begin.into()), count.into(), "groups")
+    }
+}
+
+pub(super) fn clear<W: DeviceWord>(machine: &mut Machine, stage: &ClearTable) -> Result<()> {
+    let mut slots = Slots::<W>::load(&machine.space, &stage.table, stage.table.groups != 0)?;
+    for slot in 0..slots.slots.len() {
+        let key = if slots.layout == Layout::Direct { W::default() } else { slots.empty(slot) };
+        slots.slots[slot] = Slot { key, ..Slot::default() };
+    }
+    slots.store(&mut machine.space)
+}
+
+pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Result<()> {
+    let Insert { table, columns, tuples, rows, slot_of, rank, control } = *stage;
+    let groups = slot_of != 0;
+    require(groups || table.groups == 0, "a table with groups wants the slots of rows")?;
+    require(groups || table.direct == 0, "a direct table has groups")?;
+    require(tuples == 0 || table.direct == 0, "a direct table takes raw keys, from columns")?;
+    let source = Source { columns, tuples }.read::<W>(&machine.space, 0, rows)?;
+    let mut slots = Slots::<W>::load(&machine.space, &table, groups)?;
+    let (mut slots_of, mut ranks) = (vec![0u32; source.len()], vec![0u32; source.len()]);
+    let mut duplicates = false;
+    let mut free = (0..slots.slots.len())
+        .filter(|&at| slots.layout != Layout::Direct && slots.slots[at].key == slots.empty(at))
+        .count();
+
+    for row in machine.random.order(source.len()) {
+        let raw = tuples == 0 && table.direct == 0;
+        let key = if raw { source[row].key.mix() } else { source[row].key };
+        let slot = match slots.find(key) {
+            Found::At(slot) => {
+                duplicates |= !groups;
+                slot
+            }
+            Found::Empty(slot) => {
+                require(free > 1, "the table is full")?;
+                free -= 1;
+                let value = source[row].value;
+                slots.slots[slot] = Slot { key, value, begin: 0, count: 0 };
+                slot
+            }
+            Found::Nowhere => return require(false, "a key outside the table"),
+        };
+        let count = &mut slots.slots[slot].count;
+        (slots_of[row], ranks[row]) = (slot as u32, *count);
+        *count = count.wrapping_add(1);
+    }
+
+    slots.store(&mut machine.space)?;
+    if groups {
+        machine.space.write(slot_of, &slots_of, "slot_of")?;
+        return machine.space.write(rank, &ranks, "rank");
+    }
+    machine.space.check::<Control>(control, 1, "control")?;
+    if duplicates {
+        let field = control + offset_of!(Control, duplicates) as u64;
+        machine.space.set(field, 0, 1u32, "control")?;
+    }
+    Ok(())
+}
+
+pub(super) fn place_groups<W: DeviceWord>(
+    machine: &mut Machine,
+    stage: &PlaceGroups,
+) -> Result<()> {
+    let mut slots = Slots::<W>::load(&machine.space, &stage.table, true)?;
+    let mut cursor = machine.space.get::<u64>(stage.cursor, "cursor")?;
+    for slot in machine.random.order(slots.slots.len()) {
+        let slot = &mut slots.slots[slot];
+        if slot.count > 0 {
+            slot.begin = cursor as u32;
+            cursor = cursor.wrapping_add(slot.count.into());
+        }
+    }
+    slots.store(&mut machine.space)?;
+    machine.space.set(stage.cursor, 0, cursor, "cursor")
+}
+
+pub(super) fn fill_groups<W: DeviceWord>(machine: &mut Machine, stage: &FillGroups) -> Result<()> {
+    let source = Source { columns: stage.columns, tuples: stage.tuples };
+    let values = source.values::<W>(&machine.space, 0, stage.rows)?;
+    let slots = Slots::<W>::load(&machine.space, &stage.table, true)?;
+    let slots_of = machine.space.read::<u32>(stage.slot_of, stage.rows, "slot_of")?;
+    let ranks = machine.space.read::<u32>(stage.rank, stage.rows, "rank")?;
+    for ((value, slot), rank) in values.into_iter().zip(slots_of).zip(ranks) {
+        let slot = slots.slots.get(slot as usize);
+        require(slot.is_some(), "a row's slot is outside the table")?;
+        let begin = slot.map_or(0, |slot| slot.begin);
+        let place = u64::from(begin) + u64::from(rank);
+        machine.space.set(stage.table.groups, place, value, "groups")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! Joins of columns in device memory, against a count by hand: on a simulated device always, and on
+//! a GPU where there is one. `STRAIT_REQUIRE_GPU=1` makes it an error that there is none.
+//! `STRAIT_REDUCED=1` keeps tables small, for runs under compute-sanitizer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
+use strait::resident::{Resident, Yield};
+use strait::{Algorithm, Gpu, Partitioner};
+
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
+
+/// The GPU, if there is one.
+fn gpu() -> Option<Gpu> {
+    let found = Gpu::detect();
+    if std::env::var("STRAIT_REQUIRE_GPU").is_ok_and(|value| value == "1") {
+        let gpus = found.expect("STRAIT_REQUIRE_GPU=1, and there is no GPU");
+        return Some(gpus.into_iter().next().expect("a GPU"));
+    }
+    found.ok().and_then(|gpus| gpus.into_iter().next())
+}
+
+fn reduced() -> bool {
+    std::env::var("STRAIT_REDUCED").is_ok_and(|value| value == "1")
+}
+
+/// A reproducible sequence.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// A key and a payload a row, in batches of uneven lengths.
+fn table(keys: &[u64], narrow: bool, salt: u64) -> Vec<RecordBatch> {
+    let payload: Vec<u64> = (0..keys.len() as u64).map(|i| payload(i, salt)).collect();
+    let column = |values: &[u64]| -> ArrayRef {
+        match narrow {
+            true => Arc::new(values.iter().map(|&v| v as i32).collect::<Int32Array>()),
+            false => Arc::new(values.iter().map(|&v| v as i64).collect::<Int64Array>()),
+        }
+    };
+    let mut batches = Vec::new();
+    let mut at = 0;
+    while at < keys.len() || batches.is_empty() {
+        let len = (keys.len() - at).min(1 + keys.len() / 3);
+        let columns = [("key", column(&keys[at..at + len])), ("p", column(&payload[at..at + len]))];
+        batches.push(RecordBatch::try_from_iter(columns).expect("two columns of one length"));
+        at += len;
+    }
+    batches
+}
+
+fn payload(row: u64, salt: u64) -> u64 {
+    (row ^ salt).wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
+}
+
+/// The number of rows, and the sums of both payloads and of the keys over them.
+fn by_hand(build: &[u64], probe: &[u64], salts: [u64; 2], narrow: bool) -> (u64, [u64; 2], u64) {
+    let mut groups = HashMap::<u64, (u64, u64)>::new();
+    for (row, &key) in build.iter().enumerate() {
+        let group = groups.entry(key).or_default();
+        group.0 += 1;
+        group.1 = group.1.wrapping_add(payload(row as u64, salts[0]));
+    }
+    let (mut rows, mut sums, mut keys) = (0, [0u64; 2], 0u64);
+    for (row, key) in probe.iter().enumerate() {
+        if let Some(&(count, sum)) = groups.get(key) {
+            rows += count;
+            let shown = if narrow { *key as i32 as u64 } else { *key };
+            keys = keys.wrapping_add(shown.wrapping_mul(count));
+            sums[0] = sums[0].wrapping_add(sum);
+            let of_row = payload(row as u64, salts[1]).wrapping_mul(count);
+            sums[1] = sums[1].wrapping_add(of_row);
+        }
+    }
+    (rows, sums, keys)
+}
+
+/// Joins in every way on one device, and compares.
+fn check_on(name: &str, resident: &Resident, build: &[u64], probe: &[u64]) {
+    let (rows, sums, keys) = by_hand(build, probe, [1, 2], resident.narrow());
+    for algorithm in ALGORITHMS {
+        for partitioner in Partitioner::ALL {
+            if algorithm != Algorithm::Radix && partitioner != Partitioner::default() {
+                continue;
+            }
+            for yields in [Yield::Count, Yield::Aggregate, Yield::Materialise, Yield::Pairs] {
+                let what = format!("{name}: {algorithm} {} {yields:?}", partitioner.name());
+                let ran = resident.run(algorithm, partitioner, yields, true);
+                let ran = ran.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(ran.rows, rows, "{what}: rows");
+                if matches!(yields, Yield::Aggregate | Yield::Materialise) && rows > 0 {
+                    assert_eq!(ran.sums, sums, "{what}: sums");
+                }
+                if yields == Yield::Materialise {
+                    assert_eq!(ran.key_sum, keys, "{what}: keys");
+                }
+            }
+        }
+    }
+}
+
+/// Joins small cuts of the keys on simulated devices of several seeds, and all on a GPU.
+fn check(name: &str, narrow: bool, build: &[u64], probe: &[u64], gpu_memory: Option<u64>) {
+    let small = |keys: &[u64]| keys[..keys.len().min(60)].to_vec();
+    let (small_build, small_probe) = (small(build), small(probe));
+    for seed in 0..8 {
+        let tables = [table(&small_build, narrow, 1), table(&small_probe, narrow, 2)];
+        let resident = Resident::simulate(seed, &tables[0], &tables[1]).expect("room");
+        check_on(&format!("{name}, seed {seed}"), &resident, &small_build, &small_probe);
+    }
+    if let Some(gpu) = gpu() {
+        let tables = [table(build, narrow, 1), table(probe, narrow, 2)];
+        let resident = Resident::load(&gpu, gpu_memory, &tables[0], &tables[1]).expect("room");
+        check_on(name, &resident, build, probe);
+    }
+}
+
+/// Rows of a test's table: fewer under a sanitizer.
+fn rows(bits: u32) -> u64 {
+    1 << if reduced() { bits.min(12) } else { bits }
+}
+
+fn uniform(seed: u64, rows: u64, distinct: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
+    let mut random = Random(seed);
+    (0..rows).map(|_| key(random.below(distinct))).collect()
+}
+
+/// Every key of a range once, in a random order.
+fn shuffled(seed: u64, rows: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
+    let mut random = Random(seed);
+    let mut keys: Vec<u64> = (0..rows).map(key).collect();
+    for i in (1..keys.len()).rev() {
+        keys.swap(i, random.below(i as u64 + 1) as usize);
+    }
+    keys
+}
+
+/// Scatters a number over 63 bits, or 31, without two meeting.
+fn sparse(narrow: bool) -> impl Fn(u64) -> u64 {
+    move |i| match narrow {
+        true => i.wrapping_mul(0x9e37_79b1) & 0x7fff_ffff,
+        false => i.wrapping_mul(0x9e37_79b9_7f4a_7c15) & (u64::MAX >> 1),
+    }
+}
+
+#[test]
+fn unique_keys_sparse_and_dense() {
+    for narrow in [false, true] {
+        let n = rows(17);
+        let build = shuffled(1, n, sparse(narrow));
+        let probe = uniform(2, 3 * n + 7, n, sparse(narrow));
+        check("sparse", narrow, &build, &probe, None);
+        let build = shuffled(3, n, |i| i + 1000);
+        let probe = uniform(4, 2 * n + 1, 2 * n, |i| i + 500);
+        check("dense, half match", narrow, &build, &probe, None);
+    }
+}
+
+#[test]
+fn duplicates_on_both_sides() {
+    for narrow in [false, true] {
+        let n = rows(15);
+        let build = uniform(5, n, n / 4, sparse(narrow));
+        let probe = uniform(6, 2 * n, n / 3, sparse(narrow));
+        check("duplicates", narrow, &build, &probe, None);
+    }
+}
+
+#[test]
+fn patterns_of_bits() {
+    let n = rows(16);
+    check(
+        "equal low halves",
+        false,
+        &shuffled(7, n, |i| i << 32),
+        &uniform(8, n, n, |i| i << 32),
+        None,
+    );
+    let high = |i| 0xdead_beef_0000_0000 | i;
+    check("equal high halves", false, &shuffled(9, n, high), &uniform(10, n, n, high), None);
+    for k in [5, 20, 40] {
+        let multiple = move |i: u64| i << k;
+        check("multiples", false, &shuffled(11, n, multiple), &uniform(12, n, n, multiple), None);
+    }
+    let ends = |i: u64| [0, u64::MAX, 1, u64::MAX - 1, 1 << 63][i as usize % 5].wrapping_add(i / 5);
+    check(
+        "ends of the range",
+        false,
+        &shuffled(13, n / 8, ends),
+        &uniform(14, n, n / 8, ends),
+        None,
+    );
+    let ends = |i: u64| [0u32, 0xffff_ffff, 1 << 31][i as usize % 3].wrapping_add((i / 3) as u32);
+    let narrow_ends = move |i: u64| u64::from(ends(i) as i32 as u32);
+    check(
+        "ends, narrow",
+        true,
+        &shuffled(15, n / 8, narrow_ends),
+        &uniform(16, n, n / 8, narrow_ends),
+        None,
+    );
+}
+
+#[test]
+fn one_key_everywhere() {
+    let n = rows(11);
+    check("all equal", false, &vec![42; n as usize], &vec![42; n as usize + 3], None);
+    check("all equal, zero", true, &vec![0; n as usize], &vec![0; n as usize], None);
+    check("all different", false, &vec![1; n as usize], &vec![2; n as usize], None);
+}
+
+#[test]
+fn half_of_a_side_is_one_key() {
+    let n = rows(17);
+    let mut random = Random(17);
+    let key = sparse(false);
+    let mut half: Vec<u64> = (0..n).map(|i| if i % 2 == 0 { key(3) } else { key(i) }).collect();
+    for i in (1..half.len()).rev() {
+        half.swap(i, random.below(i as u64 + 1) as usize);
+    }
+    let whole = shuffled(18, n, &key);
+    check("half of the build side", false, &half, &whole, None);
+    check("half of the probe side", false, &whole, &half, None);
+}
+
+#[test]
+fn empty_and_tiny_sides() {
+    for narrow in [false, true] {
+        check("both empty", narrow, &[], &[], None);
+        check("no build rows", narrow, &[], &[1, 2, 3], None);
+        check("no probe rows", narrow, &[1, 2, 3], &[], None);
+        check("one each", narrow, &[7], &[7], None);
+        check("a few", narrow, &[7, 8, 7], &[7, 7, 9], None);
+    }
+}
+
+/// An output many times the GPU's memory comes block by block.
+#[test]
+fn an_output_larger_than_the_budget() {
+    let n = rows(17);
+    let build = uniform(19, n, n / 64, sparse(false));
+    let probe = uniform(20, n, n / 64, sparse(false));
+    // 2^17 rows a side that meet 64 times: 2^23 rows of 24 bytes, 192 MiB.
+    check("many to many", false, &build, &probe, Some(96 << 20));
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Runs what needs a GPU, on a machine that may have no Rust: `make gpu-bundle` puts this script
+# beside the binaries. What is to be run: tests, sanitize, bench, or all of them.
+#
+#   ./gpu.sh               tests, the sanitizer, then benchmarks; a short table comes last
+#   ./gpu.sh tests bench   only those
+set -uo pipefail
+cd "$(dirname "$0")"
+
+OUT="${OUT:-$PWD/results}"
+mkdir -p "$OUT"
+export STRAIT_REQUIRE_GPU=1
+export STRAIT_CASES="${STRAIT_CASES:-8000}"
+strait=./strait
+rows=()
+failed=0
+
+# note NAME STATUS SECONDS DETAIL: a row of the table.
+note() { rows+=("$(printf '%-34s %-7s %7s s  %s' "$1" "$2" "$3" "${4:-}")"); }
+
+# step NAME COMMAND...: runs a command, keeps what it says in a file, and notes how it ended.
+step() {
+    local name="$1" file started status seconds detail
+    shift
+    file="$OUT/${name//[^a-zA-Z0-9._-]/_}.log"
+    echo "== $name: $*"
+    started=$(date +%s.%N)
+    "$@" >"$file" 2>&1
+    status=$?
+    seconds=$(awk -v a="$started" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
+    detail="$(grep -hE '^test result:|ERROR SUMMARY|RACECHECK SUMMARY' "$file" | tail -1 | cut -c1-60)"
+    if [ $status -eq 0 ]; then
+        note "$name" ok "$seconds" "$detail"
+    else
+        failed=1
+        note "$name" "failed" "$seconds" "$file"
+        tail -n 40 "$file"
+    fi
+}
+
+tests() {
+    for binary in tests/*; do
+        [ -x "$binary" ] && STRAIT_DEVICE=gpu step "$(basename "$binary")" "$binary"
+    done
+}
+
+# The same tests with few and small cases: the sanitizer is a hundred times slower.
+sanitize() {
+    local tool options
+    if ! command -v compute-sanitizer >/dev/null; then
+        note compute-sanitizer "absent" 0.0 "comes with the CUDA toolkit"
+        return
+    fi
+    for tool in memcheck racecheck initcheck; do
+        options=(--tool "$tool" --error-exitcode 9)
+        # Tests ask for more memory than there is: a refusal is no error of ours.
+        [ $tool = memcheck ] && options+=(--report-api-errors no)
+        STRAIT_REDUCED=1 \
+            step "gpu under $tool" compute-sanitizer "${options[@]}" tests/gpu --test-threads=1
+    done
+}
+
+# One command a line; the figures are in the log of each.
+bench() {
+    step "devices" $strait devices
+    step "compile" $strait devices --compile
+    step "bench 2^27 x 2^27" $strait bench join --build 2^27 --probe 2^27 --device gpu --format csv
+    step "bench 2^25 x 2^28" $strait bench join --build 2^25 --probe 2^28 --device gpu --format csv
+}
+
+for what in "${@:-all}"; do
+    case "$what" in
+        tests | sanitize | bench) $what ;;
+        all) tests; sanitize; bench ;;
+        *) echo "\"$what\" is not one of tests, sanitize, bench, all" >&2; exit 2 ;;
+    esac
+done
+
+echo
+printf '%s\n' "${rows[@]}"
+exit $failed
