@@ -69,7 +69,7 @@ fn described(arguments: &JoinArguments) -> Join {
     if let Some(memory) = arguments.memory {
         join = join.memory_limit(memory);
     }
-    join
+    arguments.device.apply(join)
 }
 
 /// Refuses an output that exists or that is one of the inputs, before anything is read.

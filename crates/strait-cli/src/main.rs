@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod demo;
+mod devices;
 mod digits;
 mod failure;
 mod generate;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Join(arguments) => join::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => shell::completions(shell),

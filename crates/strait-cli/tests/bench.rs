@@ -124,11 +124,11 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, "bench compare --engines sqlite", 2, &["duckdb", "datafusion"]);
     fails(here, "bench compare --workloads W9", 2, &["W1", "W5s", "W8"]);
     fails(here, "bench scale --studies colour", 2, &["selectivity"]);
-    for flag in ["--device gpu", "--placement pinned", "--gpu-memory 1GiB", "--transfer zero-copy"]
-    {
-        let run = format!("bench join --build 1 --probe 1 {flag}");
-        fails(here, &run, 1, &["no GPU support in this build yet"]);
-    }
+    let run = |flags: &str| format!("bench join --build 1 --probe 1 {flags}");
+    fails(here, &run("--placement gpu"), 1, &["add --device gpu"]);
+    fails(here, &run("--placement pinned"), 1, &["--placement pageable or gpu"]);
+    fails(here, &run("--transfer zero-copy"), 1, &["leave out --transfer"]);
+    fails(here, &run("--device tpu"), 2, &["auto, cpu, gpu and gpu:N"]);
     fails(here, "bench join --workload-dir .", 1, &["no expected.json"]);
     for command in ["bench", "bench join", "bench compare", "bench scale"] {
         assert!(ok(here, &format!("{command} --help")).contains("Examples:\n"), "{command}");

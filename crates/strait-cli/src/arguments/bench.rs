@@ -7,8 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use strait::Algorithm;
 
 use super::generate::{KeyType, Keys, Skew, rows, share};
-use super::join::{algorithm, threads};
-use super::size;
+use super::join::{DeviceArguments, algorithm, threads};
 
 /// Measures joins, beside other engines, and how their cost grows
 #[derive(Debug, Args)]
@@ -39,7 +38,8 @@ Examples:
   strait bench join --build 2^22 --probe 2^24
   strait bench join --build 2^20 --probe 2^24 --keys dense --skew zipf:1.0 --mode materialise
   strait bench join --build 2^22 --probe 2^22 --algorithm no-partition,radix --format csv
-  strait bench join --build 2^20 --probe 2^22 --key-type string --duplicates 4 --format json")]
+  strait bench join --build 2^20 --probe 2^22 --key-type string --duplicates 4 --format json
+  strait bench join --build 2^27 --probe 2^27 --device gpu --placement gpu --mode materialise")]
 pub(crate) struct BenchJoinArguments {
     /// Rows of the build table, as in 1000000 or 2^20
     #[arg(long, value_name = "N", value_parser = rows, required_unless_present = "workload_dir")]
@@ -104,6 +104,9 @@ pub(crate) struct BenchJoinArguments {
     #[command(flatten)]
     pub(crate) device: DeviceArguments,
 
+    #[command(flatten)]
+    pub(crate) placement: PlacementArguments,
+
     /// How many runs are timed, after one that is not
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
@@ -127,38 +130,26 @@ impl BenchJoinArguments {
     }
 }
 
-/// Where the join runs.
+/// Where the measured tables lie.
 #[derive(Debug, Args)]
-pub(crate) struct DeviceArguments {
-    /// Which processor joins
-    #[arg(long, value_enum, default_value = "cpu")]
-    pub(crate) device: Device,
-
-    /// Where the tables lie before the join
+pub(crate) struct PlacementArguments {
+    /// Where the tables lie before the join [default: pageable]
     #[arg(long, value_enum)]
     pub(crate) placement: Option<Placement>,
-
-    /// How much of the GPU's memory the join may hold, as in 512MiB or 8GiB
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_memory: Option<u64>,
 
     /// How tables cross to the GPU
     #[arg(long, value_name = "METHOD")]
     pub(crate) transfer: Option<String>,
 }
 
-/// A processor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Device {
-    Cpu,
-    Gpu,
-}
-
 /// Where a table lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Placement {
+    /// In the GPU's memory; results stay there too
     Gpu,
+    /// In host memory that the GPU reads at full speed
     Pinned,
+    /// In ordinary host memory
     Pageable,
 }
 

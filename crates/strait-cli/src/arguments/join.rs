@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use strait::{Algorithm, JoinType};
+use strait::{Algorithm, Join, JoinType, Partitioner, Processor};
 
 use super::names::{self, Names, Pair, Pairs};
 use super::size;
@@ -21,6 +21,9 @@ Examples:
 
   Folders (year=2024/ becomes a column), globs, pipes:
     strait join sales/ 'shops/*.csv.gz' --on shop -o - | strait join - regions.arrow --on region
+
+  On a GPU, holding at most 8 GiB of its memory:
+    strait join a.parquet b.parquet --on id --device gpu --gpu-memory 8GiB -o out.parquet
 
   Only count; only explain; run and explain what happened:
     strait join a.parquet b.parquet --on id --count
@@ -104,6 +107,9 @@ pub(crate) struct JoinArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 
+    #[command(flatten)]
+    pub(crate) device: DeviceArguments,
+
     /// Prints the plan and does not run it
     #[arg(long, conflicts_with = "explain_analyze")]
     pub(crate) explain: bool,
@@ -115,6 +121,48 @@ pub(crate) struct JoinArguments {
     /// Whether to show a progress bar on stderr
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub(crate) progress: Show,
+}
+
+/// Where a join runs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeviceArguments {
+    /// Which processor joins: auto takes a GPU where it wins, copies included; cpu; gpu or gpu:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
+    pub(crate) device: Processor,
+
+    /// The most GPU memory the join may hold, as in 512MiB or 8GiB [default: 90 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
+
+    /// How a radix join on a GPU partitions
+    #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner())]
+    pub(crate) partitioner: Partitioner,
+}
+
+impl DeviceArguments {
+    /// The CPU.
+    pub(crate) fn cpu() -> DeviceArguments {
+        let partitioner = Partitioner::default();
+        DeviceArguments { device: Processor::Cpu, gpu_memory: None, partitioner }
+    }
+
+    /// The join, to be run there.
+    pub(crate) fn apply(&self, join: Join) -> Join {
+        let join = join.device(self.device).partitioner(self.partitioner);
+        match self.gpu_memory {
+            Some(bytes) => join.gpu_memory(bytes),
+            None => join,
+        }
+    }
+}
+
+fn processor(text: &str) -> Result<Processor, String> {
+    text.parse().map_err(|error: strait::Error| error.to_string())
+}
+
+fn partitioner() -> impl TypedValueParser<Value = Partitioner> {
+    let values = Partitioner::ALL.map(|p| PossibleValue::new(p.name()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Partitioner>())
 }
 
 /// How CSV files are written.

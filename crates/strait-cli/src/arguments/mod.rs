@@ -1,6 +1,7 @@
 //! The command line as its user types it. Parsing only validates; nothing here opens a file.
 
 mod bench;
+mod devices;
 mod generate;
 mod join;
 mod names;
@@ -12,14 +13,15 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub(crate) use bench::{
-    Bench, BenchArguments, BenchJoinArguments, CompareArguments, ComparedMode, Device,
-    DeviceArguments, Engine, Mode, ScaleArguments, Shown, Study,
+    Bench, BenchArguments, BenchJoinArguments, CompareArguments, ComparedMode, Engine, Mode,
+    Placement, ScaleArguments, Shown, Study,
 };
+pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{
     GenerateArguments, KeyType, Keys, Skew, TableFormat, Target, TpchArguments, TpchTable,
     WorkloadArguments,
 };
-pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
+pub(crate) use join::{CsvArguments, DeviceArguments, JoinArguments, Show, Source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +65,7 @@ impl Cli {
 pub(crate) enum Command {
     Join(Box<JoinArguments>),
     Demo(DemoArguments),
+    Devices(DevicesArguments),
     Generate(GenerateArguments),
     Bench(BenchArguments),
     /// Prints a completion script for a shell

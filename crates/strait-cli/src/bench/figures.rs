@@ -16,6 +16,8 @@ pub(super) struct Figures {
     pub(super) algorithm: String,
     /// The one that ran.
     pub(super) ran: String,
+    /// The GPU it ran on, or `cpu`.
+    pub(super) device: String,
     pub(super) mode: String,
     pub(super) build_rows: u64,
     pub(super) probe_rows: u64,
@@ -65,10 +67,10 @@ impl Figures {
     /// Sums up. `loaded` is the memory of the process before the first run.
     pub(super) fn new(tables: &Tables, task: &Task, measured: &Measured, loaded: u64) -> Figures {
         let (build_rows, probe_rows) = (tables.build.rows(), tables.probe.rows());
-        let stages = measured.report.stages.iter();
         Figures {
             algorithm: task.algorithm.to_string(),
-            ran: measured.report.plan.algorithm.to_string(),
+            ran: measured.ran.clone(),
+            device: measured.device.clone().unwrap_or_else(|| "cpu".to_string()),
             mode: task.mode.name().to_string(),
             build_rows,
             probe_rows,
@@ -77,8 +79,10 @@ impl Figures {
             repeat: task.repeat,
             seconds: Seconds { median: measured.median(), min: measured.min() },
             tuples_per_second: (build_rows + probe_rows) as f64 / measured.median().max(1e-9),
-            stages: stages
-                .map(|(name, time)| Stage { name: name.to_string(), seconds: time.as_secs_f64() })
+            stages: measured
+                .stages
+                .iter()
+                .map(|(name, seconds)| Stage { name: name.clone(), seconds: *seconds })
                 .collect(),
             bytes: Bytes {
                 build: tables.build.bytes(),
@@ -92,9 +96,10 @@ impl Figures {
     }
 
     /// The names of [`cells`](Figures::cells).
-    pub(super) const HEADER: [&str; 18] = [
+    pub(super) const HEADER: [&str; 19] = [
         "algorithm",
         "ran",
+        "device",
         "mode",
         "build_rows",
         "probe_rows",
@@ -114,10 +119,11 @@ impl Figures {
     ];
 
     /// A line of CSV.
-    pub(super) fn cells(&self) -> [String; 18] {
+    pub(super) fn cells(&self) -> [String; 19] {
         [
             self.algorithm.clone(),
             self.ran.clone(),
+            self.device.clone(),
             self.mode.clone(),
             self.build_rows.to_string(),
             self.probe_rows.to_string(),
@@ -171,19 +177,20 @@ fn table(figures: &[Figures]) -> String {
         machine.caches(),
         strait::bytes(machine.memory),
     );
-    let header = ["algorithm", "ran", "median s", "min s", "M tuples/s", "join's peak"];
+    let header = ["algorithm", "ran", "on", "median s", "min s", "M tuples/s", "join's peak"];
     let mut rows = vec![header.map(str::to_string).to_vec()];
     rows.extend(figures.iter().map(|f| {
         vec![
             f.algorithm.clone(),
             f.ran.clone(),
+            f.device.clone(),
             format!("{:.4}", f.seconds.median),
             format!("{:.4}", f.seconds.min),
             format!("{:.1}", f.tuples_per_second / 1e6),
             strait::bytes(f.peak_memory),
         ]
     }));
-    text.push_str(&aligned(&rows, 2));
+    text.push_str(&aligned(&rows, 3));
     for figures in figures {
         let stages = figures.stages.iter().map(|s| format!("{} {:.4} s", s.name, s.seconds));
         let stages = stages.collect::<Vec<_>>().join(", ");

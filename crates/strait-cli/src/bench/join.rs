@@ -1,19 +1,21 @@
 //! `strait bench join`: one workload, one mode, some algorithms.
 
 use anyhow::bail;
+use strait::Processor;
 
 use super::figures::{Figures, shown};
 use super::machine::resident;
 use super::measure::{Task, measure};
+use super::on_gpu::on_gpu;
 use super::workload::Tables;
-use crate::arguments::{BenchJoinArguments, Device, DeviceArguments};
+use crate::arguments::{BenchJoinArguments, Placement};
 use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
 
 /// Runs the command.
 pub(super) fn run(arguments: &BenchJoinArguments) -> anyhow::Result<()> {
-    check(&arguments.device)?;
+    let placement = check(arguments)?;
     let threads = arguments.threads.unwrap_or_else(cores);
     let tables = match &arguments.workload_dir {
         Some(folder) => Tables::read(folder)?,
@@ -22,27 +24,35 @@ pub(super) fn run(arguments: &BenchJoinArguments) -> anyhow::Result<()> {
     let loaded = resident().0;
     let mut figures = Vec::new();
     for &algorithm in &arguments.algorithm {
-        let task = Task { mode: arguments.mode, algorithm, threads, repeat: arguments.repeat };
+        let device = arguments.device.clone();
+        let task =
+            Task { mode: arguments.mode, algorithm, threads, repeat: arguments.repeat, device };
         log::info!("{} by {algorithm}, {} runs", task.mode.name(), task.repeat);
-        let measured = measure(&tables, &task)?;
+        let measured = match placement {
+            Placement::Gpu => on_gpu(&tables, &task)?,
+            _ => measure(&tables, &task)?,
+        };
         figures.push(Figures::new(&tables, &task, &measured, loaded));
     }
     print(&shown(&figures, arguments.format)?)
 }
 
-/// Joins run on the CPU so far.
-fn check(device: &DeviceArguments) -> anyhow::Result<()> {
-    let asked = [
-        ("--device gpu", device.device == Device::Gpu),
-        ("--placement", device.placement.is_some()),
-        ("--gpu-memory", device.gpu_memory.is_some()),
-        ("--transfer", device.transfer.is_some()),
-    ];
-    match asked.iter().find(|(_, asked)| *asked) {
-        Some((flag, _)) => {
-            bail!("no GPU support in this build yet; leave out {flag} to measure the CPU")
+/// Where the tables are to lie, if that can be had.
+fn check(arguments: &BenchJoinArguments) -> anyhow::Result<Placement> {
+    let placement = arguments.placement.placement.unwrap_or(Placement::Pageable);
+    if let Some(method) = &arguments.placement.transfer {
+        bail!(
+            "there is no transfer method \"{method}\" yet: tables are staged; leave out --transfer"
+        );
+    }
+    match (placement, arguments.device.device) {
+        (Placement::Pinned, _) => {
+            bail!("tables are not joined from pinned memory yet; use --placement pageable or gpu")
         }
-        None => Ok(()),
+        (Placement::Gpu, Processor::Cpu | Processor::Auto) => {
+            bail!("--placement gpu keeps the tables in a GPU's memory: add --device gpu")
+        }
+        (placement, _) => Ok(placement),
     }
 }
 

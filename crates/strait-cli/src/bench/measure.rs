@@ -8,24 +8,28 @@ use arrow::datatypes::{ArrowPrimitiveType, DataType, Int32Type, Int64Type, UInt6
 use strait::{Algorithm, Join, JoinReader, Report, Side};
 
 use super::workload::{Answer, Table, Tables, bytes};
-use crate::arguments::Mode;
+use crate::arguments::{DeviceArguments, Mode};
 use crate::failure;
 
 /// How a join is run and how often.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Task {
     pub(super) mode: Mode,
     pub(super) algorithm: Algorithm,
     pub(super) threads: usize,
     pub(super) repeat: u32,
+    pub(super) device: DeviceArguments,
 }
 
 /// What was measured.
 pub(super) struct Measured {
     /// Of every timed run, ascending.
     pub(super) seconds: Vec<f64>,
-    /// Of the run in the middle.
-    pub(super) report: Report,
+    /// The algorithm that ran, and the GPU if it was one.
+    pub(super) ran: String,
+    pub(super) device: Option<String>,
+    /// The seconds of each stage, of the run in the middle.
+    pub(super) stages: Vec<(String, f64)>,
     /// The most memory that any run held, as the join accounts for it.
     pub(super) peak_memory: u64,
     /// The bytes of the rows that came out.
@@ -82,11 +86,20 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
     runs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let seconds = runs.iter().map(|run| run.0).collect();
     let report = runs.swap_remove(runs.len() / 2).1;
-    Ok(Measured { seconds, report, peak_memory, output_bytes })
+    let stages = report.stages.iter().map(|(name, time)| (name.to_string(), time.as_secs_f64()));
+    Ok(Measured {
+        seconds,
+        ran: report.plan.algorithm.to_string(),
+        device: report.plan.device.clone(),
+        stages: stages.collect(),
+        peak_memory,
+        output_bytes,
+    })
 }
 
 fn join(tables: &Tables, task: &Task) -> anyhow::Result<(Yield, Report)> {
     let join = Join::inner().on("key").algorithm(task.algorithm).threads(task.threads);
+    let join = task.device.apply(join);
     let (build, probe) = (tables.build.reader(), tables.probe.reader());
     match task.mode {
         Mode::Count => {

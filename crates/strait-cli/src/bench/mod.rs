@@ -14,6 +14,7 @@ mod figures;
 mod join;
 mod machine;
 mod measure;
+mod on_gpu;
 mod plot;
 mod record;
 mod scale;

@@ -11,7 +11,7 @@ use super::measure::{Task, measure};
 use super::plot::{Axis, Plot, Series};
 use super::record::{Record, write_whole};
 use super::workload::Tables;
-use crate::arguments::{KeyType, Keys, Mode, ScaleArguments, Skew, Study};
+use crate::arguments::{DeviceArguments, KeyType, Keys, Mode, ScaleArguments, Skew, Study};
 use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
@@ -65,7 +65,8 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
         let tables = Tables::generate(point.shape.clone(), BATCH_ROWS, cores())?;
         for (line, series) in lines.iter().zip(&mut series) {
             let (mode, algorithm, threads) = (line.mode, line.algorithm, line.threads);
-            let task = Task { mode, algorithm, threads, repeat: arguments.repeat };
+            let device = DeviceArguments::cpu();
+            let task = Task { mode, algorithm, threads, repeat: arguments.repeat, device };
             let measured = measure(&tables, &task)?;
             let rows = point.shape.build + point.shape.probe;
             let rate = rows as f64 / measured.median().max(1e-9) / 1e6;
@@ -76,7 +77,7 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
                 point.x.to_string(),
                 mode.name().to_string(),
                 algorithm.to_string(),
-                measured.report.plan.algorithm.to_string(),
+                measured.ran.clone(),
                 threads.to_string(),
                 arguments.repeat.to_string(),
                 tables.build.rows().to_string(),

@@ -3,6 +3,7 @@
 // A test fails by panicking, in the functions it calls as well.
 #![allow(clippy::unwrap_used)]
 
+mod devices;
 mod explain;
 mod faults;
 mod generate;

@@ -42,6 +42,7 @@ fn every_help_has_examples() {
         "",
         "join",
         "demo",
+        "devices",
         "generate",
         "generate tpch",
         "generate workload",
