@@ -45,7 +45,7 @@ gpu-bundle: ## target/gpu-bundle: binaries, tests and gpu.sh, for a machine with
 	$(CARGO) build --release -p strait-cli
 	$(CARGO) test --release -p strait --lib --test gpu --test runner --no-run --message-format=json \
 	  | $(PYTHON) scripts/test_binaries.py target/gpu-bundle/tests
-	cp "$${CARGO_TARGET_DIR:-target}/release/strait" scripts/gpu.sh target/gpu-bundle
+	cp "$${CARGO_TARGET_DIR:-target}/release/strait" scripts/gpu.sh scripts/cub_sort.cu target/gpu-bundle
 	du -sh target/gpu-bundle
 
 bench: ## Strait beside DuckDB, Polars, DataFusion and PyArrow

@@ -60,12 +60,17 @@ sanitize() {
     done
 }
 
-# One command a line; the figures are in the log of each.
+# One command a line; the figures are in the log of each, and the record beside them.
 bench() {
     step "devices" $strait devices
     step "compile" $strait devices --compile
-    step "bench 2^27 x 2^27" $strait bench join --build 2^27 --probe 2^27 --device gpu --format csv
-    step "bench 2^25 x 2^28" $strait bench join --build 2^25 --probe 2^28 --device gpu --format csv
+    step "bench gpu" $strait bench gpu --out "$OUT"
+    # An output of 2^32 rows, 96 GiB, through 32 GiB: many to many in bounded memory.
+    step "beyond the memory" $strait bench join --build 2^28 --probe 2^28 --duplicates 16 \
+        --device gpu --placement gpu --gpu-memory 32GiB --algorithm radix --mode materialise --repeat 1
+    if command -v nvcc >/dev/null; then
+        step "build CUB's sort" nvcc -O3 -arch=native -o cub_sort cub_sort.cu && step "CUB's sort" ./cub_sort
+    fi
 }
 
 for what in "${@:-all}"; do

@@ -129,8 +129,10 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, &run("--placement pinned"), 1, &["--placement pageable or gpu"]);
     fails(here, &run("--transfer zero-copy"), 1, &["leave out --transfer"]);
     fails(here, &run("--device tpu"), 2, &["auto, cpu, gpu and gpu:N"]);
+    fails(here, "bench gpu --device cpu", 1, &["--device gpu or gpu:N"]);
+    fails(here, "bench gpu --workloads W1", 2, &["hard", "2^27 x 2^27, 8 B"]);
     fails(here, "bench join --workload-dir .", 1, &["no expected.json"]);
-    for command in ["bench", "bench join", "bench compare", "bench scale"] {
+    for command in ["bench", "bench join", "bench compare", "bench scale", "bench gpu"] {
         assert!(ok(here, &format!("{command} --help")).contains("Examples:\n"), "{command}");
     }
 }

@@ -38,6 +38,22 @@ struct LookBack {
     Digit digit;
     u32 mix, stable;
 };
+struct SharedHistogram {
+    Columns columns;
+    u64 tuples, to_tuples, rows, chunk, counts, bins;
+    Digit digit;
+    u32 chunks, unused;
+};
+struct Chains { u64 tuples, directory, slots, counts; u32 digit_bits, bucket_bits; };
+struct CutChains { u64 counts, rows, starts; u32 chains, piece; };
+struct BucketPool {
+    Columns columns;
+    Chains from, to;
+    u64 pieces, rows, cursor;
+    Digit digit;
+    u32 parents, piece, buckets, unused;
+};
+struct Compact { Chains from; u64 pieces, starts, to_tuples, rows; u32 chains, piece; };
 struct Bounds { u64 tuples, rows, bounds; u32 shift, partitions; };
 struct ListTasks {
     u64 build_bounds, probe_bounds, tasks, count;

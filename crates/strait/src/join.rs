@@ -171,16 +171,25 @@ pub enum Partitioner {
     /// the counts of earlier tiles.
     #[default]
     LookBack,
+    /// Each pass fills buckets taken from a pool, chained a partition, and counts nothing before;
+    /// chains are copied together at the end.
+    BucketPool,
+    /// Each pass counts digits block by block in shared memory, and then reads the tuples again to
+    /// write them.
+    SharedHistogram,
 }
 
 impl Partitioner {
     /// All of them.
-    pub const ALL: [Partitioner; 1] = [Partitioner::LookBack];
+    pub const ALL: [Partitioner; 3] =
+        [Partitioner::LookBack, Partitioner::BucketPool, Partitioner::SharedHistogram];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Partitioner::LookBack => "look-back",
+            Partitioner::BucketPool => "bucket-pool",
+            Partitioner::SharedHistogram => "shared-histogram",
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::algorithm::gpu::resident::Timed;
 use crate::error::bytes;
 use crate::plan::Plan;
 
@@ -77,9 +78,10 @@ impl Stopwatch {
     }
 
     /// Books the times of stages on a device, which ran inside of others.
-    pub(crate) fn add_device(&self, times: Vec<(&'static str, f64)>) {
+    pub(crate) fn add_device(&self, times: Vec<Timed>) {
         let mut stages = self.stages.lock().unwrap_or_else(|e| e.into_inner());
-        stages.extend(times.into_iter().map(|(name, s)| (name, Duration::from_secs_f64(s))));
+        let device = times.iter().map(|t| (t.stage, Duration::from_secs_f64(t.seconds.max(0.0))));
+        stages.extend(device);
     }
 
     pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {

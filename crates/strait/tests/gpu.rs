@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
-use strait::resident::{Resident, Yield};
+use strait::resident::{Resident, Sorting, Yield};
 use strait::{Algorithm, Gpu, Partitioner};
 
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
@@ -254,4 +254,34 @@ fn an_output_larger_than_the_budget() {
     let probe = uniform(20, n, n / 64, sparse(false));
     // 2^17 rows a side that meet 64 times: 2^23 rows of 24 bytes, 192 MiB.
     check("many to many", false, &build, &probe, Some(96 << 20));
+}
+
+/// Pairs are sorted over the bits that vary, wherever those are.
+#[test]
+fn pairs_are_sorted() {
+    let n = rows(18);
+    type Named = (&'static str, fn(u64) -> u64);
+    let sets: [Named; 5] = [
+        ("all bits", |i| Random(i).next()),
+        ("few bits", |i| i % 5),
+        ("high bits", |i| i << 50),
+        ("two ends", |i| (i & 1) << 63 | (i >> 1 & 1)),
+        ("one key", |_| 7),
+    ];
+    for (name, key) in sets {
+        let pairs = |rows: u64| {
+            let keys: Int64Array = (0..rows).map(|i| key(Random(i).next()) as i64).collect();
+            let values: Int64Array = (0..rows as i64).collect();
+            let columns: [(&str, ArrayRef); 2] = [("key", Arc::new(keys)), ("v", Arc::new(values))];
+            RecordBatch::try_from_iter(columns).expect("two columns of one length")
+        };
+        for (seed, rows) in [(1, 0), (2, 1), (3, 50), (4, 100)] {
+            let sorting = Sorting::simulate(seed, &pairs(rows)).expect("room");
+            sorting.run(true).unwrap_or_else(|error| panic!("{name}, seed {seed}: {error}"));
+        }
+        if let Some(gpu) = gpu() {
+            let sorting = Sorting::load(&gpu, None, &pairs(n)).expect("room");
+            sorting.run(true).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
 }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use strait::Algorithm;
+use strait::{Algorithm, Partitioner, Processor};
 
 use super::generate::{KeyType, Keys, Skew, rows, share};
-use super::join::{DeviceArguments, algorithm, threads};
+use super::join::{DeviceArguments, algorithm, partitioner, processor, threads};
+use super::size;
 
 /// Measures joins, beside other engines, and how their cost grows
 #[derive(Debug, Args)]
@@ -26,6 +27,7 @@ pub(crate) enum Bench {
     Join(Box<BenchJoinArguments>),
     Compare(CompareArguments),
     Scale(ScaleArguments),
+    Gpu(BenchGpuArguments),
 }
 
 /// Measures the join of two generated tables in memory
@@ -308,6 +310,58 @@ pub(crate) enum Study {
     Payload,
     /// One thread and two
     Threads,
+}
+
+/// Measures joins of tables in a GPU's memory, stage by stage
+///
+/// The joins that the project holds itself to, results left in GPU memory, and tables that are hard
+/// to join (keys that share half of their bits, or one key in half of the rows) beside uniform ones.
+/// Every answer is checked. Leaves a dated record.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench gpu
+  strait bench gpu --workloads '2^27 x 2^27, 8 B' --repeat 20
+  strait bench gpu --workloads hard --scale-down 64")]
+pub(crate) struct BenchGpuArguments {
+    /// Which workloads, one a flag [default: all]
+    #[arg(long, value_name = "WORKLOAD", value_parser = gpu_workload())]
+    pub(crate) workloads: Vec<String>,
+
+    /// The GPU: gpu, or gpu:N
+    #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
+    pub(crate) device: Processor,
+
+    /// The most GPU memory, tables included [default: 90 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
+
+    /// How radix joins partition
+    #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner())]
+    pub(crate) partitioner: Partitioner,
+
+    /// How many runs are timed, after one that is not
+    #[arg(long, value_name = "R", default_value = "9", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// Divides the rows of every table
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) scale_down: u64,
+
+    /// The folder for the record; it is made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
+    pub(crate) out: PathBuf,
+}
+
+impl BenchGpuArguments {
+    /// Whether a workload was asked for.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.workloads.is_empty() || self.workloads.iter().any(|asked| asked == name)
+    }
+}
+
+fn gpu_workload() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(crate::bench::gpu_workload_names())
 }
 
 fn workload() -> clap::builder::PossibleValuesParser {

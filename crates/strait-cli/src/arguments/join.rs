@@ -156,11 +156,11 @@ impl DeviceArguments {
     }
 }
 
-fn processor(text: &str) -> Result<Processor, String> {
+pub(super) fn processor(text: &str) -> Result<Processor, String> {
     text.parse().map_err(|error: strait::Error| error.to_string())
 }
 
-fn partitioner() -> impl TypedValueParser<Value = Partitioner> {
+pub(super) fn partitioner() -> impl TypedValueParser<Value = Partitioner> {
     let values = Partitioner::ALL.map(|p| PossibleValue::new(p.name()));
     PossibleValuesParser::new(values).try_map(|name| name.parse::<Partitioner>())
 }

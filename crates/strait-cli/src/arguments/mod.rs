@@ -13,8 +13,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub(crate) use bench::{
-    Bench, BenchArguments, BenchJoinArguments, CompareArguments, ComparedMode, Engine, Mode,
-    Placement, ScaleArguments, Shown, Study,
+    Bench, BenchArguments, BenchGpuArguments, BenchJoinArguments, CompareArguments, ComparedMode,
+    Engine, Mode, Placement, ScaleArguments, Shown, Study,
 };
 pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{

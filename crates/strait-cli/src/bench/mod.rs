@@ -11,6 +11,8 @@ mod compare;
 mod engine;
 mod environment;
 mod figures;
+mod gpu;
+mod hard;
 mod join;
 mod machine;
 mod measure;
@@ -23,6 +25,7 @@ mod workload;
 
 use crate::arguments::{Bench, BenchArguments};
 
+pub(crate) use gpu::names as gpu_workload_names;
 pub(crate) use suite::names as workload_names;
 
 /// Runs the command.
@@ -31,5 +34,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Bench::Join(arguments) => join::run(arguments),
         Bench::Compare(arguments) => compare::run(arguments),
         Bench::Scale(arguments) => scale::run(arguments),
+        Bench::Gpu(arguments) => gpu::run(arguments),
     }
 }

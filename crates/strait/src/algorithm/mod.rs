@@ -170,6 +170,6 @@ fn sweep_all(
 }
 
 /// A thread's panic or a poisoned lock, as an error.
-fn poisoned<T>(_: T) -> Error {
+pub(crate) fn poisoned<T>(_: T) -> Error {
     Error::Worker("another worker panicked while reading".to_string())
 }

@@ -143,6 +143,91 @@ layouts! {
         stable: u32,
     }
 
+    /// One radix pass with a histogram a block (004 §3.2.1): three stages that take the same. Keys
+    /// from columns are mixed, and those rows come in any order; tuples keep theirs.
+    SharedHistogram {
+        /// The source: columns, or tuples where there are some.
+        columns: Columns,
+        tuples: u64,
+        to_tuples: u64,
+        rows: u64,
+        /// Rows of a block.
+        chunk: u64,
+        /// `counts[digit][chunk]`, 32 bits: how often, and after the scan how often before.
+        counts: u64,
+        /// How often each digit comes, 64 bits, once scanned; the last stage needs where it begins.
+        bins: u64,
+        digit: Digit,
+        chunks: u32,
+        unused: u32,
+    }
+
+    /// Partitions as chains of buckets: each an array of `1 << bucket_bits` tuples in a pool.
+    ///
+    /// Chains have parents, each of which has `1 << digit_bits` of them. Bucket `k` of digit `d` of
+    /// parent `p` is `directory[(slots[p] << digit_bits) + d * (slots[p + 1] - slots[p]) + k] - 1`,
+    /// `slots` being the parents' buckets up to each: no chain is longer than its parent, so that
+    /// the directory has its size from the number of rows, whatever the skew.
+    Chains {
+        /// The pool.
+        tuples: u64,
+        /// A bucket's number plus one, 32 bits.
+        directory: u64,
+        slots: u64,
+        /// The tuples of each chain, 32 bits.
+        counts: u64,
+        digit_bits: u32,
+        bucket_bits: u32,
+    }
+
+    /// Cuts chains into pieces: `starts[i]` is how many the chains before `i` have, 32 bits; there
+    /// is one entry more than chains.
+    CutChains {
+        /// The tuples of each chain; none where there is one, of `rows`.
+        counts: u64,
+        rows: u64,
+        starts: u64,
+        chains: u32,
+        /// Tuples of a piece.
+        piece: u32,
+    }
+
+    /// Divides chains by a digit into chains of other buckets (003 §III-A).
+    BucketPool {
+        /// The source of the first pass, whose keys are mixed.
+        columns: Columns,
+        /// The source of the others; without a pool in the first.
+        from: Chains,
+        /// The target: `directory` and `counts` are zeros at first.
+        to: Chains,
+        /// Where the pieces of each chain of the source begin, where there are chains.
+        pieces: u64,
+        rows: u64,
+        /// Buckets taken from the pool, 32 bits, zero at first.
+        cursor: u64,
+        digit: Digit,
+        /// Chains of the source, one where it is columns.
+        parents: u32,
+        /// Tuples of a piece: no more than a tile, and whole buckets where there are chains.
+        piece: u32,
+        /// Buckets of the pool.
+        buckets: u32,
+        unused: u32,
+    }
+
+    /// Copies chains together, in their order.
+    Compact {
+        from: Chains,
+        /// Where the pieces of each chain begin.
+        pieces: u64,
+        /// Where the tuples of each chain begin, 32 bits.
+        starts: u64,
+        to_tuples: u64,
+        rows: u64,
+        chains: u32,
+        piece: u32,
+    }
+
     /// Where partitions begin in tuples ordered by `key >> shift`: `bounds` has one more entry than
     /// there are partitions.
     Bounds { tuples: u64, rows: u64, bounds: u64, shift: u32, partitions: u32, }

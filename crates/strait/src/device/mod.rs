@@ -14,6 +14,7 @@
 //! runs late what was enqueued, so a conductor that breaks this rule gives wrong answers in tests.
 
 pub(crate) mod abi;
+mod bytes;
 pub(crate) mod cuda;
 pub(crate) mod simulated;
 
@@ -73,6 +74,13 @@ pub(crate) enum Stage {
     Histogram(abi::Histogram),
     Offsets(abi::Offsets),
     LookBack(abi::LookBack),
+    /// Counts chunks' digits; [scans](Stage::SharedScan) the counts; writes the tuples.
+    SharedCount(abi::SharedHistogram),
+    SharedScan(abi::SharedHistogram),
+    SharedScatter(abi::SharedHistogram),
+    CutChains(abi::CutChains),
+    BucketPool(abi::BucketPool),
+    Compact(abi::Compact),
     Bounds(abi::Bounds),
     ListTasks(abi::ListTasks),
     JoinShared(Flavour, abi::JoinShared),

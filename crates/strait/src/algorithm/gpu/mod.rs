@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | [`session`] | memory, stages, read-backs and times of one join |
 //! | [`no_partition`] | one table over the build side, in the device's memory |
-//! | [`radix`] | both sides partitioned, co-partitions joined in shared memory or the L2 cache |
+//! | [`radix`] | both sides partitioned, co-partitions joined in shared memory |
+//! | [`cached`] | the same in one pass, for a long probe side: a table whose parts stay in the L2 cache |
 //! | [`sort_merge`] | both sides sorted, then merged |
 //! | [`rounds`] | output of any size through buffers of a given one |
 //! | [`host`] | a join of Arrow tables: words in, pairs out |
 //! | [`resident`] | a join of columns that are on the device already, for measuring |
 
+mod cached;
 mod host;
 mod no_partition;
 mod radix;
@@ -106,16 +108,32 @@ pub(crate) fn join(
     match method.algorithm {
         Algorithm::NoPartition => no_partition::join(session, build, probe, wanted, to),
         Algorithm::SortMerge => sort_merge::join(session, build, probe, wanted, to),
-        Algorithm::Radix => radix::join(session, method.partitioner, sides, wanted, to),
+        Algorithm::Radix => partitioned(session, method.partitioner, sides, wanted, to),
         // The planner has chosen before; where nobody did, the table decides.
         Algorithm::Auto => {
             let table = 2 * build.rows.next_power_of_two() * session.word.tuple();
             match table <= session.device.shape(session.word).l2 / 2 {
                 true => no_partition::join(session, build, probe, wanted, to),
-                false => radix::join(session, method.partitioner, sides, wanted, to),
+                false => partitioned(session, method.partitioner, sides, wanted, to),
             }
         }
     }
+}
+
+/// Joins partitions: in one pass where that pays, which the partitioner of our own alone can.
+fn partitioned(
+    session: &Session<'_>,
+    partitioner: Partitioner,
+    sides: [&Side; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    if partitioner == Partitioner::LookBack
+        && let Some(found) = cached::join(session, sides[0], sides[1], wanted, to)?
+    {
+        return Ok(found);
+    }
+    radix::join(session, partitioner, sides, wanted, to)
 }
 
 /// Rows of a side, at most: places in tables and runs have 32 bits.

@@ -32,18 +32,43 @@ pub(super) fn join(
 ) -> Result<Found> {
     let table = match direct(session, build)? {
         Some(table) => grouped(session, build, table)?,
-        None => match single(session, build)? {
+        None => match single(session, Rows::of(build))? {
             Some(table) => table,
             None => grouped(session, build, hashed(build.rows))?,
         },
     };
     session.mark("build table")?;
+    look_up(session, table, Rows::of(probe), wanted, to)
+}
+
+/// Rows that a table is built from or looked up by: columns, or tuples made of them.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) columns: abi::Columns,
+    pub(super) tuples: u64,
+    pub(super) rows: u64,
+}
+
+impl Rows {
+    fn of(side: &Side) -> Rows {
+        Rows { columns: side.columns(), tuples: 0, rows: side.rows }
+    }
+}
+
+/// Looks rows up in a table.
+pub(super) fn look_up(
+    session: &Session<'_>,
+    table: abi::Table,
+    probe: Rows,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
     let tile = session.device.shape(session.word).probe_tile;
-    let work =
-        Work { tasks: None, count: probe.rows.div_ceil(u64::from(tile)) as u32, cut: Cut::Run };
+    let tiles = probe.rows.div_ceil(u64::from(tile)) as u32;
+    let work = Work { tasks: None, count: tiles, cut: Cut::Run };
     let stage = |tasks: u64, count: u32, output: abi::Output| {
-        let (columns, rows) = (probe.columns(), probe.rows);
-        let look_up = abi::Probe { table, columns, tuples: 0, rows, tasks, count, tile, output };
+        let Rows { columns, tuples, rows } = probe;
+        let look_up = abi::Probe { table, columns, tuples, rows, tasks, count, tile, output };
         Stage::Probe(wanted.flavour, look_up)
     };
     let found = rounds::run(session, wanted, true, work, stage, to)?;
@@ -52,7 +77,7 @@ pub(super) fn join(
 }
 
 /// A hashed table's shape: at least two slots a row.
-fn hashed(rows: u64) -> abi::Table {
+pub(super) fn hashed(rows: u64) -> abi::Table {
     let bits = (2 * rows).next_power_of_two().ilog2().max(LEAST_BITS);
     abi::Table { slot_count: 1 << bits, bits, ..abi::Table::default() }
 }
@@ -74,7 +99,7 @@ fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
 }
 
 /// A table whose slots have values; None where a key comes twice.
-fn single(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
+pub(super) fn single(session: &Session<'_>, build: Rows) -> Result<Option<abi::Table>> {
     let mut table = hashed(build.rows);
     let slots = session.allocate(table.slot_count * session.word.tuple(), "the hash table")?;
     table.slots = slots.address;
@@ -82,7 +107,8 @@ fn single(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
     session.run(Stage::ClearTable(abi::ClearTable { table }))?;
     session.run(Stage::Insert(abi::Insert {
         table,
-        columns: build.columns(),
+        columns: build.columns,
+        tuples: build.tuples,
         rows: build.rows,
         control: control.address,
         ..abi::Insert::default()

@@ -6,16 +6,17 @@
 //!  probe: columns ─► passes ─► partitions ─┘        └─► a list split where a partition is long
 //! ```
 //!
-//! A pass is stable, so passes by the lower and then the upper half of the radix bits order by all of
-//! them: no histogram a partition is needed. A build partition that outgrows shared memory becomes
-//! several tasks; so does a long probe partition, for which 004 used dynamic parallelism.
+//! How passes go is the partitioner's. Those by histograms and by look-back are stable, so passes by
+//! the lower and then the upper half of the radix bits order by all of them: no histogram a partition
+//! is needed. A build partition that outgrows shared memory becomes several tasks; so does a long
+//! probe partition, for which 004 used dynamic parallelism.
 
 use super::rounds::{self, Cut, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 use crate::join::Partitioner;
-use crate::partition::gpu::{Digits, ordered};
+use crate::partition::gpu::{Digits, chained, counted, ordered};
 
 /// Joins two sides.
 pub(super) fn join(
@@ -25,14 +26,14 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Found> {
-    let Partitioner::LookBack = partitioner;
     let shape = session.device.shape(session.word);
     let bits = radix_bits(build.rows, shape.build_rows, session.word.bits());
-    let digits = Digits::top(bits, session.word.bits());
     let mut spare = None;
-    let build_tuples = ordered(session, build, &digits, &mut spare, "the partitioned build side")?;
+    let mut partition =
+        |side: &Side, what: &str| partitioned(session, partitioner, side, bits, &mut spare, what);
+    let build_tuples = partition(build, "the partitioned build side")?;
     session.mark("partition build side")?;
-    let probe_tuples = ordered(session, probe, &digits, &mut spare, "the partitioned probe side")?;
+    let probe_tuples = partition(probe, "the partitioned probe side")?;
     session.mark("partition probe side")?;
 
     let partitions = 1u32 << bits;
@@ -59,9 +60,27 @@ pub(super) fn join(
         let join = abi::JoinShared { build, probe, tasks, count, unused: 0, output };
         Stage::JoinShared(wanted.flavour, join)
     };
+    session.moved((build.rows + probe.rows) * session.word.tuple());
     let found = rounds::run(session, wanted, true, work, stage, to)?;
     session.mark("join partitions")?;
     Ok(found)
+}
+
+/// A side's tuples, ordered by the top bits of their mixed keys.
+fn partitioned(
+    session: &Session<'_>,
+    partitioner: Partitioner,
+    side: &Side,
+    bits: u32,
+    spare: &mut Option<View>,
+    what: &str,
+) -> Result<View> {
+    let digits = Digits::top(bits, session.word.bits());
+    match partitioner {
+        Partitioner::LookBack => ordered(session, side, &digits, spare, what),
+        Partitioner::BucketPool => chained(session, side, &digits, spare, what),
+        Partitioner::SharedHistogram => counted(session, side, &digits, spare, what),
+    }
 }
 
 /// Bits that make build partitions fit shared memory with room to spare, since they come out

@@ -10,12 +10,16 @@ use std::time::Instant;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
 
+pub use super::session::Timed;
+use super::sort_merge::varying;
 use super::{Block, Method, Receiver, Session, Side, Wanted, join};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Flavour, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::join::{Algorithm, Partitioner};
+use crate::key::KeyWord;
+use crate::partition::gpu::{Digits, ordered_columns};
 
 /// What a measured join leaves in the GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +46,8 @@ pub struct Ran {
     pub key_sum: u64,
     /// From inputs in GPU memory to outputs there.
     pub seconds: f64,
-    /// The seconds of each stage, by the GPU's clock.
-    pub stages: Vec<(&'static str, f64)>,
+    /// What each stage took.
+    pub stages: Vec<Timed>,
     /// The most GPU memory held at once, inputs included, in bytes.
     pub peak_memory: u64,
 }
@@ -92,6 +96,26 @@ impl Resident {
         let word = if narrow(build)? && narrow(probe)? { Word::W4 } else { Word::W8 };
         let tables = [table(&*device, word, build)?, table(&*device, word, probe)?];
         Ok(Resident { tables, word, signed: true, device })
+    }
+
+    /// Bytes a second that the GPU reads in sequence: what stages are held against.
+    pub fn read_rate(&self) -> Result<f64> {
+        let [build, probe] = &self.tables;
+        let longer = if build.rows > probe.rows { build } else { probe };
+        let session = Session::new(&*self.device, self.word)?;
+        let found = session.zeroed(4 * 8, "the range of the keys")?;
+        let survey =
+            abi::Survey { keys: longer.keys.address(), rows: longer.rows, found: found.address };
+        let mut best = 0.0f64;
+        for _ in 0..5 {
+            session.mark("before")?;
+            session.run(Stage::Survey(survey))?;
+            session.mark("reading")?;
+            let times = session.times()?;
+            let last = times.iter().find(|time| time.stage == "reading");
+            best = last.map_or(best, |time| best.max(time.bytes as f64 / time.seconds.max(1e-12)));
+        }
+        Ok(best)
     }
 
     /// Whether words in GPU memory have 4 bytes; else they have 8.
@@ -156,6 +180,90 @@ impl Resident {
         let (rows, key_sum) = (found.rows, kept.key_sum);
         Ok(Ran { rows, sums, key_sum, seconds, stages, peak_memory: self.device.memory().peak })
     }
+}
+
+/// Pairs of 64-bit keys and values in a GPU's memory, to be sorted by key.
+pub struct Sorting {
+    keys: Memory,
+    values: Memory,
+    rows: u64,
+    device: Box<dyn Device>,
+}
+
+impl Sorting {
+    /// Copies pairs to a GPU.
+    pub fn load(gpu: &Gpu, gpu_memory: Option<u64>, pairs: &RecordBatch) -> Result<Sorting> {
+        Sorting::on(Box::new(CudaDevice::new(gpu, gpu_memory)?), pairs)
+    }
+
+    /// Copies pairs to a simulated device.
+    pub fn simulate(seed: u64, pairs: &RecordBatch) -> Result<Sorting> {
+        let settings = Settings { memory: 16 << 20, shape: TINY, seed };
+        Sorting::on(Box::new(Simulated::new(settings)), pairs)
+    }
+
+    fn on(device: Box<dyn Device>, pairs: &RecordBatch) -> Result<Sorting> {
+        let rows = pairs.num_rows() as u64;
+        let column = |at: usize| match width(pairs.column(at))? {
+            8 => send(&*device, &[pairs.column(at)], rows, 8),
+            _ => Err(Error::Setting("only columns of 64-bit integers are sorted".to_string())),
+        };
+        let (keys, values) = (column(0)?, column(1)?);
+        Ok(Sorting { keys, values, rows, device })
+    }
+
+    /// Sorts them once, as unsigned numbers, from columns into columns, over all bits in which keys
+    /// differ. With `check`, an error unless the sorted pairs are those that came, in order.
+    pub fn run(&self, check: bool) -> Result<Ran> {
+        let started = Instant::now();
+        let session = Session::new(&*self.device, Word::W8)?;
+        let side = Side { keys: self.keys.view, values: Some(self.values.view), rows: self.rows };
+        let mut columns = [View::default(); 2];
+        if self.rows > 0 {
+            let digits = Digits::varying(varying(&session, &[&side])?);
+            session.mark("survey")?;
+            columns = ordered_columns(&session, &side, &digits)?;
+        }
+        session.mark("sort")?;
+        session.device.synchronize(session.compute)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let stages = session.times()?;
+        if check {
+            self.check(&session, columns)?;
+        }
+        let peak_memory = self.device.memory().peak;
+        Ok(Ran { rows: self.rows, seconds, stages, peak_memory, ..Ran::default() })
+    }
+
+    /// Sums over a mix of key and value tell whether the pairs are the same.
+    fn check(&self, session: &Session<'_>, [keys, values]: [View; 2]) -> Result<()> {
+        let fetched = |view: View| fetch(session, view, self.rows);
+        let sum = |keys: &[u64], values: &[u64]| {
+            let mixed = keys.iter().zip(values).map(|(k, v)| (k ^ v.mix()).mix());
+            mixed.fold(0, u64::wrapping_add)
+        };
+        let before = sum(&fetched(self.keys.view)?, &fetched(self.values.view)?);
+        let (keys, values) = (fetched(keys)?, fetched(values)?);
+        if !keys.is_sorted() || sum(&keys, &values) != before {
+            return Err(Error::Worker("wrong answer: the pairs are not sorted".to_string()));
+        }
+        Ok(())
+    }
+}
+
+/// A column of 64-bit words, fetched.
+fn fetch(session: &Session<'_>, column: View, rows: u64) -> Result<Vec<u64>> {
+    let mut all = Vec::with_capacity(rows as usize);
+    let bytes = rows * 8;
+    let pinned = session.device.pinned(STAGE.min(bytes as usize).max(1), "checking")?;
+    for first in (0..bytes).step_by(STAGE) {
+        let part = column.part(first, (STAGE as u64).min(bytes - first));
+        session.device.copy_out(session.copies, part, &pinned, 0)?;
+        session.device.synchronize(session.copies)?;
+        // SAFETY: the copy is done, and the next comes after this.
+        all.extend(words::<8>(unsafe { &pinned.bytes()[..part.bytes as usize] }));
+    }
+    Ok(all)
 }
 
 /// Gathers the payload of rows, and adds it up where that is asked.
@@ -223,6 +331,7 @@ const STAGE: usize = 64 << 20;
 fn total(session: &Session<'_>, column: View, rows: u64, width: u32) -> Result<u64> {
     let bytes = rows * u64::from(width);
     let pinned = session.device.pinned(STAGE.min(bytes as usize).max(1), "checking")?;
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut sum = 0u64;
     for first in (0..bytes).step_by(STAGE) {
         let part = column.part(first, (STAGE as u64).min(bytes - first));
@@ -230,10 +339,19 @@ fn total(session: &Session<'_>, column: View, rows: u64, width: u32) -> Result<u
         session.device.synchronize(session.copies)?;
         // SAFETY: the copy is done, and the next comes after this.
         let some = unsafe { &pinned.bytes()[..part.bytes as usize] };
-        sum = match width {
-            4 => words::<4>(some).fold(sum, |sum, w| sum.wrapping_add(w as u32 as i32 as u64)),
-            _ => words::<8>(some).fold(sum, u64::wrapping_add),
+        let share = some.len().div_ceil(threads).next_multiple_of(8);
+        let of_share = |some: &[u8]| match width {
+            4 => words::<4>(some).fold(0, |sum: u64, w| sum.wrapping_add(w as u32 as i32 as u64)),
+            _ => words::<8>(some).fold(0, u64::wrapping_add),
         };
+        sum = std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                some.chunks(share).map(|some| scope.spawn(move || of_share(some))).collect();
+            workers.into_iter().try_fold(sum, |sum, worker| {
+                let of_worker = worker.join().map_err(crate::algorithm::poisoned)?;
+                Ok::<u64, Error>(sum.wrapping_add(of_worker))
+            })
+        })?;
     }
     Ok(sum)
 }

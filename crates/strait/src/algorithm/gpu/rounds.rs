@@ -17,6 +17,8 @@ use crate::error::Result;
 
 /// Rows of a buffer, at least, if a task may write as many.
 const LEAST_CAPACITY: u64 = 8192;
+/// How much longer the next buffer is when one was full.
+const GROWTH: u64 = 8;
 /// Tasks that are done again in one launch: what is left waits on the host.
 const AT_ONCE: usize = 4096;
 /// Parts a task is cut into at once, at most.
@@ -71,14 +73,22 @@ impl Buffer {
         Ok(Buffer { keys, build, probe, capacity })
     }
 
+    /// The rows of a buffer that may take three eighths of what is left: there may be two of them.
+    fn room(session: &Session<'_>, wanted: &Wanted) -> u64 {
+        session.left() / 8 * 3 / (session.word.bytes() * (2 + u64::from(wanted.keys)))
+    }
+
+    fn views(&self) -> [View; 3] {
+        [self.keys, self.build, self.probe]
+    }
+
     /// The first of two: as long as the output is expected to be, if memory allows.
     fn first(session: &Session<'_>, wanted: &Wanted) -> Result<Buffer> {
         if !writes(wanted) {
             let none = View::default();
             return Ok(Buffer { keys: none, build: none, probe: none, capacity: 0 });
         }
-        let row = session.word.bytes() * (2 + u64::from(wanted.keys));
-        let room = session.left() / 8 * 3 / row;
+        let room = Buffer::room(session, wanted);
         let least = session.device.shape(session.word).most_rows.min(LEAST_CAPACITY);
         let asked = wanted.expected_rows + wanted.expected_rows / 64;
         Buffer::new(session, wanted, asked.min(room).max(least))
@@ -155,6 +165,9 @@ pub(super) fn run(
             (false, _) => seen.counted,
         };
         found.rows += rows;
+        if writes(wanted) {
+            session.moved(rows * session.word.bytes() * (2 + u64::from(wanted.keys)));
+        }
         found.build_sum = found.build_sum.wrapping_add(seen.build_sum);
         found.probe_sum = found.probe_sum.wrapping_add(seen.probe_sum);
         again.extend(session.read::<abi::Redo>(redo, seen.redone as usize)?);
@@ -172,9 +185,21 @@ pub(super) fn run(
         // The next round fills the other buffer while the receiver has this one.
         running = next(&mut own, &mut again, most.min(buffer.capacity), work.cut);
         let other = 1 - current;
-        if running.is_some() && writes(wanted) && buffers[other].is_none() {
-            // Without memory for a second buffer, rounds and receiver take turns.
-            buffers[other] = Buffer::new(session, wanted, buffer.capacity).ok();
+        if running.is_some() && writes(wanted) {
+            // An output that proves longer than expected gets longer buffers. Without memory for a
+            // second one, rounds and receiver take turns.
+            let wish = match seen.full != 0 {
+                true => buffer.capacity.saturating_mul(GROWTH),
+                false => buffer.capacity,
+            };
+            let had = buffers[other].filter(|had| had.capacity >= wish.min(buffer.capacity * 2));
+            if had.is_none() {
+                if let Some(old) = buffers[other].take() {
+                    session.release(&old.views())?;
+                }
+                let capacity = wish.min(Buffer::room(session, wanted)).max(buffer.capacity);
+                buffers[other] = Buffer::new(session, wanted, capacity).ok();
+            }
         }
         let free = buffers[other].filter(|_| rows > 0);
         if let (Some(piece), Some(free)) = (&running, &free) {

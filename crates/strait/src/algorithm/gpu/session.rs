@@ -3,7 +3,7 @@
 //! A session owns its memory and synchronises before it lets any go, so that an error on the way
 //! leaves nothing running on memory that another join is given.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::device::{Device, Event, Memory, Pinned, Stage, Stream, View, Word, abi};
@@ -12,6 +12,18 @@ use crate::memory::Plain;
 
 /// Bytes read back or written at once, at most: see [`Session::read`].
 const SMALL: usize = 256 << 10;
+
+/// What a stage of a join on a device took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timed {
+    /// Its name.
+    pub stage: &'static str,
+    /// By the device's clock.
+    pub seconds: f64,
+    /// Bytes of tables and rows read and written; what stays in caches is not counted, nor are
+    /// counts, bounds and tasks.
+    pub bytes: u64,
+}
 
 /// One join on a device.
 pub(crate) struct Session<'a> {
@@ -23,7 +35,9 @@ pub(crate) struct Session<'a> {
     pub(crate) copies: Stream,
     small: Arc<Pinned>,
     kept: RefCell<Vec<Memory>>,
-    marks: RefCell<Vec<(&'static str, Event)>>,
+    marks: RefCell<Vec<(&'static str, Event, u64)>>,
+    /// Bytes that stages since the last mark move.
+    moved: Cell<u64>,
 }
 
 impl<'a> Session<'a> {
@@ -36,6 +50,7 @@ impl<'a> Session<'a> {
             small: device.pinned(SMALL, "read-backs")?,
             kept: RefCell::default(),
             marks: RefCell::default(),
+            moved: Cell::new(0),
         };
         session.mark("start")?;
         Ok(session)
@@ -66,6 +81,7 @@ impl<'a> Session<'a> {
 
     /// Enqueues a stage.
     pub(crate) fn run(&self, stage: Stage) -> Result<()> {
+        self.moved(stage.bytes(self.word));
         // SAFETY: conductors pass views of this session's memory or of sides that outlive it, sized
         // as the stage's structure says (the simulated device checks every one of them).
         unsafe { self.device.run(self.compute, self.word, &stage) }
@@ -112,19 +128,28 @@ impl<'a> Session<'a> {
     /// Says that what was enqueued since the last mark was this stage.
     pub(crate) fn mark(&self, stage: &'static str) -> Result<()> {
         let event = self.device.record(self.compute)?;
-        self.marks.borrow_mut().push((stage, event));
+        self.marks.borrow_mut().push((stage, event, self.moved.take()));
         Ok(())
     }
 
-    /// The seconds of each stage; of one that came several times, their sum.
-    pub(crate) fn times(&self) -> Result<Vec<(&'static str, f64)>> {
+    /// Notes bytes read and written, where the stage alone does not tell.
+    pub(crate) fn moved(&self, bytes: u64) {
+        self.moved.set(self.moved.get() + bytes);
+    }
+
+    /// The seconds and bytes of each stage; of one that came several times, their sums.
+    pub(crate) fn times(&self) -> Result<Vec<Timed>> {
         self.device.synchronize(self.compute)?;
-        let mut times: Vec<(&'static str, f64)> = Vec::new();
+        let mut times: Vec<Timed> = Vec::new();
         for pair in self.marks.borrow().windows(2) {
-            let seconds = self.device.seconds(pair[0].1, pair[1].1)?;
-            match times.iter_mut().find(|time| time.0 == pair[1].0) {
-                Some(time) => time.1 += seconds,
-                None => times.push((pair[1].0, seconds)),
+            // Events that joins beside this one have pushed out are no reason to fail.
+            let Ok(seconds) = self.device.seconds(pair[0].1, pair[1].1) else { continue };
+            let (stage, _, bytes) = pair[1];
+            match times.iter_mut().find(|time| time.stage == stage) {
+                Some(time) => {
+                    (time.seconds, time.bytes) = (time.seconds + seconds, time.bytes + bytes)
+                }
+                None => times.push(Timed { stage, seconds, bytes }),
             }
         }
         Ok(times)
@@ -146,7 +171,7 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         for stream in [self.compute, self.copies] {
             if let Err(error) = self.device.synchronize(stream) {
-                log::warn!("a device did not finish its work: {error}");
+                log::debug!("a device did not finish its work: {error}");
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Found> {
-    let digits = Digits::varying(varying(session, build, probe)?);
+    let digits = Digits::varying(varying(session, &[build, probe])?);
     session.mark("survey")?;
     let mut spare = None;
     let build_tuples = ordered(session, build, &digits, &mut spare, "the sorted build side")?;
@@ -54,10 +54,10 @@ pub(super) fn join(
     Ok(found)
 }
 
-/// The bits in which keys of either side differ from one another.
-fn varying(session: &Session<'_>, build: &Side, probe: &Side) -> Result<u64> {
+/// The bits in which keys of any side differ from one another.
+pub(super) fn varying(session: &Session<'_>, sides: &[&Side]) -> Result<u64> {
     let found = session.zeroed(4 * 8, "the keys' bits")?;
-    for side in [build, probe] {
+    for side in sides {
         let survey = abi::Survey { keys: side.keys.address, rows: side.rows, found: found.address };
         session.run(Stage::Survey(survey))?;
     }

@@ -29,6 +29,13 @@ impl Kernel {
     }
 }
 
+/// The pieces that chains can have: each may end in one that is not full. Only the device knows how
+/// many there are; blocks without one end at once.
+fn most_pieces(rows: u64, piece: u32, chains: u32) -> u64 {
+    let piece = u64::from(piece);
+    rows.div_ceil(piece).max(rows / piece + rows.min(u64::from(chains)))
+}
+
 /// Enqueues a stage's kernels.
 ///
 /// # Safety
@@ -89,6 +96,37 @@ pub(super) unsafe fn launch(
             let tiles = a.rows.div_ceil(u64::from(threads * items));
             let kernel = Kernel::new("partition/look_back", entry, tiles, threads);
             start(kernel.shared(policy.look_back_bytes(word)), argument!(a))
+        }
+        Stage::SharedCount(a) => {
+            let entry = if a.tuples != 0 { "shared_count_tuples" } else { "shared_count_first" };
+            let (threads, chunks) = (policy.look_back.0, u64::from(a.chunks));
+            start(Kernel::new("partition/shared_histogram", entry, chunks, threads), argument!(a))
+        }
+        Stage::SharedScan(a) => {
+            let (threads, digits) = (policy.look_back.0, abi::BINS as u64);
+            let kernel = Kernel::new("partition/shared_histogram", "shared_scan", digits, threads);
+            start(kernel, argument!(a))
+        }
+        Stage::SharedScatter(a) => {
+            let from_tuples = a.tuples != 0;
+            let entry = if from_tuples { "shared_scatter_tuples" } else { "shared_scatter_first" };
+            let (threads, chunks) = (policy.look_back.0, u64::from(a.chunks));
+            let kernel = Kernel::new("partition/shared_histogram", entry, chunks, threads);
+            start(kernel.shared(policy.look_back_bytes(word)), argument!(a))
+        }
+        Stage::CutChains(a) => {
+            start(Kernel::new("partition/bucket_pool", "cut_chains", 1, 1024), argument!(a))
+        }
+        Stage::BucketPool(a) => {
+            let chains = a.from.tuples != 0;
+            let entry = if chains { "bucket_pool_chains" } else { "bucket_pool_first" };
+            let pieces = most_pieces(a.rows, a.piece, if chains { a.parents } else { 0 });
+            let kernel = Kernel::new("partition/bucket_pool", entry, pieces, policy.look_back.0);
+            start(kernel.shared(policy.bucket_pool_bytes(word)), argument!(a))
+        }
+        Stage::Compact(a) => {
+            let pieces = most_pieces(a.rows, a.piece, a.chains);
+            start(Kernel::new("partition/bucket_pool", "compact", pieces, 256), argument!(a))
         }
         Stage::Bounds(a) => {
             let blocks = (u64::from(a.partitions) + 1).div_ceil(256);

@@ -270,7 +270,7 @@ impl Source for Driver {
             check(unsafe { sys::cuMemFree_v2(address) }, "freeing memory")
         });
         if let Err(error) = freed {
-            log::warn!("{error}");
+            log::debug!("{error}");
         }
     }
 }

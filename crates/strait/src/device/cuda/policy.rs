@@ -10,6 +10,8 @@ use crate::device::{Shape, Word};
 pub(crate) const MODULES: &[(&str, &str)] = &[
     ("partition/histogram", include_str!("../../../kernels/partition/histogram.cu")),
     ("partition/look_back", include_str!("../../../kernels/partition/look_back.cu")),
+    ("partition/shared_histogram", include_str!("../../../kernels/partition/shared_histogram.cu")),
+    ("partition/bucket_pool", include_str!("../../../kernels/partition/bucket_pool.cu")),
     ("partition/tasks", include_str!("../../../kernels/partition/tasks.cu")),
     ("table/shared", include_str!("../../../kernels/table/shared.cu")),
     ("table/global", include_str!("../../../kernels/table/global.cu")),
@@ -22,6 +24,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("abi.cuh", include_str!("../../../kernels/abi.cuh")),
     ("word.cuh", include_str!("../../../kernels/word.cuh")),
     ("block.cuh", include_str!("../../../kernels/block.cuh")),
+    ("tile.cuh", include_str!("../../../kernels/tile.cuh")),
     ("output.cuh", include_str!("../../../kernels/output.cuh")),
     ("runs.cuh", include_str!("../../../kernels/runs.cuh")),
 ];
@@ -29,7 +32,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
 /// The shapes of all kernels for one generation of cards and one width of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// The look-back pass: threads and tuples of each, and blocks on a multiprocessor.
+    /// Radix passes, of any partitioner: threads and tuples of each, and blocks on a
+    /// multiprocessor.
     pub(crate) look_back: (u32, u32, u32),
     /// The join in shared memory: likewise, tuples being those of a round.
     pub(crate) shared: (u32, u32, u32),
@@ -130,6 +134,12 @@ impl Policy {
         tile * word.tuple() as u32 + order + BINS * 12 + (threads / 32 + 1) * 4
     }
 
+    /// Shared memory of a block that fills buckets: a look-back block's, and a second target and
+    /// where it takes over a digit.
+    pub(crate) fn bucket_pool_bytes(&self, word: Word) -> u32 {
+        self.look_back_bytes(word) + BINS * 12
+    }
+
     /// Shared memory of a table.
     pub(crate) fn shared_bytes(&self, word: Word) -> u32 {
         self.shared_build_rows * (word.tuple() as u32 + 2) + self.shared_heads * 4
@@ -168,6 +178,7 @@ mod tests {
                 let p = policy(all, word);
                 let fits = |bytes: u32, blocks: u32| (bytes + 1024) * blocks <= all + 1024;
                 assert!(fits(p.look_back_bytes(word), p.look_back.2), "{capability:?} {word:?}");
+                assert!(fits(p.bucket_pool_bytes(word), p.look_back.2), "{capability:?} {word:?}");
                 assert!(fits(p.shared_bytes(word) + 256, p.shared.2), "{capability:?} {word:?}");
                 assert!(p.shared_build_rows < 1 << 16, "links have 16 bits");
                 assert!(p.shared_heads.is_power_of_two());

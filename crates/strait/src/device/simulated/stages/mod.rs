@@ -4,9 +4,11 @@
 //! Each checks every address before it touches memory, and what a kernel needs to find there, so
 //! that a conductor's mistake is an error with a name.
 
+mod bucket_pool;
 mod join;
 mod output;
 mod partition;
+mod shared_histogram;
 mod table;
 mod tasks;
 
@@ -37,6 +39,12 @@ fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
         Stage::Histogram(stage) => partition::histogram::<W>(machine, stage),
         Stage::Offsets(stage) => partition::offsets(machine, stage),
         Stage::LookBack(stage) => partition::look_back::<W>(machine, stage),
+        Stage::SharedCount(stage) => shared_histogram::count::<W>(machine, stage),
+        Stage::SharedScan(stage) => shared_histogram::scan(machine, stage),
+        Stage::SharedScatter(stage) => shared_histogram::scatter::<W>(machine, stage),
+        Stage::CutChains(stage) => bucket_pool::cut_chains(machine, stage),
+        Stage::BucketPool(stage) => bucket_pool::divide::<W>(machine, stage),
+        Stage::Compact(stage) => bucket_pool::compact::<W>(machine, stage),
         Stage::Bounds(stage) => tasks::bounds::<W>(machine, stage),
         Stage::ListTasks(stage) => tasks::list(machine, stage),
         Stage::JoinShared(flavour, stage) => join::shared::<W>(machine, *flavour, stage),
@@ -57,6 +65,12 @@ pub(super) fn name(stage: &Stage) -> &'static str {
         Stage::Histogram(_) => "Histogram",
         Stage::Offsets(_) => "Offsets",
         Stage::LookBack(_) => "LookBack",
+        Stage::SharedCount(_) => "SharedCount",
+        Stage::SharedScan(_) => "SharedScan",
+        Stage::SharedScatter(_) => "SharedScatter",
+        Stage::CutChains(_) => "CutChains",
+        Stage::BucketPool(_) => "BucketPool",
+        Stage::Compact(_) => "Compact",
         Stage::Bounds(_) => "Bounds",
         Stage::ListTasks(_) => "ListTasks",
         Stage::JoinShared(..) => "JoinShared",

@@ -104,7 +104,7 @@ fn use_status(machine: &mut Machine, stage: &LookBack) -> Result<()> {
 }
 
 /// Tiles read while others write: no place may be among the source.
-fn check_apart<W: DeviceWord>(stage: &LookBack, places: &[u64]) -> Result<()> {
+pub(super) fn check_apart<W: DeviceWord>(stage: &LookBack, places: &[u64]) -> Result<()> {
     let (Some(&low), Some(&high)) = (places.iter().min(), places.iter().max()) else {
         return Ok(());
     };
@@ -132,10 +132,10 @@ fn check_apart<W: DeviceWord>(stage: &LookBack, places: &[u64]) -> Result<()> {
     require(!meets, "the target overlaps the source")
 }
 
-fn check_digit<W: DeviceWord>(digit: &Digit) -> Result<()> {
+pub(super) fn check_digit<W: DeviceWord>(digit: &Digit) -> Result<()> {
     require(digit.shift < W::BITS && (digit.mask as usize) < BINS, "a digit outside the key")
 }
 
-fn digit_of<W: DeviceWord>(key: W, digit: &Digit) -> usize {
+pub(super) fn digit_of<W: DeviceWord>(key: W, digit: &Digit) -> usize {
     (key.to_u64() >> digit.shift) as usize & digit.mask as usize
 }

@@ -3,6 +3,7 @@
 mod joins;
 mod ordering;
 mod partition;
+mod partitioners;
 mod tables;
 
 use super::word::DeviceWord;

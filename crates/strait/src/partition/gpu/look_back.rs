@@ -1,62 +1,12 @@
-//! Radix passes on a device: tuples ordered by some bits of their keys.
+//! Radix passes with decoupled look-back: each tuple is read once and written once a pass.
 
+use super::{Digits, spare_of};
 use crate::algorithm::gpu::{Session, Side};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 
 /// Rows of one launch, at most: a look-back word has 30 bits to count.
 const ROWS_A_LAUNCH: u64 = 1 << 29;
-
-/// Which bits tuples are ordered by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Digits {
-    /// The least significant first.
-    digits: Vec<abi::Digit>,
-    /// Whether they are those of the mixed key, which tuples then have.
-    mixed: bool,
-}
-
-impl Digits {
-    /// The top `bits` of mixed keys of so many bits, in as few passes as can be.
-    pub(crate) fn top(bits: u32, word_bits: u32) -> Digits {
-        let passes = bits.div_ceil(abi::DIGIT_BITS).max(1);
-        let mut shift = word_bits - bits;
-        let mut digits = Vec::new();
-        for pass in 0..passes {
-            let width = (word_bits - shift).div_ceil(passes - pass);
-            digits.push(digit(shift, width));
-            shift += width;
-        }
-        Digits { digits, mixed: true }
-    }
-
-    /// The bits in which keys differ. At least one pass, so that tuples are made.
-    pub(crate) fn varying(bits: u64) -> Digits {
-        let mut digits = Vec::new();
-        let mut left = bits;
-        while left != 0 {
-            let shift = left.trailing_zeros();
-            let last = 63 - left.leading_zeros();
-            let width = abi::DIGIT_BITS.min(last - shift + 1);
-            digits.push(digit(shift, width));
-            left &= !(u64::from(digit(shift, width).mask) << shift);
-        }
-        if digits.is_empty() {
-            digits.push(digit(0, 1));
-        }
-        Digits { digits, mixed: false }
-    }
-
-    /// How many passes they take.
-    pub(crate) fn passes(&self) -> usize {
-        self.digits.len()
-    }
-}
-
-fn digit(shift: u32, width: u32) -> abi::Digit {
-    // A shift by the whole width is not defined, and there is nothing to see there.
-    abi::Digit { shift: if width == 0 { 0 } else { shift }, mask: (1u32 << width) - 1 }
-}
 
 /// Orders a side's tuples. The spare memory, where more than one pass needs some, is made on the
 /// first call and used again.
@@ -70,28 +20,67 @@ pub(crate) fn ordered(
     let bytes = side.rows * session.word.tuple();
     let target = session.allocate(bytes, what)?;
     let passes = digits.passes();
-    let other = match *spare {
-        _ if passes == 1 => target,
-        Some(view) if view.bytes >= bytes => view,
-        _ => {
-            let view = session.allocate(bytes, "partitioning")?;
-            *spare = Some(view);
-            view
-        }
+    let other = if passes == 1 { target } else { spare_of(session, spare, bytes)? };
+    // Passes take turns so that the last one writes to the target.
+    let to = |pass: usize| match (passes - 1 - pass).is_multiple_of(2) {
+        true => To::Tuples(target),
+        false => To::Tuples(other),
     };
+    all_passes(session, side, digits, to)?;
+    Ok(target)
+}
+
+/// Orders a side into columns of keys and values.
+pub(crate) fn ordered_columns(
+    session: &Session<'_>,
+    side: &Side,
+    digits: &Digits,
+) -> Result<[View; 2]> {
+    let passes = digits.passes();
+    let column = || session.allocate(side.rows * session.word.bytes(), "a sorted column");
+    let columns = [column()?, column()?];
+    let tuples = |needed: bool| match needed {
+        true => session.allocate(side.rows * session.word.tuple(), "sorting"),
+        false => Ok(View::default()),
+    };
+    let between = [tuples(passes > 1)?, tuples(passes > 2)?];
+    all_passes(session, side, digits, |pass| match pass + 1 == passes {
+        true => To::Columns(columns),
+        false => To::Tuples(between[pass % 2]),
+    })?;
+    Ok(columns)
+}
+
+/// Where a pass writes.
+#[derive(Clone, Copy)]
+enum To {
+    Tuples(View),
+    /// Keys and values.
+    Columns([View; 2]),
+}
+
+/// Runs every pass; `to` says where each one writes.
+fn all_passes(
+    session: &Session<'_>,
+    side: &Side,
+    digits: &Digits,
+    to: impl Fn(usize) -> To,
+) -> Result<()> {
     let bins = bins(session, side, digits)?;
     let scratch = Scratch::new(session, side.rows)?;
     let mut from: Option<View> = None;
     for (pass, &digit) in digits.digits.iter().enumerate() {
-        // Passes take turns so that the last one writes to the target.
-        let to = if (passes - 1 - pass).is_multiple_of(2) { target } else { other };
+        let to = to(pass);
         // Only what was ordered before has an order to keep.
         let stable = !digits.mixed || pass > 0;
         let base = bins.part((pass * abi::BINS * 8) as u64, abi::BINS as u64 * 8);
         sweep(session, &scratch, Sweep { side, from, to, base, digit, digits, stable })?;
-        from = Some(to);
+        from = match to {
+            To::Tuples(view) => Some(view),
+            To::Columns(_) => None,
+        };
     }
-    Ok(target)
+    Ok(())
 }
 
 /// Where each digit of each pass begins.
@@ -138,7 +127,7 @@ struct Sweep<'a> {
     side: &'a Side,
     /// Tuples of the pass before; none in the first.
     from: Option<View>,
-    to: View,
+    to: To,
     base: View,
     digit: abi::Digit,
     digits: &'a Digits,
@@ -150,6 +139,10 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
     let (word, tuple) = (session.word.bytes(), session.word.tuple());
     let columns = pass.side.columns();
     let mut base = pass.base;
+    let (to_tuples, to_keys, to_values) = match pass.to {
+        To::Tuples(view) => (view.address, 0, 0),
+        To::Columns([keys, values]) => (0, keys.address, values.address),
+    };
     for (launch, first) in (0..pass.side.rows).step_by(ROWS_A_LAUNCH as usize).enumerate() {
         let rows = ROWS_A_LAUNCH.min(pass.side.rows - first);
         let tiles = rows.div_ceil(u64::from(session.device.shape(session.word).tile));
@@ -164,7 +157,9 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
                 first,
             },
             tuples: pass.from.map_or(0, |view| view.address + first * tuple),
-            to_tuples: pass.to.address,
+            to_tuples,
+            to_keys,
+            to_values,
             rows,
             base: base.address,
             next_base: next_base.address,
@@ -173,35 +168,8 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
             digit: pass.digit,
             mix: u32::from(pass.digits.mixed),
             stable: u32::from(pass.stable),
-            ..abi::LookBack::default()
         }))?;
         base = next_base;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn widths(digits: &Digits) -> Vec<(u32, u32)> {
-        digits.digits.iter().map(|d| (d.shift, d.mask.count_ones())).collect()
-    }
-
-    #[test]
-    fn top_bits_are_shared_out_over_passes() {
-        assert_eq!(widths(&Digits::top(15, 64)), [(49, 8), (57, 7)]);
-        assert_eq!(widths(&Digits::top(8, 32)), [(24, 8)]);
-        assert_eq!(widths(&Digits::top(17, 64)), [(47, 6), (53, 6), (59, 5)]);
-        assert_eq!(widths(&Digits::top(0, 64)), [(0, 0)]);
-    }
-
-    #[test]
-    fn only_bits_that_vary_are_sorted() {
-        assert_eq!(widths(&Digits::varying((1 << 27) - 1)), [(0, 8), (8, 8), (16, 8), (24, 3)]);
-        assert_eq!(widths(&Digits::varying(0b1011 << 40)), [(40, 4)]);
-        assert_eq!(widths(&Digits::varying(1 << 63 | 1)), [(0, 8), (63, 1)]);
-        assert_eq!(widths(&Digits::varying(0)), [(0, 1)]);
-        assert_eq!(widths(&Digits::varying(u64::MAX)).len(), 8);
-    }
 }

@@ -1,0 +1,347 @@
+//! `strait bench gpu`: the joins of tables in GPU memory that the project holds itself to, with the
+//! time and the bandwidth of each stage, and tables that are hard to join beside them.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use strait::resident::{Ran, Resident, Sorting, Yield};
+use strait::{Algorithm, Gpu, Processor};
+
+use super::aligned::aligned;
+use super::hard::Hard;
+use super::measure::median;
+use super::on_gpu::{self, Runs};
+use super::record::Record;
+use super::workload::Tables;
+use crate::arguments::{BenchGpuArguments, KeyType, Keys, Skew};
+use crate::failure;
+use crate::generate::Shape;
+use crate::join::cores;
+use crate::output::print;
+
+const BATCH_ROWS: usize = 1 << 20;
+/// The workload that is no join.
+const SORT: &str = "sort of 2^28 pairs";
+
+/// A workload with a name: rows as powers of two, the bytes of key and payload, and how to join.
+struct Named {
+    name: &'static str,
+    bits: [u32; 2],
+    bytes: u8,
+    keys: Keys,
+    skew: Skew,
+    algorithm: Algorithm,
+}
+
+const fn named(
+    name: &'static str,
+    bits: [u32; 2],
+    bytes: u8,
+    keys: Keys,
+    algorithm: Algorithm,
+) -> Named {
+    Named { name, bits, bytes, keys, skew: Skew::None, algorithm }
+}
+
+/// Those that join the same tables follow one another, so that these are made once.
+const SUITE: [Named; 10] = [
+    named("2^27 x 2^27, 8 B", [27, 27], 8, Keys::Sparse, Algorithm::Radix),
+    named("2^27 x 2^27, 8 B, sort-merge", [27, 27], 8, Keys::Sparse, Algorithm::SortMerge),
+    named("2^27 x 2^27, 8 B, no-partition", [27, 27], 8, Keys::Sparse, Algorithm::NoPartition),
+    named("2^27 x 2^27, 8 B, dense", [27, 27], 8, Keys::Dense, Algorithm::Radix),
+    named("2^27 x 2^27, 8 B, dense, sort-merge", [27, 27], 8, Keys::Dense, Algorithm::SortMerge),
+    named(
+        "2^27 x 2^27, 8 B, dense, no-partition",
+        [27, 27],
+        8,
+        Keys::Dense,
+        Algorithm::NoPartition,
+    ),
+    Named {
+        skew: Skew::Zipf(1.0),
+        ..named("2^27 x 2^27, 8 B, Zipf 1.0", [27, 27], 8, Keys::Sparse, Algorithm::Radix)
+    },
+    named("2^27 x 2^27, 4 B", [27, 27], 4, Keys::Sparse, Algorithm::Radix),
+    named("2^25 x 2^28, 8 B", [25, 28], 8, Keys::Sparse, Algorithm::Radix),
+    named("2^16 x 2^29, 8 B", [16, 29], 8, Keys::Sparse, Algorithm::NoPartition),
+];
+
+/// The figures of one join.
+struct Line {
+    workload: String,
+    algorithm: String,
+    yields: String,
+    rows: [u64; 3],
+    seconds: f64,
+    middle: Ran,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
+    let Processor::Gpu(number) = arguments.device else {
+        anyhow::bail!("these joins run in a GPU's memory: --device gpu or gpu:N");
+    };
+    let gpus = Gpu::detect().map_err(failure::of_join)?;
+    let gpu = gpus.get(number).with_context(|| format!("there is no GPU {number}"))?;
+    let mut lines = Vec::new();
+    let mut read_rate = 0.0;
+    let mut made: Option<(&Named, Tables, Resident)> = None;
+    for named in SUITE.iter().filter(|named| arguments.wants(named.name)) {
+        if !made.as_ref().is_some_and(|(other, ..)| other.same_tables(named)) {
+            // The memory of the last ones is wanted for these.
+            drop(made.take());
+            let tables = Tables::generate(named.shape(arguments.scale_down), BATCH_ROWS, cores())?;
+            let resident = load(gpu, arguments, &tables)?;
+            read_rate = f64::max(read_rate, resident.read_rate().map_err(failure::of_join)?);
+            made = Some((named, tables, resident));
+        }
+        let Some((_, tables, resident)) = &made else { continue };
+        for yields in [Yield::Materialise, Yield::Aggregate] {
+            lines.push(measure(
+                arguments,
+                resident,
+                tables,
+                named.name,
+                (named.algorithm, yields),
+            )?);
+        }
+    }
+    drop(made);
+    if arguments.wants(SORT) {
+        lines.push(sort(gpu, arguments)?);
+    }
+    let mut uniform = [0.0; 3];
+    if arguments.wants("hard") {
+        uniform = hard(gpu, arguments, &mut lines)?;
+    }
+    print(&shown(&lines, read_rate, uniform))?;
+    let path = record(gpu, &lines, read_rate)?.write(&arguments.out, "gpu")?;
+    eprintln!("record: {}", path.display());
+    Ok(())
+}
+
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::Radix, Algorithm::NoPartition, Algorithm::SortMerge];
+
+/// Uniform tables and hard ones by every algorithm. Returns the uniform seconds a row of input and
+/// output by each.
+fn hard(
+    gpu: &Gpu,
+    arguments: &BenchGpuArguments,
+    lines: &mut Vec<Line>,
+) -> anyhow::Result<[f64; 3]> {
+    let down = arguments.scale_down.ilog2();
+    let plain = named("uniform 2^26", [26, 26], 8, Keys::Sparse, Algorithm::Radix);
+    let mut uniform = [0.0; 3];
+    let tables = Tables::generate(plain.shape(arguments.scale_down), BATCH_ROWS, cores())?;
+    let resident = load(gpu, arguments, &tables)?;
+    for (algorithm, uniform) in ALGORITHMS.into_iter().zip(&mut uniform) {
+        let how = (algorithm, Yield::Materialise);
+        let line = measure(arguments, &resident, &tables, "hard: uniform", how)?;
+        *uniform = line.seconds_a_row();
+        lines.push(line);
+    }
+    drop(resident);
+    for (name, hard, bits) in Hard::ALL {
+        let tables = hard.tables(bits.saturating_sub(down).max(4))?;
+        let resident = load(gpu, arguments, &tables)?;
+        for algorithm in ALGORITHMS {
+            let name = format!("hard: {name}");
+            let how = (algorithm, Yield::Materialise);
+            lines.push(measure(arguments, &resident, &tables, &name, how)?);
+        }
+    }
+    Ok(uniform)
+}
+
+/// Sorts pairs by random keys of 64 bits.
+fn sort(gpu: &Gpu, arguments: &BenchGpuArguments) -> anyhow::Result<Line> {
+    let rows = ((1u64 << 28) / arguments.scale_down).max(16);
+    let key = |row: u64| row.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let scattered = |row: u64| {
+        let x = key(row);
+        ((x ^ (x >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ x) as i64
+    };
+    let keys: Int64Array = (0..rows).map(scattered).collect();
+    let values: Int64Array = (0..rows as i64).collect();
+    let columns: [(&str, ArrayRef); 2] = [("key", Arc::new(keys)), ("value", Arc::new(values))];
+    let pairs = RecordBatch::try_from_iter(columns)?;
+    let sorting = Sorting::load(gpu, arguments.gpu_memory, &pairs).map_err(failure::of_join)?;
+    let mut runs = Vec::new();
+    for run in 0..=arguments.repeat {
+        let ran = sorting.run(run == 0).map_err(failure::of_join)?;
+        if run > 0 {
+            runs.push(ran);
+        }
+    }
+    runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let seconds: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
+    let middle = runs.swap_remove(runs.len() / 2);
+    let (algorithm, yields) = ("sort".to_string(), "columns".to_string());
+    let seconds = median(&seconds);
+    Ok(Line {
+        workload: SORT.to_string(),
+        algorithm,
+        yields,
+        rows: [rows, 0, rows],
+        seconds,
+        middle,
+    })
+}
+
+fn load(gpu: &Gpu, arguments: &BenchGpuArguments, tables: &Tables) -> anyhow::Result<Resident> {
+    let (build, probe) = (&tables.build.batches, &tables.probe.batches);
+    Resident::load(gpu, arguments.gpu_memory, build, probe).map_err(failure::of_join)
+}
+
+fn measure(
+    arguments: &BenchGpuArguments,
+    resident: &Resident,
+    tables: &Tables,
+    name: &str,
+    (algorithm, yields): (Algorithm, Yield),
+) -> anyhow::Result<Line> {
+    let runs =
+        Runs { algorithm, partitioner: arguments.partitioner, yields, repeat: arguments.repeat };
+    let mut runs = on_gpu::runs(resident, tables, runs).with_context(|| name.to_string())?;
+    let seconds: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
+    let middle = runs.swap_remove(runs.len() / 2);
+    let rows = [tables.build.rows(), tables.probe.rows(), middle.rows];
+    let (workload, algorithm) = (name.to_string(), algorithm.to_string());
+    let yields = format!("{yields:?}").to_lowercase();
+    let line = Line { workload, algorithm, yields, rows, seconds: median(&seconds), middle };
+    let (ms, rate) = (line.seconds * 1e3, line.rate() / 1e9);
+    eprintln!(
+        "{name}: {algorithm}, {yields}: {ms:.3} ms, {rate:.1} G tuples/s",
+        algorithm = line.algorithm,
+        yields = line.yields
+    );
+    Ok(line)
+}
+
+impl Named {
+    fn same_tables(&self, other: &Named) -> bool {
+        let of = |named: &Named| (named.bits, named.bytes, named.keys, named.skew);
+        of(self) == of(other)
+    }
+
+    fn shape(&self, down: u64) -> Shape {
+        let [build, probe] = self.bits.map(|bits| ((1u64 << bits) / down).max(16));
+        Shape {
+            build,
+            probe,
+            key_type: if self.bytes == 4 { KeyType::Int32 } else { KeyType::Int64 },
+            keys: self.keys,
+            skew: self.skew,
+            selectivity: 1.0,
+            duplicates: 1,
+            payload_bytes: self.bytes,
+            payload_columns: 1,
+            seed: 42,
+        }
+    }
+}
+
+impl Line {
+    fn rate(&self) -> f64 {
+        (self.rows[0] + self.rows[1]) as f64 / self.seconds.max(1e-12)
+    }
+
+    fn seconds_a_row(&self) -> f64 {
+        self.seconds / self.rows.iter().sum::<u64>().max(1) as f64
+    }
+}
+
+fn shown(lines: &[Line], read_rate: f64, uniform: [f64; 3]) -> String {
+    let header = ["workload", "algorithm", "yields", "ms", "G tuples/s", "a row, of uniform"];
+    let mut rows = vec![header.map(str::to_string).to_vec()];
+    for line in lines {
+        let at = ALGORITHMS.iter().position(|a| a.name() == line.algorithm);
+        let base = at.map_or(0.0, |at| uniform[at]);
+        let ratio = match line.workload.starts_with("hard") && base > 0.0 {
+            true => format!("{:.2}", line.seconds_a_row() / base),
+            false => String::new(),
+        };
+        rows.push(vec![
+            line.workload.clone(),
+            line.algorithm.clone(),
+            line.yields.clone(),
+            format!("{:.3}", line.seconds * 1e3),
+            format!("{:.1}", line.rate() / 1e9),
+            ratio,
+        ]);
+    }
+    let mut text = aligned(&rows, 3);
+    text.push_str(&format!(
+        "\n{:.0} GB/s are read in sequence; of that, each stage moves:\n",
+        read_rate / 1e9
+    ));
+    for line in lines.iter().filter(|line| !line.workload.starts_with("hard")) {
+        let stages = line.middle.stages.iter().filter(|stage| stage.bytes > 0).map(|stage| {
+            let share = stage.bytes as f64 / stage.seconds.max(1e-12) / read_rate.max(1.0);
+            format!("{} {:.3} ms {:.0} %", stage.stage, stage.seconds * 1e3, share * 100.0)
+        });
+        let stages = stages.collect::<Vec<_>>().join(", ");
+        text.push_str(&format!("{}, {}: {stages}\n", line.workload, line.yields));
+    }
+    text
+}
+
+fn record(gpu: &Gpu, lines: &[Line], read_rate: f64) -> anyhow::Result<Record> {
+    let mut record = Record::new(&[
+        "gpu",
+        "workload",
+        "algorithm",
+        "yields",
+        "build_rows",
+        "probe_rows",
+        "output_rows",
+        "median_seconds",
+        "tuples_per_second",
+        "gpu_memory_peak",
+        "stage",
+        "stage_seconds",
+        "stage_bytes",
+        "share_of_read_rate",
+    ])?;
+    for line in lines {
+        for stage in &line.middle.stages {
+            let share = stage.bytes as f64 / stage.seconds.max(1e-12) / read_rate.max(1.0);
+            record.add([
+                gpu.name.clone(),
+                line.workload.clone(),
+                line.algorithm.clone(),
+                line.yields.clone(),
+                line.rows[0].to_string(),
+                line.rows[1].to_string(),
+                line.rows[2].to_string(),
+                format!("{:.7}", line.seconds),
+                format!("{:.0}", line.rate()),
+                line.middle.peak_memory.to_string(),
+                stage.stage.to_string(),
+                format!("{:.7}", stage.seconds),
+                stage.bytes.to_string(),
+                if read_rate > 0.0 { format!("{share:.3}") } else { String::new() },
+            ])?;
+        }
+    }
+    Ok(record)
+}
+
+/// The names that `--workloads` takes.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SUITE.iter().map(|named| named.name).chain([SORT, "hard"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart() {
+        let mut names: Vec<_> = names().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SUITE.len() + 2);
+    }
+}

@@ -1,0 +1,61 @@
+//! Radix passes with a histogram a block, as in 004 §3.2.1: count, scan, write.
+//!
+//! ```text
+//!  chunks ─► counts[digit][chunk] ─► exclusive scan, digit by digit ─► chunks again ─► tuples
+//! ```
+//!
+//! Every tuple is read twice a pass; look-back reads it once.
+
+use super::{Digits, spare_of};
+use crate::algorithm::gpu::{Session, Side};
+use crate::device::{Stage, View, abi};
+use crate::error::Result;
+
+/// Chunks a side is cut into, at most: several times what a card runs at once, so that the last ones
+/// to finish leave little of it idle, and few enough for their counts to be small against the tuples.
+const MOST_CHUNKS: u64 = 2048;
+
+/// Orders a side's tuples by the top bits of their mixed keys. The spare memory, where more than one
+/// pass needs some, is made on the first call and used again.
+pub(crate) fn counted(
+    session: &Session<'_>,
+    side: &Side,
+    digits: &Digits,
+    spare: &mut Option<View>,
+    what: &str,
+) -> Result<View> {
+    let bytes = side.rows * session.word.tuple();
+    let target = session.allocate(bytes, what)?;
+    let passes = digits.passes();
+    let other = if passes == 1 { target } else { spare_of(session, spare, bytes)? };
+    let tile = u64::from(session.device.shape(session.word).tile);
+    let chunk = side.rows.div_ceil(tile).div_ceil(MOST_CHUNKS).max(1) * tile;
+    let chunks = side.rows.div_ceil(chunk);
+    let counts = session.allocate(chunks * abi::BINS as u64 * 4, "digit counts")?;
+    let bins = session.allocate(abi::BINS as u64 * 8, "digit counts")?;
+    let mut from: Option<View> = None;
+    for (pass, &digit) in digits.digits.iter().enumerate() {
+        // Passes take turns so that the last one writes to the target.
+        let to = if (passes - 1 - pass).is_multiple_of(2) { target } else { other };
+        let stage = abi::SharedHistogram {
+            columns: side.columns(),
+            tuples: from.map_or(0, |view| view.address),
+            to_tuples: to.address,
+            rows: side.rows,
+            chunk,
+            counts: counts.address,
+            bins: bins.address,
+            digit,
+            chunks: chunks as u32,
+            unused: 0,
+        };
+        session.run(Stage::SharedCount(stage))?;
+        session.run(Stage::SharedScan(stage))?;
+        // The scan went over chunks: what is left is where each digit begins.
+        let offsets = abi::Offsets { bins: bins.address, passes: 1, unused: 0 };
+        session.run(Stage::Offsets(offsets))?;
+        session.run(Stage::SharedScatter(stage))?;
+        from = Some(to);
+    }
+    Ok(target)
+}
