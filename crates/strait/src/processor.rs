@@ -18,16 +18,6 @@ pub(crate) fn modern() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// Whether the processor multiplies vectors of 64-bit words, as mixing does.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-pub(crate) fn multiplies_vectors() -> bool {
-    modern()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-}
-
 /// Calls a function, `#[inline(always)]` as all that it calls in its loops, in the version for this
 /// processor. Its generics and parameters are given once more, since the other version is a function
 /// of its own:

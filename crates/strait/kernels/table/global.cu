@@ -62,6 +62,9 @@ extern "C" __global__ void __launch_bounds__(256) clear_groups(ClearTable a) {
 
 // Rows whose keys come once: the slot has the value. Tells where that proves wrong.
 extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
+    // Once a key has come twice, this table is of no use: no more time is spent on it, above all not
+    // in the queue for the slot of a frequent key.
+    if (*reinterpret_cast<volatile u32*>(&at<Control>(a.control)->duplicates)) return;
     const u64 begin = (u64)blockIdx.x * ProbeTile::ROWS;
     Tuple tuple[ITEMS];
 #pragma unroll
@@ -97,8 +100,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
         } else {
             for (slot = home(a.table, tuple.key);; slot = after(a.table, slot)) {
                 Group* to = at<Group>(a.table.slots) + slot;
-                const Word free = empty(a.table, slot), old = atomicCAS(&to->key, free, tuple.key);
                 count = &to->count;
+                // A key that is there already is read, not swapped: readers of a slot do not queue.
+                if (__ldcg(&to->key) == tuple.key) break;
+                const Word free = empty(a.table, slot), old = atomicCAS(&to->key, free, tuple.key);
                 if (old == free || old == tuple.key) break;
             }
         }

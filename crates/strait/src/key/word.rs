@@ -4,8 +4,6 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::memory::Plain;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-use crate::processor::multiplies_vectors;
 use crate::processor::on_this_processor;
 
 /// A key word: `u32` or `u64`, whichever the key columns need.
@@ -20,12 +18,6 @@ pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     fn mix(self) -> Self;
     /// Scatters all of them.
     fn mix_all(words: &mut [Self]) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if multiplies_vectors() {
-            // SAFETY: just asked.
-            unsafe { mix_vectors(words) };
-            return;
-        }
         on_this_processor!(mix_each(words) where [K: KeyWord](words: &mut [K]))
     }
     /// Which of four words are this one, as bits.
@@ -53,13 +45,6 @@ pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     fn to_u64(self) -> u64;
     /// The low bits of `word`.
     fn from_u64(word: u64) -> Self;
-}
-
-/// Mixes with vectors of 64-bit words, which processors multiply since 2017.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn mix_vectors<K: KeyWord>(words: &mut [K]) {
-    mix_each(words);
 }
 
 #[inline(always)]
