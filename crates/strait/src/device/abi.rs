@@ -88,7 +88,7 @@ layouts! {
         most: u64,
         /// The [`Control`].
         control: u64,
-        /// The list of [`Redo`]; has room for every task.
+        /// The list of [`Redo`]; has room for every round of every task from the control's next on.
         redo: u64,
         /// Whether keys are mixed, and have to be unmixed when written.
         mixed: u32,

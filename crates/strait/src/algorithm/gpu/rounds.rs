@@ -46,8 +46,8 @@ pub(super) enum Cut {
 
 /// Tasks of one launch.
 enum Piece {
-    /// Those of the join's own list, from number `first` on.
-    Own { first: u32 },
+    /// Those of the join's own list from number `first` up to `end`.
+    Own { first: u32, end: u32 },
     /// Some that are done again, cut where they had to be.
     Again(Vec<abi::Task>),
 }
@@ -110,8 +110,13 @@ pub(super) fn run(
 ) -> Result<Found> {
     let most = session.device.shape(session.word).most_rows;
     let control = session.allocate(size_of::<abi::Control>() as u64, "the join's counts")?;
-    let entries = u64::from(work.count).max(AT_ONCE as u64 + MOST_PARTS) * REDOS_A_TASK;
-    let redo = session.allocate(entries * size_of::<abi::Redo>() as u64, "the redo list")?;
+    // Partitions that are long on both sides have more tasks than there is memory for a redo list of
+    // all of them: then several launches share them.
+    let entry = REDOS_A_TASK * size_of::<abi::Redo>() as u64;
+    let least = (AT_ONCE as u64 + MOST_PARTS).min(u64::from(work.count).max(MOST_PARTS * 4));
+    let slice = u64::from(work.count).min(session.left() / 8 / entry).max(least);
+    let redo = session.allocate(slice * entry, "the redo list")?;
+    let at_once = (least - MOST_PARTS) as usize;
     let mut list: Option<View> = None;
     let mut buffers = [Some(Buffer::first(session, wanted)?), None];
     let mut current = 0;
@@ -121,13 +126,12 @@ pub(super) fn run(
 
     let mut start = |piece: &Piece, buffer: &Buffer| -> Result<()> {
         let (tasks, first, count) = match piece {
-            Piece::Own { first } => (work.tasks.map_or(0, |view| view.address), *first, work.count),
+            Piece::Own { first, end } => (work.tasks.map_or(0, |view| view.address), *first, *end),
             Piece::Again(tasks) => {
                 let view = match list {
                     Some(view) => view,
                     None => {
-                        let tasks = AT_ONCE as u64 + MOST_PARTS;
-                        let bytes = tasks * size_of::<abi::Task>() as u64;
+                        let bytes = least * size_of::<abi::Task>() as u64;
                         *list.insert(session.allocate(bytes, "tasks to be done again")?)
                     }
                 };
@@ -153,7 +157,17 @@ pub(super) fn run(
         session.run(stage(tasks, count, output))
     };
 
-    let mut running = next(&mut own, &mut again, 0, work.cut);
+    let next = |own: &mut Option<u32>, again: &mut Vec<abi::Redo>, limit: u64| {
+        if again.is_empty() {
+            let piece = |first: u32| Piece::Own {
+                first,
+                end: (u64::from(first) + slice).min(u64::from(work.count)) as u32,
+            };
+            return own.take().map(piece);
+        }
+        Some(Piece::Again(some(again, at_once, limit, work.cut)))
+    };
+    let mut running = next(&mut own, &mut again, 0);
     if let (Some(piece), Some(buffer)) = (&running, &buffers[0]) {
         start(piece, buffer)?;
     }
@@ -171,19 +185,20 @@ pub(super) fn run(
         found.build_sum = found.build_sum.wrapping_add(seen.build_sum);
         found.probe_sum = found.probe_sum.wrapping_add(seen.probe_sum);
         again.extend(session.read::<abi::Redo>(redo, seen.redone as usize)?);
-        if seen.full != 0 {
-            match piece {
-                Piece::Own { .. } => own = Some(seen.next),
-                Piece::Again(tasks) => {
-                    let left = tasks.iter().skip(seen.next as usize);
-                    again.extend(left.map(|&task| abi::Redo { task, rows: 0 }));
-                }
+        match piece {
+            // Blocks ask for tasks beyond the last before they stop.
+            Piece::Own { end, .. } if seen.full != 0 => own = Some(seen.next.min(end)),
+            Piece::Own { end, .. } => own = Some(end),
+            Piece::Again(tasks) if seen.full != 0 => {
+                let left = tasks.iter().skip(seen.next as usize);
+                again.extend(left.map(|&task| abi::Redo { task, rows: 0 }));
             }
+            Piece::Again(_) => {}
         }
         own = own.filter(|&first| first < work.count);
 
         // The next round fills the other buffer while the receiver has this one.
-        running = next(&mut own, &mut again, most.min(buffer.capacity), work.cut);
+        running = next(&mut own, &mut again, most.min(buffer.capacity));
         let other = 1 - current;
         if running.is_some() && writes(wanted) {
             // An output that proves longer than expected gets longer buffers. Without memory for a
@@ -218,18 +233,15 @@ pub(super) fn run(
     Ok(found)
 }
 
-/// What is to be done next: tasks that are done again first, a few at a time.
-fn next(own: &mut Option<u32>, again: &mut Vec<abi::Redo>, limit: u64, by: Cut) -> Option<Piece> {
-    if again.is_empty() {
-        return own.take().map(|first| Piece::Own { first });
-    }
+/// Some of the tasks that are to be done again, cut where they have to be.
+fn some(again: &mut Vec<abi::Redo>, at_once: usize, limit: u64, by: Cut) -> Vec<abi::Task> {
     let mut tasks = Vec::new();
-    while tasks.len() < AT_ONCE
+    while tasks.len() < at_once
         && let Some(entry) = again.pop()
     {
         tasks.extend(cut(&entry, limit, by));
     }
-    Some(Piece::Again(tasks))
+    tasks
 }
 
 /// What a redone task becomes: itself, or, where it has more than `limit` rows, parts of it. Parts

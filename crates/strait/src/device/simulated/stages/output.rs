@@ -72,7 +72,8 @@ pub(super) fn drive<W: DeviceWord>(
         space.check::<Task>(tasks.list, tasks.count.into(), "tasks")?;
     }
     if matches!(flavour, Flavour::Pairs | Flavour::PairsFlagged) {
-        check_room::<W>(space, output, tasks.count)?;
+        let first = space.get::<Control>(output.control, "control")?.next;
+        check_room::<W>(space, output, tasks.count.saturating_sub(first))?;
     }
     let control = space.get::<Control>(output.control, "control")?;
     let mut block = Block { space, random, flavour, output, control, in_flight: 0 };
