@@ -19,7 +19,7 @@ pub(crate) mod cuda;
 pub(crate) mod simulated;
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::join::{Join, Processor};
@@ -246,7 +246,7 @@ pub(crate) fn open(join: &Join) -> Result<Option<Arc<dyn Device>>> {
     };
     match join.processor {
         Processor::Cpu => Ok(None),
-        Processor::Auto => match cuda::Gpu::detect() {
+        Processor::Auto => match detected() {
             // Without a compiler for its kernels, or with the GPU in others' hands, there is the CPU.
             Ok(gpus) => Ok(gpus.first().and_then(|gpu| opened(gpu).ok()).flatten()),
             Err(why) => {
@@ -255,7 +255,7 @@ pub(crate) fn open(join: &Join) -> Result<Option<Arc<dyn Device>>> {
             }
         },
         Processor::Gpu(number) => {
-            let gpus = cuda::Gpu::detect()?;
+            let gpus = detected().as_ref().map_err(Error::clone)?;
             match gpus.get(number) {
                 Some(gpu) => opened(gpu),
                 None => Err(Error::Setting(format!(
@@ -265,6 +265,13 @@ pub(crate) fn open(join: &Join) -> Result<Option<Arc<dyn Device>>> {
             }
         }
     }
+}
+
+/// The GPUs of this machine, looked for once: where there is none, looking takes longer than joining
+/// small tables does.
+fn detected() -> &'static Result<Vec<cuda::Gpu>> {
+    static DETECTED: OnceLock<Result<Vec<cuda::Gpu>>> = OnceLock::new();
+    DETECTED.get_or_init(cuda::Gpu::detect)
 }
 
 /// The memory of a simulated device, where a join does not say.
