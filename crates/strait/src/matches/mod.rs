@@ -220,14 +220,17 @@ impl Matcher<'_> {
         emitter: &mut Emitter<'_>,
     ) -> Result<Chosen> {
         if let Some(flags) = &probe.flags {
-            pairs.probe.iter().for_each(|&row| flags.set(row));
+            match pairs.run {
+                Some(first) => (first..).take(build_rows.len()).for_each(|row| flags.set(row)),
+                None => pairs.probe.iter().for_each(|&row| flags.set(row)),
+            }
         }
         if !self.roles.pairs || build_rows.len() == 0 {
             return Ok(build_rows);
         }
-        let probe_rows = match (pairs.run, pairs.probe.first()) {
-            (true, Some(&first)) => Chosen::Run(first..first + build_rows.len() as u64),
-            _ => Chosen::Ids(std::mem::take(&mut pairs.probe)),
+        let probe_rows = match pairs.run {
+            Some(first) => Chosen::Run(first..first + build_rows.len() as u64),
+            None => Chosen::Ids(std::mem::take(&mut pairs.probe)),
         };
         let (left, right) = match build.side {
             Side::Left => (build_rows, probe_rows),
@@ -255,16 +258,16 @@ impl Matcher<'_> {
             true => pairs.build.iter().map(place).collect(),
             false => build.columns.locate_all(&pairs.build),
         };
-        let at: [Vec<Location>; 2] = [build_at, probe.columns.locate_all(&pairs.probe)];
+        let at: [Vec<Location>; 2] = [build_at, probe.columns.locate_all(&pairs.probe_rows())];
         let mut keep = vec![true; pairs.len()];
         self.keys.equal(build_values, &at[0], probe_values, &at[1], &mut keep);
-        retain(pairs, |i| keep[i]);
+        retain(pairs, &keep);
     }
 
     /// Drops pairs for which the residual filter is not true.
     fn apply_filter(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) -> Result<()> {
         if let Some(passed) = self.filtered(build, probe, pairs)? {
-            retain(pairs, |i| passed[i]);
+            retain(pairs, &passed);
         }
         Ok(())
     }
@@ -302,9 +305,13 @@ impl Matcher<'_> {
         probe: &Unit,
         pairs: &Pairs<u64>,
     ) -> Result<BooleanArray> {
+        let probe_rows = match pairs.run {
+            Some(first) => Chosen::Run(first..first + pairs.len() as u64),
+            None => Chosen::Ids(pairs.probe.clone()),
+        };
         let picked = [
             build.columns.pick(Chosen::Ids(pairs.build.clone()), false),
-            probe.columns.pick(Chosen::Ids(pairs.probe.clone()), false),
+            probe.columns.pick(probe_rows, false),
         ];
         let gathered = filter.columns.iter().map(|&(side, column)| {
             if side == build.side {
@@ -385,15 +392,19 @@ pub(crate) fn sides<'u>(build: &'u Unit, probe: &'u Unit) -> [Option<&'u Columns
 }
 
 /// Keeps the pairs `keep` says, in order.
-fn retain(pairs: &mut Pairs<u64>, keep: impl Fn(usize) -> bool) {
+fn retain(pairs: &mut Pairs<u64>, keep: &[bool]) {
+    // Most often all, and then a run stays one.
+    if keep.iter().all(|&keep| keep) {
+        return;
+    }
+    pairs.spell_out();
     let mut kept = 0;
-    for i in 0..pairs.len() {
+    for (i, &keep) in keep.iter().enumerate() {
         // Written always and counted sometimes: no branch to mispredict.
         pairs.build[kept] = pairs.build[i];
         pairs.probe[kept] = pairs.probe[i];
-        kept += usize::from(keep(i));
+        kept += usize::from(keep);
     }
-    pairs.run &= kept == pairs.len();
     pairs.build.truncate(kept);
     pairs.probe.truncate(kept);
 }

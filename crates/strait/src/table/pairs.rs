@@ -1,5 +1,10 @@
 //! Candidate pairs, as a walk writes them.
+//!
+//! While every probe row finds one build row, the probe rows follow one another, and only the first of
+//! them is written: the *run*. The first row that finds none ends it, and the rows so far are spelled
+//! out.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use crate::partition::RowId;
@@ -8,16 +13,17 @@ use crate::partition::RowId;
 /// and the probe row, side by side.
 pub(crate) struct Pairs<B> {
     pub(crate) build: Vec<B>,
+    /// Empty while there is a run.
     pub(crate) probe: Vec<u64>,
     /// Pairs that were only counted.
     pub(crate) counted: u64,
-    /// The probe rows follow one another without a gap.
-    pub(crate) run: bool,
+    /// The first of the probe rows, where they follow one another without a gap.
+    pub(crate) run: Option<u64>,
 }
 
 impl<B> Default for Pairs<B> {
     fn default() -> Self {
-        Pairs { build: Vec::new(), probe: Vec::new(), counted: 0, run: false }
+        Pairs { build: Vec::new(), probe: Vec::new(), counted: 0, run: None }
     }
 }
 
@@ -25,7 +31,23 @@ impl<B> Pairs<B> {
     pub(crate) fn clear(&mut self) {
         self.build.clear();
         self.probe.clear();
-        self.run = false;
+        self.run = None;
+    }
+
+    /// The probe rows.
+    pub(crate) fn probe_rows(&self) -> Cow<'_, [u64]> {
+        match self.run {
+            Some(first) => Cow::Owned((first..first + self.len() as u64).collect()),
+            None => Cow::Borrowed(&self.probe),
+        }
+    }
+
+    /// Writes the probe rows of a run, which is none any more.
+    pub(crate) fn spell_out(&mut self) {
+        if let Some(first) = self.run.take() {
+            self.probe.clear();
+            self.probe.extend(first..first + self.len() as u64);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -46,15 +68,48 @@ pub(super) struct Writer<'p, B> {
     probe: *mut u64,
     len: usize,
     cap: usize,
+    /// Whether the probe rows are a run so far.
+    run: bool,
 }
 
 impl<'p, B: RowId> Writer<'p, B> {
-    pub(super) fn new(pairs: &'p mut Pairs<B>, cap: usize) -> Self {
+    /// Appends to `pairs`. `next` is the row of the next key, where those after it have the rows after
+    /// it: then the pairs may be a run.
+    pub(super) fn new(pairs: &'p mut Pairs<B>, cap: usize, next: Option<u64>) -> Self {
         let len = pairs.len();
+        pairs.run = match (pairs.run, next) {
+            (_, Some(next)) if len == 0 => Some(next),
+            (Some(first), Some(next)) if first + len as u64 == next => Some(first),
+            _ => {
+                pairs.spell_out();
+                None
+            }
+        };
         pairs.build.reserve(cap.saturating_sub(len));
-        pairs.probe.reserve(cap.saturating_sub(len));
-        let (build, probe) = (pairs.build.as_mut_ptr(), pairs.probe.as_mut_ptr());
-        Writer { pairs, build, probe, len, cap }
+        let (build, run) = (pairs.build.as_mut_ptr(), pairs.run.is_some());
+        let mut writer = Writer { pairs, build, probe: std::ptr::null_mut(), len, cap, run };
+        if !run {
+            writer.make_room();
+        }
+        writer
+    }
+
+    /// Makes room for probe rows behind those that are there.
+    fn make_room(&mut self) {
+        self.pairs.probe.reserve(self.cap.saturating_sub(self.pairs.probe.len()));
+        self.probe = self.pairs.probe.as_mut_ptr();
+    }
+
+    /// Ends the run: writes its rows.
+    #[cold]
+    #[inline(never)]
+    fn spell_out(&mut self) {
+        if let Some(first) = self.pairs.run.take() {
+            self.pairs.probe.clear();
+            self.pairs.probe.extend(first..first + self.len as u64);
+        }
+        self.make_room();
+        self.run = false;
     }
 
     #[inline(always)]
@@ -64,7 +119,7 @@ impl<'p, B: RowId> Writer<'p, B> {
 
     #[inline(always)]
     pub(super) fn push<I: RowId>(&mut self, build: I, probe: u64) {
-        assert!(self.len < self.cap);
+        assert!(self.len < self.cap && !self.run);
         // SAFETY: both vectors have room for `cap` values, and were not touched since.
         unsafe {
             self.build.add(self.len).write(B::from_u64(build.to_u64()));
@@ -86,17 +141,25 @@ impl<'p, B: RowId> Writer<'p, B> {
     }
 
     /// Of `some` build values that were written to the [`spare`](Writer::spare) places, keeps those
-    /// whose bit is set in `hits`, and writes their rows.
+    /// whose bit is set in `hits`, and writes their rows unless they go on with the run.
     ///
     /// # Safety
     /// They were written.
     #[inline(always)]
     pub(super) unsafe fn keep(&mut self, some: usize, hits: u64, row: impl Fn(usize) -> u64) {
         debug_assert!(some <= self.room() && some <= u64::BITS as usize);
+        let all = hits.count_ones() as usize == some;
+        if self.run {
+            if all {
+                self.len += some;
+                return;
+            }
+            self.spell_out();
+        }
         // SAFETY: there is room for `some` values in both vectors, and the kept ones are fewer.
         unsafe {
             let (build, probe) = (self.build.add(self.len), self.probe.add(self.len));
-            if hits.count_ones() as usize == some {
+            if all {
                 (0..some).for_each(|i| probe.add(i).write(row(i)));
                 self.len += some;
                 return;
@@ -114,10 +177,10 @@ impl<'p, B: RowId> Writer<'p, B> {
 
 impl<B> Drop for Writer<'_, B> {
     fn drop(&mut self) {
-        // SAFETY: the first `len` values of both were written.
+        // SAFETY: the first `len` values of both were written, of a run's probe rows none.
         unsafe {
             self.pairs.build.set_len(self.len);
-            self.pairs.probe.set_len(self.len);
+            self.pairs.probe.set_len(if self.run { 0 } else { self.len });
         }
     }
 }

@@ -128,7 +128,7 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     ask: Ask<'_>,
     (cursor, pairs): (&mut Cursor, &mut Pairs<B>),
 ) {
-    let (first, before) = (cursor.next, pairs.len());
+    let before = pairs.len();
     let unique = groups.values.is_empty();
     // What is wanted is decided outside the loop.
     match ask.want {
@@ -156,11 +156,12 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
             })
         }
         Want::All | Want::First if unique => {
-            let mut out = Writer::new(pairs, ask.cap);
+            let next = keys.in_order().then(|| keys.row(cursor.next));
+            let mut out = Writer::new(pairs, ask.cap, next);
             each_one::<MODERN, _, _, _, _>(keys, cursor, table, &mut out);
         }
         Want::First => {
-            let mut out = Writer::new(pairs, ask.cap);
+            let mut out = Writer::new(pairs, ask.cap, None);
             each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, index, found| {
                 let rows = groups.of(found.at, found.value);
                 out.push(rows.map_or(found.value, |rows| rows[0]), keys.row(index));
@@ -168,7 +169,7 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
             });
         }
         Want::All => {
-            let mut out = Writer::new(pairs, ask.cap);
+            let mut out = Writer::new(pairs, ask.cap, None);
             each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |within, index, found| {
                 let probe = keys.row(index);
                 let Some(rows) = groups.of(found.at, found.value) else {
@@ -183,14 +184,9 @@ fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
             });
         }
     }
-    keys.to_rows(&mut pairs.probe[before..]);
-    let all_once = unique && keys.in_order() && pairs.len() - before == cursor.next - first;
-    let follows = match pairs.probe.get(before.wrapping_sub(1)..=before) {
-        // The first pairs follow nothing.
-        None => before == 0,
-        Some(at) => pairs.run && at[0] + 1 == at[1],
-    };
-    pairs.run = all_once && follows;
+    if pairs.run.is_none() {
+        keys.to_rows(pairs.probe.get_mut(before..).unwrap_or_default());
+    }
 }
 
 /// Where the searches of the first of some keys begin; their memory is asked for.

@@ -65,13 +65,13 @@ fn probe_side(keys: &[i64]) -> RecordBatch {
 }
 
 /// In batches, so that a column has many chunks.
-fn cut(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
+pub(crate) fn cut(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
     let starts = (0..batch.num_rows()).step_by(rows);
     starts.map(|at| batch.slice(at, rows.min(batch.num_rows() - at))).collect()
 }
 
 /// All rows as text, sorted.
-fn sorted_rows(found: &[RecordBatch]) -> Vec<String> {
+pub(crate) fn sorted_rows(found: &[RecordBatch]) -> Vec<String> {
     let text = |column: &ArrayRef, row| {
         arrow::util::display::array_value_to_string(column, row).expect("a value")
     };

@@ -1,10 +1,11 @@
-//! Edge cases by name: sizes, keys, what travels with them, names, faults of the caller's code, limits and progress.
+//! Edge cases by name: sizes, keys, what travels with them, runs of rows, names, faults of the caller's code, limits and progress.
 
 mod carried;
 mod faults;
 mod keys;
 mod limits;
 mod names;
+mod runs;
 mod sizes;
 
 use std::sync::Arc;
