@@ -19,7 +19,7 @@ use arrow::error::ArrowError;
 
 use crate::input::Piece;
 use crate::materialise::{Column, sum};
-use crate::memory::filled;
+use crate::memory::{copy_past_cache, filled};
 use crate::partition::RowId;
 
 /// What was carried of some rows, one value a row.
@@ -156,11 +156,7 @@ impl Field {
             unsafe {
                 match self.width {
                     width if width == size_of::<I>() => {
-                        std::ptr::copy_nonoverlapping(
-                            values.as_ptr(),
-                            to.cast::<I>(),
-                            values.len(),
-                        );
+                        copy_past_cache(values.as_ptr().cast(), to, values.len() * width);
                     }
                     1 => cut(values, self.shift, |i, v| to.add(i).write(v as u8)),
                     2 => cut(values, self.shift, |i, v| {

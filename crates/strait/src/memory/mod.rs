@@ -12,4 +12,4 @@ mod slab;
 pub(crate) use budget::{Budget, Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
 pub use pool::release_memory;
-pub(crate) use slab::filled;
+pub(crate) use slab::{copy_past_cache, filled};
