@@ -29,6 +29,8 @@ unsafe impl Plain for usize {}
 
 /// From here on a buffer is mapped by itself, so that it gets huge pages and returns at once.
 const MAPPED_FROM: usize = 4 << 20;
+/// The same where memory is not limited, so that the rest of the last huge page may be wasted.
+const FREELY_MAPPED_FROM: usize = 1 << 20;
 /// A cache line, which non-temporal stores write whole.
 const LINE: usize = 64;
 
@@ -71,16 +73,17 @@ impl<T: Plain> Buffer<T> {
         let refused = |needed| Error::OutOfMemory { what: what.to_string(), needed };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(u64::MAX))?;
         let reservation = budget.reserve(bytes as u64, what)?;
+        let pooled = budget.unlimited();
+        let mapped_from = if pooled { FREELY_MAPPED_FROM } else { MAPPED_FROM };
         let (data, memory) = match bytes {
             0 => (NonNull::<T>::dangling().cast(), Memory::Nothing),
-            1..MAPPED_FROM => heap(bytes).ok_or_else(|| refused(bytes as u64))?,
+            _ if bytes < mapped_from => heap(bytes).ok_or_else(|| refused(bytes as u64))?,
             _ => {
-                let mapping = pool::take(bytes, budget.unlimited());
+                let mapping = pool::take(bytes, pooled);
                 let mapping = mapping.ok_or_else(|| refused(bytes as u64))?;
                 (mapping.data(), Memory::Mapped(Some(mapping)))
             }
         };
-        let pooled = budget.unlimited();
         Ok(Buffer {
             data: data.cast(),
             len,

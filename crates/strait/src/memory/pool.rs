@@ -68,8 +68,10 @@ impl Drop for Mapping {
     }
 }
 
-/// A mapping of at least `bytes`: an idle one that is not much larger, or a new one.
+/// A mapping of at least `bytes`: an idle one that is not much larger, or a new one. Those that are
+/// for use again are whole huge pages.
 pub(super) fn take(bytes: usize, reuse: bool) -> Option<Mapping> {
+    let bytes = if reuse { bytes.checked_next_multiple_of(HUGE_PAGE)? } else { bytes };
     if reuse {
         let mut idle = IDLE.lock().unwrap_or_else(|e| e.into_inner());
         let fits = |m: &&Mapping| (bytes..=bytes.saturating_mul(2)).contains(&m.bytes);
