@@ -15,6 +15,11 @@ pub(super) fn set(words: &mut [u64], at: usize) {
     words[at / 64] |= 1 << (at % 64);
 }
 
+#[inline(always)]
+pub(super) fn clear(words: &mut [u64], at: usize) {
+    words[at / 64] &= !(1 << (at % 64));
+}
+
 /// The places whose bit is set, ascending.
 pub(super) fn ones(words: &[u64]) -> impl Iterator<Item = usize> {
     words.iter().enumerate().flat_map(|(i, &word)| {
@@ -38,5 +43,7 @@ mod tests {
         places.iter().for_each(|&at| set(&mut words, at));
         assert!((0..192).all(|at| get(&words, at) == places.contains(&at)));
         assert_eq!(ones(&words).collect::<Vec<_>>(), places);
+        clear(&mut words, 64);
+        assert_eq!(ones(&words).collect::<Vec<_>>(), [0, 1, 63, 130, 191]);
     }
 }

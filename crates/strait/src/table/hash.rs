@@ -11,15 +11,19 @@
 //! top bit stands for emptiness. And since regions have one size, a key's top bits alone, as a
 //! fraction of all buckets, lead to its home.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use crate::algorithm::Context;
 use crate::error::{Error, Result};
 use crate::key::KeyWord;
-use crate::memory::{Buffer, Plain, Shared};
+use crate::memory::{Budget, Buffer, Plain, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::processor::prefetch;
 use crate::table::bits::words_for;
 use crate::table::fill::{self, Entered, Region, fill_all};
 use crate::table::pairs::Pairs;
+use crate::table::perfect::{self, PerfectTable};
 use crate::table::probe_keys::ProbeKeys;
 use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
 
@@ -214,6 +218,57 @@ pub(crate) struct HashTable<K: KeyWord, I: RowId> {
     bits: u32,
     many: Buffer<u64>,
     groups: Buffer<I>,
+    again: Option<Again<K, I>>,
+}
+
+/// The same keys once more, laid out for a table that is probed for long.
+struct Again<K: KeyWord, I: RowId> {
+    budget: Arc<Budget>,
+    /// How many keys there are.
+    keys: usize,
+    /// The probe keys after which it pays to lay them out.
+    long: usize,
+    /// The probe keys so far.
+    probed: AtomicUsize,
+    /// Set by the worker who lays them out, to None if that cannot be.
+    table: OnceLock<Option<PerfectTable<K, I>>>,
+}
+
+/// Probe keys a key after which the other layout is made. It takes as long as it saves in twelve or so.
+const LONG: usize = 16;
+
+impl<K: KeyWord, I: RowId> Again<K, I> {
+    /// None unless the other layout is better: all keys unique, and in the second-level cache. With a
+    /// memory limit, what it takes might be missing elsewhere.
+    fn new(cx: &Context<'_>, keys: usize, unique: bool) -> Option<Self> {
+        // Some of the cache is for what streams through it.
+        let fits = perfect::bytes_for::<K, I>(keys) as u64 <= cx.machine.l2 / 4 * 3;
+        let long = if cx.force.tiny_partitions { 1 } else { keys.saturating_mul(LONG) };
+        (unique && fits && keys > 0 && cx.budget.unlimited()).then(|| Again {
+            budget: Arc::clone(&cx.budget),
+            keys,
+            long,
+            probed: AtomicUsize::new(0),
+            table: OnceLock::new(),
+        })
+    }
+
+    /// Counts probe keys. The other layout, once it is there; `make` makes it when its time has come,
+    /// while all others go on without.
+    fn after(
+        &self,
+        probed: usize,
+        make: impl FnOnce() -> Option<PerfectTable<K, I>>,
+    ) -> Option<&PerfectTable<K, I>> {
+        if let Some(table) = self.table.get() {
+            return table.as_ref();
+        }
+        let before = self.probed.fetch_add(probed, Ordering::Relaxed);
+        if before < self.long && before + probed >= self.long {
+            return self.table.get_or_init(make).as_ref();
+        }
+        None
+    }
 }
 
 impl<K: KeyWord, I: RowId> HashTable<K, I> {
@@ -227,8 +282,10 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         // Keys are spread evenly but for chance, for which there is room enough; more tuples than
         // that are of equal keys.
         let average = (partitions.tuples.len() >> bits) + 32;
+        let keys = partitions.tuples.len();
         if let Some(table) = Self::filled(cx, bits, average, |p| partitions.tuples(p))? {
-            return Ok(table);
+            let again = Again::new(cx, keys, table.groups.is_empty());
+            return Ok(HashTable { again, ..table });
         }
         // Or keys chosen to meet: then two regions, each with room for whatever comes.
         log::debug!("keys are spread unevenly over {} regions; building with 2", 1u64 << bits);
@@ -259,7 +316,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
             let (empty, first) = (emptiness(p >> (bits - 1)), p * region);
             (Buckets { buckets, empty, all, first, skip: 0 }, p * words..(p + 1) * words)
         })?;
-        Ok(groups.map(|groups| HashTable { buckets, region, bits, many, groups }))
+        Ok(groups.map(|groups| HashTable { buckets, region, bits, many, groups, again: None }))
     }
 
     /// Finds the pairs of probe keys (placed) from the cursor on.
@@ -271,7 +328,28 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         pairs: &mut Pairs<B>,
     ) {
         let groups = Groups { many: &self.many, values: &self.groups };
-        walk(keys, self, groups, ask, (cursor, pairs));
+        let left = keys.len() - cursor.next;
+        match self.again.as_ref().and_then(|again| again.after(left, || self.perfect(again))) {
+            Some(table) => walk(keys, table, groups, ask, (cursor, pairs)),
+            None => walk(keys, self, groups, ask, (cursor, pairs)),
+        }
+    }
+
+    /// All keys, which are unique, in the other layout.
+    fn perfect(&self, again: &Again<K, I>) -> Option<PerfectTable<K, I>> {
+        let bytes = (again.keys * size_of::<Tuple<K, I>>()) as u64;
+        let _reserved = again.budget.reserve(bytes, "a perfect hash table").ok()?;
+        let mut tuples = Vec::with_capacity(again.keys);
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            let empty: K = emptiness((at / self.region) >> (self.bits - 1));
+            let there = empty.apart(&bucket.keys);
+            let places = (0..KEYS).filter(|i| there >> i & 1 != 0);
+            tuples.extend(places.map(|i| Tuple { key: bucket.keys[i], row: bucket.values[i] }));
+        }
+        debug_assert_eq!(tuples.len(), again.keys);
+        let table = PerfectTable::of(&tuples, &again.budget);
+        log::debug!("perfect hashing of {} keys: {}", tuples.len(), table.is_some());
+        table
     }
 }
 

@@ -17,13 +17,15 @@
 //! Values lie in the buckets of a [`HashTable`] beside their keys or, for integers of a dense range,
 //! alone in the cells of a [`DenseTable`]. Either is [filled](fill) from partitions, a region a
 //! partition, so that each region is built in the cache by one worker and without locks; probe
-//! keys are [walked](walk) through it.
+//! keys are [walked](walk) through it. A hash table of few keys that is walked through for long is laid
+//! out once more, for searches of one comparison ([perfect]).
 
 mod bits;
 mod dense;
 mod fill;
 mod hash;
 mod pairs;
+mod perfect;
 mod probe_keys;
 mod walk;
 
