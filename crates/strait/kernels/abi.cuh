@@ -29,7 +29,7 @@ struct Survey { u64 keys, rows, found; };
 struct Histogram {
     u64 keys, rows, bins;
     Digit digits[8];
-    u32 passes, mix;
+    u32 passes, mix, stride, unused;
 };
 struct Offsets { u64 bins; u32 passes, unused; };
 struct LookBack {
@@ -78,3 +78,11 @@ struct MergeJoin {
     Output output;
 };
 struct Gather { u64 rows, source, target, count; u32 width, unused; };
+struct Pack { u64 at, base, first; u32 rows, bytes; };
+struct Unpack { u64 packed, packs, keys; u32 count, unused; };
+struct Tally { u64 keys, rows, counts; Digit digit; u32 stride, mix; };
+struct Scatter {
+    Columns columns;
+    u64 tuples, to_tuples, rows, cursors, buffers;
+    Digit digit;
+};

@@ -215,11 +215,14 @@ impl BoundJoin {
         device: &Option<Arc<dyn Device>>,
     ) -> Plan {
         let count_only = self.output.output == Output::Count && self.output.sums.is_empty();
+        let word_bytes = if self.keys.width() == Width::W32 { 4 } else { 8 };
         let device = device.as_ref().map(|device| OnDevice {
             name: device.name().to_string(),
             budget: device.memory().budget,
             asked: self.join.processor != Processor::Auto || self.join.force.simulated.is_some(),
             count_only: count_only && self.keys.exact() && self.filter.is_none(),
+            row_bytes: word_bytes as u64,
+            pinned: false,
         });
         choose(Request {
             device,
@@ -232,7 +235,7 @@ impl BoundJoin {
             limit: self.join.memory_limit,
             key: self.keys.describe(),
             exact: self.keys.exact(),
-            word_bytes: if self.keys.width() == Width::W32 { 4 } else { 8 },
+            word_bytes,
             machine,
         })
     }
@@ -358,7 +361,8 @@ impl BoundJoin {
             watch: &watch,
             machine: &machine,
             force: self.join.force,
-            partitioner: self.join.partitioner,
+            algorithm: self.join.algorithm,
+            on_gpu: self.join.on_gpu,
         };
         let candidates = AtomicU64::new(0);
         let job = Job {
@@ -384,6 +388,7 @@ impl BoundJoin {
             output_rows: seen.output_rows,
             candidates: candidates.into_inner(),
             peak_memory: budget.peak(),
+            crossed: watch.crossed(),
             plan,
         })
     }

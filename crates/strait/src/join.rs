@@ -92,13 +92,36 @@ pub enum Algorithm {
     NoPartition,
     /// Both sides radix-partitioned until a pair of partitions fits the cache.
     Radix,
-    /// Both sides sorted, then merged. The output is sorted by key, ascending, nulls last.
+    /// Both sides sorted, then merged. The output is sorted by key, ascending, nulls last; on a GPU
+    /// it comes in no order.
     SortMerge,
+    /// The build side partitioned in GPU memory, the probe side streamed to it. GPUs only.
+    StreamedProbe,
+    /// The build side in as many parts as GPU memory needs, the probe side streamed once for each.
+    /// GPUs only.
+    MultiPass,
+    /// Both sides partitioned by the CPU, pairs of partitions joined by the GPU. GPUs only.
+    CpuPartitioned,
+    /// Both sides partitioned by the GPU, into host memory where GPU memory ends; pairs of partitions
+    /// joined by the GPU. GPUs only.
+    Triton,
 }
 
 impl Algorithm {
     /// All of them, `Auto` first.
-    pub const ALL: [Algorithm; 4] =
+    pub const ALL: [Algorithm; 8] = [
+        Algorithm::Auto,
+        Algorithm::NoPartition,
+        Algorithm::Radix,
+        Algorithm::SortMerge,
+        Algorithm::StreamedProbe,
+        Algorithm::MultiPass,
+        Algorithm::CpuPartitioned,
+        Algorithm::Triton,
+    ];
+
+    /// Those that run without a GPU too.
+    pub const ANYWHERE: [Algorithm; 4] =
         [Algorithm::Auto, Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
     /// The name on the command line.
@@ -108,7 +131,16 @@ impl Algorithm {
             Algorithm::NoPartition => "no-partition",
             Algorithm::Radix => "radix",
             Algorithm::SortMerge => "sort-merge",
+            Algorithm::StreamedProbe => "streamed-probe",
+            Algorithm::MultiPass => "multi-pass",
+            Algorithm::CpuPartitioned => "cpu-partitioned",
+            Algorithm::Triton => "triton",
         }
+    }
+
+    /// Whether it runs on a GPU only.
+    pub fn needs_gpu(self) -> bool {
+        !Algorithm::ANYWHERE.contains(&self)
     }
 }
 
@@ -163,12 +195,12 @@ impl FromStr for Processor {
     }
 }
 
-/// How a radix join on a GPU partitions.
+/// How a GPU partitions: in its own memory for `radix`, into host memory for `triton`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Partitioner {
     /// Each pass reads and writes every tuple once; tiles learn where to write by looking back at
-    /// the counts of earlier tiles.
+    /// the counts of earlier tiles. The one that `radix` uses unless told otherwise.
     #[default]
     LookBack,
     /// Each pass fills buckets taken from a pool, chained a partition, and counts nothing before;
@@ -177,12 +209,44 @@ pub enum Partitioner {
     /// Each pass counts digits block by block in shared memory, and then reads the tuples again to
     /// write them.
     SharedHistogram,
+    /// Writes every tuple to its partition in host memory by itself.
+    Standard,
+    /// Orders tiles in shared memory, and writes runs of tuples to host memory.
+    Linear,
+    /// Gathers tuples in a buffer a partition in shared memory, and writes full ones to host memory.
+    Shared,
+    /// Gathers tuples in shared memory, then in longer buffers in GPU memory, and writes these to
+    /// host memory.
+    Hierarchical,
+    /// Partitions chunks in GPU memory, and lets the copy engine take them to host memory. The one
+    /// that `triton` uses unless told otherwise.
+    Dma,
 }
 
 impl Partitioner {
     /// All of them.
-    pub const ALL: [Partitioner; 3] =
-        [Partitioner::LookBack, Partitioner::BucketPool, Partitioner::SharedHistogram];
+    pub const ALL: [Partitioner; 8] = [
+        Partitioner::LookBack,
+        Partitioner::BucketPool,
+        Partitioner::SharedHistogram,
+        Partitioner::Standard,
+        Partitioner::Linear,
+        Partitioner::Shared,
+        Partitioner::Hierarchical,
+        Partitioner::Dma,
+    ];
+
+    /// Whether it writes partitions to host memory, for `triton`; else it is one of `radix`.
+    pub fn to_host(self) -> bool {
+        match self {
+            Partitioner::LookBack | Partitioner::BucketPool | Partitioner::SharedHistogram => false,
+            Partitioner::Standard
+            | Partitioner::Linear
+            | Partitioner::Shared
+            | Partitioner::Hierarchical
+            | Partitioner::Dma => true,
+        }
+    }
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -190,6 +254,11 @@ impl Partitioner {
             Partitioner::LookBack => "look-back",
             Partitioner::BucketPool => "bucket-pool",
             Partitioner::SharedHistogram => "shared-histogram",
+            Partitioner::Standard => "standard",
+            Partitioner::Linear => "linear",
+            Partitioner::Shared => "shared",
+            Partitioner::Hierarchical => "hierarchical",
+            Partitioner::Dma => "dma",
         }
     }
 }
@@ -199,6 +268,159 @@ impl FromStr for Partitioner {
     fn from_str(text: &str) -> Result<Self> {
         by_name("partitioner", text, Partitioner::ALL, Partitioner::name)
     }
+}
+
+/// How rows get from host memory to a GPU (001, table 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Transfer {
+    /// By the copy engine where the memory is pinned, and staged where it is not.
+    #[default]
+    Auto,
+    /// Copied by the driver, which stages what is not pinned by itself.
+    PageableCopy,
+    /// Copied by all threads into pinned buffers, and from there by the copy engine; keys in as few
+    /// bytes as they need.
+    StagedCopy,
+    /// Pinned chunk by chunk, copied by the copy engine, and unpinned.
+    DynamicPinning,
+    /// Copied by the copy engine; memory that is not pinned is pinned as a whole before.
+    PinnedCopy,
+    /// Written to managed memory, which is moved to the GPU before it is read.
+    UnifiedPrefetch,
+    /// Written to managed memory, whose pages move to the GPU when they are read.
+    UnifiedMigration,
+    /// Read by kernels over the link; memory that is not pinned is pinned as a whole before.
+    ZeroCopy,
+    /// Read by kernels over the link, pinned or not, where the GPU can.
+    Coherence,
+}
+
+impl Transfer {
+    /// All of them, `Auto` first.
+    pub const ALL: [Transfer; 9] = [
+        Transfer::Auto,
+        Transfer::PageableCopy,
+        Transfer::StagedCopy,
+        Transfer::DynamicPinning,
+        Transfer::PinnedCopy,
+        Transfer::UnifiedPrefetch,
+        Transfer::UnifiedMigration,
+        Transfer::ZeroCopy,
+        Transfer::Coherence,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transfer::Auto => "auto",
+            Transfer::PageableCopy => "pageable-copy",
+            Transfer::StagedCopy => "staged-copy",
+            Transfer::DynamicPinning => "dynamic-pinning",
+            Transfer::PinnedCopy => "pinned-copy",
+            Transfer::UnifiedPrefetch => "unified-prefetch",
+            Transfer::UnifiedMigration => "unified-migration",
+            Transfer::ZeroCopy => "zero-copy",
+            Transfer::Coherence => "coherence",
+        }
+    }
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transfer {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("transfer method", text, Transfer::ALL, Transfer::name)
+    }
+}
+
+/// Where the table of a `no-partition` join on a GPU lies (001 §5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum TablePlace {
+    /// In GPU memory.
+    #[default]
+    Gpu,
+    /// In host memory, which the GPU reaches over the link.
+    Host,
+    /// In GPU memory as far as that goes, and then in host memory, at one range of addresses.
+    Hybrid,
+}
+
+impl TablePlace {
+    /// All of them.
+    pub const ALL: [TablePlace; 3] = [TablePlace::Gpu, TablePlace::Host, TablePlace::Hybrid];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            TablePlace::Gpu => "gpu",
+            TablePlace::Host => "host",
+            TablePlace::Hybrid => "hybrid",
+        }
+    }
+}
+
+impl FromStr for TablePlace {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("place of a table", text, TablePlace::ALL, TablePlace::name)
+    }
+}
+
+/// Who counts the tuples of each partition before a `triton` join writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Histogram {
+    /// Nobody: partitions are lists of runs, one from each chunk, and keys cross the link once less.
+    #[default]
+    None,
+    /// The CPU.
+    Cpu,
+    /// The GPU, over the link.
+    Gpu,
+}
+
+impl Histogram {
+    /// All of them.
+    pub const ALL: [Histogram; 3] = [Histogram::None, Histogram::Cpu, Histogram::Gpu];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Histogram::None => "none",
+            Histogram::Cpu => "cpu",
+            Histogram::Gpu => "gpu",
+        }
+    }
+}
+
+impl FromStr for Histogram {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("histogram", text, Histogram::ALL, Histogram::name)
+    }
+}
+
+/// How a join on a GPU goes about it, apart from its algorithm: what nobody has said is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct OnGpu {
+    /// How `radix` and `triton` partition.
+    pub partitioner: Option<Partitioner>,
+    /// How rows cross to the GPU.
+    pub transfer: Transfer,
+    /// Where the table of `no-partition` lies.
+    pub table: TablePlace,
+    /// Who counts partitions for `triton`.
+    pub histogram: Histogram,
+    /// The GPU memory in which `triton` keeps partitions, in bytes; what is free by default.
+    pub cache: Option<u64>,
 }
 
 fn by_name<T: Copy, const N: usize>(
@@ -327,7 +549,7 @@ pub struct Join {
     pub(crate) algorithm: Algorithm,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
-    pub(crate) partitioner: Partitioner,
+    pub(crate) on_gpu: OnGpu,
     pub(crate) build_side: Option<Side>,
     pub(crate) batch_size: usize,
     pub(crate) progress: Option<OnProgress>,
@@ -354,7 +576,7 @@ impl Join {
             algorithm: Algorithm::Auto,
             processor: Processor::Auto,
             gpu_memory: None,
-            partitioner: Partitioner::default(),
+            on_gpu: OnGpu::default(),
             build_side: None,
             batch_size: DEFAULT_BATCH_SIZE,
             progress: None,
@@ -445,9 +667,39 @@ impl Join {
         self
     }
 
-    /// How a radix join on a GPU partitions.
+    /// How a join on a GPU goes about it: all settings of that kind at once.
+    pub fn on_gpu(mut self, on_gpu: OnGpu) -> Self {
+        self.on_gpu = on_gpu;
+        self
+    }
+
+    /// How a GPU partitions, in a `radix` or a `triton` join.
     pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
-        self.partitioner = partitioner;
+        self.on_gpu.partitioner = Some(partitioner);
+        self
+    }
+
+    /// How rows get from host memory to a GPU. By default what suits the memory they lie in.
+    pub fn transfer(mut self, transfer: Transfer) -> Self {
+        self.on_gpu.transfer = transfer;
+        self
+    }
+
+    /// Where the table of a `no-partition` join on a GPU lies: in its memory by default.
+    pub fn table(mut self, place: TablePlace) -> Self {
+        self.on_gpu.table = place;
+        self
+    }
+
+    /// Who counts the tuples of partitions in a `triton` join: nobody by default.
+    pub fn histogram(mut self, histogram: Histogram) -> Self {
+        self.on_gpu.histogram = histogram;
+        self
+    }
+
+    /// The GPU memory in which a `triton` join keeps partitions, in bytes. By default what is free.
+    pub fn cache(mut self, bytes: u64) -> Self {
+        self.on_gpu.cache = Some(bytes);
         self
     }
 

@@ -43,9 +43,10 @@ mod resolve;
 mod schedule;
 mod sort;
 mod table;
+mod transfer;
 
 #[doc(hidden)]
-pub use algorithm::gpu::resident;
+pub use algorithm::gpu::{hosted, resident};
 pub use bind::BoundJoin;
 #[doc(hidden)]
 pub use device::cuda::testing as device_testing;
@@ -54,8 +55,8 @@ pub use device::cuda::{
 };
 pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
-    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Partitioner,
-    Predicate, Processor, Side,
+    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Histogram, Join, JoinType, NullEquality, OnGpu,
+    Partitioner, Predicate, Processor, Side, TablePlace, Transfer,
 };
 pub use memory::release_memory;
 pub use metrics::Report;

@@ -28,6 +28,8 @@ pub struct Report {
     pub candidates: u64,
     /// The most memory the join held at once, in bytes: collected inputs, tables, output under way.
     pub peak_memory: u64,
+    /// Bytes that crossed the link to a GPU, and back.
+    pub crossed: [u64; 2],
 }
 
 impl fmt::Display for Report {
@@ -44,6 +46,10 @@ impl fmt::Display for Report {
         writeln!(f, "  {:<22} {:>12}", "candidate pairs", self.candidates)?;
         writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
         writeln!(f, "  {:<22} {:>12}", "peak memory", bytes(self.peak_memory))?;
+        if self.crossed != [0; 2] {
+            let [to, from] = self.crossed.map(bytes);
+            writeln!(f, "  {:<22} {to:>12} to the GPU, {from} back", "over the link")?;
+        }
         let rate = (self.left_rows + self.right_rows) as f64 / seconds.max(1e-9) / 1e6;
         write!(f, "  {:<22} {rate:>12.1} M tuples/s", "throughput")
     }
@@ -53,11 +59,12 @@ impl fmt::Display for Report {
 pub(crate) struct Stopwatch {
     started: Instant,
     stages: Mutex<Vec<(&'static str, Duration)>>,
+    crossed: Mutex<[u64; 2]>,
 }
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Stopwatch { started: Instant::now(), stages: Mutex::new(Vec::new()) }
+        Stopwatch { started: Instant::now(), stages: Mutex::default(), crossed: Mutex::default() }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -77,11 +84,18 @@ impl Stopwatch {
         result
     }
 
-    /// Books the times of stages on a device, which ran inside of others.
-    pub(crate) fn add_device(&self, times: Vec<Timed>) {
+    /// Books the times of stages on a device, which ran inside of others, and the bytes that crossed
+    /// to it and back.
+    pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2]) {
+        *self.crossed.lock().unwrap_or_else(|e| e.into_inner()) = crossed;
         let mut stages = self.stages.lock().unwrap_or_else(|e| e.into_inner());
         let device = times.iter().map(|t| (t.stage, Duration::from_secs_f64(t.seconds.max(0.0))));
         stages.extend(device);
+    }
+
+    /// Bytes that crossed to a device, and back.
+    pub(crate) fn crossed(&self) -> [u64; 2] {
+        *self.crossed.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {

@@ -3,6 +3,7 @@
 #include "word.cuh"
 
 #define BINS 256
+#define MOST_PARTITIONS 2048
 #define THREADS HISTOGRAM_THREADS
 #define AT_ONCE 8
 
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) histogram(Histogram a) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const u64 row = begin + i * THREADS + threadIdx.x;
-            key[i] = row < a.rows ? __ldcs(keys + row) : Word(0);
+            key[i] = row < a.rows ? __ldcs(keys + row * a.stride) : Word(0);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
@@ -61,6 +62,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) histogram(Histogram a) {
     __syncthreads();
     for (u32 i = threadIdx.x; i < a.passes * BINS; i += THREADS) {
         if (counts[i]) atomicAdd(at<u64>(a.bins) + i, (u64)counts[i]);
+    }
+}
+
+// Adds to counts[digit], of which there may be more than a radix pass has; counts in shared memory
+// first.
+extern "C" __global__ void __launch_bounds__(THREADS) tally(Tally a) {
+    __shared__ u32 counts[MOST_PARTITIONS];
+    for (u32 i = threadIdx.x; i <= a.digit.mask; i += THREADS) counts[i] = 0;
+    __syncthreads();
+    const Word* keys = at<Word>(a.keys);
+    const u64 tile = (u64)THREADS * AT_ONCE;
+    for (u64 begin = blockIdx.x * tile; begin < a.rows; begin += gridDim.x * tile) {
+        Word key[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const u64 row = begin + i * THREADS + threadIdx.x;
+            key[i] = row < a.rows ? __ldcs(keys + row * a.stride) : Word(0);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (begin + i * THREADS + threadIdx.x >= a.rows) break;
+            const Word k = a.mix ? mix(key[i]) : key[i];
+            atomicAdd(&counts[(u32)(k >> a.digit.shift) & a.digit.mask], 1u);
+        }
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i <= a.digit.mask; i += THREADS) {
+        if (counts[i]) atomicAdd(at<u64>(a.counts) + i, (u64)counts[i]);
     }
 }
 

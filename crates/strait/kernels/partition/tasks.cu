@@ -5,6 +5,7 @@
 #define THREADS 256
 
 // bounds[p] = the first tuple whose partition is p or later; by bisection, a thread a partition.
+// Tuples may share the bits above: they are of one part of a side that was divided before.
 extern "C" __global__ void __launch_bounds__(256) bounds(Bounds a) {
     const u32 partition = blockIdx.x * 256 + threadIdx.x;
     if (partition > a.partitions) return;
@@ -17,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(256) bounds(Bounds a) {
     u64 low = 0, high = a.rows;
     while (low < high) {
         const u64 middle = (low + high) / 2;
-        if (tuples[middle].key >> a.shift < partition) low = middle + 1;
+        if (((u32)(tuples[middle].key >> a.shift) & (a.partitions - 1)) < partition) low = middle + 1;
         else high = middle;
     }
     *out = low;

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::input::{Relation, Source};
-use crate::join::{Algorithm, Force, Partitioner};
+use crate::join::{Algorithm, Force, OnGpu};
 use crate::key::{KeyPlan, KeyWord};
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
@@ -42,8 +42,10 @@ pub(crate) struct Context<'a> {
     pub(crate) watch: &'a Stopwatch,
     pub(crate) machine: &'a Machine,
     pub(crate) force: Force,
-    /// How a radix join on a device partitions.
-    pub(crate) partitioner: Partitioner,
+    /// The algorithm that was asked for, perhaps [`Algorithm::Auto`].
+    pub(crate) algorithm: Algorithm,
+    /// How a join on a device goes about it.
+    pub(crate) on_gpu: OnGpu,
 }
 
 /// A join ready to run: the build side held, the probe side as far as it was read.
@@ -108,6 +110,13 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>, device: Option<&dyn Device>) -
         Algorithm::NoPartition | Algorithm::Auto => no_partition::run(cx, job),
         Algorithm::Radix => radix::run(cx, job),
         Algorithm::SortMerge => sort_merge::run(cx, job),
+        Algorithm::StreamedProbe
+        | Algorithm::MultiPass
+        | Algorithm::CpuPartitioned
+        | Algorithm::Triton => Err(Error::Setting(format!(
+            "{} runs on a GPU only, and none is used: `strait devices` says why; auto, no-partition, radix and sort-merge run anywhere",
+            job.plan.algorithm
+        ))),
     }
 }
 

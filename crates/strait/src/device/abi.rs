@@ -7,10 +7,13 @@ use std::mem::{offset_of, size_of};
 
 /// Digits a [`Histogram`] counts at once, at most.
 pub(crate) const MOST_PASSES: usize = 8;
-/// Bits of a digit, at most.
+/// Bits of a digit of a radix pass, at most.
 pub(crate) const DIGIT_BITS: u32 = 8;
 /// Bins of one digit.
 pub(crate) const BINS: usize = 1 << DIGIT_BITS;
+
+/// Partitions of a [`Scatter`] and a [`Tally`], at most.
+pub(crate) const MOST_PARTITIONS: u32 = 2048;
 
 /// Rounds of probe tuples in a task, at most.
 pub(crate) const ROUNDS_A_TASK: u32 = 8;
@@ -113,6 +116,9 @@ layouts! {
         passes: u32,
         /// Whether digits are those of the mixed key.
         mix: u32,
+        /// Words from one key to the next: one in a column, two in tuples.
+        stride: u32,
+        unused: u32,
     }
 
     /// Turns `bins[pass]` into where each digit begins.
@@ -228,8 +234,8 @@ layouts! {
         piece: u32,
     }
 
-    /// Where partitions begin in tuples ordered by `key >> shift`: `bounds` has one more entry than
-    /// there are partitions.
+    /// Where partitions begin in tuples ordered by `(key >> shift) & (partitions - 1)`: `bounds` has
+    /// one more entry than there are partitions, of which there are a power of two.
     Bounds { tuples: u64, rows: u64, bounds: u64, shift: u32, partitions: u32, }
 
     /// The tasks of co-partitions: none where a side is empty, several where one is long.
@@ -250,7 +256,9 @@ layouts! {
     /// Joins co-partitions in shared memory.
     JoinShared { build: u64, probe: u64, tasks: u64, count: u32, unused: u32, output: Output, }
 
-    /// A table of `1 << bits` slots, or of `1 << bits` or fewer where keys address them directly.
+    /// A table of `1 << bits` slots; of `slot_count` where `bits` is zero: compact, or addressed by
+    /// keys directly. The home of a mixed key is given by its top bits: where the table is compact,
+    /// it is `(top 32 bits * slot_count) >> 32`.
     Table {
         slots: u64,
         /// Values by group, where slots tell groups; none where each slot has its only value.
@@ -316,6 +324,50 @@ layouts! {
 
     /// Fetches values of `width` bytes by row number: `target[i] = source[rows[i]]`.
     Gather { rows: u64, source: u64, target: u64, count: u64, width: u32, unused: u32, }
+
+    /// Keys that were packed together: `rows` of them, from byte `at` of the chunk on, each `bytes`
+    /// wide (0 to 8) and less by `base`. They are rows `first` and following of the chunk.
+    Pack { at: u64, base: u64, first: u64, rows: u32, bytes: u32, }
+
+    /// Makes words of packed keys.
+    Unpack {
+        packed: u64,
+        /// The [`Pack`]s.
+        packs: u64,
+        keys: u64,
+        count: u32,
+        unused: u32,
+    }
+
+    /// Adds to `counts[digit]`, 64 bits each, `digit.mask + 1` of them: at most
+    /// [`MOST_PARTITIONS`].
+    Tally {
+        keys: u64,
+        rows: u64,
+        counts: u64,
+        digit: Digit,
+        /// Words from one key to the next: one in a column, two in tuples.
+        stride: u32,
+        /// Whether digits are those of the mixed key.
+        mix: u32,
+    }
+
+    /// Writes tuples to partitions, in any order within each: tuple `i` of partition `p` goes to
+    /// `to_tuples + cursors[p] + i`. Keys from columns are mixed.
+    Scatter {
+        /// The source: columns, or tuples where there are some.
+        columns: Columns,
+        tuples: u64,
+        /// The target: it may lie in host memory.
+        to_tuples: u64,
+        rows: u64,
+        /// Where the next tuple of each partition goes, 64 bits: moved on by as many as came.
+        cursors: u64,
+        /// Second-level buffers and what goes with them, for [`Scatterer::Hierarchical`](super::Scatterer::Hierarchical), of
+        /// [`Device::scatter_bytes`](super::Device::scatter_bytes).
+        buffers: u64,
+        digit: Digit,
+    }
 }
 
 #[cfg(test)]

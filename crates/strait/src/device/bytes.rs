@@ -1,10 +1,11 @@
 //! How many bytes does a stage move? What it must read and write of tables and rows, once each.
 
+use super::abi::{BINS, Pack, Task};
 use super::{Stage, Word};
 
 impl Stage {
     /// The bytes, as far as the arguments tell: rows that a join finds are counted where they are
-    /// known, and so are the tuples its tasks read.
+    /// known, and so are the tuples its tasks read. Buffers between are not counted.
     pub(crate) fn bytes(&self, word: Word) -> u64 {
         let (w, tuple) = (word.bytes(), word.tuple());
         // A row from columns is a key, and a value if there are some.
@@ -14,8 +15,22 @@ impl Stage {
         };
         match self {
             Stage::Survey(a) => a.rows * w,
-            Stage::Histogram(a) => a.rows * w,
+            // Keys of tuples come with their values: they share lines.
+            Stage::Histogram(a) => a.rows * w * u64::from(a.stride),
+            Stage::Tally(a) => a.rows * w * u64::from(a.stride),
+            Stage::Offsets(a) => 2 * u64::from(a.passes) * BINS as u64 * 8,
             Stage::LookBack(a) => a.rows * (row(a.tuples, a.columns.values) + tuple),
+            Stage::SharedCount(a) => a.rows * if a.tuples == 0 { w } else { tuple },
+            Stage::SharedScan(a) => 2 * u64::from(a.chunks) * BINS as u64 * 4,
+            Stage::SharedScatter(a) => a.rows * (row(a.tuples, a.columns.values) + tuple),
+            Stage::CutChains(a) => 2 * u64::from(a.chains) * 4,
+            Stage::BucketPool(a) => a.rows * (row(a.from.tuples, a.columns.values) + tuple),
+            Stage::Compact(a) => 2 * a.rows * tuple,
+            Stage::Scatter(_, a) => a.rows * (row(a.tuples, a.columns.values) + tuple),
+            Stage::Bounds(a) => (u64::from(a.partitions) + 1) * 8,
+            Stage::ListTasks(a) => 2 * (u64::from(a.partitions) + 1) * 8,
+            // What tuples there are is in the tasks.
+            Stage::JoinShared(_, a) => u64::from(a.count) * size_of::<Task>() as u64,
             Stage::ClearTable(a) => a.table.slot_count * slot(word, a.table.direct, a.table.groups),
             Stage::Insert(a) => {
                 let groups = a.slot_of.max(a.table.groups);
@@ -26,7 +41,8 @@ impl Stage {
             Stage::Probe(_, a) => a.rows * row(a.tuples, a.columns.values),
             Stage::MergeJoin(_, a) => (a.build_rows + a.probe_rows) * tuple,
             Stage::Gather(a) => a.count * (w + 2 * u64::from(a.width)),
-            _ => 0,
+            // What keys there are is in the packs.
+            Stage::Unpack(a) => u64::from(a.count) * size_of::<Pack>() as u64,
         }
     }
 }

@@ -23,6 +23,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::join::{Join, Processor};
+use crate::memory::Plain;
 
 /// The width of keys and values in tuples: both the same, so that a tuple is one aligned load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,6 +92,25 @@ pub(crate) enum Stage {
     Probe(Flavour, abi::Probe),
     MergeJoin(Flavour, abi::MergeJoin),
     Gather(abi::Gather),
+    /// Counts the tuples of partitions, of which there may be more than a radix pass makes.
+    Tally(abi::Tally),
+    /// Makes words of keys that crossed the link in fewer bytes.
+    Unpack(abi::Unpack),
+    /// Writes tuples to partitions that may lie in host memory, over the link.
+    Scatter(Scatterer, abi::Scatter),
+}
+
+/// How a [`Stage::Scatter`] gathers tuples before it writes them (000 §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scatterer {
+    /// Not at all: every tuple is written by itself.
+    Standard,
+    /// Orders a tile by partition in shared memory, and writes the runs.
+    Linear,
+    /// Keeps a buffer a partition in shared memory, and writes full ones, aligned to 128 bytes.
+    Shared,
+    /// Keeps a second, longer buffer a partition in the device's memory, behind the first.
+    Hierarchical,
 }
 
 /// How large the pieces of work are that a device's kernels take. They follow from its shared
@@ -175,6 +195,56 @@ impl Pinned {
     }
 }
 
+/// Some bytes of host memory, pinned or not, that somebody keeps for as long as they are used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostView {
+    pub(crate) start: *const u8,
+    pub(crate) bytes: u64,
+}
+
+// SAFETY: who reads the bytes promises that nobody writes them meanwhile.
+unsafe impl Send for HostView {}
+// SAFETY: as above.
+unsafe impl Sync for HostView {}
+
+impl HostView {
+    /// The bytes of some values.
+    pub(crate) fn of<T: Plain>(values: &[T]) -> HostView {
+        HostView { start: values.as_ptr().cast(), bytes: size_of_val(values) as u64 }
+    }
+
+    /// `bytes` from `at` on; less where the view ends before.
+    pub(crate) fn part(self, at: u64, bytes: u64) -> HostView {
+        let at = at.min(self.bytes);
+        HostView { start: self.start.wrapping_add(at as usize), bytes: bytes.min(self.bytes - at) }
+    }
+}
+
+/// Memory that host and device both reach at the same address, page by page where it is used:
+/// given back when dropped.
+pub(crate) struct Managed {
+    /// The host's side of it; copies do not run from here.
+    pub(crate) start: *mut u8,
+    pub(crate) view: View,
+    /// Gives the memory back when dropped.
+    pub(crate) _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: it owns its memory; who reads or writes promises that nobody else writes meanwhile.
+unsafe impl Send for Managed {}
+// SAFETY: as above.
+unsafe impl Sync for Managed {}
+
+/// Which pages of a [range](Device::range) lie in the device's memory: so many bytes of it, rounded up
+/// to whole pages; the others lie in the host's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// The first ones.
+    First(u64),
+    /// As many, in turns with the host's.
+    Interleaved(u64),
+}
+
 /// A queue of work on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) usize);
@@ -200,6 +270,8 @@ pub(crate) trait Device: Send + Sync {
     fn name(&self) -> &str;
     /// How large its pieces of work are for words of this width.
     fn shape(&self, word: Word) -> Shape;
+    /// Bytes of buffers that a [`Stage::Scatter`] to so many partitions needs; may be zero.
+    fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64;
     /// How much memory joins may hold, do hold, and did hold at most.
     fn memory(&self) -> MemoryUse;
     /// Memory with any content, aligned to 256 bytes. Running out is
@@ -231,13 +303,48 @@ pub(crate) trait Device: Send + Sync {
     fn seconds(&self, from: Event, to: Event) -> Result<f64>;
     /// Waits until everything enqueued on the stream is done.
     fn synchronize(&self, stream: Stream) -> Result<()>;
+    /// Waits until an event has happened: what its stream copied before may be used again.
+    fn wait_for(&self, event: Event) -> Result<()>;
+
+    /// Copies from host memory that need not be pinned. Where it is not, the call may take as long
+    /// as the copy.
+    ///
+    /// # Safety
+    /// The memory is kept, and not written to, until the stream has been synchronised or an event
+    /// recorded after this has been waited for.
+    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()>;
+    /// Copies between two addresses of the device: its memory, [mapped](Device::mapped) memory or
+    /// [ranges](Device::range), which do not overlap.
+    fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()>;
+    /// Pins memory that is somebody else's, until what is returned is dropped; the pages it touches
+    /// are pinned as a whole.
+    ///
+    /// # Safety
+    /// The memory is kept for as long as it is pinned.
+    unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>>;
+    /// Addresses at which stages reach pinned memory, over the link. Not charged to the budget.
+    fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory>;
+    /// Addresses at which stages reach memory that is not pinned: [`Error::Setting`] where the
+    /// device cannot.
+    ///
+    /// # Safety
+    /// The memory is kept, and not written to by others, until what is returned is dropped.
+    unsafe fn coherent(&self, memory: HostView) -> Result<Memory>;
+    /// Managed memory with any content. Charged to the budget, since the device may come to hold
+    /// all of it; never more than it has free.
+    fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>>;
+    /// Moves managed memory to the device, ahead of stages that use it.
+    fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()>;
+    /// One range of addresses over the memories of device and host: with any content, aligned as
+    /// memory is. What lies in the device's memory is charged to the budget.
+    fn range(&self, bytes: u64, spread: Spread, what: &str) -> Result<Memory>;
 }
 
 /// The device a join may run on: None where it is to run on the CPU, or may and there is no GPU.
 pub(crate) fn open(join: &Join) -> Result<Option<Arc<dyn Device>>> {
     if let Some(seed) = join.force.simulated {
         let memory = join.gpu_memory.unwrap_or(SIMULATED_MEMORY);
-        let settings = simulated::Settings { memory, shape: simulated::TINY, seed };
+        let settings = simulated::Settings { memory, shape: simulated::TINY, seed, coherent: true };
         return Ok(Some(Arc::new(simulated::Simulated::new(settings))));
     }
     let opened = |gpu: &cuda::Gpu| -> Result<Option<Arc<dyn Device>>> {

@@ -11,5 +11,6 @@ mod slab;
 
 pub(crate) use budget::{Budget, Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
+pub(crate) use pool::Mapping;
 pub use pool::release_memory;
 pub(crate) use slab::{copy_past_cache, filled};

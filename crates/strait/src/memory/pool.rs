@@ -11,7 +11,7 @@ use std::sync::Mutex;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A mapping of our own: `bytes` usable bytes from a huge-page boundary on.
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: *mut libc::c_void,
     mapped: usize,
     data: NonNull<u8>,
@@ -26,12 +26,16 @@ unsafe impl Send for Mapping {}
 static IDLE: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 
 impl Mapping {
-    pub(super) fn data(&self) -> NonNull<u8> {
+    pub(crate) fn data(&self) -> NonNull<u8> {
         self.data
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Maps `bytes` on huge pages, where the system has them.
-    fn new(bytes: usize) -> Option<Mapping> {
+    pub(crate) fn new(bytes: usize) -> Option<Mapping> {
         let mapped = bytes.checked_add(HUGE_PAGE)?;
         // SAFETY: an anonymous private mapping at an address of the system's choice.
         let start = unsafe {

@@ -6,7 +6,7 @@
 //! the order of workers, a partition keeps the order of its rows.
 
 use crate::algorithm::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::Piece;
 use crate::key::KeyWord;
 use crate::materialise::Columns;
@@ -14,6 +14,7 @@ use crate::memory::{Buffer, Shared};
 use crate::partition::words::Words;
 use crate::partition::{Partitions, Placing, RowId, Tuple, top_bits};
 use crate::processor::on_this_processor;
+use crate::schedule::{Workers, share};
 use crate::sort::WriteCombiner;
 
 /// The radix bits of each pass, from the top bits down.
@@ -121,6 +122,85 @@ fn first_pass<K: KeyWord, I: RowId>(
         Ok(())
     })?;
     Ok(Partitions { tuples, bounds })
+}
+
+/// How many keys each partition has, by the top bits of mixed keys.
+pub(crate) fn count_column<K: KeyWord>(
+    workers: &Workers,
+    keys: &[K],
+    bits: u32,
+) -> Result<Vec<u64>> {
+    let fanout = 1usize << bits;
+    let workers = workers.for_rows(keys.len());
+    let threads = workers.threads();
+    let mut counts = vec![0usize; threads * fanout];
+    let shared = Shared::of(&mut counts);
+    workers.run(|worker| {
+        // SAFETY: each worker takes its own row.
+        let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
+        count(&keys[share(keys.len(), threads, worker)], bits, &|word: K| word.mix(), mine);
+        Ok(())
+    })?;
+    let of = |partition: usize| counts.iter().skip(partition).step_by(fanout).sum::<usize>() as u64;
+    Ok((0..fanout).map(of).collect())
+}
+
+/// Partitions rows of columns into memory that is given, by the top bits of their mixed keys, and says
+/// where each partition begins. Without values, a row's value is its number, `first` being that of the
+/// first row.
+pub(crate) fn partition_columns<K: KeyWord + RowId>(
+    workers: &Workers,
+    keys: &[K],
+    (values, first): (Option<&[K]>, u64),
+    bits: u32,
+    to: &mut [Tuple<K, K>],
+) -> Result<Vec<usize>> {
+    /// Rows between two looks at whether the join was cancelled.
+    const PIECE: usize = 16 * 1024;
+    if to.len() != keys.len() || values.is_some_and(|values| values.len() != keys.len()) {
+        return Err(Error::Worker("columns and tuples differ in length".to_string()));
+    }
+    let fanout = 1usize << bits;
+    let workers = workers.for_rows(keys.len());
+    let threads = workers.threads();
+    let pieces = |worker: usize| {
+        let mine = share(keys.len(), threads, worker);
+        mine.clone().step_by(PIECE).map(move |at| at..(at + PIECE).min(mine.end))
+    };
+    let place = |word: K| word.mix();
+    let mut counts = vec![0usize; threads * fanout];
+    let shared = Shared::of(&mut counts);
+    workers.run(|worker| {
+        // SAFETY: each worker takes its own row.
+        let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
+        pieces(worker).for_each(|rows| count(&keys[rows], bits, &place, mine));
+        Ok(())
+    })?;
+    let bounds = to_places(&mut counts, fanout, threads);
+    let out = Shared::of(to);
+    workers.run(|worker| {
+        let places = &counts[worker * fanout..(worker + 1) * fanout];
+        let mut combiner = WriteCombiner::new(places);
+        let mut numbers = Vec::new();
+        for rows in pieces(worker) {
+            workers.check()?;
+            let values = match values {
+                Some(values) => &values[rows.clone()],
+                None => {
+                    numbers.clear();
+                    let of = |row: usize| <K as RowId>::from_u64(first + row as u64);
+                    numbers.extend(rows.clone().map(of));
+                    &numbers
+                }
+            };
+            // SAFETY: the counts gave this worker's digits these places alone.
+            unsafe { scatter((&keys[rows], values), bits, &place, &mut combiner, &out) };
+        }
+        // SAFETY: as above.
+        unsafe { combiner.flush(&out) };
+        Ok(())
+    })?;
+    Ok(bounds)
 }
 
 /// Words and values of a piece's rows that may match, where not all do.
@@ -247,4 +327,36 @@ fn to_places(counts: &mut [usize], fanout: usize, threads: usize) -> Vec<usize> 
     }
     bounds.push(at);
     bounds
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn columns_come_to_lie_in_their_partitions() {
+        /// Lines are written whole.
+        #[repr(align(64))]
+        struct Room([Tuple<u64, u64>; 50_000]);
+        let keys: Vec<u64> = (0..50_000).map(|i| i * i).collect();
+        for (threads, bits) in [(1, 0), (2, 3), (3, 8)] {
+            let workers = Workers::new(threads, Arc::default());
+            let mut room = Box::new(Room([Tuple::default(); 50_000]));
+            let bounds = partition_columns(&workers, &keys, (None, 7), bits, &mut room.0).unwrap();
+            assert_eq!(bounds.len(), (1 << bits) + 1);
+            for (partition, bound) in bounds.windows(2).enumerate() {
+                for tuple in &room.0[bound[0]..bound[1]] {
+                    assert_eq!(top_bits(tuple.key, bits), partition);
+                    assert_eq!(tuple.key, keys[tuple.row as usize - 7].mix());
+                }
+            }
+            let mut rows: Vec<u64> = room.0.iter().map(|tuple| tuple.row).collect();
+            rows.sort_unstable();
+            assert!(rows.iter().copied().eq(7..50_007));
+        }
+        let workers = Workers::new(1, Arc::default());
+        assert!(partition_columns(&workers, &keys, (None, 0), 1, &mut []).is_err());
+    }
 }

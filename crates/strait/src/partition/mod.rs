@@ -18,7 +18,7 @@ mod words;
 
 use std::ops::Range;
 
-pub(crate) use cpu::{Load, Passes, partition};
+pub(crate) use cpu::{Load, Passes, count_column, partition, partition_columns};
 pub(crate) use tuple::{RowId, Tuple};
 pub(crate) use words::{Words, key_words};
 

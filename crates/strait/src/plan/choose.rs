@@ -30,8 +30,12 @@ pub(crate) struct OnDevice {
     pub(crate) budget: u64,
     /// Whether it was asked for by name.
     pub(crate) asked: bool,
-    /// Whether nothing but a count comes back.
+    /// Whether nothing but a count, or sums, comes back.
     pub(crate) count_only: bool,
+    /// Bytes of a row that cross to it: a key word, and a value where that travels along.
+    pub(crate) row_bytes: u64,
+    /// Whether rows lie in pinned memory: else they are staged.
+    pub(crate) pinned: bool,
 }
 
 /// What an algorithm is expected to take.
@@ -48,6 +52,8 @@ pub struct Prediction {
     pub bytes: u64,
     /// The GPU memory it holds at most.
     pub device_bytes: u64,
+    /// What crosses the link between host and GPU, both ways, in bytes.
+    pub crosses: u64,
 }
 
 /// What was decided, and why.
@@ -80,12 +86,11 @@ pub struct Plan {
 
 /// Picks the algorithm.
 pub(crate) fn choose(request: Request<'_>) -> Plan {
-    const CANDIDATES: [Algorithm; 3] =
-        [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
-    let on_cpu = CANDIDATES.iter().map(|&a| predict(a, &request));
+    let all = || Algorithm::ALL.into_iter().filter(|&a| a != Algorithm::Auto);
+    let on_cpu = all().filter(|a| !a.needs_gpu()).map(|a| predict(a, &request));
     let mut predictions: Vec<_> = on_cpu.collect();
     if let Some(device) = &request.device {
-        predictions.extend(CANDIDATES.iter().map(|&a| predict_on(device, a, &request)));
+        predictions.extend(all().map(|a| predict_on(device, a, &request)));
     }
     let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
     let budget = request.device.as_ref().map(|device| device.budget);
@@ -93,8 +98,11 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         .iter()
         .filter(|p| request.asked == Algorithm::Auto || p.algorithm == request.asked)
         .filter(|p| !asked_device || p.on_gpu)
-        // A join that does not fit the GPU is left to the CPU, unless the GPU was asked for.
-        .filter(|p| asked_device || !p.on_gpu || budget.is_none_or(|b| p.device_bytes <= b))
+        // What does not fit the GPU is tried there only where just that was asked for.
+        .filter(|p| {
+            let asked = asked_device && request.asked != Algorithm::Auto;
+            asked || !p.on_gpu || budget.is_none_or(|b| p.device_bytes <= b)
+        })
         .copied()
         .collect();
     let (chosen, mut reason) = best(&candidates, request.limit);
@@ -199,24 +207,42 @@ mod tests {
         assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
     }
 
+    fn on_device(budget: u64, asked: bool, count_only: bool) -> OnDevice {
+        let name = "a GPU".to_string();
+        OnDevice { name, budget, asked, count_only, row_bytes: 8, pinned: false }
+    }
+
+    /// A build side a few times the budget is joined in passes, one of many times in partitions.
+    #[test]
+    fn the_larger_the_build_side_the_fewer_the_passes_that_pay() {
+        let machine = machine();
+        let plan = |rows: u64| {
+            let mut request = request(&machine, rows, rows, None);
+            request.threads = 16;
+            request.device =
+                Some(OnDevice { row_bytes: 16, pinned: true, ..on_device(16 << 30, true, true) });
+            choose(request).algorithm
+        };
+        assert_eq!(plan(1 << 30), Algorithm::MultiPass);
+        assert_eq!(plan(1 << 34), Algorithm::Triton);
+    }
+
     /// A count needs only the keys over the link; whole rows are gathered by the CPU anyway.
     #[test]
     fn a_gpu_is_taken_where_it_wins_with_its_copies() {
         let machine = machine();
         let plan = |count_only: bool, asked: bool, budget: u64| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device =
-                Some(OnDevice { name: "a GPU".to_string(), budget, asked, count_only });
+            request.device = Some(on_device(budget, asked, count_only));
             choose(request)
         };
         assert_eq!(plan(true, false, 1 << 36).device.as_deref(), Some("a GPU"));
-        assert_eq!(plan(true, false, 1 << 26).device, None, "it does not fit");
-        assert_eq!(plan(true, true, 1 << 26).device.as_deref(), Some("a GPU"), "asked for");
+        let small = plan(true, true, 1 << 26);
+        assert_eq!(small.device.as_deref(), Some("a GPU"), "asked for");
+        assert!(small.algorithm.needs_gpu(), "{}: it does not fit", small.algorithm);
         let small = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
-            let name = "a GPU".to_string();
-            request.device =
-                Some(OnDevice { name, budget: 1 << 36, asked: false, count_only: true });
+            request.device = Some(on_device(1 << 36, false, true));
             choose(request).device
         };
         assert_eq!(small(1000), None, "starting a GPU takes longer");

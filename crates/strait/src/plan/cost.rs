@@ -4,6 +4,7 @@
 //! a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`); what matters is
 //! their ratio.
 
+use crate::algorithm::gpu::passes;
 use crate::join::Algorithm;
 use crate::plan::choose::{OnDevice, Request};
 use crate::plan::{Machine, Prediction};
@@ -83,22 +84,34 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
                 + both * (ns::WORDS + ns::PARTITION + ns::MERGE + rank);
             (time, sizes.build_bytes + sizes.probe_bytes + rows(both) * 2 * tuple)
         }
+        // Never asked: these run on a GPU only.
+        Algorithm::StreamedProbe
+        | Algorithm::MultiPass
+        | Algorithm::CpuPartitioned
+        | Algorithm::Triton => (f64::INFINITY, u64::MAX),
     };
     let seconds = nanoseconds * 1e-9 / request.threads.max(1) as f64;
-    Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes: 0 }
+    Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes: 0, crosses: 0 }
 }
 
 /// What a GPU does, as measured on one with a PCIe 5.0 link.
 mod device {
     /// Making ready: contexts, pools, read-backs.
     pub(super) const SECONDS: f64 = 0.02;
-    /// Bytes a second that one thread stages, and that the link carries.
+    /// Bytes a second that one thread stages, that the link carries one way, and both ways at once.
     pub(super) const STAGED: f64 = 9e9;
     pub(super) const LINK: f64 = 50e9;
+    pub(super) const BOTH_WAYS: f64 = 46e9;
     /// Tuples a second: no-partition, radix, sort-merge.
     pub(super) const TUPLES: [f64; 3] = [8e9, 20e9, 8e9];
     /// Tuples held a row, besides its words: tables or partitions.
     pub(super) const HELD: u64 = 4;
+    /// Bytes a second that one CPU thread partitions for it.
+    pub(super) const PARTITIONED: f64 = 1.2e9;
+    /// What is always needed: buffers of chunks and of output.
+    pub(super) const BUFFERS: u64 = 16 << 20;
+    /// The share of memory in which triton keeps partitions, in eighths.
+    pub(super) const CACHED: u64 = 3;
 }
 
 /// Predicts one algorithm on a GPU: words cross to it, pairs of row numbers come back, and columns
@@ -106,22 +119,74 @@ mod device {
 pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> Prediction {
     let sizes = Sizes::of(request);
     let threads = request.threads.max(1) as f64;
-    let both = sizes.build_rows + sizes.probe_rows;
+    let [build, probe] = [sizes.build_rows, sizes.probe_rows];
+    let both = build + probe;
     let word = request.word_bytes as f64;
-    let back = if on.count_only { 0.0 } else { 2.0 * word * sizes.probe_rows };
-    let link = device::LINK.min(device::STAGED * threads);
-    let gather = if on.count_only { 0.0 } else { 2.0 * ns::GATHER[1] };
-    let on_cpu = (both * ns::WORDS + sizes.probe_rows * gather) * 1e-9 / threads;
-    let rate = match algorithm {
-        Algorithm::NoPartition | Algorithm::Auto => device::TUPLES[0],
-        Algorithm::Radix => device::TUPLES[1],
-        Algorithm::SortMerge => device::TUPLES[2],
+    let row = on.row_bytes as f64;
+    let words = |rows: f64| (rows * word) as u64;
+    let back = if on.count_only { 0.0 } else { (row + word) * probe };
+    let staged = match on.pinned {
+        true => device::LINK,
+        false => device::LINK.min(device::STAGED * threads),
     };
-    let seconds = device::SECONDS + (both * word + back) / link + both / rate + on_cpu;
-    let words = (both * word) as u64;
-    let held = sizes.build_bytes + sizes.probe_bytes + words;
-    let device_bytes = words * (1 + 2 * device::HELD) + back as u64;
-    Prediction { algorithm, on_gpu: true, seconds, bytes: held, device_bytes }
+    let gather = if on.count_only { 0.0 } else { 2.0 * ns::GATHER[1] };
+    let on_cpu = (both * ns::WORDS + probe * gather) * 1e-9 / threads;
+    let buffers = device::BUFFERS.min(on.budget / 2);
+    let spread = if on.count_only { 0 } else { words(2.0 * probe) };
+    let [table, radix, sort] = device::TUPLES;
+    let mut held = sizes.build_bytes + sizes.probe_bytes + words(both);
+    // What crosses, the time that takes, the device's own time, and its memory.
+    let crosses = both * row + back;
+    let (crosses, link, own, device_bytes) = match algorithm {
+        Algorithm::NoPartition | Algorithm::Auto => {
+            let tables = words(build) * (1 + 2 * device::HELD);
+            (crosses, crosses / staged, both / table, tables + buffers)
+        }
+        Algorithm::Radix | Algorithm::SortMerge => {
+            let rate = if algorithm == Algorithm::Radix { radix } else { sort };
+            let all = words(both) * (1 + 2 * device::HELD) + spread;
+            (crosses, crosses / staged, both / rate, all)
+        }
+        Algorithm::StreamedProbe => {
+            let partitions = words(build) * (1 + device::HELD);
+            (crosses, crosses / staged, both / radix, partitions + buffers)
+        }
+        Algorithm::MultiPass => {
+            let passes = passes(build as u64, 2 * request.word_bytes as u64, on.budget) as f64;
+            let crosses = (build + passes * probe) * row + back;
+            let tables = on.budget.min(words(build) * 3 + buffers);
+            (crosses, crosses / staged, (build + passes * probe) / table, tables)
+        }
+        Algorithm::CpuPartitioned => {
+            // Tuples cross, not words; the CPU has to make them first.
+            let crosses = 2.0 * both * word + back;
+            held += 2 * words(both);
+            let made = 2.0 * both * word / (device::PARTITIONED * threads);
+            (crosses, made.max(crosses / device::LINK), both / radix, buffers * 2)
+        }
+        Algorithm::Triton => {
+            let tuples = 2.0 * both * word;
+            let cached = (on.budget / 8 * device::CACHED) as f64;
+            let spilled = (tuples - cached).max(0.0);
+            held += spilled as u64;
+            let crosses = both * row + 2.0 * spilled + back;
+            let first = (both * row / staged).max(spilled / device::BOTH_WAYS);
+            (crosses, first + (spilled + back) / device::LINK, 2.0 * both / radix, buffers * 2)
+        }
+    };
+    // Copies and the device's own work overlap where chunks are streamed.
+    let seconds = match algorithm {
+        Algorithm::Radix | Algorithm::SortMerge => link + own,
+        _ => link.max(own),
+    };
+    Prediction {
+        algorithm,
+        on_gpu: true,
+        seconds: device::SECONDS + seconds + on_cpu,
+        bytes: held,
+        device_bytes,
+        crosses: crosses as u64,
+    }
 }
 
 /// Which memory holds so many bytes: 0 and 1 are caches, 2 is memory.

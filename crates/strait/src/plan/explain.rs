@@ -35,11 +35,15 @@ impl fmt::Display for Plan {
             let chosen = p.algorithm == self.algorithm && p.on_gpu == self.device.is_some();
             let (name, seconds, memory) = (p.algorithm.name(), p.seconds, bytes(p.bytes));
             let gpu = match p.on_gpu {
-                true => format!(", {} on the GPU", bytes(p.device_bytes)),
+                true => format!(
+                    ", {} on the GPU, {} over the link",
+                    bytes(p.device_bytes),
+                    bytes(p.crosses)
+                ),
                 false => String::new(),
             };
             let mark = if chosen { " ◄" } else { "" };
-            write!(f, "\n    {name:<12} {seconds:>10.3} s {memory:>12}{gpu}{mark}")?;
+            write!(f, "\n    {name:<15} {seconds:>10.3} s {memory:>12}{gpu}{mark}")?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::{count, ints, keyed, whole};
 #[test]
 fn all_keys_equal() {
     let (left, right) = (keyed(vec![7; 3000]), keyed(vec![7; 3000]));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         for threads in [1, 2] {
             let join = Join::inner().on("k").algorithm(algorithm).threads(threads);
             assert_eq!(count(&join, &left, &right), 9_000_000, "{algorithm}");
@@ -20,7 +20,7 @@ fn all_keys_equal() {
 #[test]
 fn all_keys_null() {
     let nulls = ints([("k", vec![None; 300])]);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let inner = Join::inner().on("k").algorithm(algorithm);
         assert_eq!(count(&inner, &nulls, &nulls), 0, "{algorithm}");
         let full = Join::new(JoinType::Full).on("k").algorithm(algorithm);
@@ -62,7 +62,7 @@ fn adversarial_keys_each_meet_themselves_alone() {
         let hits = keys.iter().filter(|k| present.contains(&k.wrapping_add(3))).count() as u64;
         let distinct = present.len();
         assert_eq!(distinct, keys.len(), "{pattern}: the test's keys are distinct");
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::ANYWHERE {
             for tiny_partitions in [false, true] {
                 let force = Force { tiny_partitions, ..Force::default() };
                 let join = Join::inner().on("k").algorithm(algorithm).threads(2).force(force);
@@ -77,7 +77,7 @@ fn adversarial_keys_each_meet_themselves_alone() {
 #[test]
 fn zero_and_all_ones_are_keys_like_any_other() {
     let ends = ints([("k", vec![Some(0), Some(-1), None, Some(0), Some(-1), Some(-1)])]);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm);
         assert_eq!(count(&join, &ends, &ends), 4 + 9, "{algorithm}");
         let equal = join.null_equality(NullEquality::Equal);
@@ -90,7 +90,7 @@ fn one_heavy_key_among_many() {
     let heavy =
         |every: i64| keyed((0..20_000).map(move |i| if i % every == 0 { 3 } else { i * 10 }));
     let (left, right) = (heavy(100), heavy(50));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm).threads(2);
         // 200 × 400 pairs of the heavy key, and the keys that neither side replaced by it.
         let light = (0..20_000).filter(|i| i % 100 != 0 && i % 50 != 0).count() as u64;

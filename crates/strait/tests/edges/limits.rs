@@ -9,7 +9,7 @@ use super::{count, drained, keyed, whole};
 #[test]
 fn a_limit_too_small_says_how_much_was_needed() {
     let (left, right) = (keyed(0..50_000), keyed(0..50_000));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm).memory_limit(100_000);
         let outcome = join.run(whole(&left), whole(&right)).and_then(drained);
         let error = outcome.expect_err("100 kB do not hold 800 kB");
@@ -28,7 +28,7 @@ fn a_limit_too_small_says_how_much_was_needed() {
 #[test]
 fn raising_the_limit_as_told_leads_to_success() {
     let (left, right) = (keyed(0..20_000), keyed(0..20_000));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let mut limit = 1000;
         let mut tries = 0;
         let rows = loop {
@@ -53,7 +53,7 @@ fn raising_the_limit_as_told_leads_to_success() {
 #[test]
 fn a_generous_limit_changes_nothing() {
     let (left, right) = (keyed(0..20_000), keyed((0..20_000).map(|i| i % 500)));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm);
         let free = count(&join, &left, &right);
         let limited = count(&join.memory_limit(1 << 30), &left, &right);
@@ -64,7 +64,7 @@ fn a_generous_limit_changes_nothing() {
 #[test]
 fn progress_ends_with_all_rows_read_and_written() {
     let (left, right) = (keyed(0..60_000), keyed((0..30_000).map(|i| i * 2)));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let seen: Arc<Mutex<Vec<Progress>>> = Arc::default();
         let heard = Arc::clone(&seen);
         let join = Join::inner()
@@ -98,7 +98,7 @@ fn a_progress_callback_that_panics_does_not_harm_the_join() {
 #[test]
 fn a_plan_can_be_explained_before_it_runs() {
     let table = keyed([1]);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm);
         let bound = join.bind(strait::Output::Rows, &table.schema(), &table.schema()).unwrap();
         let plan = bound.explain(&Statistics::rows(1_000_000), &Statistics::rows(10_000_000));

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
-use strait::{Algorithm, Force, JoinType, NullEquality, Output, Processor, Side};
+use strait::{
+    Algorithm, Force, Histogram, JoinType, NullEquality, OnGpu, Output, Partitioner, Processor,
+    Side, TablePlace, Transfer,
+};
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
 use strait_testkit::{KeyKind, Pair, Rng, Shape, kinds, oracle};
@@ -52,6 +55,7 @@ pub(crate) struct Case {
     /// Where it runs, if not on the simulated device that `force` may name.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
+    pub(crate) on_gpu: OnGpu,
     pub(crate) entry: Entry,
     pub(crate) force: Force,
     pub(crate) shape: Shape,
@@ -100,6 +104,7 @@ impl Case {
             memory_limit: memory_limit(rng),
             processor: processor(),
             gpu_memory: None,
+            on_gpu: OnGpu::default(),
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
             force: force(rng),
             shape,
@@ -174,13 +179,43 @@ fn processor() -> Processor {
     }
 }
 
-/// A third of the cases run on a simulated device, some of them with too little memory there.
+/// A third of the cases run on a simulated device, and all whose algorithm needs one; some of them
+/// with little memory there, or too little.
 fn on_device(rng: &mut Rng, mut case: Case) -> Case {
-    if case.processor == Processor::Cpu && rng.chance(1, 3) {
+    if case.processor == Processor::Cpu && (case.algorithm.needs_gpu() || rng.chance(1, 3)) {
         case.force.simulated = Some(rng.bits());
-        case.gpu_memory = rng.chance(1, 10).then(|| 1 << rng.between(10, 20));
+        case.gpu_memory = rng.chance(1, 5).then(|| 1 << rng.between(10, 22));
+    }
+    if case.on_device() {
+        case.on_gpu = on_gpu(rng, &case);
     }
     case
+}
+
+/// How a join goes about it on a device: half of the time as it likes.
+fn on_gpu(rng: &mut Rng, case: &Case) -> OnGpu {
+    let mut on_gpu = OnGpu::default();
+    if rng.chance(1, 2) {
+        return on_gpu;
+    }
+    on_gpu.transfer = *rng.pick(&Transfer::ALL);
+    if on_gpu.transfer == Transfer::Coherence && case.force.simulated.is_none() {
+        // Few machines can.
+        on_gpu.transfer = Transfer::Auto;
+    }
+    on_gpu.table = *rng.pick(&TablePlace::ALL);
+    if case.algorithm == Algorithm::Triton {
+        let theirs: Vec<_> = Partitioner::ALL.into_iter().filter(|p| p.to_host()).collect();
+        on_gpu.partitioner = Some(*rng.pick(&theirs));
+        on_gpu.cache = rng.chance(1, 2).then(|| 1 << rng.between(0, 22));
+        if on_gpu.partitioner != Some(Partitioner::Dma) {
+            on_gpu.histogram = *rng.pick(&Histogram::ALL);
+        }
+    } else if case.algorithm == Algorithm::Radix {
+        let theirs: Vec<_> = Partitioner::ALL.into_iter().filter(|p| !p.to_host()).collect();
+        on_gpu.partitioner = Some(*rng.pick(&theirs));
+    }
+    on_gpu
 }
 
 fn force(rng: &mut Rng) -> Force {

@@ -92,6 +92,7 @@ fn join_of(case: &Case, pair: &Pair, expected: &Expected) -> Join {
         .suffix(case.suffix)
         .mark_column(case.mark_column)
         .device(case.processor)
+        .on_gpu(case.on_gpu)
         .force(case.force);
     if let Some(bytes) = case.gpu_memory {
         join = join.gpu_memory(bytes);

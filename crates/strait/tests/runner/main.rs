@@ -110,6 +110,26 @@ fn random_sort_merge() {
     random_cases(Algorithm::SortMerge, "random_sort_merge");
 }
 
+#[test]
+fn random_streamed_probe() {
+    random_cases(Algorithm::StreamedProbe, "random_streamed_probe");
+}
+
+#[test]
+fn random_multi_pass() {
+    random_cases(Algorithm::MultiPass, "random_multi_pass");
+}
+
+#[test]
+fn random_cpu_partitioned() {
+    random_cases(Algorithm::CpuPartitioned, "random_cpu_partitioned");
+}
+
+#[test]
+fn random_triton() {
+    random_cases(Algorithm::Triton, "random_triton");
+}
+
 /// Tables long enough that every stage shares its work among threads.
 #[test]
 fn long_tables_on_three_threads() {

@@ -15,6 +15,7 @@ use super::no_partition::{Rows, hashed, look_up, single};
 use super::{Found, Receiver, Session, Side, Wanted};
 use crate::device::View;
 use crate::error::Result;
+use crate::join::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
 /// How much longer the probe side has to be: from there on one pass won on an H200, 31 to 26
@@ -45,7 +46,7 @@ pub(super) fn join(
     };
     let tuples = ordered(session, build, &digits, &mut None, "the partitioned build side")?;
     session.mark("partition build side")?;
-    let table = single(session, rows(build, tuples))?;
+    let table = single(session, rows(build, tuples), TablePlace::Gpu)?;
     session.mark("build table")?;
     session.release(&[tuples])?;
     let Some(table) = table else { return Ok(None) };

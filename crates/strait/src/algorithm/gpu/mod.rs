@@ -1,4 +1,4 @@
-//! Joins on a device: conductors over columns that lie in its memory.
+//! Joins on a device: conductors over columns in its memory, and over columns that have to get there.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -7,38 +7,76 @@
 //! | [`radix`] | both sides partitioned, co-partitions joined in shared memory |
 //! | [`cached`] | the same in one pass, for a long probe side: a table whose parts stay in the L2 cache |
 //! | [`sort_merge`] | both sides sorted, then merged |
+//! | [`streamed`] | the build side on the device, the probe side streamed past it |
+//! | [`multi_pass`] | the same, with the build side in several parts |
+//! | [`cpu_partitioned`] | both sides partitioned by the CPU, joined by the device |
+//! | [`triton`] | both sides partitioned by the device, into host memory |
+//! | [`working_set`], [`spilled`] | partitions in host memory, joined some at a time |
 //! | [`rounds`] | output of any size through buffers of a given one |
+//! | [`flags`] | which rows have a match |
 //! | [`host`] | a join of Arrow tables: words in, pairs out |
+//! | [`hosted`] | a join of columns that lie in host memory, for measuring |
 //! | [`resident`] | a join of columns that are on the device already, for measuring |
 
 mod cached;
+mod cpu_partitioned;
+mod flags;
 mod host;
+pub mod hosted;
+mod multi_pass;
 mod no_partition;
 mod radix;
 pub mod resident;
 mod rounds;
 mod session;
 mod sort_merge;
+mod spilled;
+mod streamed;
+#[cfg(test)]
+mod tests;
+mod triton;
+mod working_set;
 
 pub(crate) use host::run;
+pub(crate) use multi_pass::passes;
 pub(crate) use session::Session;
 
-use crate::device::{Flavour, View, abi};
+use crate::device::{Event, Flavour, View, abi};
 use crate::error::{Error, Result};
-use crate::join::{Algorithm, Partitioner};
+use crate::join::{Algorithm, OnGpu, Partitioner};
+use crate::transfer::{Crossing, HostSide, load};
+use flags::{Window, closed, opened};
 
-/// One side in device memory: a key a row, and a value; without values, the row's number.
-#[derive(Debug, Clone, Copy)]
+/// One side at addresses of the device, or a part of it: a key a row, and a value; without values, the
+/// row's number.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Side {
     pub(crate) keys: View,
     pub(crate) values: Option<View>,
+    /// Tuples of mixed keys and values, in place of columns.
+    pub(crate) tuples: Option<View>,
     pub(crate) rows: u64,
+    /// The number of the first row.
+    pub(crate) first: u64,
 }
 
 impl Side {
     pub(crate) fn columns(&self) -> abi::Columns {
         let values = self.values.map_or(0, |values| values.address);
-        abi::Columns { keys: self.keys.address, values, first: 0 }
+        abi::Columns { keys: self.keys.address, values, first: self.first }
+    }
+
+    /// The address of its tuples; zero where it has columns.
+    pub(crate) fn tuples_at(&self) -> u64 {
+        self.tuples.map_or(0, |tuples| tuples.address)
+    }
+
+    /// Where its keys lie, the words from one to the next, and whether they are still to be mixed.
+    pub(crate) fn keys_at(&self) -> (u64, u32, bool) {
+        match self.tuples {
+            Some(tuples) => (tuples.address, 2, false),
+            None => (self.keys.address, 1, true),
+        }
     }
 }
 
@@ -50,7 +88,10 @@ pub(crate) struct Wanted {
     pub(crate) keys: bool,
     /// Whether 32-bit values are added up as signed numbers.
     pub(crate) signed: bool,
-    /// A byte a value of each side, for the flavours that flag.
+    /// Whether rows of each side are flagged where they have a match, for the flavours that flag.
+    pub(crate) flag_build: bool,
+    pub(crate) flag_probe: bool,
+    /// A byte a value of each side: made by [`join`] and others as sides, or parts of them, come.
     pub(crate) build_flags: Option<View>,
     pub(crate) probe_flags: Option<View>,
     /// Rows the output is likely to have.
@@ -66,6 +107,24 @@ pub(crate) struct Found {
     pub(crate) probe_sum: u64,
 }
 
+impl Found {
+    /// Adds what one launch found.
+    fn add(&mut self, rows: u64, seen: &abi::Control) {
+        self.rows += rows;
+        self.build_sum = self.build_sum.wrapping_add(seen.build_sum);
+        self.probe_sum = self.probe_sum.wrapping_add(seen.probe_sum);
+    }
+
+    /// Adds what another join found.
+    fn and(self, other: Found) -> Found {
+        Found {
+            rows: self.rows + other.rows,
+            build_sum: self.build_sum.wrapping_add(other.build_sum),
+            probe_sum: self.probe_sum.wrapping_add(other.probe_sum),
+        }
+    }
+}
+
 /// Rows of output in device memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
@@ -75,9 +134,34 @@ pub(crate) struct Block {
     pub(crate) probe: View,
 }
 
-/// Takes the output, a block at a time. When it returns, the block's memory is used again.
+/// Takes the output, a block at a time.
 pub(crate) trait Receiver {
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<()>;
+    /// Takes a block. Its memory is used again once the event has happened; at once where there is
+    /// none.
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>>;
+
+    /// Takes flags of a side's rows from number `first` on: a byte a row, set where it has a match.
+    /// Rows may come several times.
+    fn flags(&mut self, _which: Which, _first: u64, _flags: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Does what there is to do on the host, while the device works.
+    fn meanwhile(&mut self, _session: &Session<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether more joins follow this one, whose blocks may come while this one's are under way.
+    fn goes_on(&self) -> bool {
+        false
+    }
+}
+
+/// One of the two sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    Build,
+    Probe,
 }
 
 /// How to join on a device.
@@ -105,7 +189,14 @@ pub(crate) fn join(
             build.rows.max(probe.rows)
         )));
     }
-    match method.algorithm {
+    let mut windows = [
+        Window::new(session, Which::Build, wanted.flag_build, build.rows)?,
+        Window::new(session, Which::Probe, wanted.flag_probe, probe.rows)?,
+    ];
+    let build_flags = opened(&mut windows[0], session, build.first, build.rows)?;
+    let probe_flags = opened(&mut windows[1], session, probe.first, probe.rows)?;
+    let wanted = &Wanted { build_flags, probe_flags, ..*wanted };
+    let found = match method.algorithm {
         Algorithm::NoPartition => no_partition::join(session, build, probe, wanted, to),
         Algorithm::SortMerge => sort_merge::join(session, build, probe, wanted, to),
         Algorithm::Radix => partitioned(session, method.partitioner, sides, wanted, to),
@@ -117,6 +208,120 @@ pub(crate) fn join(
                 false => partitioned(session, method.partitioner, sides, wanted, to),
             }
         }
+        Algorithm::StreamedProbe
+        | Algorithm::MultiPass
+        | Algorithm::CpuPartitioned
+        | Algorithm::Triton => Err(Error::Setting(format!(
+            "{} joins tables in host memory; in GPU memory there are no-partition, radix and sort-merge",
+            method.algorithm
+        ))),
+    }?;
+    for window in &windows {
+        closed(window, session, to)?;
+    }
+    Ok(found)
+}
+
+/// Joins two sides that lie in host memory. Where that may escalate, and proves to need more memory than
+/// the device has before any row has gone out, it goes on in as many passes as fit: the one way it
+/// escalates.
+pub(crate) fn join_from_host(
+    crossing: &Crossing<'_>,
+    how: &FromHost,
+    sides: [&HostSide; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let session = crossing.session;
+    let point = session.point();
+    let mut watched = Watched { to, blocks: 0 };
+    let joined = join_as_told(crossing, how, sides, wanted, &mut watched);
+    match joined {
+        Err(Error::DeviceMemory { .. })
+            if how.escalates && watched.blocks == 0 && how.algorithm != Algorithm::MultiPass =>
+        {
+            let algorithm = how.algorithm;
+            log::info!(
+                "{algorithm} needs more memory than the device has; going on with multi-pass"
+            );
+            session.release_since(point)?;
+            multi_pass::join(crossing, how.part_rows, sides, wanted, to)
+        }
+        joined => joined,
+    }
+}
+
+/// Joins two sides that lie in host memory, by what was asked for.
+fn join_as_told(
+    crossing: &Crossing<'_>,
+    how: &FromHost,
+    sides: [&HostSide; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    if sides.iter().any(|side| side.rows == 0) {
+        return Ok(Found::default());
+    }
+    let OnGpu { partitioner, table, .. } = how.on_gpu;
+    let to_host = partitioner.is_some_and(Partitioner::to_host);
+    if to_host != (how.algorithm == Algorithm::Triton) && partitioner.is_some() {
+        let names = Partitioner::ALL.into_iter().filter(|p| p.to_host() != to_host);
+        return Err(Error::Setting(format!(
+            "{} does not partition by {}; it takes {}",
+            how.algorithm,
+            partitioner.map_or("", Partitioner::name),
+            names.map(Partitioner::name).collect::<Vec<_>>().join(", ")
+        )));
+    }
+    match how.algorithm {
+        Algorithm::NoPartition => streamed::no_partition(crossing, table, sides, wanted, to),
+        Algorithm::StreamedProbe => streamed::streamed_probe(crossing, sides, wanted, to),
+        Algorithm::MultiPass => multi_pass::join(crossing, how.part_rows, sides, wanted, to),
+        Algorithm::CpuPartitioned => {
+            cpu_partitioned::join(crossing, how.part_rows, sides, wanted, to)
+        }
+        Algorithm::Triton => triton::join(crossing, how, sides, wanted, to),
+        Algorithm::Auto | Algorithm::Radix | Algorithm::SortMerge => {
+            let [build, probe] = [load(crossing, sides[0])?, load(crossing, sides[1])?];
+            let partitioner = partitioner.unwrap_or_default();
+            let method = Method { algorithm: how.algorithm, partitioner };
+            join(crossing.session, method, [&build, &probe], wanted, to)
+        }
+    }
+}
+
+/// How to join sides that lie in host memory.
+pub(crate) struct FromHost {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) on_gpu: OnGpu,
+    /// Whether another algorithm may go on where memory does not suffice for this one.
+    pub(crate) escalates: bool,
+    /// Rows of a part, a partition or a working set, at most: for tests, which have few.
+    pub(crate) part_rows: Option<u64>,
+}
+
+/// A receiver that knows whether rows have gone out.
+struct Watched<'r> {
+    to: &'r mut dyn Receiver,
+    blocks: u64,
+}
+
+impl Receiver for Watched<'_> {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+        self.blocks += 1;
+        self.to.block(session, block)
+    }
+
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
+        self.to.flags(which, first, flags)
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        self.to.meanwhile(session)
+    }
+
+    fn goes_on(&self) -> bool {
+        self.to.goes_on()
     }
 }
 

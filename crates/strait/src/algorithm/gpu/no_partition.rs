@@ -11,10 +11,11 @@
 //! access. Where that proves wrong, the values of each key are grouped, which takes a time that does
 //! not depend on how often a key comes.
 
-use super::rounds::{self, Cut, Work};
+use super::rounds::{Cut, Rounds, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
-use crate::device::{Stage, View, abi};
+use crate::device::{Spread, Stage, View, abi};
 use crate::error::Result;
+use crate::join::TablePlace;
 
 /// Slots of a directly addressed table a build row, at most: they are half as wide as hashed ones,
 /// of which there are two to four.
@@ -30,15 +31,21 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Found> {
+    let table = table(session, build, TablePlace::Gpu)?;
+    look_up(session, table, Rows::of(probe), wanted, to)
+}
+
+/// A table over a side, of the kind that suits its keys.
+pub(super) fn table(session: &Session<'_>, build: &Side, place: TablePlace) -> Result<abi::Table> {
     let table = match direct(session, build)? {
-        Some(table) => grouped(session, build, table)?,
-        None => match single(session, Rows::of(build))? {
+        Some(table) => grouped(session, build, table, place)?,
+        None => match single(session, Rows::of(build), place)? {
             Some(table) => table,
-            None => grouped(session, build, hashed(build.rows))?,
+            None => grouped(session, build, hashed(build.rows), place)?,
         },
     };
     session.mark("build table")?;
-    look_up(session, table, Rows::of(probe), wanted, to)
+    Ok(table)
 }
 
 /// Rows that a table is built from or looked up by: columns, or tuples made of them.
@@ -50,8 +57,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    fn of(side: &Side) -> Rows {
-        Rows { columns: side.columns(), tuples: 0, rows: side.rows }
+    pub(super) fn of(side: &Side) -> Rows {
+        Rows { columns: side.columns(), tuples: side.tuples_at(), rows: side.rows }
     }
 }
 
@@ -63,17 +70,34 @@ pub(super) fn look_up(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Found> {
+    let mut rounds = Rounds::new(session, wanted, look_ups(session, probe.rows))?;
+    let found = look_up_in(&mut rounds, (session, table), probe, wanted, to)?;
+    session.mark("look up")?;
+    Ok(found)
+}
+
+/// The tasks that looking up so many rows takes.
+pub(super) fn look_ups(session: &Session<'_>, rows: u64) -> u32 {
+    rows.div_ceil(u64::from(session.device.shape(session.word).probe_tile)) as u32
+}
+
+/// Looks rows up in a table, in rounds that others may follow.
+pub(super) fn look_up_in(
+    rounds: &mut Rounds<'_>,
+    (session, table): (&Session<'_>, abi::Table),
+    probe: Rows,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
     let tile = session.device.shape(session.word).probe_tile;
-    let tiles = probe.rows.div_ceil(u64::from(tile)) as u32;
-    let work = Work { tasks: None, count: tiles, cut: Cut::Run };
+    let count = look_ups(session, probe.rows);
+    let work = Work { tasks: None, count, cut: Cut::Run, mixed: true };
     let stage = |tasks: u64, count: u32, output: abi::Output| {
         let Rows { columns, tuples, rows } = probe;
         let look_up = abi::Probe { table, columns, tuples, rows, tasks, count, tile, output };
         Stage::Probe(wanted.flavour, look_up)
     };
-    let found = rounds::run(session, wanted, true, work, stage, to)?;
-    session.mark("look up")?;
-    Ok(found)
+    rounds.run(wanted, work, stage, to)
 }
 
 /// A hashed table's shape: at least two slots a row.
@@ -98,10 +122,27 @@ fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
     Ok(Some(abi::Table { slot_count: range + 1, min, direct: 1, ..abi::Table::default() }))
 }
 
+/// Memory for a table's slots: the device's, the host's, or the device's as far as it goes and then
+/// the host's (001 §5.2).
+pub(super) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Result<View> {
+    const WHAT: &str = "the hash table";
+    let spread = match place {
+        TablePlace::Gpu => return session.allocate(bytes, WHAT),
+        TablePlace::Host => Spread::First(0),
+        // Something has to be left for the rows that are looked up.
+        TablePlace::Hybrid => Spread::First(bytes.min(session.left() / 8 * 5)),
+    };
+    Ok(session.keep(session.device.range(bytes, spread, WHAT)?))
+}
+
 /// A table whose slots have values; None where a key comes twice.
-pub(super) fn single(session: &Session<'_>, build: Rows) -> Result<Option<abi::Table>> {
+pub(super) fn single(
+    session: &Session<'_>,
+    build: Rows,
+    place: TablePlace,
+) -> Result<Option<abi::Table>> {
     let mut table = hashed(build.rows);
-    let slots = session.allocate(table.slot_count * session.word.tuple(), "the hash table")?;
+    let slots = slots(session, table.slot_count * session.word.tuple(), place)?;
     table.slots = slots.address;
     let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
     session.run(Stage::ClearTable(abi::ClearTable { table }))?;
@@ -122,9 +163,14 @@ pub(super) fn single(session: &Session<'_>, build: Rows) -> Result<Option<abi::T
 }
 
 /// A table whose slots tell groups of values.
-fn grouped(session: &Session<'_>, build: &Side, mut table: abi::Table) -> Result<abi::Table> {
+fn grouped(
+    session: &Session<'_>,
+    build: &Side,
+    mut table: abi::Table,
+    place: TablePlace,
+) -> Result<abi::Table> {
     let slot_bytes = if table.direct != 0 { 8 } else { 16 };
-    table.slots = session.allocate(table.slot_count * slot_bytes, "the hash table")?.address;
+    table.slots = slots(session, table.slot_count * slot_bytes, place)?.address;
     table.groups =
         session.allocate(build.rows * session.word.bytes(), "the table's values")?.address;
     let per_row = |what: &str| -> Result<View> { session.allocate(build.rows * 4, what) };

@@ -11,7 +11,7 @@
 //! is needed. A build partition that outgrows shared memory becomes several tasks; so does a long
 //! probe partition, for which 004 used dynamic parallelism.
 
-use super::rounds::{self, Cut, Work};
+use super::rounds::{Cut, Rounds, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
@@ -26,60 +26,148 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Found> {
-    let shape = session.device.shape(session.word);
-    let bits = radix_bits(build.rows, shape.build_rows, session.word.bits());
+    let radix = Radix::of(session, partitioner, build.rows);
     let mut spare = None;
-    let mut partition =
-        |side: &Side, what: &str| partitioned(session, partitioner, side, bits, &mut spare, what);
-    let build_tuples = partition(build, "the partitioned build side")?;
+    let build = radix.partition(session, build, &mut spare, "the partitioned build side")?;
     session.mark("partition build side")?;
-    let probe_tuples = partition(probe, "the partitioned probe side")?;
+    let probe = radix.partition(session, probe, &mut spare, "the partitioned probe side")?;
     session.mark("partition probe side")?;
-
-    let partitions = 1u32 << bits;
-    let bounds = |tuples: View, rows: u64| -> Result<View> {
-        let bounds = session.allocate((u64::from(partitions) + 1) * 8, "partition bounds")?;
-        // One partition has all bits of the key to itself: shifted out in two steps by the kernel.
-        let shift = session.word.bits() - bits;
-        let (tuples, to) = (tuples.address, bounds.address);
-        session.run(Stage::Bounds(abi::Bounds { tuples, rows, bounds: to, shift, partitions }))?;
-        Ok(bounds)
-    };
-    let build_bounds = bounds(build_tuples, build.rows)?;
-    let probe_bounds = bounds(probe_tuples, probe.rows)?;
-    let (tasks, count) = list(session, [build_bounds, probe_bounds], [build, probe], partitions)?;
+    let tasks = radix.list(session, [&build, &probe])?;
     // Partitioning is done: the spare memory may serve the output.
     if let Some(spare) = spare {
         session.release(&[spare])?;
     }
     session.mark("tasks")?;
-
-    let work = Work { tasks: Some(tasks), count, cut: Cut::Build };
-    let stage = |tasks: u64, count: u32, output: abi::Output| {
-        let (build, probe) = (build_tuples.address, probe_tuples.address);
-        let join = abi::JoinShared { build, probe, tasks, count, unused: 0, output };
-        Stage::JoinShared(wanted.flavour, join)
-    };
-    session.moved((build.rows + probe.rows) * session.word.tuple());
-    let found = rounds::run(session, wanted, true, work, stage, to)?;
+    let mut rounds = Rounds::new(session, wanted, tasks.1)?;
+    let found = radix.join(&mut rounds, [&build, &probe], tasks, wanted, to)?;
     session.mark("join partitions")?;
     Ok(found)
 }
 
-/// A side's tuples, ordered by the top bits of their mixed keys.
-fn partitioned(
-    session: &Session<'_>,
+/// How both sides are partitioned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Radix {
     partitioner: Partitioner,
-    side: &Side,
+    /// Top bits of the mixed key that all tuples have the same, or that were used before.
+    skip: u32,
+    /// The bits below them, which tell partitions.
     bits: u32,
-    spare: &mut Option<View>,
-    what: &str,
-) -> Result<View> {
-    let digits = Digits::top(bits, session.word.bits());
-    match partitioner {
-        Partitioner::LookBack => ordered(session, side, &digits, spare, what),
-        Partitioner::BucketPool => chained(session, side, &digits, spare, what),
-        Partitioner::SharedHistogram => counted(session, side, &digits, spare, what),
+}
+
+/// A side's tuples, ordered by partition.
+pub(super) struct Partitioned {
+    pub(super) tuples: View,
+    pub(super) rows: u64,
+    /// Where each partition begins, and where the last ends: 64 bits.
+    pub(super) bounds: View,
+}
+
+impl Radix {
+    /// For a build side of so many rows.
+    pub(super) fn of(session: &Session<'_>, partitioner: Partitioner, build_rows: u64) -> Radix {
+        Radix::below(session, partitioner, 0, build_rows)
+    }
+
+    /// The same, for tuples whose top bits have been used before.
+    pub(super) fn below(
+        session: &Session<'_>,
+        partitioner: Partitioner,
+        skip: u32,
+        build_rows: u64,
+    ) -> Radix {
+        let fit = session.device.shape(session.word).build_rows;
+        let bits = radix_bits(build_rows, fit, session.word.bits() - skip);
+        Radix { partitioner, skip, bits }
+    }
+
+    /// For so many partitions, whatever the rows.
+    pub(super) fn exactly(bits: u32) -> Radix {
+        Radix { partitioner: Partitioner::LookBack, skip: 0, bits }
+    }
+
+    /// Orders a side's tuples. The spare memory is made on the first call and used again.
+    pub(super) fn partition(
+        &self,
+        session: &Session<'_>,
+        side: &Side,
+        spare: &mut Option<View>,
+        what: &str,
+    ) -> Result<Partitioned> {
+        let word_bits = session.word.bits();
+        let digits = Digits::below(self.skip, self.bits, word_bits);
+        let tuples = match self.partitioner {
+            Partitioner::BucketPool => chained(session, side, &digits, spare, what),
+            Partitioner::SharedHistogram => counted(session, side, &digits, spare, what),
+            _ => ordered(session, side, &digits, spare, what),
+        }?;
+        let partitions = 1u32 << self.bits;
+        let bounds = session.allocate((u64::from(partitions) + 1) * 8, "partition bounds")?;
+        session.run(Stage::Bounds(abi::Bounds {
+            tuples: tuples.address,
+            rows: side.rows,
+            bounds: bounds.address,
+            // One partition has all bits of the key to itself: shifted out in two steps by the
+            // kernel.
+            shift: word_bits - self.skip - self.bits,
+            partitions,
+        }))?;
+        Ok(Partitioned { tuples, rows: side.rows, bounds })
+    }
+
+    /// The tasks of all co-partitions, and how many there are.
+    pub(super) fn list(
+        &self,
+        session: &Session<'_>,
+        [build, probe]: [&Partitioned; 2],
+    ) -> Result<(View, u32)> {
+        let shape = session.device.shape(session.word);
+        let partitions = 1u32 << self.bits;
+        let pieces = |rows: u64, most: u32| rows / u64::from(most);
+        let mut capacity = u64::from(partitions)
+            + pieces(build.rows, shape.build_rows)
+            + pieces(probe.rows, shape.probe_rows);
+        loop {
+            let count = session.zeroed(4, "the number of tasks")?;
+            let task = size_of::<abi::Task>() as u64;
+            let tasks = session.allocate(capacity * task, "the task list")?;
+            session.run(Stage::ListTasks(abi::ListTasks {
+                build_bounds: build.bounds.address,
+                probe_bounds: probe.bounds.address,
+                tasks: tasks.address,
+                count: count.address,
+                partitions,
+                build_rows: shape.build_rows,
+                probe_rows: shape.probe_rows,
+                capacity: capacity as u32,
+            }))?;
+            let found = session.read::<u32>(count, 1)?[0];
+            if u64::from(found) <= capacity {
+                return Ok((tasks, found));
+            }
+            // Long partitions on both sides multiply.
+            session.release(&[tasks])?;
+            capacity = u64::from(found);
+        }
+    }
+
+    /// Joins co-partitions, in rounds that others may follow.
+    pub(super) fn join(
+        &self,
+        rounds: &mut Rounds<'_>,
+        [build, probe]: [&Partitioned; 2],
+        (tasks, count): (View, u32),
+        wanted: &Wanted,
+        to: &mut dyn Receiver,
+    ) -> Result<Found> {
+        let session = rounds.session();
+        let work = Work { tasks: Some(tasks), count, cut: Cut::Build, mixed: true };
+        let stage = |tasks: u64, count: u32, output: abi::Output| {
+            let (build, probe) = (build.tuples.address, probe.tuples.address);
+            let join = abi::JoinShared { build, probe, tasks, count, unused: 0, output };
+            Stage::JoinShared(wanted.flavour, join)
+        };
+        session.moved((build.rows + probe.rows) * session.word.tuple());
+        rounds.run(wanted, work, stage, to)
     }
 }
 
@@ -89,41 +177,6 @@ fn radix_bits(rows: u64, fit: u32, word_bits: u32) -> u32 {
     let room = u64::from(fit - fit / 10).max(1);
     let partitions = rows.div_ceil(room).max(1).next_power_of_two();
     partitions.ilog2().clamp(1, 24.min(word_bits))
-}
-
-/// The tasks of all co-partitions, and how many there are.
-fn list(
-    session: &Session<'_>,
-    [build_bounds, probe_bounds]: [View; 2],
-    [build, probe]: [&Side; 2],
-    partitions: u32,
-) -> Result<(View, u32)> {
-    let shape = session.device.shape(session.word);
-    let pieces = |rows: u64, most: u32| rows / u64::from(most);
-    let mut capacity = u64::from(partitions)
-        + pieces(build.rows, shape.build_rows)
-        + pieces(probe.rows, shape.probe_rows);
-    loop {
-        let count = session.zeroed(4, "the number of tasks")?;
-        let tasks = session.allocate(capacity * size_of::<abi::Task>() as u64, "the task list")?;
-        session.run(Stage::ListTasks(abi::ListTasks {
-            build_bounds: build_bounds.address,
-            probe_bounds: probe_bounds.address,
-            tasks: tasks.address,
-            count: count.address,
-            partitions,
-            build_rows: shape.build_rows,
-            probe_rows: shape.probe_rows,
-            capacity: capacity as u32,
-        }))?;
-        let found = session.read::<u32>(count, 1)?[0];
-        if u64::from(found) <= capacity {
-            return Ok((tasks, found));
-        }
-        // Long partitions on both sides multiply.
-        session.release(&[tasks])?;
-        capacity = u64::from(found);
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::sort_merge::varying;
 use super::{Block, Method, Receiver, Session, Side, Wanted, join};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, Flavour, Memory, Pinned, Stage, View, Word, abi};
+use crate::device::{Device, Event, Flavour, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::join::{Algorithm, Partitioner};
 use crate::key::KeyWord;
@@ -37,6 +37,8 @@ pub enum Yield {
 /// What a join of resident columns did.
 #[derive(Debug, Clone, Default)]
 pub struct Ran {
+    /// What joined: never [`Algorithm::Auto`] where tables lay in host memory.
+    pub algorithm: Algorithm,
     /// Rows of output.
     pub rows: u64,
     /// The sum of each payload column over them, the build side's first, modulo 2^64: by
@@ -50,6 +52,8 @@ pub struct Ran {
     pub stages: Vec<Timed>,
     /// The most GPU memory held at once, inputs included, in bytes.
     pub peak_memory: u64,
+    /// Bytes that crossed the link: to the GPU, and back.
+    pub crossed: [u64; 2],
 }
 
 /// Two tables in a GPU's memory.
@@ -80,7 +84,7 @@ impl Resident {
 
     /// Copies them to a simulated device, whose work runs in an order that follows from the seed.
     pub fn simulate(seed: u64, build: &[RecordBatch], probe: &[RecordBatch]) -> Result<Resident> {
-        let settings = Settings { memory: 16 << 20, shape: TINY, seed };
+        let settings = Settings { memory: 16 << 20, shape: TINY, seed, coherent: true };
         Resident::on(Box::new(Simulated::new(settings)), build, probe)
     }
 
@@ -144,6 +148,7 @@ impl Resident {
             keys: table.keys.view,
             values: if carry { Some(table.payload[0].0.view) } else { None },
             rows: table.rows,
+            ..Side::default()
         };
         let flavour = match yields {
             Yield::Count | Yield::Aggregate => Flavour::Aggregate,
@@ -153,6 +158,8 @@ impl Resident {
             flavour,
             keys: yields == Yield::Materialise,
             signed: self.signed,
+            flag_build: false,
+            flag_probe: false,
             build_flags: None,
             probe_flags: None,
             expected_rows: probe.rows,
@@ -178,7 +185,8 @@ impl Resident {
             _ => kept.sums.clone(),
         };
         let (rows, key_sum) = (found.rows, kept.key_sum);
-        Ok(Ran { rows, sums, key_sum, seconds, stages, peak_memory: self.device.memory().peak })
+        let peak_memory = self.device.memory().peak;
+        Ok(Ran { algorithm, rows, sums, key_sum, seconds, stages, peak_memory, crossed: [0; 2] })
     }
 }
 
@@ -198,7 +206,7 @@ impl Sorting {
 
     /// Copies pairs to a simulated device.
     pub fn simulate(seed: u64, pairs: &RecordBatch) -> Result<Sorting> {
-        let settings = Settings { memory: 16 << 20, shape: TINY, seed };
+        let settings = Settings { memory: 16 << 20, shape: TINY, seed, coherent: true };
         Sorting::on(Box::new(Simulated::new(settings)), pairs)
     }
 
@@ -217,7 +225,8 @@ impl Sorting {
     pub fn run(&self, check: bool) -> Result<Ran> {
         let started = Instant::now();
         let session = Session::new(&*self.device, Word::W8)?;
-        let side = Side { keys: self.keys.view, values: Some(self.values.view), rows: self.rows };
+        let (keys, values) = (self.keys.view, Some(self.values.view));
+        let side = Side { keys, values, rows: self.rows, ..Side::default() };
         let mut columns = [View::default(); 2];
         if self.rows > 0 {
             let digits = Digits::varying(varying(&session, &[&side])?);
@@ -278,7 +287,7 @@ struct Kept<'a> {
 }
 
 impl Receiver for Kept<'_> {
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<()> {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
         let mut columns: Vec<(View, u32)> = Vec::new();
         if self.gathering {
             for (table, rows) in self.tables.iter().zip([block.build, block.probe]) {
@@ -320,7 +329,7 @@ impl Receiver for Kept<'_> {
             let views: Vec<View> = columns.iter().map(|column| column.0).collect();
             session.release(&views)?;
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -356,7 +365,7 @@ fn total(session: &Session<'_>, column: View, rows: u64, width: u32) -> Result<u
     Ok(sum)
 }
 
-fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+pub(super) fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(N).map(|chunk| {
         let mut all = [0; 8];
         all[..N].copy_from_slice(chunk);
@@ -365,7 +374,7 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// The bytes of a column's values.
-fn width(column: &ArrayRef) -> Result<u32> {
+pub(super) fn width(column: &ArrayRef) -> Result<u32> {
     match column.data_type() {
         _ if column.null_count() > 0 => {
             Err(Error::Setting("columns in GPU memory have no nulls".to_string()))
@@ -442,7 +451,7 @@ fn send(device: &dyn Device, parts: &[&ArrayRef], rows: u64, width: u32) -> Resu
 }
 
 /// A column's values as bytes, and the bytes of each.
-fn bytes_of(column: &ArrayRef) -> (&[u8], u32) {
+pub(super) fn bytes_of(column: &ArrayRef) -> (&[u8], u32) {
     match column.as_primitive_opt::<Int32Type>() {
         Some(narrow) => (narrow.values().inner().as_slice(), 4),
         None => {

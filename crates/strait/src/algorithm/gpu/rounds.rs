@@ -10,17 +10,20 @@
 //! What is left are the tasks never taken and those on the redo list. A task with more rows than one
 //! may write is cut: by probe rows first, then, when a single probe row has too many matches, by
 //! these. (004 keeps a cursor a tuple; a cut task needs none, and its parts go to several blocks.)
+//!
+//! Buffers outlive a run, so that chunk after chunk of a stream is joined while the rows of the one
+//! before are on their way out.
 
 use super::{Block, Found, Receiver, Session, Wanted};
-use crate::device::{Flavour, Stage, View, abi};
-use crate::error::Result;
+use crate::device::{Event, Flavour, Memory, Stage, View, abi};
+use crate::error::{Error, Result};
 
 /// Rows of a buffer, at least, if a task may write as many.
 const LEAST_CAPACITY: u64 = 8192;
 /// How much longer the next buffer is when one was full.
 const GROWTH: u64 = 8;
 /// Tasks that are done again in one launch: what is left waits on the host.
-const AT_ONCE: usize = 4096;
+const AT_ONCE: u64 = 4096;
 /// Parts a task is cut into at once, at most.
 const MOST_PARTS: u64 = 64;
 /// Redo entries a task may leave: one a round of its probe tuples.
@@ -33,6 +36,8 @@ pub(super) struct Work {
     pub(super) count: u32,
     /// How a task of a single probe row is cut.
     pub(super) cut: Cut,
+    /// Whether keys are mixed, and have to be unmixed when written.
+    pub(super) mixed: bool,
 }
 
 /// How a task of a single probe row is cut.
@@ -52,25 +57,65 @@ enum Piece {
     Again(Vec<abi::Task>),
 }
 
+/// What is still to be done.
+struct Left {
+    /// The first task of the join's own list that was not taken.
+    own: u32,
+    /// How many the list has.
+    count: u32,
+    /// Tasks that found no room.
+    again: Vec<abi::Redo>,
+}
+
+impl Left {
+    /// The tasks of the next launch: at most `slice` of the list, or `at_once` others. None may
+    /// write more than `limit` rows.
+    fn next(&mut self, [slice, at_once]: [u64; 2], limit: u64, cut: Cut) -> Option<Piece> {
+        if !self.again.is_empty() {
+            return Some(Piece::Again(some(&mut self.again, at_once as usize, limit, cut)));
+        }
+        let first = self.own;
+        let end = (u64::from(first) + slice).min(u64::from(self.count)) as u32;
+        self.own = end;
+        (first < end).then_some(Piece::Own { first, end })
+    }
+
+    /// Books what a launch left undone.
+    fn book(&mut self, piece: Piece, seen: &abi::Control, redone: Vec<abi::Redo>) {
+        self.again.extend(redone);
+        match piece {
+            // Blocks ask for tasks beyond the last before they stop.
+            Piece::Own { end, .. } if seen.full != 0 => self.own = seen.next.min(end),
+            Piece::Again(tasks) if seen.full != 0 => {
+                let left = tasks.iter().skip(seen.next as usize);
+                self.again.extend(left.map(|&task| abi::Redo { task, rows: 0 }));
+            }
+            Piece::Own { .. } | Piece::Again(_) => {}
+        }
+    }
+}
+
 /// One output buffer.
-#[derive(Clone, Copy)]
 struct Buffer {
-    keys: View,
-    build: View,
-    probe: View,
+    /// Keys where they are wanted, build values and probe values.
+    columns: [Option<Memory>; 3],
     capacity: u64,
+    /// When what was in it has gone out.
+    gone: Option<Event>,
 }
 
 impl Buffer {
+    /// One without room, for flavours that write no rows.
+    fn none() -> Buffer {
+        Buffer { columns: [None, None, None], capacity: 0, gone: None }
+    }
+
     fn new(session: &Session<'_>, wanted: &Wanted, capacity: u64) -> Result<Buffer> {
-        let column = |wanted: bool, what: &str| match wanted {
-            true => session.allocate(capacity * session.word.bytes(), what),
-            false => Ok(View::default()),
-        };
-        let keys = column(wanted.keys, "the output's keys")?;
-        let build = column(true, "the output's build values")?;
-        let probe = column(true, "the output's probe values")?;
-        Ok(Buffer { keys, build, probe, capacity })
+        let column = |what: &str| session.device.allocate(capacity * session.word.bytes(), what);
+        let keys = if wanted.keys { Some(column("the output's keys")?) } else { None };
+        let build = column("the output's build values")?;
+        let probe = column("the output's probe values")?;
+        Ok(Buffer { columns: [keys, Some(build), Some(probe)], capacity, gone: None })
     }
 
     /// The rows of a buffer that may take three eighths of what is left: there may be two of them.
@@ -78,159 +123,214 @@ impl Buffer {
         session.left() / 8 * 3 / (session.word.bytes() * (2 + u64::from(wanted.keys)))
     }
 
-    fn views(&self) -> [View; 3] {
-        [self.keys, self.build, self.probe]
-    }
-
     /// The first of two: as long as the output is expected to be, if memory allows.
     fn first(session: &Session<'_>, wanted: &Wanted) -> Result<Buffer> {
         if !writes(wanted) {
-            let none = View::default();
-            return Ok(Buffer { keys: none, build: none, probe: none, capacity: 0 });
+            return Ok(Buffer::none());
         }
         let room = Buffer::room(session, wanted);
         let least = session.device.shape(session.word).most_rows.min(LEAST_CAPACITY);
         let asked = wanted.expected_rows + wanted.expected_rows / 64;
         Buffer::new(session, wanted, asked.min(room).max(least))
     }
+
+    fn view(&self, column: usize) -> View {
+        self.columns[column].as_ref().map_or(View::default(), |memory| memory.view)
+    }
+
+    fn block(&self, rows: u64) -> Block {
+        Block { rows, keys: self.view(0), build: self.view(1), probe: self.view(2) }
+    }
 }
 
+/// Whether a flavour writes rows.
 fn writes(wanted: &Wanted) -> bool {
     matches!(wanted.flavour, Flavour::Pairs | Flavour::PairsFlagged)
 }
 
-/// Runs the stage that `stage(tasks, count, output)` makes until all tasks are done.
+/// Runs a stage until all its tasks are done, once: see [`Rounds::run`].
 pub(super) fn run(
     session: &Session<'_>,
     wanted: &Wanted,
-    mixed: bool,
     work: Work,
     stage: impl Fn(u64, u32, abi::Output) -> Stage,
     to: &mut dyn Receiver,
 ) -> Result<Found> {
-    let most = session.device.shape(session.word).most_rows;
-    let control = session.allocate(size_of::<abi::Control>() as u64, "the join's counts")?;
-    // Partitions that are long on both sides have more tasks than there is memory for a redo list of
-    // all of them: then several launches share them.
-    let entry = REDOS_A_TASK * size_of::<abi::Redo>() as u64;
-    let least = (AT_ONCE as u64 + MOST_PARTS).min(u64::from(work.count).max(MOST_PARTS * 4));
-    let slice = u64::from(work.count).min(session.left() / 8 / entry).max(least);
-    let redo = session.allocate(slice * entry, "the redo list")?;
-    let at_once = (least - MOST_PARTS) as usize;
-    let mut list: Option<View> = None;
-    let mut buffers = [Some(Buffer::first(session, wanted)?), None];
-    let mut current = 0;
-    let mut own = Some(0);
-    let mut again: Vec<abi::Redo> = Vec::new();
-    let mut found = Found::default();
+    Rounds::new(session, wanted, work.count)?.run(wanted, work, stage, to)
+}
 
-    let mut start = |piece: &Piece, buffer: &Buffer| -> Result<()> {
+/// What rounds need on the device.
+pub(super) struct Rounds<'a> {
+    session: &'a Session<'a>,
+    control: Memory,
+    redo: Memory,
+    /// Tasks that one launch takes of the list, and of those that are done again.
+    at_once: [u64; 2],
+    /// Where tasks lie that are done again, once there are some.
+    list: Option<Memory>,
+    buffers: [Option<Buffer>; 2],
+    current: usize,
+}
+
+impl<'a> Rounds<'a> {
+    /// For runs of at most `most_tasks` tasks, whose rows are wanted as `wanted` says.
+    pub(super) fn new(session: &'a Session<'a>, wanted: &Wanted, most_tasks: u32) -> Result<Self> {
+        let control_bytes = size_of::<abi::Control>() as u64;
+        let control = session.device.allocate(control_bytes, "the join's counts")?;
+        // Partitions that are long on both sides have more tasks than there is memory for a redo
+        // list of all of them: then several launches share them.
+        let entry = REDOS_A_TASK * size_of::<abi::Redo>() as u64;
+        let tasks = u64::from(most_tasks);
+        let least = (AT_ONCE + MOST_PARTS).min(tasks.max(MOST_PARTS * 4));
+        let slice = tasks.min(session.left() / 8 / entry).max(least);
+        let redo = session.device.allocate(slice * entry, "the redo list")?;
+        let buffers = [Some(Buffer::first(session, wanted)?), None];
+        let at_once = [slice, least - MOST_PARTS];
+        Ok(Rounds { session, control, redo, at_once, list: None, buffers, current: 0 })
+    }
+
+    pub(super) fn session(&self) -> &'a Session<'a> {
+        self.session
+    }
+
+    /// Runs the stage that `stage(tasks, count, output)` makes until all tasks are done.
+    pub(super) fn run(
+        &mut self,
+        wanted: &Wanted,
+        work: Work,
+        stage: impl Fn(u64, u32, abi::Output) -> Stage,
+        to: &mut dyn Receiver,
+    ) -> Result<Found> {
+        let session = self.session;
+        let most = session.device.shape(session.word).most_rows;
+        let mut left = Left { own: 0, count: work.count, again: Vec::new() };
+        let mut found = Found::default();
+        let mut running = left.next(self.at_once, 0, work.cut);
+        if let Some(piece) = &running {
+            self.start(piece, wanted, &work, &stage)?;
+        }
+        while let Some(piece) = running {
+            to.meanwhile(session)?;
+            let seen: abi::Control = session.read(self.control.view, 1)?.pop().unwrap_or_default();
+            let rows = match (writes(wanted), seen.full != 0) {
+                (true, true) => seen.counted,
+                (true, false) => seen.rows,
+                (false, _) => seen.counted,
+            };
+            found.add(rows, &seen);
+            if writes(wanted) {
+                session.moved(rows * session.word.bytes() * (2 + u64::from(wanted.keys)));
+            }
+            let redone = session.read::<abi::Redo>(self.redo.view, seen.redone as usize)?;
+            left.book(piece, &seen, redone);
+
+            let filled = self.current;
+            let capacity = self.buffers[filled].as_ref().map_or(0, |buffer| buffer.capacity);
+            running = left.next(self.at_once, most.min(capacity), work.cut);
+            let more = running.is_some();
+            // The next round, or the next run, fills the other buffer while the receiver has this
+            // one. Without memory for a second one, rounds and receiver take turns.
+            let other = writes(wanted) && rows > 0 && (more || to.goes_on());
+            let other = other && self.other(wanted, capacity, seen.full != 0)?;
+            if other {
+                self.current = 1 - filled;
+            }
+            if other && let Some(piece) = &running {
+                self.start(piece, wanted, &work, &stage)?;
+            }
+            if rows > 0
+                && writes(wanted)
+                && let Some(buffer) = &mut self.buffers[filled]
+            {
+                buffer.gone = to.block(session, buffer.block(rows))?;
+            }
+            if !other && let Some(piece) = &running {
+                self.start(piece, wanted, &work, &stage)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Launches some tasks into the current buffer.
+    fn start(
+        &mut self,
+        piece: &Piece,
+        wanted: &Wanted,
+        work: &Work,
+        stage: &impl Fn(u64, u32, abi::Output) -> Stage,
+    ) -> Result<()> {
+        let session = self.session;
         let (tasks, first, count) = match piece {
             Piece::Own { first, end } => (work.tasks.map_or(0, |view| view.address), *first, *end),
             Piece::Again(tasks) => {
-                let view = match list {
-                    Some(view) => view,
-                    None => {
-                        let bytes = least * size_of::<abi::Task>() as u64;
-                        *list.insert(session.allocate(bytes, "tasks to be done again")?)
-                    }
-                };
+                let view = self.list()?;
                 session.write(tasks, view)?;
                 (view.address, 0, tasks.len() as u32)
             }
         };
-        session.write(&[session.control(first)], control)?;
+        let Some(buffer) = &mut self.buffers[self.current] else {
+            return Err(Error::Worker("rounds have no buffer".to_string()));
+        };
+        if let Some(gone) = buffer.gone.take() {
+            session.device.wait(session.compute, gone)?;
+        }
+        session.write(&[session.control(first)], self.control.view)?;
         let address = |flags: Option<View>| flags.map_or(0, |view| view.address);
         let output = abi::Output {
-            keys: buffer.keys.address,
-            build: buffer.build.address,
-            probe: buffer.probe.address,
+            keys: buffer.view(0).address,
+            build: buffer.view(1).address,
+            probe: buffer.view(2).address,
             build_flags: address(wanted.build_flags),
             probe_flags: address(wanted.probe_flags),
             capacity: buffer.capacity,
-            most,
-            control: control.address,
-            redo: redo.address,
-            mixed: u32::from(mixed),
+            most: session.device.shape(session.word).most_rows,
+            control: self.control.address(),
+            redo: self.redo.address(),
+            mixed: u32::from(work.mixed),
             sign: u32::from(wanted.signed),
         };
         session.run(stage(tasks, count, output))
-    };
-
-    let next = |own: &mut Option<u32>, again: &mut Vec<abi::Redo>, limit: u64| {
-        if again.is_empty() {
-            let piece = |first: u32| Piece::Own {
-                first,
-                end: (u64::from(first) + slice).min(u64::from(work.count)) as u32,
-            };
-            return own.take().map(piece);
-        }
-        Some(Piece::Again(some(again, at_once, limit, work.cut)))
-    };
-    let mut running = next(&mut own, &mut again, 0);
-    if let (Some(piece), Some(buffer)) = (&running, &buffers[0]) {
-        start(piece, buffer)?;
     }
-    while let (Some(piece), Some(buffer)) = (running, buffers[current]) {
-        let seen: abi::Control = session.read(control, 1)?.pop().unwrap_or_default();
-        let rows = match (writes(wanted), seen.full != 0) {
-            (true, true) => seen.counted,
-            (true, false) => seen.rows,
-            (false, _) => seen.counted,
-        };
-        found.rows += rows;
-        if writes(wanted) {
-            session.moved(rows * session.word.bytes() * (2 + u64::from(wanted.keys)));
-        }
-        found.build_sum = found.build_sum.wrapping_add(seen.build_sum);
-        found.probe_sum = found.probe_sum.wrapping_add(seen.probe_sum);
-        again.extend(session.read::<abi::Redo>(redo, seen.redone as usize)?);
-        match piece {
-            // Blocks ask for tasks beyond the last before they stop.
-            Piece::Own { end, .. } if seen.full != 0 => own = Some(seen.next.min(end)),
-            Piece::Own { end, .. } => own = Some(end),
-            Piece::Again(tasks) if seen.full != 0 => {
-                let left = tasks.iter().skip(seen.next as usize);
-                again.extend(left.map(|&task| abi::Redo { task, rows: 0 }));
-            }
-            Piece::Again(_) => {}
-        }
-        own = own.filter(|&first| first < work.count);
 
-        // The next round fills the other buffer while the receiver has this one.
-        running = next(&mut own, &mut again, most.min(buffer.capacity));
-        let other = 1 - current;
-        if running.is_some() && writes(wanted) {
-            // An output that proves longer than expected gets longer buffers. Without memory for a
-            // second one, rounds and receiver take turns.
-            let wish = match seen.full != 0 {
-                true => buffer.capacity.saturating_mul(GROWTH),
-                false => buffer.capacity,
-            };
-            let had = buffers[other].filter(|had| had.capacity >= wish.min(buffer.capacity * 2));
-            if had.is_none() {
-                if let Some(old) = buffers[other].take() {
-                    session.release(&old.views())?;
-                }
-                let capacity = wish.min(Buffer::room(session, wanted)).max(buffer.capacity);
-                buffers[other] = Buffer::new(session, wanted, capacity).ok();
+    /// Where tasks lie that are done again.
+    fn list(&mut self) -> Result<View> {
+        if let Some(list) = &self.list {
+            return Ok(list.view);
+        }
+        let bytes = (self.at_once[1] + MOST_PARTS) * size_of::<abi::Task>() as u64;
+        let list = self.session.device.allocate(bytes, "tasks to be done again")?;
+        Ok(self.list.insert(list).view)
+    }
+
+    /// Whether there is a buffer beside the current one: longer where that was full, since the
+    /// output proves longer than expected.
+    fn other(&mut self, wanted: &Wanted, capacity: u64, full: bool) -> Result<bool> {
+        let session = self.session;
+        let other = &mut self.buffers[1 - self.current];
+        let wish = if full { capacity.saturating_mul(GROWTH) } else { capacity };
+        let enough = wish.min(capacity * 2);
+        if other.as_ref().is_none_or(|had| had.capacity < enough) {
+            if let Some(old) = other.take() {
+                session.device.synchronize(session.back)?;
+                session.device.synchronize(session.compute)?;
+                drop(old);
+            }
+            let capacity = wish.min(Buffer::room(session, wanted)).max(capacity);
+            *other = Buffer::new(session, wanted, capacity).ok();
+        }
+        Ok(other.is_some())
+    }
+}
+
+impl Drop for Rounds<'_> {
+    fn drop(&mut self) {
+        // Nothing may be left running on memory that goes back.
+        for stream in [self.session.compute, self.session.back] {
+            if let Err(error) = self.session.device.synchronize(stream) {
+                log::debug!("a device did not finish its work: {error}");
             }
         }
-        let free = buffers[other].filter(|_| rows > 0);
-        if let (Some(piece), Some(free)) = (&running, &free) {
-            start(piece, free)?;
-        }
-        if rows > 0 && writes(wanted) {
-            let Buffer { keys, build, probe, .. } = buffer;
-            to.block(session, Block { rows, keys, build, probe })?;
-        }
-        match (&running, free) {
-            (Some(_), Some(_)) => current = other,
-            (Some(piece), None) => start(piece, &buffer)?,
-            (None, _) => {}
-        }
     }
-    Ok(found)
 }
 
 /// Some of the tasks that are to be done again, cut where they have to be.

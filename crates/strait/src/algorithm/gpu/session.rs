@@ -31,13 +31,20 @@ pub(crate) struct Session<'a> {
     pub(crate) word: Word,
     /// Where stages run.
     pub(crate) compute: Stream,
-    /// Where large copies run.
+    /// Where large copies to the device run.
     pub(crate) copies: Stream,
+    /// Where large copies from the device run.
+    pub(crate) back: Stream,
     small: Arc<Pinned>,
-    kept: RefCell<Vec<Memory>>,
+    /// Memory by number, ascending.
+    kept: RefCell<Vec<(u64, Memory)>>,
+    /// The next number.
+    count: Cell<u64>,
     marks: RefCell<Vec<(&'static str, Event, u64)>>,
     /// Bytes that stages since the last mark move.
     moved: Cell<u64>,
+    /// Bytes that crossed the link, to the device and back.
+    crossed: [Cell<u64>; 2],
 }
 
 impl<'a> Session<'a> {
@@ -47,10 +54,13 @@ impl<'a> Session<'a> {
             word,
             compute: device.stream(0)?,
             copies: device.stream(1)?,
+            back: device.stream(2)?,
             small: device.pinned(SMALL, "read-backs")?,
             kept: RefCell::default(),
+            count: Cell::new(0),
             marks: RefCell::default(),
             moved: Cell::new(0),
+            crossed: Default::default(),
         };
         session.mark("start")?;
         Ok(session)
@@ -59,9 +69,34 @@ impl<'a> Session<'a> {
     /// Memory for the rest of the session, or until it is [released](Session::release).
     pub(crate) fn allocate(&self, bytes: u64, what: &str) -> Result<View> {
         let memory = self.device.allocate(bytes.max(1), what)?;
-        let view = memory.view.part(0, bytes.max(1));
-        self.kept.borrow_mut().push(memory);
-        Ok(view)
+        Ok(self.keep(memory).part(0, bytes.max(1)))
+    }
+
+    /// Keeps memory for the rest of the session, or until it is [released](Session::release).
+    pub(crate) fn keep(&self, memory: Memory) -> View {
+        let view = memory.view;
+        let number = self.count.replace(self.count.get() + 1);
+        self.kept.borrow_mut().push((number, memory));
+        view
+    }
+
+    /// Memory that was allocated here, to be kept by the caller from now on.
+    pub(crate) fn take(&self, view: View) -> Option<Memory> {
+        let mut kept = self.kept.borrow_mut();
+        let at = kept.iter().position(|(_, memory)| memory.address() == view.address)?;
+        Some(kept.remove(at).1)
+    }
+
+    /// A point in the order of allocations, for [`release_since`](Session::release_since).
+    pub(crate) fn point(&self) -> u64 {
+        self.count.get()
+    }
+
+    /// Gives back all memory that was allocated since a point: what was enqueued is done before.
+    pub(crate) fn release_since(&self, point: u64) -> Result<()> {
+        self.device.synchronize(self.compute)?;
+        self.kept.borrow_mut().retain(|(number, _)| *number < point);
+        Ok(())
     }
 
     /// Memory of zeros.
@@ -75,7 +110,7 @@ impl<'a> Session<'a> {
     pub(crate) fn release(&self, views: &[View]) -> Result<()> {
         self.device.synchronize(self.compute)?;
         let gone = |memory: &Memory| views.iter().any(|view| view.address == memory.address());
-        self.kept.borrow_mut().retain(|memory| !gone(memory));
+        self.kept.borrow_mut().retain(|(_, memory)| !gone(memory));
         Ok(())
     }
 
@@ -137,6 +172,33 @@ impl<'a> Session<'a> {
         self.moved.set(self.moved.get() + bytes);
     }
 
+    /// Copies to the device, where large copies run.
+    pub(crate) fn copy_in(&self, from: &Arc<Pinned>, at: usize, to: View) -> Result<()> {
+        self.crosses_in(to.bytes);
+        self.device.copy_in(self.copies, from, at, to)
+    }
+
+    /// Copies from the device, where large copies back run.
+    pub(crate) fn copy_out(&self, from: View, to: &Arc<Pinned>, at: usize) -> Result<()> {
+        self.crosses_back(from.bytes);
+        self.device.copy_out(self.back, from, to, at)
+    }
+
+    /// Notes bytes that cross the link to the device, where no copy tells.
+    pub(crate) fn crosses_in(&self, bytes: u64) {
+        self.crossed[0].set(self.crossed[0].get() + bytes);
+    }
+
+    /// Notes bytes that cross the link from the device.
+    pub(crate) fn crosses_back(&self, bytes: u64) {
+        self.crossed[1].set(self.crossed[1].get() + bytes);
+    }
+
+    /// Bytes that crossed the link: to the device, and back.
+    pub(crate) fn crossed(&self) -> [u64; 2] {
+        [self.crossed[0].get(), self.crossed[1].get()]
+    }
+
     /// The seconds and bytes of each stage; of one that came several times, their sums.
     pub(crate) fn times(&self) -> Result<Vec<Timed>> {
         self.device.synchronize(self.compute)?;
@@ -169,7 +231,7 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        for stream in [self.compute, self.copies] {
+        for stream in [self.compute, self.copies, self.back] {
             if let Err(error) = self.device.synchronize(stream) {
                 log::debug!("a device did not finish its work: {error}");
             }

@@ -34,7 +34,7 @@ pub(super) fn join(
     let tile = session.device.shape(session.word).merge_tile;
     let tiles = probe.rows.div_ceil(u64::from(tile));
     let splits = session.allocate(tiles * 16, "merge splits")?;
-    let work = Work { tasks: None, count: tiles as u32, cut: Cut::Run };
+    let work = Work { tasks: None, count: tiles as u32, cut: Cut::Run, mixed: false };
     let stage = |tasks: u64, count: u32, output: abi::Output| {
         let merge = abi::MergeJoin {
             build: build_tuples.address,
@@ -49,7 +49,7 @@ pub(super) fn join(
         };
         Stage::MergeJoin(wanted.flavour, merge)
     };
-    let found = rounds::run(session, wanted, false, work, stage, to)?;
+    let found = rounds::run(session, wanted, work, stage, to)?;
     session.mark("merge")?;
     Ok(found)
 }

@@ -28,11 +28,23 @@ const FUNCTIONS: &[&str] = &[
     "cuDeviceTotalMem_v2",
     "cuDevicePrimaryCtxRetain",
     "cuCtxSetCurrent",
+    "cuCtxSynchronize",
     "cuMemGetInfo_v2",
     "cuMemAlloc_v2",
+    "cuMemAllocManaged",
     "cuMemFree_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
+    "cuMemHostGetDevicePointer_v2",
+    "cuMemGetAllocationGranularity",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuMemcpyAsync",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemsetD8Async",
@@ -43,6 +55,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
+    "cuEventSynchronize",
     "cuEventElapsedTime",
     "cuModuleLoadData",
     "cuModuleGetFunction",
@@ -77,7 +90,17 @@ pub struct Gpu {
     pub driver: (u32, u32),
     /// The driver's own version, as in `580.95.05`, where the system tells.
     pub driver_release: Option<String>,
+    /// Whether it reads and writes host memory by itself that is not pinned.
+    pub pageable_access: bool,
+    /// Whether host and GPU may use managed memory at the same time.
+    pub managed_access: bool,
+    /// Whether its memory can be mapped page by page.
+    pub virtual_memory: bool,
+    /// Whether the host's memory can be mapped page by page along with its own.
+    pub host_virtual_memory: bool,
     pub(super) device: sys::CUdevice,
+    /// The number of the host's memory that is nearest to it.
+    pub(super) host_node: i32,
 }
 
 /// A PCIe link at its best; links slow down while nothing crosses them.
@@ -231,6 +254,9 @@ fn describe(ordinal: i32) -> Result<Gpu> {
         check(unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) }, doing)?;
         Ok::<u32, Error>(value.max(0) as u32)
     };
+    // Attributes that an older driver may not know.
+    let newer = |which: Attribute| attribute(which).ok();
+    let can = |which: Attribute| newer(which) == Some(1);
     let mut memory = 0;
     // SAFETY: as above.
     check(unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) }, doing)?;
@@ -246,6 +272,9 @@ fn describe(ordinal: i32) -> Result<Gpu> {
         unsafe { sys::cuDeviceGetPCIBusId(buffer, length, device) }
     })?
     .to_lowercase();
+    let driver = (version as u32 / 1000, version as u32 % 1000 / 10);
+    let virtual_memory = can(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED);
+    let of_host = Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
     Ok(Gpu {
         ordinal: ordinal as u32,
         name,
@@ -261,9 +290,17 @@ fn describe(ordinal: i32) -> Result<Gpu> {
         )?),
         link: link::of(&bus),
         bus,
-        driver: (version as u32 / 1000, version as u32 % 1000 / 10),
+        driver,
         driver_release: link::read("/sys/module/nvidia/version"),
+        pageable_access: can(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
+        managed_access: can(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS),
+        virtual_memory,
+        // Drivers could from 12.2 on, before they could be asked.
+        host_virtual_memory: virtual_memory
+            && newer(of_host).map_or(driver >= (12, 2), |answer| answer == 1),
         device,
+        // Where the system has no such numbers there is one memory.
+        host_node: newer(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID).unwrap_or(0) as i32,
     })
 }
 
@@ -301,9 +338,13 @@ mod tests {
             include_str!("detect.rs"),
             include_str!("error.rs"),
             include_str!("launch.rs"),
+            include_str!("managed.rs"),
+            include_str!("mapped.rs"),
             include_str!("mod.rs"),
+            include_str!("pages.rs"),
             include_str!("pinned.rs"),
             include_str!("pool.rs"),
+            include_str!("range.rs"),
             include_str!("streams.rs"),
         ];
         let mut called = 0;

@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use super::CudaDevice;
-use super::policy::{HISTOGRAM_THREADS, Policy};
-use crate::device::{Flavour, Stage, Stream, Word, abi};
+use super::policy::{HISTOGRAM_THREADS, Policy, SCATTER_ITEMS, SCATTER_THREADS};
+use crate::device::{Flavour, Scatterer, Stage, Stream, Word, abi};
 use crate::error::{Error, Result};
 
 /// Keys a histogram's block takes at once.
@@ -34,6 +34,59 @@ impl Kernel {
 fn most_pieces(rows: u64, piece: u32, chains: u32) -> u64 {
     let piece = u64::from(piece);
     rows.div_ceil(piece).max(rows / piece + rows.min(u64::from(chains)))
+}
+
+/// Blocks that unpack keys on a multiprocessor: those that run at once.
+const UNPACK_BLOCKS: u32 = 4;
+/// Threads of a block where each tuple is written by itself.
+const STANDARD_THREADS: u32 = 256;
+
+/// The kernel of a scatterer on a card of so many multiprocessors.
+fn scatter(
+    policy: &Policy,
+    word: Word,
+    how: Scatterer,
+    stage: &abi::Scatter,
+    processors: u32,
+) -> Result<Kernel> {
+    let partitions = stage.digit.mask.saturating_add(1);
+    if partitions > abi::MOST_PARTITIONS {
+        return Err(Error::Worker(format!("{partitions} partitions are too many to scatter to")));
+    }
+    let tiles = |tuples: u32| stage.rows.div_ceil(u64::from(tuples));
+    // Blocks that fill the card; they take tiles until there is none.
+    let fill = |tiles: u64, each: u32| tiles.min(u64::from(processors * each));
+    let from = |tuples, columns| if stage.tuples != 0 { tuples } else { columns };
+    Ok(match how {
+        Scatterer::Standard => {
+            let entry = from("standard_tuples", "standard_columns");
+            let blocks = fill(tiles(STANDARD_THREADS), 8);
+            Kernel::new("partition/scatter", entry, blocks, STANDARD_THREADS)
+        }
+        Scatterer::Linear => {
+            let entry = from("linear_tuples", "linear_columns");
+            let blocks = fill(tiles(SCATTER_THREADS * policy.linear_items), 1);
+            Kernel::new("partition/scatter", entry, blocks, SCATTER_THREADS)
+                .shared(policy.linear_bytes(word))
+        }
+        Scatterer::Shared => {
+            let entry = from("shared_tuples", "shared_columns");
+            let blocks = fill(tiles(SCATTER_THREADS * SCATTER_ITEMS), 1);
+            Kernel::new("partition/combine", entry, blocks, SCATTER_THREADS)
+                .shared(policy.combine_bytes)
+        }
+        Scatterer::Hierarchical => {
+            let entry = from("hierarchical_tuples", "hierarchical_columns");
+            let blocks = Policy::long_blocks(word, partitions, stage.rows, processors);
+            Kernel::new("partition/combine", entry, blocks, SCATTER_THREADS)
+                .shared(policy.combine_bytes)
+        }
+    })
+}
+
+/// Where a table's kernels are.
+fn table_module(table: &abi::Table) -> &'static str {
+    if table.bits == 0 && table.direct == 0 { "table/compact" } else { "table/global" }
 }
 
 /// Enqueues a stage's kernels.
@@ -152,26 +205,26 @@ pub(super) unsafe fn launch(
             let single = a.table.groups == 0 && a.table.direct == 0;
             let entry = if single { "clear_single" } else { "clear_groups" };
             let blocks = a.table.slot_count.div_ceil(256).min(full(8));
-            start(Kernel::new("table/global", entry, blocks, 256), argument!(a))
+            start(Kernel::new(table_module(&a.table), entry, blocks, 256), argument!(a))
         }
         Stage::Insert(a) if a.slot_of == 0 => {
             let tile = u64::from(probe_threads * policy.probe.1);
             let blocks = a.rows.div_ceil(tile);
-            let kernel = Kernel::new("table/global", "insert_single", blocks, probe_threads);
-            start(kernel, argument!(a))
+            let module = table_module(&a.table);
+            start(Kernel::new(module, "insert_single", blocks, probe_threads), argument!(a))
         }
         Stage::Insert(a) => {
             let blocks = a.rows.div_ceil(u64::from(probe_threads));
-            let kernel = Kernel::new("table/global", "insert_groups", blocks, probe_threads);
-            start(kernel, argument!(a))
+            let module = table_module(&a.table);
+            start(Kernel::new(module, "insert_groups", blocks, probe_threads), argument!(a))
         }
         Stage::PlaceGroups(a) => {
             let blocks = a.table.slot_count.div_ceil(256).min(full(8));
-            start(Kernel::new("table/global", "place_groups", blocks, 256), argument!(a))
+            start(Kernel::new(table_module(&a.table), "place_groups", blocks, 256), argument!(a))
         }
         Stage::FillGroups(a) => {
             let blocks = a.rows.div_ceil(256);
-            start(Kernel::new("table/global", "fill_groups", blocks, 256), argument!(a))
+            start(Kernel::new(table_module(&a.table), "fill_groups", blocks, 256), argument!(a))
         }
         Stage::Probe(flavour, a) => {
             let single = a.table.groups == 0;
@@ -187,7 +240,7 @@ pub(super) unsafe fn launch(
             };
             let blocks = u64::from(a.count).min(full(probe_blocks));
             let shared = if single { 0 } else { Policy::runs_bytes(policy.probe, word) };
-            let kernel = Kernel::new("table/global", entry, blocks, probe_threads);
+            let kernel = Kernel::new(table_module(&a.table), entry, blocks, probe_threads);
             start(kernel.shared(shared), argument!(a))
         }
         Stage::MergeJoin(flavour, a) => {
@@ -223,5 +276,26 @@ pub(super) unsafe fn launch(
             let blocks = a.count.div_ceil(256).min(full(16));
             start(Kernel::new("materialise/gather", entry, blocks, 256), argument!(a))
         }
+        Stage::Tally(a) => {
+            if a.digit.mask >= abi::MOST_PARTITIONS {
+                return Err(Error::Worker(format!("{} digits are not counted", a.digit.mask)));
+            }
+            let blocks = a.rows.div_ceil(HISTOGRAM_KEYS).min(full(4));
+            let kernel = Kernel::new("partition/histogram", "tally", blocks, HISTOGRAM_THREADS);
+            start(kernel, argument!(a))
+        }
+        Stage::Unpack(a) => {
+            // As many blocks a pack, so that one alone also fills the card.
+            let packs = u64::from(a.count);
+            let blocks = packs * full(UNPACK_BLOCKS).div_ceil(packs.max(1));
+            start(Kernel::new("transfer/unpack", "unpack", blocks, 256), argument!(a))
+        }
+        Stage::Scatter(how, a) => {
+            let kernel = scatter(&policy, word, *how, a, device.multiprocessors())?;
+            start(kernel, argument!(a))
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

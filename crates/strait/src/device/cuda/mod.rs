@@ -5,7 +5,11 @@
 //! | Is there a GPU, and what is it like? | [`detect`], [`link`] |
 //! | What does the driver keep for the process? | [`context`] |
 //! | Where does memory come from? | [`pool`] on the GPU, [`pinned`] on the host |
+//! | Who else's memory is pinned? | [`pages`] |
+//! | How does a kernel reach host memory? | [`mapped`] where it lies, [`managed`] page by page |
+//! | What lies in both memories at once? | [`range`] |
 //! | In what order does work run? | [`streams`] |
+//! | When is one copy several? | [`pieces`] |
 //! | What stays for the next join? | [`shared`](mod@shared) |
 //! | How do kernels get onto the GPU? | [`compile`], by [`nvrtc`], kept in the [`cache`] |
 //! | Which kernel is a stage, and how large? | [`launch`], [`policy`] |
@@ -22,10 +26,15 @@ mod error;
 mod launch;
 mod library;
 mod link;
+mod managed;
+mod mapped;
 mod nvrtc;
+mod pages;
+mod pieces;
 pub(crate) mod pinned;
 pub(crate) mod policy;
 mod pool;
+mod range;
 mod shared;
 mod streams;
 #[doc(hidden)]
@@ -38,12 +47,17 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use crate::device::{Device, Event, Memory, MemoryUse, Pinned, Shape, Stage, Stream, View, Word};
+use crate::device::{
+    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Spread, Stage,
+    Stream, View, Word,
+};
 use crate::error::{Error, Result};
 use context::Context;
 use error::{check, failure};
+use pieces::Pieces;
 use policy::Policy;
 use pool::{Pool, Refusal, Source};
+use range::Ranges;
 use streams::Streams;
 
 pub use compile::{CompiledKernel, compile_kernels, kernel_cache};
@@ -59,6 +73,7 @@ pub(crate) struct CudaDevice {
     gpu: Gpu,
     context: Arc<Context>,
     pool: Arc<Pool<Driver>>,
+    ranges: Arc<Ranges>,
     streams: Streams,
 }
 
@@ -69,7 +84,8 @@ impl CudaDevice {
         let context = Context::of(gpu)?;
         let budget = pool::budget(gpu_memory, gpu.free_memory()?)?;
         let pool = Pool::new(Driver(context.clone()), budget);
-        Ok(CudaDevice { gpu: gpu.clone(), context, pool, streams: Streams::default() })
+        let (ranges, streams) = (Arc::default(), Streams::default());
+        Ok(CudaDevice { gpu: gpu.clone(), context, pool, ranges, streams })
     }
 
     /// How many multiprocessors it has.
@@ -135,12 +151,25 @@ impl CudaDevice {
         check(code, "starting a kernel")
     }
 
+    /// The pieces of a copy between pinned memory, from byte `at` on, and the GPU.
+    fn pieces(&self, host: &Pinned, at: usize, device: View) -> Pieces {
+        Pieces::of(device.bytes).cut(pages::cuts(host, at)).cut(self.ranges.cuts(device))
+    }
+
     /// Whether `bytes` from `at` on lie in the host's memory.
     fn inside(host: &Pinned, at: usize, bytes: u64) -> Result<()> {
         let end = (at as u64).checked_add(bytes);
         if end.is_none_or(|end| end > host.len as u64) {
             let message = format!("a copy of {bytes} bytes at {at} leaves {} bytes", host.len);
             return Err(Error::Worker(message));
+        }
+        Ok(())
+    }
+
+    /// Whether both ends of a copy are of one length.
+    fn alike(from: u64, to: u64) -> Result<()> {
+        if from != to {
+            return Err(Error::Worker(format!("a copy of {from} bytes to {to} bytes")));
         }
         Ok(())
     }
@@ -153,6 +182,10 @@ impl Device for CudaDevice {
 
     fn shape(&self, word: Word) -> Shape {
         self.policy(word).shape(self.gpu.l2)
+    }
+
+    fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64 {
+        self.policy(word).scatter_bytes(word, how, partitions, self.multiprocessors())
     }
 
     fn memory(&self) -> MemoryUse {
@@ -178,13 +211,14 @@ impl Device for CudaDevice {
             return Ok(());
         }
         self.context.bind()?;
+        let pieces = self.pieces(from, at, to);
         self.streams.copy(stream, from, "copying to the GPU", |raw| {
             // SAFETY: inside both memories; the host's is held until the stream is synchronised,
             // the device's by the caller.
-            unsafe {
-                let source = from.start.add(at).cast();
-                sys::cuMemcpyHtoDAsync_v2(to.address, source, to.bytes as usize, raw)
-            }
+            pieces.copy(|piece, bytes| unsafe {
+                let source = from.start.add(at + piece as usize).cast();
+                sys::cuMemcpyHtoDAsync_v2(to.address + piece, source, bytes as usize, raw)
+            })
         })
     }
 
@@ -194,12 +228,13 @@ impl Device for CudaDevice {
             return Ok(());
         }
         self.context.bind()?;
+        let pieces = self.pieces(to, at, from);
         self.streams.copy(stream, to, "copying from the GPU", |raw| {
             // SAFETY: as in `copy_in`.
-            unsafe {
-                let target = to.start.add(at).cast();
-                sys::cuMemcpyDtoHAsync_v2(target, from.address, from.bytes as usize, raw)
-            }
+            pieces.copy(|piece, bytes| unsafe {
+                let target = to.start.add(at + piece as usize).cast();
+                sys::cuMemcpyDtoHAsync_v2(target, from.address + piece, bytes as usize, raw)
+            })
         })
     }
 
@@ -210,7 +245,9 @@ impl Device for CudaDevice {
         self.context.bind()?;
         let raw = self.streams.raw(stream)?;
         // SAFETY: device memory of that length, kept by the caller.
-        let code = unsafe { sys::cuMemsetD8Async(to.address, byte, to.bytes as usize, raw) };
+        let code = Pieces::of(to.bytes).cut(self.ranges.cuts(to)).copy(|at, bytes| unsafe {
+            sys::cuMemsetD8Async(to.address + at, byte, bytes as usize, raw)
+        });
         check(code, "filling memory")
     }
 
@@ -237,6 +274,69 @@ impl Device for CudaDevice {
     fn synchronize(&self, stream: Stream) -> Result<()> {
         self.context.bind()?;
         self.streams.synchronize(stream)
+    }
+
+    fn wait_for(&self, event: Event) -> Result<()> {
+        self.context.bind()?;
+        self.streams.wait_for(event)
+    }
+
+    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
+        Self::alike(from.bytes, to.bytes)?;
+        self.context.bind()?;
+        let raw = self.streams.raw(stream)?;
+        let pieces = Pieces::of(to.bytes)
+            .cut(pages::cuts_at(from.start as usize, from.bytes))
+            .cut(self.ranges.cuts(to));
+        // SAFETY: memory of that length on both sides, kept by the caller.
+        let code = pieces.copy(|at, bytes| unsafe {
+            let source = from.start.add(at as usize).cast();
+            sys::cuMemcpyHtoDAsync_v2(to.address + at, source, bytes as usize, raw)
+        });
+        check(code, "copying to the GPU")
+    }
+
+    fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
+        Self::alike(from.bytes, to.bytes)?;
+        self.context.bind()?;
+        let raw = self.streams.raw(stream)?;
+        // Mapped memory has the addresses that it has on the host.
+        let mapped = |view: View| pages::cuts_at(view.address as usize, view.bytes);
+        let pieces = Pieces::of(to.bytes)
+            .cut(mapped(from))
+            .cut(mapped(to))
+            .cut(self.ranges.cuts(from))
+            .cut(self.ranges.cuts(to));
+        // SAFETY: the GPU's addresses, with as many bytes behind either, kept by the caller.
+        let code = pieces.copy(|at, bytes| unsafe {
+            sys::cuMemcpyAsync(to.address + at, from.address + at, bytes as usize, raw)
+        });
+        check(code, "copying on the GPU")
+    }
+
+    unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {
+        // SAFETY: the caller promises the same.
+        unsafe { pages::pin(&self.context, memory) }
+    }
+
+    fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory> {
+        mapped::pinned(self, pinned)
+    }
+
+    unsafe fn coherent(&self, memory: HostView) -> Result<Memory> {
+        mapped::coherent(self, memory)
+    }
+
+    fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>> {
+        managed::allocate(self, bytes, what)
+    }
+
+    fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()> {
+        managed::prefetch(self, stream, managed.view)
+    }
+
+    fn range(&self, bytes: u64, spread: Spread, what: &str) -> Result<Memory> {
+        range::allocate(self, bytes, spread, what)
     }
 }
 

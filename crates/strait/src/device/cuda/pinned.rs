@@ -4,14 +4,14 @@
 //! touching it with all cores and then registering it takes a twelfth of that; keeping it for the
 //! next join takes nothing. At most a quarter of the machine's memory is kept.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use cudarc::driver::sys::{self, CUresult};
-
 use super::context::Context;
-use super::error::failure;
-use crate::device::Pinned;
+use super::pages::{self, Pages};
+use crate::device::{HostView, Pinned};
 use crate::error::{Error, Result};
+use crate::memory::Mapping;
 
 const HUGE_PAGE: usize = 2 << 20;
 /// The step of small sizes.
@@ -26,18 +26,14 @@ type Idle = Mutex<Vec<Region>>;
 
 static IDLE: Idle = Mutex::new(Vec::new());
 
-/// A mapping, registered with the driver where there is one.
+/// A mapping that is pinned, where there is a driver to do so.
 struct Region {
-    start: *mut libc::c_void,
-    mapped: usize,
-    data: *mut u8,
-    bytes: usize,
-    /// Whose it is registered with. Tests have none.
-    context: Option<Arc<Context>>,
+    /// Its pages while they are pinned. Tests pin none.
+    pages: Option<Pages>,
+    /// Not dropped while they are.
+    mapping: ManuallyDrop<Mapping>,
 }
 
-// SAFETY: owned memory; any thread may use, register or unmap it.
-unsafe impl Send for Region {}
 // SAFETY: it is only moved about; the memory is reached through `Pinned`.
 unsafe impl Sync for Region {}
 
@@ -62,15 +58,9 @@ fn take_from(
     let size = region_size(bytes).ok_or_else(refused)?;
     let region = match idle(home, size) {
         Some(region) => region,
-        None => {
-            let region = Region::map(size).ok_or_else(refused)?;
-            match context {
-                Some(context) => region.register(context, what)?,
-                None => region,
-            }
-        }
+        None => Region::new(size, what, context)?,
     };
-    let start = region.data;
+    let start = region.mapping.data().as_ptr();
     let owner = Lent { region: Some(region), home };
     Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
 }
@@ -94,8 +84,8 @@ fn region_size(bytes: usize) -> Option<usize> {
 fn idle(home: &'static Idle, size: usize) -> Option<Region> {
     let mut idle = locked(home);
     let fits =
-        |(_, region): &(usize, &Region)| (size..=size.saturating_mul(2)).contains(&region.bytes);
-    let (at, _) = idle.iter().enumerate().filter(fits).min_by_key(|(_, region)| region.bytes)?;
+        |(_, region): &(usize, &Region)| (size..=size.saturating_mul(2)).contains(&region.bytes());
+    let (at, _) = idle.iter().enumerate().filter(fits).min_by_key(|(_, region)| region.bytes())?;
     Some(idle.swap_remove(at))
 }
 
@@ -105,76 +95,38 @@ fn most_idle() -> usize {
 }
 
 impl Region {
-    /// Maps `bytes`, on huge pages where the system has them, and touches every page.
-    fn map(bytes: usize) -> Option<Region> {
-        let mapped = bytes.checked_add(HUGE_PAGE)?;
-        // SAFETY: an anonymous private mapping at an address of the system's choice.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return None;
-        }
-        let aligned = (start as usize).next_multiple_of(HUGE_PAGE) - start as usize;
-        // SAFETY: `aligned` is below HUGE_PAGE, so the address and `bytes` behind it are mapped.
-        let data = unsafe { start.cast::<u8>().add(aligned) };
-        #[cfg(target_os = "linux")]
-        // SAFETY: advice on our own mapping; a refusal costs speed only.
-        unsafe {
-            libc::madvise(data.cast(), bytes, libc::MADV_HUGEPAGE);
-        }
-        let region = Region { start, mapped, data, bytes, context: None };
-        region.touch();
-        Some(region)
+    /// Maps `bytes`, touches every page, and pins them where there is a driver to do so.
+    fn new(bytes: usize, what: &str, context: Option<&Arc<Context>>) -> Result<Region> {
+        let refused = || Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 };
+        let mapping = Mapping::new(bytes).ok_or_else(refused)?;
+        touch(&mapping);
+        let memory = HostView { start: mapping.data().as_ptr(), bytes: bytes as u64 };
+        // SAFETY: the region keeps the mapping until the pages have been let go.
+        let pages = context.map(|context| unsafe { pages::hold(context, memory, what) });
+        Ok(Region { pages: pages.transpose()?, mapping: ManuallyDrop::new(mapping) })
     }
 
-    /// Writes to every page, so that it is there before the driver pins it.
-    fn touch(&self) {
-        let (start, bytes) = (self.data as usize, self.bytes);
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = if bytes < TOUCHED_TOGETHER { 1 } else { cores.min(MOST_THREADS) };
-        let share = bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE);
-        let parts = (0..bytes).step_by(share).map(|at| (start + at, share.min(bytes - at)));
-        std::thread::scope(|scope| {
-            for (from, length) in parts {
-                let touch = move || touch_pages(from as *mut u8, length);
-                // One thread touches all when there are no more to be had.
-                if threads == 1 || std::thread::Builder::new().spawn_scoped(scope, touch).is_err() {
-                    touch_pages(from as *mut u8, length);
-                }
-            }
-        });
+    fn bytes(&self) -> usize {
+        self.mapping.bytes()
     }
+}
 
-    /// Pins it, for every context of the process.
-    fn register(mut self, context: &Arc<Context>, what: &str) -> Result<Region> {
-        context.bind()?;
-        // SAFETY: mapped memory of that length, which stays mapped until it is unregistered.
-        let code = unsafe {
-            sys::cuMemHostRegister_v2(
-                self.data.cast(),
-                self.bytes,
-                sys::CU_MEMHOSTREGISTER_PORTABLE,
-            )
-        };
-        match code {
-            CUresult::CUDA_SUCCESS => {
-                self.context = Some(context.clone());
-                Ok(self)
+/// Writes to every page, so that it is there before the driver pins it.
+fn touch(mapping: &Mapping) {
+    let (start, bytes) = (mapping.data().as_ptr() as usize, mapping.bytes());
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = if bytes < TOUCHED_TOGETHER { 1 } else { cores.min(MOST_THREADS) };
+    let share = bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE);
+    let parts = (0..bytes).step_by(share).map(|at| (start + at, share.min(bytes - at)));
+    std::thread::scope(|scope| {
+        for (from, length) in parts {
+            let touch = move || touch_pages(from as *mut u8, length);
+            // One thread touches all when there are no more to be had.
+            if threads == 1 || std::thread::Builder::new().spawn_scoped(scope, touch).is_err() {
+                touch_pages(from as *mut u8, length);
             }
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                Err(Error::OutOfMemory { what: what.to_string(), needed: self.bytes as u64 })
-            }
-            code => Err(failure(code, "pinning host memory")),
         }
-    }
+    });
 }
 
 /// Writes one byte of every page of the smallest size.
@@ -187,15 +139,10 @@ fn touch_pages(start: *mut u8, bytes: usize) {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let unpinned = self.context.take().is_none_or(|context| {
-            context.bind().is_ok()
-                // SAFETY: registered by `register`, and no copy is under way.
-                && unsafe { sys::cuMemHostUnregister(self.data.cast()) } == CUresult::CUDA_SUCCESS
-        });
         // Memory the driver still has hold of is not taken from under it.
-        if unpinned {
-            // SAFETY: mapped with this extent in `map`, and nobody refers to it any more.
-            unsafe { libc::munmap(self.start, self.mapped) };
+        if self.pages.take().is_none_or(Pages::release) {
+            // SAFETY: dropped here alone, and nobody refers to it any more.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
     }
 }
@@ -206,7 +153,7 @@ impl Drop for Lent {
         idle.extend(self.region.take());
         // The oldest go first. They are dropped after the lock: unpinning takes its time.
         let mut surplus = Vec::new();
-        while idle.iter().map(|region| region.bytes).sum::<usize>() > most_idle() {
+        while idle.iter().map(Region::bytes).sum::<usize>() > most_idle() {
             surplus.push(idle.remove(0));
         }
         drop(idle);

@@ -3,8 +3,8 @@
 //! Everything follows from the shared memory a block may have, which stands for the card's
 //! generation. Kernels get the figures as macros; conductors, as a [`Shape`].
 
-use crate::device::abi::ROUNDS_A_TASK;
-use crate::device::{Shape, Word};
+use crate::device::abi::{MOST_PARTITIONS, ROUNDS_A_TASK};
+use crate::device::{Scatterer, Shape, Word};
 
 /// The kernels' sources: what is compiled by itself, by name.
 pub(crate) const MODULES: &[(&str, &str)] = &[
@@ -12,11 +12,15 @@ pub(crate) const MODULES: &[(&str, &str)] = &[
     ("partition/look_back", include_str!("../../../kernels/partition/look_back.cu")),
     ("partition/shared_histogram", include_str!("../../../kernels/partition/shared_histogram.cu")),
     ("partition/bucket_pool", include_str!("../../../kernels/partition/bucket_pool.cu")),
+    ("partition/scatter", include_str!("../../../kernels/partition/scatter.cu")),
+    ("partition/combine", include_str!("../../../kernels/partition/combine.cu")),
     ("partition/tasks", include_str!("../../../kernels/partition/tasks.cu")),
     ("table/shared", include_str!("../../../kernels/table/shared.cu")),
     ("table/global", include_str!("../../../kernels/table/global.cu")),
+    ("table/compact", include_str!("../../../kernels/table/compact.cu")),
     ("sort/merge_join", include_str!("../../../kernels/sort/merge_join.cu")),
     ("materialise/gather", include_str!("../../../kernels/materialise/gather.cu")),
+    ("transfer/unpack", include_str!("../../../kernels/transfer/unpack.cu")),
 ];
 
 /// What the sources include.
@@ -25,6 +29,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("word.cuh", include_str!("../../../kernels/word.cuh")),
     ("block.cuh", include_str!("../../../kernels/block.cuh")),
     ("tile.cuh", include_str!("../../../kernels/tile.cuh")),
+    ("scatter.cuh", include_str!("../../../kernels/scatter.cuh")),
+    ("table.cuh", include_str!("../../../kernels/table.cuh")),
     ("output.cuh", include_str!("../../../kernels/output.cuh")),
     ("runs.cuh", include_str!("../../../kernels/runs.cuh")),
 ];
@@ -45,10 +51,30 @@ pub(crate) struct Policy {
     pub(crate) probe: (u32, u32, u32),
     /// Merges of sorted sides: likewise.
     pub(crate) merge: (u32, u32, u32),
+    /// Tuples that a thread orders at once for [`Scatterer::Linear`].
+    pub(crate) linear_items: u32,
+    /// Shared memory of a block that combines writes: all there is, one block a multiprocessor.
+    pub(crate) combine_bytes: u32,
 }
 
 /// Threads of a histogram's block.
 pub(crate) const HISTOGRAM_THREADS: u32 = 512;
+/// Threads of a block that scatters to partitions.
+pub(crate) const SCATTER_THREADS: u32 = 512;
+/// Tuples each of them holds at once, where writes are combined: 64 KiB a block of the wider ones are
+/// on their way at a time, many times what the link needs.
+pub(crate) const SCATTER_ITEMS: u32 = 8;
+/// Long buffers of a block that are not a partition's. A tile of tuples fills 32 of them on average.
+const SPARES: u32 = 64;
+/// Bytes that a long buffer is written with, at least: from there on, writes over the link are as
+/// fast wherever they go (benchmarks/notes.md).
+const LONG_BYTES: u32 = 2048;
+/// A line of memory, in bytes.
+const LINE_BYTES: u32 = 128;
+/// What long buffers a partition should fill in each block, so that few are written half empty.
+const LONGS_A_BLOCK: u64 = 4;
+/// Blocks that keep the link busy.
+const LEAST_BLOCKS: u64 = 32;
 /// Bins of a digit.
 const BINS: u32 = 256;
 /// Rows one task may write before it is cut, so that a frequent key is shared by blocks.
@@ -67,6 +93,8 @@ pub(crate) fn policy(shared_bytes: u32, word: Word) -> Policy {
             shared_heads: pick(8192, 4096),
             probe: (256, pick(4, 2), 8),
             merge: (256, pick(8, 4), 4),
+            linear_items: pick(20, 14),
+            combine_bytes: shared_bytes,
         }
     } else if shared_bytes >= 160 << 10 {
         // Ampere for data centres: 163 KiB.
@@ -77,6 +105,8 @@ pub(crate) fn policy(shared_bytes: u32, word: Word) -> Policy {
             shared_heads: 4096,
             probe: (256, pick(4, 2), 8),
             merge: (256, pick(8, 4), 4),
+            linear_items: pick(20, 14),
+            combine_bytes: shared_bytes,
         }
     } else {
         // Turing has 64 KiB and 1024 threads a multiprocessor, other Amperes 99 KiB.
@@ -87,6 +117,8 @@ pub(crate) fn policy(shared_bytes: u32, word: Word) -> Policy {
             shared_heads: pick(4096, 2048),
             probe: (256, pick(4, 2), 4),
             merge: (256, pick(4, 2), 2),
+            linear_items: pick(8, 4),
+            combine_bytes: shared_bytes,
         }
     }
 }
@@ -120,6 +152,12 @@ pub(crate) fn options(capability: (u32, u32), word: Word) -> Vec<String> {
         ("MERGE_THREADS", p.merge.0),
         ("MERGE_ITEMS", p.merge.1),
         ("MERGE_BLOCKS", p.merge.2),
+        ("SCATTER_THREADS", SCATTER_THREADS),
+        ("SCATTER_ITEMS", SCATTER_ITEMS),
+        ("SCATTER_SPARES", SPARES),
+        ("SCATTER_LONG", LONG_BYTES),
+        ("SCATTER_SHARED", p.combine_bytes),
+        ("LINEAR_ITEMS", p.linear_items),
     ];
     defines.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
 }
@@ -148,6 +186,53 @@ impl Policy {
     /// Shared memory of a tile whose runs are written: its tuples, firsts and begins.
     pub(crate) fn runs_bytes((threads, items, _): (u32, u32, u32), word: Word) -> u32 {
         threads * items * (word.tuple() as u32 + 8)
+    }
+
+    /// Shared memory of a block that orders tiles to scatter them: their tuples, a target and a start
+    /// a partition, and a sum a warp.
+    pub(crate) fn linear_bytes(&self, word: Word) -> u32 {
+        let tile = SCATTER_THREADS * self.linear_items;
+        tile * word.tuple() as u32 + MOST_PARTITIONS * 12 + (SCATTER_THREADS / 32 + 1) * 4
+    }
+
+    /// Tuples of a partition's buffer in shared memory, and of a line: the twin of `Shape` in
+    /// `kernels/partition/combine.cu`.
+    fn combine_shape(&self, word: Word, partitions: u32) -> (u32, u32) {
+        let tuple = word.tuple() as u32;
+        let bytes = self.combine_bytes - (SPARES * 20 + 16) - 12 * partitions;
+        let room = (bytes / (partitions * tuple)).min(LONG_BYTES / tuple);
+        let line = (LINE_BYTES / tuple).min(1 << room.ilog2());
+        (room / line * line, line)
+    }
+
+    /// Bytes of one block's long buffers.
+    fn long_bytes(&self, word: Word, partitions: u32) -> u64 {
+        let (capacity, line) = self.combine_shape(word, partitions);
+        let room = u64::from(LONG_BYTES) + u64::from(capacity + line) * word.tuple();
+        u64::from(partitions + SPARES) * room
+    }
+
+    /// Blocks with long buffers, on a card of so many multiprocessors: fewer where there are few
+    /// rows, since each writes a partition's last tuples by themselves.
+    pub(crate) fn long_blocks(word: Word, partitions: u32, rows: u64, processors: u32) -> u64 {
+        let fill = u64::from(partitions) * u64::from(LONG_BYTES) * LONGS_A_BLOCK;
+        let tiles = rows.div_ceil(u64::from(SCATTER_THREADS * SCATTER_ITEMS));
+        (rows * word.tuple() / fill).max(LEAST_BLOCKS).min(processors.into()).min(tiles)
+    }
+
+    /// Bytes that a scatterer needs in the device's memory.
+    pub(crate) fn scatter_bytes(
+        &self,
+        word: Word,
+        how: Scatterer,
+        partitions: u32,
+        processors: u32,
+    ) -> u64 {
+        let partitions = partitions.clamp(1, MOST_PARTITIONS);
+        match how {
+            Scatterer::Hierarchical => self.long_bytes(word, partitions) * u64::from(processors),
+            Scatterer::Standard | Scatterer::Linear | Scatterer::Shared => 0,
+        }
     }
 
     /// What conductors have to know of it.
@@ -182,7 +267,33 @@ mod tests {
                 assert!(fits(p.shared_bytes(word) + 256, p.shared.2), "{capability:?} {word:?}");
                 assert!(p.shared_build_rows < 1 << 16, "links have 16 bits");
                 assert!(p.shared_heads.is_power_of_two());
+                assert!(fits(p.linear_bytes(word), 1), "{capability:?} {word:?}");
+                assert!(fits(p.combine_bytes, 1), "{capability:?} {word:?}");
             }
         }
+    }
+
+    /// Buffers of every fan-out fit shared memory, and are whole lines.
+    #[test]
+    fn buffers_fit_every_fan_out() {
+        for capability in [(7, 5), (8, 0), (8, 6), (9, 0), (10, 0)] {
+            for (word, tuple) in [(Word::W4, 8), (Word::W8, 16)] {
+                let p = policy(shared_bytes_of(capability), word);
+                for bits in 0..=MOST_PARTITIONS.ilog2() {
+                    let what = format!("{capability:?} {word:?}, {bits} bits");
+                    let (capacity, line) = p.combine_shape(word, 1 << bits);
+                    assert!(line.is_power_of_two() && line * tuple <= LINE_BYTES, "{what}");
+                    assert!(capacity >= line && capacity % line == 0, "{what}");
+                    let all = ((capacity * tuple + 12) << bits) + SPARES * 20 + 16;
+                    assert!(all <= p.combine_bytes, "{what}");
+                }
+            }
+        }
+        let p = policy(shared_bytes_of((9, 0)), Word::W8);
+        assert_eq!(p.combine_shape(Word::W8, 512), (24, 8), "lines of 128 bytes");
+        assert_eq!(p.combine_shape(Word::W8, 2048), (4, 4), "lines of 64 bytes");
+        assert_eq!(p.scatter_bytes(Word::W8, Scatterer::Shared, 512, 132), 0);
+        let bytes = p.scatter_bytes(Word::W8, Scatterer::Hierarchical, 512, 132);
+        assert_eq!(bytes, 132 * (512 + 64) * (2048 + 32 * 16));
     }
 }

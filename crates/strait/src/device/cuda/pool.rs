@@ -3,6 +3,8 @@
 //! The driver takes up to milliseconds to find memory and waits for the whole GPU to give some
 //! back, so a block that is dropped stays with the pool. What the pool holds, used or kept, never
 //! exceeds the budget: when it would, or when the driver refuses, kept blocks are given back first.
+//! Memory that comes from elsewhere but lies on the GPU too is [charged](Pool::charged) to the same
+//! budget.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -43,7 +45,7 @@ pub(super) struct Pool<S: Source> {
 
 #[derive(Default)]
 struct State {
-    /// In blocks that somebody has.
+    /// In blocks that somebody has, and charged.
     used: u64,
     /// The most there ever was of that.
     peak: u64,
@@ -87,7 +89,7 @@ pub(super) fn budget(asked: Option<u64>, free: u64) -> Result<u64> {
 }
 
 /// The size of the block for so many bytes; none where there is no such number.
-fn block_size(bytes: u64) -> Option<u64> {
+pub(super) fn block_size(bytes: u64) -> Option<u64> {
     let step = if bytes < PAGE { SMALL_STEP } else { PAGE };
     bytes.max(1).checked_next_multiple_of(step)
 }
@@ -112,20 +114,56 @@ impl<S: Source> Pool<S> {
             Some(block) => block,
             None => (self.fresh(&mut state, size, what)?, size),
         };
-        state.used += size;
-        state.peak = state.peak.max(state.used);
+        state.hold(size);
         let owner = Block { pool: self.clone(), address, size };
         Ok(Memory { view: View { address, bytes }, _owner: Box::new(owner) })
     }
 
-    /// The address of a new block.
-    fn fresh(&self, state: &mut State, size: u64, what: &str) -> Result<u64> {
+    /// What `make` makes of `size` bytes of the GPU's memory, and their part of the budget. It is
+    /// called again where the GPU had too little and kept blocks could be given back.
+    pub(super) fn charged<T>(
+        self: &Arc<Self>,
+        size: u64,
+        what: &str,
+        mut make: impl FnMut() -> Result<T, Refusal>,
+    ) -> Result<(T, Charge<S>)> {
+        let charge = {
+            let mut state = self.state();
+            self.make_room(&mut state, size, what)?;
+            state.hold(size);
+            Charge { pool: Arc::clone(self), size }
+        };
+        // Making may take long, so nobody is kept waiting for the lock meanwhile.
+        let mut made = make();
+        if matches!(made, Err(Refusal::OutOfMemory)) && self.state().idle > 0 {
+            self.trim(&mut self.state());
+            made = make();
+        }
+        match made {
+            Ok(made) => Ok((made, charge)),
+            Err(Refusal::Failed(error)) => Err(error),
+            Err(Refusal::OutOfMemory) => {
+                drop(charge);
+                Err(self.refused(&self.state(), size, what, true))
+            }
+        }
+    }
+
+    /// Gives kept blocks back where they are in the way of so many bytes; an error where blocks are
+    /// that somebody has.
+    fn make_room(&self, state: &mut State, size: u64, what: &str) -> Result<()> {
         if self.exceeds(state.used + state.idle, size) {
             self.trim(state);
         }
         if self.exceeds(state.used, size) {
             return Err(self.refused(state, size, what, false));
         }
+        Ok(())
+    }
+
+    /// The address of a new block.
+    fn fresh(&self, state: &mut State, size: u64, what: &str) -> Result<u64> {
+        self.make_room(state, size, what)?;
         let first = self.source.allocate(size);
         let second = match first {
             Err(Refusal::OutOfMemory) if state.idle > 0 => {
@@ -168,6 +206,11 @@ impl<S: Source> Pool<S> {
 }
 
 impl State {
+    fn hold(&mut self, size: u64) {
+        self.used += size;
+        self.peak = self.peak.max(self.used);
+    }
+
     /// The smallest kept block that is large enough, and at most a quarter larger.
     fn take(&mut self, size: u64) -> Option<(u64, u64)> {
         let most = size.saturating_add(size / 4);
@@ -201,6 +244,18 @@ impl<S: Source> Drop for Block<S> {
         state.used -= self.size;
         state.idle += self.size;
         state.blocks.entry(self.size).or_default().push(self.address);
+    }
+}
+
+/// A part of the budget that memory from elsewhere has, for as long as this lives.
+pub(super) struct Charge<S: Source> {
+    pool: Arc<Pool<S>>,
+    size: u64,
+}
+
+impl<S: Source> Drop for Charge<S> {
+    fn drop(&mut self) {
+        self.pool.state().used -= self.size;
     }
 }
 
@@ -327,6 +382,30 @@ mod tests {
         assert!(pool.allocate(4 * MIB, "d").is_err());
         driver.0.lock().unwrap().room = 40 * MIB;
         assert!(pool.allocate(4 * MIB, "d").is_ok());
+    }
+
+    #[test]
+    fn memory_from_elsewhere_is_charged() {
+        let driver = Driver::new(40 * MIB);
+        let pool = Pool::new(driver.clone(), 64 * MIB);
+        drop(pool.allocate(30 * MIB, "a").unwrap());
+        let take = |size: u64| pool.charged(size, "a range", || driver.allocate(size));
+        // The kept block is in the way: first of what the driver has, then of the budget.
+        let (address, charge) = take(20 * MIB).unwrap();
+        assert_eq!((pool.memory().used, driver.given()), (20 * MIB, 20 * MIB));
+        let refused = take(30 * MIB).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("nvidia-smi") && refused.contains("20.0 MiB of"), "{refused}");
+        let refused = take(45 * MIB).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("--gpu-memory"), "{refused}");
+        assert!(take(u64::MAX).is_err());
+        let failed = pool.charged(MIB, "b", || {
+            Err::<(), _>(Refusal::Failed(Error::Setting("no such memory".to_string())))
+        });
+        assert!(failed.map(|_| ()).unwrap_err().to_string().contains("no such memory"));
+        assert_eq!(pool.memory().used, 20 * MIB, "refusals cost nothing");
+        drop(charge);
+        driver.free(address);
+        assert_eq!(pool.memory().used, 0);
     }
 
     #[test]

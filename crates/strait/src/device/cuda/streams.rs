@@ -1,10 +1,19 @@
 //! Streams and events of a device: made when first asked for, used again, destroyed with it.
 //!
 //! A copy reads or writes host memory after its call has returned, so a stream holds on to that
-//! memory until it has been synchronised. The handle of an event serves another once [`EVENTS`] more
-//! have been recorded; events are numbered anew all the same, so that a forgotten one is known.
+//! memory until it has been synchronised, or an event that was recorded after the copy has been
+//! waited for:
+//!
+//! ```text
+//!   enqueued   copy a   copy b   record x   copy c   record y
+//!   copies       1        2                   3
+//!   x knows 2: once it has been waited for, a and b are let go; c is held
+//! ```
+//!
+//! The handle of an event serves another once [`EVENTS`] more have been recorded; events are numbered
+//! anew all the same, so that a forgotten one is known.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::sys::{self, CUresult};
@@ -22,7 +31,7 @@ pub(super) struct Streams {
 struct State {
     lanes: Vec<Option<Lane>>,
     /// Events that are not forgotten, by number.
-    events: HashMap<usize, sys::CUevent>,
+    events: HashMap<usize, Arc<Mark>>,
     /// How many events have been recorded.
     count: usize,
     /// Handles of forgotten events.
@@ -32,12 +41,27 @@ struct State {
 /// A stream and what depends on it.
 struct Lane {
     raw: sys::CUstream,
-    /// Memory that copies under way read or write.
-    held: Vec<Arc<Pinned>>,
+    /// How many copies have been enqueued.
+    copies: u64,
+    /// Memory that copies under way read or write, and the last of them that does.
+    held: VecDeque<(u64, Arc<Pinned>)>,
+}
+
+/// An event that has been recorded. Whoever waits for it shares it, so that its handle does not
+/// serve another meanwhile.
+struct Mark {
+    raw: sys::CUevent,
+    stream: Stream,
+    /// The copies that were enqueued on its stream before.
+    copies: u64,
 }
 
 // SAFETY: the driver's handles may be used from any thread that has bound the context.
 unsafe impl Send for State {}
+// SAFETY: as above.
+unsafe impl Send for Mark {}
+// SAFETY: as above.
+unsafe impl Sync for Mark {}
 
 /// All calls want the context bound to the calling thread.
 impl Streams {
@@ -52,8 +76,7 @@ impl Streams {
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
             // SAFETY: the context is bound; writes a handle.
             check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "making a stream")?;
-            let held = Vec::new();
-            state.lanes[index] = Some(Lane { raw, held });
+            state.lanes[index] = Some(Lane { raw, copies: 0, held: VecDeque::new() });
         }
         Ok(Stream(index))
     }
@@ -63,7 +86,8 @@ impl Streams {
         self.state().lane(stream).map(|lane| lane.raw)
     }
 
-    /// Enqueues a copy and holds on to its host memory.
+    /// Enqueues a copy and holds on to its host memory, even when it fails: of several pieces some may
+    /// be under way.
     pub(super) fn copy(
         &self,
         stream: Stream,
@@ -73,16 +97,17 @@ impl Streams {
     ) -> Result<()> {
         let mut state = self.state();
         let lane = state.lane(stream)?;
-        check(enqueue(lane.raw), doing)?;
-        if lane.held.last().is_none_or(|last| !Arc::ptr_eq(last, host)) {
-            lane.held.push(host.clone());
+        lane.copies += 1;
+        match lane.held.back_mut() {
+            Some((copy, last)) if Arc::ptr_eq(last, host) => *copy = lane.copies,
+            _ => lane.held.push_back((lane.copies, Arc::clone(host))),
         }
-        Ok(())
+        check(enqueue(lane.raw), doing)
     }
 
     pub(super) fn record(&self, stream: Stream) -> Result<Event> {
         let mut state = self.state();
-        let raw = state.lane(stream)?.raw;
+        let &mut Lane { raw, copies, .. } = state.lane(stream)?;
         let event = state.event()?;
         // SAFETY: handles of this context.
         let code = unsafe { sys::cuEventRecord(event, raw) };
@@ -92,9 +117,9 @@ impl Streams {
         }
         let number = state.count;
         state.count += 1;
-        state.events.insert(number, event);
-        if let Some(event) = number.checked_sub(EVENTS).and_then(|old| state.events.remove(&old)) {
-            state.unused.push(event);
+        state.events.insert(number, Arc::new(Mark { raw: event, stream, copies }));
+        if let Some(old) = number.checked_sub(EVENTS).and_then(|old| state.events.remove(&old)) {
+            state.retire(old);
         }
         Ok(Event(number))
     }
@@ -102,24 +127,37 @@ impl Streams {
     pub(super) fn wait(&self, stream: Stream, event: Event) -> Result<()> {
         let mut state = self.state();
         let raw = state.lane(stream)?.raw;
-        match state.events.get(&event.0) {
-            Some(&event) => {
-                // SAFETY: handles of this context.
-                let code = unsafe { sys::cuStreamWaitEvent(raw, event, 0) };
-                check(code, "waiting for an event")
-            }
-            // It may not have happened yet: going on without it would be a race.
-            None => {
-                Err(Error::Worker(format!("event {} is forgotten, or another device's", event.0)))
-            }
+        let mark = state.mark(event)?;
+        // SAFETY: handles of this context.
+        let code = unsafe { sys::cuStreamWaitEvent(raw, mark.raw, 0) };
+        check(code, "waiting for an event")
+    }
+
+    /// Waits until an event has happened, and lets go what its stream copied before. Others may
+    /// enqueue and record meanwhile, since the lock is not held.
+    pub(super) fn wait_for(&self, event: Event) -> Result<()> {
+        let mark = Arc::clone(self.state().mark(event)?);
+        // SAFETY: a handle of this context, which serves no other event while `mark` is shared.
+        let code = unsafe { sys::cuEventSynchronize(mark.raw) };
+        let mut state = self.state();
+        let lane = state.lane(mark.stream)?;
+        let mut done = Vec::new();
+        if code == CUresult::CUDA_SUCCESS {
+            let count = lane.held.partition_point(|(copy, _)| *copy <= mark.copies);
+            done.extend(lane.held.drain(..count));
         }
+        state.retire(mark);
+        drop(state);
+        // After the lock: unpinning takes its time.
+        drop(done);
+        check(code, "running kernels and copies")
     }
 
     pub(super) fn seconds(&self, from: Event, to: Event) -> Result<f64> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
         let state = self.state();
         let kept = (state.events.get(&from.0), state.events.get(&to.0));
-        let (Some(&from), Some(&to)) = kept else {
+        let (Some(from), Some(to)) = kept else {
             return Err(Error::Worker("an event's time was asked for too late".to_string()));
         };
         // The bindings only know the function's second version, which older drivers do not have.
@@ -128,14 +166,15 @@ impl Streams {
             .map_err(|error| Error::NoGpu { why: format!("the driver is too old: {error}") })?;
         let mut milliseconds = 0.0;
         // SAFETY: events of this context; writes a number.
-        check(unsafe { elapsed(&mut milliseconds, from, to) }, "reading the time of events")?;
+        let code = unsafe { elapsed(&mut milliseconds, from.raw, to.raw) };
+        check(code, "reading the time of events")?;
         Ok(f64::from(milliseconds) / 1e3)
     }
 
     /// Waits for all that is enqueued. Others may enqueue meanwhile, since the lock is not held:
     /// what is theirs is not touched.
     pub(super) fn synchronize(&self, stream: Stream) -> Result<()> {
-        let (raw, held) = {
+        let (raw, mut held) = {
             let mut state = self.state();
             let lane = state.lane(stream)?;
             (lane.raw, std::mem::take(&mut lane.held))
@@ -146,7 +185,8 @@ impl Streams {
         let lane = state.lane(stream)?;
         if code != CUresult::CUDA_SUCCESS {
             // Nobody knows what still runs.
-            lane.held.extend(held);
+            held.append(&mut lane.held);
+            lane.held = held;
             return Err(failure(code, "running kernels and copies"));
         }
         drop(state);
@@ -173,7 +213,7 @@ impl Streams {
         }
         let (events, unused) =
             (std::mem::take(&mut state.events), std::mem::take(&mut state.unused));
-        for event in events.into_values().chain(unused) {
+        for event in events.into_values().map(|mark| mark.raw).chain(unused) {
             // SAFETY: as above.
             unsafe { sys::cuEventDestroy_v2(event) };
         }
@@ -184,6 +224,20 @@ impl State {
     fn lane(&mut self, stream: Stream) -> Result<&mut Lane> {
         let lane = self.lanes.get_mut(stream.0).and_then(Option::as_mut);
         lane.ok_or_else(|| Error::Worker(format!("stream {} has not been made", stream.0)))
+    }
+
+    fn mark(&self, event: Event) -> Result<&Arc<Mark>> {
+        // A forgotten event may not have happened yet: going on without it would be a race. And its
+        // stream is not known any more, so there is nothing else to wait for.
+        self.events.get(&event.0).ok_or_else(|| {
+            Error::Worker(format!("event {} is forgotten, or another device's", event.0))
+        })
+    }
+
+    /// Lets the handle of a forgotten event serve another, unless somebody still waits for it: then
+    /// that one will.
+    fn retire(&mut self, mark: Arc<Mark>) {
+        self.unused.extend(Arc::into_inner(mark).map(|mark| mark.raw));
     }
 
     /// A handle that is not in use.

@@ -131,3 +131,241 @@ fn threads_share_a_device() {
         }
     });
 }
+
+/// The largest of the words that a stage finds at an address.
+fn largest(device: &CudaDevice, stream: Stream, keys: u64, rows: usize) -> u64 {
+    let found = device.allocate(32, "what was found").unwrap();
+    let back = device.pinned(32, "what was found").unwrap();
+    device.fill(stream, found.view, 0).unwrap();
+    let survey = abi::Survey { keys, rows: rows as u64, found: found.address() };
+    // SAFETY: memory of these lengths, kept until the stream is synchronised.
+    unsafe { device.run(stream, Word::W8, &Stage::Survey(survey)) }.unwrap();
+    device.copy_out(stream, found.view, &back, 0).unwrap();
+    device.synchronize(stream).unwrap();
+    read(&back)[0]
+}
+
+#[test]
+fn chunks_that_share_a_page_are_pinned_at_the_same_time() {
+    let Some(device) = device(None) else { return };
+    let stream = device.stream(0).unwrap();
+    let column: Vec<u64> = (0..WORDS as u64).map(|n| n * 7).collect();
+    let whole = HostView::of(&column);
+    let memory = device.allocate(whole.bytes, "a test").unwrap();
+    let back = device.pinned(8 * WORDS, "a test").unwrap();
+    // Cut in the middle of pages; twice, so that pages that were let go are pinned again.
+    let ends = [0, 24, 5000, 100_008, 100_016, 3 << 20, whole.bytes];
+    for _ in 0..2 {
+        device.fill(stream, memory.view, 0xff).unwrap();
+        let mut before = None;
+        for part in ends.windows(2) {
+            let chunk = whole.part(part[0], part[1] - part[0]);
+            // SAFETY: the column is kept to the end, when all copies have run.
+            let pinned = unsafe { device.pin(chunk) }.unwrap();
+            let to = memory.view.part(part[0], chunk.bytes);
+            device.copy_in(stream, &pinned, 0, to).unwrap();
+            let copied = device.record(stream).unwrap();
+            // The one before is let go while this one is under way.
+            if let Some(event) = before.replace(copied) {
+                device.wait_for(event).unwrap();
+            }
+        }
+        device.copy_out(stream, memory.view, &back, 0).unwrap();
+        device.synchronize(stream).unwrap();
+        assert!(read(&back) == column);
+    }
+    // SAFETY: as above.
+    let (first, again) = unsafe { (device.pin(whole), device.pin(whole.part(8, 9000))) };
+    drop(first.unwrap());
+    device.copy_in(stream, &again.unwrap(), 0, memory.view.part(0, 9000)).unwrap();
+    device.copy_out(stream, memory.view, &back, 0).unwrap();
+    device.synchronize(stream).unwrap();
+    assert_eq!(read(&back)[..3], [7, 14, 21]);
+}
+
+#[test]
+fn copies_run_from_memory_that_is_not_pinned_or_only_in_part() {
+    let Some(device) = device(None) else { return };
+    let stream = device.stream(0).unwrap();
+    let column: Vec<u64> = (0..WORDS as u64).map(|n| n ^ 5).collect();
+    let whole = HostView::of(&column);
+    let memory = device.allocate(whole.bytes, "a test").unwrap();
+    let back = device.pinned(8 * WORDS, "a test").unwrap();
+    for pinned in [false, true] {
+        // SAFETY: the column is kept to the end, when all copies have run.
+        let pin = pinned.then(|| unsafe { device.pin(whole.part(20_000, 70_000)) }.unwrap());
+        device.fill(stream, memory.view, 0).unwrap();
+        // SAFETY: as above.
+        unsafe { device.copy_from(stream, whole, memory.view) }.unwrap();
+        device.copy_out(stream, memory.view, &back, 0).unwrap();
+        device.synchronize(stream).unwrap();
+        assert!(read(&back) == column);
+        drop(pin);
+    }
+    // SAFETY: as above.
+    assert!(unsafe { device.copy_from(stream, whole.part(0, 8), memory.view) }.is_err());
+}
+
+#[test]
+fn a_stage_reads_and_copies_write_mapped_memory() {
+    let Some(device) = device(None) else { return };
+    let stream = device.stream(0).unwrap();
+    let host = words(&device, 0..WORDS as u64);
+    let used = device.memory().used;
+    let mapped = device.mapped(&host).unwrap();
+    assert_eq!(device.memory().used, used, "not charged");
+    assert_eq!(largest(&device, stream, mapped.address(), WORDS), WORDS as u64 - 1);
+    let memory = device.allocate(64, "a test").unwrap();
+    device.fill(stream, memory.view, 0x11).unwrap();
+    device.copy_between(stream, memory.view, mapped.view.part(8, 64)).unwrap();
+    device.synchronize(stream).unwrap();
+    let seen = read(&host);
+    assert_eq!((seen[0], seen[1], seen[8], seen[9]), (0, 0x1111_1111_1111_1111, seen[1], 9));
+    // Memory of others, whose first and last pages are pinned apart from the rest.
+    let column: Vec<u64> = (0..WORDS as u64).map(|n| n + 3).collect();
+    // SAFETY: the column is kept to the end, when all stages have run.
+    let pinned =
+        unsafe { device.pin(HostView::of(&column).part(8, 8 * WORDS as u64 - 8)) }.unwrap();
+    let mapped = device.mapped(&pinned).unwrap();
+    drop(pinned);
+    assert_eq!(largest(&device, stream, mapped.address(), WORDS - 1), WORDS as u64 + 2);
+    let back = device.allocate(8 * WORDS as u64 - 8, "a test").unwrap();
+    device.copy_between(stream, mapped.view, back.view).unwrap();
+    assert_eq!(largest(&device, stream, back.address(), WORDS - 1), WORDS as u64 + 2);
+}
+
+#[test]
+fn a_coherent_gpu_reads_any_memory_and_others_say_so() {
+    let Some(device) = device(None) else { return };
+    let stream = device.stream(0).unwrap();
+    let column: Vec<u64> = (0..WORDS as u64).collect();
+    // SAFETY: the column is kept to the end, and not written to.
+    match unsafe { device.coherent(HostView::of(&column)) } {
+        Ok(memory) => {
+            assert!(device.gpu.pageable_access);
+            assert_eq!(largest(&device, stream, memory.address(), WORDS), WORDS as u64 - 1);
+        }
+        Err(error) => {
+            assert!(!device.gpu.pageable_access && error.to_string().contains("staged-copy"));
+        }
+    }
+}
+
+#[test]
+fn managed_memory_moves_to_who_uses_it() {
+    let Some(device) = device(Some(64 << 20)) else { return };
+    if !device.gpu.managed_access {
+        assert!(matches!(device.managed(8, "a test"), Err(Error::Setting(_))));
+        return;
+    }
+    let stream = device.stream(0).unwrap();
+    let managed = device.managed(8 * WORDS as u64, "a test").unwrap();
+    assert_eq!(device.memory().used, 8 * WORDS as u64);
+    for (round, prefetch) in [(1, true), (2, false), (3, true)] {
+        // SAFETY: as many words, which no stage uses now.
+        let words = unsafe { std::slice::from_raw_parts_mut(managed.start.cast::<u64>(), WORDS) };
+        words.iter_mut().zip(0..).for_each(|(word, n)| *word = n * round);
+        if prefetch {
+            device.prefetch(stream, &managed).unwrap();
+        }
+        let most = largest(&device, stream, managed.view.address, WORDS);
+        assert_eq!(most, (WORDS as u64 - 1) * round);
+    }
+    let refused = device.managed(60 << 20, "more").map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Error::DeviceMemory { .. }), "{refused}");
+    drop(managed);
+    assert_eq!(device.memory().used, 0);
+}
+
+#[test]
+fn ranges_lie_in_both_memories() {
+    let Some(device) = device(Some(64 << 20)) else { return };
+    if !device.gpu.host_virtual_memory {
+        let refused = device.range(8, Spread::First(0), "a test").map(|_| ()).unwrap_err();
+        assert!(matches!(refused, Error::Setting(_)), "{refused}");
+        return;
+    }
+    let stream = device.stream(0).unwrap();
+    let host = words(&device, (0..WORDS as u64).map(|n| n * 5));
+    let (page, bytes) = (2u64 << 20, 8 * WORDS as u64);
+    for (spread, pages) in [
+        (Spread::First(0), 0),
+        (Spread::First(page + 1), 2),
+        (Spread::Interleaved(2 * page), 2),
+        (Spread::Interleaved(3 * page), 3),
+        (Spread::First(u64::MAX), 4),
+    ] {
+        let range = device.range(bytes, spread, "a test").unwrap();
+        assert_eq!(device.memory().used, pages * page, "{spread:?}");
+        let back = device.pinned(8 * WORDS, "a test").unwrap();
+        // In one piece and in the middle of pages, by copies that cross from memory to memory.
+        device.copy_in(stream, &host, 0, range.view).unwrap();
+        device.copy_out(stream, range.view, &back, 0).unwrap();
+        device.synchronize(stream).unwrap();
+        assert!(read(&back) == read(&host), "{spread:?}");
+        assert_eq!(largest(&device, stream, range.address(), WORDS), 5 * (WORDS as u64 - 1));
+        let other = device.allocate(bytes, "a test").unwrap();
+        device.fill(stream, other.view, 0x22).unwrap();
+        let middle = range.view.part(1 << 20, 5 << 20);
+        device.copy_between(stream, other.view.part(0, 5 << 20), middle).unwrap();
+        device.fill(stream, middle.part(1 << 20, 3 << 20), 0x33).unwrap();
+        device.copy_between(stream, range.view, other.view).unwrap();
+        device.copy_out(stream, other.view, &back, 0).unwrap();
+        device.synchronize(stream).unwrap();
+        let seen = read(&back);
+        let at = |mib: usize| seen[mib << 17];
+        let (twos, threes) = (0x2222_2222_2222_2222, 0x3333_3333_3333_3333);
+        assert_eq!([0, 1, 2, 4, 5].map(at), [0, twos, threes, threes, twos], "{spread:?}");
+        assert_eq!(at(6), 5 * (6 << 17), "{spread:?}");
+        drop((range, other));
+        assert_eq!(device.memory().used, 0);
+    }
+    let refused = device.range(1 << 30, Spread::First(100 << 20), "more").map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Error::DeviceMemory { .. }), "{refused}");
+    assert!(device.range(u64::MAX, Spread::First(0), "all").is_err());
+    assert!(device.range(1 << 60, Spread::Interleaved(page), "much").is_err());
+    assert_eq!(device.memory().used, 0, "failures leave nothing behind");
+}
+
+#[test]
+fn waiting_for_an_event_lets_go_what_was_copied_before() {
+    let Some(device) = device(None) else { return };
+    let stream = device.stream(0).unwrap();
+    let memory = device.allocate(8 * WORDS as u64, "a test").unwrap();
+    let copy = || {
+        let host = words(&device, 0..WORDS as u64);
+        device.copy_in(stream, &host, 0, memory.view).unwrap();
+        Arc::downgrade(&host)
+    };
+    let (first, second) = (copy(), copy());
+    let event = device.record(stream).unwrap();
+    let third = copy();
+    device.wait_for(event).unwrap();
+    assert!(first.upgrade().is_none() && second.upgrade().is_none());
+    assert!(third.upgrade().is_some(), "nobody has waited for it");
+    device.synchronize(stream).unwrap();
+    assert!(third.upgrade().is_none());
+    for _ in 0..crate::device::EVENTS {
+        device.record(stream).unwrap();
+    }
+    let forgotten = device.wait_for(event).unwrap_err().to_string();
+    assert!(forgotten.contains("forgotten"), "{forgotten}");
+}
+
+#[test]
+fn threads_wait_for_events_while_others_record_many() {
+    let Some(device) = device(None) else { return };
+    std::thread::scope(|scope| {
+        for index in 0..4 {
+            let device = &device;
+            scope.spawn(move || {
+                let stream = device.stream(index).unwrap();
+                for _ in 0..1000 {
+                    // Others may have recorded so many that it is forgotten by then; it never hangs.
+                    let event = device.record(stream).unwrap();
+                    let _ = device.wait_for(event);
+                }
+            });
+        }
+    });
+}

@@ -8,9 +8,11 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | [`memory`] | addresses, poison, the capacity |
+//! | [`host`] | pinned and managed memory |
 //! | [`schedule`] | streams, events, and what runs when |
 //! | [`stages`] | a twin on the CPU for each kernel |
 
+mod host;
 mod memory;
 mod random;
 mod schedule;
@@ -20,13 +22,18 @@ mod word;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::host::{HostMemory, Pin};
 use self::memory::Space;
 use self::random::Random;
 use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
-use super::{Device, Event, Memory, MemoryUse, Pinned, Shape, Stage, Stream, View, Word};
+use super::{
+    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Spread, Stage,
+    Stream, View, Word,
+};
 use crate::error::{Error, Result};
 
 /// Pieces of work so small that tests of a few dozen rows have several of each.
@@ -49,25 +56,53 @@ pub(crate) struct Settings {
     pub(crate) shape: Shape,
     /// What all its random choices follow from.
     pub(crate) seed: u64,
+    /// Whether it reads and writes host memory by itself that is not pinned.
+    pub(crate) coherent: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { memory: 64 << 20, shape: TINY, seed: 0, coherent: true }
+    }
 }
 
 /// See the [module](self).
 pub(crate) struct Simulated {
     shape: Shape,
     schedule: Arc<Mutex<Schedule>>,
-    /// Picks the poison of pinned memory.
+    /// Picks the poison of host memory.
     random: Mutex<Random>,
+    coherent: bool,
+    /// How many pins of others' memory there are.
+    pins: Arc<AtomicUsize>,
 }
 
 impl Simulated {
     pub(crate) fn new(settings: Settings) -> Simulated {
-        let Settings { memory, shape, seed } = settings;
+        let Settings { memory, shape, seed, coherent } = settings;
         let mut seeds = Random::new(seed);
         let mut random = || Random::new(seeds.next());
         let space = Space::new(memory, random());
         let machine = Machine { space, random: random(), shape };
         let schedule = Arc::new(Mutex::new(Schedule::new(machine, random())));
-        Simulated { shape, schedule, random: Mutex::new(random()) }
+        let (random, pins) = (Mutex::new(random()), Arc::default());
+        Simulated { shape, schedule, random, coherent, pins }
+    }
+
+    /// How many pins of others' memory there are.
+    #[cfg(test)]
+    pub(crate) fn pins(&self) -> usize {
+        self.pins.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Fresh host memory.
+    fn host_memory(&self, bytes: usize, what: &str) -> Result<HostMemory> {
+        HostMemory::new(bytes, memory::fresh(&mut lock(&self.random)), what)
+    }
+
+    /// What gives the memory at an address back.
+    fn owner(&self, view: View) -> Owner {
+        Owner { schedule: Arc::clone(&self.schedule), address: view.address }
     }
 
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
@@ -84,27 +119,22 @@ impl Device for Simulated {
         self.shape
     }
 
+    fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64 {
+        stages::buffer_bytes(word, how, partitions)
+    }
+
     fn memory(&self) -> MemoryUse {
         self.schedule().machine.space.usage()
     }
 
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory> {
         let view = self.schedule().machine.space.allocate(bytes, what)?;
-        let owner = Owner { schedule: Arc::clone(&self.schedule), address: view.address };
-        Ok(Memory { view, _owner: Box::new(owner) })
+        Ok(Memory { view, _owner: Box::new(self.owner(view)) })
     }
 
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
-        let byte = memory::fresh(&mut lock(&self.random));
-        // Of the widest integers, so that it is aligned for any value.
-        let words = bytes.div_ceil(size_of::<u128>()).max(1);
-        let mut owner: Vec<u128> = Vec::new();
-        owner
-            .try_reserve_exact(words)
-            .map_err(|_| Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 })?;
-        owner.resize(words, u128::from_ne_bytes([byte; 16]));
-        let start = owner.as_mut_ptr().cast::<u8>();
-        Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
+        let memory = self.host_memory(bytes, what)?;
+        Ok(Arc::new(Pinned { start: memory.start(), len: bytes, _owner: Box::new(memory) }))
     }
 
     fn stream(&self, index: usize) -> Result<Stream> {
@@ -154,6 +184,72 @@ impl Device for Simulated {
     fn synchronize(&self, stream: Stream) -> Result<()> {
         self.schedule().synchronize(stream)
     }
+
+    fn wait_for(&self, event: Event) -> Result<()> {
+        self.schedule().wait_for(event)
+    }
+
+    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
+        alike(from.bytes, to.bytes)?;
+        self.schedule().enqueue(stream, Operation::CopyFrom { from, to })
+    }
+
+    fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
+        alike(from.bytes, to.bytes)?;
+        let before = |a: View, b: View| a.address < b.address.saturating_add(b.bytes);
+        if before(from, to) && before(to, from) {
+            let (a, b, bytes) = (from.address, to.address, from.bytes);
+            let why = format!("copy: {bytes} bytes at {a:#x} and at {b:#x} overlap");
+            return Err(Error::Worker(format!("simulated device: {why}")));
+        }
+        self.schedule().enqueue(stream, Operation::CopyBetween { from, to })
+    }
+
+    unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {
+        let (start, len) = (memory.start.cast_mut(), memory.bytes as usize);
+        Ok(Arc::new(Pinned { start, len, _owner: Box::new(Pin::new(&self.pins)) }))
+    }
+
+    fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory> {
+        let memory = HostView { start: pinned.start, bytes: pinned.len as u64 };
+        // SAFETY: what is returned gives the address back first, and then the memory.
+        let view = unsafe { self.schedule().machine.space.lend(memory, 0) };
+        Ok(Memory { view, _owner: Box::new((self.owner(view), Arc::clone(pinned))) })
+    }
+
+    unsafe fn coherent(&self, memory: HostView) -> Result<Memory> {
+        if !self.coherent {
+            let why = "this device does not read memory by itself that is not pinned";
+            return Err(Error::Setting(format!("{why}; use --transfer staged-copy")));
+        }
+        // SAFETY: the caller keeps the memory until what is returned gives the address back.
+        let view = unsafe { self.schedule().machine.space.lend(memory, 0) };
+        Ok(Memory { view, _owner: Box::new(self.owner(view)) })
+    }
+
+    fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>> {
+        let charged = memory::charge(bytes);
+        let mut schedule = self.schedule();
+        schedule.machine.space.room(charged, bytes, what)?;
+        let memory = self.host_memory(bytes as usize, what)?;
+        let start = memory.start();
+        // SAFETY: what is returned gives the address back first, and then the memory.
+        let view = unsafe { schedule.machine.space.lend(HostView { start, bytes }, charged) };
+        let owner = (self.owner(view), memory);
+        Ok(Arc::new(Managed { start, view, _owner: Box::new(owner) }))
+    }
+
+    fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()> {
+        self.schedule().enqueue(stream, Operation::Prefetch(managed.view))
+    }
+
+    fn range(&self, bytes: u64, spread: Spread, what: &str) -> Result<Memory> {
+        let (Spread::First(on_device) | Spread::Interleaved(on_device)) = spread;
+        let pages = on_device.min(bytes).div_ceil(memory::PAGE);
+        let charged = pages.saturating_mul(memory::PAGE);
+        let view = self.schedule().machine.space.allocate_charged(bytes, charged, what)?;
+        Ok(Memory { view, _owner: Box::new(self.owner(view)) })
+    }
 }
 
 /// Gives device memory back.
@@ -173,6 +269,14 @@ impl Drop for Owner {
 /// A panic elsewhere leaves the schedule as it was between two operations: still of use.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether both ends of a copy are of one length.
+fn alike(from: u64, to: u64) -> Result<()> {
+    if from == to {
+        return Ok(());
+    }
+    Err(Error::Worker(format!("simulated device: copy: {from} bytes to {to} bytes")))
 }
 
 /// Whether a copy of `bytes` stays within pinned memory.

@@ -1,8 +1,9 @@
 //! In what order does enqueued work run? Any that streams and events allow, and as late as can be.
 //!
 //! Nothing runs when it is enqueued. To synchronise a stream, operations are picked at random
-//! among the heads of all streams until that stream is empty; the others have come as far as they
-//! have come, and stay there until somebody synchronises again:
+//! among the heads of all streams until that stream is empty, and to wait for an event until it has
+//! happened; the others have come as far as they have come, and stay there until somebody waits
+//! again:
 //!
 //! ```text
 //!   stream 0   copy a, stage b, record x ─┐          synchronize(1) may run   a b x d e
@@ -19,15 +20,39 @@ use std::sync::Arc;
 use super::memory::Space;
 use super::random::Random;
 use super::stages::{self, Machine};
-use crate::device::{EVENTS, Event, Pinned, Stage, Stream, View, Word};
+use crate::device::{EVENTS, Event, HostView, Pinned, Stage, Stream, View, Word};
 use crate::error::{Error, Result};
 
 /// What a stream has to do.
 pub(super) enum Operation {
-    CopyIn { from: Arc<Pinned>, at: usize, to: View },
-    CopyOut { from: View, to: Arc<Pinned>, at: usize },
-    Fill { to: View, byte: u8 },
-    Run { word: Word, stage: Stage },
+    CopyIn {
+        from: Arc<Pinned>,
+        at: usize,
+        to: View,
+    },
+    CopyOut {
+        from: View,
+        to: Arc<Pinned>,
+        at: usize,
+    },
+    /// Whoever enqueues it keeps the host memory.
+    CopyFrom {
+        from: HostView,
+        to: View,
+    },
+    CopyBetween {
+        from: View,
+        to: View,
+    },
+    Prefetch(View),
+    Fill {
+        to: View,
+        byte: u8,
+    },
+    Run {
+        word: Word,
+        stage: Stage,
+    },
     Record(usize),
     Wait(usize),
 }
@@ -96,11 +121,21 @@ impl Schedule {
     /// Runs operations until the stream has none left.
     pub(super) fn synchronize(&mut self, stream: Stream) -> Result<()> {
         self.queue(stream)?;
+        self.run_until(|schedule| schedule.queues[stream.0].operations.is_empty())
+    }
+
+    /// Runs operations until the event has happened.
+    pub(super) fn wait_for(&mut self, event: Event) -> Result<()> {
+        self.happened(event)?;
+        self.run_until(|schedule| schedule.marks[event.0].happened)
+    }
+
+    fn run_until(&mut self, done: impl Fn(&Schedule) -> bool) -> Result<()> {
         // Streams that all progress alike would hide who waits for whom: some run ahead, and some
         // stand still for as long as there is anything else to do.
         let pace: Vec<u64> =
             self.queues.iter().map(|_| [0, 1, 1, 8][self.random.below(4) as usize]).collect();
-        while self.failure.is_none() && !self.queues[stream.0].operations.is_empty() {
+        while self.failure.is_none() && !done(self) {
             if let Err(error) = self.step(&pace) {
                 self.queues.iter_mut().for_each(|queue| queue.operations.clear());
                 self.failure = Some(error);
@@ -158,11 +193,10 @@ impl Schedule {
         match operation {
             Operation::CopyIn { from, at, to } => {
                 let bytes = space.bytes_mut(*to, "copy in").map_err(in_stage("copy"))?;
-                // SAFETY: the range was checked against the pinned memory when this was enqueued;
-                // device memory is apart from it.
+                // SAFETY: the range was checked against the pinned memory when this was enqueued.
                 unsafe {
                     let from = from.start.add(*at);
-                    std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+                    std::ptr::copy(from, bytes.as_mut_ptr(), bytes.len());
                 }
             }
             Operation::CopyOut { from, to, at } => {
@@ -170,8 +204,22 @@ impl Schedule {
                 // SAFETY: as above.
                 unsafe {
                     let to = to.start.add(*at);
-                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+                    std::ptr::copy(bytes.as_ptr(), to, bytes.len());
                 }
+            }
+            Operation::CopyFrom { from, to } => {
+                let bytes = space.bytes_mut(*to, "copy from").map_err(in_stage("copy"))?;
+                // SAFETY: as long as the view, which was checked when this was enqueued; the caller
+                // keeps it until the operation has run.
+                unsafe { std::ptr::copy(from.start, bytes.as_mut_ptr(), bytes.len()) };
+            }
+            Operation::CopyBetween { from, to } => {
+                space.copy(*from, *to).map_err(in_stage("copy"))?;
+            }
+            // Nothing moves here; but the memory has to be there.
+            Operation::Prefetch(view) => {
+                let found = space.check::<u8>(view.address, view.bytes, "managed memory");
+                found.map_err(in_stage("prefetch"))?;
             }
             Operation::Fill { to, byte } => {
                 space.bytes_mut(*to, "fill").map_err(in_stage("fill"))?.fill(*byte);

@@ -68,7 +68,7 @@ fn all_passes(
 ) -> Result<()> {
     let bins = bins(session, side, digits)?;
     let scratch = Scratch::new(session, side.rows)?;
-    let mut from: Option<View> = None;
+    let mut from: Option<View> = side.tuples;
     for (pass, &digit) in digits.digits.iter().enumerate() {
         let to = to(pass);
         // Only what was ordered before has an order to keep.
@@ -88,12 +88,14 @@ fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
     let passes = digits.passes();
     let bins = session.zeroed((passes * abi::BINS * 8) as u64, "digit counts")?;
     for (i, some) in digits.digits.chunks(abi::MOST_PASSES).enumerate() {
+        let (keys, stride, raw) = side.keys_at();
         let mut histogram = abi::Histogram {
-            keys: side.keys.address,
+            keys,
+            stride,
             rows: side.rows,
             bins: bins.address + (i * abi::MOST_PASSES * abi::BINS * 8) as u64,
             passes: some.len() as u32,
-            mix: u32::from(digits.mixed),
+            mix: u32::from(digits.mixed && raw),
             ..abi::Histogram::default()
         };
         histogram.digits[..some.len()].copy_from_slice(some);
@@ -154,7 +156,7 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
             columns: abi::Columns {
                 keys: moved(columns.keys, word),
                 values: moved(columns.values, word),
-                first,
+                first: columns.first + first,
             },
             tuples: pass.from.map_or(0, |view| view.address + first * tuple),
             to_tuples,

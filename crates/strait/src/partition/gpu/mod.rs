@@ -34,11 +34,16 @@ pub(crate) struct Digits {
 impl Digits {
     /// The top `bits` of mixed keys of so many bits, in as few passes as can be.
     pub(crate) fn top(bits: u32, word_bits: u32) -> Digits {
+        Digits::below(0, bits, word_bits)
+    }
+
+    /// The `bits` of mixed keys below the top `skip`.
+    pub(crate) fn below(skip: u32, bits: u32, word_bits: u32) -> Digits {
         let passes = bits.div_ceil(abi::DIGIT_BITS).max(1);
-        let mut shift = word_bits - bits;
+        let mut shift = word_bits - skip - bits;
         let mut digits = Vec::new();
         for pass in 0..passes {
-            let width = (word_bits - shift).div_ceil(passes - pass);
+            let width = (word_bits - skip - shift).div_ceil(passes - pass);
             digits.push(digit(shift, width));
             shift += width;
         }

@@ -33,7 +33,7 @@ pub(crate) fn counted(
     let chunks = side.rows.div_ceil(chunk);
     let counts = session.allocate(chunks * abi::BINS as u64 * 4, "digit counts")?;
     let bins = session.allocate(abi::BINS as u64 * 8, "digit counts")?;
-    let mut from: Option<View> = None;
+    let mut from: Option<View> = side.tuples;
     for (pass, &digit) in digits.digits.iter().enumerate() {
         // Passes take turns so that the last one writes to the target.
         let to = if (passes - 1 - pass).is_multiple_of(2) { target } else { other };

@@ -23,7 +23,8 @@ fn keys(rows: u64, kind: u64) -> Vec<u64> {
 }
 
 fn check(name: &str, partition: Partition, bits: u32, kind: u64) {
-    let device = Simulated::new(Settings { memory: 64 << 20, shape: TINY, seed: kind });
+    let device =
+        Simulated::new(Settings { memory: 64 << 20, shape: TINY, seed: kind, coherent: true });
     let session = Session::new(&device, Word::W8).unwrap();
     let digits = Digits::top(bits, 64);
     let mut spare = None;
@@ -32,7 +33,7 @@ fn check(name: &str, partition: Partition, bits: u32, kind: u64) {
         let keys = keys(rows, kind);
         let column = session.allocate(rows * 8, "keys").unwrap();
         session.write(&keys, column).unwrap();
-        let side = Side { keys: column, values: None, rows };
+        let side = Side { keys: column, rows, ..Side::default() };
         let tuples = partition(&session, &side, &digits, &mut spare, "a side").unwrap();
         let words: Vec<u64> = session.read(tuples, 2 * rows as usize).unwrap();
         let mut found: Vec<(u64, u64)> = words.chunks(2).map(|t| (t[0], t[1])).collect();

@@ -8,9 +8,13 @@ mod bucket_pool;
 mod join;
 mod output;
 mod partition;
+mod scatter;
 mod shared_histogram;
 mod table;
 mod tasks;
+mod unpack;
+
+pub(super) use scatter::buffer_bytes;
 
 use super::memory::Space;
 use super::random::Random;
@@ -55,6 +59,9 @@ fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
         Stage::Probe(flavour, stage) => join::probe::<W>(machine, *flavour, stage),
         Stage::MergeJoin(flavour, stage) => join::merge::<W>(machine, *flavour, stage),
         Stage::Gather(stage) => tasks::gather::<W>(machine, stage),
+        Stage::Tally(stage) => scatter::tally::<W>(machine, stage),
+        Stage::Unpack(stage) => unpack::unpack::<W>(machine, stage),
+        Stage::Scatter(how, stage) => scatter::scatter::<W>(machine, *how, stage),
     }
 }
 
@@ -81,6 +88,9 @@ pub(super) fn name(stage: &Stage) -> &'static str {
         Stage::Probe(..) => "Probe",
         Stage::MergeJoin(..) => "MergeJoin",
         Stage::Gather(_) => "Gather",
+        Stage::Tally(_) => "Tally",
+        Stage::Unpack(_) => "Unpack",
+        Stage::Scatter(..) => "Scatter",
     }
 }
 

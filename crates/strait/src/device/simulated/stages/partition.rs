@@ -2,6 +2,7 @@
 
 use super::super::memory::aligned;
 use super::super::word::{DeviceWord, Source, Tuple};
+use super::scatter::strided;
 use super::{Machine, require};
 use crate::device::abi::{BINS, Digit, Histogram, LookBack, MOST_PASSES, Offsets, Survey};
 use crate::error::Result;
@@ -22,7 +23,7 @@ pub(super) fn survey<W: DeviceWord>(machine: &mut Machine, stage: &Survey) -> Re
 pub(super) fn histogram<W: DeviceWord>(machine: &mut Machine, stage: &Histogram) -> Result<()> {
     let passes = stage.passes as usize;
     require(passes <= MOST_PASSES, "more passes than there are digits")?;
-    let keys = machine.space.read::<W>(stage.keys, stage.rows, "keys")?;
+    let keys = strided::<W>(machine, stage.keys, stage.rows, stage.stride)?;
     let mut bins = machine.space.read::<u64>(stage.bins, (passes * BINS) as u64, "bins")?;
     for digit in &stage.digits[..passes] {
         check_digit::<W>(digit)?;

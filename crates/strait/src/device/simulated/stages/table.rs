@@ -16,6 +16,14 @@
 //!   slot         0           1           2           3
 //!   empty     40000000    80000000    c0000000    00000000
 //! ```
+//!
+//! A table whose bits are zero is compact: it has any number of slots, and homes follow from the top
+//! 32 bits of a key by a multiplication. Three slots:
+//!
+//! ```text
+//!   slot         0           1           2
+//!   empty     55555556    aaaaaaab    00000000
+//! ```
 
 use std::mem::offset_of;
 
@@ -63,8 +71,11 @@ impl<W: DeviceWord> Slots<W> {
             (false, true) => Layout::Groups,
             (false, false) => Layout::Unique,
         };
-        if layout != Layout::Direct {
-            // With a single slot, no key is a stranger to it.
+        // With a single slot, no key is a stranger to it.
+        if layout != Layout::Direct && table.bits == 0 {
+            let fits = (2..1 << 32).contains(&table.slot_count);
+            require(fits, "a compact table's slots are not 2 to 2^32")?;
+        } else if layout != Layout::Direct {
             require((1..=32).contains(&table.bits), "a table's bits are not 1 to 32")?;
             require(table.slot_count == 1 << table.bits, "slot_count is not 1 << bits")?;
         }
@@ -126,10 +137,22 @@ impl<W: DeviceWord> Slots<W> {
         }
     }
 
-    /// What an empty slot has for a key.
+    /// What an empty slot has for a key: the smallest whose home is the slot after it.
     fn empty(&self, slot: usize) -> W {
-        let after = (slot as u64 + 1) & (self.table.slot_count - 1);
-        W::from_u64(after << (W::BITS - self.table.bits))
+        let slots = self.table.slot_count;
+        let after = (slot as u64 + 1) % slots;
+        match self.table.bits {
+            0 => W::from_u64((after << 32).div_ceil(slots) << (W::BITS - 32)),
+            bits => W::from_u64(after << (W::BITS - bits)),
+        }
+    }
+
+    /// Where a mixed key belongs.
+    fn home(&self, key: W) -> usize {
+        match self.table.bits {
+            0 => (((key.to_u64() >> (W::BITS - 32)) * self.table.slot_count) >> 32) as usize,
+            bits => (key.to_u64() >> (W::BITS - bits)) as usize,
+        }
     }
 
     /// Where a key is: raw in a direct table, mixed in any other.
@@ -142,9 +165,8 @@ impl<W: DeviceWord> Slots<W> {
                 Found::Nowhere
             };
         }
-        let home = (key.to_u64() >> (W::BITS - self.table.bits)) as usize;
-        let mask = self.slots.len() - 1;
-        for slot in (0..self.slots.len()).map(|step| (home + step) & mask) {
+        let (home, slots) = (self.home(key), self.slots.len());
+        for slot in (home..slots).chain(0..home) {
             let held = self.slots[slot].key;
             // The mark goes first: a key that equals it is not in its slot.
             if held == self.empty(slot) {

@@ -10,9 +10,13 @@ use crate::memory::Plain;
 
 pub(super) fn bounds<W: DeviceWord>(machine: &mut Machine, stage: &Bounds) -> Result<()> {
     require(stage.shift <= W::BITS, "a partition's bits are outside the key")?;
+    require(stage.partitions.is_power_of_two(), "partitions that are not a power of two")?;
     let tuples = machine.space.tuples::<W>(stage.tuples, stage.rows, "tuples")?;
     // There is one partition where the shift leaves no bits.
-    let partition = |key: W| key.to_u64().checked_shr(stage.shift).unwrap_or(0);
+    let mask = u64::from(stage.partitions - 1);
+    let partition = |key: W| key.to_u64().checked_shr(stage.shift).unwrap_or(0) & mask;
+    let ordered = tuples.is_sorted_by_key(|tuple| partition(tuple.key));
+    require(ordered, "tuples that are not ordered by partition")?;
     let mut bounds: Vec<u64> = (0..u64::from(stage.partitions))
         .map(|wanted| tuples.partition_point(|tuple| partition(tuple.key) < wanted) as u64)
         .collect();

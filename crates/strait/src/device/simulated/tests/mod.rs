@@ -1,9 +1,11 @@
 //! Tests of the simulated device: its order, its memory, and each stage against a naive answer.
 
+mod host_memory;
 mod joins;
 mod ordering;
 mod partition;
 mod partitioners;
+mod scatter;
 mod tables;
 
 use super::word::DeviceWord;
@@ -34,7 +36,8 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Bench {
-        let device = Simulated::new(Settings { memory: 16 << 20, shape: TINY, seed });
+        let device =
+            Simulated::new(Settings { memory: 16 << 20, shape: TINY, seed, coherent: true });
         let stream = device.stream(0).unwrap();
         Bench { device, stream, random: Random::new(!seed), kept: Vec::new() }
     }

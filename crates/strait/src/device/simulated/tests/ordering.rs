@@ -16,7 +16,7 @@ struct Pair {
 }
 
 fn pair(seed: u64) -> Pair {
-    let device = Simulated::new(Settings { memory: 1 << 20, shape: TINY, seed });
+    let device = Simulated::new(Settings { memory: 1 << 20, shape: TINY, seed, coherent: true });
     let (first, second) = (device.stream(0).unwrap(), device.stream(1).unwrap());
     let memory = device.allocate(64, "a test").unwrap();
     let (from, to) = (device.pinned(64, "from").unwrap(), device.pinned(64, "to").unwrap());
@@ -114,7 +114,7 @@ fn memory_outlives_the_device() {
 
 #[test]
 fn the_capacity_is_hard() {
-    let device = Simulated::new(Settings { memory: 1024, shape: TINY, seed: 5 });
+    let device = Simulated::new(Settings { memory: 1024, shape: TINY, seed: 5, coherent: true });
     let most = device.allocate(700, "a table").unwrap();
     assert_eq!(most.address() % 256, 0);
     assert_eq!(device.memory(), MemoryUse { budget: 1024, used: 768, peak: 768 });

@@ -41,9 +41,22 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
     digits[0] = Digit { shift: W::BITS - 8, mask: 255 };
     digits[1] = Digit { shift: 3, mask: 15 };
     let bins = bench.zeros::<u64>(2 * BINS);
-    let stage = Histogram { keys: column, rows: 100, bins, digits, passes: 2, mix: u32::from(mix) };
+    let mix_keys = u32::from(mix);
+    let stage = Histogram {
+        keys: column,
+        rows: 100,
+        bins,
+        digits,
+        passes: 2,
+        mix: mix_keys,
+        stride: 1,
+        unused: 0,
+    };
+    // The same keys in a column and in tuples.
+    let tuples: Vec<Tuple<W>> = keys.iter().map(|&key| Tuple { key, value: key.mix() }).collect();
     bench.run::<W>(Stage::Histogram(stage));
-    bench.run::<W>(Stage::Histogram(stage));
+    let of_tuples = Histogram { keys: bench.put(&tuples), stride: 2, ..stage };
+    bench.run::<W>(Stage::Histogram(of_tuples));
     let mut expected = vec![0u64; 2 * BINS];
     for key in keys {
         let key = if mix { key.mix() } else { key };
@@ -60,6 +73,8 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
             assert_eq!(begins[pass + bin], before);
         }
     }
+    let wrong = bench.try_run::<W>(Stage::Histogram(Histogram { stride: 0, ..stage }));
+    assert!(message(wrong).contains("one or two words apart"));
 }
 
 /// One pass over rows in two launches, the second going on where the first ended.
@@ -329,6 +344,23 @@ fn partitions_meet_in_tasks() {
             bounds_and_tasks::<u64>(seed, bits);
         }
     }
+}
+
+/// Partitions of a part: the bits above theirs are all the same, or none of their business.
+#[test]
+fn bounds_see_only_their_bits() {
+    let run = |keys: &[u64], partitions: u32| {
+        let mut bench = Bench::new(1);
+        let tuple = |key: &u64| Tuple { key: 0xab00_0000_0000_0000 | key << 48, value: *key };
+        let tuples = bench.put(&keys.iter().map(tuple).collect::<Vec<_>>());
+        let (rows, bounds) = (keys.len() as u64, bench.room::<u64>(5));
+        let stage = Bounds { tuples, rows, bounds, shift: 48, partitions };
+        let ran = bench.try_run::<u64>(Stage::Bounds(stage));
+        ran.map(|()| bench.get::<u64>(bounds, 5))
+    };
+    assert_eq!(run(&[0, 0, 1, 3, 3, 3], 4).unwrap(), [0, 2, 3, 3, 6]);
+    assert!(message(run(&[0, 1], 3)).contains("power of two"));
+    assert!(message(run(&[1, 0], 4)).contains("not ordered"));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use super::joins::source;
 use super::*;
 use crate::device::Flavour;
-use crate::device::abi::{ClearTable, Columns, Insert, Output, Probe, Table};
+use crate::device::abi::{
+    ClearTable, Columns, FillGroups, Insert, Output, PlaceGroups, Probe, Table,
+};
 use crate::device::simulated::word::Tuple;
 
 /// Keys that equal the marks of empty slots are found, and only where they were put.
@@ -48,4 +50,89 @@ fn a_full_table_is_an_error() {
     bench.run::<u32>(Stage::Insert(insert(3)));
     let full = bench.try_run::<u32>(Stage::Insert(insert(4)));
     assert!(message(full).contains("full"));
+}
+
+/// A compact table of unique keys or of groups, at loads up to 95 %, with keys at both ends of the
+/// range and those that look like empty slots: every key is found, and no other.
+fn compact<W: TestWord>(seed: u64, slot_count: u64, rows: u64, groups: bool) {
+    let mut bench = Bench::new(seed);
+    let mark = |slot: u64| W::from_u64((slot << 32).div_ceil(slot_count) << (W::BITS - 32));
+    // Mixed keys: the ends, marks of some slots, and others; half of them are put in.
+    let ones = W::from_u64(u64::MAX);
+    let mut mixed = vec![ones, W::from_u64(0)];
+    mixed.extend((0..rows).map(|_| mark(bench.random.below(slot_count))));
+    mixed.extend(bench.words::<W>(2 * rows as usize, u64::MAX));
+    mixed.sort_unstable();
+    mixed.dedup();
+    bench.random.shuffle(&mut mixed);
+    for end in [ones, W::from_u64(0)] {
+        let at = mixed.iter().position(|&key| key == end).unwrap();
+        mixed.swap(at, if end == ones { 0 } else { 1 });
+    }
+    let keys: Vec<W> = mixed.iter().map(|key| key.unmix()).collect();
+    let (rows, all) = (rows.min(keys.len() as u64), keys.len());
+    let mut table = Table { slot_count, ..Table::default() };
+    let control = bench.zeros::<Control>(1);
+    let columns = Columns { keys: bench.put(&keys), values: 0, first: 0 };
+    let mut insert = Insert { columns, rows, control, ..Insert::default() };
+    if groups {
+        table.slots = bench.room::<[u64; 2]>(slot_count as usize);
+        table.groups = bench.room::<W>(rows as usize);
+        insert.slot_of = bench.room::<u32>(rows as usize);
+        insert.rank = bench.room::<u32>(rows as usize);
+    } else {
+        table.slots = bench.room::<Tuple<W>>(slot_count as usize);
+    }
+    insert.table = table;
+    bench.run::<W>(Stage::ClearTable(ClearTable { table }));
+    bench.run::<W>(Stage::Insert(insert));
+    if groups {
+        let cursor = bench.zeros::<u64>(1);
+        bench.run::<W>(Stage::PlaceGroups(PlaceGroups { table, cursor }));
+        let (slot_of, rank) = (insert.slot_of, insert.rank);
+        let fill = FillGroups { table, columns, tuples: 0, rows, slot_of, rank };
+        bench.run::<W>(Stage::FillGroups(fill));
+    }
+    let (build_flags, probe_flags) = (bench.zeros::<u8>(rows as usize), bench.zeros::<u8>(all));
+    let output = Output { control, build_flags, probe_flags, ..Output::default() };
+    let count = all.div_ceil(5) as u32;
+    let probe =
+        Probe { table, columns, rows: all as u64, count, tile: 5, output, ..Probe::default() };
+    bench.run::<W>(Stage::Probe(Flavour::Exists, probe));
+    let expected: Vec<u8> = (0..all as u64).map(|row| u8::from(row < rows)).collect();
+    assert_eq!(bench.get::<u8>(probe_flags, all), expected, "{slot_count} slots, seed {seed}");
+    assert_eq!(bench.get::<u8>(build_flags, rows as usize), vec![1u8; rows as usize]);
+}
+
+#[test]
+fn compact_tables_of_any_size_find_their_keys() {
+    for seed in 0..4 {
+        for slots in [2, 3, 7, 10, 21, 64, 97, 255, 1000] {
+            for rows in [slots / 2, slots * 19 / 20] {
+                compact::<u32>(seed, slots, rows.max(1), seed & 1 != 0);
+                compact::<u64>(seed, slots, rows.max(1), seed & 1 != 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn compact_tables_have_two_slots_or_more_and_never_fill() {
+    let run = |slot_count: u64, rows: u64| {
+        let mut bench = Bench::new(4);
+        let table = Table { slots: bench.room::<u64>(8), slot_count, ..Table::default() };
+        let cleared = bench.try_run::<u32>(Stage::ClearTable(ClearTable { table }));
+        if cleared.is_err() {
+            return message(cleared);
+        }
+        let keys: Vec<u32> = (0..rows as u32).collect();
+        let columns = Columns { keys: bench.put(&keys), ..Columns::default() };
+        let control = bench.zeros::<Control>(1);
+        let insert = Insert { table, columns, rows, control, ..Insert::default() };
+        message(bench.try_run::<u32>(Stage::Insert(insert)))
+    };
+    assert!(run(1, 0).contains("2 to 2^32"));
+    assert!(run(1 << 32, 0).contains("2 to 2^32"));
+    assert_eq!(run(5, 4), "");
+    assert!(run(5, 5).contains("full"));
 }

@@ -1,0 +1,294 @@
+// One table over the whole build side, in the device's memory: linear probing, or an array that keys
+// address directly. The table of table/global.cu and of table/compact.cu, which say where keys belong.
+//
+// A slot of a hashed table is a mixed key and its value, or, where keys come more than once, a mixed
+// key and its group: where its values begin, and how many there are. The home of a key is given by
+// its top bits, so that tuples partitioned by these find their slots near one another: in the
+// second-level cache.
+//
+// No key value marks an empty slot. Slot i, when empty, has the smallest key whose home is slot i+1:
+// probing goes forward, so no key could ever have come to lie before its home.
+//
+// Who includes this has defined `home(table, key)`, `after(table, slot)`, `empty(table, slot)`, which
+// is the mark, `is_empty(table, slot, held)` and `holds(table, slot, held, key)`.
+#pragma once
+#include "runs.cuh"
+
+#define THREADS PROBE_THREADS
+#define ITEMS PROBE_ITEMS
+typedef Tile<THREADS, ITEMS> ProbeTile;
+
+struct __align__(16) Group {
+    Word key;
+#if WORD_BYTES == 4
+    u32 unused;
+#endif
+    u32 begin, count;
+};
+
+struct __align__(8) Direct {
+    u32 begin, count;
+};
+
+// The tuple at a row: partitioned before, or from columns; its key mixed where slots are hashed.
+__device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, bool mixing, u64 row) {
+    if (tuples) return stream_tuple(at<Tuple>(tuples) + row);
+    const Word key = __ldcs(at<Word>(columns.keys) + row);
+    const Word value = columns.values ? __ldcs(at<Word>(columns.values) + row) : (Word)(columns.first + row);
+    return Tuple{mixing ? mix(key) : key, value};
+}
+
+extern "C" __global__ void __launch_bounds__(256) clear_single(ClearTable a) {
+    for (u64 slot = (u64)blockIdx.x * 256 + threadIdx.x; slot < a.table.slot_count; slot += (u64)gridDim.x * 256) {
+        store_tuple(at<Tuple>(a.table.slots) + slot, Tuple{empty(a.table, slot), 0});
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) clear_groups(ClearTable a) {
+    for (u64 slot = (u64)blockIdx.x * 256 + threadIdx.x; slot < a.table.slot_count; slot += (u64)gridDim.x * 256) {
+        if (a.table.direct) {
+            at<Direct>(a.table.slots)[slot] = Direct{0, 0};
+        } else {
+            Group group = {};
+            group.key = empty(a.table, slot);
+            at<Group>(a.table.slots)[slot] = group;
+        }
+    }
+}
+
+// Rows whose keys come once: the slot has the value. Tells where that proves wrong.
+extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
+    // Once a key has come twice, this table is of no use: no more time is spent on it, above all not
+    // in the queue for the slot of a frequent key.
+    if (*reinterpret_cast<volatile u32*>(&at<Control>(a.control)->duplicates)) return;
+    const u64 begin = (u64)blockIdx.x * ProbeTile::ROWS;
+    Tuple tuple[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        const u64 row = begin + ProbeTile::number(i);
+        if (row < a.rows) tuple[i] = row_of(a.tuples, a.columns, true, row);
+    }
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        if (begin + ProbeTile::number(i) >= a.rows) continue;
+        const Word key = tuple[i].key;
+        for (u64 slot = home(a.table, key);; slot = after(a.table, slot)) {
+            Tuple* to = at<Tuple>(a.table.slots) + slot;
+            const Word free = empty(a.table, slot), old = atomicCAS(&to->key, free, key);
+            if (old == free) to->value = tuple[i].value;
+            if (old == key) at<Control>(a.control)->duplicates = 1;
+            if (old == free || old == key) break;
+        }
+    }
+}
+
+// Finds or makes the row's group, and counts it in.
+extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
+    const u64 row = (u64)blockIdx.x * THREADS + threadIdx.x;
+    const bool valid = row < a.rows;
+    u64 slot = 0;
+    u32* count = nullptr;
+    if (valid) {
+        const Tuple tuple = row_of(a.tuples, a.columns, !a.table.direct, row);
+        if (a.table.direct) {
+            slot = tuple.key - (Word)a.table.min;
+            count = &at<Direct>(a.table.slots)[slot].count;
+        } else {
+            for (slot = home(a.table, tuple.key);; slot = after(a.table, slot)) {
+                Group* to = at<Group>(a.table.slots) + slot;
+                count = &to->count;
+                // A key that is there already is read, not swapped: readers of a slot do not queue.
+                if (__ldcg(&to->key) == tuple.key) break;
+                const Word free = empty(a.table, slot), old = atomicCAS(&to->key, free, tuple.key);
+                if (old == free || old == tuple.key) break;
+            }
+        }
+        at<u32>(a.slot_of)[row] = (u32)slot;
+    }
+    // Rows of a warp with the same key are counted by one of them: a frequent key is no queue.
+    const u32 active = __ballot_sync(ALL_LANES, valid);
+    if (!valid) return;
+    const u32 same = __match_any_sync(active, (u32)slot);
+    const u32 leader = __ffs(same) - 1;
+    u32 before = 0;
+    if (lane_id() == leader) before = atomicAdd(count, (u32)__popc(same));
+    before = __shfl_sync(same, before, leader);
+    at<u32>(a.rank)[row] = before + __popc(same & lanes_below());
+}
+
+// Gives each group its place among the values; in which order does not matter.
+extern "C" __global__ void __launch_bounds__(256) place_groups(PlaceGroups a) {
+    __shared__ u32 sums[256 / WARP + 1];
+    __shared__ u64 begin;
+    for (u64 first = (u64)blockIdx.x * 256; first < a.table.slot_count; first += (u64)gridDim.x * 256) {
+        const u64 slot = first + threadIdx.x;
+        u32 count = 0;
+        if (slot < a.table.slot_count) {
+            count = a.table.direct ? at<Direct>(a.table.slots)[slot].count : at<Group>(a.table.slots)[slot].count;
+        }
+        u32 total;
+        const u32 before = block_exclusive<u32, 256>(count, sums, total);
+        if (threadIdx.x == 0) begin = atomicAdd(at<u64>(a.cursor), (u64)total);
+        __syncthreads();
+        if (count) {
+            u32* to = a.table.direct ? &at<Direct>(a.table.slots)[slot].begin : &at<Group>(a.table.slots)[slot].begin;
+            *to = (u32)begin + before;
+        }
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) fill_groups(FillGroups a) {
+    const u64 row = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (row >= a.rows) return;
+    const u32 slot = at<u32>(a.slot_of)[row];
+    const u32 begin = a.table.direct ? at<Direct>(a.table.slots)[slot].begin : at<Group>(a.table.slots)[slot].begin;
+    const Word value = row_of(a.tuples, a.columns, false, row).value;
+    at<Word>(a.table.groups)[begin + at<u32>(a.rank)[row]] = value;
+}
+
+// The run of a key in a table of groups.
+__device__ __forceinline__ Run find_group(const Table& t, Word key) {
+    if (t.direct) {
+        const Word slot = key - (Word)t.min;
+        if ((u64)slot >= t.slot_count) return Run{0, 0};
+        const uint2 found = __ldg(at<uint2>(t.slots) + slot);
+        return Run{found.x, found.y};
+    }
+    for (u64 slot = home(t, key);; slot = after(t, slot)) {
+        const uint4 raw = __ldg(at<uint4>(t.slots) + slot);
+#if WORD_BYTES == 4
+        const Word found = raw.x;
+#else
+        const Word found = (u64)raw.y << 32 | raw.x;
+#endif
+        if (holds(t, slot, found, key)) return Run{raw.z, raw.w};
+        if (is_empty(t, slot, found)) return Run{0, 0};
+    }
+}
+
+// What is left of a task after a tile of it.
+__device__ __forceinline__ Task after_tile(Task rest) {
+    const u32 rows = min(rest.probe_rows, (u32)ProbeTile::ROWS);
+    rest.probe += rows;
+    rest.probe_rows -= rows;
+    return rest;
+}
+
+__device__ __forceinline__ Task task_of(const Probe& a, u32 number) {
+    if (a.tasks) return at<Task>(a.tasks)[number];
+    const u64 begin = (u64)number * a.tile;
+    return Task{0, begin, 0, (u32)min((u64)a.tile, a.rows - begin)};
+}
+
+__device__ __forceinline__ void load_tile(const Probe& a, const Task& rest, bool mixing, Tuple (&tuple)[ITEMS]) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        const u32 number = ProbeTile::number(i);
+        if (number < rest.probe_rows) tuple[i] = row_of(a.tuples, a.columns, mixing, rest.probe + number);
+    }
+}
+
+__device__ __forceinline__ Tuple slot_of(const Table& table, u64 slot) {
+    const Packed p = __ldg(at<Packed>(table.slots) + slot);
+    return Tuple{p.x, p.y};
+}
+
+template <int FLAVOUR>
+__device__ __forceinline__ void probe_single(const Probe& a) {
+    __shared__ u32 slot;
+    __shared__ ProbeTile::Place place;
+    const Output& out = a.output;
+    u64 counted = 0, build_sum = 0, probe_sum = 0;
+    Tasks tasks(out, &slot);
+    for (;;) {
+        const u32 number = tasks.take(out);
+        if (number >= a.count) break;
+        Task rest = task_of(a, number);
+        while (rest.probe_rows) {
+            Tuple tuple[ITEMS], seen[ITEMS];
+            u32 found = 0;
+            // All first slots are asked for before any is looked at. (Asking for the next tile before
+            // this one is written took registers, and with them more threads than it was worth.)
+            load_tile(a, rest, true, tuple);
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++) {
+                if (ProbeTile::number(i) < rest.probe_rows) seen[i] = slot_of(a.table, home(a.table, tuple[i].key));
+            }
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++) {
+                if (ProbeTile::number(i) >= rest.probe_rows) continue;
+                const Word key = tuple[i].key;
+                u32 at_slot = (u32)home(a.table, key);
+                while (seen[i].key != key && !is_empty(a.table, at_slot, seen[i].key)) {
+                    at_slot = (u32)after(a.table, at_slot);
+                    seen[i] = slot_of(a.table, at_slot);
+                }
+                if (!holds(a.table, at_slot, seen[i].key, key)) continue;
+                found |= 1u << i;
+                if (FLAVOUR == AGGREGATE) {
+                    build_sum += summand(out, seen[i].value);
+                    probe_sum += summand(out, tuple[i].value);
+                } else if (FLAVOUR != PAIRS) {
+                    flag_probe(out, tuple[i].value);
+                    flag_build(out, seen[i].value);
+                }
+            }
+            if (FLAVOUR == AGGREGATE) counted += __popc(found);
+            if (FLAVOUR == PAIRS || FLAVOUR == PAIRS_FLAGGED) {
+                u64 first, total;
+                const Room room = ProbeTile::reserve_tile(out, place, rest, __popc(found), first, total);
+                if (room == NO_ROOM) break;
+                const auto value = [&](int i) { return seen[i].value; };
+                if (room == ROOM) ProbeTile::write_single(out, place.begin + first, true, tuple, found, value);
+            }
+            rest = after_tile(rest);
+        }
+    }
+    if (FLAVOUR == AGGREGATE) add_up(out, counted, build_sum, probe_sum);
+}
+
+template <int FLAVOUR>
+__device__ __forceinline__ void probe_groups(const Probe& a) {
+    __shared__ u32 slot;
+    __shared__ ProbeTile::Place place;
+    ProbeTile::Long& tile = *reinterpret_cast<ProbeTile::Long*>(shared_bytes);
+    const Output& out = a.output;
+    const bool mixing = !a.table.direct;
+    const Word* groups = at<Word>(a.table.groups);
+    const auto value_of = [&](u32 at_place) { return __ldg(groups + at_place); };
+    u64 counted = 0, build_sum = 0, probe_sum = 0;
+    Tasks tasks(out, &slot);
+    for (;;) {
+        const u32 number = tasks.take(out);
+        if (number >= a.count) break;
+        for (Task rest = task_of(a, number); rest.probe_rows; rest = after_tile(rest)) {
+            Tuple tuple[ITEMS];
+            Run run[ITEMS];
+            load_tile(a, rest, mixing, tuple);
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++) {
+                run[i] = Run{0, 0};
+                if (ProbeTile::number(i) >= rest.probe_rows) continue;
+                run[i] = cut(find_group(a.table, tuple[i].key), rest);
+                note_run<FLAVOUR>(out, run[i], tuple[i].value, value_of, counted, build_sum, probe_sum);
+            }
+            if (FLAVOUR == PAIRS || FLAVOUR == PAIRS_FLAGGED) {
+                if (ProbeTile::write_runs(out, place, tile, rest, mixing, tuple, run, value_of) == NO_ROOM) break;
+            }
+        }
+    }
+    if (FLAVOUR == AGGREGATE) add_up(out, counted, build_sum, probe_sum);
+}
+
+#define ENTRY(name, flavour)                                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, PROBE_BLOCKS) probe_single_##name(Probe a) { \
+        probe_single<flavour>(a);                                                                  \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS) probe_groups_##name(Probe a) {           \
+        probe_groups<flavour>(a);                                                                  \
+    }
+ENTRY(pairs, PAIRS)
+ENTRY(flagged, PAIRS_FLAGGED)
+ENTRY(exists, EXISTS)
+ENTRY(aggregate, AGGREGATE)

@@ -1,0 +1,129 @@
+//! The CPU partitions, the GPU joins (003 §IV-B to D).
+//!
+//! ```text
+//!  build ─► CPU: partitions in pinned memory ─► working sets ─► the first one to the device ─┐
+//!                                                                                            ├─► rows
+//!  probe ─► CPU: chunk by chunk into pinned memory ─► what meets the first set, at once ─────┘
+//!                                    └─► the rest, set after set
+//! ```
+//!
+//! While the device joins what one chunk has for the first working set, the CPU partitions the next.
+//! Every tuple crosses the link once.
+
+use std::cell::RefCell;
+
+use super::spilled::{Spilled, pack};
+use super::working_set::{WorkingSets, join_sets};
+use super::{Found, Receiver, Wanted};
+use crate::device::Word;
+use crate::error::Result;
+use crate::key::KeyWord;
+use crate::partition::{RowId, Tuple, partition_columns};
+use crate::transfer::{Crossing, HostSide, Place, Produce, Run, those};
+
+/// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
+const CHUNK_ROWS: u64 = 16 << 20;
+/// Partitions that fill a working set, about.
+const PARTITIONS_A_SET: u64 = 4;
+/// Bits of the partitions, at most: a write-combining buffer a partition has to stay in a core's cache.
+const MOST_BITS: u32 = 10;
+
+/// Joins two sides. Working sets have at most `most_rows` build rows, where given.
+pub(super) fn join(
+    crossing: &Crossing<'_>,
+    most_rows: Option<u64>,
+    [build, probe]: [&HostSide; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let session = crossing.session;
+    let fit = WorkingSets::fit(crossing, session.left(), most_rows);
+    let bits = bits(build.rows, fit, MOST_BITS);
+    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], bits, wanted)?;
+    let mut divided = Spilled::new(bits);
+    let mut at = 0;
+    while let Some(rows) = chunk(crossing, build, &mut at) {
+        divide(crossing, build, rows, &mut divided)?;
+    }
+    let packed = pack(&divided.rows, fit);
+    let Some((first, others)) = packed.split_first() else { return sets.finish(to) };
+
+    let probes = RefCell::new(Spilled::new(bits));
+    let of_first = |block: usize| -> Produce<'_> {
+        if block > 0 {
+            return those(probes.borrow().of(first));
+        }
+        let mut at = 0;
+        let probes = &probes;
+        Box::new(move || {
+            let Some(rows) = chunk(crossing, probe, &mut at) else { return Ok(None) };
+            let mut probes = probes.borrow_mut();
+            let before: Vec<usize> = first.iter().map(|&p| probes.runs[p].len()).collect();
+            divide(crossing, probe, rows, &mut probes)?;
+            let new = first.iter().zip(before).flat_map(|(&p, n)| probes.runs[p][n..].to_vec());
+            Ok(Some(new.collect()))
+        })
+    };
+    sets.join(divided.of(first), fit, of_first, to)?;
+    let probes = probes.into_inner();
+    join_sets(&mut sets, others, [&divided, &probes], fit, to)?;
+    sets.finish(to)
+}
+
+/// Bits that make so many rows into partitions of which a few fit.
+pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
+    let partitions = (rows.saturating_mul(PARTITIONS_A_SET)).div_ceil(fit.max(1));
+    partitions.next_power_of_two().ilog2().clamp(1, most)
+}
+
+/// The rows of the next chunk.
+fn chunk(crossing: &Crossing<'_>, side: &HostSide, at: &mut u64) -> Option<std::ops::Range<u64>> {
+    let step = crossing.most_rows.unwrap_or(CHUNK_ROWS);
+    let rows = *at..(*at + step).min(side.rows);
+    *at = rows.end;
+    (!rows.is_empty()).then_some(rows)
+}
+
+/// Partitions some rows of a side into pinned memory.
+fn divide(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    rows: std::ops::Range<u64>,
+    to: &mut Spilled,
+) -> Result<()> {
+    match crossing.session.word {
+        Word::W4 => divide_as::<u32>(crossing, side, rows, to),
+        Word::W8 => divide_as::<u64>(crossing, side, rows, to),
+    }
+}
+
+fn divide_as<W: KeyWord + RowId>(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    rows: std::ops::Range<u64>,
+    to: &mut Spilled,
+) -> Result<()> {
+    let count = (rows.end - rows.start) as usize;
+    let bytes = count * size_of::<Tuple<W, W>>();
+    const WHAT: &str = "partitions in host memory";
+    to.reserved.push(crossing.budget.reserve(bytes as u64, WHAT)?);
+    let pinned = crossing.session.device.pinned(bytes, WHAT)?;
+    // SAFETY: who made the columns keeps them. Nobody else knows the pinned memory yet; it is as long
+    // as the tuples and aligned for them, and any bytes are tuples.
+    let (keys, values, tuples) = unsafe {
+        let keys = side.keys.words::<W>(rows.clone())?;
+        let values = match &side.values {
+            Some(values) => Some(values.words::<W>(rows.clone())?),
+            None => None,
+        };
+        let start = pinned.bytes_mut().as_mut_ptr().cast::<Tuple<W, W>>();
+        (keys, values, std::slice::from_raw_parts_mut(start, count))
+    };
+    let values = (values, rows.start);
+    let bounds = partition_columns(crossing.workers, keys, values, to.bits, tuples)?;
+    for (partition, bound) in bounds.windows(2).enumerate() {
+        let place = Place::Host(pinned.clone(), bound[0] * size_of::<Tuple<W, W>>());
+        to.add(partition, Run { place, rows: (bound[1] - bound[0]) as u64 });
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Flags of matched rows: a window of bytes on the device, one a row, that moves over a side and is
+//! handed to the receiver each time it moves on.
+
+use std::sync::Arc;
+
+use super::{Receiver, Session, Which};
+use crate::device::{Pinned, Spread, View};
+use crate::error::Result;
+
+/// Bytes fetched at once.
+const PIECE: u64 = 16 << 20;
+
+/// See the [module](self).
+pub(super) struct Window {
+    which: Which,
+    memory: View,
+    pinned: Arc<Pinned>,
+    first: u64,
+    rows: u64,
+}
+
+impl Window {
+    /// One for so many rows at once, if flags are wanted.
+    pub(super) fn new(
+        session: &Session<'_>,
+        which: Which,
+        wanted: bool,
+        most_rows: u64,
+    ) -> Result<Option<Window>> {
+        if !wanted {
+            return Ok(None);
+        }
+        const WHAT: &str = "flags of matched rows";
+        // Flags of a long side may take the host's memory too: slow, but there.
+        let memory = match most_rows > session.left() / 4 {
+            true => {
+                let spread = Spread::First(session.left() / 8);
+                session.keep(session.device.range(most_rows, spread, WHAT)?)
+            }
+            false => session.allocate(most_rows, WHAT)?,
+        };
+        let bytes = most_rows.clamp(1, PIECE) as usize;
+        let pinned = session.device.pinned(bytes, WHAT)?;
+        Ok(Some(Window { which, memory, pinned, first: 0, rows: 0 }))
+    }
+
+    /// Moves the window to some rows, none of which is flagged yet. What is returned begins where the
+    /// flag of row zero would be.
+    pub(super) fn open(&mut self, session: &Session<'_>, first: u64, rows: u64) -> Result<View> {
+        (self.first, self.rows) = (first, rows);
+        let view = self.memory.part(0, rows);
+        session.device.fill(session.compute, view, 0)?;
+        Ok(View { address: view.address.wrapping_sub(first), bytes: first + rows })
+    }
+
+    /// Hands the flags to the receiver.
+    pub(super) fn close(&self, session: &Session<'_>, to: &mut dyn Receiver) -> Result<()> {
+        let mut at = 0;
+        while at < self.rows {
+            let some = PIECE.min(self.rows - at);
+            let part = self.memory.part(at, some);
+            session.device.copy_out(session.compute, part, &self.pinned, 0)?;
+            session.device.synchronize(session.compute)?;
+            // SAFETY: the copy is done, and the next comes after this.
+            let flags = unsafe { &self.pinned.bytes()[..some as usize] };
+            to.flags(self.which, self.first + at, flags)?;
+            at += some;
+        }
+        Ok(())
+    }
+}
+
+/// Moves a window, if there is one.
+pub(super) fn opened(
+    window: &mut Option<Window>,
+    session: &Session<'_>,
+    first: u64,
+    rows: u64,
+) -> Result<Option<View>> {
+    window.as_mut().map(|window| window.open(session, first, rows)).transpose()
+}
+
+/// Hands a window's flags to the receiver, if there is one.
+pub(super) fn closed(
+    window: &Option<Window>,
+    session: &Session<'_>,
+    to: &mut dyn Receiver,
+) -> Result<()> {
+    window.as_ref().map_or(Ok(()), |window| window.close(session, to))
+}

@@ -1,0 +1,358 @@
+//! Joins of columns that lie in host memory, larger than a GPU's perhaps: what `bench join --placement
+//! pinned` and `pageable` measure with `--device gpu`.
+//!
+//! The first column of a table is the key, an integer; a second one is payload, an integer too, and
+//! travels with the key where it is wanted. Rows that are made come back to the host, into buffers
+//! that are used again and again.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, RecordBatch};
+
+use super::resident::{Ran, Yield, bytes_of, width, words};
+use super::{Block, FromHost, Receiver, Session, Wanted, join_from_host};
+use crate::device::cuda::{CudaDevice, Gpu};
+use crate::device::simulated::{Settings, Simulated, TINY};
+use crate::device::{Device, Event, Flavour, HostView, Word};
+use crate::error::{Error, Result};
+use crate::join::{Algorithm, JoinType, OnGpu, Transfer};
+use crate::memory::{Budget, Buffer, Shared};
+use crate::plan::{Machine, OnDevice, Request, Statistics, choose};
+use crate::schedule::{Workers, share};
+use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
+
+/// Where the columns lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostPlacement {
+    /// In memory that the GPU reads at full speed.
+    Pinned,
+    /// In ordinary memory.
+    Pageable,
+}
+
+/// Two tables in host memory, and a GPU.
+pub struct Hosted {
+    tables: [Table; 2],
+    placement: HostPlacement,
+    word: Word,
+    workers: Workers,
+    budget: Arc<Budget>,
+    device: Box<dyn Device>,
+}
+
+/// A table in host memory.
+struct Table {
+    keys: HostColumn,
+    payload: Option<HostColumn>,
+    rows: u64,
+    /// What pageable columns lie in.
+    _memory: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+impl Hosted {
+    /// Copies two tables to where they are to lie: build side first.
+    pub fn load(
+        gpu: &Gpu,
+        gpu_memory: Option<u64>,
+        placement: HostPlacement,
+        threads: usize,
+        tables: [&[RecordBatch]; 2],
+    ) -> Result<Hosted> {
+        Hosted::on(Box::new(CudaDevice::new(gpu, gpu_memory)?), placement, threads, tables)
+    }
+
+    /// The same, beside a simulated device, whose work runs in an order that follows from the seed.
+    pub fn simulate(
+        seed: u64,
+        gpu_memory: u64,
+        placement: HostPlacement,
+        tables: [&[RecordBatch]; 2],
+    ) -> Result<Hosted> {
+        let settings = Settings { memory: gpu_memory, shape: TINY, seed, ..Settings::default() };
+        Hosted::on(Box::new(Simulated::new(settings)), placement, 2, tables)
+    }
+
+    fn on(
+        device: Box<dyn Device>,
+        placement: HostPlacement,
+        threads: usize,
+        [build, probe]: [&[RecordBatch]; 2],
+    ) -> Result<Hosted> {
+        let narrow = |batches: &[RecordBatch]| {
+            let widths = batches.iter().flat_map(|b| b.columns()).map(width);
+            widths.collect::<Result<Vec<_>>>().map(|widths| widths.iter().all(|&w| w == 4))
+        };
+        let word = if narrow(build)? && narrow(probe)? { Word::W4 } else { Word::W8 };
+        let workers = Workers::new(threads, Arc::default());
+        let budget = Budget::new(None);
+        let table = |batches: &[RecordBatch]| {
+            let place = Place { device: &*device, placement, word, workers: &workers };
+            place.table(batches, &budget)
+        };
+        let tables = [table(build)?, table(probe)?];
+        Ok(Hosted { tables, placement, word, workers, budget, device })
+    }
+
+    /// Joins them once, by what the planner picks where that is asked. With `check`, rows that come back are added up, which takes its time.
+    pub fn run(
+        &self,
+        algorithm: Algorithm,
+        on_gpu: OnGpu,
+        yields: Yield,
+        check: bool,
+    ) -> Result<Ran> {
+        let [build, probe] = &self.tables;
+        let carry = matches!(yields, Yield::Aggregate | Yield::Materialise);
+        let side = |table: &Table| -> Result<HostSide> {
+            let values = match (carry, &table.payload) {
+                (false, _) => None,
+                (true, Some(payload)) => Some(payload.clone()),
+                (true, None) => {
+                    let what = "sums and rows need a payload column a table";
+                    return Err(Error::Setting(format!("{what}; give --payload-columns 1")));
+                }
+            };
+            Ok(HostSide { keys: table.keys.clone(), values, rows: table.rows })
+        };
+        let sides = [side(build)?, side(probe)?];
+        let flavour = match yields {
+            Yield::Count | Yield::Aggregate => Flavour::Aggregate,
+            Yield::Pairs | Yield::Materialise => Flavour::Pairs,
+        };
+        let wanted = Wanted {
+            flavour,
+            keys: yields == Yield::Materialise,
+            signed: true,
+            flag_build: false,
+            flag_probe: false,
+            build_flags: None,
+            probe_flags: None,
+            expected_rows: probe.rows,
+        };
+        let escalates = algorithm == Algorithm::Auto;
+        let algorithm = match algorithm {
+            Algorithm::Auto => self.planned(carry, flavour == Flavour::Aggregate),
+            asked => asked,
+        };
+        let started = Instant::now();
+        let session = Session::new(&*self.device, self.word)?;
+        let transfer = on_gpu.transfer;
+        let crossing = Crossing {
+            session: &session,
+            workers: &self.workers,
+            transfer,
+            most_rows: None,
+            budget: &self.budget,
+        };
+        let columns = if wanted.keys { 3 } else { 2 };
+        let mut back = Back {
+            drain: Drain::new(vec![self.word.bytes(); columns]),
+            check,
+            narrow: self.word == Word::W4,
+            sums: vec![0; columns],
+        };
+        let how = FromHost { algorithm, on_gpu, escalates, part_rows: None };
+        let found = join_from_host(&crossing, &how, [&sides[0], &sides[1]], &wanted, &mut back)?;
+        back.finish(&session)?;
+        session.device.synchronize(session.compute)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let stages = session.times()?;
+        let crossed = session.crossed();
+        let sums = match yields {
+            Yield::Aggregate => vec![found.build_sum, found.probe_sum],
+            Yield::Materialise if check => back.sums[1..].to_vec(),
+            _ => Vec::new(),
+        };
+        let key_sum = if wanted.keys && check { back.sums[0] } else { 0 };
+        let peak_memory = self.device.memory().peak;
+        let rows = found.rows;
+        Ok(Ran { algorithm, rows, sums, key_sum, seconds, stages, peak_memory, crossed })
+    }
+
+    /// What the planner picks.
+    fn planned(&self, carry: bool, count_only: bool) -> Algorithm {
+        let [build, probe] = &self.tables;
+        let word_bytes = self.word.bytes();
+        let row_bytes = if carry { 2 * word_bytes } else { word_bytes };
+        let known = |table: &Table| {
+            let bytes = Some(table.rows * row_bytes);
+            Statistics { rows: Some(table.rows), bytes, ..Statistics::default() }
+        };
+        let pinned = self.placement == HostPlacement::Pinned;
+        let budget = self.device.memory().budget;
+        let name = self.device.name().to_string();
+        choose(Request {
+            asked: Algorithm::Auto,
+            join_type: JoinType::Inner,
+            build_side: None,
+            build: known(build),
+            probe: known(probe),
+            threads: self.workers.threads(),
+            limit: None,
+            key: String::new(),
+            exact: true,
+            word_bytes: word_bytes as usize,
+            machine: &Machine::detect(),
+            device: Some(OnDevice { name, budget, asked: true, count_only, row_bytes, pinned }),
+        })
+        .algorithm
+    }
+
+    /// Brings the probe side's keys to the GPU once by a method, where a kernel reads them: the
+    /// seconds that takes, and the bytes of the keys.
+    pub fn transfer(&self, transfer: Transfer) -> Result<(f64, u64)> {
+        let [_, probe] = &self.tables;
+        let side = HostSide { keys: probe.keys.clone(), values: None, rows: probe.rows };
+        let session = Session::new(&*self.device, self.word)?;
+        let crossing = Crossing {
+            session: &session,
+            workers: &self.workers,
+            transfer,
+            most_rows: None,
+            budget: &self.budget,
+        };
+        let started = Instant::now();
+        crate::transfer::survey(&crossing, &side)?;
+        session.device.synchronize(session.compute)?;
+        Ok((started.elapsed().as_secs_f64(), probe.rows * self.word.bytes()))
+    }
+}
+
+/// Where columns are copied to.
+struct Place<'a> {
+    device: &'a dyn Device,
+    placement: HostPlacement,
+    word: Word,
+    workers: &'a Workers,
+}
+
+impl Place<'_> {
+    fn table(&self, batches: &[RecordBatch], budget: &Arc<Budget>) -> Result<Table> {
+        let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+        let columns = batches.first().map_or(0, RecordBatch::num_columns);
+        if !(1..=2).contains(&columns) {
+            let what = "tables in host memory are joined by a key and at most one payload column";
+            return Err(Error::Setting(format!("{what}; give --payload-columns 0 or 1")));
+        }
+        let mut memory: Vec<Box<dyn Any + Send + Sync>> = Vec::new();
+        let mut placed = Vec::new();
+        for column in 0..columns {
+            let parts: Vec<&ArrayRef> = batches.iter().map(|batch| batch.column(column)).collect();
+            placed.push(self.column(&parts, rows, budget, &mut memory)?);
+        }
+        let payload = if columns == 2 { placed.pop() } else { None };
+        let Some(keys) = placed.pop() else {
+            return Err(Error::Worker("a table lost its key".to_string()));
+        };
+        Ok(Table { keys, payload, rows, _memory: memory })
+    }
+
+    /// Copies a column, widened to words.
+    fn column(
+        &self,
+        parts: &[&ArrayRef],
+        rows: u64,
+        budget: &Arc<Budget>,
+        memory: &mut Vec<Box<dyn Any + Send + Sync>>,
+    ) -> Result<HostColumn> {
+        let size = self.word.bytes() as usize;
+        let bytes = rows as usize * size;
+        match self.placement {
+            HostPlacement::Pinned => {
+                let pinned = self.device.pinned(bytes.max(1), "a column")?;
+                // SAFETY: nobody else has it yet.
+                self.copy(parts, unsafe { &mut pinned.bytes_mut()[..bytes] })?;
+                Ok(HostColumn::pinned(&pinned, 0, bytes as u64))
+            }
+            HostPlacement::Pageable => {
+                // Of words, for their alignment.
+                let mut buffer = Buffer::<u64>::stale(bytes.div_ceil(8), budget, "a column")?;
+                let start = buffer.as_mut_ptr().cast::<u8>();
+                // SAFETY: the buffer has at least so many bytes, and nobody else has it yet.
+                self.copy(parts, unsafe { std::slice::from_raw_parts_mut(start, bytes) })?;
+                let view = HostView::of(&buffer).part(0, bytes as u64);
+                memory.push(Box::new(buffer));
+                // SAFETY: the table keeps the buffer, whose memory stays where it is.
+                Ok(unsafe { HostColumn::pageable(view) })
+            }
+        }
+    }
+
+    /// Copies values, widened with their sign, by all workers.
+    fn copy(&self, parts: &[&ArrayRef], to: &mut [u8]) -> Result<()> {
+        let size = self.word.bytes() as usize;
+        let mut starts = vec![0];
+        for part in parts {
+            starts.push(starts[starts.len() - 1] + part.len() * size);
+        }
+        let out = Shared::of(to);
+        let threads = self.workers.threads();
+        self.workers.run(|worker| {
+            for part in share(parts.len(), threads, worker) {
+                // SAFETY: parts have places of their own.
+                let to = unsafe { out.range(starts[part]..starts[part + 1]) };
+                let (from, width) = bytes_of(parts[part]);
+                if width as usize == size {
+                    to.copy_from_slice(from);
+                    continue;
+                }
+                for (to, from) in to.chunks_exact_mut(8).zip(words::<4>(from)) {
+                    to.copy_from_slice(&i64::from(from as u32 as i32).to_le_bytes());
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Takes rows back to the host.
+struct Back {
+    drain: Drain,
+    check: bool,
+    narrow: bool,
+    /// The sum of each column, modulo 2^64.
+    sums: Vec<u64>,
+}
+
+/// Adds up columns.
+fn add(sums: &mut [u64], columns: &[&[u8]], narrow: bool) {
+    for (sum, column) in sums.iter_mut().zip(columns) {
+        let of_column = match narrow {
+            true => words::<4>(column).fold(0, |s: u64, w| s.wrapping_add(w as u32 as i32 as u64)),
+            false => words::<8>(column).fold(0, u64::wrapping_add),
+        };
+        *sum = sum.wrapping_add(of_column);
+    }
+}
+
+impl Back {
+    fn finish(&mut self, session: &Session<'_>) -> Result<()> {
+        let Back { drain, check, narrow, sums } = self;
+        drain.settle(session, &mut |_, columns| {
+            if *check {
+                add(sums, columns, *narrow);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Receiver for Back {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+        let Back { drain, check, narrow, sums } = self;
+        let columns = [block.keys, block.build, block.probe];
+        let columns = &columns[3 - sums.len()..];
+        drain.send(session, columns, block.rows, &mut |_, columns| {
+            if *check {
+                add(sums, columns, *narrow);
+            }
+            Ok(())
+        })
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        self.finish(session)
+    }
+}

@@ -1,0 +1,161 @@
+//! The build side in parts that fit the device, the probe side streamed once for each: ours.
+//!
+//! ```text
+//!  build: part 1 ─► table ─┐ ◄── probe, chunk by chunk
+//!         part 2 ─► table ─┤ ◄── probe again
+//!         …                └─► rows; rows' flags add up on the host
+//! ```
+//!
+//! A table is as compact as the memory demands: parts are filled to four fifths where that saves a
+//! pass, and to a half where it does not. A part in which a key comes twice is partitioned instead, and
+//! so are all that follow.
+
+use super::flags::{Window, closed, opened};
+use super::no_partition::{Rows, look_up_in, look_ups};
+use super::rounds::Rounds;
+use super::streamed::{Stream, fill, partitioning, partitions};
+use super::{Found, Receiver, Session, Side, Wanted, Watched, Which};
+use crate::device::abi;
+use crate::error::{Error, Result, bytes};
+use crate::transfer::{Crossing, HostSide, load};
+
+/// Slots of a table a row, at least, in fifths: 5/4, which leaves look-ups three slots long.
+const LEAST_SLOTS: u64 = 5;
+/// The share of memory for tables, in eighths; the rest is for chunks and output.
+const FOR_TABLES: u64 = 6;
+/// The slots of a table, at most: a compact one has 32 bits for them.
+const MOST_SLOTS: u64 = u32::MAX as u64;
+
+/// Joins two sides. Parts have at most `most_rows`, where given.
+pub(super) fn join(
+    crossing: &Crossing<'_>,
+    most_rows: Option<u64>,
+    [build, probe]: [&HostSide; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let session = crossing.session;
+    let mut crossing = Crossing { ..*crossing };
+    let mut most_rows = most_rows.unwrap_or(build.rows);
+    let mut found = Found::default();
+    let mut at = 0;
+    let mut unique = true;
+    while at < build.rows {
+        let rows = part_rows(session, build, build.rows - at, unique)?.min(most_rows);
+        let rows = rows.min(build.rows - at);
+        let part = build.part(session.word, at..at + rows);
+        let point = session.point();
+        let mut watched = Watched { to, blocks: 0 };
+        let joined = match unique {
+            true => by_table(&crossing, (&part, at), probe, wanted, &mut watched),
+            false => by_partitions(&crossing, (&part, at), probe, wanted, &mut watched),
+        };
+        let untouched = watched.blocks == 0;
+        session.release_since(point)?;
+        match joined {
+            Ok(Some(joined)) => {
+                found = found.and(joined);
+                at += rows;
+            }
+            Ok(None) => unique = false,
+            // Somebody else took memory, or less of it was left than predicted: smaller parts and
+            // chunks will do, as long as no row of this one has gone out.
+            Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
+                most_rows = rows.div_ceil(2);
+                crossing.most_rows = Some(crossing.chunk_rows(probe, 0, u64::MAX).div_ceil(2));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Joins a part whose keys may come more than once, from row number `first` on.
+fn by_partitions(
+    crossing: &Crossing<'_>,
+    (part, first): (&HostSide, u64),
+    probe: &HostSide,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Option<Found>> {
+    let side = Side { first, ..load(crossing, part)? };
+    partitions(crossing, side, probe, wanted, to).map(Some)
+}
+
+/// Passes over the probe side that a build side takes, where keys come once.
+pub(crate) fn passes(rows: u64, tuple: u64, memory: u64) -> u64 {
+    let fit = table_rows(memory, tuple).max(1);
+    rows.div_ceil(fit).max(1)
+}
+
+/// Rows whose table fits.
+fn table_rows(memory: u64, tuple: u64) -> u64 {
+    let slots = (memory / 8 * FOR_TABLES / tuple).min(MOST_SLOTS);
+    slots * (LEAST_SLOTS - 1) / LEAST_SLOTS
+}
+
+/// Rows of the next part: as few parts as can be, all of about one size.
+fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -> Result<u64> {
+    let (word, tuple) = (session.word.bytes(), session.word.tuple());
+    let memory = session.left();
+    let fit = match unique {
+        true => table_rows(memory, tuple),
+        // Columns, partitions, and what partitioning in two passes needs besides.
+        false => memory / 8 * FOR_TABLES / (build.columns() * word + partitioning(session)),
+    };
+    if fit == 0 {
+        let all = session.device.memory().budget;
+        return Err(Error::DeviceMemory {
+            what: "a part of the build side".to_string(),
+            needed: 8 * 2 * tuple,
+            used: all - memory,
+            budget: all,
+            hint: format!("give the join more than {} of GPU memory", bytes(all)),
+        });
+    }
+    Ok(left.div_ceil(left.div_ceil(fit)))
+}
+
+/// Joins a part whose keys come once, from row number `first` on; None where one comes twice.
+fn by_table(
+    crossing: &Crossing<'_>,
+    (part, first): (&HostSide, u64),
+    probe: &HostSide,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Option<Found>> {
+    let session = crossing.session;
+    let tuple = session.word.tuple();
+    let fit = (session.left() / 8 * FOR_TABLES / tuple).min(MOST_SLOTS);
+    let slot_count = (2 * part.rows).min(fit).max(part.rows * LEAST_SLOTS / (LEAST_SLOTS - 1) + 1);
+    let slots = session.allocate(slot_count * tuple, "the hash table")?;
+    let table = abi::Table { slots: slots.address, slot_count, ..abi::Table::default() };
+    if !fill(crossing, part, first, table)? {
+        return Ok(None);
+    }
+    session.mark("build table")?;
+    let mut stream = Stream::new(crossing, probe, wanted, 0)?;
+    let mut rounds = Rounds::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
+    let mut flags = Window::new(session, Which::Build, wanted.flag_build, part.rows)?;
+    let build_flags = opened(&mut flags, session, first, part.rows)?;
+    let found = stream.each(build_flags, to, |chunk, wanted, to| {
+        look_up_in(&mut rounds, (session, table), Rows::of(chunk), wanted, to)
+    })?;
+    session.mark("look up")?;
+    closed(&flags, session, to)?;
+    Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passes;
+
+    /// 2^30 rows of 16 bytes through 16 GiB: two passes; twice as many, four.
+    #[test]
+    fn as_few_passes_as_memory_allows() {
+        assert_eq!(passes(1 << 20, 16, 16 << 30), 1);
+        assert_eq!(passes(1 << 30, 16, 16 << 30), 2);
+        assert_eq!(passes(1 << 31, 16, 16 << 30), 4);
+        assert_eq!(passes(1 << 20, 16, 0), 1 << 20);
+    }
+}

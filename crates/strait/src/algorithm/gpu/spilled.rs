@@ -1,0 +1,154 @@
+//! A side in partitions that lie in host memory, some of them perhaps on the device, and which of them
+//! are joined together.
+
+use crate::memory::Reservation;
+use crate::transfer::Run;
+
+/// A side's partitions, each a list of runs of tuples. What lies on the device is the session's.
+pub(super) struct Spilled {
+    /// Partitions are told by so many of the top bits of mixed keys.
+    pub(super) bits: u32,
+    pub(super) runs: Vec<Vec<Run>>,
+    pub(super) rows: Vec<u64>,
+    /// The host memory that is set aside for those that lie there.
+    pub(super) reserved: Vec<Reservation>,
+}
+
+impl Spilled {
+    pub(super) fn new(bits: u32) -> Spilled {
+        let partitions = 1usize << bits;
+        let runs = (0..partitions).map(|_| Vec::new()).collect();
+        Spilled { bits, runs, rows: vec![0; partitions], reserved: Vec::new() }
+    }
+
+    /// Adds a run to a partition.
+    pub(super) fn add(&mut self, partition: usize, run: Run) {
+        if run.rows > 0 {
+            self.rows[partition] += run.rows;
+            self.runs[partition].push(run);
+        }
+    }
+
+    /// The runs of some partitions.
+    pub(super) fn of(&self, partitions: &[usize]) -> Vec<Run> {
+        partitions.iter().flat_map(|&partition| self.runs[partition].iter().cloned()).collect()
+    }
+}
+
+/// Steps that the knapsack weighs by.
+const STEPS: usize = 1024;
+
+/// Packs partitions of so many build rows into sets of at most `fit` rows (003 §IV-D): the first as
+/// full as can be, so that the most is joined while the probe side is still being partitioned; the
+/// others greedily, with at most one each of those that take more than half. A partition that does not
+/// fit is a set by itself, to be joined in blocks. Partitions without rows are in none.
+pub(super) fn pack(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
+    let mut left: Vec<usize> = (0..rows.len()).filter(|&p| rows[p] > 0 && rows[p] <= fit).collect();
+    let mut sets = Vec::new();
+    let first = knapsack(rows, &left, fit);
+    left.retain(|partition| !first.contains(partition));
+    if !first.is_empty() {
+        sets.push(first);
+    }
+    left.sort_by_key(|&partition| std::cmp::Reverse(rows[partition]));
+    let mut open: Vec<(u64, bool, Vec<usize>)> = Vec::new();
+    for partition in left {
+        let (size, large) = (rows[partition], rows[partition] > fit / 2);
+        let room = |set: &&mut (u64, bool, Vec<usize>)| set.0 + size <= fit && !(large && set.1);
+        match open.iter_mut().find(room) {
+            Some((total, has_large, set)) => {
+                *total += size;
+                *has_large |= large;
+                set.push(partition);
+            }
+            None => open.push((size, large, vec![partition])),
+        }
+    }
+    sets.extend(open.into_iter().map(|(_, _, set)| set));
+    let alone = (0..rows.len()).filter(|&partition| rows[partition] > fit);
+    sets.extend(alone.map(|partition| vec![partition]));
+    sets
+}
+
+/// The partitions that fill `fit` rows best, in steps of a thousandth.
+fn knapsack(rows: &[u64], partitions: &[usize], fit: u64) -> Vec<usize> {
+    // Rounded up, so that what is found fits.
+    let weight = |partition: usize| {
+        (u128::from(rows[partition]) * STEPS as u128).div_ceil(u128::from(fit.max(1))) as usize
+    };
+    // The most rows of any choice that weighs so much, and the last partition of it.
+    let mut best: Vec<Option<(u64, usize)>> = vec![None; STEPS + 1];
+    let mut chosen: Vec<Vec<bool>> = Vec::with_capacity(partitions.len());
+    best[0] = Some((0, usize::MAX));
+    for &partition in partitions {
+        let mut taken = vec![false; STEPS + 1];
+        let weight = weight(partition);
+        for at in (weight..=STEPS).rev() {
+            let Some((total, _)) = best[at - weight] else { continue };
+            let total = total + rows[partition];
+            if best[at].is_none_or(|(had, _)| had < total) {
+                best[at] = Some((total, partition));
+                taken[at] = true;
+            }
+        }
+        chosen.push(taken);
+    }
+    let most = (0..=STEPS).max_by_key(|&at| best[at].map_or(0, |(total, _)| total));
+    let Some(mut at) = most else { return Vec::new() };
+    let mut set = Vec::new();
+    for (&partition, taken) in partitions.iter().zip(&chosen).rev() {
+        if taken[at] {
+            set.push(partition);
+            at -= weight(partition);
+        }
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
+        let sets = pack(rows, fit);
+        let mut all: Vec<usize> = sets.iter().flatten().copied().collect();
+        all.sort_unstable();
+        let wanted: Vec<usize> = (0..rows.len()).filter(|&p| rows[p] > 0).collect();
+        assert_eq!(all, wanted, "every partition with rows once");
+        for set in &sets {
+            let total: u64 = set.iter().map(|&p| rows[p]).sum();
+            assert!(total <= fit || set.len() == 1, "{set:?} of {rows:?}");
+        }
+        sets
+    }
+
+    #[test]
+    fn the_first_set_is_as_full_as_can_be() {
+        let sets = check(&[60, 50, 50, 30], 100);
+        let total: u64 = sets[0].iter().map(|&p| [60, 50, 50, 30][p]).sum();
+        assert_eq!(total, 100);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_alone() {
+        let sets = check(&[5, 1000, 0, 7, 2000], 10);
+        assert!(sets.contains(&vec![1]) && sets.contains(&vec![4]));
+        assert!(check(&[0, 0], 10).is_empty());
+        assert_eq!(check(&[3], 3).len(), 1);
+        assert_eq!(check(&[3, 3], 1).len(), 2);
+    }
+
+    #[test]
+    fn many_sizes_are_packed() {
+        let mut seed = 1u64;
+        for fit in [1u64, 7, 100, 5000, 1 << 40] {
+            let rows: Vec<u64> = (0..200)
+                .map(|_| {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (seed >> 33) % 300
+                })
+                .collect();
+            check(&rows, fit);
+        }
+    }
+}

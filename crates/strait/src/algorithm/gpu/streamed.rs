@@ -1,0 +1,252 @@
+//! Joins whose probe side is streamed past a build side on the device (001 §5, 003 §IV-A, 004 §3.4).
+//!
+//! ```text
+//!  build: host ─► device ─► a table (`no-partition`), or partitions (`streamed-probe`) ─┐
+//!                                                                                       ├─► rows ─► host
+//!  probe: host ─► chunk, chunk, chunk ─► look up, or partition and join ────────────────┘
+//! ```
+//!
+//! The next chunks cross while one is joined, and the rows of the one before cross back. A table is as
+//! fast as the link even where every look-up goes to memory; partitions take half the memory, and do
+//! not mind keys that come often.
+
+use super::flags::{Window, closed, opened};
+use super::no_partition::{self, Rows, look_up_in, look_ups};
+use super::radix::{Partitioned, Radix};
+use super::rounds::Rounds;
+use super::{Block, Found, Receiver, Session, Side, Wanted, Which};
+use crate::device::{Event, Stage, View, abi};
+use crate::error::Result;
+use crate::join::{Partitioner, TablePlace};
+use crate::transfer::{Crossing, HostSide, Pipeline, load};
+
+/// Joins by one table over the build side.
+pub(super) fn no_partition(
+    crossing: &Crossing<'_>,
+    place: TablePlace,
+    [build, probe]: [&HostSide; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let session = crossing.session;
+    let table = table(crossing, place, build)?;
+    let mut stream = Stream::new(crossing, probe, wanted, 0)?;
+    let mut rounds = Rounds::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
+    let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
+    let build_flags = opened(&mut flags, session, 0, build.rows)?;
+    let found = stream.each(build_flags, to, |chunk, wanted, to| {
+        look_up_in(&mut rounds, (session, table), Rows::of(chunk), wanted, to)
+    })?;
+    session.mark("look up")?;
+    closed(&flags, session, to)?;
+    Ok(found)
+}
+
+/// A table over the whole build side. Where it may lie in host memory, the build side need not fit the
+/// device, and is put in chunk by chunk, as long as keys come once.
+fn table(crossing: &Crossing<'_>, place: TablePlace, build: &HostSide) -> Result<abi::Table> {
+    let session = crossing.session;
+    if place != TablePlace::Gpu {
+        let point = session.point();
+        let slot_count = 2 * build.rows + 2;
+        let slots = no_partition::slots(session, slot_count * session.word.tuple(), place)?;
+        let table = abi::Table { slots: slots.address, slot_count, ..abi::Table::default() };
+        if slot_count <= u64::from(u32::MAX) && fill(crossing, build, 0, table)? {
+            session.mark("build table")?;
+            return Ok(table);
+        }
+        session.release_since(point)?;
+    }
+    let side = load(crossing, build)?;
+    let table = no_partition::table(session, &side, place)?;
+    // The table has its own copy of what it needs.
+    release(session, &side)?;
+    Ok(table)
+}
+
+/// Puts rows, from number `first` on, into a table of single slots, chunk by chunk, and says whether every key came once.
+pub(super) fn fill(
+    crossing: &Crossing<'_>,
+    part: &HostSide,
+    first: u64,
+    table: abi::Table,
+) -> Result<bool> {
+    let session = crossing.session;
+    let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
+    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
+    let chunk_rows = crossing.chunk_rows(part, 0, session.left() / 2);
+    let mut pipeline = Pipeline::new(crossing, part, chunk_rows)?;
+    while let Some(chunk) = pipeline.next()? {
+        let mut columns = chunk.side.columns();
+        columns.first += first;
+        session.run(Stage::Insert(abi::Insert {
+            table,
+            columns,
+            rows: chunk.side.rows,
+            control: control.address,
+            ..abi::Insert::default()
+        }))?;
+        pipeline.done(chunk)?;
+        pipeline.ahead()?;
+    }
+    let seen: abi::Control = session.read(control, 1)?.pop().unwrap_or_default();
+    Ok(seen.duplicates == 0)
+}
+
+/// Joins by partitions of the build side that stay on the device.
+pub(super) fn streamed_probe(
+    crossing: &Crossing<'_>,
+    [build, probe]: [&HostSide; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let side = load(crossing, build)?;
+    partitions(crossing, side, probe, wanted, to)
+}
+
+/// Streams a probe side past the partitions of a build side, or of a part of one, that is on the
+/// device. Its columns are given back.
+pub(super) fn partitions(
+    crossing: &Crossing<'_>,
+    build: Side,
+    probe: &HostSide,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let session = crossing.session;
+    let radix = Radix::of(session, Partitioner::LookBack, build.rows);
+    let mut spare = None;
+    let held = radix.partition(session, &build, &mut spare, "the partitioned build side")?;
+    if let Some(spare) = spare {
+        session.release(&[spare])?;
+    }
+    release(session, &build)?;
+    session.mark("partition build side")?;
+    let mut stream = Stream::new(crossing, probe, wanted, partitioning(session))?;
+    let tasks = u32::try_from(stream.chunk_rows).unwrap_or(u32::MAX);
+    let mut rounds = Rounds::new(session, &stream.wanted, tasks)?;
+    let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
+    let build_flags = opened(&mut flags, session, build.first, build.rows)?;
+    let found = stream.each(build_flags, to, |chunk, wanted, to| {
+        join_chunk(&mut rounds, &radix, &held, (chunk, wanted), to)
+    })?;
+    closed(&flags, session, to)?;
+    Ok(found)
+}
+
+/// Partitions a chunk and joins it.
+pub(super) fn join_chunk(
+    rounds: &mut Rounds<'_>,
+    radix: &Radix,
+    build: &Partitioned,
+    (chunk, wanted): (&Side, &Wanted),
+    to: &mut dyn Receiver,
+) -> Result<Found> {
+    let session = rounds.session();
+    let point = session.point();
+    let probe = radix.partition(session, chunk, &mut None, "a partitioned chunk")?;
+    session.mark("partition probe side")?;
+    let tasks = radix.list(session, [build, &probe])?;
+    session.mark("tasks")?;
+    let found = radix.join(rounds, [build, &probe], tasks, wanted, to)?;
+    session.mark("join partitions")?;
+    session.release_since(point)?;
+    Ok(found)
+}
+
+/// Device memory that partitioning takes a row: its tuple, twice where it takes two passes, what tiles
+/// tell one another, and its share of tasks.
+pub(super) fn partitioning(session: &Session<'_>) -> u64 {
+    let shape = session.device.shape(session.word);
+    let a_tile = abi::BINS as u64 * 4;
+    let task = size_of::<abi::Task>() as u64;
+    2 * session.word.tuple()
+        + a_tile.div_ceil(u64::from(shape.tile))
+        + 2 * task.div_ceil(u64::from(shape.probe_rows.min(shape.build_rows)))
+}
+
+/// Gives a side's columns back.
+pub(super) fn release(session: &Session<'_>, side: &Side) -> Result<()> {
+    let columns: Vec<View> = [Some(side.keys), side.values].into_iter().flatten().collect();
+    session.release(&columns)
+}
+
+/// A probe side on its way past what is on the device.
+pub(super) struct Stream<'a> {
+    session: &'a Session<'a>,
+    pipeline: Pipeline<'a>,
+    flags: Option<Window>,
+    /// What is wanted of one chunk.
+    pub(super) wanted: Wanted,
+    pub(super) chunk_rows: u64,
+}
+
+impl<'a> Stream<'a> {
+    /// Prepares a stream that, with its output, takes at most half of the memory that is left; `extra`
+    /// is what a row of a chunk takes besides.
+    pub(super) fn new(
+        crossing: &'a Crossing<'a>,
+        probe: &HostSide,
+        wanted: &Wanted,
+        extra: u64,
+    ) -> Result<Stream<'a>> {
+        let session = crossing.session;
+        let chunk_rows =
+            crossing.chunk_rows(probe, extra + aside(session, wanted), session.left() / 2);
+        let flags = Window::new(session, Which::Probe, wanted.flag_probe, chunk_rows)?;
+        let pipeline = Pipeline::new(crossing, probe, chunk_rows)?;
+        let expected_rows = wanted.expected_rows.min(chunk_rows);
+        let wanted = Wanted { expected_rows, ..*wanted };
+        Ok(Stream { session, pipeline, flags, wanted, chunk_rows })
+    }
+
+    /// Joins every chunk with what is on the device.
+    pub(super) fn each(
+        &mut self,
+        build_flags: Option<View>,
+        to: &mut dyn Receiver,
+        mut join: impl FnMut(&Side, &Wanted, &mut dyn Receiver) -> Result<Found>,
+    ) -> Result<Found> {
+        let mut found = Found::default();
+        while let Some(chunk) = self.pipeline.next()? {
+            let Side { first, rows, .. } = chunk.side;
+            let probe_flags = opened(&mut self.flags, self.session, first, rows)?;
+            let wanted = Wanted { build_flags, probe_flags, ..self.wanted };
+            let mut feeding = Feeding { pipeline: &mut self.pipeline, to };
+            found = found.and(join(&chunk.side, &wanted, &mut feeding)?);
+            closed(&self.flags, self.session, to)?;
+            self.pipeline.done(chunk)?;
+        }
+        Ok(found)
+    }
+}
+
+/// Device memory for output and flags, a row of a chunk: two buffers of rows.
+fn aside(session: &Session<'_>, wanted: &Wanted) -> u64 {
+    2 * session.word.bytes() * (2 + u64::from(wanted.keys)) + 2
+}
+
+/// A receiver that keeps the stream going while the device works.
+pub(super) struct Feeding<'r, 'a> {
+    pub(super) pipeline: &'r mut Pipeline<'a>,
+    pub(super) to: &'r mut dyn Receiver,
+}
+
+impl Receiver for Feeding<'_, '_> {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+        self.to.block(session, block)
+    }
+
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
+        self.to.flags(which, first, flags)
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        self.pipeline.ahead()?;
+        self.to.meanwhile(session)
+    }
+
+    fn goes_on(&self) -> bool {
+        true
+    }
+}

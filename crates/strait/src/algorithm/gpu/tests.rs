@@ -1,0 +1,271 @@
+//! Joins of sides in host memory on a simulated device: every conductor, method and partitioner finds
+//! what a loop over all pairs finds, whatever the order in which the device runs.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::device::simulated::{Settings, Simulated, TINY};
+use crate::device::{HostView, Word};
+use crate::join::{Histogram, TablePlace, Transfer};
+use crate::memory::Budget;
+use crate::schedule::Workers;
+use crate::transfer::{Drain, HostColumn};
+
+/// Keeps what comes.
+struct Kept {
+    drain: Drain,
+    pairs: Vec<(u64, u64)>,
+    flags: [Vec<bool>; 2],
+}
+
+impl Kept {
+    fn settle(&mut self, session: &Session<'_>) -> Result<()> {
+        let Kept { drain, pairs, .. } = self;
+        drain.settle(session, &mut |rows, columns| taken(pairs, rows, columns))
+    }
+}
+
+fn taken(pairs: &mut Vec<(u64, u64)>, rows: usize, columns: &[&[u8]]) -> Result<()> {
+    let word = |bytes: &[u8], i: usize| {
+        let mut all = [0; 8];
+        all.copy_from_slice(&bytes[8 * i..8 * (i + 1)]);
+        u64::from_le_bytes(all)
+    };
+    pairs.extend((0..rows).map(|i| (word(columns[0], i), word(columns[1], i))));
+    Ok(())
+}
+
+impl Receiver for Kept {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+        let Kept { drain, pairs, .. } = self;
+        drain.send(session, &[block.build, block.probe], block.rows, &mut |rows, columns| {
+            taken(pairs, rows, columns)
+        })
+    }
+
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
+        for (i, &flag) in flags.iter().enumerate() {
+            self.flags[which as usize][first as usize + i] |= flag != 0;
+        }
+        Ok(())
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        self.settle(session)
+    }
+}
+
+/// What is joined, and how.
+struct Case {
+    seed: u64,
+    memory: u64,
+    how: FromHost,
+    flavour: Flavour,
+    chunk_rows: Option<u64>,
+}
+
+/// Joins two columns of keys, and compares with all pairs.
+fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
+    let Case { seed, memory, how, flavour, chunk_rows } = case;
+    let settings = Settings { memory: *memory, shape: TINY, seed: *seed, ..Settings::default() };
+    let device = Simulated::new(settings);
+    let session = Session::new(&device, Word::W8)?;
+    let workers = Workers::new(2, Arc::default());
+    let budget = Budget::new(None);
+    let crossing = Crossing {
+        session: &session,
+        workers: &workers,
+        transfer: how.on_gpu.transfer,
+        most_rows: *chunk_rows,
+        budget: &budget,
+    };
+    let side = |keys: &[u64]| HostSide {
+        // SAFETY: the slices outlive the session.
+        keys: unsafe { HostColumn::pageable(HostView::of(keys)) },
+        values: None,
+        rows: keys.len() as u64,
+    };
+    let flags = matches!(flavour, Flavour::PairsFlagged | Flavour::Exists);
+    let wanted = Wanted {
+        flavour: *flavour,
+        keys: false,
+        signed: false,
+        flag_build: flags,
+        flag_probe: flags,
+        build_flags: None,
+        probe_flags: None,
+        expected_rows: probe.len() as u64,
+    };
+    let mut kept = Kept {
+        drain: Drain::new(vec![8, 8]),
+        pairs: Vec::new(),
+        flags: [vec![false; build.len()], vec![false; probe.len()]],
+    };
+    let sides = [&side(build), &side(probe)];
+    let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?;
+    kept.settle(&session)?;
+
+    let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.on_gpu);
+    let mut pairs: Vec<(u64, u64)> = Vec::new();
+    for (p, key) in probe.iter().enumerate() {
+        let same = build.iter().enumerate().filter(|(_, other)| *other == key);
+        pairs.extend(same.map(|(b, _)| (b as u64, p as u64)));
+    }
+    match flavour {
+        Flavour::Pairs | Flavour::PairsFlagged => {
+            kept.pairs.sort_unstable();
+            let mut expected = pairs.clone();
+            expected.sort_unstable();
+            assert_eq!(kept.pairs, expected, "{what}");
+            assert_eq!(found.rows, pairs.len() as u64, "{what}");
+        }
+        Flavour::Aggregate => {
+            let sums = pairs.iter().fold((0, 0), |sums, pair| (sums.0 + pair.0, sums.1 + pair.1));
+            let wanted = Found { rows: pairs.len() as u64, build_sum: sums.0, probe_sum: sums.1 };
+            assert_eq!(found, wanted, "{what}");
+        }
+        Flavour::Exists => {}
+    }
+    if flags {
+        let has = |keys: &[u64], others: &[u64]| -> Vec<bool> {
+            keys.iter().map(|key| others.contains(key)).collect()
+        };
+        assert_eq!(kept.flags, [has(build, probe), has(probe, build)], "{what}");
+    }
+    Ok(())
+}
+
+/// Keys of some kind.
+fn keys(rows: u64, seed: u64, distinct: u64) -> Vec<u64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 33
+    };
+    (0..rows).map(|_| (next() % distinct).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+}
+
+fn unique(rows: u64) -> Vec<u64> {
+    (0..rows).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+}
+
+const FLAVOURS: [Flavour; 4] =
+    [Flavour::Pairs, Flavour::PairsFlagged, Flavour::Exists, Flavour::Aggregate];
+
+fn case(seed: u64, algorithm: Algorithm, on_gpu: OnGpu) -> Case {
+    Case {
+        seed,
+        memory: 2 << 20,
+        how: FromHost {
+            algorithm,
+            on_gpu,
+            escalates: false,
+            part_rows: [None, Some(17)][seed as usize % 2],
+        },
+        flavour: FLAVOURS[seed as usize / 2 % 4],
+        chunk_rows: [None, Some(7), Some(20)][seed as usize % 3],
+    }
+}
+
+#[test]
+fn every_conductor_finds_every_pair() {
+    let build = [unique(90), keys(90, 1, 30), vec![7; 40], keys(3, 2, 2)];
+    let probe = [keys(150, 3, 100), unique(120), vec![7; 30], keys(200, 4, 3)];
+    for algorithm in Algorithm::ALL {
+        for (i, build) in build.iter().enumerate() {
+            for (j, probe) in probe.iter().enumerate() {
+                for seed in 0..8 {
+                    let seed = seed + 8 * (i + 4 * j) as u64;
+                    check(&case(seed, algorithm, OnGpu::default()), build, probe).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_way_to_cross_and_to_partition_gives_the_same() {
+    let build = keys(80, 5, 60);
+    let probe = keys(140, 6, 70);
+    for seed in 0..8 {
+        for transfer in Transfer::ALL {
+            let on_gpu = OnGpu { transfer, ..OnGpu::default() };
+            for algorithm in Algorithm::ALL {
+                check(&case(seed, algorithm, on_gpu), &build, &probe).unwrap();
+            }
+        }
+        for table in TablePlace::ALL {
+            let on_gpu = OnGpu { table, ..OnGpu::default() };
+            check(&case(seed, Algorithm::NoPartition, on_gpu), &build, &probe).unwrap();
+        }
+        for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
+            for histogram in Histogram::ALL {
+                for cache in [None, Some(0), Some(1 << 12), Some(1 << 30)] {
+                    let partitioner = Some(partitioner);
+                    let on_gpu = OnGpu { partitioner, histogram, cache, ..OnGpu::default() };
+                    let joined = check(&case(seed, Algorithm::Triton, on_gpu), &build, &probe);
+                    let refused =
+                        partitioner == Some(Partitioner::Dma) && histogram != Histogram::None;
+                    assert_eq!(joined.is_err(), refused, "{on_gpu:?}: {joined:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Less and less memory: a join does its work, or says what it lacks; it never gives a wrong answer,
+/// and those that take any size go on to the least.
+#[test]
+fn budgets_from_the_smallest_up() {
+    let build = keys(300, 7, 200);
+    let probe = keys(500, 8, 250);
+    for algorithm in Algorithm::ALL {
+        let mut least = u64::MAX;
+        for shift in 0..24 {
+            let memory = (3u64 << 20) >> (shift / 2);
+            for seed in 0..3 {
+                let mut case = case(seed + shift, algorithm, OnGpu::default());
+                case.memory = memory;
+                case.how.part_rows = None;
+                match check(&case, &build, &probe) {
+                    Ok(()) => least = least.min(memory),
+                    Err(Error::DeviceMemory { .. }) => {}
+                    Err(error) => panic!("{algorithm} in {memory}: {error}"),
+                }
+            }
+        }
+        // A redo list takes a good part of this, whatever the rows.
+        let enough = if algorithm.needs_gpu() { 256 << 10 } else { 512 << 10 };
+        assert!(least <= enough, "{algorithm} needs {least}");
+    }
+}
+
+/// What was planned for more memory than there is goes on in passes, and gives the same.
+#[test]
+fn a_join_that_may_escalates() {
+    let build = unique(2000);
+    let probe = keys(3000, 9, 2500);
+    for algorithm in Algorithm::ALL {
+        for seed in 0..4 {
+            let mut case = case(seed, algorithm, OnGpu::default());
+            (case.memory, case.how.part_rows, case.chunk_rows) = (160 << 10, None, Some(50));
+            let alone = check(&case, &build, &probe);
+            assert!(alone.is_ok() || matches!(alone, Err(Error::DeviceMemory { .. })), "{alone:?}");
+            case.how.escalates = true;
+            check(&case, &build, &probe).unwrap();
+        }
+    }
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_refused() {
+    let of = |algorithm, partitioner| {
+        let on_gpu = OnGpu { partitioner: Some(partitioner), ..OnGpu::default() };
+        check(&case(0, algorithm, on_gpu), &[1], &[1])
+    };
+    let error = of(Algorithm::Radix, Partitioner::Hierarchical).unwrap_err().to_string();
+    assert!(error.contains("look-back") && error.contains("hierarchical"), "{error}");
+    let error = of(Algorithm::Triton, Partitioner::LookBack).unwrap_err().to_string();
+    assert!(error.contains("dma"), "{error}");
+    of(Algorithm::Radix, Partitioner::SharedHistogram).unwrap();
+}

@@ -1,0 +1,118 @@
+//! Managed memory: host and GPU have it at the same addresses, and its pages move to who uses them.
+//!
+//! No advice is given on where pages belong: the host writes them, the GPU reads them, and without
+//! advice a page lies where it was used last. The GPU may come to hold all of it, so all of it is
+//! charged to the budget, and it is never more than is free: a GPU that has to move managed pages back
+//! to make room for others may come to a standstill.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::context::Context;
+use super::error::{check, failure};
+use super::pool::{self, Refusal};
+use super::range::location_of;
+use super::{CudaDevice, Driver};
+use crate::device::{Managed, Stream, View};
+use crate::error::{Error, Result};
+
+/// What the driver gave, and takes back when dropped.
+struct Block {
+    context: Arc<Context>,
+    address: u64,
+}
+
+/// A block, and its part of the budget. In this order: freed first, and then no longer counted.
+struct Owner {
+    _block: Block,
+    _charge: pool::Charge<Driver>,
+}
+
+/// Managed memory of `bytes`.
+pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Arc<Managed>> {
+    if !device.gpu.managed_access {
+        return Err(Error::Setting(format!(
+            "{} does not share managed memory with the host while it works; use --transfer staged-copy",
+            device.gpu.name
+        )));
+    }
+    // A size that is no number exceeds every budget.
+    let size = pool::block_size(bytes).unwrap_or(u64::MAX);
+    let (block, charge) = device.pool.charged(size, what, || {
+        if device.gpu.free_memory().map_err(Refusal::Failed)? < size {
+            return Err(Refusal::OutOfMemory);
+        }
+        Block::allocate(&device.context, size)
+    })?;
+    let (start, view) = (block.address as *mut u8, View { address: block.address, bytes });
+    Ok(Arc::new(Managed {
+        start,
+        view,
+        _owner: Box::new(Owner { _block: block, _charge: charge }),
+    }))
+}
+
+type Prefetch = unsafe extern "C" fn(
+    sys::CUdeviceptr,
+    usize,
+    sys::CUmemLocation,
+    libc::c_uint,
+    sys::CUstream,
+) -> CUresult;
+type OldPrefetch =
+    unsafe extern "C" fn(sys::CUdeviceptr, usize, sys::CUdevice, sys::CUstream) -> CUresult;
+
+/// Moves pages to the GPU, in the order of the stream.
+pub(super) fn prefetch(device: &CudaDevice, stream: Stream, view: View) -> Result<()> {
+    if view.bytes == 0 {
+        return Ok(());
+    }
+    device.context.bind()?;
+    let raw = device.streams.raw(stream)?;
+    let (address, bytes) = (view.address, view.bytes as usize);
+    // The second version came with CUDA 12.2, and nobody says how long drivers keep the first.
+    // SAFETY: the types are those of cuda.h.
+    let (new, old) = unsafe {
+        let driver = sys::culib();
+        let old = driver.get::<OldPrefetch>("cuMemPrefetchAsync".as_bytes());
+        (driver.get::<Prefetch>("cuMemPrefetchAsync_v2".as_bytes()), old)
+    };
+    let code = match (new, old) {
+        // SAFETY: managed memory of that length, a stream of this context.
+        (Ok(prefetch), _) => unsafe { prefetch(address, bytes, location_of(&device.gpu), 0, raw) },
+        // SAFETY: as above.
+        (_, Ok(prefetch)) => unsafe { prefetch(address, bytes, device.gpu.device, raw) },
+        (_, Err(error)) => {
+            return Err(Error::NoGpu { why: format!("the driver is too old: {error}") });
+        }
+    };
+    check(code, "moving managed memory to the GPU")
+}
+
+impl Block {
+    fn allocate(context: &Arc<Context>, size: u64) -> Result<Block, Refusal> {
+        context.bind().map_err(Refusal::Failed)?;
+        let mut address = 0;
+        let flags = sys::CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as u32;
+        // SAFETY: the context is bound; writes an address.
+        match unsafe { sys::cuMemAllocManaged(&mut address, size as usize, flags) } {
+            CUresult::CUDA_SUCCESS => Ok(Block { context: Arc::clone(context), address }),
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Refusal::OutOfMemory),
+            code => Err(Refusal::Failed(failure(code, "allocating managed memory"))),
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Freeing waits for the GPU, so work that still used the memory would be done first.
+        let freed = self.context.bind().and_then(|()| {
+            // SAFETY: an address of `allocate`, freed once.
+            check(unsafe { sys::cuMemFree_v2(self.address) }, "freeing managed memory")
+        });
+        if let Err(error) = freed {
+            log::debug!("{error}");
+        }
+    }
+}

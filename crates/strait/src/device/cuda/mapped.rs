@@ -1,0 +1,45 @@
+//! Host memory that kernels read and write over the link, where it lies.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::error::check;
+use super::pieces::Pieces;
+use super::{CudaDevice, pages};
+use crate::device::{HostView, Memory, Pinned, View};
+use crate::error::{Error, Result};
+
+/// Where the GPU sees pinned memory.
+pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory> {
+    device.context.bind()?;
+    let bytes = pinned.len as u64;
+    let mut address = None;
+    for (at, _) in Pieces::of(bytes).cut(pages::cuts(pinned, 0)).list() {
+        let mut seen = 0;
+        let host = pinned.start.wrapping_add(at as usize);
+        // SAFETY: inside memory that is registered to be mapped; writes an address.
+        let code = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut seen, host.cast(), 0) };
+        check(code, "mapping pinned memory")?;
+        if *address.get_or_insert(seen) + at != seen {
+            return Err(Error::Setting(format!(
+                "{} does not see pinned memory where the host does; use --transfer staged-copy",
+                device.gpu.name
+            )));
+        }
+    }
+    let address = address.unwrap_or(pinned.start as u64);
+    Ok(Memory { view: View { address, bytes }, _owner: Box::new(Arc::clone(pinned)) })
+}
+
+/// Memory that is not pinned, at the address it has.
+pub(super) fn coherent(device: &CudaDevice, memory: HostView) -> Result<Memory> {
+    if !device.gpu.pageable_access {
+        return Err(Error::Setting(format!(
+            "{} does not read memory by itself that is not pinned; use --transfer staged-copy",
+            device.gpu.name
+        )));
+    }
+    let view = View { address: memory.start as u64, bytes: memory.bytes };
+    Ok(Memory { view, _owner: Box::new(()) })
+}

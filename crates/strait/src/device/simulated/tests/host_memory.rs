@@ -1,0 +1,324 @@
+//! Host memory that a device reaches: read late where it is copied, where it lies where it is mapped
+//! or shared, and next to the device's own in a range.
+
+use super::*;
+use crate::device::EVENTS;
+use crate::device::abi::Survey;
+
+const BYTES: usize = 64;
+
+/// A device with two streams, a buffer on it, and one on the host.
+struct Desk {
+    device: Simulated,
+    first: Stream,
+    second: Stream,
+    memory: Memory,
+    to: Arc<Pinned>,
+}
+
+fn desk(seed: u64) -> Desk {
+    let device = Simulated::new(Settings { memory: 1 << 20, shape: TINY, seed, coherent: true });
+    let (first, second) = (device.stream(0).unwrap(), device.stream(1).unwrap());
+    let memory = device.allocate(BYTES as u64, "a test").unwrap();
+    let to = device.pinned(BYTES, "to").unwrap();
+    Desk { device, first, second, memory, to }
+}
+
+impl Desk {
+    /// What lies somewhere once the first stream has come to it.
+    fn read(&self, view: View) -> Vec<u8> {
+        self.device.copy_out(self.first, view, &self.to, 0).unwrap();
+        self.device.synchronize(self.first).unwrap();
+        // SAFETY: the stream that writes here was synchronised.
+        let bytes = unsafe { self.to.bytes() };
+        bytes[..view.bytes as usize].to_vec()
+    }
+
+    /// The largest of so many keys at an address, as a stage finds it.
+    fn largest(&self, address: u64, rows: u64) -> u64 {
+        let found = self.device.allocate(32, "what was found").unwrap();
+        self.device.fill(self.first, found.view, 0).unwrap();
+        let survey = Survey { keys: address, rows, found: found.address() };
+        // SAFETY: the simulated device checks every address.
+        unsafe { self.device.run(self.first, Word::W8, &Stage::Survey(survey)) }.unwrap();
+        let bytes = self.read(found.view);
+        u64::from_ne_bytes(bytes[..8].try_into().unwrap())
+    }
+}
+
+/// Writes bytes that an operation may be about to read: what a mistaken conductor does.
+fn overwrite(start: *mut u8, byte: u8) {
+    // SAFETY: callers have as many bytes there, and nothing runs while no stream is waited for.
+    unsafe { start.write_bytes(byte, BYTES) };
+}
+
+fn poisoned(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| (0xd0..=0xdf).contains(byte))
+}
+
+/// What arrives of a buffer that is overwritten once the other stream has been synchronised, with or
+/// without waiting for its copy.
+fn overwritten(seed: u64, wait: bool) -> Vec<u8> {
+    let d = desk(seed);
+    let mut from = vec![7u8; BYTES];
+    let start = from.as_mut_ptr();
+    let view = HostView { start, bytes: BYTES as u64 };
+    // SAFETY: kept to the end of this function, where all copies have run.
+    unsafe { d.device.copy_from(d.first, view, d.memory.view) }.unwrap();
+    let copied = d.device.record(d.first).unwrap();
+    let other = d.device.allocate(8, "something else").unwrap();
+    d.device.fill(d.second, other.view, 0).unwrap();
+    d.device.synchronize(d.second).unwrap();
+    if wait {
+        d.device.wait_for(copied).unwrap();
+    }
+    overwrite(start, 9);
+    d.read(d.memory.view)
+}
+
+#[test]
+fn a_buffer_overwritten_too_early_shows_for_some_seed() {
+    let wrong = (0..100).filter(|&seed| overwritten(seed, false) == [9; BYTES]).count();
+    assert!((10..95).contains(&wrong), "{wrong} of 100 seeds");
+    assert!((0..300).all(|seed| overwritten(seed, true) == [7; BYTES]));
+}
+
+#[test]
+fn waiting_for_an_event_runs_what_comes_before_it() {
+    let mut later = std::collections::BTreeSet::new();
+    for seed in 0..100 {
+        let d = desk(seed);
+        let event = d.device.record(d.second).unwrap();
+        d.device.wait(d.first, event).unwrap();
+        d.device.fill(d.first, d.memory.view, 3).unwrap();
+        let filled = d.device.record(d.first).unwrap();
+        let rest: Vec<Event> = (0..3).map(|_| d.device.record(d.second).unwrap()).collect();
+        d.device.wait_for(filled).unwrap();
+        for happened in [event, filled] {
+            d.device.seconds(happened, happened).unwrap();
+        }
+        later.insert(rest.iter().filter(|&&event| d.device.seconds(event, event).is_ok()).count());
+        // Once more does nothing.
+        d.device.wait_for(filled).unwrap();
+    }
+    assert_eq!(later.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn waiting_for_what_never_comes_is_an_error() {
+    let d = desk(1);
+    assert!(message(d.device.wait_for(Event(3))).contains("never recorded"));
+    let old = d.device.record(d.first).unwrap();
+    for _ in 0..EVENTS {
+        d.device.record(d.first).unwrap();
+    }
+    assert!(message(d.device.wait_for(old)).contains("forgotten"));
+    d.device.fill(d.first, View { address: 8, bytes: 8 }, 0).unwrap();
+    let failed = d.device.record(d.first).unwrap();
+    assert!(message(d.device.wait_for(failed)).contains("outside"));
+    assert!(message(d.device.wait_for(failed)).contains("outside"), "failures stay");
+}
+
+/// What one stream copies of what another wrote, with or without waiting for it.
+fn copied_between(seed: u64, wait: bool) -> Vec<u8> {
+    let d = desk(seed);
+    let other = d.device.allocate(BYTES as u64, "from").unwrap();
+    d.device.fill(d.second, other.view, 5).unwrap();
+    let filled = d.device.record(d.second).unwrap();
+    if wait {
+        d.device.wait(d.first, filled).unwrap();
+    }
+    d.device.copy_between(d.first, other.view, d.memory.view).unwrap();
+    d.read(d.memory.view)
+}
+
+#[test]
+fn a_missing_wait_between_addresses_shows_for_some_seed() {
+    let wrong = (0..100).filter(|&seed| copied_between(seed, false) != [5; BYTES]).count();
+    assert!((10..95).contains(&wrong), "{wrong} of 100 seeds");
+    assert!((0..100).all(|seed| copied_between(seed, true) == [5; BYTES]));
+}
+
+#[test]
+fn copies_that_do_not_fit_are_errors() {
+    let d = desk(2);
+    let from = [0u8; 10];
+    // SAFETY: kept until the end, and refused anyway.
+    let refused = unsafe { d.device.copy_from(d.first, HostView::of(&from), d.memory.view) };
+    assert!(message(refused).contains("10 bytes to 64"));
+    let part = |at, bytes| d.memory.view.part(at, bytes);
+    assert!(
+        message(d.device.copy_between(d.first, part(0, 8), part(8, 9))).contains("8 bytes to 9")
+    );
+    assert!(message(d.device.copy_between(d.first, part(0, 9), part(8, 9))).contains("overlap"));
+    d.device.copy_between(d.first, part(0, 8), part(8, 8)).unwrap();
+    d.device.synchronize(d.first).unwrap();
+    let long = View { bytes: 65, ..d.memory.view };
+    d.device.copy_between(d.first, long, View { address: 0, bytes: 65 }).unwrap();
+    assert!(message(d.device.synchronize(d.first)).contains("copied from: 65 x 1 bytes"));
+}
+
+#[test]
+fn pins_last_until_their_copies_have_run() {
+    for seed in 0..50 {
+        let d = desk(seed);
+        let column: Vec<u64> = (0..8).collect();
+        let whole = HostView::of(&column);
+        // Neighbours that share a page, and a word in the middle of it.
+        let parts = [whole.part(0, 24), whole.part(24, 40)];
+        let copied = parts.map(|part| {
+            // SAFETY: the column is kept to the end, when all copies have run.
+            let pinned = unsafe { d.device.pin(part) }.unwrap();
+            let at = part.start as u64 - whole.start as u64;
+            let to = d.memory.view.part(at, part.bytes);
+            d.device.copy_in(d.first, &pinned, 0, to).unwrap();
+            d.device.record(d.first).unwrap()
+        });
+        assert_eq!(d.device.pins(), 2, "copies keep what they read");
+        d.device.wait_for(copied[0]).unwrap();
+        assert!(d.device.pins() <= 1);
+        d.device.wait_for(copied[1]).unwrap();
+        assert_eq!(d.device.pins(), 0);
+        // SAFETY: plain values.
+        assert_eq!(d.read(d.memory.view), unsafe {
+            std::slice::from_raw_parts(whole.start, whole.bytes as usize)
+        });
+    }
+}
+
+#[test]
+fn stages_reach_mapped_memory_where_it_lies() {
+    let d = desk(4);
+    let used = d.device.memory().used;
+    let pinned = d.device.pinned(BYTES, "keys").unwrap();
+    let mapped = d.device.mapped(&pinned).unwrap();
+    assert_eq!((mapped.view.bytes, mapped.address() % 256), (BYTES as u64, 0));
+    assert_eq!(d.device.memory().used, used, "not charged");
+    overwrite(pinned.start, 0);
+    // SAFETY: no operation is under way.
+    unsafe { pinned.start.cast::<u64>().add(5).write(77) };
+    assert_eq!(d.largest(mapped.address(), 8), 77);
+    // And the other way.
+    d.device.fill(d.first, d.memory.view, 6).unwrap();
+    d.device.copy_between(d.first, d.memory.view.part(0, 16), mapped.view.part(8, 16)).unwrap();
+    d.device.fill(d.first, mapped.view.part(0, 1), 1).unwrap();
+    d.device.synchronize(d.first).unwrap();
+    // SAFETY: the stream was synchronised.
+    let bytes = unsafe { pinned.bytes() };
+    assert_eq!((bytes[0], &bytes[7..25]), (1, &[&[0][..], &[6; 16], &[0]].concat()[..]));
+    // The end is where the memory's is.
+    d.device.fill(d.first, View { bytes: BYTES as u64 + 1, ..mapped.view }, 0).unwrap();
+    assert!(message(d.device.synchronize(d.first)).contains("outside"));
+}
+
+#[test]
+fn mapped_memory_is_left_alone_once_it_is_given_back() {
+    let d = desk(5);
+    let pinned = d.device.pinned(BYTES, "keys").unwrap();
+    overwrite(pinned.start, 7);
+    let mapped = d.device.mapped(&pinned).unwrap();
+    let view = mapped.view;
+    d.device.copy_between(d.first, view, d.memory.view).unwrap();
+    d.device.fill(d.first, view, 1).unwrap();
+    drop(mapped);
+    assert!(poisoned(&d.read(d.memory.view)), "a late read finds poison");
+    // SAFETY: the stream was synchronised.
+    assert_eq!(unsafe { pinned.bytes() }, [7; BYTES], "a late write goes nowhere");
+}
+
+#[test]
+fn a_mapping_keeps_its_memory() {
+    let d = desk(6);
+    let pinned = d.device.pinned(BYTES, "keys").unwrap();
+    overwrite(pinned.start, 2);
+    let weak = Arc::downgrade(&pinned);
+    let mapped = d.device.mapped(&pinned).unwrap();
+    drop(pinned);
+    assert_eq!(d.read(mapped.view), [2; BYTES]);
+    drop(mapped);
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+fn a_coherent_device_reads_any_memory() {
+    let d = desk(7);
+    let column: Vec<u64> = (0..40).map(|n| n * 3).collect();
+    let part = HostView::of(&column).part(8, 300);
+    // SAFETY: the column is kept to the end, and not written to.
+    let memory = unsafe { d.device.coherent(part) }.unwrap();
+    // Aligned as the memory is, so that a stage that wants more fails here too.
+    assert_eq!(memory.address() % 256, part.start as u64 % 256);
+    assert_eq!(d.largest(memory.address(), 37), 37 * 3);
+    let odd = View { address: memory.address() + 4, bytes: 8 };
+    d.device.copy_between(d.first, odd, d.memory.view.part(0, 8)).unwrap();
+    d.device.synchronize(d.first).unwrap();
+    let settings = Settings { memory: 1 << 20, shape: TINY, seed: 7, coherent: false };
+    // SAFETY: as above.
+    let refused = unsafe { Simulated::new(settings).coherent(part) };
+    assert!(matches!(&refused, Err(Error::Setting(why)) if why.contains("staged-copy")));
+}
+
+#[test]
+fn managed_memory_is_reached_from_both_sides() {
+    let d = desk(8);
+    let used = d.device.memory().used;
+    let managed = d.device.managed(BYTES as u64, "a chunk").unwrap();
+    assert_eq!(d.device.memory().used, used + 256);
+    // SAFETY: fresh memory that nothing uses yet.
+    let fresh = unsafe { std::slice::from_raw_parts(managed.start, BYTES) };
+    assert!(fresh.iter().all(|byte| (0xa0..=0xbf).contains(byte)));
+    overwrite(managed.start, 0);
+    // SAFETY: no operation is under way.
+    unsafe { managed.start.cast::<u64>().add(7).write(99) };
+    d.device.prefetch(d.second, &managed).unwrap();
+    let moved = d.device.record(d.second).unwrap();
+    assert!(message(d.device.seconds(moved, moved)).contains("not happened"), "in the stream");
+    d.device.wait(d.first, moved).unwrap();
+    assert_eq!(d.largest(managed.view.address, 8), 99);
+    // Stages read it when they run.
+    d.device.copy_between(d.first, managed.view, d.memory.view).unwrap();
+    overwrite(managed.start, 4);
+    assert_eq!(d.read(d.memory.view), [4; BYTES]);
+    let view = managed.view;
+    drop(managed);
+    assert_eq!(d.device.memory().used, used);
+    assert!(poisoned(&d.read(view)));
+}
+
+#[test]
+fn managed_memory_has_to_fit() {
+    let d = desk(9);
+    for bytes in [1 << 20, u64::MAX] {
+        let refused = d.device.managed(bytes, "a chunk").map(|_| ());
+        let Err(Error::DeviceMemory { what, needed, .. }) = refused else {
+            panic!("{bytes} bytes were given");
+        };
+        assert_eq!((what.as_str(), needed), ("a chunk", bytes));
+    }
+    d.device.managed((1 << 20) - 256, "all").unwrap();
+}
+
+#[test]
+fn ranges_charge_what_lies_on_the_device() {
+    let d = desk(10);
+    let used = d.device.memory().used;
+    for (bytes, spread, charged) in [
+        (20000, Spread::First(0), 0),
+        (20000, Spread::First(1), 4096),
+        (20000, Spread::Interleaved(5000), 8192),
+        (5000, Spread::First(u64::MAX), 8192),
+        (8 << 20, Spread::Interleaved(65536), 65536),
+    ] {
+        let range = d.device.range(bytes, spread, "a table").unwrap();
+        assert_eq!(d.device.memory().used, used + charged, "{spread:?}");
+        assert_eq!((range.view.bytes, range.address() % 256), (bytes, 0));
+        // One piece from end to end.
+        d.device.fill(d.first, range.view, 8).unwrap();
+        assert_eq!(d.read(range.view.part(bytes - 60, 60)), [8; 60]);
+        drop(range);
+        assert_eq!(d.device.memory().used, used);
+    }
+    let refused = d.device.range(4 << 20, Spread::First(2 << 20), "a table").map(|_| ());
+    assert!(matches!(refused, Err(Error::DeviceMemory { .. })));
+    assert!(d.device.range(u64::MAX, Spread::First(0), "a table").is_err());
+}

@@ -1,0 +1,34 @@
+//! `coherence`: stages read host memory over the link, pinned or not, on machines whose GPU can.
+
+use std::ops::Range;
+
+use super::{Carry, HostColumn, SLOTS};
+use crate::algorithm::gpu::Session;
+use crate::device::{Memory, View};
+use crate::error::Result;
+
+pub(super) struct Coherent {
+    memory: Memory,
+    chunks: [Range<u64>; SLOTS],
+}
+
+impl Coherent {
+    pub(super) fn new(session: &Session<'_>, column: &HostColumn) -> Result<Self> {
+        // SAFETY: who made the column keeps its memory for longer than the pipeline lives.
+        let memory = unsafe { session.device.coherent(column.view) }?;
+        Ok(Coherent { memory, chunks: Default::default() })
+    }
+}
+
+impl Carry for Coherent {
+    fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
+        session.crosses_in(bytes.end - bytes.start);
+        self.chunks[slot] = bytes;
+        Ok(())
+    }
+
+    fn arrive(&mut self, _session: &Session<'_>, slot: usize) -> Result<View> {
+        let Range { start, end } = self.chunks[slot].clone();
+        Ok(self.memory.view.part(start, end - start))
+    }
+}

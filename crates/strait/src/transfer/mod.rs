@@ -1,0 +1,306 @@
+//! How do rows cross from host memory to a device? One file a method (001, table 1), and the pipeline
+//! that all of them share.
+//!
+//! | method | the host | the copy engine | stages read | file |
+//! | --- | --- | --- | --- | --- |
+//! | `pageable-copy` | | copies, through the driver's own buffers | device memory | [`pageable_copy`] |
+//! | `staged-copy` | copies into pinned buffers; keys are [`packed`] | copies | device memory | [`staged_copy`] |
+//! | `dynamic-pinning` | pins and unpins chunk by chunk | copies | device memory | [`dynamic_pinning`] |
+//! | `pinned-copy` | pins once, where it is not pinned | copies | device memory | [`pinned_copy`] |
+//! | `unified-prefetch` | copies into managed memory | moves its pages | managed memory | [`unified`] |
+//! | `unified-migration` | likewise | | managed memory, page by page | [`unified`] |
+//! | `zero-copy` | pins once, where it is not pinned | | host memory | [`zero_copy`] |
+//! | `coherence` | | | host memory | [`coherence`] |
+//!
+//! ```text
+//!  columns ─► chunks ─► a ring of slots ─► chunk at addresses of the device ─► stages
+//!                           ▲ filled and copied ahead of the stages │
+//!                           └──────── free once the stages are done ┘
+//! ```
+//!
+//! The other way, [`Drain`] takes blocks of rows to the host while the next ones are made.
+
+mod coherence;
+mod columns;
+mod drain;
+mod dynamic_pinning;
+mod packed;
+mod pageable_copy;
+mod pinned_copy;
+mod pipeline;
+mod runs;
+mod staged_copy;
+mod unified;
+mod zero_copy;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::algorithm::gpu::{Session, Side};
+use crate::device::{HostView, Memory, Pinned, Stage, View, Word, abi};
+use crate::error::{Error, Result};
+use crate::join::Transfer;
+use crate::memory::{Budget, Plain};
+use crate::schedule::Workers;
+
+pub(crate) use drain::Drain;
+pub(crate) use pipeline::Pipeline;
+pub(crate) use runs::{Place, Produce, Run, those};
+
+/// Slots of a ring: one is read by stages, two are under way or have arrived, one is being filled.
+pub(crate) const SLOTS: usize = 4;
+/// Bytes of a chunk of one column: long enough for the link and for starting threads and kernels,
+/// short enough to overlap.
+const CHUNK_BYTES: u64 = 128 << 20;
+/// Bytes of host memory that one worker copies at a time.
+const PIECE: usize = 1 << 20;
+
+/// A column of words in host memory.
+#[derive(Clone)]
+pub(crate) struct HostColumn {
+    view: HostView,
+    /// The pinned memory that it lies in, and where.
+    pinned: Option<(Arc<Pinned>, usize)>,
+}
+
+impl HostColumn {
+    /// One in memory that is not known to be pinned.
+    ///
+    /// # Safety
+    /// The memory is kept, and not written to, for as long as the column is used.
+    pub(crate) unsafe fn pageable(view: HostView) -> HostColumn {
+        HostColumn { view, pinned: None }
+    }
+
+    /// `bytes` of pinned memory from `at` on.
+    pub(crate) fn pinned(memory: &Arc<Pinned>, at: usize, bytes: u64) -> HostColumn {
+        let start = memory.start.wrapping_add(at);
+        let bytes = bytes.min((memory.len - at.min(memory.len)) as u64);
+        HostColumn { view: HostView { start, bytes }, pinned: Some((Arc::clone(memory), at)) }
+    }
+
+    /// Some of its words, which are as wide as `W`.
+    ///
+    /// # Safety
+    /// What the column was made with is still so.
+    pub(crate) unsafe fn words<'a, W: Plain>(&self, rows: Range<u64>) -> Result<&'a [W]> {
+        let size = size_of::<W>() as u64;
+        let part = self.part(&(rows.start * size..rows.end * size));
+        if !part.start.cast::<W>().is_aligned() || part.bytes != (rows.end - rows.start) * size {
+            return Err(Error::Worker("a column has fewer words than rows".to_string()));
+        }
+        // SAFETY: so many words of a plain type, as was checked; kept, as the caller promises.
+        Ok(unsafe { std::slice::from_raw_parts(part.start.cast(), (part.bytes / size) as usize) })
+    }
+
+    /// Some of its bytes.
+    fn part(&self, bytes: &Range<u64>) -> HostView {
+        self.view.part(bytes.start, bytes.end - bytes.start)
+    }
+
+    /// The pinned memory it lies in, and where: pinned now where it was not.
+    fn pin(&self, session: &Session<'_>) -> Result<(Arc<Pinned>, usize)> {
+        match &self.pinned {
+            Some(pinned) => Ok(pinned.clone()),
+            // SAFETY: who made the column keeps its memory.
+            None => Ok((unsafe { session.device.pin(self.view) }?, 0)),
+        }
+    }
+}
+
+/// One side in host memory: a key a row, and a value; without values, the row's number, which is made
+/// on the device.
+#[derive(Clone)]
+pub(crate) struct HostSide {
+    pub(crate) keys: HostColumn,
+    pub(crate) values: Option<HostColumn>,
+    pub(crate) rows: u64,
+}
+
+impl HostSide {
+    /// How many columns it has.
+    pub(crate) fn columns(&self) -> u64 {
+        1 + u64::from(self.values.is_some())
+    }
+
+    /// Some of its rows: their numbers are those they have here plus `rows.start`.
+    pub(crate) fn part(&self, word: Word, rows: Range<u64>) -> HostSide {
+        let of = |column: &HostColumn| {
+            let bytes = rows.start * word.bytes()..rows.end * word.bytes();
+            let at = bytes.start as usize;
+            let pinned = column.pinned.as_ref().map(|(memory, from)| (memory.clone(), from + at));
+            HostColumn { view: column.part(&bytes), pinned }
+        };
+        let values = self.values.as_ref().map(of);
+        HostSide { keys: of(&self.keys), values, rows: rows.end - rows.start }
+    }
+
+    fn pinned(&self) -> bool {
+        let pinned = |column: &HostColumn| column.pinned.is_some();
+        pinned(&self.keys) && self.values.as_ref().is_none_or(pinned)
+    }
+}
+
+/// Who carries rows over the link, and how.
+pub(crate) struct Crossing<'a> {
+    pub(crate) session: &'a Session<'a>,
+    pub(crate) workers: &'a Workers,
+    pub(crate) transfer: Transfer,
+    /// Rows of a chunk, at most; what suits the link where there is no other reason.
+    pub(crate) most_rows: Option<u64>,
+    /// What host memory is set aside in.
+    pub(crate) budget: &'a Arc<Budget>,
+}
+
+impl Crossing<'_> {
+    /// The method for a side.
+    pub(crate) fn method(&self, side: &HostSide) -> Transfer {
+        match (self.transfer, side.pinned()) {
+            (Transfer::Auto, true) => Transfer::PinnedCopy,
+            (Transfer::Auto, false) => Transfer::StagedCopy,
+            (asked, _) => asked,
+        }
+    }
+
+    /// Rows of a chunk, where a row of a ring and of what belongs to it may take `share` bytes of
+    /// the device's memory in all.
+    pub(crate) fn chunk_rows(&self, side: &HostSide, extra: u64, share: u64) -> u64 {
+        let a_row = self.ring_bytes(side) + extra;
+        let fit = share.checked_div(a_row).unwrap_or(u64::MAX);
+        let wish = self.most_rows.unwrap_or(CHUNK_BYTES / self.session.word.bytes());
+        fit.min(wish).min(side.rows).max(1)
+    }
+
+    /// Rows of a chunk of tuples, where those of a ring and of what belongs to it may take `share`
+    /// bytes of the device's memory in all.
+    pub(crate) fn chunk_of_tuples(&self, extra: u64, share: u64) -> u64 {
+        let tuple = self.session.word.tuple();
+        let fit = share / (SLOTS as u64 * tuple + extra);
+        fit.min(self.most_rows.unwrap_or(CHUNK_BYTES / tuple)).max(1)
+    }
+
+    /// Device memory that a ring takes for each row of a chunk.
+    pub(crate) fn ring_bytes(&self, side: &HostSide) -> u64 {
+        let word = self.session.word.bytes();
+        let slots = SLOTS as u64;
+        match self.method(side) {
+            // Keys lie there packed, and those in use unpacked.
+            Transfer::StagedCopy => slots * word * side.columns() + word,
+            Transfer::ZeroCopy | Transfer::Coherence => 0,
+            _ => slots * word * side.columns(),
+        }
+    }
+}
+
+/// Brings rows to the device through the slots of a [`Pipeline`].
+trait Feed {
+    /// Fills and sends the next chunk through a slot that is free; false after the last.
+    fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<bool>;
+
+    /// A slot's chunk, which has arrived: for stages enqueued from here on.
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side>;
+
+    /// Whether the host writes to the memory that stages read.
+    fn shares(&self) -> bool {
+        false
+    }
+}
+
+/// Brings one column to the device, chunk by chunk. What crosses is enqueued on the session's stream
+/// for copies.
+trait Carry {
+    /// What workers do before a chunk can be sent, if anything. The slot is free.
+    fn fill(&mut self, _slot: usize, _bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
+        Ok(None)
+    }
+
+    /// Sends a chunk that was filled.
+    fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()>;
+
+    /// Where stages find the chunk, which has arrived by then: enqueued on the stream of stages.
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<View>;
+
+    /// Whether the host writes to the memory that stages read.
+    fn shares(&self) -> bool {
+        false
+    }
+}
+
+/// Work that is done before a chunk can be sent: so many tasks, by any worker.
+struct Filling<'a> {
+    tasks: usize,
+    work: Box<dyn Fn(usize) -> Result<()> + Sync + 'a>,
+}
+
+/// Where a slot's chunk lies, when it lies in one piece.
+struct Landed {
+    memory: Memory,
+    bytes: u64,
+}
+
+impl Landed {
+    /// Device memory for each slot.
+    fn ring(session: &Session<'_>, bytes: u64) -> Result<Vec<Landed>> {
+        let slot = |_| {
+            let memory = session.device.allocate(bytes.max(1), "a ring of chunks")?;
+            Ok(Landed { memory, bytes: 0 })
+        };
+        (0..SLOTS).map(slot).collect()
+    }
+
+    /// The part that a chunk of so many bytes takes.
+    fn take(&mut self, bytes: &Range<u64>) -> View {
+        self.bytes = bytes.end - bytes.start;
+        self.view()
+    }
+
+    fn view(&self) -> View {
+        self.memory.view.part(0, self.bytes)
+    }
+}
+
+/// Copies a whole side to the device, and returns when it can be used.
+pub(crate) fn load(crossing: &Crossing<'_>, side: &HostSide) -> Result<Side> {
+    let session = crossing.session;
+    let bytes = side.rows * session.word.bytes();
+    let keys = session.allocate(bytes, "the keys")?;
+    let values = match side.values {
+        Some(_) => Some(session.allocate(bytes, "the values")?),
+        None => None,
+    };
+    let chunk_rows = crossing.chunk_rows(side, 0, session.left() / 4);
+    let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
+    while let Some(chunk) = pipeline.next()? {
+        let to = |whole: View, part: View, at: u64| {
+            let target = whole.part(at * session.word.bytes(), part.bytes);
+            session.device.copy_between(session.compute, part, target)
+        };
+        to(keys, chunk.side.keys, chunk.side.first)?;
+        if let (Some(whole), Some(part)) = (values, chunk.side.values) {
+            to(whole, part, chunk.side.first)?;
+        }
+        pipeline.done(chunk)?;
+        pipeline.ahead()?;
+    }
+    session.mark("copy to device")?;
+    Ok(Side { keys, values, rows: side.rows, ..Side::default() })
+}
+
+/// Brings a side's keys to the device, and has a stage read them: what a method takes by itself.
+pub(crate) fn survey(crossing: &Crossing<'_>, side: &HostSide) -> Result<()> {
+    let session = crossing.session;
+    let found = session.zeroed(4 * 8, "the range of the keys")?;
+    let chunk_rows = crossing.chunk_rows(side, 0, session.left() / 2);
+    let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
+    while let Some(chunk) = pipeline.next()? {
+        let Side { keys, rows, .. } = chunk.side;
+        let survey = abi::Survey { keys: keys.address, rows, found: found.address };
+        session.run(Stage::Survey(survey))?;
+        pipeline.done(chunk)?;
+        pipeline.ahead()?;
+    }
+    Ok(())
+}

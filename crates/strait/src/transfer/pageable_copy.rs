@@ -1,0 +1,33 @@
+//! `pageable-copy`: the driver copies from memory as it is. What is not pinned goes through small
+//! buffers of its own, by one thread.
+
+use std::ops::Range;
+
+use super::{Carry, HostColumn, Landed};
+use crate::algorithm::gpu::Session;
+use crate::device::View;
+use crate::error::Result;
+
+pub(super) struct Pageable {
+    column: HostColumn,
+    landed: Vec<Landed>,
+}
+
+impl Pageable {
+    pub(super) fn new(session: &Session<'_>, column: &HostColumn, bytes: u64) -> Result<Self> {
+        Ok(Pageable { column: column.clone(), landed: Landed::ring(session, bytes)? })
+    }
+}
+
+impl Carry for Pageable {
+    fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
+        let to = self.landed[slot].take(&bytes);
+        session.crosses_in(to.bytes);
+        // SAFETY: who made the column keeps its memory, and the pipeline waits for its copies.
+        unsafe { session.device.copy_from(session.copies, self.column.part(&bytes), to) }
+    }
+
+    fn arrive(&mut self, _session: &Session<'_>, slot: usize) -> Result<View> {
+        Ok(self.landed[slot].view())
+    }
+}

@@ -1,0 +1,154 @@
+//! A side on its way to the device: a ring of slots, filled ahead of the stages that read them.
+//!
+//! ```text
+//!   slot 0   ══ stages read chunk 4 ══▶ done                 wait, fill, send chunk 7
+//!   slot 1   ──── chunk 5 crosses ────▶ sent ══ stages … ══▶
+//!   slot 2   ···· chunk 6 is filled ··▶ ──── crosses ──────▶
+//! ```
+//!
+//! Nobody polls. Stages wait for an event of the copies; copies wait for an event of the stages that
+//! had the slot before; the host waits only before it writes to memory that is still being copied.
+
+use super::columns::ColumnFeed;
+use super::runs::{Produce, RunFeed};
+use super::{Crossing, Feed, HostSide, SLOTS};
+use crate::algorithm::gpu::{Session, Side};
+use crate::device::Event;
+use crate::error::{Error, Result};
+use crate::schedule::Workers;
+
+/// Rows of a side that have arrived.
+pub(crate) struct Chunk {
+    pub(crate) side: Side,
+    slot: usize,
+}
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// When its chunk had crossed.
+    sent: Option<Event>,
+    /// When stages were done with it.
+    done: Option<Event>,
+}
+
+/// See the [module](self).
+pub(crate) struct Pipeline<'a> {
+    session: &'a Session<'a>,
+    workers: &'a Workers,
+    feed: Box<dyn Feed + 'a>,
+    slots: [Slot; SLOTS],
+    /// Chunks sent, handed out, and done with.
+    sent: usize,
+    lent: usize,
+    done: usize,
+    /// Whether the last one was sent.
+    ended: bool,
+}
+
+impl<'a> Pipeline<'a> {
+    /// Prepares to bring a side's columns, `chunk_rows` at a time.
+    pub(crate) fn new(
+        crossing: &'a Crossing<'a>,
+        side: &HostSide,
+        chunk_rows: u64,
+    ) -> Result<Pipeline<'a>> {
+        let feed = ColumnFeed::new(crossing, side, chunk_rows)?;
+        Ok(Pipeline::of(crossing, Box::new(feed)))
+    }
+
+    /// Prepares to bring runs of tuples, as they are produced.
+    pub(crate) fn of_runs(
+        crossing: &'a Crossing<'a>,
+        produce: Produce<'a>,
+        chunk_rows: u64,
+    ) -> Result<Pipeline<'a>> {
+        let feed = RunFeed::new(crossing.session, produce, chunk_rows)?;
+        Ok(Pipeline::of(crossing, Box::new(feed)))
+    }
+
+    fn of(crossing: &'a Crossing<'a>, feed: Box<dyn Feed + 'a>) -> Pipeline<'a> {
+        Pipeline {
+            session: crossing.session,
+            workers: crossing.workers,
+            feed,
+            slots: [Slot::default(); SLOTS],
+            sent: 0,
+            lent: 0,
+            done: 0,
+            ended: false,
+        }
+    }
+
+    /// Fills and sends as many chunks as there are free slots.
+    pub(crate) fn ahead(&mut self) -> Result<()> {
+        while !self.ended && self.sent - self.done < SLOTS {
+            self.workers.check()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// The next chunk, for stages enqueued from here on; None after the last. One is out at a time.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk>> {
+        if self.lent != self.done {
+            return Err(Error::Worker(
+                "a chunk was asked for before the last was done".to_string(),
+            ));
+        }
+        if self.lent == self.sent {
+            self.ahead()?;
+        }
+        if self.lent == self.sent {
+            return Ok(None);
+        }
+        let slot = self.lent % SLOTS;
+        if let Some(sent) = self.slots[slot].sent {
+            self.session.device.wait(self.session.compute, sent)?;
+        }
+        let side = self.feed.arrive(self.session, slot)?;
+        self.lent += 1;
+        Ok(Some(Chunk { side, slot }))
+    }
+
+    /// Says that stages enqueued so far were the last to read a chunk.
+    pub(crate) fn done(&mut self, chunk: Chunk) -> Result<()> {
+        self.slots[chunk.slot].done = Some(self.session.device.record(self.session.compute)?);
+        self.done += 1;
+        Ok(())
+    }
+
+    /// Fills and sends one chunk.
+    fn send(&mut self) -> Result<()> {
+        let device = self.session.device;
+        let number = self.sent % SLOTS;
+        let slot = &mut self.slots[number];
+        if let Some(sent) = slot.sent.take() {
+            device.wait_for(sent)?;
+        }
+        if let Some(done) = slot.done.take() {
+            match self.feed.shares() {
+                true => device.wait_for(done)?,
+                false => device.wait(self.session.copies, done)?,
+            }
+        }
+        if !self.feed.send(self.session, self.workers, number)? {
+            self.ended = true;
+            return Ok(());
+        }
+        self.slots[number].sent = Some(device.record(self.session.copies)?);
+        self.sent += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Pipeline<'_> {
+    fn drop(&mut self) {
+        // Nothing may be left running on memory that goes back.
+        for stream in [self.session.copies, self.session.compute] {
+            if let Err(error) = self.session.device.synchronize(stream) {
+                log::debug!("a device did not finish its work: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Runs of tuples, gathered into chunks by the copy engine: how partitions come back to the device.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Feed, Landed};
+use crate::algorithm::gpu::{Session, Side};
+use crate::device::{Pinned, View};
+use crate::error::Result;
+use crate::schedule::Workers;
+
+/// Tuples that lie together.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub(crate) place: Place,
+    pub(crate) rows: u64,
+}
+
+impl Run {
+    /// At most `most` rows of it, and the rest, which may have none: tuples have so many bytes.
+    pub(crate) fn split(self, most: u64, tuple: u64) -> (Run, Run) {
+        let rows = self.rows.min(most);
+        let place = match &self.place {
+            Place::Host(pinned, at) => {
+                Place::Host(Arc::clone(pinned), at + (rows * tuple) as usize)
+            }
+            Place::Device(view) => Place::Device(view.part(rows * tuple, view.bytes)),
+        };
+        (Run { place: self.place, rows }, Run { place, rows: self.rows - rows })
+    }
+}
+
+/// Where a run lies.
+#[derive(Clone)]
+pub(crate) enum Place {
+    /// In pinned memory, from that byte on.
+    Host(Arc<Pinned>, usize),
+    /// At addresses of the device: its own memory, or a range over both.
+    Device(View),
+}
+
+/// Makes more runs; None when there are no more.
+pub(crate) type Produce<'a> = Box<dyn FnMut() -> Result<Option<Vec<Run>>> + 'a>;
+
+/// A feed of runs that are there already.
+pub(crate) fn those<'a>(runs: Vec<Run>) -> Produce<'a> {
+    let mut runs = Some(runs);
+    Box::new(move || Ok(runs.take()))
+}
+
+/// See the [module](self).
+pub(super) struct RunFeed<'a> {
+    produce: Produce<'a>,
+    pending: VecDeque<Run>,
+    ended: bool,
+    chunk_rows: u64,
+    landed: Vec<Landed>,
+}
+
+impl<'a> RunFeed<'a> {
+    pub(super) fn new(
+        session: &Session<'_>,
+        produce: Produce<'a>,
+        chunk_rows: u64,
+    ) -> Result<Self> {
+        let landed = Landed::ring(session, chunk_rows * session.word.tuple())?;
+        // What stages and copies have written so far is there to be read.
+        for stream in [session.compute, session.back] {
+            let written = session.device.record(stream)?;
+            session.device.wait(session.copies, written)?;
+        }
+        let pending = VecDeque::new();
+        Ok(RunFeed { produce, pending, ended: false, chunk_rows, landed })
+    }
+
+    /// The next run, at most `most` rows of it: tuples have so many bytes.
+    fn next(&mut self, most: u64, tuple: u64) -> Result<Option<Run>> {
+        while self.pending.is_empty() && !self.ended {
+            match (self.produce)()? {
+                Some(runs) => self.pending.extend(runs.into_iter().filter(|run| run.rows > 0)),
+                None => self.ended = true,
+            }
+        }
+        let Some(run) = self.pending.pop_front() else { return Ok(None) };
+        let (run, rest) = run.split(most, tuple);
+        if rest.rows > 0 {
+            self.pending.push_front(rest);
+        }
+        Ok(Some(run))
+    }
+}
+
+impl Feed for RunFeed<'_> {
+    fn send(&mut self, session: &Session<'_>, _workers: &Workers, slot: usize) -> Result<bool> {
+        let tuple = session.word.tuple();
+        let mut filled = 0;
+        while filled < self.chunk_rows {
+            let Some(run) = self.next(self.chunk_rows - filled, tuple)? else { break };
+            let bytes = run.rows * tuple;
+            let to = self.landed[slot].memory.view.part(filled * tuple, bytes);
+            match &run.place {
+                Place::Host(pinned, at) => session.copy_in(pinned, *at, to)?,
+                Place::Device(view) => {
+                    session.device.copy_between(session.copies, view.part(0, bytes), to)?;
+                }
+            }
+            filled += run.rows;
+        }
+        self.landed[slot].bytes = filled * tuple;
+        Ok(filled > 0)
+    }
+
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {
+        let view = self.landed[slot].view();
+        let rows = view.bytes / session.word.tuple();
+        Ok(Side { tuples: Some(view), rows, ..Side::default() })
+    }
+}

@@ -1,0 +1,140 @@
+//! Every method brings every row, in order, whatever the order in which the device runs what it was
+//! given.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::device::simulated::{Settings, Simulated, TINY};
+use crate::device::{Device, Word};
+use crate::memory::Budget;
+
+/// The rows of a side after it was loaded by a method.
+fn loaded(seed: u64, transfer: Transfer, pinned: bool, keys: &[u64], values: Option<&[u64]>) {
+    let settings = Settings { memory: 1 << 20, shape: TINY, seed, ..Settings::default() };
+    let device = Simulated::new(settings);
+    let session = Session::new(&device, Word::W8).unwrap();
+    let workers = Workers::new(2, Arc::default());
+    let budget = Budget::new(None);
+    let column = |values: &[u64]| {
+        if !pinned {
+            // SAFETY: the slice outlives the device's work, which is synchronised below.
+            return unsafe { HostColumn::pageable(HostView::of(values)) };
+        }
+        // Not at the beginning, so that offsets count.
+        let memory = device.pinned(values.len() * 8 + 24, "a test").unwrap();
+        // SAFETY: nobody else has it.
+        unsafe {
+            let to = memory.bytes_mut()[24..].as_mut_ptr();
+            std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), to, values.len() * 8);
+        }
+        HostColumn::pinned(&memory, 24, values.len() as u64 * 8)
+    };
+    let side = HostSide { keys: column(keys), values: values.map(column), rows: keys.len() as u64 };
+    let crossing = Crossing {
+        session: &session,
+        workers: &workers,
+        transfer,
+        most_rows: Some(13),
+        budget: &budget,
+    };
+    let loaded = load(&crossing, &side).unwrap();
+    let found: Vec<u64> = session.read(loaded.keys, keys.len()).unwrap();
+    assert_eq!(found, keys, "{transfer}, seed {seed}");
+    if let (Some(view), Some(values)) = (loaded.values, values) {
+        let found: Vec<u64> = session.read(view, values.len()).unwrap();
+        assert_eq!(found, values, "{transfer}, seed {seed}");
+    }
+}
+
+#[test]
+fn every_method_brings_every_row() {
+    let keys: Vec<u64> = (0..100).map(|i| 1000 + (i * 37) % 91).collect();
+    let sparse: Vec<u64> = keys.iter().map(|k| k.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    for seed in 0..40 {
+        for transfer in Transfer::ALL {
+            for pinned in [false, true] {
+                loaded(seed, transfer, pinned, &keys, None);
+                loaded(seed, transfer, pinned, &sparse, Some(&keys));
+                loaded(seed, transfer, pinned, &keys[..1], Some(&sparse[..1]));
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_comes_of_nothing() {
+    for transfer in Transfer::ALL {
+        if transfer != Transfer::Coherence {
+            loaded(1, transfer, true, &[], None);
+        }
+    }
+}
+
+/// Runs are cut where chunks end, wherever they lie.
+#[test]
+fn runs_become_chunks() {
+    for seed in 0..40 {
+        let settings = Settings { memory: 1 << 20, shape: TINY, seed, ..Settings::default() };
+        let device = Simulated::new(settings);
+        let session = Session::new(&device, Word::W4).unwrap();
+        let workers = Workers::new(1, Arc::default());
+        let budget = Budget::new(None);
+        let crossing = Crossing {
+            session: &session,
+            workers: &workers,
+            transfer: Transfer::Auto,
+            most_rows: None,
+            budget: &budget,
+        };
+        let tuples: Vec<u32> = (0..2 * 60).collect();
+        let pinned = device.pinned(60 * 8, "a test").unwrap();
+        // SAFETY: nobody else has it.
+        unsafe {
+            let to = pinned.bytes_mut().as_mut_ptr();
+            std::ptr::copy_nonoverlapping(tuples.as_ptr().cast::<u8>(), to, 60 * 8);
+        }
+        let there = session.allocate(20 * 8, "a test").unwrap();
+        session.write(&tuples[2 * 40..], there).unwrap();
+        let host =
+            |from: usize, rows: u64| Run { place: Place::Host(pinned.clone(), from * 8), rows };
+        let on_device = Run { place: Place::Device(there), rows: 20 };
+        let runs = vec![host(0, 1), host(1, 30), host(31, 0), host(31, 9), on_device];
+        let mut pipeline = Pipeline::of_runs(&crossing, those(runs), 7).unwrap();
+        let mut found: Vec<u32> = Vec::new();
+        let mut chunks = 0;
+        while let Some(chunk) = pipeline.next().unwrap() {
+            let view = chunk.side.tuples.unwrap();
+            found.extend(session.read::<u32>(view, 2 * chunk.side.rows as usize).unwrap());
+            pipeline.done(chunk).unwrap();
+            pipeline.ahead().unwrap();
+            chunks += 1;
+        }
+        assert_eq!(found, tuples, "seed {seed}");
+        assert_eq!(chunks, 60u64.div_ceil(7));
+    }
+}
+
+/// One chunk is out at a time.
+#[test]
+fn a_second_chunk_is_refused() {
+    let settings = Settings { memory: 1 << 20, shape: TINY, seed: 1, ..Settings::default() };
+    let device = Simulated::new(settings);
+    let session = Session::new(&device, Word::W8).unwrap();
+    let workers = Workers::new(1, Arc::default());
+    let budget = Budget::new(None);
+    let crossing = Crossing {
+        session: &session,
+        workers: &workers,
+        transfer: Transfer::Auto,
+        most_rows: None,
+        budget: &budget,
+    };
+    let keys = [1u64, 2, 3];
+    // SAFETY: the slice outlives the pipeline.
+    let column = unsafe { HostColumn::pageable(HostView::of(&keys)) };
+    let side = HostSide { keys: column, values: None, rows: 3 };
+    let mut pipeline = Pipeline::new(&crossing, &side, 1).unwrap();
+    let first = pipeline.next().unwrap();
+    assert!(first.is_some());
+    assert!(pipeline.next().is_err());
+}

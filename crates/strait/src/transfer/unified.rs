@@ -1,0 +1,58 @@
+//! `unified-prefetch` and `unified-migration`: workers copy a chunk into managed memory; its pages are
+//! moved to the device ahead of the stages, or one by one when a stage reads them.
+//!
+//! A ring of a few chunks is all the managed memory there is: the device never has to push any out.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::staged_copy::{Target, copied};
+use super::{Carry, Filling, HostColumn, SLOTS};
+use crate::algorithm::gpu::Session;
+use crate::device::{Managed, View};
+use crate::error::Result;
+
+pub(super) struct Unified {
+    column: HostColumn,
+    slots: Vec<(Arc<Managed>, u64)>,
+    prefetch: bool,
+}
+
+impl Unified {
+    pub(super) fn new(
+        session: &Session<'_>,
+        column: &HostColumn,
+        bytes: u64,
+        prefetch: bool,
+    ) -> Result<Self> {
+        let slot = |_| Ok((session.device.managed(bytes.max(1), "a ring of chunks")?, 0));
+        let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
+        Ok(Unified { column: column.clone(), slots, prefetch })
+    }
+}
+
+impl Carry for Unified {
+    fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
+        let (managed, len) = &mut self.slots[slot];
+        *len = bytes.end - bytes.start;
+        // SAFETY: stages that read the memory have been waited for, and it is as long as a chunk.
+        Ok(Some(unsafe { copied(self.column.part(&bytes), Target(managed.start)) }))
+    }
+
+    fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
+        session.crosses_in(bytes.end - bytes.start);
+        match self.prefetch {
+            true => session.device.prefetch(session.copies, &self.slots[slot].0),
+            false => Ok(()),
+        }
+    }
+
+    fn arrive(&mut self, _session: &Session<'_>, slot: usize) -> Result<View> {
+        let (managed, len) = &self.slots[slot];
+        Ok(managed.view.part(0, *len))
+    }
+
+    fn shares(&self) -> bool {
+        true
+    }
+}
