@@ -55,6 +55,12 @@ fn properties(gpu: &Gpu) -> Vec<(String, String)> {
     };
     let link = gpu.link.map_or("unknown".to_string(), |link| link.to_string());
     let row = |name: &str, value: String| (format!("  {name}"), value);
+    let can = |can: bool| if can { "yes" } else { "no" }.to_string();
+    let mapped = match (gpu.virtual_memory, gpu.host_virtual_memory) {
+        (true, true) => "of the GPU and the host at one range of addresses",
+        (true, false) => "of the GPU alone",
+        (false, _) => "none",
+    };
     vec![
         (format!("GPU {}", gpu.ordinal), gpu.name.clone()),
         row("architecture", gpu.architecture.to_string()),
@@ -64,6 +70,9 @@ fn properties(gpu: &Gpu) -> Vec<(String, String)> {
         row("shared memory", format!("{} a block", strait::bytes(gpu.shared_memory))),
         row("link", format!("{link} at {}", gpu.bus)),
         row("driver", driver),
+        row("pageable access", can(gpu.pageable_access)),
+        row("managed access", can(gpu.managed_access)),
+        row("mapped memory", mapped.to_string()),
     ]
 }
 
@@ -83,6 +92,10 @@ fn json(gpus: &strait::Result<Vec<Gpu>>, compiler: &strait::Result<Nvrtc>) -> Va
             "link_lanes": gpu.link.map(|link| link.lanes),
             "driver": gpu.driver_release,
             "driver_cuda": version(gpu.driver),
+            "pageable_access": gpu.pageable_access,
+            "managed_access": gpu.managed_access,
+            "virtual_memory": gpu.virtual_memory,
+            "host_virtual_memory": gpu.host_virtual_memory,
         })
     };
     let compiler = match compiler {

@@ -126,15 +126,71 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, "bench scale --studies colour", 2, &["selectivity"]);
     let run = |flags: &str| format!("bench join --build 1 --probe 1 {flags}");
     fails(here, &run("--placement gpu"), 1, &["add --device gpu"]);
-    fails(here, &run("--placement pinned"), 1, &["--placement pageable or gpu"]);
-    fails(here, &run("--transfer zero-copy"), 1, &["leave out --transfer"]);
+    fails(here, &run("--placement pinned"), 1, &["add --device gpu"]);
+    fails(here, &run("--placement pinned --device cpu"), 1, &["add --device gpu"]);
+    let hosted = |flags: &str| run(&format!("--device gpu --placement pageable {flags}"));
+    fails(here, &hosted("--key-type string"), 1, &["integer keys"]);
+    fails(here, &hosted("--payload-columns 2"), 1, &["--payload-columns 1"]);
+    fails(here, &run("--transfer post"), 2, &["zero-copy", "staged-copy", "coherence"]);
+    fails(here, &run("--table disk"), 2, &["gpu, host, hybrid"]);
+    fails(here, &run("--histogram maybe"), 2, &["none, cpu, gpu"]);
+    fails(here, &run("--cache some"), 2, &["512MiB"]);
+    fails(here, &run("--partitioner sideways"), 2, &["look-back", "hierarchical", "dma"]);
+    fails(here, &run("--algorithm quantum"), 2, &["streamed-probe", "multi-pass", "triton"]);
     fails(here, &run("--device tpu"), 2, &["auto, cpu, gpu and gpu:N"]);
     fails(here, "bench gpu --device cpu", 1, &["--device gpu or gpu:N"]);
     fails(here, "bench gpu --workloads W1", 2, &["hard", "2^27 x 2^27, 8 B"]);
+    // Those that write to host memory have nothing to do there.
+    fails(here, "bench gpu --partitioner dma", 2, &["look-back, bucket-pool, shared-histogram]"]);
+    fails(here, "bench transfer --device cpu", 1, &["--device gpu or gpu:N"]);
+    fails(here, "bench transfer --methods post", 2, &["pinned-copy"]);
+    fails(here, "bench transfer --placement gpu", 2, &["pinned, pageable, both"]);
+    fails(here, "bench beyond --device cpu", 1, &["--device gpu or gpu:N"]);
+    fails(here, "bench beyond --workloads W1", 2, &["2^30 x 2^30, triton dma"]);
+    fails(here, "bench beyond --study colour", 2, &["size"]);
+    fails(here, "bench beyond --lines triton", 2, &["--study"]);
+    fails(here, "bench beyond --study size --scale-down 2", 2, &["--scale-down"]);
     fails(here, "bench join --workload-dir .", 1, &["no expected.json"]);
-    for command in ["bench", "bench join", "bench compare", "bench scale", "bench gpu"] {
-        assert!(ok(here, &format!("{command} --help")).contains("Examples:\n"), "{command}");
+    for command in ["", "join", "compare", "scale", "gpu", "transfer", "beyond"] {
+        let help = ok(here, &format!("bench {command} --help"));
+        assert!(help.contains("Examples:\n"), "{command}");
     }
+}
+
+/// Where there is no GPU, commands that need one say why, before they make any table.
+#[test]
+fn without_a_gpu_it_says_so_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = [
+        "bench join --build 2^30 --probe 2^40 --device gpu --placement pinned",
+        "bench join --build 2^30 --probe 2^40 --device gpu --placement pageable",
+        "bench join --build 2^30 --probe 2^40 --device gpu --placement gpu",
+        "bench transfer --rows 2^40",
+        "bench beyond",
+        "bench beyond --study size",
+        "bench gpu",
+    ];
+    for arguments in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+        command.current_dir(folder.path()).env("CUDA_VISIBLE_DEVICES", "");
+        let output = command.args(arguments.split_whitespace()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {stderr}");
+        assert!(stderr.contains("no GPU: "), "{arguments}: {stderr}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_crosses_a_link_on_the_cpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = "bench join --build 100 --probe 1000 --repeat 1 --device cpu --placement pageable";
+    let figures = figures(&ok(folder.path(), &format!("{run} --format json"))).remove(0);
+    assert_eq!(figures["bytes"]["to_gpu"], 0);
+    assert_eq!(figures["bytes"]["from_gpu"], 0);
+    let csv = ok(folder.path(), &format!("{run} --format csv"));
+    assert!(csv.starts_with("algorithm,ran,") && csv.contains(",bytes_to_gpu,bytes_from_gpu,"));
+    assert!(!ok(folder.path(), run).contains("to the GPU"));
 }
 
 #[test]

@@ -6,8 +6,10 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use strait::{Algorithm, Partitioner, Processor};
 
+use super::beyond::{BeyondArguments, TransferArguments};
+use super::device::{DeviceArguments, algorithm, partitioner_on_gpu, processor};
 use super::generate::{KeyType, Keys, Skew, rows, share};
-use super::join::{DeviceArguments, algorithm, partitioner, processor, threads};
+use super::join::threads;
 use super::size;
 
 /// Measures joins, beside other engines, and how their cost grows
@@ -16,7 +18,9 @@ use super::size;
 Examples:
   strait bench join --build 2^22 --probe 2^24
   strait bench compare
-  strait bench scale --out benchmarks/scaling")]
+  strait bench scale --out benchmarks/scaling
+  strait bench transfer
+  strait bench beyond --gpu-memory 16GiB")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub(crate) what: Bench,
@@ -28,6 +32,8 @@ pub(crate) enum Bench {
     Compare(CompareArguments),
     Scale(ScaleArguments),
     Gpu(BenchGpuArguments),
+    Transfer(TransferArguments),
+    Beyond(BeyondArguments),
 }
 
 /// Measures the join of two generated tables in memory
@@ -41,7 +47,9 @@ Examples:
   strait bench join --build 2^20 --probe 2^24 --keys dense --skew zipf:1.0 --mode materialise
   strait bench join --build 2^22 --probe 2^22 --algorithm no-partition,radix --format csv
   strait bench join --build 2^20 --probe 2^22 --key-type string --duplicates 4 --format json
-  strait bench join --build 2^27 --probe 2^27 --device gpu --placement gpu --mode materialise")]
+  strait bench join --build 2^27 --probe 2^27 --device gpu --placement gpu --mode materialise
+  strait bench join --build 2^27 --probe 2^30 --device gpu --placement pinned --gpu-memory 16GiB \\
+    --algorithm streamed-probe,triton")]
 pub(crate) struct BenchJoinArguments {
     /// Rows of the build table, as in 1000000 or 2^20
     #[arg(long, value_name = "N", value_parser = rows, required_unless_present = "workload_dir")]
@@ -95,7 +103,8 @@ pub(crate) struct BenchJoinArguments {
     #[arg(long, value_enum, default_value = "aggregate")]
     pub(crate) mode: Mode,
 
-    /// How to join; several algorithms, separated by commas, run one after the other
+    /// How to join; several algorithms, separated by commas, run one after the other.
+    /// streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU
     #[arg(long, value_name = "A", default_value = "auto", value_delimiter = ',', value_parser = algorithm())]
     pub(crate) algorithm: Vec<Algorithm>,
 
@@ -106,8 +115,10 @@ pub(crate) struct BenchJoinArguments {
     #[command(flatten)]
     pub(crate) device: DeviceArguments,
 
-    #[command(flatten)]
-    pub(crate) placement: PlacementArguments,
+    /// Where the tables lie before a join on a GPU: integer columns, joined and nothing else; rows of
+    /// tables in host memory come back there. Without it, the whole join of Arrow tables is measured
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub(crate) placement: Option<Placement>,
 
     /// How many runs are timed, after one that is not
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -130,18 +141,6 @@ impl BenchJoinArguments {
             _ => KeyType::Int64,
         }
     }
-}
-
-/// Where the measured tables lie.
-#[derive(Debug, Args)]
-pub(crate) struct PlacementArguments {
-    /// Where the tables lie before the join [default: pageable]
-    #[arg(long, value_enum)]
-    pub(crate) placement: Option<Placement>,
-
-    /// How tables cross to the GPU
-    #[arg(long, value_name = "METHOD")]
-    pub(crate) transfer: Option<String>,
 }
 
 /// Where a table lies.
@@ -337,7 +336,7 @@ pub(crate) struct BenchGpuArguments {
     pub(crate) gpu_memory: Option<u64>,
 
     /// How radix joins partition
-    #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner())]
+    #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner_on_gpu())]
     pub(crate) partitioner: Partitioner,
 
     /// How many runs are timed, after one that is not

@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use strait::{Algorithm, Join, JoinType, Partitioner, Processor};
+use strait::{Algorithm, JoinType};
 
+use super::device::{DeviceArguments, algorithm};
 use super::names::{self, Names, Pair, Pairs};
 use super::size;
 use crate::output::{Compression, Destination, FileFormat};
@@ -24,6 +25,7 @@ Examples:
 
   On a GPU, holding at most 8 GiB of its memory:
     strait join a.parquet b.parquet --on id --device gpu --gpu-memory 8GiB -o out.parquet
+    strait join a.parquet b.parquet --on id --device gpu --algorithm triton --cache 4GiB --count
 
   Only count; only explain; run and explain what happened:
     strait join a.parquet b.parquet --on id --count
@@ -95,7 +97,8 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// How to join
+    /// How to join; streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU, on tables
+    /// that may be larger than its memory
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Algorithm,
 
@@ -121,48 +124,6 @@ pub(crate) struct JoinArguments {
     /// Whether to show a progress bar on stderr
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub(crate) progress: Show,
-}
-
-/// Where a join runs.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct DeviceArguments {
-    /// Which processor joins: auto takes a GPU where it wins, copies included; cpu; gpu or gpu:N
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
-    pub(crate) device: Processor,
-
-    /// The most GPU memory the join may hold, as in 512MiB or 8GiB [default: 90 % of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_memory: Option<u64>,
-
-    /// How a radix join on a GPU partitions
-    #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner())]
-    pub(crate) partitioner: Partitioner,
-}
-
-impl DeviceArguments {
-    /// The CPU.
-    pub(crate) fn cpu() -> DeviceArguments {
-        let partitioner = Partitioner::default();
-        DeviceArguments { device: Processor::Cpu, gpu_memory: None, partitioner }
-    }
-
-    /// The join, to be run there.
-    pub(crate) fn apply(&self, join: Join) -> Join {
-        let join = join.device(self.device).partitioner(self.partitioner);
-        match self.gpu_memory {
-            Some(bytes) => join.gpu_memory(bytes),
-            None => join,
-        }
-    }
-}
-
-pub(super) fn processor(text: &str) -> Result<Processor, String> {
-    text.parse().map_err(|error: strait::Error| error.to_string())
-}
-
-pub(super) fn partitioner() -> impl TypedValueParser<Value = Partitioner> {
-    let values = Partitioner::ALL.map(|p| PossibleValue::new(p.name()));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<Partitioner>())
 }
 
 /// How CSV files are written.
@@ -266,11 +227,6 @@ impl JoinArguments {
 fn join_type() -> impl TypedValueParser<Value = JoinType> {
     let values = JoinType::ALL.map(|t| PossibleValue::new(t.name()));
     PossibleValuesParser::new(values).try_map(|name| name.parse::<JoinType>())
-}
-
-pub(super) fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
-    let values = Algorithm::ALL.map(|a| PossibleValue::new(a.name()));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<Algorithm>())
 }
 
 pub(super) fn threads(text: &str) -> Result<usize, String> {

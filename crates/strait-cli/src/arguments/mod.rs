@@ -1,6 +1,8 @@
 //! The command line as its user types it. Parsing only validates; nothing here opens a file.
 
 mod bench;
+mod beyond;
+mod device;
 mod devices;
 mod generate;
 mod join;
@@ -16,12 +18,14 @@ pub(crate) use bench::{
     Bench, BenchArguments, BenchGpuArguments, BenchJoinArguments, CompareArguments, ComparedMode,
     Engine, Mode, Placement, ScaleArguments, Shown, Study,
 };
+pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
+pub(crate) use device::DeviceArguments;
 pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{
     GenerateArguments, KeyType, Keys, Skew, TableFormat, Target, TpchArguments, TpchTable,
     WorkloadArguments,
 };
-pub(crate) use join::{CsvArguments, DeviceArguments, JoinArguments, Show, Source};
+pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -48,12 +48,14 @@ pub(super) struct Stage {
     pub(super) seconds: f64,
 }
 
-/// Of the rows of each table.
+/// Of the rows of each table; and of what crossed the link to a GPU, and back.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bytes {
     pub(super) build: u64,
     pub(super) probe: u64,
     pub(super) output: u64,
+    pub(super) to_gpu: u64,
+    pub(super) from_gpu: u64,
 }
 
 /// The memory of the process: with the tables loaded, and at most.
@@ -88,6 +90,8 @@ impl Figures {
                 build: tables.build.bytes(),
                 probe: tables.probe.bytes(),
                 output: measured.output_bytes,
+                to_gpu: measured.crossed[0],
+                from_gpu: measured.crossed[1],
             },
             peak_memory: measured.peak_memory,
             resident: Resident { loaded, peak: machine::resident().1 },
@@ -96,7 +100,7 @@ impl Figures {
     }
 
     /// The names of [`cells`](Figures::cells).
-    pub(super) const HEADER: [&str; 19] = [
+    pub(super) const HEADER: [&str; 21] = [
         "algorithm",
         "ran",
         "device",
@@ -112,6 +116,8 @@ impl Figures {
         "build_bytes",
         "probe_bytes",
         "output_bytes",
+        "bytes_to_gpu",
+        "bytes_from_gpu",
         "peak_memory",
         "loaded_resident",
         "peak_resident",
@@ -119,7 +125,7 @@ impl Figures {
     ];
 
     /// A line of CSV.
-    pub(super) fn cells(&self) -> [String; 19] {
+    pub(super) fn cells(&self) -> [String; 21] {
         [
             self.algorithm.clone(),
             self.ran.clone(),
@@ -136,6 +142,8 @@ impl Figures {
             self.bytes.build.to_string(),
             self.bytes.probe.to_string(),
             self.bytes.output.to_string(),
+            self.bytes.to_gpu.to_string(),
+            self.bytes.from_gpu.to_string(),
             self.peak_memory.to_string(),
             self.resident.loaded.to_string(),
             self.resident.peak.to_string(),
@@ -177,10 +185,15 @@ fn table(figures: &[Figures]) -> String {
         machine.caches(),
         strait::bytes(machine.memory),
     );
-    let header = ["algorithm", "ran", "on", "median s", "min s", "M tuples/s", "join's peak"];
-    let mut rows = vec![header.map(str::to_string).to_vec()];
+    let crossed = figures.iter().any(|f| f.bytes.to_gpu > 0);
+    let mut header =
+        ["algorithm", "ran", "on", "median s", "min s", "M tuples/s", "join's peak"].to_vec();
+    if crossed {
+        header.extend(["to the GPU", "back"]);
+    }
+    let mut rows = vec![header.into_iter().map(str::to_string).collect::<Vec<_>>()];
     rows.extend(figures.iter().map(|f| {
-        vec![
+        let mut row = vec![
             f.algorithm.clone(),
             f.ran.clone(),
             f.device.clone(),
@@ -188,7 +201,11 @@ fn table(figures: &[Figures]) -> String {
             format!("{:.4}", f.seconds.min),
             format!("{:.1}", f.tuples_per_second / 1e6),
             strait::bytes(f.peak_memory),
-        ]
+        ];
+        if crossed {
+            row.extend([f.bytes.to_gpu, f.bytes.from_gpu].map(strait::bytes));
+        }
+        row
     }));
     text.push_str(&aligned(&rows, 3));
     for figures in figures {

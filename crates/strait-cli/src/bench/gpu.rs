@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use strait::resident::{Ran, Resident, Sorting, Yield};
-use strait::{Algorithm, Gpu, Processor};
+use strait::{Algorithm, Gpu};
 
 use super::aligned::aligned;
 use super::hard::Hard;
 use super::measure::median;
-use super::on_gpu::{self, Runs};
+use super::on_gpu::{self, Often, the_gpu};
 use super::record::Record;
 use super::workload::Tables;
 use crate::arguments::{BenchGpuArguments, KeyType, Keys, Skew};
@@ -79,11 +79,7 @@ struct Line {
 
 /// Runs the command.
 pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
-    let Processor::Gpu(number) = arguments.device else {
-        anyhow::bail!("these joins run in a GPU's memory: --device gpu or gpu:N");
-    };
-    let gpus = Gpu::detect().map_err(failure::of_join)?;
-    let gpu = gpus.get(number).with_context(|| format!("there is no GPU {number}"))?;
+    let gpu = &the_gpu(arguments.device, "these joins run in a GPU's memory")?;
     let mut lines = Vec::new();
     let mut read_rate = 0.0;
     let mut made: Option<(&Named, Tables, Resident)> = None;
@@ -92,7 +88,7 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
             // The memory of the last ones is wanted for these.
             drop(made.take());
             let tables = Tables::generate(named.shape(arguments.scale_down), BATCH_ROWS, cores())?;
-            let resident = load(gpu, arguments, &tables)?;
+            let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
             read_rate = f64::max(read_rate, resident.read_rate().map_err(failure::of_join)?);
             made = Some((named, tables, resident));
         }
@@ -134,7 +130,7 @@ fn hard(
     let plain = named("uniform 2^26", [26, 26], 8, Keys::Sparse, Algorithm::Radix);
     let mut uniform = [0.0; 3];
     let tables = Tables::generate(plain.shape(arguments.scale_down), BATCH_ROWS, cores())?;
-    let resident = load(gpu, arguments, &tables)?;
+    let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
     for (algorithm, uniform) in ALGORITHMS.into_iter().zip(&mut uniform) {
         let how = (algorithm, Yield::Materialise);
         let line = measure(arguments, &resident, &tables, "hard: uniform", how)?;
@@ -144,7 +140,7 @@ fn hard(
     drop(resident);
     for (name, hard, bits) in Hard::ALL {
         let tables = hard.tables(bits.saturating_sub(down).max(4))?;
-        let resident = load(gpu, arguments, &tables)?;
+        let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
         for algorithm in ALGORITHMS {
             let name = format!("hard: {name}");
             let how = (algorithm, Yield::Materialise);
@@ -189,11 +185,6 @@ fn sort(gpu: &Gpu, arguments: &BenchGpuArguments) -> anyhow::Result<Line> {
     })
 }
 
-fn load(gpu: &Gpu, arguments: &BenchGpuArguments, tables: &Tables) -> anyhow::Result<Resident> {
-    let (build, probe) = (&tables.build.batches, &tables.probe.batches);
-    Resident::load(gpu, arguments.gpu_memory, build, probe).map_err(failure::of_join)
-}
-
 fn measure(
     arguments: &BenchGpuArguments,
     resident: &Resident,
@@ -201,11 +192,10 @@ fn measure(
     name: &str,
     (algorithm, yields): (Algorithm, Yield),
 ) -> anyhow::Result<Line> {
+    let (how, often) = ((algorithm, arguments.partitioner, yields), Often::times(arguments.repeat));
     let runs =
-        Runs { algorithm, partitioner: arguments.partitioner, yields, repeat: arguments.repeat };
-    let mut runs = on_gpu::runs(resident, tables, runs).with_context(|| name.to_string())?;
-    let seconds: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
-    let middle = runs.swap_remove(runs.len() / 2);
+        on_gpu::runs(resident, &tables.expected, how, often).with_context(|| name.to_string())?;
+    let (seconds, middle) = (runs.seconds(), runs.middle()?.clone());
     let rows = [tables.build.rows(), tables.probe.rows(), middle.rows];
     let (workload, algorithm) = (name.to_string(), algorithm.to_string());
     let yields = format!("{yields:?}").to_lowercase();

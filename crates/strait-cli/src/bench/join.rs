@@ -1,58 +1,114 @@
 //! `strait bench join`: one workload, one mode, some algorithms.
 
 use anyhow::bail;
-use strait::Processor;
+use strait::hosted::{HostPlacement, Hosted};
+use strait::resident::Resident;
+use strait::{Gpu, Processor};
 
 use super::figures::{Figures, shown};
 use super::machine::resident;
-use super::measure::{Task, measure};
-use super::on_gpu::on_gpu;
+use super::measure::{Measured, Task, measure};
+use super::on_gpu::{self, the_gpu};
+use super::on_host;
 use super::workload::Tables;
-use crate::arguments::{BenchJoinArguments, Placement};
+use crate::arguments::{BenchJoinArguments, KeyType, Placement};
 use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
 
+/// Where the tables are to lie.
+enum Place {
+    /// Where they are made: the whole join is measured, Arrow included.
+    Arrow,
+    Gpu(Gpu),
+    Host(Gpu, HostPlacement),
+}
+
+/// Tables that lie there.
+enum Placed {
+    Arrow,
+    Gpu(Gpu, Resident),
+    Host(Gpu, Box<Hosted>),
+}
+
 /// Runs the command.
 pub(super) fn run(arguments: &BenchJoinArguments) -> anyhow::Result<()> {
-    let placement = check(arguments)?;
+    let place = place(arguments)?;
     let threads = arguments.threads.unwrap_or_else(cores);
     let tables = match &arguments.workload_dir {
         Some(folder) => Tables::read(folder)?,
         None => Tables::generate(shape(arguments), arguments.batch_rows, cores())?,
     };
     let loaded = resident().0;
+    let placed = place.load(arguments.device.gpu_memory, threads, &tables)?;
     let mut figures = Vec::new();
     for &algorithm in &arguments.algorithm {
         let device = arguments.device.clone();
         let task =
             Task { mode: arguments.mode, algorithm, threads, repeat: arguments.repeat, device };
         log::info!("{} by {algorithm}, {} runs", task.mode.name(), task.repeat);
-        let measured = match placement {
-            Placement::Gpu => on_gpu(&tables, &task)?,
-            _ => measure(&tables, &task)?,
-        };
+        let measured = placed.measure(&tables, &task)?;
         figures.push(Figures::new(&tables, &task, &measured, loaded));
     }
     print(&shown(&figures, arguments.format)?)
 }
 
-/// Where the tables are to lie, if that can be had.
-fn check(arguments: &BenchJoinArguments) -> anyhow::Result<Placement> {
-    let placement = arguments.placement.placement.unwrap_or(Placement::Pageable);
-    if let Some(method) = &arguments.placement.transfer {
-        bail!(
-            "there is no transfer method \"{method}\" yet: tables are staged; leave out --transfer"
-        );
-    }
-    match (placement, arguments.device.device) {
-        (Placement::Pinned, _) => {
-            bail!("tables are not joined from pinned memory yet; use --placement pageable or gpu")
-        }
-        (Placement::Gpu, Processor::Cpu | Processor::Auto) => {
+/// Where the tables are to lie, if that can be had: said before any is made.
+fn place(arguments: &BenchJoinArguments) -> anyhow::Result<Place> {
+    let on_gpu = matches!(arguments.device.device, Processor::Gpu(_));
+    let Some(placement) = arguments.placement else { return Ok(Place::Arrow) };
+    let host = match placement {
+        Placement::Gpu if !on_gpu => {
             bail!("--placement gpu keeps the tables in a GPU's memory: add --device gpu")
         }
-        (placement, _) => Ok(placement),
+        Placement::Pinned if !on_gpu => {
+            bail!("--placement pinned keeps the tables in memory for a GPU: add --device gpu")
+        }
+        // The CPU joins Arrow tables, which lie there anyway.
+        Placement::Pageable if !on_gpu => return Ok(Place::Arrow),
+        Placement::Gpu => None,
+        Placement::Pinned => Some(HostPlacement::Pinned),
+        Placement::Pageable => Some(HostPlacement::Pageable),
+    };
+    if host.is_some() && arguments.workload_dir.is_none() {
+        if arguments.key_type() == KeyType::String {
+            bail!(
+                "--placement pinned and pageable measure integer keys: --key-type int64 or int32"
+            );
+        }
+        if arguments.payload_columns > 1 {
+            bail!(
+                "--placement pinned and pageable measure one payload column: --payload-columns 1"
+            );
+        }
+    }
+    let gpu = the_gpu(arguments.device.device, "--placement is for joins on a GPU")?;
+    Ok(host.map_or(Place::Gpu(gpu.clone()), |placement| Place::Host(gpu, placement)))
+}
+
+impl Place {
+    fn load(self, memory: Option<u64>, threads: usize, tables: &Tables) -> anyhow::Result<Placed> {
+        Ok(match self {
+            Place::Arrow => Placed::Arrow,
+            Place::Gpu(gpu) => {
+                let resident = on_gpu::load(&gpu, memory, tables)?;
+                Placed::Gpu(gpu, resident)
+            }
+            Place::Host(gpu, placement) => {
+                let hosted = on_host::load(&gpu, memory, placement, threads, tables)?;
+                Placed::Host(gpu, Box::new(hosted))
+            }
+        })
+    }
+}
+
+impl Placed {
+    fn measure(&self, tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
+        match self {
+            Placed::Arrow => measure(tables, task),
+            Placed::Gpu(gpu, resident) => on_gpu::on_gpu(gpu, resident, tables, task),
+            Placed::Host(gpu, hosted) => on_host::on_host(gpu, hosted, tables, task),
+        }
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Measured {
     pub(super) peak_memory: u64,
     /// The bytes of the rows that came out.
     pub(super) output_bytes: u64,
+    /// Bytes that crossed the link, to the GPU and back.
+    pub(super) crossed: [u64; 2],
 }
 
 impl Measured {
@@ -94,6 +96,7 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
         stages: stages.collect(),
         peak_memory,
         output_bytes,
+        crossed: report.crossed,
     })
 }
 

@@ -5,8 +5,12 @@
 //!                  │ files                            ▲
 //!                  └─► compare: an engine a process ──┘ scale: a series of shapes ─► plot
 //! ```
+//!
+//! On a GPU, `measure` gives way to `on_gpu` for tables in its memory (`gpu`) and to `on_host` for
+//! tables in host memory (`transfer`, `beyond`).
 
 mod aligned;
+mod beyond;
 mod compare;
 mod engine;
 mod environment;
@@ -14,17 +18,21 @@ mod figures;
 mod gpu;
 mod hard;
 mod join;
+mod link;
 mod machine;
 mod measure;
 mod on_gpu;
+mod on_host;
 mod plot;
 mod record;
 mod scale;
 mod suite;
+mod transfer;
 mod workload;
 
 use crate::arguments::{Bench, BenchArguments};
 
+pub(crate) use beyond::{line_names as beyond_line_names, names as beyond_workload_names};
 pub(crate) use gpu::names as gpu_workload_names;
 pub(crate) use suite::names as workload_names;
 
@@ -35,5 +43,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Bench::Compare(arguments) => compare::run(arguments),
         Bench::Scale(arguments) => scale::run(arguments),
         Bench::Gpu(arguments) => gpu::run(arguments),
+        Bench::Transfer(arguments) => transfer::run(arguments),
+        Bench::Beyond(arguments) => beyond::run(arguments),
     }
 }

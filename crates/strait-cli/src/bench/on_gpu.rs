@@ -1,6 +1,8 @@
-//! Measures joins of tables that lie in a GPU's memory, with results left there.
+//! Measures joins of tables that lie in a GPU's memory, with results left there; and what is the same
+//! for tables that lie elsewhere: finding the GPU, running again and again, checking every answer.
 
 use anyhow::{Context, bail};
+use arrow::datatypes::DataType;
 use strait::resident::{Ran, Resident, Yield};
 use strait::{Algorithm, Gpu, Partitioner, Processor};
 
@@ -9,66 +11,149 @@ use super::workload::{Answer, Tables};
 use crate::arguments::Mode;
 use crate::failure;
 
-/// How a join is run, and how often it is timed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Runs {
-    pub(super) algorithm: Algorithm,
-    pub(super) partitioner: Partitioner,
-    pub(super) yields: Yield,
-    pub(super) repeat: u32,
+/// The GPU that was asked for. `what` says what it is for, where none was.
+pub(super) fn the_gpu(device: Processor, what: &str) -> anyhow::Result<Gpu> {
+    let Processor::Gpu(number) = device else {
+        bail!("{what}: --device gpu or gpu:N");
+    };
+    let gpus = Gpu::detect().map_err(failure::of_join)?;
+    gpus.get(number).cloned().with_context(|| format!("there is no GPU {number}"))
 }
 
-/// One run to warm up, whose rows are fetched and checked, then the timed ones, of which counts and
-/// sums are checked. The fastest comes first.
-pub(super) fn runs(resident: &Resident, tables: &Tables, how: Runs) -> anyhow::Result<Vec<Ran>> {
-    let mut runs = Vec::new();
-    for run in 0..=how.repeat {
-        let ran = resident.run(how.algorithm, how.partitioner, how.yields, run == 0);
-        let ran = ran.map_err(failure::of_join)?;
-        check(&tables.expected, ran.rows, &ran.sums)
-            .with_context(|| format!("{:?} by {}", how.yields, how.algorithm))?;
-        if run > 0 {
-            runs.push(ran);
+/// How often a join is run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Often {
+    /// Runs that are timed, after one that is not.
+    pub(super) repeat: u32,
+    /// Seconds of that one after which it counts itself, and is the only one.
+    pub(super) patience: f64,
+}
+
+impl Often {
+    pub(super) fn times(repeat: u32) -> Often {
+        Often { repeat, patience: f64::INFINITY }
+    }
+}
+
+/// Some runs of a join.
+pub(super) struct Runs {
+    /// Seconds of the first.
+    pub(super) first: f64,
+    /// The timed ones, the fastest first.
+    pub(super) timed: Vec<Ran>,
+}
+
+impl Runs {
+    pub(super) fn seconds(&self) -> Vec<f64> {
+        self.timed.iter().map(|run| run.seconds).collect()
+    }
+
+    pub(super) fn middle(&self) -> anyhow::Result<&Ran> {
+        self.timed.get(self.timed.len() / 2).context("no run was timed")
+    }
+
+    pub(super) fn peak_memory(&self) -> u64 {
+        self.timed.iter().map(|run| run.peak_memory).max().unwrap_or(0)
+    }
+}
+
+/// One run to warm up, which is given true and has its rows fetched and checked, then the timed ones,
+/// of which counts and sums are checked.
+pub(super) fn repeated(
+    expected: &Answer,
+    often: Often,
+    mut run: impl FnMut(bool) -> strait::Result<Ran>,
+) -> anyhow::Result<Runs> {
+    let mut once = |first: bool| -> anyhow::Result<Ran> {
+        let ran = run(first).map_err(failure::of_join)?;
+        check(expected, ran.rows, &ran.sums)?;
+        Ok(ran)
+    };
+    let warm = once(true)?;
+    let first = warm.seconds;
+    let mut timed = Vec::new();
+    match first > often.patience {
+        true => timed.push(warm),
+        false => {
+            for _ in 0..often.repeat {
+                timed.push(once(false)?);
+            }
         }
     }
-    runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    Ok(runs)
+    timed.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    Ok(Runs { first, timed })
+}
+
+/// Joins tables in GPU memory again and again.
+pub(super) fn runs(
+    resident: &Resident,
+    expected: &Answer,
+    (algorithm, partitioner, yields): (Algorithm, Partitioner, Yield),
+    often: Often,
+) -> anyhow::Result<Runs> {
+    repeated(expected, often, |check| resident.run(algorithm, partitioner, yields, check))
+        .with_context(|| format!("{yields:?} by {algorithm}"))
+}
+
+/// Copies tables to a GPU.
+pub(super) fn load(gpu: &Gpu, memory: Option<u64>, tables: &Tables) -> anyhow::Result<Resident> {
+    let (build, probe) = (&tables.build.batches, &tables.probe.batches);
+    Resident::load(gpu, memory, build, probe).map_err(failure::of_join)
 }
 
 /// Measures what `bench join --placement gpu` asks for.
-pub(super) fn on_gpu(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
-    let Processor::Gpu(number) = task.device.device else {
-        bail!("tables in a GPU's memory are joined there: add --device gpu");
-    };
-    let gpus = Gpu::detect().map_err(failure::of_join)?;
-    let gpu = gpus.get(number).with_context(|| format!("there is no GPU {number}"))?;
-    let (build, probe) = (&tables.build.batches, &tables.probe.batches);
-    let resident =
-        Resident::load(gpu, task.device.gpu_memory, build, probe).map_err(failure::of_join)?;
-    let yields = match task.mode {
+pub(super) fn on_gpu(
+    gpu: &Gpu,
+    resident: &Resident,
+    tables: &Tables,
+    task: &Task,
+) -> anyhow::Result<Measured> {
+    let partitioner = task.device.partitioner.unwrap_or(Partitioner::LookBack);
+    let how = (task.algorithm, partitioner, yields(task.mode));
+    let runs = runs(resident, &tables.expected, how, Often::times(task.repeat))?;
+    measured(gpu, tables, task, (task.algorithm, &runs))
+}
+
+pub(super) fn yields(mode: Mode) -> Yield {
+    match mode {
         Mode::Count => Yield::Count,
         Mode::Aggregate => Yield::Aggregate,
         Mode::Pairs => Yield::Pairs,
         Mode::Materialise => Yield::Materialise,
-    };
-    let (algorithm, partitioner, repeat) = (task.algorithm, task.device.partitioner, task.repeat);
-    let runs = runs(&resident, tables, Runs { algorithm, partitioner, yields, repeat })?;
-    let middle = runs.get(runs.len() / 2).context("no run was timed")?;
+    }
+}
+
+/// What runs on a GPU come to.
+pub(super) fn measured(
+    gpu: &Gpu,
+    tables: &Tables,
+    task: &Task,
+    (ran, runs): (Algorithm, &Runs),
+) -> anyhow::Result<Measured> {
+    let middle = runs.middle()?;
     let columns = (tables.build.payloads().count() + tables.probe.payloads().count()) as u64;
-    let width = if resident.narrow() { 4 } else { 8 };
+    let word = word_bytes(tables);
     let output_bytes = match task.mode {
         Mode::Count | Mode::Aggregate => 0,
-        Mode::Pairs => 2 * width * middle.rows,
-        Mode::Materialise => (1 + columns) * width * middle.rows,
+        Mode::Pairs => 2 * word * middle.rows,
+        Mode::Materialise => (1 + columns) * word * middle.rows,
     };
     Ok(Measured {
-        seconds: runs.iter().map(|run| run.seconds).collect(),
-        ran: task.algorithm.to_string(),
+        seconds: runs.seconds(),
+        ran: ran.to_string(),
         device: Some(gpu.name.clone()),
         stages: middle.stages.iter().map(|time| (time.stage.to_string(), time.seconds)).collect(),
-        peak_memory: runs.iter().map(|run| run.peak_memory).max().unwrap_or(0),
+        peak_memory: runs.peak_memory(),
         output_bytes,
+        crossed: middle.crossed,
     })
+}
+
+/// The bytes of a word: 4 where all columns are that narrow, else 8.
+fn word_bytes(tables: &Tables) -> u64 {
+    let fields = [&tables.build.schema, &tables.probe.schema].map(|schema| schema.fields());
+    let narrow = fields.into_iter().flatten().all(|f| *f.data_type() == DataType::Int32);
+    if narrow { 4 } else { 8 }
 }
 
 /// Sums on the GPU are modulo 2^64.

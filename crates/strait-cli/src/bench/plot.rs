@@ -10,7 +10,10 @@ const TOP: f64 = 44.0;
 const BOTTOM: f64 = 112.0;
 
 /// Told apart by people who see colours differently (Okabe and Ito), each with a mark of its own.
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+const COLOURS: [&str; 9] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933",
+    "#888888",
+];
 
 /// The horizontal axis and its label.
 #[derive(Debug, Clone, Copy)]
@@ -50,11 +53,14 @@ impl Axis {
         }
     }
 
-    fn tick(self, x: f64) -> String {
+    /// How a value is written; what lies between powers is not.
+    fn tick(self, x: f64) -> Option<String> {
         match self {
-            Axis::Linear(_) | Axis::Log(_) => format!("{x}"),
+            Axis::Linear(_) | Axis::Log(_) => Some(format!("{x}")),
             Axis::Powers(_) => {
-                format!("2<tspan dy=\"-5\" font-size=\"9\">{}</tspan>", x.log2().round())
+                let power = x.log2().round();
+                let written = format!("2<tspan dy=\"-5\" font-size=\"9\">{power}</tspan>");
+                ((x.log2() - power).abs() < 0.01).then_some(written)
             }
         }
     }
@@ -63,8 +69,10 @@ impl Axis {
 impl Plot {
     /// The chart as an SVG document.
     pub(super) fn svg(&self) -> String {
+        let mut legend = String::new();
+        let height = HEIGHT.max(self.legend(&mut legend) + 18.0);
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
              font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#777\" role=\"img\">\n\
              <title>{title}</title>\n\
              <text x=\"{LEFT}\" y=\"24\" font-size=\"15\" font-weight=\"600\">{title}</text>\n",
@@ -74,8 +82,7 @@ impl Plot {
         for (i, series) in self.series.iter().enumerate() {
             self.line(&mut svg, i, series);
         }
-        self.legend(&mut svg);
-        svg + "</svg>\n"
+        svg + &legend + "</svg>\n"
     }
 
     fn all(&self) -> impl Iterator<Item = &(f64, f64)> {
@@ -132,13 +139,14 @@ impl Plot {
                 floor + 5.0
             );
             // Labels that would touch are left out.
-            if x >= free {
+            if x >= free
+                && let Some(written) = self.x.tick(tick)
+            {
                 free = x + 26.0;
                 let _ = writeln!(
                     svg,
-                    "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                    floor + 20.0,
-                    self.x.tick(tick)
+                    "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{written}</text>",
+                    floor + 20.0
                 );
             }
         }
@@ -168,7 +176,8 @@ impl Plot {
         }
     }
 
-    fn legend(&self, svg: &mut String) {
+    /// Writes the names of the lines, and returns where the last of them stand.
+    fn legend(&self, svg: &mut String) -> f64 {
         let (mut x, mut y) = (LEFT, HEIGHT - 38.0);
         for (i, series) in self.series.iter().enumerate() {
             let width = 36.0 + series.name.chars().count() as f64 * 6.3;
@@ -180,6 +189,7 @@ impl Plot {
             let _ = writeln!(svg, "<text x=\"{}\" y=\"{y}\">{name}</text>", x + 16.0);
             x += width;
         }
+        y
     }
 }
 
@@ -219,6 +229,28 @@ mod tests {
         assert_eq!(plot.at((131072.0, 100.0)), (WIDTH - RIGHT, TOP));
         let svg = plot.svg();
         assert!(svg.contains("a&lt;b") && svg.contains(">16</tspan>"), "{svg}");
+    }
+
+    #[test]
+    fn many_lines_have_their_names_below_one_another() {
+        let name = "a name of some length, as lines have";
+        let series = |_| Series { name: name.into(), points: vec![(1.0, 1.0)] };
+        let plot = |n: usize| Plot {
+            title: "t",
+            x: Axis::Log("n"),
+            y: "",
+            series: (0..n).map(series).collect(),
+        };
+        assert!(plot(2).svg().contains(&format!("viewBox=\"0 0 {WIDTH} {HEIGHT}\"")));
+        let many = plot(9).svg();
+        assert!(many.contains(&format!("viewBox=\"0 0 {WIDTH} 500\"")), "{many}");
+    }
+
+    #[test]
+    fn what_lies_between_powers_has_no_label() {
+        let axis = Axis::Powers("rows");
+        assert!(axis.tick((1u64 << 20) as f64).is_some());
+        assert_eq!(axis.tick((1u64 << 20) as f64 * std::f64::consts::SQRT_2), None);
     }
 
     #[test]

@@ -227,7 +227,7 @@ impl Study {
     fn lines(self) -> Vec<Line> {
         let line = |name: String, mode, algorithm, threads| Line { name, mode, algorithm, threads };
         let each = |mode| {
-            let algorithms = Algorithm::ALL.into_iter();
+            let algorithms = Algorithm::ALL.into_iter().filter(|a| !a.needs_gpu());
             algorithms.map(|a| line(a.name().to_string(), mode, a, 2)).collect()
         };
         match self {

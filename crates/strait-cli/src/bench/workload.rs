@@ -140,6 +140,19 @@ pub(super) fn bytes(batches: &[RecordBatch]) -> u64 {
 impl Tables {
     /// Makes both tables, in batches of so many rows.
     pub(super) fn generate(shape: Shape, batch: usize, threads: usize) -> anyhow::Result<Tables> {
+        Tables::made(shape, threads, |schema, parts| Table::of_parts(schema, parts, batch))
+    }
+
+    /// Makes the same rows, in batches as they are made: they are in memory only once.
+    pub(super) fn generate_parts(shape: Shape, threads: usize) -> anyhow::Result<Tables> {
+        Tables::made(shape, threads, |schema, batches| Ok(Table { schema, batches }))
+    }
+
+    fn made(
+        shape: Shape,
+        threads: usize,
+        whole: impl Fn(SchemaRef, Vec<RecordBatch>) -> anyhow::Result<Table>,
+    ) -> anyhow::Result<Tables> {
         let workload = Workload::new(shape)?;
         let mut expected = Answer::default();
         let mut table = |side| -> anyhow::Result<Table> {
@@ -162,7 +175,7 @@ impl Tables {
                 parts.push(rows);
                 Ok(())
             })?;
-            Table::of_parts(workload.schema(side), parts, batch)
+            whole(workload.schema(side), parts)
         };
         let (build, probe) = (table(Side::Build)?, table(Side::Probe)?);
         expected.sums.resize(usize::from(workload.shape.payload_columns) * 2, 0);

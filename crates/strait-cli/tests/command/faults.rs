@@ -250,6 +250,16 @@ fn output_onto_an_input() {
 }
 
 #[test]
+fn algorithms_of_a_gpu_need_one() {
+    let sandbox = Sandbox::with_people();
+    for algorithm in ["streamed-probe", "multi-pass", "cpu-partitioned", "triton"] {
+        let join = format!("join people.csv cities.csv --on city=id --algorithm {algorithm}");
+        let run = sandbox.strait(&format!("{join} --device cpu --count"));
+        run.fails(&[&format!("{algorithm} runs on a GPU only"), "radix"]);
+    }
+}
+
+#[test]
 fn memory_limit_too_small() {
     let sandbox = Sandbox::new();
     many(&sandbox);

@@ -5,7 +5,7 @@ use crate::sandbox::Sandbox;
 #[test]
 fn wrong_usage_is_refused() {
     let sandbox = Sandbox::with_people();
-    let cases: [(&str, &[&str]); 22] = [
+    let cases: [(&str, &[&str]); 27] = [
         ("", &["Usage"]),
         ("jion a b", &["join"]),
         ("join people.csv", &["RIGHT"]),
@@ -14,6 +14,11 @@ fn wrong_usage_is_refused() {
         ("join people.csv cities.csv --on a,", &["a column name is missing"]),
         ("join people.csv cities.csv --on a --type outer", &["full", "left-anti"]),
         ("join people.csv cities.csv --on a --algorithm quantum", &["sort-merge"]),
+        ("join people.csv cities.csv --on a --algorithm quantum", &["cpu-partitioned", "triton"]),
+        ("join people.csv cities.csv --on a --transfer post", &["zero-copy"]),
+        ("join people.csv cities.csv --on a --table disk", &["hybrid"]),
+        ("join people.csv cities.csv --on a --histogram yes", &["none"]),
+        ("join people.csv cities.csv --on a --cache lots", &["8GiB"]),
         ("join people.csv cities.csv --on a --threads 0", &["at least one thread"]),
         ("join people.csv cities.csv --on a --memory lots", &["8GiB"]),
         ("join people.csv cities.csv --on a -o out.xlsx", &["ending", ".parquet"]),

@@ -1,0 +1,183 @@
+//! The arguments of `strait bench transfer` and `strait bench beyond`: tables that lie in host memory,
+//! and a GPU that joins them.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use strait::{Processor, Transfer};
+
+use super::device::{processor, transfer};
+use super::generate::rows;
+use super::join::threads;
+use super::size;
+
+/// Measures how fast tables cross to a GPU, method by method
+///
+/// For every transfer method: the bandwidth at which a column of keys crosses and is read, beside what
+/// the link could do in theory, and the throughput of a no-partition join whose tables cross so. Methods
+/// that this machine cannot do are named with the reason. Every answer is checked. Leaves a dated
+/// record.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench transfer
+  strait bench transfer --methods pinned-copy,zero-copy --placement pinned --repeat 9
+  strait bench transfer --rows 2^24 --placement pageable --threads 4")]
+pub(crate) struct TransferArguments {
+    /// Rows of the probe table, whose keys and payloads have 8 bytes
+    #[arg(long, value_name = "N", default_value = "2^28", value_parser = rows)]
+    pub(crate) rows: u64,
+
+    /// Rows of the build table
+    #[arg(long, value_name = "N", default_value = "2^20", value_parser = rows)]
+    pub(crate) build: u64,
+
+    /// Which methods, separated by commas [default: all eight]
+    #[arg(long, value_name = "METHODS", value_delimiter = ',', value_parser = transfer())]
+    pub(crate) methods: Vec<Transfer>,
+
+    /// Which host memory the tables lie in
+    #[arg(long, value_enum, value_name = "WHERE", default_value = "both")]
+    pub(crate) placement: Placements,
+
+    /// The GPU: gpu, or gpu:N
+    #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
+    pub(crate) device: Processor,
+
+    /// The most GPU memory, as in 512MiB or 8GiB [default: 90 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
+
+    /// How many threads stage rows [default: one a core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    /// How many runs are timed, after one that is not
+    #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// The folder for the record; it is made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
+    pub(crate) out: PathBuf,
+}
+
+/// Host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Placements {
+    /// Memory that the GPU reads at full speed
+    Pinned,
+    /// Ordinary memory
+    Pageable,
+    /// First the one, then the other
+    Both,
+}
+
+/// Measures joins of tables that a GPU's memory is too small for
+///
+/// The joins that the project holds itself to, of tables in host memory: each with the bytes that cross
+/// the link either way, the share of what the link could do in theory, and the time of each stage; and
+/// the CPU's own join of the same tables beside them. Every answer is checked. A join that fails is
+/// named, and the others go on. Leaves a dated record. The largest workload needs 70 GiB of memory.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench beyond
+  strait bench beyond --workloads '2^30 x 2^30'
+  strait bench beyond --workloads '2^30 x 2^30, triton dma' --workloads '2^30 x 2^30, cpu radix'
+  strait bench beyond --scale-down 64 --gpu-memory 256MiB --repeat 1
+  strait bench beyond --study size --out benchmarks/scaling")]
+pub(crate) struct BeyondArguments {
+    /// Which workloads, one a flag; or how their names begin, as in '2^30 x 2^30' [default: all]
+    #[arg(long, value_name = "WORKLOAD", value_parser = beyond_workload, conflicts_with = "study")]
+    pub(crate) workloads: Vec<String>,
+
+    /// Varies the size of both tables instead, by every algorithm: a record and a plot
+    #[arg(long, value_enum, value_name = "STUDY", conflicts_with = "scale_down")]
+    pub(crate) study: Option<BeyondStudy>,
+
+    /// Which lines of the study, one a flag [default: all]
+    #[arg(long, value_name = "LINE", value_parser = beyond_line(), requires = "study")]
+    pub(crate) lines: Vec<String>,
+
+    /// The GPU: gpu, or gpu:N
+    #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
+    pub(crate) device: Processor,
+
+    /// The most GPU memory a join may hold [default: 16GiB, and 8GiB in a study]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
+
+    /// How many threads work on the host's part, and on the CPU's own join [default: one a core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    /// How many runs are timed, after one that is not; joins of more than ten seconds are run once
+    #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// Divides the rows of every table
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) scale_down: u64,
+
+    /// The folder for the record; it is made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
+    pub(crate) out: PathBuf,
+}
+
+impl BeyondArguments {
+    /// Whether a workload was asked for: by its name, or by how it begins where that is none.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        let whole = |asked: &str| crate::bench::beyond_workload_names().any(|name| name == asked);
+        let meant = |asked: &str| name == asked || (name.starts_with(asked) && !whole(asked));
+        self.workloads.is_empty() || self.workloads.iter().any(|asked| meant(asked))
+    }
+
+    /// Whether a line of a study was asked for.
+    pub(crate) fn wants_line(&self, name: &str) -> bool {
+        self.lines.is_empty() || self.lines.iter().any(|asked| asked == name)
+    }
+}
+
+/// What is varied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BeyondStudy {
+    /// Both tables alike, from a quarter to four times what fits the GPU's memory, in steps of √2
+    Size,
+}
+
+fn beyond_workload(text: &str) -> Result<String, String> {
+    let names: Vec<_> = crate::bench::beyond_workload_names().collect();
+    match !text.is_empty() && names.iter().any(|name| name.starts_with(text)) {
+        true => Ok(text.to_string()),
+        false => Err(format!("no workload begins so; there are:\n  {}", names.join("\n  "))),
+    }
+}
+
+fn beyond_line() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(crate::bench::beyond_line_names())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        beyond: BeyondArguments,
+    }
+
+    #[test]
+    fn workloads_are_asked_for_by_name_or_by_how_they_begin() {
+        let wanted = |asked: &[&str]| -> usize {
+            let flags = asked.iter().flat_map(|asked| ["--workloads", asked]);
+            let line = Line::try_parse_from(["line"].into_iter().chain(flags)).expect("flags");
+            crate::bench::beyond_workload_names().filter(|name| line.beyond.wants(name)).count()
+        };
+        assert_eq!(wanted(&[]), crate::bench::beyond_workload_names().count());
+        assert_eq!(wanted(&["2^30 x 2^30, triton hierarchical"]), 1);
+        assert_eq!(wanted(&["2^30 x 2^30, triton h"]), 2);
+        assert_eq!(wanted(&["2^28 x 2^28", "2^30 x 2^30, multi-pass"]), 3);
+    }
+}

@@ -1,0 +1,202 @@
+//! Where a join runs and how it goes about it there: flags that every command that joins has.
+
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use strait::{Algorithm, Histogram, Join, OnGpu, Partitioner, Processor, TablePlace, Transfer};
+
+use super::size;
+
+/// Where a join runs, and what is asked of a GPU.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeviceArguments {
+    /// Which processor joins: auto takes a GPU where it wins, copies included; cpu; gpu or gpu:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
+    pub(crate) device: Processor,
+
+    /// The most GPU memory the join may hold, as in 512MiB or 8GiB [default: 90 % of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_memory: Option<u64>,
+
+    /// How a GPU partitions, to try another way than the algorithm's own. In its memory, for radix:
+    /// look-back, bucket-pool, shared-histogram. Into host memory, for triton: the others
+    #[arg(long, value_name = "P", value_parser = partitioner())]
+    pub(crate) partitioner: Option<Partitioner>,
+
+    /// How rows cross to a GPU; without it, by the copy engine where they lie in pinned memory, and
+    /// staged by all threads where they do not
+    #[arg(long, value_name = "METHOD", value_parser = transfer())]
+    pub(crate) transfer: Option<Transfer>,
+
+    /// Where the table of a no-partition join on a GPU lies [default: gpu]. Host and hybrid are for
+    /// tables that GPU memory is too small for
+    #[arg(long, value_name = "WHERE", value_parser = table())]
+    pub(crate) table: Option<TablePlace>,
+
+    /// Who counts partitions before a triton join writes them [default: none]. Counted ones lie in
+    /// one piece, and keys cross the link once more where the GPU counts
+    #[arg(long, value_name = "WHO", value_parser = histogram())]
+    pub(crate) histogram: Option<Histogram>,
+
+    /// The GPU memory in which a triton join keeps partitions, as in 4GiB [default: what joining
+    /// them leaves free]. The rest goes to host memory
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) cache: Option<u64>,
+}
+
+impl DeviceArguments {
+    /// A processor, with nothing else asked for.
+    pub(crate) fn only(device: Processor) -> DeviceArguments {
+        DeviceArguments {
+            device,
+            gpu_memory: None,
+            partitioner: None,
+            transfer: None,
+            table: None,
+            histogram: None,
+            cache: None,
+        }
+    }
+
+    /// The CPU.
+    pub(crate) fn cpu() -> DeviceArguments {
+        DeviceArguments::only(Processor::Cpu)
+    }
+
+    /// What was asked of a GPU, and the rest as it is by default.
+    pub(crate) fn on_gpu(&self) -> OnGpu {
+        let mut on_gpu = OnGpu::default();
+        on_gpu.partitioner = self.partitioner.or(on_gpu.partitioner);
+        on_gpu.transfer = self.transfer.unwrap_or(on_gpu.transfer);
+        on_gpu.table = self.table.unwrap_or(on_gpu.table);
+        on_gpu.histogram = self.histogram.unwrap_or(on_gpu.histogram);
+        on_gpu.cache = self.cache.or(on_gpu.cache);
+        on_gpu
+    }
+
+    /// The join, to be run there.
+    pub(crate) fn apply(&self, join: Join) -> Join {
+        let join = join.device(self.device);
+        let join = with(join, self.gpu_memory, Join::gpu_memory);
+        let join = with(join, self.partitioner, Join::partitioner);
+        let join = with(join, self.transfer, Join::transfer);
+        let join = with(join, self.table, Join::table);
+        let join = with(join, self.histogram, Join::histogram);
+        with(join, self.cache, Join::cache)
+    }
+}
+
+/// A setting, where it was given.
+fn with<T>(join: Join, given: Option<T>, set: fn(Join, T) -> Join) -> Join {
+    match given {
+        Some(given) => set(join, given),
+        None => join,
+    }
+}
+
+pub(super) fn processor(text: &str) -> Result<Processor, String> {
+    text.parse().map_err(|error: strait::Error| error.to_string())
+}
+
+pub(super) fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
+    let values = Algorithm::ALL.map(|a| PossibleValue::new(a.name()).help(about(a)));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Algorithm>())
+}
+
+/// What an algorithm does, in a line of help.
+fn about(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Auto => "The fastest by prediction; --explain says which and why",
+        Algorithm::NoPartition => "One hash table over the smaller table, the other streamed by",
+        Algorithm::Radix => "Both tables partitioned until pairs of partitions fit a cache",
+        Algorithm::SortMerge => "Both tables sorted, then merged",
+        Algorithm::StreamedProbe => {
+            "On a GPU: the smaller table partitioned in its memory, the other streamed by"
+        }
+        Algorithm::MultiPass => {
+            "On a GPU: the smaller table part by part, the other streamed once for each"
+        }
+        Algorithm::CpuPartitioned => {
+            "On a GPU: the CPU partitions both tables, the GPU joins the partitions"
+        }
+        Algorithm::Triton => {
+            "On a GPU: it partitions both tables, into host memory where its own ends"
+        }
+        _ => "",
+    }
+}
+
+pub(super) fn partitioner() -> impl TypedValueParser<Value = Partitioner> {
+    named(Partitioner::ALL.to_vec(), Partitioner::name)
+}
+
+/// Those that partition in the GPU's own memory.
+pub(super) fn partitioner_on_gpu() -> impl TypedValueParser<Value = Partitioner> {
+    let within = Partitioner::ALL.into_iter().filter(|p| !p.to_host());
+    named(within.collect(), Partitioner::name)
+}
+
+pub(super) fn transfer() -> impl TypedValueParser<Value = Transfer> {
+    named(Transfer::ALL.to_vec(), Transfer::name)
+}
+
+fn table() -> impl TypedValueParser<Value = TablePlace> {
+    named(TablePlace::ALL.to_vec(), TablePlace::name)
+}
+
+fn histogram() -> impl TypedValueParser<Value = Histogram> {
+    named(Histogram::ALL.to_vec(), Histogram::name)
+}
+
+/// A parser of names.
+fn named<T>(all: Vec<T>, name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + std::str::FromStr<Err = strait::Error> + Send + Sync + 'static,
+{
+    let values = all.into_iter().map(|one| PossibleValue::new(name(one)));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<T>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        device: DeviceArguments,
+    }
+
+    fn read(flags: &str) -> Result<DeviceArguments, String> {
+        let words = std::iter::once("line").chain(flags.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.device).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_join() {
+        assert_eq!(read("").unwrap().on_gpu(), OnGpu::default());
+        assert_eq!(read("--device gpu").unwrap().on_gpu(), OnGpu::default());
+    }
+
+    #[test]
+    fn every_flag_is_heard() {
+        let flags = "--partitioner hierarchical --transfer zero-copy --table hybrid \
+                     --histogram gpu --cache 3GiB";
+        let on_gpu = read(flags).unwrap().on_gpu();
+        assert_eq!(on_gpu.partitioner, Some(Partitioner::Hierarchical));
+        assert_eq!(on_gpu.transfer, Transfer::ZeroCopy);
+        assert_eq!(on_gpu.table, TablePlace::Hybrid);
+        assert_eq!(on_gpu.histogram, Histogram::Gpu);
+        assert_eq!(on_gpu.cache, Some(3 << 30));
+    }
+
+    #[test]
+    fn names_that_nobody_has_are_refused_with_those_there_are() {
+        let refused = |flags: &str| read(flags).unwrap_err();
+        assert!(refused("--transfer post").contains("dynamic-pinning"));
+        assert!(refused("--table disk").contains("hybrid"));
+        assert!(refused("--histogram yes").contains("none"));
+        assert!(refused("--partitioner none").contains("hierarchical"));
+        assert!(refused("--cache 0").contains("more than zero"));
+    }
+}

@@ -1,0 +1,276 @@
+//! `strait bench beyond`: the joins of tables in host memory that the project holds itself to, on a GPU
+//! whose memory is too small for them, and the CPU's own beside them.
+//!
+//! ```text
+//!  tables, made ─► the CPU's joins ─► copied to pinned memory ─► dropped ─► a GPU's joins
+//!                                   └─► copied to pageable memory ─┘ (where both are asked for)
+//! ```
+//!
+//! So tables are in memory twice at most, and once while they are joined.
+
+mod figures;
+mod outcome;
+mod size;
+mod suite;
+
+use anyhow::bail;
+use strait::Algorithm;
+use strait::hosted::{HostPlacement, Hosted};
+
+use super::link::Card;
+use super::machine::available;
+use super::measure::{Task, measure};
+use super::on_gpu::{Often, the_gpu};
+use super::on_host;
+use super::workload::{Answer, Tables};
+use crate::arguments::{BeyondArguments, BeyondStudy, DeviceArguments, KeyType, Keys, Mode, Skew};
+use crate::digits::counted;
+use crate::generate::Shape;
+use crate::join::cores;
+use crate::output::print;
+use figures::Line;
+use outcome::Outcome;
+use suite::{Named, Place, SUITE};
+
+pub(crate) use size::names as line_names;
+pub(crate) use suite::names;
+
+/// The GPU memory a join may hold, unless told otherwise.
+const GPU_MEMORY: u64 = 16 << 30;
+/// Seconds after which a join is not run again.
+const PATIENCE: f64 = 10.0;
+/// The bytes of a row: key and payload.
+const ROW: u64 = 16;
+
+/// Runs the command.
+pub(super) fn run(arguments: &BeyondArguments) -> anyhow::Result<()> {
+    let gpu = the_gpu(arguments.device, "these joins run on a GPU")?;
+    let open = |setting: &Setting, placement, tables: &Tables| {
+        on_host::load(&gpu, Some(setting.gpu_memory), placement, setting.threads, tables)
+    };
+    let (text, failed) = match arguments.study {
+        Some(BeyondStudy::Size) => size::run(arguments, Card::of(&gpu), &open),
+        None => suite(arguments, &Card::of(&gpu), &open),
+    }?;
+    print(&text)?;
+    match failed {
+        0 => Ok(()),
+        failed => bail!("{} failed; the lines above say why", counted(failed, "join")),
+    }
+}
+
+/// What is to be shown, and how many joins failed.
+type Shown = (String, u64);
+
+/// Brings tables to where they are to lie.
+type Open<'a> = dyn Fn(&Setting, HostPlacement, &Tables) -> anyhow::Result<Hosted> + 'a;
+
+/// Measures the workloads that were asked for, and leaves the record.
+fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::Result<Shown> {
+    let wanted: Vec<&Named> = SUITE.iter().filter(|named| arguments.wants(named.name)).collect();
+    let setting = Setting::new(arguments, GPU_MEMORY);
+    let (mut lines, mut failed) = (Vec::new(), 0);
+    for group in wanted.chunk_by(|a, b| a.same_tables(b)) {
+        let mut heard =
+            |named: &'static Named, rows: [u64; 2], tried: anyhow::Result<Outcome>| match tried {
+                Ok(outcome) => {
+                    let line = Line { named, rows, outcome };
+                    eprintln!("{}", line.said());
+                    lines.push(line);
+                }
+                Err(error) => {
+                    eprintln!("{}: {error:#}", named.name);
+                    failed += 1;
+                }
+            };
+        if let Err(error) = conduct(open, &setting, group, &mut heard) {
+            let names: Vec<_> = group.iter().map(|named| named.name).collect();
+            eprintln!("{}: {error:#}", names.join("; "));
+            failed += 1;
+        }
+    }
+    let path = figures::record(card, &setting, &lines)?.write(&arguments.out, "beyond")?;
+    eprintln!("record: {}", path.display());
+    Ok((figures::shown(card, &setting, &lines), failed))
+}
+
+/// What all joins of a run have in common.
+struct Setting {
+    gpu_memory: u64,
+    threads: usize,
+    often: Often,
+    scale_down: u64,
+}
+
+impl Setting {
+    fn new(arguments: &BeyondArguments, gpu_memory: u64) -> Setting {
+        Setting {
+            gpu_memory: arguments.gpu_memory.unwrap_or(gpu_memory),
+            threads: arguments.threads.unwrap_or_else(cores),
+            often: Often { repeat: arguments.repeat, patience: PATIENCE },
+            scale_down: arguments.scale_down,
+        }
+    }
+
+    /// The CPU's own join of tables, aggregated.
+    fn on_cpu(&self, tables: &Tables, algorithm: Algorithm) -> anyhow::Result<Outcome> {
+        let task = Task {
+            mode: Mode::Aggregate,
+            algorithm,
+            threads: self.threads,
+            repeat: self.often.repeat,
+            device: DeviceArguments::cpu(),
+        };
+        Ok(Outcome::on_cpu(&measure(tables, &task)?, tables.expected.rows))
+    }
+}
+
+/// Hears what a workload of so many rows came to.
+type Hear<'a> = dyn FnMut(&'static Named, [u64; 2], anyhow::Result<Outcome>) + 'a;
+
+/// Measures workloads of the same tables. What fails in one of them is heard, and the others go on.
+fn conduct(
+    open: &Open<'_>,
+    setting: &Setting,
+    group: &[&'static Named],
+    hear: &mut Hear<'_>,
+) -> anyhow::Result<()> {
+    let Some(first) = group.first() else { return Ok(()) };
+    let shape = first.shape(setting.scale_down);
+    enough_memory(&shape)?;
+    let mut tables = Tables::generate_parts(shape, cores())?;
+    let rows = [tables.build.rows(), tables.probe.rows()];
+    let places: Vec<_> = group.chunk_by(|a, b| a.place == b.place).collect();
+    for (i, same) in places.iter().enumerate() {
+        let Place::Host(placement) = same[0].place else {
+            for named in *same {
+                hear(named, rows, setting.on_cpu(&tables, named.algorithm));
+            }
+            strait::release_memory();
+            continue;
+        };
+        let hosted = open(setting, placement, &tables)?;
+        if i + 1 == places.len() {
+            // The joins need the memory.
+            tables.build.batches = Vec::new();
+            tables.probe.batches = Vec::new();
+        }
+        for named in *same {
+            hear(named, rows, attempt(&hosted, &tables.expected, named, setting.often));
+        }
+        drop(hosted);
+        strait::release_memory();
+    }
+    Ok(())
+}
+
+/// Joins as a workload says, with no memory left from the one before.
+fn attempt(
+    hosted: &Hosted,
+    expected: &Answer,
+    named: &Named,
+    often: Often,
+) -> anyhow::Result<Outcome> {
+    strait::release_memory();
+    let how = (named.algorithm, named.on_gpu(), named.yields);
+    Outcome::on_gpu(&on_host::runs(hosted, expected, how, often)?, named.yields)
+}
+
+/// Tables that do not fit the memory twice are not made.
+fn enough_memory(shape: &Shape) -> anyhow::Result<()> {
+    let needed = (shape.build + shape.probe) * ROW * 2;
+    match available() {
+        Some(there) if there < needed => bail!(
+            "the tables need {} of memory while they are copied, and {} are there; use --scale-down",
+            strait::bytes(needed),
+            strait::bytes(there)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Tables of keys and payloads of 8 bytes, whose every probe row has one match.
+fn shape([build, probe]: [u64; 2], keys: Keys) -> Shape {
+    Shape {
+        build,
+        probe,
+        key_type: KeyType::Int64,
+        keys,
+        skew: Skew::None,
+        selectivity: 1.0,
+        duplicates: 1,
+        payload_bytes: 8,
+        payload_columns: 1,
+        seed: 42,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// What the command line would say, for tables of a millionth of their rows.
+    pub(super) fn arguments(out: &std::path::Path, flags: &[&str]) -> BeyondArguments {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            beyond: BeyondArguments,
+        }
+        let mut words = vec!["line", "--threads", "2", "--repeat", "1"];
+        words.extend(flags);
+        let mut arguments = Line::try_parse_from(words).expect("flags").beyond;
+        arguments.out = out.to_path_buf();
+        arguments
+    }
+
+    /// Tables beside a simulated device.
+    pub(super) fn simulated(
+        setting: &Setting,
+        placement: HostPlacement,
+        tables: &Tables,
+    ) -> anyhow::Result<Hosted> {
+        let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
+        Ok(Hosted::simulate(9, setting.gpu_memory, placement, batches)?)
+    }
+
+    /// The lines of the record in a folder, with their columns by name.
+    pub(super) fn recorded(folder: &std::path::Path) -> Vec<HashMap<String, String>> {
+        let files = std::fs::read_dir(folder).expect("a folder");
+        let mut paths = files.map(|file| file.expect("a file").path());
+        let path = paths.find(|path| path.extension().is_some_and(|e| e == "csv"));
+        let mut reader = csv::Reader::from_path(path.expect("a record")).expect("a record");
+        reader.deserialize().map(|line| line.expect("a line")).collect()
+    }
+
+    #[test]
+    fn every_workload_answers_as_known_in_advance() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let flags = ["--scale-down", "1048576", "--gpu-memory", "1MiB"];
+        let arguments = arguments(folder.path(), &flags);
+        let (text, failed) = suite(&arguments, &Card::simulated(), &simulated).expect("figures");
+        assert_eq!(failed, 0);
+        assert!(text.contains(" times as fast as 2^30 x 2^30, cpu radix"), "{text}");
+        let lines = recorded(folder.path());
+        for named in &SUITE {
+            let line = lines.iter().find(|line| line["workload"] == named.name);
+            let line = line.unwrap_or_else(|| panic!("no {}", named.name));
+            let crossed: u64 = line["bytes_to_gpu"].parse().expect("bytes");
+            assert_eq!(crossed > 0, named.place != Place::Cpu, "{}", named.name);
+            assert_eq!(line["output_rows"], line["probe_rows"], "{}", named.name);
+        }
+    }
+
+    #[test]
+    fn a_join_that_fails_is_named_and_the_others_go_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let flags = ["--scale-down", "1048576", "--workloads", "2^28 x 2^28"];
+        let arguments = arguments(folder.path(), &flags);
+        let fails = |_: &Setting, _: HostPlacement, _: &Tables| bail!("no memory today");
+        let (_, failed) = suite(&arguments, &Card::simulated(), &fails).expect("a record");
+        assert_eq!(failed, 1);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+}

@@ -1,0 +1,363 @@
+//! `strait bench beyond --study size`: both tables grow from a quarter of what fits the GPU's memory to
+//! four times that, joined by every algorithm. A record and a plot; a join with a cliff shows it here.
+
+use anyhow::Context;
+use strait::hosted::{HostPlacement, Hosted};
+use strait::resident::Yield;
+use strait::{Algorithm, OnGpu, Processor, TablePlace};
+
+use super::super::link::Card;
+use super::super::measure::Task;
+use super::super::on_host;
+use super::super::plot::{Axis, Plot, Series};
+use super::super::record::{Record, write_whole};
+use super::super::workload::{Answer, Tables};
+use super::outcome::Outcome;
+use super::{Open, ROW, Setting, Shown, enough_memory, shape};
+use crate::arguments::{BeyondArguments, DeviceArguments, Keys, Mode};
+use crate::digits::grouped;
+use crate::join::cores;
+
+/// The GPU memory a join may hold, unless told otherwise.
+const GPU_MEMORY: u64 = 8 << 30;
+/// Throughput that falls to less than this between neighbours is a cliff.
+const CLIFF: f64 = 0.8;
+
+/// How a line of the plot joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Cpu(Algorithm),
+    Gpu(Algorithm, TablePlace),
+    /// As the planner says.
+    Planned,
+}
+
+impl How {
+    /// Whether it ends where the build side does not fit the GPU's memory: that is no failure.
+    fn ends(self) -> bool {
+        let resident = [Algorithm::NoPartition, Algorithm::StreamedProbe];
+        matches!(self, How::Gpu(algorithm, _) if resident.contains(&algorithm))
+    }
+}
+
+/// A line of the plot.
+struct Named {
+    name: &'static str,
+    how: How,
+    /// Whether it is measured at powers of two alone, since it takes long.
+    seldom: bool,
+}
+
+const fn gpu(name: &'static str, algorithm: Algorithm) -> Named {
+    Named { name, how: How::Gpu(algorithm, TablePlace::Gpu), seldom: false }
+}
+
+const fn table(name: &'static str, place: TablePlace, seldom: bool) -> Named {
+    Named { name, how: How::Gpu(Algorithm::NoPartition, place), seldom }
+}
+
+/// The CPU's comes first: it joins tables that are dropped then.
+static LINES: [Named; 9] = [
+    Named { name: "cpu radix", how: How::Cpu(Algorithm::Radix), seldom: false },
+    Named { name: "auto", how: How::Planned, seldom: false },
+    gpu("streamed-probe", Algorithm::StreamedProbe),
+    gpu("multi-pass", Algorithm::MultiPass),
+    gpu("cpu-partitioned", Algorithm::CpuPartitioned),
+    gpu("triton", Algorithm::Triton),
+    gpu("no-partition", Algorithm::NoPartition),
+    table("no-partition, hybrid table", TablePlace::Hybrid, false),
+    // The naive join: an access over the link for every row.
+    table("no-partition, host table", TablePlace::Host, true),
+];
+
+/// A line under way.
+struct Drawn {
+    named: &'static Named,
+    points: Vec<(f64, f64)>,
+    /// Whether the GPU's memory was too small already.
+    over: bool,
+}
+
+/// Runs the study.
+pub(super) fn run(
+    arguments: &BeyondArguments,
+    card: Card,
+    open: &Open<'_>,
+) -> anyhow::Result<Shown> {
+    let folder = &arguments.out;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make folder {}", folder.display()))?;
+    let mut study = Study {
+        card,
+        open,
+        device: arguments.device,
+        setting: Setting::new(arguments, GPU_MEMORY),
+        record: Record::new(&COLUMNS)?,
+        failed: 0,
+    };
+    let wanted = LINES.iter().filter(|named| arguments.wants_line(named.name));
+    let mut lines: Vec<Drawn> =
+        wanted.map(|named| Drawn { named, points: Vec::new(), over: false }).collect();
+    for rows in sizes(study.setting.gpu_memory) {
+        if let Err(error) = enough_memory(&shape([rows, rows], Keys::Sparse)) {
+            eprintln!("{} rows and more are left out: {error:#}", grouped(rows));
+            break;
+        }
+        if let Err(error) = study.size(rows, &mut lines) {
+            eprintln!("{} rows and more are left out: {error:#}", grouped(rows));
+            study.failed += 1;
+            break;
+        }
+    }
+    let Study { record, failed, .. } = study;
+    let path = record.write(folder, "beyond-size")?;
+    let image = folder.join("beyond-size.svg");
+    let series: Vec<Series> = lines
+        .into_iter()
+        .map(|line| Series { name: line.named.name.to_string(), points: line.points })
+        .collect();
+    let cliffs = cliffs(&series);
+    let title = "Both tables grow beyond the GPU's memory, aggregated";
+    let plot = Plot { title, x: Axis::Powers("rows of each table"), y: "G tuples/s", series };
+    write_whole(&image, plot.svg().as_bytes())?;
+    Ok((format!("{}\n{}\n{cliffs}", path.display(), image.display()), failed))
+}
+
+/// Rows of each table: from a quarter of the largest build side that fits to four times that, in steps
+/// of √2. A build side fits where its tuples and as much again do, which is what partitioning it takes.
+fn sizes(gpu_memory: u64) -> impl Iterator<Item = u64> {
+    let fits = (gpu_memory / (2 * ROW)).max(16);
+    let quarter = (1u64 << fits.ilog2()) / 4;
+    (0..=8).map(move |step| (quarter as f64 * f64::powf(2.0, f64::from(step) / 2.0)).round() as u64)
+}
+
+/// A study under way.
+struct Study<'a> {
+    card: Card,
+    open: &'a Open<'a>,
+    device: Processor,
+    setting: Setting,
+    record: Record,
+    failed: u64,
+}
+
+impl Study<'_> {
+    /// Joins tables of so many rows by every line.
+    fn size(&mut self, rows: u64, lines: &mut [Drawn]) -> anyhow::Result<()> {
+        let mut tables = Tables::generate_parts(shape([rows, rows], Keys::Sparse), cores())?;
+        let mut hosted = None;
+        for line in lines.iter_mut() {
+            if line.over || (line.named.seldom && !rows.is_power_of_two()) {
+                continue;
+            }
+            let (ran, tried) = match line.named.how {
+                How::Cpu(algorithm) => (algorithm, self.setting.on_cpu(&tables, algorithm)),
+                how => {
+                    let (algorithm, table) = self.method(how, rows, &tables)?;
+                    let hosted = match &hosted {
+                        Some(hosted) => hosted,
+                        None => hosted.insert(self.load(&mut tables)?),
+                    };
+                    (algorithm, self.attempt(hosted, &tables.expected, algorithm, table))
+                }
+            };
+            self.hear(line, rows, ran, tried)?;
+        }
+        drop(hosted);
+        strait::release_memory();
+        Ok(())
+    }
+
+    /// Copies the tables to pinned memory, and drops them.
+    fn load(&self, tables: &mut Tables) -> anyhow::Result<Hosted> {
+        strait::release_memory();
+        let hosted = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
+        tables.build.batches = Vec::new();
+        tables.probe.batches = Vec::new();
+        Ok(hosted)
+    }
+
+    fn method(
+        &self,
+        how: How,
+        rows: u64,
+        tables: &Tables,
+    ) -> anyhow::Result<(Algorithm, TablePlace)> {
+        match how {
+            How::Gpu(algorithm, table) => Ok((algorithm, table)),
+            How::Cpu(algorithm) => Ok((algorithm, TablePlace::Gpu)),
+            How::Planned => {
+                let mut device = DeviceArguments::only(self.device);
+                device.gpu_memory = Some(self.setting.gpu_memory);
+                let task = Task {
+                    mode: Mode::Aggregate,
+                    algorithm: Algorithm::Auto,
+                    threads: self.setting.threads,
+                    repeat: self.setting.often.repeat,
+                    device,
+                };
+                Ok((on_host::chosen(tables, [rows, rows], &task)?, TablePlace::Gpu))
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        hosted: &Hosted,
+        expected: &Answer,
+        algorithm: Algorithm,
+        table: TablePlace,
+    ) -> anyhow::Result<Outcome> {
+        let mut on_gpu = OnGpu::default();
+        on_gpu.table = table;
+        let how = (algorithm, on_gpu, Yield::Aggregate);
+        let runs = on_host::runs(hosted, expected, how, self.setting.often)?;
+        Outcome::on_gpu(&runs, Yield::Aggregate)
+    }
+
+    /// Takes a point down, or why there is none.
+    fn hear(
+        &mut self,
+        line: &mut Drawn,
+        rows: u64,
+        ran: Algorithm,
+        tried: anyhow::Result<Outcome>,
+    ) -> anyhow::Result<()> {
+        let name = line.named.name;
+        match tried {
+            Ok(outcome) => {
+                let rate = outcome.rate([rows, rows]) / 1e9;
+                eprintln!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows));
+                line.points.push((rows as f64, rate));
+                self.record.add(self.cells(line.named, rows, ran, &outcome))
+            }
+            Err(error) => {
+                let small = matches!(
+                    error.downcast_ref::<strait::Error>(),
+                    Some(strait::Error::DeviceMemory { .. })
+                );
+                eprintln!("{} rows: {name}, {ran}: {error:#}", grouped(rows));
+                line.over = small;
+                self.failed += u64::from(!(small && line.named.how.ends()));
+                Ok(())
+            }
+        }
+    }
+
+    fn cells(
+        &self,
+        named: &Named,
+        rows: u64,
+        ran: Algorithm,
+        outcome: &Outcome,
+    ) -> [String; COLUMNS.len()] {
+        let gpu = if matches!(named.how, How::Cpu(_)) { "" } else { &self.card.name };
+        [
+            gpu.to_string(),
+            self.card.link.clone(),
+            self.setting.gpu_memory.to_string(),
+            named.name.to_string(),
+            ran.to_string(),
+            self.setting.threads.to_string(),
+            self.setting.often.repeat.to_string(),
+            rows.to_string(),
+            format!("{:.6}", outcome.seconds),
+            format!("{:.0}", outcome.rate([rows, rows])),
+            outcome.crossed[0].to_string(),
+            outcome.crossed[1].to_string(),
+            self.card.share(outcome.busier()),
+            outcome.peak_memory.to_string(),
+            outcome.stages(),
+        ]
+    }
+}
+
+/// The columns of the record, after the common ones.
+const COLUMNS: [&str; 15] = [
+    "gpu",
+    "link",
+    "gpu_memory",
+    "line",
+    "ran",
+    "threads",
+    "repeat",
+    "rows_of_each",
+    "median_seconds",
+    "tuples_per_second",
+    "bytes_to_gpu",
+    "bytes_from_gpu",
+    "share_of_link",
+    "memory_peak",
+    "stages",
+];
+
+/// Says where a line falls too fast.
+fn cliffs(series: &[Series]) -> String {
+    let steps = series.iter().flat_map(|line| line.points.windows(2).map(move |pair| (line, pair)));
+    let steep = steps.filter(|(_, pair)| pair[1].1 < pair[0].1 * CLIFF);
+    steep
+        .map(|(line, pair)| {
+            format!(
+                "cliff: {} falls from {:.3} at {} rows to {:.3} at {}\n",
+                line.name,
+                pair[0].1,
+                grouped(pair[0].0 as u64),
+                pair[1].1,
+                grouped(pair[1].0 as u64)
+            )
+        })
+        .collect()
+}
+
+/// The names that `--lines` takes.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    LINES.iter().map(|named| named.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{arguments, recorded, simulated};
+    use super::*;
+
+    #[test]
+    fn every_line_is_drawn_and_recorded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut flags = vec!["--study", "size", "--gpu-memory", "512KiB"];
+        // Without a GPU there is nothing to be planned for.
+        let wanted = || LINES.iter().filter(|named| named.how != How::Planned);
+        wanted().for_each(|named| flags.extend(["--lines", named.name]));
+        let arguments = arguments(folder.path(), &flags);
+        let (_, failed) = run(&arguments, Card::simulated(), &simulated).expect("a study");
+        assert_eq!(failed, 0);
+        let lines = recorded(folder.path());
+        for named in wanted() {
+            let points = lines.iter().filter(|line| line["line"] == named.name).count();
+            let all = if named.seldom { 5 } else { 9 };
+            let well = if named.how.ends() { points <= all } else { points == all };
+            assert!(well, "{}: {points} points", named.name);
+        }
+        let svg = std::fs::read_to_string(folder.path().join("beyond-size.svg")).expect("a plot");
+        assert!(svg.contains("triton") && !svg.contains("NaN"), "{svg}");
+    }
+
+    #[test]
+    fn sizes_go_from_a_quarter_to_four_times_what_fits() {
+        let sizes: Vec<u64> = sizes(8 << 30).collect();
+        assert_eq!(sizes.len(), 9);
+        assert_eq!((sizes[0], sizes[4], sizes[8]), (1 << 26, 1 << 28, 1 << 30));
+        for pair in sizes.windows(2) {
+            let ratio = pair[1] as f64 / pair[0] as f64;
+            assert!((ratio - std::f64::consts::SQRT_2).abs() < 1e-6, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn a_fall_of_more_than_a_fifth_is_a_cliff() {
+        let line = |points: &[f64]| Series {
+            name: "triton".to_string(),
+            points: points.iter().enumerate().map(|(x, &y)| (x as f64, y)).collect(),
+        };
+        assert_eq!(cliffs(&[line(&[2.0, 1.7, 1.4])]), "");
+        assert!(cliffs(&[line(&[2.0, 1.5])]).contains("triton falls from 2.000"));
+    }
+}

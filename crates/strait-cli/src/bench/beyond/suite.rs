@@ -1,0 +1,155 @@
+//! The workloads of `strait bench beyond`, and how each is joined.
+
+use strait::hosted::HostPlacement;
+use strait::resident::Yield;
+use strait::{Algorithm, Histogram, OnGpu, Partitioner, Transfer};
+
+use super::super::transfer::placement_name;
+use super::shape;
+use crate::arguments::Keys;
+use crate::generate::Shape;
+
+/// Where tables lie; and by that, who joins them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// As Arrow tables, joined by the CPU.
+    Cpu,
+    Host(HostPlacement),
+}
+
+/// A workload with a name: rows as powers of two, and how to join them.
+pub(super) struct Named {
+    pub(super) name: &'static str,
+    bits: [u32; 2],
+    pub(super) keys: Keys,
+    pub(super) place: Place,
+    pub(super) yields: Yield,
+    pub(super) algorithm: Algorithm,
+    pub(super) partitioner: Option<Partitioner>,
+    pub(super) transfer: Transfer,
+    pub(super) histogram: Histogram,
+}
+
+/// A streamed probe side in pinned memory: what most workloads start from.
+const PLAIN: Named = Named {
+    name: "",
+    bits: [27, 31],
+    keys: Keys::Sparse,
+    place: Place::Host(HostPlacement::Pinned),
+    yields: Yield::Aggregate,
+    algorithm: Algorithm::NoPartition,
+    partitioner: None,
+    transfer: Transfer::Auto,
+    histogram: Histogram::None,
+};
+
+const PAGEABLE: Named = Named { place: Place::Host(HostPlacement::Pageable), ..PLAIN };
+
+/// Keys that are packed while they are staged, and nothing else.
+const PACKED: Named =
+    Named { keys: Keys::Dense, yields: Yield::Count, transfer: Transfer::StagedCopy, ..PAGEABLE };
+
+const MATERIALISED: Named = Named { bits: [27, 30], yields: Yield::Materialise, ..PLAIN };
+
+/// Neither table fits.
+const LARGE: Named = Named { bits: [30, 30], ..PLAIN };
+
+const TRITON: Named = Named { algorithm: Algorithm::Triton, ..LARGE };
+
+const fn triton(
+    name: &'static str,
+    bits: u32,
+    partitioner: Partitioner,
+    histogram: Histogram,
+) -> Named {
+    Named { name, bits: [bits, bits], partitioner: Some(partitioner), histogram, ..TRITON }
+}
+
+const fn by(name: &'static str, algorithm: Algorithm, like: Named) -> Named {
+    Named { name, algorithm, ..like }
+}
+
+/// Those that join the same tables follow one another, and those in the same memory among them.
+pub(super) static SUITE: [Named; 18] = [
+    by("2^27 x 2^31, pinned, no-partition", Algorithm::NoPartition, PLAIN),
+    by("2^27 x 2^31, pinned, streamed-probe", Algorithm::StreamedProbe, PLAIN),
+    by("2^27 x 2^31, pageable, no-partition", Algorithm::NoPartition, PAGEABLE),
+    by("2^27 x 2^31, pageable, streamed-probe", Algorithm::StreamedProbe, PAGEABLE),
+    by("2^27 x 2^31, dense, packed, count, no-partition", Algorithm::NoPartition, PACKED),
+    by("2^27 x 2^31, dense, packed, count, streamed-probe", Algorithm::StreamedProbe, PACKED),
+    by("2^27 x 2^30, materialise, no-partition", Algorithm::NoPartition, MATERIALISED),
+    by("2^27 x 2^30, materialise, streamed-probe", Algorithm::StreamedProbe, MATERIALISED),
+    Named {
+        name: "2^30 x 2^30, cpu radix",
+        place: Place::Cpu,
+        algorithm: Algorithm::Radix,
+        ..LARGE
+    },
+    by("2^30 x 2^30, multi-pass", Algorithm::MultiPass, LARGE),
+    by("2^30 x 2^30, cpu-partitioned", Algorithm::CpuPartitioned, LARGE),
+    triton("2^30 x 2^30, triton dma", 30, Partitioner::Dma, Histogram::None),
+    triton(
+        "2^30 x 2^30, triton hierarchical, histogram",
+        30,
+        Partitioner::Hierarchical,
+        Histogram::Gpu,
+    ),
+    triton("2^30 x 2^30, triton hierarchical", 30, Partitioner::Hierarchical, Histogram::None),
+    triton("2^30 x 2^30, triton shared", 30, Partitioner::Shared, Histogram::None),
+    triton("2^30 x 2^30, triton linear", 30, Partitioner::Linear, Histogram::None),
+    triton("2^28 x 2^28, triton dma", 28, Partitioner::Dma, Histogram::None),
+    // A write over the link for every tuple: it takes long.
+    triton("2^28 x 2^28, triton standard", 28, Partitioner::Standard, Histogram::None),
+];
+
+impl Named {
+    pub(super) fn same_tables(&self, other: &Named) -> bool {
+        (self.bits, self.keys) == (other.bits, other.keys)
+    }
+
+    pub(super) fn shape(&self, down: u64) -> Shape {
+        let [build, probe] = self.bits.map(|bits| ((1u64 << bits) / down).max(16));
+        shape([build, probe], self.keys)
+    }
+
+    pub(super) fn on_gpu(&self) -> OnGpu {
+        let mut on_gpu = OnGpu::default();
+        on_gpu.partitioner = self.partitioner;
+        on_gpu.transfer = self.transfer;
+        on_gpu.histogram = self.histogram;
+        on_gpu
+    }
+
+    pub(super) fn placement(&self) -> &'static str {
+        match self.place {
+            Place::Cpu => "arrow",
+            Place::Host(placement) => placement_name(placement),
+        }
+    }
+
+    pub(super) fn yields(&self) -> String {
+        format!("{:?}", self.yields).to_lowercase()
+    }
+}
+
+/// The names that `--workloads` takes.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SUITE.iter().map(|named| named.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_tables_are_made_once() {
+        let mut sorted: Vec<_> = names().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), SUITE.len());
+        let groups: Vec<_> = SUITE.chunk_by(|a, b| a.same_tables(b)).collect();
+        for (i, group) in groups.iter().enumerate() {
+            assert!(!groups[..i].iter().any(|other| other[0].same_tables(&group[0])));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A GPU as figures name it, and what its link could carry in theory, one way: the generation's rate a
+//! lane, by its lanes. Packets take some of it: about seven eighths can be had.
+
+use strait::{Gpu, Link};
+
+/// A GPU and its link.
+#[derive(Debug, Clone)]
+pub(super) struct Card {
+    pub(super) name: String,
+    /// As in `PCIe 5.0 x16`; empty where it is not known.
+    pub(super) link: String,
+    /// Bytes a second that the link could carry one way.
+    peak: Option<f64>,
+}
+
+impl Card {
+    pub(super) fn of(gpu: &Gpu) -> Card {
+        let link = gpu.link.map_or(String::new(), |link| link.to_string());
+        Card { name: gpu.name.clone(), link, peak: gpu.link.and_then(peak) }
+    }
+
+    /// One of a name, with a link of a given rate.
+    #[cfg(test)]
+    pub(super) fn simulated() -> Card {
+        Card { name: "simulated".to_string(), link: String::new(), peak: Some(1e9) }
+    }
+
+    /// Its name, and what its link could carry.
+    pub(super) fn named(&self) -> String {
+        let rate = match self.peak {
+            Some(peak) => format!("{:.1} GB/s in theory", peak / 1e9),
+            None => "of unknown rate".to_string(),
+        };
+        let link = if self.link.is_empty() { "a link" } else { &self.link };
+        format!("{}, {link}, {rate}", self.name)
+    }
+
+    /// What the link could carry, in bytes a second, for a record.
+    pub(super) fn peak(&self) -> String {
+        self.peak.map_or(String::new(), |peak| format!("{peak:.0}"))
+    }
+
+    /// Which share of that a rate is, for a record.
+    pub(super) fn share(&self, rate: f64) -> String {
+        self.peak.map_or(String::new(), |peak| format!("{:.3}", rate / peak))
+    }
+
+    /// The same for people.
+    pub(super) fn percent(&self, rate: f64) -> String {
+        self.peak.map_or(String::new(), |peak| format!("{:.0} %", rate / peak * 100.0))
+    }
+}
+
+/// Bytes a second, one way.
+fn peak(link: Link) -> Option<f64> {
+    a_lane(link.generation).map(|rate| rate * f64::from(link.lanes))
+}
+
+/// Bytes a second of one lane.
+fn a_lane(generation: u32) -> Option<f64> {
+    let bits = match generation {
+        // Ten bits carry eight.
+        1 => 2.5e9 * 0.8,
+        2 => 5e9 * 0.8,
+        // 130 bits carry 128.
+        3 => 8e9 * 128.0 / 130.0,
+        4 => 16e9 * 128.0 / 130.0,
+        5 => 32e9 * 128.0 / 130.0,
+        // 256 bytes carry 242.
+        6 => 64e9 * 242.0 / 256.0,
+        _ => return None,
+    };
+    Some(bits / 8.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_lanes_of_the_fifth_generation_carry_63_gigabytes_a_second() {
+        let rate = a_lane(5).map(|rate| (rate * 16.0 / 1e8).round() / 10.0);
+        assert_eq!(rate, Some(63.0));
+        assert_eq!(a_lane(9), None);
+    }
+
+    #[test]
+    fn shares_are_of_what_the_link_could_carry() {
+        let card = Card::simulated();
+        assert_eq!((card.percent(5e8).as_str(), card.share(5e8).as_str()), ("50 %", "0.500"));
+        let unknown = Card { peak: None, ..card };
+        assert_eq!((unknown.percent(5e8).as_str(), unknown.peak().as_str()), ("", ""));
+        assert!(unknown.named().contains("a link, of unknown rate"), "{}", unknown.named());
+    }
+}

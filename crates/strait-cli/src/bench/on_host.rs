@@ -1,0 +1,237 @@
+//! Measures joins on a GPU of tables that lie in host memory, pinned or not: columns cross, are joined,
+//! and rows come back into buffers that are used again.
+
+use anyhow::{Context, bail};
+use arrow::datatypes::DataType;
+use strait::hosted::{HostPlacement, Hosted};
+use strait::resident::Yield;
+use strait::{Algorithm, Gpu, Join, OnGpu, Output, Statistics};
+
+use super::measure::{Measured, Task};
+use super::on_gpu::{Often, Runs, measured, repeated, yields};
+use super::workload::{Answer, Tables};
+use crate::arguments::Mode;
+use crate::failure;
+
+/// Copies tables to where they are to lie. Those given are not needed any more then.
+pub(super) fn load(
+    gpu: &Gpu,
+    memory: Option<u64>,
+    placement: HostPlacement,
+    threads: usize,
+    tables: &Tables,
+) -> anyhow::Result<Hosted> {
+    joinable(tables)?;
+    let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
+    Hosted::load(gpu, memory, placement, threads, batches).map_err(failure::of_join)
+}
+
+/// Tables that cannot be measured so are an error that says which can.
+pub(super) fn joinable(tables: &Tables) -> anyhow::Result<()> {
+    for (name, table) in [("build", &tables.build), ("probe", &tables.probe)] {
+        let fields = table.schema.fields();
+        let odd =
+            fields.iter().find(|f| !matches!(f.data_type(), DataType::Int32 | DataType::Int64));
+        if let Some(field) = odd {
+            bail!(
+                "column \"{}\" of the {name} table is {}: with --placement pinned or pageable \
+                 columns are integers of 4 or 8 bytes; leave out --placement to measure others",
+                field.name(),
+                field.data_type()
+            );
+        }
+        if fields.len() > 2 {
+            bail!(
+                "the {name} table has {} payload columns: with --placement pinned or pageable one \
+                 travels with the key; give --payload-columns 1, or leave out --placement",
+                fields.len() - 1
+            );
+        }
+        if table.batches.is_empty() {
+            bail!("the {name} table is empty: with --placement both tables have rows");
+        }
+    }
+    Ok(())
+}
+
+/// Joins them again and again.
+pub(super) fn runs(
+    hosted: &Hosted,
+    expected: &Answer,
+    (algorithm, on_gpu, yields): (Algorithm, OnGpu, Yield),
+    often: Often,
+) -> anyhow::Result<Runs> {
+    repeated(expected, often, |check| hosted.run(algorithm, on_gpu, yields, check))
+        .with_context(|| format!("{yields:?} by {algorithm}"))
+}
+
+/// Measures what `bench join --placement pinned` and `pageable` ask for.
+pub(super) fn on_host(
+    gpu: &Gpu,
+    hosted: &Hosted,
+    tables: &Tables,
+    task: &Task,
+) -> anyhow::Result<Measured> {
+    let rows = [tables.build.rows(), tables.probe.rows()];
+    let algorithm = match task.algorithm {
+        Algorithm::Auto => chosen(tables, rows, task)?,
+        asked => asked,
+    };
+    let how = (algorithm, task.device.on_gpu(), yields(task.mode));
+    let runs = runs(hosted, &tables.expected, how, Often::times(task.repeat))?;
+    measured(gpu, tables, task, (algorithm, &runs))
+}
+
+/// What the planner takes for tables of these columns and so many rows.
+pub(super) fn chosen(tables: &Tables, rows: [u64; 2], task: &Task) -> anyhow::Result<Algorithm> {
+    let output = match task.mode {
+        Mode::Count | Mode::Aggregate => Output::Count,
+        Mode::Pairs => Output::Pairs,
+        Mode::Materialise => Output::Rows,
+    };
+    let join = Join::inner().on("key").threads(task.threads).build_side(strait::Side::Left);
+    let join = task.device.apply(join);
+    let bound = join.bind(output, &tables.build.schema, &tables.probe.schema);
+    let width = |table: &super::workload::Table| 8 * table.schema.fields().len() as u64;
+    let [build, probe] = [(&tables.build, rows[0]), (&tables.probe, rows[1])]
+        .map(|(table, rows)| Statistics::rows(rows).with_bytes(rows * width(table)));
+    Ok(bound.map_err(failure::of_join)?.explain(&build, &probe).algorithm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{KeyType, Keys, Skew};
+    use crate::generate::Shape;
+    use strait::{Histogram, Partitioner, TablePlace, Transfer};
+
+    fn tables(rows: [u64; 2], keys: Keys, width: u8) -> Tables {
+        let shape = Shape {
+            build: rows[0],
+            probe: rows[1],
+            key_type: if width == 4 { KeyType::Int32 } else { KeyType::Int64 },
+            keys,
+            skew: Skew::None,
+            selectivity: 0.8,
+            duplicates: 2,
+            payload_bytes: width,
+            payload_columns: 1,
+            seed: 5,
+        };
+        Tables::generate(shape, 500, 2).expect("tables")
+    }
+
+    /// On a simulated device.
+    fn hosted(seed: u64, placement: HostPlacement, tables: &Tables) -> Hosted {
+        let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
+        Hosted::simulate(seed, 4 << 20, placement, batches).expect("a simulated device")
+    }
+
+    const YIELDS: [Yield; 4] = [Yield::Count, Yield::Aggregate, Yield::Pairs, Yield::Materialise];
+
+    #[test]
+    fn every_algorithm_answers_as_known_in_advance() {
+        let algorithms = [
+            Algorithm::NoPartition,
+            Algorithm::Radix,
+            Algorithm::SortMerge,
+            Algorithm::StreamedProbe,
+            Algorithm::MultiPass,
+            Algorithm::CpuPartitioned,
+            Algorithm::Triton,
+        ];
+        for (keys, width) in [(Keys::Sparse, 8), (Keys::Dense, 8), (Keys::Sparse, 4)] {
+            let tables = tables([700, 3000], keys, width);
+            for placement in [HostPlacement::Pinned, HostPlacement::Pageable] {
+                let hosted = hosted(3, placement, &tables);
+                for algorithm in algorithms {
+                    for yields in YIELDS {
+                        let how = (algorithm, OnGpu::default(), yields);
+                        let runs = runs(&hosted, &tables.expected, how, Often::times(1))
+                            .unwrap_or_else(|e| panic!("{keys:?} {width} {placement:?}: {e:#}"));
+                        let middle = runs.middle().unwrap();
+                        assert!(middle.crossed[0] > 0, "{algorithm}: nothing crossed");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_of_going_about_it_answers_so() {
+        let tables = tables([900, 2000], Keys::Sparse, 8);
+        let hosted = hosted(4, HostPlacement::Pageable, &tables);
+        let mut ways = Vec::new();
+        for transfer in Transfer::ALL {
+            let mut on_gpu = OnGpu::default();
+            on_gpu.transfer = transfer;
+            ways.push((Algorithm::NoPartition, on_gpu));
+        }
+        for table in TablePlace::ALL {
+            let mut on_gpu = OnGpu::default();
+            on_gpu.table = table;
+            ways.push((Algorithm::NoPartition, on_gpu));
+        }
+        for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
+            for histogram in Histogram::ALL {
+                let mut on_gpu = OnGpu::default();
+                (on_gpu.partitioner, on_gpu.histogram) = (Some(partitioner), histogram);
+                if partitioner != Partitioner::Dma || histogram == Histogram::None {
+                    ways.push((Algorithm::Triton, on_gpu));
+                }
+            }
+        }
+        for (algorithm, on_gpu) in ways {
+            let how = (algorithm, on_gpu, Yield::Aggregate);
+            runs(&hosted, &tables.expected, how, Often::times(1))
+                .unwrap_or_else(|e| panic!("{on_gpu:?}: {e:#}"));
+        }
+    }
+
+    #[test]
+    fn a_wrong_answer_is_an_error() {
+        let mut tables = tables([100, 100], Keys::Sparse, 8);
+        tables.expected.sums[1] += 1;
+        let hosted = hosted(5, HostPlacement::Pinned, &tables);
+        for yields in [Yield::Aggregate, Yield::Materialise] {
+            let how = (Algorithm::StreamedProbe, OnGpu::default(), yields);
+            let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
+            assert!(format!("{wrong:#}").contains("payload column 2"), "{wrong:#}");
+        }
+        tables.expected.rows += 1;
+        let how = (Algorithm::Triton, OnGpu::default(), Yield::Count);
+        let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
+        assert!(format!("{wrong:#}").contains("wrong answer"), "{wrong:#}");
+    }
+
+    #[test]
+    fn a_slow_run_is_the_only_one() {
+        let tables = tables([100, 100], Keys::Sparse, 8);
+        let hosted = hosted(6, HostPlacement::Pinned, &tables);
+        let how = (Algorithm::NoPartition, OnGpu::default(), Yield::Count);
+        let often = Often { repeat: 5, patience: 0.0 };
+        assert_eq!(runs(&hosted, &tables.expected, how, often).unwrap().timed.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_said() {
+        let shape = |key_type, payload_columns| Shape {
+            build: 10,
+            probe: 10,
+            key_type,
+            keys: Keys::Sparse,
+            skew: Skew::None,
+            selectivity: 1.0,
+            duplicates: 1,
+            payload_bytes: 8,
+            payload_columns,
+            seed: 1,
+        };
+        let refused = |key_type, columns| {
+            let tables = Tables::generate(shape(key_type, columns), 500, 1).expect("tables");
+            joinable(&tables).expect_err("refused").to_string()
+        };
+        assert!(refused(KeyType::String, 1).contains("\"key\" of the build table is Utf8"));
+        assert!(refused(KeyType::Int64, 3).contains("3 payload columns"));
+    }
+}
