@@ -57,6 +57,8 @@ sanitize() {
         [ $tool = memcheck ] && options+=(--report-api-errors no)
         STRAIT_REDUCED=1 \
             step "gpu under $tool" compute-sanitizer "${options[@]}" tests/gpu --test-threads=1
+        STRAIT_REDUCED=1 step "stages under $tool" \
+            compute-sanitizer "${options[@]}" tests/lib device::cuda::launch --test-threads=1
     done
 }
 
@@ -68,6 +70,8 @@ bench() {
     # An output of 2^32 rows, 96 GiB, through 32 GiB: many to many in bounded memory.
     step "beyond the memory" $strait bench join --build 2^28 --probe 2^28 --duplicates 16 \
         --device gpu --placement gpu --gpu-memory 32GiB --algorithm radix --mode materialise --repeat 1
+    step "bench transfer" $strait bench transfer --out "$OUT"
+    step "bench beyond" $strait bench beyond --out "$OUT"
     if command -v nvcc >/dev/null; then
         step "build CUB's sort" nvcc -O3 -arch=native -o cub_sort cub_sort.cu && step "CUB's sort" ./cub_sort
     fi

@@ -111,7 +111,7 @@ pub(super) fn on_gpu(
     let partitioner = task.device.partitioner.unwrap_or(Partitioner::LookBack);
     let how = (task.algorithm, partitioner, yields(task.mode));
     let runs = runs(resident, &tables.expected, how, Often::times(task.repeat))?;
-    measured(gpu, tables, task, (task.algorithm, &runs))
+    measured(gpu, tables, task, &runs)
 }
 
 pub(super) fn yields(mode: Mode) -> Yield {
@@ -128,7 +128,7 @@ pub(super) fn measured(
     gpu: &Gpu,
     tables: &Tables,
     task: &Task,
-    (ran, runs): (Algorithm, &Runs),
+    runs: &Runs,
 ) -> anyhow::Result<Measured> {
     let middle = runs.middle()?;
     let columns = (tables.build.payloads().count() + tables.probe.payloads().count()) as u64;
@@ -140,7 +140,7 @@ pub(super) fn measured(
     };
     Ok(Measured {
         seconds: runs.seconds(),
-        ran: ran.to_string(),
+        ran: middle.algorithm.to_string(),
         device: Some(gpu.name.clone()),
         stages: middle.stages.iter().map(|time| (time.stage.to_string(), time.seconds)).collect(),
         peak_memory: runs.peak_memory(),

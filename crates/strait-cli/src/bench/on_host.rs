@@ -5,12 +5,11 @@ use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Yield;
-use strait::{Algorithm, Gpu, Join, OnGpu, Output, Statistics};
+use strait::{Algorithm, Gpu, OnGpu};
 
 use super::measure::{Measured, Task};
 use super::on_gpu::{Often, Runs, measured, repeated, yields};
 use super::workload::{Answer, Tables};
-use crate::arguments::Mode;
 use crate::failure;
 
 /// Copies tables to where they are to lie. Those given are not needed any more then.
@@ -72,30 +71,9 @@ pub(super) fn on_host(
     tables: &Tables,
     task: &Task,
 ) -> anyhow::Result<Measured> {
-    let rows = [tables.build.rows(), tables.probe.rows()];
-    let algorithm = match task.algorithm {
-        Algorithm::Auto => chosen(tables, rows, task)?,
-        asked => asked,
-    };
-    let how = (algorithm, task.device.on_gpu(), yields(task.mode));
+    let how = (task.algorithm, task.device.on_gpu(), yields(task.mode));
     let runs = runs(hosted, &tables.expected, how, Often::times(task.repeat))?;
-    measured(gpu, tables, task, (algorithm, &runs))
-}
-
-/// What the planner takes for tables of these columns and so many rows.
-pub(super) fn chosen(tables: &Tables, rows: [u64; 2], task: &Task) -> anyhow::Result<Algorithm> {
-    let output = match task.mode {
-        Mode::Count | Mode::Aggregate => Output::Count,
-        Mode::Pairs => Output::Pairs,
-        Mode::Materialise => Output::Rows,
-    };
-    let join = Join::inner().on("key").threads(task.threads).build_side(strait::Side::Left);
-    let join = task.device.apply(join);
-    let bound = join.bind(output, &tables.build.schema, &tables.probe.schema);
-    let width = |table: &super::workload::Table| 8 * table.schema.fields().len() as u64;
-    let [build, probe] = [(&tables.build, rows[0]), (&tables.probe, rows[1])]
-        .map(|(table, rows)| Statistics::rows(rows).with_bytes(rows * width(table)));
-    Ok(bound.map_err(failure::of_join)?.explain(&build, &probe).algorithm)
+    measured(gpu, tables, task, &runs)
 }
 
 #[cfg(test)]

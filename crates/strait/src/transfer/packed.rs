@@ -208,11 +208,12 @@ impl Narrow for u64 {
 unsafe fn pack<W: Narrow>(from: *const W, count: usize, to: *mut u8) -> (u64, usize) {
     // SAFETY: promised by the caller; keys are read at their own alignment.
     let keys = unsafe { std::slice::from_raw_parts(from, count) };
-    let range = keys.iter().fold(None, |range: Option<(W, W)>, &key| match range {
-        None => Some((key, key)),
-        Some((min, max)) => Some((min.min(key), max.max(key))),
-    });
-    let (min, max) = range.map_or((0, 0), |(min, max)| (min.to_u64(), max.to_u64()));
+    let Some(&first) = keys.first() else { return (0, 0) };
+    let (mut min, mut max) = (first, first);
+    for &key in keys {
+        (min, max) = (min.min(key), max.max(key));
+    }
+    let (min, max) = (min.to_u64(), max.to_u64());
     let bytes = (64 - (max - min).leading_zeros()).div_ceil(8) as usize;
     if bytes >= W::BYTES {
         // SAFETY: as many bytes as the keys have.

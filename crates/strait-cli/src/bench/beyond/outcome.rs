@@ -7,6 +7,8 @@ use super::super::on_gpu::Runs;
 
 /// What a measured join came to.
 pub(super) struct Outcome {
+    /// The algorithm that ran.
+    pub(super) ran: String,
     pub(super) output_rows: u64,
     /// The median of the timed runs.
     pub(super) seconds: f64,
@@ -26,6 +28,7 @@ impl Outcome {
         let checked = matches!(yields, Yield::Pairs | Yield::Materialise);
         let stage = |stage: &Timed| (stage.stage.to_string(), stage.seconds, stage.bytes);
         Ok(Outcome {
+            ran: middle.algorithm.to_string(),
             output_rows: middle.rows,
             seconds: median(&runs.seconds()),
             cold: (!checked).then_some(runs.first),
@@ -38,6 +41,7 @@ impl Outcome {
     pub(super) fn on_cpu(measured: &Measured, output_rows: u64) -> Outcome {
         let stages = measured.stages.iter().map(|(name, seconds)| (name.clone(), *seconds, 0));
         Outcome {
+            ran: measured.ran.clone(),
             output_rows,
             seconds: measured.median(),
             cold: None,

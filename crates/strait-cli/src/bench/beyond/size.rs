@@ -4,17 +4,16 @@
 use anyhow::Context;
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Yield;
-use strait::{Algorithm, OnGpu, Processor, TablePlace};
+use strait::{Algorithm, OnGpu, TablePlace};
 
 use super::super::link::Card;
-use super::super::measure::Task;
 use super::super::on_host;
 use super::super::plot::{Axis, Plot, Series};
 use super::super::record::{Record, write_whole};
 use super::super::workload::{Answer, Tables};
 use super::outcome::Outcome;
 use super::{Open, ROW, Setting, Shown, enough_memory, shape};
-use crate::arguments::{BeyondArguments, DeviceArguments, Keys, Mode};
+use crate::arguments::{BeyondArguments, Keys};
 use crate::digits::grouped;
 use crate::join::cores;
 
@@ -28,15 +27,13 @@ const CLIFF: f64 = 0.8;
 enum How {
     Cpu(Algorithm),
     Gpu(Algorithm, TablePlace),
-    /// As the planner says.
-    Planned,
 }
 
 impl How {
     /// Whether it ends where the build side does not fit the GPU's memory: that is no failure.
     fn ends(self) -> bool {
         let resident = [Algorithm::NoPartition, Algorithm::StreamedProbe];
-        matches!(self, How::Gpu(algorithm, _) if resident.contains(&algorithm))
+        matches!(self, How::Gpu(algorithm, TablePlace::Gpu) if resident.contains(&algorithm))
     }
 }
 
@@ -59,7 +56,7 @@ const fn table(name: &'static str, place: TablePlace, seldom: bool) -> Named {
 /// The CPU's comes first: it joins tables that are dropped then.
 static LINES: [Named; 9] = [
     Named { name: "cpu radix", how: How::Cpu(Algorithm::Radix), seldom: false },
-    Named { name: "auto", how: How::Planned, seldom: false },
+    gpu("auto", Algorithm::Auto),
     gpu("streamed-probe", Algorithm::StreamedProbe),
     gpu("multi-pass", Algorithm::MultiPass),
     gpu("cpu-partitioned", Algorithm::CpuPartitioned),
@@ -90,7 +87,6 @@ pub(super) fn run(
     let mut study = Study {
         card,
         open,
-        device: arguments.device,
         setting: Setting::new(arguments, GPU_MEMORY),
         record: Record::new(&COLUMNS)?,
         failed: 0,
@@ -135,7 +131,6 @@ fn sizes(gpu_memory: u64) -> impl Iterator<Item = u64> {
 struct Study<'a> {
     card: Card,
     open: &'a Open<'a>,
-    device: Processor,
     setting: Setting,
     record: Record,
     failed: u64,
@@ -150,18 +145,17 @@ impl Study<'_> {
             if line.over || (line.named.seldom && !rows.is_power_of_two()) {
                 continue;
             }
-            let (ran, tried) = match line.named.how {
-                How::Cpu(algorithm) => (algorithm, self.setting.on_cpu(&tables, algorithm)),
-                how => {
-                    let (algorithm, table) = self.method(how, rows, &tables)?;
+            let tried = match line.named.how {
+                How::Cpu(algorithm) => self.setting.on_cpu(&tables, algorithm),
+                How::Gpu(algorithm, table) => {
                     let hosted = match &hosted {
                         Some(hosted) => hosted,
                         None => hosted.insert(self.load(&mut tables)?),
                     };
-                    (algorithm, self.attempt(hosted, &tables.expected, algorithm, table))
+                    self.attempt(hosted, &tables.expected, algorithm, table)
                 }
             };
-            self.hear(line, rows, ran, tried)?;
+            self.hear(line, rows, tried)?;
         }
         drop(hosted);
         strait::release_memory();
@@ -175,30 +169,6 @@ impl Study<'_> {
         tables.build.batches = Vec::new();
         tables.probe.batches = Vec::new();
         Ok(hosted)
-    }
-
-    fn method(
-        &self,
-        how: How,
-        rows: u64,
-        tables: &Tables,
-    ) -> anyhow::Result<(Algorithm, TablePlace)> {
-        match how {
-            How::Gpu(algorithm, table) => Ok((algorithm, table)),
-            How::Cpu(algorithm) => Ok((algorithm, TablePlace::Gpu)),
-            How::Planned => {
-                let mut device = DeviceArguments::only(self.device);
-                device.gpu_memory = Some(self.setting.gpu_memory);
-                let task = Task {
-                    mode: Mode::Aggregate,
-                    algorithm: Algorithm::Auto,
-                    threads: self.setting.threads,
-                    repeat: self.setting.often.repeat,
-                    device,
-                };
-                Ok((on_host::chosen(tables, [rows, rows], &task)?, TablePlace::Gpu))
-            }
-        }
     }
 
     fn attempt(
@@ -220,23 +190,23 @@ impl Study<'_> {
         &mut self,
         line: &mut Drawn,
         rows: u64,
-        ran: Algorithm,
         tried: anyhow::Result<Outcome>,
     ) -> anyhow::Result<()> {
         let name = line.named.name;
         match tried {
             Ok(outcome) => {
                 let rate = outcome.rate([rows, rows]) / 1e9;
+                let ran = &outcome.ran;
                 eprintln!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows));
                 line.points.push((rows as f64, rate));
-                self.record.add(self.cells(line.named, rows, ran, &outcome))
+                self.record.add(self.cells(line.named, rows, &outcome))
             }
             Err(error) => {
                 let small = matches!(
                     error.downcast_ref::<strait::Error>(),
                     Some(strait::Error::DeviceMemory { .. })
                 );
-                eprintln!("{} rows: {name}, {ran}: {error:#}", grouped(rows));
+                eprintln!("{} rows: {name}: {error:#}", grouped(rows));
                 line.over = small;
                 self.failed += u64::from(!(small && line.named.how.ends()));
                 Ok(())
@@ -248,7 +218,6 @@ impl Study<'_> {
         &self,
         named: &Named,
         rows: u64,
-        ran: Algorithm,
         outcome: &Outcome,
     ) -> [String; COLUMNS.len()] {
         let gpu = if matches!(named.how, How::Cpu(_)) { "" } else { &self.card.name };
@@ -257,7 +226,7 @@ impl Study<'_> {
             self.card.link.clone(),
             self.setting.gpu_memory.to_string(),
             named.name.to_string(),
-            ran.to_string(),
+            outcome.ran.clone(),
             self.setting.threads.to_string(),
             self.setting.often.repeat.to_string(),
             rows.to_string(),
@@ -323,8 +292,7 @@ mod tests {
     fn every_line_is_drawn_and_recorded() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut flags = vec!["--study", "size", "--gpu-memory", "512KiB"];
-        // Without a GPU there is nothing to be planned for.
-        let wanted = || LINES.iter().filter(|named| named.how != How::Planned);
+        let wanted = || LINES.iter();
         wanted().for_each(|named| flags.extend(["--lines", named.name]));
         let arguments = arguments(folder.path(), &flags);
         let (_, failed) = run(&arguments, Card::simulated(), &simulated).expect("a study");

@@ -184,10 +184,7 @@ pub(crate) fn join(
         return Ok(Found::default());
     }
     if build.rows.max(probe.rows) > MOST_ROWS {
-        return Err(Error::Setting(format!(
-            "a table of {} rows is too long for one join on a GPU, which takes {MOST_ROWS}; use --device cpu",
-            build.rows.max(probe.rows)
-        )));
+        return Err(too_long(build.rows.max(probe.rows)));
     }
     let mut windows = [
         Window::new(session, Which::Build, wanted.flag_build, build.rows)?,
@@ -233,6 +230,13 @@ pub(crate) fn join_from_host(
     to: &mut dyn Receiver,
 ) -> Result<Found> {
     let session = crossing.session;
+    let one_table = matches!(how.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
+    if one_table && sides[0].rows > MOST_ROWS {
+        return match how.escalates {
+            true => multi_pass::join(crossing, how.part_rows, sides, wanted, to),
+            false => Err(too_long(sides[0].rows)),
+        };
+    }
     let point = session.point();
     let mut watched = Watched { to, blocks: 0 };
     let joined = join_as_told(crossing, how, sides, wanted, &mut watched);
@@ -288,6 +292,12 @@ fn join_as_told(
             join(crossing.session, method, [&build, &probe], wanted, to)
         }
     }
+}
+
+fn too_long(rows: u64) -> Error {
+    Error::Setting(format!(
+        "a table of {rows} rows is too long for that join on a GPU, which takes {MOST_ROWS}; use --algorithm multi-pass, or --device cpu"
+    ))
 }
 
 /// How to join sides that lie in host memory.

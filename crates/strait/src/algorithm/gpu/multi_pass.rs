@@ -14,7 +14,7 @@ use super::flags::{Window, closed, opened};
 use super::no_partition::{Rows, look_up_in, look_ups};
 use super::rounds::Rounds;
 use super::streamed::{Stream, fill, partitioning, partitions};
-use super::{Found, Receiver, Session, Side, Wanted, Watched, Which};
+use super::{Found, MOST_ROWS, Receiver, Session, Side, Wanted, Watched, Which};
 use crate::device::abi;
 use crate::error::{Error, Result, bytes};
 use crate::transfer::{Crossing, HostSide, load};
@@ -113,6 +113,7 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
             hint: format!("give the join more than {} of GPU memory", bytes(all)),
         });
     }
+    let fit = fit.min(MOST_ROWS);
     Ok(left.div_ceil(left.div_ceil(fit)))
 }
 

@@ -114,6 +114,15 @@ impl Radix {
         Ok(Partitioned { tuples, rows: side.rows, bounds })
     }
 
+    /// The tasks that so many rows make, unless partitions are long on both sides.
+    pub(super) fn tasks(&self, session: &Session<'_>, build_rows: u64, probe_rows: u64) -> u64 {
+        let shape = session.device.shape(session.word);
+        let pieces = |rows: u64, most: u32| rows / u64::from(most);
+        (1u64 << self.bits)
+            + pieces(build_rows, shape.build_rows)
+            + pieces(probe_rows, shape.probe_rows)
+    }
+
     /// The tasks of all co-partitions, and how many there are.
     pub(super) fn list(
         &self,
@@ -122,10 +131,7 @@ impl Radix {
     ) -> Result<(View, u32)> {
         let shape = session.device.shape(session.word);
         let partitions = 1u32 << self.bits;
-        let pieces = |rows: u64, most: u32| rows / u64::from(most);
-        let mut capacity = u64::from(partitions)
-            + pieces(build.rows, shape.build_rows)
-            + pieces(probe.rows, shape.probe_rows);
+        let mut capacity = self.tasks(session, build.rows, probe.rows);
         loop {
             let count = session.zeroed(4, "the number of tasks")?;
             let task = size_of::<abi::Task>() as u64;

@@ -26,6 +26,8 @@ const GROWTH: u64 = 8;
 const AT_ONCE: u64 = 4096;
 /// Parts a task is cut into at once, at most.
 const MOST_PARTS: u64 = 64;
+/// Runs after which a copy of rows is long done.
+const LONG_AGO: u32 = 4;
 /// Redo entries a task may leave: one a round of its probe tuples.
 const REDOS_A_TASK: u64 = abi::ROUNDS_A_TASK as u64;
 
@@ -100,8 +102,8 @@ struct Buffer {
     /// Keys where they are wanted, build values and probe values.
     columns: [Option<Memory>; 3],
     capacity: u64,
-    /// When what was in it has gone out.
-    gone: Option<Event>,
+    /// When what was in it has gone out, and how many runs ago that was asked for.
+    gone: Option<(Event, u32)>,
 }
 
 impl Buffer {
@@ -202,6 +204,7 @@ impl<'a> Rounds<'a> {
         to: &mut dyn Receiver,
     ) -> Result<Found> {
         let session = self.session;
+        self.forget()?;
         let most = session.device.shape(session.word).most_rows;
         let mut left = Left { own: 0, count: work.count, again: Vec::new() };
         let mut found = Found::default();
@@ -242,13 +245,30 @@ impl<'a> Rounds<'a> {
                 && writes(wanted)
                 && let Some(buffer) = &mut self.buffers[filled]
             {
-                buffer.gone = to.block(session, buffer.block(rows))?;
+                buffer.gone = to.block(session, buffer.block(rows))?.map(|gone| (gone, 0));
             }
             if !other && let Some(piece) = &running {
                 self.start(piece, wanted, &work, &stage)?;
             }
         }
         Ok(found)
+    }
+
+    /// Waits for what has gone out some runs ago, before the device forgets the event: while no rows
+    /// are found, no buffer is changed for the other.
+    fn forget(&mut self) -> Result<()> {
+        let session = self.session;
+        for buffer in self.buffers.iter_mut().flatten() {
+            match &mut buffer.gone {
+                Some((gone, runs)) if *runs >= LONG_AGO => {
+                    session.device.wait(session.compute, *gone)?;
+                    buffer.gone = None;
+                }
+                Some((_, runs)) => *runs += 1,
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     /// Launches some tasks into the current buffer.
@@ -271,7 +291,7 @@ impl<'a> Rounds<'a> {
         let Some(buffer) = &mut self.buffers[self.current] else {
             return Err(Error::Worker("rounds have no buffer".to_string()));
         };
-        if let Some(gone) = buffer.gone.take() {
+        if let Some((gone, _)) = buffer.gone.take() {
             session.device.wait(session.compute, gone)?;
         }
         session.write(&[session.control(first)], self.control.view)?;

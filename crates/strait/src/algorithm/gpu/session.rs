@@ -10,6 +10,8 @@ use crate::device::{Device, Event, Memory, Pinned, Stage, Stream, View, Word, ab
 use crate::error::{Error, Result};
 use crate::memory::Plain;
 
+/// Marks that are kept before they are booked.
+const MARKS: usize = 256;
 /// Bytes read back or written at once, at most: see [`Session::read`].
 const SMALL: usize = 256 << 10;
 
@@ -41,6 +43,8 @@ pub(crate) struct Session<'a> {
     /// The next number.
     count: Cell<u64>,
     marks: RefCell<Vec<(&'static str, Event, u64)>>,
+    /// What earlier marks have told.
+    booked: RefCell<Vec<Timed>>,
     /// Bytes that stages since the last mark move.
     moved: Cell<u64>,
     /// Bytes that crossed the link, to the device and back.
@@ -59,6 +63,7 @@ impl<'a> Session<'a> {
             kept: RefCell::default(),
             count: Cell::new(0),
             marks: RefCell::default(),
+            booked: RefCell::default(),
             moved: Cell::new(0),
             crossed: Default::default(),
         };
@@ -163,7 +168,14 @@ impl<'a> Session<'a> {
     /// Says that what was enqueued since the last mark was this stage.
     pub(crate) fn mark(&self, stage: &'static str) -> Result<()> {
         let event = self.device.record(self.compute)?;
-        self.marks.borrow_mut().push((stage, event, self.moved.take()));
+        let mut marks = self.marks.borrow_mut();
+        marks.push((stage, event, self.moved.take()));
+        if marks.len() > MARKS {
+            // Before the device forgets the first of them. All but the last few have happened.
+            let old: Vec<_> = marks.drain(..MARKS / 2).collect();
+            marks.insert(0, old[old.len() - 1]);
+            self.book(&old);
+        }
         Ok(())
     }
 
@@ -202,8 +214,16 @@ impl<'a> Session<'a> {
     /// The seconds and bytes of each stage; of one that came several times, their sums.
     pub(crate) fn times(&self) -> Result<Vec<Timed>> {
         self.device.synchronize(self.compute)?;
-        let mut times: Vec<Timed> = Vec::new();
-        for pair in self.marks.borrow().windows(2) {
+        let last = self.marks.borrow().last().copied();
+        let marks = self.marks.replace(last.into_iter().collect());
+        self.book(&marks);
+        Ok(self.booked.borrow().clone())
+    }
+
+    /// Adds up the stages between some marks.
+    fn book(&self, marks: &[(&'static str, Event, u64)]) {
+        let mut times = self.booked.borrow_mut();
+        for pair in marks.windows(2) {
             // Events that joins beside this one have pushed out are no reason to fail.
             let Ok(seconds) = self.device.seconds(pair[0].1, pair[1].1) else { continue };
             let (stage, _, bytes) = pair[1];
@@ -214,7 +234,6 @@ impl<'a> Session<'a> {
                 None => times.push(Timed { stage, seconds, bytes }),
             }
         }
-        Ok(times)
     }
 
     /// Bytes the budget has left.

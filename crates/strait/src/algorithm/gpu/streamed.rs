@@ -123,8 +123,8 @@ pub(super) fn partitions(
     release(session, &build)?;
     session.mark("partition build side")?;
     let mut stream = Stream::new(crossing, probe, wanted, partitioning(session))?;
-    let tasks = u32::try_from(stream.chunk_rows).unwrap_or(u32::MAX);
-    let mut rounds = Rounds::new(session, &stream.wanted, tasks)?;
+    let tasks = radix.tasks(session, build.rows, stream.chunk_rows);
+    let mut rounds = Rounds::new(session, &stream.wanted, tasks as u32)?;
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
     let build_flags = opened(&mut flags, session, build.first, build.rows)?;
     let found = stream.each(build_flags, to, |chunk, wanted, to| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{HostView, Word};
+use crate::device::{EVENTS, HostView, Word};
 use crate::join::{Histogram, TablePlace, Transfer};
 use crate::memory::Budget;
 use crate::schedule::Workers;
@@ -237,6 +237,22 @@ fn budgets_from_the_smallest_up() {
         // A redo list takes a good part of this, whatever the rows.
         let enough = if algorithm.needs_gpu() { 256 << 10 } else { 512 << 10 };
         assert!(least <= enough, "{algorithm} needs {least}");
+    }
+}
+
+/// Rows that went out long ago do not keep a later chunk from being joined: a stream may be far longer
+/// than a device remembers events.
+#[test]
+fn long_streams_with_few_matches() {
+    let build = [1, 2, 3];
+    let mut probe = vec![9; 3 * EVENTS];
+    for at in [0, 1, EVENTS, 3 * EVENTS - 1] {
+        probe[at] = 2;
+    }
+    for algorithm in [Algorithm::NoPartition, Algorithm::MultiPass] {
+        let mut case = case(0, algorithm, OnGpu::default());
+        (case.flavour, case.chunk_rows, case.how.part_rows) = (Flavour::Pairs, Some(1), None);
+        check(&case, &build, &probe).unwrap();
     }
 }
 

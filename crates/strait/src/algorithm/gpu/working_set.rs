@@ -15,7 +15,7 @@ use super::radix::Radix;
 use super::rounds::Rounds;
 use super::spilled::Spilled;
 use super::streamed::{Feeding, join_chunk, partitioning};
-use super::{Found, Receiver, Side, Wanted, Which};
+use super::{Found, MOST_ROWS, Receiver, Side, Wanted, Which};
 use crate::error::Result;
 use crate::join::Partitioner;
 use crate::transfer::{Crossing, Pipeline, Produce, Run, those};
@@ -57,7 +57,7 @@ impl<'a> WorkingSets<'a> {
     pub(super) fn fit(crossing: &Crossing<'_>, memory: u64, most: Option<u64>) -> u64 {
         let session = crossing.session;
         let a_row = session.word.tuple() + partitioning(session);
-        (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(u64::MAX)).max(1)
+        (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(MOST_ROWS)).clamp(1, MOST_ROWS)
     }
 
     /// Joins the build runs of a set, at most `fit` rows at a time, with what `probe` produces: asked
@@ -110,8 +110,8 @@ impl<'a> WorkingSets<'a> {
         let wanted = Wanted { expected_rows, ..self.wanted };
         let crossing: &'p Crossing<'p> = self.crossing;
         let mut pipeline = Pipeline::of_runs(crossing, probe, chunk_rows)?;
-        let tasks = u32::try_from(chunk_rows).unwrap_or(u32::MAX);
-        let mut rounds = Rounds::new(session, &wanted, tasks)?;
+        let tasks = radix.tasks(session, rows, chunk_rows);
+        let mut rounds = Rounds::new(session, &wanted, tasks as u32)?;
         while let Some(chunk) = pipeline.next()? {
             let side = chunk.side;
             let mut feeding = Feeding { pipeline: &mut pipeline, to };
