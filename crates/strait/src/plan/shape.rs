@@ -48,7 +48,8 @@ pub(crate) fn table_shape(
     match dense {
         Some((min, max)) => {
             let range_bits = 64 - (max - min).leading_zeros();
-            let bytes = (max - min + 1) * value_bytes as u64;
+            // Rows beyond the cells are of keys that come again: their groups have to fit too.
+            let bytes = (max - min + 1).max(rows as u64) * value_bytes as u64;
             // Regions are whole words of bits.
             let bits = region_bits(bytes, machine, force).min(range_bits.saturating_sub(6));
             TableShape::Dense { min, max, passes: in_passes(bits, force) }

@@ -145,25 +145,30 @@ pub(super) fn group<K: KeyWord, I: RowId>(
         groups: (&mut [I], usize),
     ) {
         let (groups, base) = groups;
+        // While they are filled, the places of such keys say where the next of their rows goes.
         let mut next = 0;
         for at in bits::ones(many) {
             let value = region.value(at);
             let count = value.to_usize();
-            *value = I::from_usize(base + next);
-            groups[next] = I::default();
+            *value = I::from_usize(base + next + 1);
+            groups[next] = I::from_usize(count);
             next += count + 1;
         }
         for tuple in tuples {
             let (at, _) = region.enter::<false>(tuple.key);
             let value = region.value(at);
             if bits::get(many, at) {
-                let at = value.to_usize() - base;
-                let len = groups[at].to_usize();
-                groups[at + 1 + len] = tuple.row;
-                groups[at] = I::from_usize(len + 1);
+                let to = value.to_usize();
+                groups[to - base] = tuple.row;
+                *value = I::from_usize(to + 1);
             } else {
                 *value = tuple.row;
             }
+        }
+        let mut next = 0;
+        for at in bits::ones(many) {
+            *region.value(at) = I::from_usize(base + next);
+            next += groups[next].to_usize() + 1;
         }
     }
     let groups = (groups, base);

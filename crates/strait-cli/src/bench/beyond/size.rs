@@ -214,12 +214,7 @@ impl Study<'_> {
         }
     }
 
-    fn cells(
-        &self,
-        named: &Named,
-        rows: u64,
-        outcome: &Outcome,
-    ) -> [String; COLUMNS.len()] {
+    fn cells(&self, named: &Named, rows: u64, outcome: &Outcome) -> [String; COLUMNS.len()] {
         let gpu = if matches!(named.how, How::Cpu(_)) { "" } else { &self.card.name };
         [
             gpu.to_string(),
