@@ -114,6 +114,23 @@ impl Radix {
         Ok(Partitioned { tuples, rows: side.rows, bounds })
     }
 
+    /// Orders a side's tuples, and gives back all memory that only ordering them took.
+    pub(super) fn partition_alone(
+        &self,
+        session: &Session<'_>,
+        side: &Side,
+        what: &str,
+    ) -> Result<Partitioned> {
+        let point = session.point();
+        let made = self.partition(session, side, &mut None, what)?;
+        let kept = [session.take(made.tuples), session.take(made.bounds)];
+        session.release_since(point)?;
+        kept.into_iter().flatten().for_each(|memory| {
+            session.keep(memory);
+        });
+        Ok(made)
+    }
+
     /// The tasks that so many rows make, unless partitions are long on both sides.
     pub(super) fn tasks(&self, session: &Session<'_>, build_rows: u64, probe_rows: u64) -> u64 {
         let shape = session.device.shape(session.word);

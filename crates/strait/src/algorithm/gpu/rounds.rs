@@ -26,6 +26,8 @@ const GROWTH: u64 = 8;
 const AT_ONCE: u64 = 4096;
 /// Parts a task is cut into at once, at most.
 const MOST_PARTS: u64 = 64;
+/// Tasks that one launch takes, at least: several times the parts of one that is cut.
+const LEAST_TASKS: u64 = 4 * MOST_PARTS;
 /// Runs after which a copy of rows is long done.
 const LONG_AGO: u32 = 4;
 /// Redo entries a task may leave: one a round of its probe tuples.
@@ -182,12 +184,10 @@ impl<'a> Rounds<'a> {
         // Partitions that are long on both sides have more tasks than there is memory for a redo
         // list of all of them: then several launches share them.
         let entry = REDOS_A_TASK * size_of::<abi::Redo>() as u64;
-        let tasks = u64::from(most_tasks);
-        let least = (AT_ONCE + MOST_PARTS).min(tasks.max(MOST_PARTS * 4));
-        let slice = tasks.min(session.left() / 8 / entry).max(least);
+        let slice = u64::from(most_tasks).min(session.left() / 8 / entry).max(LEAST_TASKS);
         let redo = session.device.allocate(slice * entry, "the redo list")?;
         let buffers = [Some(Buffer::first(session, wanted)?), None];
-        let at_once = [slice, least - MOST_PARTS];
+        let at_once = [slice, AT_ONCE.min(slice - MOST_PARTS)];
         Ok(Rounds { session, control, redo, at_once, list: None, buffers, current: 0 })
     }
 

@@ -115,11 +115,7 @@ pub(super) fn partitions(
 ) -> Result<Found> {
     let session = crossing.session;
     let radix = Radix::of(session, Partitioner::LookBack, build.rows);
-    let mut spare = None;
-    let held = radix.partition(session, &build, &mut spare, "the partitioned build side")?;
-    if let Some(spare) = spare {
-        session.release(&[spare])?;
-    }
+    let held = radix.partition_alone(session, &build, "the partitioned build side")?;
     release(session, &build)?;
     session.mark("partition build side")?;
     let mut stream = Stream::new(crossing, probe, wanted, partitioning(session))?;
@@ -144,7 +140,7 @@ pub(super) fn join_chunk(
 ) -> Result<Found> {
     let session = rounds.session();
     let point = session.point();
-    let probe = radix.partition(session, chunk, &mut None, "a partitioned chunk")?;
+    let probe = radix.partition_alone(session, chunk, "a partitioned chunk")?;
     session.mark("partition probe side")?;
     let tasks = radix.list(session, [build, &probe])?;
     session.mark("tasks")?;

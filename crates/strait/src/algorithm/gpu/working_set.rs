@@ -98,10 +98,8 @@ impl<'a> WorkingSets<'a> {
         }
         let radix = Radix::below(session, Partitioner::LookBack, self.bits, rows);
         let side = self.load(build, rows)?;
-        let mut spare = None;
-        let held = radix.partition(session, &side, &mut spare, "the partitioned build side")?;
-        let gone: Vec<_> = [spare, side.tuples].into_iter().flatten().collect();
-        session.release(&gone)?;
+        let held = radix.partition_alone(session, &side, "the partitioned build side")?;
+        session.release(side.tuples.as_slice())?;
         session.mark("partition build side")?;
 
         let extra = partitioning(session) + 2 * session.word.tuple() + session.word.bytes();
