@@ -1,5 +1,7 @@
 //! Who does what: workers, and the morsels they take.
 
+mod crew;
+
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,17 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
+use crew::Crew;
 
-/// The threads of one join. They live for a stage; the first error of any ends the join for all.
+/// The threads of one join, which go from stage to stage; the first error of any ends the join for
+/// all.
 #[derive(Clone)]
 pub(crate) struct Workers {
     threads: usize,
+    crew: Arc<Crew>,
     cancelled: Arc<AtomicBool>,
 }
 
 impl Workers {
     pub(crate) fn new(threads: usize, cancelled: Arc<AtomicBool>) -> Self {
-        Workers { threads: threads.max(1), cancelled }
+        Workers { threads: threads.max(1), crew: Arc::default(), cancelled }
     }
 
     /// How many threads [`run`](Workers::run) uses.
@@ -30,7 +35,7 @@ impl Workers {
         /// Below this a thread costs more to start than it saves.
         const ROWS_A_THREAD: usize = 16 * 1024;
         let threads = self.threads.min(rows / ROWS_A_THREAD).max(1);
-        Workers { threads, cancelled: Arc::clone(&self.cancelled) }
+        Workers { threads, ..self.clone() }
     }
 
     /// An error once the join was cancelled. Long loops ask between morsels.
@@ -56,12 +61,21 @@ impl Workers {
                 }
             }
         };
-        let one = &one;
+        if !self.crew.run(self.threads, &one) {
+            // Within a stage that they share, say: threads of its own.
+            self.scoped(&one);
+        }
+        match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `one(worker)` once on each of as many threads, started for that.
+    fn scoped(&self, one: &(impl Fn(usize) + Sync)) {
         std::thread::scope(|scope| {
             for worker in 1..self.threads {
-                let spawned = std::thread::Builder::new()
-                    .name(format!("strait-{worker}"))
-                    .spawn_scoped(scope, move || one(worker));
+                let spawned = std::thread::Builder::new().spawn_scoped(scope, move || one(worker));
                 if let Err(error) = spawned {
                     // Some stages give each worker its own share, so it has to be done: here.
                     log::warn!("could not start a thread ({error}); going on with fewer");
@@ -70,10 +84,6 @@ impl Workers {
             }
             one(0);
         });
-        match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
     }
 
     /// Runs `work(task, worker)` for each task below `tasks`; idle threads take the next.
@@ -84,10 +94,7 @@ impl Workers {
     ) -> Result<()> {
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
-        let fewer = Workers {
-            threads: self.threads.min(tasks).max(1),
-            cancelled: Arc::clone(&self.cancelled),
-        };
+        let fewer = Workers { threads: self.threads.min(tasks).max(1), ..self.clone() };
         fewer.run(|worker| {
             loop {
                 let task = next.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,188 @@
+//! Threads that stay between the stages of a join.
+//!
+//! ```text
+//!   run(work) ─► each thread: work(worker) ─► the last one done wakes the caller
+//! ```
+//!
+//! A stage that all threads share begins some ten microseconds after it was asked for. Starting
+//! threads anew takes half a millisecond for sixteen of them, which a pipeline that shares out chunk
+//! after chunk would feel.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::thread::JoinHandle;
+
+/// Threads that wait for work. Started when first asked for.
+#[derive(Default)]
+pub(super) struct Crew {
+    /// Held by whoever has them work.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    board: Arc<Board>,
+}
+
+#[derive(Default)]
+struct Board {
+    state: Mutex<State>,
+    /// There is work, or none any more.
+    work: Condvar,
+    /// All are done.
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is to be done, and how many threads take part: those of numbers 1 and up.
+    job: Option<(Job, usize)>,
+    /// Goes up with every job.
+    number: u64,
+    /// Threads that have not yet done their part.
+    busy: usize,
+    over: bool,
+}
+
+/// Work for each thread, by its number; it does not unwind there.
+#[derive(Clone, Copy)]
+struct Job(*const (dyn Fn(usize) + Sync));
+
+// SAFETY: what it points to may be called from any thread, and is kept until all are done.
+unsafe impl Send for Job {}
+
+impl Crew {
+    /// Runs `work(worker)` for the numbers below `count`, of which 0 is the caller's own thread, and
+    /// waits for all. False if somebody else has the threads, or there are not enough: then nothing
+    /// was run. `work` does not unwind but here.
+    pub(super) fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) -> bool {
+        let mut threads = match self.threads.try_lock() {
+            Ok(threads) => threads,
+            Err(TryLockError::Poisoned(threads)) => threads.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        while threads.len() + 1 < count {
+            let (board, number) = (Arc::clone(&self.board), threads.len() + 1);
+            let name = format!("strait-{number}");
+            match std::thread::Builder::new().name(name).spawn(move || board.serve(number)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    log::warn!("could not start a thread ({error}); going on with fewer");
+                    return false;
+                }
+            }
+        }
+        // SAFETY: only the lifetime is another. Nobody uses it after the wait, which comes even if
+        // something unwinds.
+        let job = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync)>(
+                work,
+            )
+        };
+        self.board.post(Job(job), count - 1);
+        let all_done = AllDone(&self.board);
+        work(0);
+        drop(all_done);
+        true
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.board.state().over = true;
+        self.board.work.notify_all();
+        let threads = self.threads.get_mut().unwrap_or_else(|e| e.into_inner());
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                log::debug!("a thread of the crew panicked");
+            }
+        }
+    }
+}
+
+/// Waits, when dropped, until all have done their part.
+struct AllDone<'a>(&'a Board);
+
+impl Drop for AllDone<'_> {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
+
+impl Board {
+    fn post(&self, job: Job, others: usize) {
+        let mut state = self.state();
+        state.job = Some((job, others));
+        state.number += 1;
+        state.busy = others;
+        self.work.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut state = self.state();
+        while state.busy > 0 {
+            state = self.done.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+        state.job = None;
+    }
+
+    /// What a thread does until there is no more work to come.
+    fn serve(&self, number: usize) {
+        let mut seen = 0;
+        loop {
+            let mut state = self.state();
+            while state.number == seen && !state.over {
+                state = self.work.wait(state).unwrap_or_else(|e| e.into_inner());
+            }
+            if state.over {
+                return;
+            }
+            seen = state.number;
+            let Some((job, _)) = state.job.filter(|(_, others)| number <= *others) else {
+                continue;
+            };
+            drop(state);
+            // SAFETY: whoever posted it waits until all are done.
+            unsafe { (*job.0)(number) };
+            let mut state = self.state();
+            state.busy -= 1;
+            if state.busy == 0 {
+                self.done.notify_all();
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn everyone_takes_part_once() {
+        let crew = Crew::default();
+        for count in [1, 2, 5, 3, 5, 1] {
+            let seen: Vec<AtomicUsize> = (0..6).map(|_| AtomicUsize::new(0)).collect();
+            for round in 1..=200 {
+                let work = |worker: usize| {
+                    seen[worker].fetch_add(1, Ordering::Relaxed);
+                };
+                assert!(crew.run(count, &work));
+                let all: usize = seen.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
+                assert_eq!(all, count * round);
+            }
+            assert!(seen[..count].iter().all(|seen| seen.load(Ordering::Relaxed) == 200));
+        }
+    }
+
+    #[test]
+    fn whoever_is_busy_says_so() {
+        let crew = Crew::default();
+        let refused = AtomicUsize::new(0);
+        let within = |_: usize| {
+            refused.fetch_add(usize::from(!crew.run(2, &|_| {})), Ordering::Relaxed);
+        };
+        assert!(crew.run(3, &within));
+        assert_eq!(refused.into_inner(), 3);
+    }
+}
