@@ -153,7 +153,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
 fn build_table<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     job: &Job<'_>,
-    words: Words<K>,
+    words: Words<'_, K>,
     load: Load<'_>,
 ) -> Result<Table<K, I>> {
     let dense_candidate = job.keys.exact() && job.keys.dense_candidate();

@@ -77,7 +77,11 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 }
 
 /// Words of both sides that sort as the keys do: build side first.
-fn words<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe: &Relation) -> Result<[Words<K>; 2]> {
+fn words<'a, K: KeyWord>(
+    cx: &Context<'_>,
+    job: &'a Job<'_>,
+    probe: &'a Relation,
+) -> Result<[Words<'a, K>; 2]> {
     let (side, build) = (job.build_side, &job.build);
     if job.keys.exact() {
         return cx.watch.time("key words", || {
@@ -106,7 +110,7 @@ fn words<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe: &Relation) -> Resul
 /// The tuples of a side sorted by key, and its rows that have none.
 type Sorted<K, I> = (Buffer<Tuple<K, I>>, Vec<u64>);
 
-fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<K>) -> Result<Sorted<K, I>> {
+fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<'_, K>) -> Result<Sorted<K, I>> {
     let bits = words.range.map_or(0, |(_, max)| 64 - max.to_u64().leading_zeros());
     let as_they_are = Placing::Ranged { min: K::from_u64(0), up: 0 };
     let make = || partition::<K, I>(cx, &words, Load::RowIds, as_they_are, &Passes(Vec::new()));

@@ -171,6 +171,12 @@ impl KeyPlan {
         }
     }
 
+    /// Whether the words of a side's rows are read from its column about as fast as from memory that
+    /// they were written to.
+    pub(crate) fn plain(&self, side: Side) -> bool {
+        self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
+    }
+
     /// Clears `out` and fills it with one word a row of `batch`; `K` is `u32` for
     /// [`Width::W32`], `u64` for [`Width::W64`]. Returns the rows that may match, `None` if all
     /// may. The words of the others may be anything.

@@ -105,6 +105,11 @@ impl KeyColumn {
         if left == right { left.to_string() } else { format!("{left} with {right}") }
     }
 
+    /// Whether a side's values have to be looked up, as in a dictionary.
+    pub(super) fn encoded(&self, side: Side) -> bool {
+        !self.types[part(side)].is_primitive()
+    }
+
     /// The column of a batch, without its encoding.
     pub(super) fn peel(&self, side: Side, batch: &RecordBatch) -> Result<Peeled> {
         let (index, expected) = (self.indices[part(side)], &self.types[part(side)]);

@@ -40,7 +40,7 @@ pub(crate) enum Load<'a> {
 /// Partitions the rows of a side that may match by the top bits of their placed words.
 pub(crate) fn partition<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
-    words: &Words<K>,
+    words: &Words<'_, K>,
     load: Load<'_>,
     placing: Placing<K>,
     passes: &Passes,
@@ -79,12 +79,12 @@ impl Load<'_> {
 
 fn first_pass<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
-    (words, load): (&Words<K>, Load<'_>),
+    (words, load): (&Words<'_, K>, Load<'_>),
     bits: u32,
     place: impl Fn(K) -> K + Copy + Sync,
 ) -> Result<Partitions<K, I>> {
     let fanout = 1usize << bits;
-    let workers = cx.workers.for_rows(words.words.len());
+    let workers = cx.workers.for_rows(words.rows);
     let threads = workers.threads();
     let mut counts = vec![0usize; threads * fanout];
     let shared = Shared::of(&mut counts);
@@ -97,7 +97,7 @@ fn first_pass<K: KeyWord, I: RowId>(
                 // One counter would make each step wait for the one before.
                 mine[0] += words.matchable_of(piece);
             } else {
-                let (words, _) = scratch.rows(words, piece, &[]);
+                let (words, _) = scratch.rows(words, piece, &[])?;
                 count(words, bits, &place, mine);
             }
         }
@@ -113,7 +113,7 @@ fn first_pass<K: KeyWord, I: RowId>(
         for piece in words.share(threads, worker) {
             cx.workers.check()?;
             let values = load.of_piece::<I>(&words.pieces[piece].0, &mut loaded);
-            let rows = scratch.rows(words, piece, values);
+            let rows = scratch.rows(words, piece, values)?;
             // SAFETY: the counts gave this worker's digits these places alone.
             unsafe { scatter(rows, bits, &place, &mut combiner, &out) };
         }
@@ -203,9 +203,10 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
     Ok(bounds)
 }
 
-/// Words and values of a piece's rows that may match, where not all do.
+/// Words of a piece's rows, and words and values of those that may match, where not all do.
 #[derive(Default)]
 struct Scratch<K, I> {
+    all: Vec<K>,
     words: Vec<K>,
     values: Vec<I>,
 }
@@ -214,18 +215,17 @@ impl<K: KeyWord, I: RowId> Scratch<K, I> {
     /// Those of a piece: as they lie, or moved together.
     fn rows<'a>(
         &'a mut self,
-        words: &'a Words<K>,
+        words: &'a Words<'_, K>,
         piece: usize,
         values: &'a [I],
-    ) -> (&'a [K], &'a [I]) {
-        let (all, Some(valid)) = words.of_piece(piece) else {
-            return (words.of_piece(piece).0, values);
-        };
+    ) -> Result<(&'a [K], &'a [I])> {
+        let (all, valid) = words.of_piece(piece, &mut self.all)?;
+        let Some(valid) = valid else { return Ok((all, values)) };
         self.words.clear();
         self.words.extend(valid.valid_indices().map(|i| all[i]));
         self.values.clear();
         self.values.extend(valid.valid_indices().filter_map(|i| values.get(i)).copied());
-        (&self.words, &self.values)
+        Ok((&self.words, &self.values))
     }
 }
 

@@ -17,8 +17,10 @@ use crate::schedule::share;
 const PIECE: usize = 16 * 1024;
 
 /// One word a row, as the key has it (not yet placed).
-pub(crate) struct Words<K: KeyWord> {
-    pub(crate) words: Buffer<K>,
+pub(crate) struct Words<'a, K: KeyWord> {
+    source: Source<'a, K>,
+    /// How many rows there are.
+    pub(crate) rows: usize,
     /// The side in pieces, and of each piece the rows that may match; None if all may.
     pub(crate) pieces: Vec<(Piece, Option<NullBuffer>)>,
     /// The smallest and largest word of rows that may match; None if there is no such row.
@@ -27,13 +29,38 @@ pub(crate) struct Words<K: KeyWord> {
     pub(crate) matchable: usize,
 }
 
-/// Makes the words of a side.
-pub(crate) fn key_words<K: KeyWord>(
+/// Where words come from when they are read.
+enum Source<'a, K: KeyWord> {
+    /// They were made once, all of them.
+    Made(Buffer<K>),
+    /// From the key column, piece by piece, as often as they are read: for a plain integer that costs
+    /// no more than to read them from memory, and they take none.
+    Column { keys: &'a KeyPlan, side: Side, relation: &'a Relation },
+}
+
+/// The words of a side, to be read piece by piece.
+pub(crate) fn key_words<'a, K: KeyWord>(
+    cx: &Context<'_>,
+    keys: &'a KeyPlan,
+    side: Side,
+    relation: &'a Relation,
+) -> Result<Words<'a, K>> {
+    if !keys.plain(side) {
+        return made_words(cx, keys, side, relation);
+    }
+    let make = |piece: &Piece, made: &mut Vec<K>| keys.words(side, &relation.piece(piece), made);
+    let rows = relation.rows() as usize;
+    let (pieces, range, matchable) = survey(cx, relation.pieces(PIECE), rows, make)?;
+    Ok(Words { source: Source::Column { keys, side, relation }, rows, pieces, range, matchable })
+}
+
+/// The same, made once.
+fn made_words<K: KeyWord>(
     cx: &Context<'_>,
     keys: &KeyPlan,
     side: Side,
     relation: &Relation,
-) -> Result<Words<K>> {
+) -> Result<Words<'static, K>> {
     let rows = relation.rows() as usize;
     let what = format!("the key words of the {} table", side.name());
     let mut words = Buffer::<K>::stale(rows, &cx.budget, &what)?;
@@ -48,10 +75,10 @@ pub(crate) fn key_words<K: KeyWord>(
         Ok(valid)
     };
     let (pieces, range, matchable) = survey(cx, pieces, rows, make)?;
-    Ok(Words { words, pieces, range, matchable })
+    Ok(Words { source: Source::Made(words), rows, pieces, range, matchable })
 }
 
-impl<K: KeyWord> Words<K> {
+impl<K: KeyWord> Words<'static, K> {
     /// The words of a side whose keys were ranked.
     pub(crate) fn of_ranks(cx: &Context<'_>, relation: &Relation, ranked: &Ranked) -> Result<Self> {
         let rows = relation.rows() as usize;
@@ -67,13 +94,34 @@ impl<K: KeyWord> Words<K> {
             Ok(ranked.valid.as_ref().map(|v| v.slice(piece.first_row, piece.len)))
         };
         let (pieces, range, matchable) = survey(cx, pieces, rows, make)?;
-        Ok(Words { words, pieces, range, matchable })
+        Ok(Words { source: Source::Made(words), rows, pieces, range, matchable })
+    }
+}
+
+impl<K: KeyWord> Words<'_, K> {
+    /// The memory that the words of all rows lie in, if they were made; else what they were.
+    pub(crate) fn into_made(self) -> std::result::Result<Buffer<K>, Self> {
+        match self.source {
+            Source::Made(words) => Ok(words),
+            source => Err(Words { source, ..self }),
+        }
     }
 
     /// The words of a piece's rows, and which of those rows may match, if not all.
-    pub(crate) fn of_piece(&self, piece: usize) -> (&[K], Option<&NullBuffer>) {
+    pub(crate) fn of_piece<'s>(
+        &'s self,
+        piece: usize,
+        scratch: &'s mut Vec<K>,
+    ) -> Result<(&'s [K], Option<&'s NullBuffer>)> {
         let (piece, valid) = &self.pieces[piece];
-        (&self.words[piece.first_row..piece.first_row + piece.len], valid.as_ref())
+        let words = match &self.source {
+            Source::Made(words) => &words[piece.first_row..piece.first_row + piece.len],
+            Source::Column { keys, side, relation } => {
+                keys.words(*side, &relation.piece(piece), scratch)?;
+                scratch
+            }
+        };
+        Ok((words, valid.as_ref()))
     }
 
     /// How many rows of a piece may match.

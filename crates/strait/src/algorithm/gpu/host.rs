@@ -137,12 +137,21 @@ struct Keys {
 }
 
 impl Keys {
-    fn of<K: KeyWord + Plain>(cx: &Context<'_>, words: Words<K>, word: Word) -> Result<Keys> {
+    fn of<K: KeyWord + Plain>(
+        cx: &Context<'_>,
+        mut words: Words<'_, K>,
+        word: Word,
+    ) -> Result<Keys> {
         let rows = words.matchable as u64;
-        let whole = words.matchable == words.words.len();
+        let whole = words.matchable == words.rows;
         if whole && word.bytes() as usize == size_of::<K>() {
-            let view = HostView::of(&words.words);
-            return Ok(Keys { view, rows, row_of: None, _memory: Box::new(words.words) });
+            words = match words.into_made() {
+                Ok(made) => {
+                    let view = HostView::of(&made);
+                    return Ok(Keys { view, rows, row_of: None, _memory: Box::new(made) });
+                }
+                Err(words) => words,
+            };
         }
         let (view, memory): (HostView, Box<dyn Any>) = match word {
             Word::W4 => {
@@ -171,7 +180,7 @@ impl Keys {
 /// Something of each row that may match.
 fn chosen<K: KeyWord, D: Plain>(
     cx: &Context<'_>,
-    words: &Words<K>,
+    words: &Words<'_, K>,
     what: &str,
     value: impl Fn(usize, K) -> D + Sync,
 ) -> Result<Buffer<D>> {
@@ -182,7 +191,8 @@ fn chosen<K: KeyWord, D: Plain>(
     let mut made = Buffer::<D>::stale(words.matchable, &cx.budget, what)?;
     let out = made.shared();
     cx.workers.for_rows(words.matchable).each(words.pieces.len(), |piece, _| {
-        let (of_piece, valid) = words.of_piece(piece);
+        let mut scratch = Vec::new();
+        let (of_piece, valid) = words.of_piece(piece, &mut scratch)?;
         let row = words.pieces[piece].0.first_row;
         // SAFETY: pieces do not overlap, and each is one task's.
         let to = unsafe { out.range(starts[piece]..starts[piece + 1]) };
