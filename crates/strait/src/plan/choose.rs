@@ -109,6 +109,9 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
     if candidates.len() == 1 || (request.asked != Algorithm::Auto && asked_device) {
         reason = "it was asked for".to_string();
     }
+    if chosen.is_none() && request.asked.needs_gpu() {
+        reason = "it was asked for, but runs on a GPU only, and none is used".to_string();
+    }
     let algorithm = match (chosen, request.asked) {
         (Some(chosen), _) => chosen.algorithm,
         (None, Algorithm::Auto) => Algorithm::NoPartition,
@@ -246,6 +249,16 @@ mod tests {
             choose(request).device
         };
         assert_eq!(small(1000), None, "starting a GPU takes longer");
+    }
+
+    #[test]
+    fn what_needs_a_gpu_says_so() {
+        let machine = machine();
+        let mut asked = request(&machine, 10, 10, None);
+        asked.asked = Algorithm::Triton;
+        let plan = choose(asked);
+        assert_eq!((plan.algorithm, plan.device), (Algorithm::Triton, None));
+        assert!(plan.reason.contains("on a GPU only"), "{}", plan.reason);
     }
 
     #[test]
