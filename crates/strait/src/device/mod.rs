@@ -250,7 +250,7 @@ pub(crate) enum Spread {
 pub(crate) struct Stream(pub(crate) usize);
 
 /// Events that a device remembers, at least.
-pub(crate) const EVENTS: usize = 4096;
+pub(crate) const EVENTS: usize = 16 * 1024;
 
 /// A point in a stream's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -106,7 +106,7 @@ pub(super) fn give_back(mut mapping: Mapping) {
 pub fn release_memory() {
     let idle = std::mem::take(&mut *IDLE.lock().unwrap_or_else(|e| e.into_inner()));
     drop(idle);
-    crate::device::cuda::pinned::release();
+    crate::device::cuda::release_host_memory();
 }
 
 fn most_idle() -> usize {

@@ -99,8 +99,8 @@ mod device {
     /// Making ready: contexts, pools, read-backs.
     pub(super) const SECONDS: f64 = 0.02;
     /// Bytes a second that one thread stages, that the link carries one way, and both ways at once.
-    pub(super) const STAGED: f64 = 9e9;
-    pub(super) const LINK: f64 = 50e9;
+    pub(super) const STAGED: f64 = 4e9;
+    pub(super) const LINK: f64 = 55e9;
     pub(super) const BOTH_WAYS: f64 = 46e9;
     /// Tuples a second: no-partition, radix, sort-merge.
     pub(super) const TUPLES: [f64; 3] = [8e9, 20e9, 8e9];
@@ -110,8 +110,15 @@ mod device {
     pub(super) const PARTITIONED: f64 = 1.2e9;
     /// What is always needed: buffers of chunks and of output.
     pub(super) const BUFFERS: u64 = 16 << 20;
-    /// The share of memory in which triton keeps partitions, in eighths.
-    pub(super) const CACHED: u64 = 3;
+    /// Seconds that a pipeline takes to start and to end.
+    pub(super) const PIPELINE: f64 = 0.002;
+    /// Build rows a second, where all have to be there before the first probe row is looked up: copied
+    /// to their place, partitioned or put into a table.
+    pub(super) const BUILT: f64 = 9e9;
+    /// The share of memory, one of so many, that chunks of a streamed side need to cross at full speed.
+    pub(super) const STREAMED: u64 = 4;
+    /// The share of memory in which triton keeps partitions, in sixteenths.
+    pub(super) const CACHED: u64 = 9;
 }
 
 /// Predicts one algorithm on a GPU: words cross to it, pairs of row numbers come back, and columns
@@ -140,7 +147,8 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let (crosses, link, own, device_bytes) = match algorithm {
         Algorithm::NoPartition | Algorithm::Auto => {
             let tables = words(build) * (1 + 2 * device::HELD);
-            (crosses, crosses / staged, both / table, tables + buffers)
+            let link = crosses / staged + build / device::BUILT + device::PIPELINE;
+            (crosses, link, both / table, tables + buffers)
         }
         Algorithm::Radix | Algorithm::SortMerge => {
             let rate = if algorithm == Algorithm::Radix { radix } else { sort };
@@ -149,13 +157,17 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         }
         Algorithm::StreamedProbe => {
             let partitions = words(build) * (1 + device::HELD);
-            (crosses, crosses / staged, both / radix, partitions + buffers)
+            let chunks =
+                buffers.max((on.budget / device::STREAMED).min(words(probe) * device::HELD));
+            let link = crosses / staged + build / device::BUILT + device::PIPELINE;
+            (crosses, link, both / radix, partitions + chunks)
         }
         Algorithm::MultiPass => {
             let passes = passes(build as u64, 2 * request.word_bytes as u64, on.budget) as f64;
             let crosses = (build + passes * probe) * row + back;
             let tables = on.budget.min(words(build) * 3 + buffers);
-            (crosses, crosses / staged, (build + passes * probe) / table, tables)
+            let link = crosses / staged + passes * device::PIPELINE;
+            (crosses, link, (build + passes * probe) / table, tables)
         }
         Algorithm::CpuPartitioned => {
             // Tuples cross, not words; the CPU has to make them first.
@@ -166,17 +178,19 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         }
         Algorithm::Triton => {
             let tuples = 2.0 * both * word;
-            let cached = (on.budget / 8 * device::CACHED) as f64;
+            let cached = (on.budget / 16 * device::CACHED) as f64;
             let spilled = (tuples - cached).max(0.0);
             held += spilled as u64;
             let crosses = both * row + 2.0 * spilled + back;
             let first = (both * row / staged).max(spilled / device::BOTH_WAYS);
-            (crosses, first + (spilled + back) / device::LINK, 2.0 * both / radix, buffers * 2)
+            let link = first + (spilled + back) / device::LINK + 2.0 * device::PIPELINE;
+            (crosses, link, 2.0 * both / radix, buffers * 2)
         }
     };
-    // Copies and the device's own work overlap where chunks are streamed.
+    // Copies and the device's own work overlap where chunks are streamed; triton partitions and joins
+    // what it has cached when the link has nothing left to carry.
     let seconds = match algorithm {
-        Algorithm::Radix | Algorithm::SortMerge => link + own,
+        Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
         _ => link.max(own),
     };
     Prediction {

@@ -1,7 +1,9 @@
 //! Columns, chunk by chunk: each carried by the method that was chosen.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::desk::Desk;
 use super::{
     Carry, Crossing, Feed, Filling, HostColumn, HostSide, SLOTS, coherence, dynamic_pinning,
     packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
@@ -29,13 +31,14 @@ impl<'a> ColumnFeed<'a> {
         side: &HostSide,
         chunk_rows: u64,
     ) -> Result<ColumnFeed<'a>> {
-        let session = crossing.session;
-        let method = crossing.method(side);
         let chunk_rows = chunk_rows.min(side.rows).max(1);
-        let carry =
-            |column: &HostColumn, key: bool| carry(session, method, column, key, chunk_rows);
-        let keys = carry(&side.keys, true)?;
-        let values = side.values.as_ref().map(|column| carry(column, false)).transpose()?;
+        let mut carriers =
+            Carriers { crossing, method: crossing.method(side), chunk_rows, desk: None };
+        let keys = carriers.carry(&side.keys, true)?;
+        let values = match &side.values {
+            Some(column) => Some(carriers.carry(column, false)?),
+            None => None,
+        };
         let chunks = Default::default();
         Ok(ColumnFeed { keys, values, rows: side.rows, chunk_rows, at: 0, chunks })
     }
@@ -90,32 +93,50 @@ impl Feed for ColumnFeed<'_> {
     }
 }
 
-/// What carries a column by a method.
-fn carry<'a>(
-    session: &'a Session<'a>,
+/// Makes what carries columns by a method.
+struct Carriers<'c, 'a> {
+    crossing: &'c Crossing<'a>,
     method: Transfer,
-    column: &HostColumn,
-    key: bool,
     chunk_rows: u64,
-) -> Result<Box<dyn Carry + 'a>> {
-    let bytes = chunk_rows * session.word.bytes();
-    Ok(match method {
-        Transfer::PageableCopy => Box::new(pageable_copy::Pageable::new(session, column, bytes)?),
-        Transfer::StagedCopy | Transfer::Auto if key => {
-            Box::new(packed::Packed::new(session, column, chunk_rows)?)
-        }
-        Transfer::StagedCopy | Transfer::Auto => {
-            Box::new(staged_copy::Staged::new(session, column, bytes)?)
-        }
-        Transfer::DynamicPinning => {
-            Box::new(dynamic_pinning::Dynamic::new(session, column, bytes)?)
-        }
-        Transfer::PinnedCopy => Box::new(pinned_copy::FromPinned::new(session, column, bytes)?),
-        Transfer::UnifiedPrefetch => Box::new(unified::Unified::new(session, column, bytes, true)?),
-        Transfer::UnifiedMigration => {
-            Box::new(unified::Unified::new(session, column, bytes, false)?)
-        }
-        Transfer::ZeroCopy => Box::new(zero_copy::Mapped::new(session, column)?),
-        Transfer::Coherence => Box::new(coherence::Coherent::new(session, column)?),
-    })
+    /// What staged columns share.
+    desk: Option<Arc<Desk<'a>>>,
+}
+
+impl<'a> Carriers<'_, 'a> {
+    fn carry(&mut self, column: &HostColumn, key: bool) -> Result<Box<dyn Carry + 'a>> {
+        let session = self.crossing.session;
+        let bytes = self.chunk_rows * session.word.bytes();
+        Ok(match self.method {
+            Transfer::PageableCopy => {
+                Box::new(pageable_copy::Pageable::new(session, column, bytes)?)
+            }
+            Transfer::StagedCopy | Transfer::Auto if key => {
+                Box::new(packed::Packed::new(session, self.desk(bytes)?, column, self.chunk_rows)?)
+            }
+            Transfer::StagedCopy | Transfer::Auto => {
+                Box::new(staged_copy::Staged::new(session, self.desk(bytes)?, column, bytes)?)
+            }
+            Transfer::DynamicPinning => {
+                Box::new(dynamic_pinning::Dynamic::new(session, column, bytes)?)
+            }
+            Transfer::PinnedCopy => Box::new(pinned_copy::FromPinned::new(session, column, bytes)?),
+            Transfer::UnifiedPrefetch => {
+                Box::new(unified::Unified::new(session, column, bytes, true)?)
+            }
+            Transfer::UnifiedMigration => {
+                Box::new(unified::Unified::new(session, column, bytes, false)?)
+            }
+            Transfer::ZeroCopy => Box::new(zero_copy::Mapped::new(session, column)?),
+            Transfer::Coherence => Box::new(coherence::Coherent::new(session, column)?),
+        })
+    }
+
+    fn desk(&mut self, bytes: u64) -> Result<Arc<Desk<'a>>> {
+        let Crossing { session, workers, .. } = self.crossing;
+        let desk = match self.desk.take() {
+            Some(desk) => desk,
+            None => Arc::new(Desk::new(session, workers, bytes)?),
+        };
+        Ok(Arc::clone(self.desk.insert(desk)))
+    }
 }

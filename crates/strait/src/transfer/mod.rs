@@ -4,7 +4,7 @@
 //! | method | the host | the copy engine | stages read | file |
 //! | --- | --- | --- | --- | --- |
 //! | `pageable-copy` | | copies, through the driver's own buffers | device memory | [`pageable_copy`] |
-//! | `staged-copy` | copies into pinned buffers; keys are [`packed`] | copies | device memory | [`staged_copy`] |
+//! | `staged-copy` | copies into [short pinned buffers](desk); keys are [`packed`] | copies | device memory | [`staged_copy`] |
 //! | `dynamic-pinning` | pins and unpins chunk by chunk | copies | device memory | [`dynamic_pinning`] |
 //! | `pinned-copy` | pins once, where it is not pinned | copies | device memory | [`pinned_copy`] |
 //! | `unified-prefetch` | copies into managed memory | moves its pages | managed memory | [`unified`] |
@@ -22,6 +22,7 @@
 
 mod coherence;
 mod columns;
+mod desk;
 mod drain;
 mod dynamic_pinning;
 mod packed;
@@ -48,13 +49,16 @@ use crate::schedule::Workers;
 
 pub(crate) use drain::Drain;
 pub(crate) use pipeline::Pipeline;
-pub(crate) use runs::{Place, Produce, Run, those};
+pub(crate) use runs::{Place, Produce, Run};
 
 /// Slots of a ring: one is read by stages, two are under way or have arrived, one is being filled.
 pub(crate) const SLOTS: usize = 4;
 /// Bytes of a chunk of one column: long enough for the link and for starting threads and kernels,
 /// short enough to overlap.
 const CHUNK_BYTES: u64 = 128 << 20;
+/// Bytes of a chunk of all columns that workers stage: they go round it together, and the last ones
+/// wait for nobody else if it is long.
+const STAGED_BYTES: u64 = 512 << 20;
 /// Bytes of host memory that one worker copies at a time.
 const PIECE: usize = 1 << 20;
 
@@ -145,6 +149,7 @@ impl HostSide {
 }
 
 /// Who carries rows over the link, and how.
+#[derive(Clone, Copy)]
 pub(crate) struct Crossing<'a> {
     pub(crate) session: &'a Session<'a>,
     pub(crate) workers: &'a Workers,
@@ -170,8 +175,12 @@ impl Crossing<'_> {
     pub(crate) fn chunk_rows(&self, side: &HostSide, extra: u64, share: u64) -> u64 {
         let a_row = self.ring_bytes(side) + extra;
         let fit = share.checked_div(a_row).unwrap_or(u64::MAX);
-        let wish = self.most_rows.unwrap_or(CHUNK_BYTES / self.session.word.bytes());
-        fit.min(wish).min(side.rows).max(1)
+        let word = self.session.word.bytes();
+        let wish = match self.method(side) {
+            Transfer::StagedCopy => STAGED_BYTES / (word * side.columns()),
+            _ => CHUNK_BYTES / word,
+        };
+        fit.min(self.most_rows.unwrap_or(wish)).min(side.rows).max(1)
     }
 
     /// Rows of a chunk of tuples, where those of a ring and of what belongs to it may take `share`
@@ -217,7 +226,7 @@ trait Carry {
         Ok(None)
     }
 
-    /// Sends a chunk that was filled.
+    /// Sends a chunk that was filled, or what is left of it to be sent.
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()>;
 
     /// Where stages find the chunk, which has arrived by then: enqueued on the stream of stages.
@@ -229,7 +238,7 @@ trait Carry {
     }
 }
 
-/// Work that is done before a chunk can be sent: so many tasks, by any worker.
+/// Work that is done before a chunk can be sent, or that sends it: so many tasks, by any worker.
 struct Filling<'a> {
     tasks: usize,
     work: Box<dyn Fn(usize) -> Result<()> + Sync + 'a>,

@@ -1,31 +1,32 @@
 //! Keys that cross in as many bytes as they need: ours, and the one way past the link's bandwidth.
 //!
 //! ```text
-//!  keys ─► pieces: the least one, and the bytes of the others less that ─► pinned ─► device ─► words
+//!  keys ─► pieces: the least one, and the bytes of the others less that ─► desk ─► device ─► words
 //! ```
 //!
 //! A piece stays in a core's cache between finding its range and packing it, so that the host's memory
-//! is read once and written less than once. Pieces of a segment lie one after the other, and a segment
-//! is one copy. A chunk that cannot be packed crosses as it is.
+//! is read once. Most pieces fit the frame of the one before: then they are read once at all. Pieces of a segment lie one after the other in a buffer of the [desk](super::desk), and
+//! a segment is one copy. A chunk that cannot be packed crosses as it is.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::desk::Desk;
 use super::staged_copy::Target;
 use super::{Carry, Filling, HostColumn, SLOTS};
 use crate::algorithm::gpu::Session;
 use crate::device::{HostView, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
+use crate::processor::on_newest_processor;
 
 /// Keys that share a frame: they fit a core's cache.
 const PIECE_ROWS: usize = 16 << 10;
-/// Pieces of a segment, which one worker packs.
-const PIECES: usize = 32;
 /// What pieces are aligned to where they are packed.
 const ALIGNMENT: usize = 16;
 
-pub(super) struct Packed {
+pub(super) struct Packed<'a> {
+    desk: Arc<Desk<'a>>,
     column: HostColumn,
     word: Word,
     slots: Vec<Slot>,
@@ -34,39 +35,48 @@ pub(super) struct Packed {
 }
 
 struct Slot {
-    pinned: Arc<Pinned>,
     packs: Arc<Pinned>,
     landed: Memory,
     landed_packs: Memory,
-    /// Twice the bytes of each segment, and one more where it crosses as it is.
-    segments: Vec<AtomicU64>,
+    segments: Vec<Segment>,
     rows: usize,
     /// Whether the chunk crossed as it is.
     raw: bool,
 }
 
-impl Packed {
-    pub(super) fn new(session: &Session<'_>, column: &HostColumn, chunk_rows: u64) -> Result<Self> {
+/// What one worker packs into a buffer, which it fits even as it is.
+struct Segment {
+    rows: Range<usize>,
+    /// Twice the bytes it takes, and one more where it crosses as it is.
+    used: AtomicU64,
+}
+
+impl<'a> Packed<'a> {
+    pub(super) fn new(
+        session: &Session<'_>,
+        desk: Arc<Desk<'a>>,
+        column: &HostColumn,
+        chunk_rows: u64,
+    ) -> Result<Self> {
         let device = session.device;
         let word = session.word;
         let rows = usize::try_from(chunk_rows).map_err(|_| too_long())?;
-        let (pieces, segments) = (rows.div_ceil(PIECE_ROWS), rows.div_ceil(PIECE_ROWS * PIECES));
+        let pieces = rows.div_ceil(PIECE_ROWS);
         let bytes = chunk_rows * word.bytes();
         let pack_bytes = (pieces.max(1) * size_of::<abi::Pack>()) as u64;
         let slot = |_| {
             Ok(Slot {
-                pinned: device.pinned(bytes.max(1) as usize, "staging")?,
                 packs: device.pinned(pack_bytes as usize, "staging")?,
                 landed: device.allocate(bytes.max(1), "a ring of chunks")?,
                 landed_packs: device.allocate(pack_bytes, "a ring of chunks")?,
-                segments: (0..segments).map(|_| AtomicU64::new(0)).collect(),
+                segments: Vec::new(),
                 rows: 0,
                 raw: false,
             })
         };
         let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
         let keys = device.allocate(bytes.max(1), "unpacked keys")?;
-        Ok(Packed { column: column.clone(), word, slots, keys })
+        Ok(Packed { desk, column: column.clone(), word, slots, keys })
     }
 }
 
@@ -74,44 +84,46 @@ fn too_long() -> Error {
     Error::Worker("a chunk has more rows than this machine has addresses".to_string())
 }
 
-impl Carry for Packed {
+impl Carry for Packed<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let word = self.word;
         let from = self.column.part(&bytes);
         let slot = &mut self.slots[slot];
         slot.rows = (from.bytes / word.bytes()) as usize;
-        let (pinned, packs) = (Target(slot.pinned.start), Target(slot.packs.start));
-        let (rows, segments) = (slot.rows, &slot.segments);
-        let work = move |segment: usize| {
-            // Whole, so that what may be shared is what is captured.
-            let (pinned, packs) = (&pinned, &packs);
-            // SAFETY: the copies out of the buffers have been waited for; segments have places of
-            // their own, as long as their rows.
-            let (used, raw) =
-                unsafe { pack_segment(from, word, [pinned.0, packs.0], segment, rows) };
-            segments[segment].store(2 * used as u64 + u64::from(raw), Ordering::Relaxed);
-            Ok(())
+        let size = word.bytes();
+        let segment = |bytes: Range<u64>| Segment {
+            rows: (bytes.start / size) as usize..(bytes.end / size) as usize,
+            used: AtomicU64::new(0),
         };
-        let tasks = slot.rows.div_ceil(PIECE_ROWS * PIECES);
+        let unit = PIECE_ROWS as u64 * size;
+        slot.segments = self.desk.cut(from.bytes, unit).into_iter().map(segment).collect();
+        let (segments, landed) = (&slot.segments, slot.landed.view);
+        let (packs, desk) = (Target(slot.packs.start), &self.desk);
+        let work = move |task: usize| {
+            // Whole, so that what may be shared is what is captured.
+            let packs = &packs;
+            let Segment { rows, used } = &segments[task];
+            let at = rows.start as u64 * size;
+            desk.send(landed.part(at, rows.len() as u64 * size), |buffer| {
+                // SAFETY: a buffer as long as the segment, that nobody else uses now; the copy out of
+                // the packs has been waited for, and segments have places of their own there.
+                let (bytes, raw) =
+                    unsafe { pack_segment(from, word, [buffer, packs.0], rows.clone()) };
+                used.store(2 * bytes as u64 + u64::from(raw), Ordering::Relaxed);
+                bytes
+            })
+        };
+        let tasks = segments.len();
         Ok(Some(Filling { tasks, work: Box::new(work) }))
     }
 
-    fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
-        let segment_bytes = (PIECE_ROWS * PIECES) as u64 * self.word.bytes();
+    fn send(&mut self, session: &Session<'_>, slot: usize, _bytes: Range<u64>) -> Result<()> {
         let slot = &mut self.slots[slot];
-        let whole = bytes.end - bytes.start;
-        let used: Vec<u64> =
-            slot.segments.iter().map(|used| used.load(Ordering::Relaxed)).collect();
-        let used = &used[..slot.rows.div_ceil(PIECE_ROWS * PIECES)];
-        slot.raw = used.iter().all(|used| used % 2 == 1);
+        let used = || slot.segments.iter().map(|segment| segment.used.load(Ordering::Relaxed));
+        session.crosses_in(used().map(|used| used / 2).sum());
+        slot.raw = used().all(|used| used % 2 == 1);
         if slot.raw {
-            let to = slot.landed.view.part(0, whole);
-            return session.copy_in(&slot.pinned, 0, to);
-        }
-        for (segment, &used) in used.iter().enumerate() {
-            let at = segment as u64 * segment_bytes;
-            let to = slot.landed.view.part(at, used / 2);
-            session.copy_in(&slot.pinned, at as usize, to)?;
+            return Ok(());
         }
         let pieces = slot.rows.div_ceil(PIECE_ROWS);
         let to = slot.landed_packs.view.part(0, (pieces * size_of::<abi::Pack>()) as u64);
@@ -135,37 +147,40 @@ impl Carry for Packed {
     }
 }
 
-/// Packs a segment of a chunk of `rows`, and says how many bytes it takes, and whether it is as it
-/// was, since nothing is gained.
+/// Packs a segment of a chunk, and says how many bytes it takes, and whether it is as it was, since
+/// nothing is gained.
 ///
 /// # Safety
-/// `from` are the chunk's words. The first target has room for them, the second for a
-/// [`Pack`](abi::Pack) a piece, and nobody else uses the segment's part of either.
+/// `from` are the chunk's words. The first target has room for those of the segment, the second for a
+/// [`Pack`](abi::Pack) a piece of the chunk, and nobody else uses the segment's part of that.
 unsafe fn pack_segment(
     from: HostView,
     word: Word,
     [to, packs]: [*mut u8; 2],
-    segment: usize,
-    rows: usize,
+    rows: Range<usize>,
 ) -> (usize, bool) {
     let size = word.bytes() as usize;
-    let first = segment * PIECE_ROWS * PIECES;
-    let last = (first + PIECE_ROWS * PIECES).min(rows);
-    let begin = first * size;
-    let (mut at, mut raw) = (begin, true);
+    let Range { start: first, end: last } = rows;
+    let (mut at, mut raw) = (0, true);
+    let mut frame = Frame::default();
     for piece in first / PIECE_ROWS..last.div_ceil(PIECE_ROWS) {
         let row = piece * PIECE_ROWS;
-        let count = PIECE_ROWS.min(rows - row);
+        let count = PIECE_ROWS.min(last - row);
         let source = from.part((row * size) as u64, (count * size) as u64).start;
         // SAFETY: words of the chunk and places of the segment: no piece takes more bytes than its
         // words have, and each is padded only where it took fewer.
         unsafe {
+            let room = std::slice::from_raw_parts_mut(to.add(at), count * size);
             let (base, bytes) = match word {
-                Word::W4 => pack::<u32>(source.cast(), count, to.add(at)),
-                Word::W8 => pack::<u64>(source.cast(), count, to.add(at)),
+                Word::W4 => {
+                    pack::<u32>(std::slice::from_raw_parts(source.cast(), count), room, &mut frame)
+                }
+                Word::W8 => {
+                    pack::<u64>(std::slice::from_raw_parts(source.cast(), count), room, &mut frame)
+                }
             };
             let pack = abi::Pack {
-                at: at as u64,
+                at: (first * size + at) as u64,
                 base,
                 first: row as u64,
                 rows: count as u32,
@@ -175,10 +190,10 @@ unsafe fn pack_segment(
             raw &= bytes == size;
             at += count * bytes;
             // The last piece of a chunk may have an odd length, but nothing comes after it.
-            at = at.next_multiple_of(ALIGNMENT).min(begin + (row + count - first) * size);
+            at = at.next_multiple_of(ALIGNMENT).min((row + count - first) * size);
         }
     }
-    (at - begin, raw)
+    (at, raw)
 }
 
 /// A word that is packed.
@@ -201,59 +216,83 @@ impl Narrow for u64 {
     }
 }
 
-/// Packs some keys: their base, and the bytes that each takes.
-///
-/// # Safety
-/// `from` are so many keys, and there is as much room at `to`.
-unsafe fn pack<W: Narrow>(from: *const W, count: usize, to: *mut u8) -> (u64, usize) {
-    // SAFETY: promised by the caller; keys are read at their own alignment.
-    let keys = unsafe { std::slice::from_raw_parts(from, count) };
+/// What the keys of a piece are packed as: their difference to a base, in so many bytes.
+#[derive(Clone, Copy, Default)]
+struct Frame {
+    base: u64,
+    bytes: usize,
+}
+
+/// Packs some keys: their base, and the bytes that each takes. There is as much room as they have. Where
+/// they fit the frame of keys before them, and take all of its bytes, that is theirs.
+fn pack<W: Narrow>(keys: &[W], to: &mut [u8], frame: &mut Frame) -> (u64, usize) {
     let Some(&first) = keys.first() else { return (0, 0) };
-    let (mut min, mut max) = (first, first);
-    for &key in keys {
-        (min, max) = (min.min(key), max.max(key));
+    let Frame { base, bytes } = *frame;
+    if bytes > 0 {
+        let used = on_newest_processor!(narrow(keys, base, bytes, to) where
+            [W: Narrow](keys: &[W], base: u64, bytes: usize, to: &mut [u8]) -> u64);
+        if (64 - used.leading_zeros()).div_ceil(8) as usize == bytes {
+            return (base, bytes);
+        }
     }
+    let (min, max) = on_newest_processor!(range(keys, first) where
+        [W: Narrow](keys: &[W], first: W) -> (W, W));
     let (min, max) = (min.to_u64(), max.to_u64());
     let bytes = (64 - (max - min).leading_zeros()).div_ceil(8) as usize;
     if bytes >= W::BYTES {
-        // SAFETY: as many bytes as the keys have.
-        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, count * W::BYTES) };
+        *frame = Frame::default();
+        // SAFETY: integers, read as their bytes.
+        let all = unsafe { std::slice::from_raw_parts(keys.as_ptr().cast(), size_of_val(keys)) };
+        to[..all.len()].copy_from_slice(all);
         return (0, W::BYTES);
     }
-    let less = |key: W| key.to_u64() - min;
-    // SAFETY: `count` values of `bytes` bytes, fewer than the keys have; those of odd widths write
-    // eight bytes at a time, the last ones just theirs.
-    unsafe {
-        match bytes {
-            0 => {}
-            1 => keys.iter().enumerate().for_each(|(i, &k)| to.add(i).write(less(k) as u8)),
-            2 => {
-                let to = to.cast::<u16>();
-                keys.iter()
-                    .enumerate()
-                    .for_each(|(i, &k)| to.add(i).write_unaligned(less(k) as u16));
+    *frame = Frame { base: min, bytes };
+    on_newest_processor!(narrow(keys, min, bytes, to) where
+        [W: Narrow](keys: &[W], min: u64, bytes: usize, to: &mut [u8]) -> u64);
+    (min, bytes)
+}
+
+/// The least and the largest of some keys, of which `first` is one.
+#[inline(always)]
+fn range<W: Narrow>(keys: &[W], first: W) -> (W, W) {
+    keys.iter().fold((first, first), |(min, max), &key| (min.min(key), max.max(key)))
+}
+
+/// Writes the low `bytes` bytes, fewer than a key has, of each key less the base; answers the bits that
+/// are set in any of these differences.
+#[inline(always)]
+fn narrow<W: Narrow>(keys: &[W], base: u64, bytes: usize, to: &mut [u8]) -> u64 {
+    let mut used = 0;
+    let mut less = |key: W| {
+        let less = key.to_u64().wrapping_sub(base);
+        used |= less;
+        less
+    };
+    match bytes {
+        0 => {}
+        1 => to.iter_mut().zip(keys).for_each(|(to, &key)| *to = less(key) as u8),
+        2 => {
+            let to = to.as_chunks_mut().0.iter_mut();
+            to.zip(keys).for_each(|(to, &key)| *to = (less(key) as u16).to_le_bytes());
+        }
+        4 => {
+            let to = to.as_chunks_mut().0.iter_mut();
+            to.zip(keys).for_each(|(to, &key)| *to = (less(key) as u32).to_le_bytes());
+        }
+        _ => {
+            // Eight bytes at a time, of which the next key overwrites some; the last ones just theirs.
+            let last = 8usize.div_ceil(bytes).min(keys.len());
+            let (most, rest) = keys.split_at(keys.len() - last);
+            for (i, &key) in most.iter().enumerate() {
+                to[i * bytes..][..8].copy_from_slice(&less(key).to_le_bytes());
             }
-            4 => {
-                let to = to.cast::<u32>();
-                keys.iter()
-                    .enumerate()
-                    .for_each(|(i, &k)| to.add(i).write_unaligned(less(k) as u32));
-            }
-            _ => {
-                let last = 8usize.div_ceil(bytes).min(count);
-                let (most, rest) = keys.split_at(count - last);
-                for (i, &key) in most.iter().enumerate() {
-                    to.add(i * bytes).cast::<u64>().write_unaligned(less(key));
-                }
-                for (i, &key) in rest.iter().enumerate() {
-                    let value = less(key).to_le_bytes();
-                    let to = to.add((most.len() + i) * bytes);
-                    std::ptr::copy_nonoverlapping(value.as_ptr(), to, bytes);
-                }
+            for (i, &key) in rest.iter().enumerate() {
+                let at = (most.len() + i) * bytes;
+                to[at..at + bytes].copy_from_slice(&less(key).to_le_bytes()[..bytes]);
             }
         }
     }
-    (min, bytes)
+    used
 }
 
 #[cfg(test)]
@@ -282,8 +321,7 @@ mod tests {
                 keys[count / 2] = base + most;
                 keys[0] = base;
                 let mut to = vec![0u8; count * 8];
-                // SAFETY: as many keys, and as much room.
-                let (found, bytes) = unsafe { pack(keys.as_ptr(), count, to.as_mut_ptr()) };
+                let (found, bytes) = pack(&keys, &mut to, &mut Frame::default());
                 if count > 1 {
                     assert_eq!(bytes, wanted, "{bits} bits, {count} keys");
                 }
@@ -293,11 +331,31 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_lasts_while_keys_fit_it() {
+        let mut frame = Frame::default();
+        let mut to = vec![0u8; 8000];
+        let mut packed = |first: u64, step: u64| {
+            let keys: Vec<u64> = (0..1000).map(|i| first + i * step).collect();
+            let (base, bytes) = pack(&keys, &mut to, &mut frame);
+            assert_eq!(unpack(&to, base, bytes, 1000), keys);
+            (base, bytes)
+        };
+        assert_eq!(packed(5000, 20), (5000, 2));
+        // Above it, and then too far above; below it; with less than it has room for.
+        assert_eq!(packed(30000, 20), (5000, 2));
+        assert_eq!(packed(60000, 20), (60000, 2));
+        assert_eq!(packed(59999, 20), (59999, 2));
+        assert_eq!(packed(60000, 0), (60000, 0));
+        assert_eq!(packed(60000, 1 << 40), (60000, 7));
+        assert_eq!(packed(1, 1 << 54), (0, 8));
+        assert_eq!(packed(60000, 20), (60000, 2));
+    }
+
+    #[test]
     fn narrow_words_are_packed_too() {
         let keys: Vec<u32> = (0..100).map(|i| u32::MAX - 7 * i).collect();
         let mut to = vec![0u8; 400];
-        // SAFETY: as many keys, and as much room.
-        let (base, bytes) = unsafe { pack(keys.as_ptr(), 100, to.as_mut_ptr()) };
+        let (base, bytes) = pack(&keys, &mut to, &mut Frame::default());
         assert_eq!(bytes, 2);
         let made: Vec<u32> = unpack(&to, base, bytes, 100).iter().map(|&k| k as u32).collect();
         assert_eq!(made, keys);
@@ -305,17 +363,22 @@ mod tests {
 
     #[test]
     fn segments_lie_in_their_own_place() {
-        let rows = PIECE_ROWS * PIECES + 5;
+        let segment_rows = 3 * PIECE_ROWS;
+        let rows = segment_rows + 5;
         let keys: Vec<u64> = (0..rows as u64).map(|i| 1000 + i * 3).collect();
         let mut to = vec![0u8; rows * 8];
         let mut packs = vec![abi::Pack::default(); rows.div_ceil(PIECE_ROWS)];
-        let targets = [to.as_mut_ptr(), packs.as_mut_ptr().cast()];
         for segment in 0..2 {
             let from = HostView::of(&keys);
+            let first = segment * segment_rows;
+            let buffer = to[first * 8..].as_mut_ptr();
+            let targets = [buffer, packs.as_mut_ptr().cast()];
             // SAFETY: as long as the keys, and as many packs as pieces.
-            let (used, raw) = unsafe { pack_segment(from, Word::W8, targets, segment, rows) };
+            let (used, raw) = unsafe {
+                pack_segment(from, Word::W8, targets, first..rows.min(first + segment_rows))
+            };
             assert!(!raw);
-            let most = [PIECE_ROWS * PIECES, 5][segment] * 8;
+            let most = [segment_rows, 5][segment] * 8;
             assert!(used < most, "{used} of {most}");
         }
         for pack in &packs {

@@ -39,18 +39,13 @@ pub(crate) enum Place {
     Device(View),
 }
 
-/// Makes more runs; None when there are no more.
+/// Makes more runs, a list at a time; None when there are no more. No chunk has runs of two lists.
 pub(crate) type Produce<'a> = Box<dyn FnMut() -> Result<Option<Vec<Run>>> + 'a>;
-
-/// A feed of runs that are there already.
-pub(crate) fn those<'a>(runs: Vec<Run>) -> Produce<'a> {
-    let mut runs = Some(runs);
-    Box::new(move || Ok(runs.take()))
-}
 
 /// See the [module](self).
 pub(super) struct RunFeed<'a> {
     produce: Produce<'a>,
+    /// The rest of a list.
     pending: VecDeque<Run>,
     ended: bool,
     chunk_rows: u64,
@@ -73,29 +68,28 @@ impl<'a> RunFeed<'a> {
         Ok(RunFeed { produce, pending, ended: false, chunk_rows, landed })
     }
 
-    /// The next run, at most `most` rows of it: tuples have so many bytes.
-    fn next(&mut self, most: u64, tuple: u64) -> Result<Option<Run>> {
-        while self.pending.is_empty() && !self.ended {
-            match (self.produce)()? {
-                Some(runs) => self.pending.extend(runs.into_iter().filter(|run| run.rows > 0)),
-                None => self.ended = true,
-            }
-        }
-        let Some(run) = self.pending.pop_front() else { return Ok(None) };
-        let (run, rest) = run.split(most, tuple);
+    /// The next run of the list, at most `most` rows of it: tuples have so many bytes.
+    fn next(&mut self, most: u64, tuple: u64) -> Option<Run> {
+        let (run, rest) = self.pending.pop_front()?.split(most, tuple);
         if rest.rows > 0 {
             self.pending.push_front(rest);
         }
-        Ok(Some(run))
+        Some(run)
     }
 }
 
 impl Feed for RunFeed<'_> {
     fn send(&mut self, session: &Session<'_>, _workers: &Workers, slot: usize) -> Result<bool> {
         let tuple = session.word.tuple();
+        while self.pending.is_empty() && !self.ended {
+            match (self.produce)()? {
+                Some(runs) => self.pending.extend(runs.into_iter().filter(|run| run.rows > 0)),
+                None => self.ended = true,
+            }
+        }
         let mut filled = 0;
         while filled < self.chunk_rows {
-            let Some(run) = self.next(self.chunk_rows - filled, tuple)? else { break };
+            let Some(run) = self.next(self.chunk_rows - filled, tuple) else { break };
             let bytes = run.rows * tuple;
             let to = self.landed[slot].memory.view.part(filled * tuple, bytes);
             match &run.place {

@@ -1,37 +1,57 @@
-//! `staged-copy`: all workers copy a chunk into a pinned buffer, from where the copy engine takes it.
+//! `staged-copy`: all workers copy a chunk through [short pinned buffers](super::desk), from where the
+//! copy engine takes it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Carry, Filling, HostColumn, Landed, PIECE, SLOTS};
+use super::desk::Desk;
+use super::{Carry, Filling, HostColumn, Landed, PIECE};
 use crate::algorithm::gpu::Session;
-use crate::device::{HostView, Pinned, View};
+use crate::device::{HostView, View};
 use crate::error::Result;
 
-pub(super) struct Staged {
+pub(super) struct Staged<'a> {
     column: HostColumn,
-    buffers: Vec<Arc<Pinned>>,
+    desk: Arc<Desk<'a>>,
     landed: Vec<Landed>,
 }
 
-impl Staged {
-    pub(super) fn new(session: &Session<'_>, column: &HostColumn, bytes: u64) -> Result<Self> {
-        let buffer = |_| session.device.pinned(bytes.max(1) as usize, "staging");
-        let buffers = (0..SLOTS).map(buffer).collect::<Result<_>>()?;
-        Ok(Staged { column: column.clone(), buffers, landed: Landed::ring(session, bytes)? })
+impl<'a> Staged<'a> {
+    pub(super) fn new(
+        session: &Session<'_>,
+        desk: Arc<Desk<'a>>,
+        column: &HostColumn,
+        bytes: u64,
+    ) -> Result<Self> {
+        Ok(Staged { column: column.clone(), desk, landed: Landed::ring(session, bytes)? })
     }
 }
 
-impl Carry for Staged {
+impl Carry for Staged<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
-        let to = Target(self.buffers[slot].start);
-        // SAFETY: the copy out of the buffer has been waited for, and it is as long as a chunk.
-        Ok(Some(unsafe { copied(self.column.part(&bytes), to) }))
+        let to = self.landed[slot].take(&bytes);
+        let from = self.column.part(&bytes);
+        let desk = &self.desk;
+        let pieces = desk.cut(from.bytes, 1);
+        let tasks = pieces.len();
+        let work = move |task: usize| {
+            let Range { start, end } = pieces[task];
+            // Whole, so that what may be shared is what is captured.
+            let part = { &from }.part(start, end - start);
+            desk.send(to.part(start, part.bytes), |buffer| {
+                let bytes = part.bytes as usize;
+                // SAFETY: the column's memory, kept by who made it, and a buffer as long as the piece that
+                // nobody else uses now.
+                unsafe { std::ptr::copy_nonoverlapping(part.start, buffer, bytes) };
+                bytes
+            })
+        };
+        Ok(Some(Filling { tasks, work: Box::new(work) }))
     }
 
-    fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
-        let to = self.landed[slot].take(&bytes);
-        session.copy_in(&self.buffers[slot], 0, to)
+    fn send(&mut self, session: &Session<'_>, _slot: usize, bytes: Range<u64>) -> Result<()> {
+        session.crosses_in(bytes.end - bytes.start);
+        Ok(())
     }
 
     fn arrive(&mut self, _session: &Session<'_>, slot: usize) -> Result<View> {

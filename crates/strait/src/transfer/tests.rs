@@ -70,7 +70,7 @@ fn nothing_comes_of_nothing() {
     }
 }
 
-/// Runs are cut where chunks end, wherever they lie.
+/// Runs are cut where chunks end, wherever they lie, and chunks where lists of runs do.
 #[test]
 fn runs_become_chunks() {
     for seed in 0..40 {
@@ -98,8 +98,15 @@ fn runs_become_chunks() {
         let host =
             |from: usize, rows: u64| Run { place: Place::Host(pinned.clone(), from * 8), rows };
         let on_device = Run { place: Place::Device(there), rows: 20 };
-        let runs = vec![host(0, 1), host(1, 30), host(31, 0), host(31, 9), on_device];
-        let mut pipeline = Pipeline::of_runs(&crossing, those(runs), 7).unwrap();
+        let lists = [
+            vec![host(0, 1), host(1, 30), host(31, 0)],
+            Vec::new(),
+            vec![host(31, 0)],
+            vec![host(31, 9), on_device],
+        ];
+        let mut lists = lists.into_iter();
+        let produce: Produce<'_> = Box::new(|| Ok(lists.next()));
+        let mut pipeline = Pipeline::of_runs(&crossing, produce, 7).unwrap();
         let mut found: Vec<u32> = Vec::new();
         let mut chunks = 0;
         while let Some(chunk) = pipeline.next().unwrap() {
@@ -110,7 +117,7 @@ fn runs_become_chunks() {
             chunks += 1;
         }
         assert_eq!(found, tuples, "seed {seed}");
-        assert_eq!(chunks, 60u64.div_ceil(7));
+        assert_eq!(chunks, 31u64.div_ceil(7) + 29u64.div_ceil(7));
     }
 }
 

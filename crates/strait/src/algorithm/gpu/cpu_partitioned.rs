@@ -13,13 +13,13 @@
 use std::cell::RefCell;
 
 use super::spilled::{Spilled, pack};
-use super::working_set::{WorkingSets, join_sets};
+use super::working_set::{Meeting, WorkingSets, blocks, join_lists, join_sets};
 use super::{Found, Receiver, Wanted};
 use crate::device::Word;
 use crate::error::Result;
 use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple, partition_columns};
-use crate::transfer::{Crossing, HostSide, Place, Produce, Run, those};
+use crate::transfer::{Crossing, HostSide, Place, Run};
 
 /// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;
@@ -48,24 +48,33 @@ pub(super) fn join(
     let packed = pack(&divided.rows, fit);
     let Some((first, others)) = packed.split_first() else { return sets.finish(to) };
 
+    // The first block of the first set meets the probe side as it is partitioned; what is left of the
+    // set, if it does not fit, and the other sets meet it afterwards.
+    let tuple = session.word.tuple();
+    let mut first_blocks = blocks(divided.of(first), fit, tuple).into_iter();
+    let Some(block) = first_blocks.next() else { return sets.finish(to) };
     let probes = RefCell::new(Spilled::new(bits));
-    let of_first = |block: usize| -> Produce<'_> {
-        if block > 0 {
-            return those(probes.borrow().of(first));
+    let mut block = Some(block);
+    let meeting = Meeting { build: block.iter().flatten().map(|run| run.rows).sum(), probe: None };
+    if meeting.build == 0 {
+        return sets.finish(to);
+    }
+    let mut at = 0;
+    let probes_of_first = || {
+        if let Some(block) = block.take() {
+            return Ok(Some(block));
         }
-        let mut at = 0;
-        let probes = &probes;
-        Box::new(move || {
-            let Some(rows) = chunk(crossing, probe, &mut at) else { return Ok(None) };
-            let mut probes = probes.borrow_mut();
-            let before: Vec<usize> = first.iter().map(|&p| probes.runs[p].len()).collect();
-            divide(crossing, probe, rows, &mut probes)?;
-            let new = first.iter().zip(before).flat_map(|(&p, n)| probes.runs[p][n..].to_vec());
-            Ok(Some(new.collect()))
-        })
+        let Some(rows) = chunk(crossing, probe, &mut at) else { return Ok(None) };
+        let mut probes = probes.borrow_mut();
+        let before: Vec<usize> = first.iter().map(|&p| probes.runs[p].len()).collect();
+        divide(crossing, probe, rows, &mut probes)?;
+        let new = first.iter().zip(before).flat_map(|(&p, n)| probes.runs[p][n..].to_vec());
+        Ok(Some(new.collect()))
     };
-    sets.join(divided.of(first), fit, of_first, to)?;
+    sets.join(&[meeting], Box::new(probes_of_first), to)?;
     let probes = probes.into_inner();
+    let rest = first_blocks.map(|block| [block, probes.of(first)]).collect();
+    join_lists(&mut sets, rest, to)?;
     join_sets(&mut sets, others, [&divided, &probes], fit, to)?;
     sets.finish(to)
 }

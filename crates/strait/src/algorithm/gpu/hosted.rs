@@ -3,7 +3,9 @@
 //!
 //! The first column of a table is the key, an integer; a second one is payload, an integer too, and
 //! travels with the key where it is wanted. Rows that are made come back to the host, into buffers
-//! that are used again and again.
+//! that are used again and again. [`Hosted::partition`] partitions a table and joins nothing.
+
+mod first_pass;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ use crate::memory::{Budget, Buffer, Shared};
 use crate::plan::{Machine, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
+
+pub use first_pass::{Divided, FirstPass};
 
 /// Where the columns lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,18 +109,7 @@ impl Hosted {
     ) -> Result<Ran> {
         let [build, probe] = &self.tables;
         let carry = matches!(yields, Yield::Aggregate | Yield::Materialise);
-        let side = |table: &Table| -> Result<HostSide> {
-            let values = match (carry, &table.payload) {
-                (false, _) => None,
-                (true, Some(payload)) => Some(payload.clone()),
-                (true, None) => {
-                    let what = "sums and rows need a payload column a table";
-                    return Err(Error::Setting(format!("{what}; give --payload-columns 1")));
-                }
-            };
-            Ok(HostSide { keys: table.keys.clone(), values, rows: table.rows })
-        };
-        let sides = [side(build)?, side(probe)?];
+        let sides = [build.side(carry)?, probe.side(carry)?];
         let flavour = match yields {
             Yield::Count | Yield::Aggregate => Flavour::Aggregate,
             Yield::Pairs | Yield::Materialise => Flavour::Pairs,
@@ -138,14 +131,7 @@ impl Hosted {
         };
         let started = Instant::now();
         let session = Session::new(&*self.device, self.word)?;
-        let transfer = on_gpu.transfer;
-        let crossing = Crossing {
-            session: &session,
-            workers: &self.workers,
-            transfer,
-            most_rows: None,
-            budget: &self.budget,
-        };
+        let crossing = self.crossing(&session, on_gpu.transfer);
         let columns = if wanted.keys { 3 } else { 2 };
         let mut back = Back {
             drain: Drain::new(vec![self.word.bytes(); columns]),
@@ -204,19 +190,34 @@ impl Hosted {
     /// seconds that takes, and the bytes of the keys.
     pub fn transfer(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let [_, probe] = &self.tables;
-        let side = HostSide { keys: probe.keys.clone(), values: None, rows: probe.rows };
+        let side = probe.side(false)?;
         let session = Session::new(&*self.device, self.word)?;
-        let crossing = Crossing {
-            session: &session,
-            workers: &self.workers,
-            transfer,
-            most_rows: None,
-            budget: &self.budget,
-        };
+        let crossing = self.crossing(&session, transfer);
         let started = Instant::now();
         crate::transfer::survey(&crossing, &side)?;
         session.device.synchronize(session.compute)?;
         Ok((started.elapsed().as_secs_f64(), probe.rows * self.word.bytes()))
+    }
+
+    /// How rows cross in a session.
+    fn crossing<'a>(&'a self, session: &'a Session<'a>, transfer: Transfer) -> Crossing<'a> {
+        let (workers, budget) = (&self.workers, &self.budget);
+        Crossing { session, workers, transfer, most_rows: None, budget }
+    }
+}
+
+impl Table {
+    /// Its keys, and its payload where that is to be carried.
+    fn side(&self, carry: bool) -> Result<HostSide> {
+        let values = match (carry, &self.payload) {
+            (false, _) => None,
+            (true, Some(payload)) => Some(payload.clone()),
+            (true, None) => {
+                let what = "sums and rows need a payload column a table";
+                return Err(Error::Setting(format!("{what}; give --payload-columns 1")));
+            }
+        };
+        Ok(HostSide { keys: self.keys.clone(), values, rows: self.rows })
     }
 }
 

@@ -15,7 +15,7 @@
 //! | [`rounds`] | output of any size through buffers of a given one |
 //! | [`flags`] | which rows have a match |
 //! | [`host`] | a join of Arrow tables: words in, pairs out |
-//! | [`hosted`] | a join of columns that lie in host memory, for measuring |
+//! | [`hosted`] | a join of columns that lie in host memory, or the first pass of one, for measuring |
 //! | [`resident`] | a join of columns that are on the device already, for measuring |
 
 mod cached;

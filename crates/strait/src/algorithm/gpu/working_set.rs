@@ -4,9 +4,11 @@
 //!  build partitions of the set ─► device ─► partitioned on ─┐
 //!                                                           ├─► joined chunk by chunk ─► rows
 //!  probe partitions of the set ─► chunk, chunk, chunk ──────┘
+//!
+//!  the link:   build 1 │ probe 1 │ build 2 │ probe 2 │ …           one stream for all sets
 //! ```
 //!
-//! Every tuple crosses once, however many sets there are. A build partition that does not fit, since
+//! What the next set begins with crosses while the last chunks of one are joined. Every tuple crosses once, however many sets there are. A build partition that does not fit, since
 //! some keys in it are frequent, is joined in blocks, and its probe partition crosses once for each: no
 //! further partitioning could split a single key.
 
@@ -18,7 +20,7 @@ use super::streamed::{Feeding, join_chunk, partitioning};
 use super::{Found, MOST_ROWS, Receiver, Side, Wanted, Which};
 use crate::error::Result;
 use crate::join::Partitioner;
-use crate::transfer::{Crossing, Pipeline, Produce, Run, those};
+use crate::transfer::{Crossing, Pipeline, Produce, Run};
 
 /// The share of the memory that is left, in eighths, for the build partitions of a set.
 const FOR_BUILD: u64 = 4;
@@ -60,59 +62,62 @@ impl<'a> WorkingSets<'a> {
         (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(MOST_ROWS)).clamp(1, MOST_ROWS)
     }
 
-    /// Joins the build runs of a set, at most `fit` rows at a time, with what `probe` produces: asked
-    /// for once a block.
+    /// Joins meetings one after the other. `produce` makes the runs of each, as two lists: those of
+    /// its build rows, and those of its probe rows; or of the last probe rows any number of lists.
     pub(super) fn join<'p>(
         &mut self,
-        build: Vec<Run>,
-        fit: u64,
-        mut probe: impl FnMut(usize) -> Produce<'p>,
-        to: &mut dyn Receiver,
-    ) -> Result<()>
-    where
-        'a: 'p,
-    {
-        let tuple = self.crossing.session.word.tuple();
-        for (number, block) in blocks(build, fit, tuple).into_iter().enumerate() {
-            let point = self.crossing.session.point();
-            self.block(block, probe(number), to)?;
-            self.crossing.session.release_since(point)?;
-        }
-        Ok(())
-    }
-
-    /// Joins build runs that fit.
-    fn block<'p>(
-        &mut self,
-        build: Vec<Run>,
-        probe: Produce<'p>,
+        meetings: &[Meeting],
+        produce: Produce<'p>,
         to: &mut dyn Receiver,
     ) -> Result<()>
     where
         'a: 'p,
     {
         let session = self.crossing.session;
-        let rows: u64 = build.iter().map(|run| run.rows).sum();
-        if rows == 0 {
-            return Ok(());
+        let Some(most) = meetings.iter().map(|meeting| meeting.build).max() else { return Ok(()) };
+        let tuple = session.word.tuple();
+        let extra = partitioning(session) + 2 * tuple + session.word.bytes();
+        let held = most * (tuple + partitioning(session));
+        let left = session.left();
+        let share = left.saturating_sub(held).max(left / 4) / 2;
+        let chunk_rows = self.crossing.chunk_of_tuples(extra, share);
+        let crossing: &'p Crossing<'p> = self.crossing;
+        let mut pipeline = Pipeline::of_runs(crossing, produce, chunk_rows)?;
+        for &meeting in meetings {
+            let point = session.point();
+            self.meet(meeting, chunk_rows, &mut pipeline, to)?;
+            session.release_since(point)?;
         }
+        Ok(())
+    }
+
+    /// Joins build rows that fit with probe rows, which come after them.
+    fn meet(
+        &mut self,
+        meeting: Meeting,
+        chunk_rows: u64,
+        pipeline: &mut Pipeline<'_>,
+        to: &mut dyn Receiver,
+    ) -> Result<()> {
+        let session = self.crossing.session;
+        let rows = meeting.build;
         let radix = Radix::below(session, Partitioner::LookBack, self.bits, rows);
-        let side = self.load(build, rows)?;
+        let side = self.gather(pipeline, rows)?;
         let held = radix.partition_alone(session, &side, "the partitioned build side")?;
         session.release(side.tuples.as_slice())?;
         session.mark("partition build side")?;
 
-        let extra = partitioning(session) + 2 * session.word.tuple() + session.word.bytes();
-        let chunk_rows = self.crossing.chunk_of_tuples(extra, session.left() / 2);
         let expected_rows = self.wanted.expected_rows.min(chunk_rows);
         let wanted = Wanted { expected_rows, ..self.wanted };
-        let crossing: &'p Crossing<'p> = self.crossing;
-        let mut pipeline = Pipeline::of_runs(crossing, probe, chunk_rows)?;
         let tasks = radix.tasks(session, rows, chunk_rows);
         let mut rounds = Rounds::new(session, &wanted, tasks as u32)?;
-        while let Some(chunk) = pipeline.next()? {
+        let mut left = meeting.probe.unwrap_or(u64::MAX);
+        while left > 0
+            && let Some(chunk) = pipeline.next()?
+        {
             let side = chunk.side;
-            let mut feeding = Feeding { pipeline: &mut pipeline, to };
+            left -= side.rows;
+            let mut feeding = Feeding { pipeline: &mut *pipeline, to };
             let found = join_chunk(&mut rounds, &radix, &held, (&side, &wanted), &mut feeding)?;
             self.found = self.found.and(found);
             pipeline.done(chunk)?;
@@ -120,18 +125,17 @@ impl<'a> WorkingSets<'a> {
         Ok(())
     }
 
-    /// Brings build runs to the device, in one piece.
-    fn load(&self, build: Vec<Run>, rows: u64) -> Result<Side> {
+    /// Puts the next rows of the stream in one piece.
+    fn gather(&self, pipeline: &mut Pipeline<'_>, rows: u64) -> Result<Side> {
         let session = self.crossing.session;
-        let tuple = session.word.tuple();
-        let tuples = session.allocate(rows * tuple, "the build side's partitions")?;
-        let chunk_rows = self.crossing.chunk_of_tuples(0, session.left() / 4).min(rows);
-        let mut pipeline = Pipeline::of_runs(self.crossing, those(build), chunk_rows)?;
+        let tuples =
+            session.allocate(rows * session.word.tuple(), "the build side's partitions")?;
         let mut at = 0;
-        while let Some(chunk) = pipeline.next()? {
+        while at < tuples.bytes
+            && let Some(chunk) = pipeline.next()?
+        {
             if let Some(from) = chunk.side.tuples {
-                let to = tuples.part(at, from.bytes);
-                session.device.copy_between(session.compute, from, to)?;
+                session.device.copy_between(session.compute, from, tuples.part(at, from.bytes))?;
                 at += from.bytes;
             }
             pipeline.done(chunk)?;
@@ -150,22 +154,49 @@ impl<'a> WorkingSets<'a> {
     }
 }
 
-/// Joins all sets of two sides that are there.
-pub(super) fn join_sets<'a>(
-    sets: &mut WorkingSets<'a>,
+/// Build rows that fit, and the probe rows that meet them: all that come, where it is not known how
+/// many those are.
+#[derive(Clone, Copy)]
+pub(super) struct Meeting {
+    pub(super) build: u64,
+    pub(super) probe: Option<u64>,
+}
+
+/// Joins all sets of two sides that are there, at most `fit` build rows at a time.
+pub(super) fn join_sets(
+    sets: &mut WorkingSets<'_>,
     packed: &[Vec<usize>],
     [build, probe]: [&Spilled; 2],
     fit: u64,
     to: &mut dyn Receiver,
 ) -> Result<()> {
+    let tuple = sets.crossing.session.word.tuple();
+    let mut lists = Vec::new();
     for set in packed {
-        sets.join(build.of(set), fit, |_| those(probe.of(set)), to)?;
+        let probe = probe.of(set);
+        let blocks = blocks(build.of(set), fit, tuple).into_iter();
+        lists.extend(blocks.map(|block| [block, probe.clone()]));
     }
-    Ok(())
+    join_lists(sets, lists, to)
+}
+
+/// Joins build runs with probe runs, pair after pair.
+pub(super) fn join_lists(
+    sets: &mut WorkingSets<'_>,
+    mut lists: Vec<[Vec<Run>; 2]>,
+    to: &mut dyn Receiver,
+) -> Result<()> {
+    let rows = |runs: &[Run]| runs.iter().map(|run| run.rows).sum::<u64>();
+    lists.retain(|[build, probe]| rows(build) > 0 && rows(probe) > 0);
+    let meeting =
+        |[build, probe]: &[Vec<Run>; 2]| Meeting { build: rows(build), probe: Some(rows(probe)) };
+    let meetings: Vec<Meeting> = lists.iter().map(meeting).collect();
+    let mut lists = lists.into_iter().flatten();
+    sets.join(&meetings, Box::new(move || Ok(lists.next())), to)
 }
 
 /// Runs in blocks of at most `fit` rows.
-fn blocks(runs: Vec<Run>, fit: u64, tuple: u64) -> Vec<Vec<Run>> {
+pub(super) fn blocks(runs: Vec<Run>, fit: u64, tuple: u64) -> Vec<Vec<Run>> {
     let mut blocks = vec![Vec::new()];
     let mut filled = 0;
     for mut run in runs {

@@ -23,6 +23,7 @@ mod compile;
 mod context;
 mod detect;
 mod error;
+mod host_pieces;
 mod launch;
 mod library;
 mod link;
@@ -31,7 +32,7 @@ mod mapped;
 mod nvrtc;
 mod pages;
 mod pieces;
-pub(crate) mod pinned;
+mod pinned;
 pub(crate) mod policy;
 mod pool;
 mod range;
@@ -67,6 +68,12 @@ pub(crate) use shared::shared;
 
 /// Shared memory a block has without asking.
 const UNASKED_SHARED: u32 = 48 << 10;
+
+/// Gives the host memory back to the system that is kept for joins on GPUs.
+pub(crate) fn release_host_memory() {
+    pinned::release();
+    host_pieces::release();
+}
 
 /// A GPU that joins run on.
 pub(crate) struct CudaDevice {

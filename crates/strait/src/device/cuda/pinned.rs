@@ -89,7 +89,7 @@ fn idle(home: &'static Idle, size: usize) -> Option<Region> {
     Some(idle.swap_remove(at))
 }
 
-fn most_idle() -> usize {
+pub(super) fn most_idle() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| (crate::plan::Machine::detect().memory / 4) as usize)
 }

@@ -2,12 +2,14 @@
 //! memory, and kernels need not know which (000 figure 12, 001 figure 8).
 //!
 //! ```text
-//!   First(n)         │ GPU   GPU   GPU │ host  host  host  host  host │    two allocations
-//!   Interleaved(n)   │ host  host │ GPU │ host │ GPU │ host  host │ GPU │  one a run of pages
+//!   First(n)         │ GPU             │ host │ host │ host │ host │
+//!   Interleaved(n)   │ host │ host │ GPU │ host │ GPU │ host │ host │ GPU │
 //! ```
 //!
-//! A page is 2 MiB. The driver maps an allocation as a whole, so neighbouring pages in one memory are
-//! one allocation. Copies are [cut](super::pieces) where the range goes from one to the next.
+//! The driver maps an allocation as a whole. The host's are pieces of one size, which is 2 MiB in
+//! short ranges and more in long ones, so that those of one range serve the [next](host_pieces), and
+//! neither mapping nor copying has thousands to do: copies are [cut](super::pieces) where a range goes
+//! from one to the next.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +20,7 @@ use super::CudaDevice;
 use super::context::Context;
 use super::detect::Gpu;
 use super::error::{check, failure};
+use super::host_pieces::{self, HostPiece};
 use super::pool::Refusal;
 use crate::device::{Memory, Spread, View};
 use crate::error::{Error, Result};
@@ -44,45 +47,67 @@ impl Ranges {
     }
 }
 
-/// Neighbouring pages in one memory.
+/// A range of more than so many pieces has longer ones, up to [`LONGEST`].
+const MANY: u64 = 64;
+const LONGEST: u64 = 256 << 20;
+
+/// The bytes of the pieces of a range.
+fn piece(bytes: u64, page: u64) -> u64 {
+    let mut piece = page;
+    while piece < LONGEST && bytes / piece > MANY {
+        piece *= 2;
+    }
+    piece
+}
+
+/// One allocation of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct Part {
     on_gpu: bool,
-    pages: u64,
+    bytes: u64,
 }
 
-/// How many of `pages` lie on the GPU.
-fn on_gpu(pages: u64, spread: Spread, page: u64) -> u64 {
-    let (Spread::First(bytes) | Spread::Interleaved(bytes)) = spread;
-    bytes.div_ceil(page).min(pages)
+/// How a range is made of parts.
+struct Layout {
+    piece: u64,
+    pieces: u64,
+    /// How many of the pieces lie on the GPU; and the bytes there before all pieces.
+    on_gpu: u64,
+    first: u64,
 }
 
-/// The runs of a range of `pages`, in order.
-fn runs(pages: u64, spread: Spread, page: u64) -> impl Iterator<Item = Run> {
-    let count = on_gpu(pages, spread, page);
-    // Whether a page is the one with which another one of `count` is due.
-    let due = move |at: u64| u128::from(at) * u128::from(count) / u128::from(pages.max(1));
-    let kind = move |at: u64| match spread {
-        Spread::First(_) => at < count,
-        Spread::Interleaved(_) => due(at + 1) > due(at),
-    };
-    let mut begin = 0;
-    std::iter::from_fn(move || {
-        if begin >= pages {
-            return None;
-        }
-        let on_gpu = kind(begin);
-        let end = match spread {
-            Spread::First(_) if on_gpu => count,
-            Spread::First(_) => pages,
-            Spread::Interleaved(_) => {
-                (begin + 1..pages).find(|&at| kind(at) != on_gpu).unwrap_or(pages)
+impl Layout {
+    fn new(bytes: u64, spread: Spread, page: u64) -> Layout {
+        let piece = piece(bytes, page);
+        match spread {
+            Spread::First(gpu) => {
+                let first = gpu.min(bytes).div_ceil(page).saturating_mul(page);
+                let pieces = bytes.max(1).saturating_sub(first).div_ceil(piece);
+                Layout { piece, pieces, on_gpu: 0, first }
             }
-        };
-        let run = Run { on_gpu, pages: end - begin };
-        begin = end;
-        Some(run)
-    })
+            Spread::Interleaved(gpu) => {
+                let pieces = bytes.max(1).div_ceil(piece);
+                Layout { piece, pieces, on_gpu: gpu.div_ceil(piece).min(pieces), first: 0 }
+            }
+        }
+    }
+
+    /// The bytes that lie on the GPU, and in the host's memory; None where there are no such numbers.
+    fn bytes(&self) -> Option<(u64, u64)> {
+        let all = self.pieces.checked_mul(self.piece)?.checked_add(self.first)?;
+        let on_gpu = self.on_gpu * self.piece + self.first;
+        Some((on_gpu, all - on_gpu))
+    }
+
+    /// The parts, in order.
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        let &Layout { piece, pieces, on_gpu, first } = self;
+        // Whether a piece is the one with which another one on the GPU is due.
+        let due = move |at: u64| u128::from(at) * u128::from(on_gpu) / u128::from(pieces.max(1));
+        let part = move |at| Part { on_gpu: due(at + 1) > due(at), bytes: piece };
+        let first = (first > 0).then_some(Part { on_gpu: true, bytes: first });
+        first.into_iter().chain((0..pieces).map(part))
+    }
 }
 
 /// Memory of `bytes`, spread over both memories.
@@ -94,15 +119,13 @@ pub(super) fn allocate(
 ) -> Result<Memory> {
     device.context.bind()?;
     let page = page(&device.gpu)?;
-    let pages = bytes.max(1).div_ceil(page);
-    let in_gpu = on_gpu(pages, spread, page) * page;
     let too_much = || Error::OutOfMemory { what: what.to_string(), needed: bytes };
-    let total = pages.checked_mul(page).ok_or_else(too_much)?;
-    let in_host = total - in_gpu;
+    let layout = Layout::new(bytes, spread, page);
+    let (in_gpu, in_host) = layout.bytes().ok_or_else(too_much)?;
     let (range, charge) = device.pool.charged(in_gpu, what, || {
-        let mut range = Range::reserve(device, total, page).map_err(Refusal::Failed)?;
-        for run in runs(pages, spread, page) {
-            let mapped = range.map(run.pages * page, &properties(&device.gpu, run.on_gpu));
+        let mut range = Range::reserve(device, in_gpu + in_host, page).map_err(Refusal::Failed)?;
+        for run in layout.parts() {
+            let mapped = range.map(run, &properties(&device.gpu, run.on_gpu));
             mapped.map_err(|code| match (code, run.on_gpu) {
                 (CUresult::CUDA_ERROR_OUT_OF_MEMORY, true) => Refusal::OutOfMemory,
                 (CUresult::CUDA_ERROR_OUT_OF_MEMORY, false) => {
@@ -193,6 +216,8 @@ struct Range {
     bytes: u64,
     /// Where the mapped allocations end.
     ends: Vec<u64>,
+    /// The host's part of them.
+    pieces: Vec<HostPiece>,
 }
 
 impl Range {
@@ -205,26 +230,33 @@ impl Range {
         };
         check(code, "reserving a range of addresses")?;
         let (context, home) = (Arc::clone(&device.context), Arc::clone(&device.ranges));
-        Ok(Range { context, home, address, bytes, ends: Vec::new() })
+        Ok(Range { context, home, address, bytes, ends: Vec::new(), pieces: Vec::new() })
     }
 
-    /// Maps a new allocation behind those that are mapped.
-    fn map(&mut self, bytes: u64, properties: &sys::CUmemAllocationProp) -> Result<(), CUresult> {
-        let succeeded = |code| match code {
-            CUresult::CUDA_SUCCESS => Ok(()),
-            code => Err(code),
-        };
+    /// Maps an allocation behind those that are mapped.
+    fn map(&mut self, part: Part, properties: &sys::CUmemAllocationProp) -> Result<(), CUresult> {
         let address = self.ends.last().copied().unwrap_or(self.address);
-        let mut handle = 0;
-        // SAFETY: whole pages; reads the properties and writes a handle.
-        succeeded(unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) })?;
-        // SAFETY: addresses that are reserved and not mapped, as many as the allocation has.
-        let mapped = unsafe { sys::cuMemMap(address, bytes as usize, 0, handle, 0) };
-        // SAFETY: a handle from above, not used any more; the mapping keeps the memory.
-        let released = unsafe { sys::cuMemRelease(handle) };
-        succeeded(mapped)?;
-        self.ends.push(address + bytes);
-        succeeded(released)
+        let map = |handle| {
+            // SAFETY: addresses that are reserved and not mapped, as many as the allocation has.
+            succeeded(unsafe { sys::cuMemMap(address, part.bytes as usize, 0, handle, 0) })
+        };
+        if part.on_gpu {
+            let mut handle = 0;
+            // SAFETY: whole pages; reads the properties and writes a handle.
+            succeeded(unsafe {
+                sys::cuMemCreate(&mut handle, part.bytes as usize, properties, 0)
+            })?;
+            let mapped = map(handle);
+            // SAFETY: a handle from above, not used any more; the mapping keeps the memory.
+            let released = succeeded(unsafe { sys::cuMemRelease(handle) });
+            mapped.and(released)?;
+        } else {
+            let piece = host_pieces::take(&self.context, part.bytes, properties)?;
+            map(piece.handle)?;
+            self.pieces.push(piece);
+        }
+        self.ends.push(address + part.bytes);
+        Ok(())
     }
 
     /// Lets the GPU read and write all of it, and copies know where it is cut.
@@ -262,9 +294,18 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         self.home.locked().remove(&self.address);
-        if let Err(error) = self.undo() {
-            log::debug!("{error}");
+        let pieces = std::mem::take(&mut self.pieces);
+        match self.undo() {
+            Ok(()) => host_pieces::give_back(pieces),
+            Err(error) => log::debug!("{error}"),
         }
+    }
+}
+
+fn succeeded(code: CUresult) -> Result<(), CUresult> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(code),
     }
 }
 
@@ -273,29 +314,31 @@ mod tests {
     use super::*;
 
     /// The pages of a range, one a character.
-    fn shown(pages: u64, spread: Spread) -> String {
-        runs(pages, spread, 10)
-            .flat_map(|run| vec![if run.on_gpu { 'g' } else { 'h' }; run.pages as usize])
-            .collect()
+    fn shown(bytes: u64, spread: Spread) -> String {
+        let shown =
+            |part: Part| vec![if part.on_gpu { 'g' } else { 'h' }; part.bytes as usize / 10];
+        Layout::new(bytes, spread, 10).parts().flat_map(shown).collect()
     }
 
     #[test]
     fn the_first_pages_are_the_gpus() {
-        assert_eq!(shown(5, Spread::First(0)), "hhhhh");
-        assert_eq!(shown(5, Spread::First(21)), "ggghh");
-        assert_eq!(shown(5, Spread::First(u64::MAX)), "ggggg");
-        assert_eq!(runs(1 << 40, Spread::First(10), 10).count(), 2);
+        assert_eq!(shown(50, Spread::First(0)), "hhhhh");
+        assert_eq!(shown(41, Spread::First(21)), "ggghh");
+        assert_eq!(shown(41, Spread::First(u64::MAX)), "ggggg");
+        let long = Layout::new(1 << 40, Spread::First(15), 10);
+        assert_eq!(long.parts().next(), Some(Part { on_gpu: true, bytes: 20 }));
+        assert_eq!(Layout::new(u64::MAX, Spread::First(15), 10).bytes(), None);
     }
 
     #[test]
     fn interleaved_pages_are_spread_evenly() {
-        assert_eq!(shown(6, Spread::Interleaved(30)), "hghghg");
-        assert_eq!(shown(6, Spread::Interleaved(15)), "hhghhg");
-        assert_eq!(shown(6, Spread::Interleaved(0)), "hhhhhh");
-        assert_eq!(shown(6, Spread::Interleaved(1000)), "gggggg");
+        assert_eq!(shown(60, Spread::Interleaved(30)), "hghghg");
+        assert_eq!(shown(60, Spread::Interleaved(15)), "hhghhg");
+        assert_eq!(shown(60, Spread::Interleaved(0)), "hhhhhh");
+        assert_eq!(shown(51, Spread::Interleaved(1000)), "gggggg");
         for pages in 1..40u64 {
             for count in 0..=pages {
-                let text = shown(pages, Spread::Interleaved(10 * count));
+                let text = shown(10 * pages, Spread::Interleaved(10 * count));
                 assert_eq!(text.matches('g').count() as u64, count);
                 // No part of the range has more than its share, but for a page.
                 for end in 1..=pages {
@@ -304,9 +347,24 @@ mod tests {
                 }
             }
         }
-        let run = |on_gpu, pages| Run { on_gpu, pages };
-        let found: Vec<Run> = runs(6, Spread::Interleaved(40), 10).collect();
-        assert_eq!(found, [run(false, 1), run(true, 2), run(false, 1), run(true, 2)]);
+    }
+
+    #[test]
+    fn long_ranges_have_long_pieces() {
+        assert_eq!(piece(1, PAGE), PAGE);
+        assert_eq!(piece(MANY * PAGE, PAGE), PAGE);
+        assert_eq!(piece(MANY * PAGE + PAGE, PAGE), 2 * PAGE);
+        assert_eq!(piece(u64::MAX / 2, PAGE), LONGEST);
+        for bytes in [1, PAGE, 5 << 30, (5 << 30) + 1] {
+            for spread in [Spread::First(3 << 30), Spread::Interleaved(3 << 30)] {
+                let layout = Layout::new(bytes, spread, PAGE);
+                let of = |gpu| layout.parts().filter(move |p| p.on_gpu == gpu).map(|p| p.bytes);
+                let [on_gpu, in_host] = [true, false].map(|gpu| of(gpu).sum::<u64>());
+                assert_eq!(layout.bytes(), Some((on_gpu, in_host)));
+                let all = on_gpu + in_host;
+                assert!(all >= bytes && all < bytes + piece(bytes, PAGE), "{bytes} {spread:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `dma`: a chunk is partitioned in GPU memory, and the copy engine takes it to host memory: ours.
 //!
 //! ```text
-//!  chunk ─► partitioned in GPU memory ─► [ partitions that are kept | partitions that go ]
-//!                                             └─► GPU memory            └─► host memory, one copy
+//!  chunk ─► partitioned in GPU memory ─┬─► kept there, in turns
+//!                                      └─► host memory, one copy
 //! ```
 //!
 //! The GPU's memory is so much faster than the link that partitioning there costs next to nothing; and
@@ -14,7 +14,7 @@ use super::super::Session;
 use super::super::radix::Radix;
 use super::super::spilled::Spilled;
 use super::super::streamed::partitioning;
-use super::Pass;
+use super::{Pass, Turns, roomy};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};
 use crate::join::Histogram;
@@ -34,11 +34,9 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
     let session = crossing.session;
     let tuple = session.word.tuple();
     let extra = partitioning(session) + UNDER_WAY as u64 * tuple;
-    let free = session.left().saturating_sub(pass.cache).max(session.left() / 4);
-    let chunk_rows = crossing.chunk_rows(side, extra, free / 2);
+    let chunk_rows = crossing.chunk_rows(side, extra, pass.free(session) / 2);
     let radix = Radix::exactly(pass.bits);
-    // Whole partitions are kept, the same of every chunk.
-    let kept = pass.cached(pass.partitions()) as usize;
+    let mut turns = Turns::default();
     let mut divided = Spilled::new(pass.bits);
     let mut leaving = Leaving { session, going: VecDeque::new() };
     let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
@@ -51,57 +49,32 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
         let Some(tuples) = session.take(ordered.tuples) else {
             return Err(Error::Worker("a partitioned chunk was lost".to_string()));
         };
+        let bytes = bounds.last().copied().unwrap_or(0) * tuple;
+        if turns.keep(bytes, pass) {
+            session.release_since(point)?;
+            let view = session.keep(tuples);
+            add(&mut divided, &bounds, |start| Place::Device(view.part(start * tuple, view.bytes)));
+            continue;
+        }
         let tuples = leaving.hold(tuples)?;
         session.release_since(point)?;
-
-        let rows = bounds.last().copied().unwrap_or(0);
-        let mut at = bounds[kept];
-        match keep(session, tuples.part(0, at * tuple)) {
-            Ok(Some(view)) => add(&mut divided, &bounds[..=kept], 0, |start| {
-                Place::Device(view.part(start * tuple, view.bytes))
-            }),
-            Ok(None) => {}
-            // More rows came to these partitions than to others: they go out with the rest.
-            Err(Error::DeviceMemory { .. }) => at = 0,
-            Err(error) => return Err(error),
-        }
-        if at < rows {
-            const WHAT: &str = "partitions in host memory";
-            let bytes = (rows - at) * tuple;
-            divided.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
-            // Sizes that come again find memory that was pinned before.
-            let room = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
-            let pinned = session.device.pinned(room as usize, WHAT)?;
-            let written = session.device.record(session.compute)?;
-            session.device.wait(session.back, written)?;
-            let from = tuples.part(at * tuple, bytes);
-            session.copy_out(from, &pinned, 0)?;
-            let first = if at == 0 { 0 } else { kept };
-            add(&mut divided, &bounds[first..], first, |start| {
-                Place::Host(pinned.clone(), ((start - at) * tuple) as usize)
-            });
-        }
+        const WHAT: &str = "partitions in host memory";
+        divided.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
+        let pinned = session.device.pinned(roomy(bytes) as usize, WHAT)?;
+        let written = session.device.record(session.compute)?;
+        session.device.wait(session.back, written)?;
+        session.copy_out(tuples.part(0, bytes), &pinned, 0)?;
+        add(&mut divided, &bounds, |start| Place::Host(pinned.clone(), (start * tuple) as usize));
         leaving.sent()?;
     }
     Ok(divided)
 }
 
-/// Adds a run a partition, the first of which is number `first`.
-fn add(to: &mut Spilled, bounds: &[u64], first: usize, place: impl Fn(u64) -> Place) {
-    for (i, bound) in bounds.windows(2).enumerate() {
-        let run = Run { place: place(bound[0]), rows: bound[1] - bound[0] };
-        to.add(first + i, run);
+/// Adds a run a partition.
+fn add(to: &mut Spilled, bounds: &[u64], place: impl Fn(u64) -> Place) {
+    for (partition, bound) in bounds.windows(2).enumerate() {
+        to.add(partition, Run { place: place(bound[0]), rows: bound[1] - bound[0] });
     }
-}
-
-/// A copy of some tuples that stays on the device; none of none.
-fn keep(session: &Session<'_>, tuples: View) -> Result<Option<View>> {
-    if tuples.bytes == 0 {
-        return Ok(None);
-    }
-    let view = session.allocate(tuples.bytes, "partitions kept on the device")?;
-    session.device.copy_between(session.compute, tuples, view)?;
-    Ok(Some(view))
 }
 
 /// Chunks on their way out: their memory goes back when they are gone.

@@ -24,14 +24,17 @@ mod scatter;
 use super::cpu_partitioned::bits;
 use super::spilled::{Spilled, pack};
 use super::working_set::{WorkingSets, join_sets};
-use super::{Found, FromHost, Receiver, Wanted};
+use super::{Found, FromHost, Receiver, Session, Wanted};
 use crate::device::Scatterer;
 use crate::error::Result;
 use crate::join::{Histogram, Partitioner};
 use crate::transfer::{Crossing, HostSide};
 
-/// The share of GPU memory that is kept for partitions unless told otherwise, in eighths.
-const FOR_CACHE: u64 = 3;
+pub(super) use scatter::count_on_host;
+
+/// The share of GPU memory that is kept for partitions unless told otherwise, in sixteenths. More would
+/// let fewer tuples cross twice, but throughput fall more steeply where they begin to.
+const FOR_CACHE: u64 = 9;
 /// Bits of the first pass, at most.
 const MOST_BITS: u32 = 8;
 
@@ -45,33 +48,64 @@ pub(super) fn join(
 ) -> Result<Found> {
     let session = crossing.session;
     let left = session.left();
-    let cache = how.on_gpu.cache.unwrap_or(left / 8 * FOR_CACHE).min(left / 2);
+    let cache = how.on_gpu.cache.unwrap_or(left / 16 * FOR_CACHE).min(left / 4 * 3);
     let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
     let bits = bits(build.rows, fit, MOST_BITS);
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], bits, wanted)?;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
     let pass = Pass { bits, histogram: how.on_gpu.histogram, cache, bytes };
     let divide = |side: &HostSide| -> Result<Spilled> {
-        match how.on_gpu.partitioner {
-            Some(Partitioner::Standard) => {
-                scatter::divide(crossing, side, &pass, Scatterer::Standard)
+        let divided = match how.on_gpu.partitioner.and_then(scatterer) {
+            Some(scatterer) => {
+                let counts = scatter::count(crossing, side, &pass)?;
+                scatter::divide(crossing, side, &pass, scatterer, counts)
             }
-            Some(Partitioner::Linear) => scatter::divide(crossing, side, &pass, Scatterer::Linear),
-            Some(Partitioner::Shared) => scatter::divide(crossing, side, &pass, Scatterer::Shared),
-            Some(Partitioner::Hierarchical) => {
-                scatter::divide(crossing, side, &pass, Scatterer::Hierarchical)
-            }
-            _ => dma::divide(crossing, side, &pass),
-        }
+            None => dma::divide(crossing, side, &pass),
+        };
+        session.mark("partition over the link")?;
+        divided
     };
     let divided = [divide(build)?, divide(probe)?];
-    session.mark("partition over the link")?;
     let packed = pack(&divided[0].rows, fit);
     join_sets(&mut sets, &packed, [&divided[0], &divided[1]], fit, to)?;
     // Partitions on the device go back once nothing uses them.
     session.device.synchronize(session.compute)?;
     session.device.synchronize(session.copies)?;
     sets.finish(to)
+}
+
+/// The kernel that a partitioner has write to host memory; none where the copy engine does.
+fn scatterer(partitioner: Partitioner) -> Option<Scatterer> {
+    match partitioner {
+        Partitioner::Standard => Some(Scatterer::Standard),
+        Partitioner::Linear => Some(Scatterer::Linear),
+        Partitioner::Shared => Some(Scatterer::Shared),
+        Partitioner::Hierarchical => Some(Scatterer::Hierarchical),
+        _ => None,
+    }
+}
+
+/// The first pass over one side by itself, all of it into host memory: for measuring. `counts` are
+/// what [`count_on_host`] finds, for partitions in one piece; `dma` needs none.
+pub(super) fn divide(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    partitioner: Partitioner,
+    bits: u32,
+    counts: Option<Vec<u64>>,
+) -> Result<Spilled> {
+    let histogram = if counts.is_some() { Histogram::Cpu } else { Histogram::None };
+    let bytes = side.rows * crossing.session.word.tuple();
+    let pass = Pass { bits, histogram, cache: 0, bytes };
+    match scatterer(partitioner) {
+        Some(scatterer) => scatter::divide(crossing, side, &pass, scatterer, counts),
+        None => dma::divide(crossing, side, &pass),
+    }
+}
+
+/// As many bytes and some more: sizes that come again find memory that was pinned before.
+fn roomy(bytes: u64) -> u64 {
+    bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()))
 }
 
 /// The first pass, over either side.
@@ -90,9 +124,33 @@ impl Pass {
         1 << self.bits
     }
 
+    /// GPU memory that is not for partitions, or a quarter of what is left where that is more.
+    fn free(&self, session: &Session<'_>) -> u64 {
+        let left = session.left();
+        left.saturating_sub(self.cache).max(left / 4)
+    }
+
     /// As much of `whole` as the cache has of all bytes.
     fn cached(&self, whole: u64) -> u64 {
         let share = u128::from(self.cache.min(self.bytes)) * u128::from(whole);
         (share / u128::from(self.bytes.max(1))) as u64
+    }
+}
+
+/// Which chunks are kept on the device: every so many, so that they have their share at any time. Every
+/// chunk has some of each partition, so that while one is joined, the link has something to carry.
+#[derive(Default)]
+struct Turns {
+    seen: u64,
+    kept: u64,
+}
+
+impl Turns {
+    /// Whether one of so many bytes is.
+    fn keep(&mut self, bytes: u64, pass: &Pass) -> bool {
+        self.seen += bytes;
+        let keep = self.kept + bytes <= pass.cached(self.seen);
+        self.kept += if keep { bytes } else { 0 };
+        keep
     }
 }

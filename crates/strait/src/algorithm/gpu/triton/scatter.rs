@@ -8,92 +8,123 @@
 //! ```
 //!
 //! Partitions begin at multiples of 128 bytes. What is kept in GPU memory lies in pages in turns with
-//! the host's, at one range of addresses (000 §5.2), so that no partition is all of one kind.
+//! the host's, at one range of addresses (000 §5.2), so that no partition is all of one kind. Without a
+//! histogram it is whole chunks in turns instead.
+
+use std::sync::Arc;
 
 use super::super::spilled::Spilled;
 use super::super::{Session, Side};
-use super::Pass;
-use crate::device::{Scatterer, Spread, Stage, View, Word, abi};
-use crate::error::Result;
-use crate::join::Histogram;
+use super::{Pass, Turns, roomy};
+use crate::device::{Memory, Pinned, Scatterer, Spread, Stage, View, Word, abi};
+use crate::error::{Error, Result};
+use crate::join::{Histogram, Transfer};
 use crate::partition::count_column;
 use crate::transfer::{Crossing, HostSide, Pipeline, Place, Run};
 
 /// What partitions are aligned to, in bytes: a line of the GPU's caches.
 const LINE: u64 = 128;
 
-/// Partitions a side.
+/// Rows that a kernel reads over the link, at most.
+const STRETCH: u64 = 1 << 28;
+
+/// How many tuples of a side each partition gets, where that is to be known before.
+pub(super) fn count(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    pass: &Pass,
+) -> Result<Option<Vec<u64>>> {
+    Ok(match pass.histogram {
+        Histogram::None => None,
+        Histogram::Cpu => Some(count_on_host(crossing, side, pass.bits)?),
+        Histogram::Gpu => Some(count_on_device(crossing, side, pass)?),
+    })
+}
+
+/// Partitions a side: where tuples are counted, all of it into partitions in one piece, and else each
+/// chunk by itself.
 pub(super) fn divide(
     crossing: &Crossing<'_>,
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
+    counts: Option<Vec<u64>>,
 ) -> Result<Spilled> {
     let session = crossing.session;
     let mut divided = Spilled::new(pass.bits);
     let partitions = pass.partitions();
     let bytes = session.device.scatter_bytes(session.word, how, partitions as u32);
     let scatter = Scatter {
-        session,
         how,
         buffers: session.allocate(bytes, "write-combining buffers")?,
-        counts: session.allocate(partitions * 8, "the partitions' counts")?,
         cursors: session.allocate(partitions * 8, "the partitions' places")?,
-        digit: abi::Digit { shift: session.word.bits() - pass.bits, mask: partitions as u32 - 1 },
+        tally: Tally::new(session, pass)?,
     };
-    let free = session.left().saturating_sub(pass.cache).max(session.left() / 4);
-    let chunk_rows = crossing.chunk_rows(side, 0, free / 2);
-    let counted = match pass.histogram {
-        Histogram::None => None,
-        Histogram::Cpu => Some(count_on_host(crossing, side, pass.bits)?),
-        Histogram::Gpu => Some(scatter.count_all(crossing, side, chunk_rows)?),
+    // Writes of a kernel leave the copy engine a third of the link, but its own reads four fifths. So
+    // what need not be counted here is read where it lies, as in 000, and in long stretches, since
+    // buffers are flushed at the end of each.
+    let reads = counts.is_some() && crossing.method(side) == Transfer::PinnedCopy;
+    let transfer = if reads { Transfer::ZeroCopy } else { crossing.transfer };
+    let crossing = &Crossing { transfer, ..*crossing };
+    let chunk_rows = match reads {
+        true => crossing.most_rows.unwrap_or(STRETCH).min(side.rows),
+        false => crossing.chunk_rows(side, 0, pass.free(session) / 2),
     };
-    let mut target = match counted {
-        Some(counts) => Some(scatter.target(crossing, &counts, pass, &mut divided)?),
+    let whole = match counts {
+        Some(counts) => {
+            let layout = Layout::new(&counts, session.word.tuple());
+            let memory = scatter.whole(crossing, &layout, pass, &mut divided)?;
+            Some(scatter.target(&layout, memory, &mut divided)?)
+        }
         None => None,
     };
+    let mut turns = Turns::default();
     let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
     while let Some(chunk) = pipeline.next()? {
-        let to = match target {
+        let to = match whole {
             Some(to) => to,
             None => {
-                scatter.clear()?;
-                scatter.count(&chunk.side)?;
+                scatter.tally.clear()?;
+                scatter.tally.add(&chunk.side)?;
                 pipeline.ahead()?;
-                let counts: Vec<u64> = session.read(scatter.counts, partitions as usize)?;
-                scatter.target(crossing, &counts, pass, &mut divided)?
+                let layout = Layout::new(&scatter.tally.read()?, session.word.tuple());
+                let keep = turns.keep(layout.bytes, pass);
+                let memory = scatter.piece(crossing, &layout, keep, &mut divided)?;
+                scatter.target(&layout, memory, &mut divided)?
             }
         };
         scatter.write(&chunk.side, to)?;
-        if pass.histogram != Histogram::None {
-            target = Some(to);
-        }
         pipeline.done(chunk)?;
         pipeline.ahead()?;
     }
     drop(pipeline);
-    session.release(&[scatter.buffers, scatter.counts, scatter.cursors])?;
+    session.release(&[scatter.buffers, scatter.cursors, scatter.tally.counts])?;
     Ok(divided)
 }
 
-/// What the kernels are given.
-struct Scatter<'a> {
+/// Counts tuples on the device.
+struct Tally<'a> {
     session: &'a Session<'a>,
-    how: Scatterer,
-    buffers: View,
     counts: View,
-    cursors: View,
     digit: abi::Digit,
 }
 
-impl Scatter<'_> {
+impl<'a> Tally<'a> {
+    fn new(session: &'a Session<'a>, pass: &Pass) -> Result<Tally<'a>> {
+        let partitions = pass.partitions();
+        let digit =
+            abi::Digit { shift: session.word.bits() - pass.bits, mask: partitions as u32 - 1 };
+        let counts = session.allocate(partitions * 8, "the partitions' counts")?;
+        Ok(Tally { session, counts, digit })
+    }
+
     /// Sets all counts to zero.
     fn clear(&self) -> Result<()> {
         self.session.device.fill(self.session.compute, self.counts, 0)
     }
 
     /// Counts the tuples of each partition.
-    fn count(&self, side: &Side) -> Result<()> {
+    fn add(&self, side: &Side) -> Result<()> {
         let (keys, stride, raw) = side.keys_at();
         self.session.run(Stage::Tally(abi::Tally {
             keys,
@@ -105,69 +136,129 @@ impl Scatter<'_> {
         }))
     }
 
-    /// Counts all tuples of a side: keys cross once for that alone.
-    fn count_all(
-        &self,
-        crossing: &Crossing<'_>,
-        side: &HostSide,
-        chunk_rows: u64,
-    ) -> Result<Vec<u64>> {
-        let keys = HostSide { values: None, ..side.clone() };
-        self.clear()?;
-        let mut pipeline = Pipeline::new(crossing, &keys, chunk_rows)?;
-        while let Some(chunk) = pipeline.next()? {
-            self.count(&chunk.side)?;
-            pipeline.done(chunk)?;
-            pipeline.ahead()?;
-        }
-        drop(pipeline);
-        let counts = self.session.read(self.counts, self.digit.mask as usize + 1)?;
-        self.session.mark("count over the link")?;
-        Ok(counts)
+    fn read(&self) -> Result<Vec<u64>> {
+        self.session.read(self.counts, self.digit.mask as usize + 1)
+    }
+}
+
+/// What the kernels are given.
+struct Scatter<'a> {
+    how: Scatterer,
+    buffers: View,
+    cursors: View,
+    tally: Tally<'a>,
+}
+
+const WHAT: &str = "partitions in host memory";
+
+/// Where partitions begin in their memory.
+struct Layout {
+    /// The tuples before each.
+    starts: Vec<u64>,
+    rows: Vec<u64>,
+    bytes: u64,
+    tuple: u64,
+}
+
+impl Layout {
+    fn new(counts: &[u64], tuple: u64) -> Layout {
+        let line = (LINE / tuple).max(1);
+        let mut at = 0u64;
+        let mut start = |count: &u64| {
+            let start = at;
+            at = (at + count).next_multiple_of(line);
+            start
+        };
+        let starts = counts.iter().map(&mut start).collect();
+        Layout { starts, rows: counts.to_vec(), bytes: (at * tuple).max(1), tuple }
     }
 
-    /// Memory for partitions of so many tuples, noted as their runs, with the cursors set to them.
-    fn target(
+    /// The bytes of all tuples.
+    fn tuples(&self) -> u64 {
+        self.rows.iter().sum::<u64>() * self.tuple
+    }
+}
+
+/// Memory at addresses of the device, and the host's that it is, if it is.
+type Target = (Memory, Option<Arc<Pinned>>);
+
+impl Scatter<'_> {
+    /// Memory for all tuples of a side, some of it perhaps on the device.
+    fn whole(
         &self,
         crossing: &Crossing<'_>,
-        counts: &[u64],
+        layout: &Layout,
         pass: &Pass,
         divided: &mut Spilled,
-    ) -> Result<u64> {
-        const WHAT: &str = "partitions in host memory";
-        let session = self.session;
-        let tuple = session.word.tuple();
-        let line = (LINE / tuple).max(1);
-        let mut starts = Vec::with_capacity(counts.len());
-        let mut rows = 0u64;
-        for count in counts {
-            starts.push(rows);
-            rows = (rows + count).next_multiple_of(line);
+    ) -> Result<Target> {
+        let (session, bytes) = (crossing.session, layout.bytes);
+        let cached = pass.cached(bytes).min(session.left() / 4 * 3);
+        if cached == 0 {
+            return self.in_host(crossing, layout, divided);
         }
-        let bytes = (rows * tuple).max(1);
-        let cached = pass.cached(bytes).min(session.left() / 2);
         divided.reserved.push(crossing.budget.reserve(bytes - cached, WHAT)?);
-        let (memory, pinned) = match cached > 0 {
-            true => (session.device.range(bytes, Spread::Interleaved(cached), WHAT)?, None),
-            false => {
-                let pinned = session.device.pinned(bytes as usize, WHAT)?;
-                (session.device.mapped(&pinned)?, Some(pinned))
+        let memory = session.device.range(bytes, Spread::Interleaved(cached), WHAT)?;
+        // What lies in the host's memory crosses as stages write it here, and when it is joined.
+        let crossing = layout.tuples().saturating_sub(cached);
+        session.crosses_back(crossing);
+        session.crosses_in(crossing);
+        Ok((memory, None))
+    }
+
+    /// Memory for the tuples of a chunk, on the device where it is to be kept and there is room.
+    fn piece(
+        &self,
+        crossing: &Crossing<'_>,
+        layout: &Layout,
+        keep: bool,
+        divided: &mut Spilled,
+    ) -> Result<Target> {
+        if keep {
+            match crossing.session.device.allocate(layout.bytes, "partitions kept on the device") {
+                Ok(memory) => return Ok((memory, None)),
+                Err(Error::DeviceMemory { .. }) => {}
+                Err(error) => return Err(error),
             }
-        };
-        for (partition, (&start, &rows)) in starts.iter().zip(counts).enumerate() {
+        }
+        self.in_host(crossing, layout, divided)
+    }
+
+    fn in_host(
+        &self,
+        crossing: &Crossing<'_>,
+        layout: &Layout,
+        divided: &mut Spilled,
+    ) -> Result<Target> {
+        let device = crossing.session.device;
+        divided.reserved.push(crossing.budget.reserve(layout.bytes, WHAT)?);
+        crossing.session.crosses_back(layout.tuples());
+        let pinned = device.pinned(roomy(layout.bytes) as usize, WHAT)?;
+        Ok((device.mapped(&pinned)?, Some(pinned)))
+    }
+
+    /// Notes the partitions in some memory as runs, and sets the cursors to them.
+    fn target(
+        &self,
+        layout: &Layout,
+        (memory, pinned): Target,
+        divided: &mut Spilled,
+    ) -> Result<u64> {
+        let session = self.tally.session;
+        for (partition, (&start, &rows)) in layout.starts.iter().zip(&layout.rows).enumerate() {
+            let at = start * layout.tuple;
             let place = match &pinned {
-                Some(pinned) => Place::Host(pinned.clone(), (start * tuple) as usize),
-                None => Place::Device(memory.view.part(start * tuple, rows * tuple)),
+                Some(pinned) => Place::Host(pinned.clone(), at as usize),
+                None => Place::Device(memory.view.part(at, rows * layout.tuple)),
             };
             divided.add(partition, Run { place, rows });
         }
-        session.write(&starts, self.cursors)?;
+        session.write(&layout.starts, self.cursors)?;
         Ok(session.keep(memory).address)
     }
 
     /// Writes tuples to their partitions.
     fn write(&self, side: &Side, to: u64) -> Result<()> {
-        self.session.crosses_back(side.rows * self.session.word.tuple());
+        let session = self.tally.session;
         let scatter = abi::Scatter {
             columns: side.columns(),
             tuples: side.tuples_at(),
@@ -175,14 +266,38 @@ impl Scatter<'_> {
             rows: side.rows,
             cursors: self.cursors.address,
             buffers: self.buffers.address,
-            digit: self.digit,
+            digit: self.tally.digit,
         };
-        self.session.run(Stage::Scatter(self.how, scatter))
+        session.run(Stage::Scatter(self.how, scatter))
     }
 }
 
+/// Counts all tuples of a side on the device: keys cross once for that alone.
+fn count_on_device(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> Result<Vec<u64>> {
+    let session = crossing.session;
+    let keys = HostSide { values: None, ..side.clone() };
+    let tally = Tally::new(session, pass)?;
+    tally.clear()?;
+    let chunk_rows = crossing.chunk_rows(&keys, 0, pass.free(session) / 2);
+    let mut pipeline = Pipeline::new(crossing, &keys, chunk_rows)?;
+    while let Some(chunk) = pipeline.next()? {
+        tally.add(&chunk.side)?;
+        pipeline.done(chunk)?;
+        pipeline.ahead()?;
+    }
+    drop(pipeline);
+    let counts = tally.read()?;
+    session.release(&[tally.counts])?;
+    session.mark("count over the link")?;
+    Ok(counts)
+}
+
 /// Counts all tuples of a side on the CPU.
-fn count_on_host(crossing: &Crossing<'_>, side: &HostSide, bits: u32) -> Result<Vec<u64>> {
+pub(in super::super) fn count_on_host(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    bits: u32,
+) -> Result<Vec<u64>> {
     // SAFETY: who made the columns keeps them.
     unsafe {
         match crossing.session.word {

@@ -343,6 +343,8 @@ fn unpack<W: TestWord>(bench: &mut Bench) {
         }
         packs.push(Pack { at, base, first, rows, bytes });
     }
+    // Values are read by whole words: what lies behind the last one has been written too.
+    packed.resize(packed.len().next_multiple_of(8), 0xee);
     for packs in [&packs[..], &packs[..1], &packs[..0]] {
         let rows = packs.last().map_or(0, |pack| pack.first + u64::from(pack.rows)) as usize;
         let stage = Unpack {

@@ -1,0 +1,267 @@
+//! The first pass of the Triton join by itself: a table in host memory becomes partitions in host
+//! memory, and nothing is joined (000, figure 18). What `bench beyond --study fanout` measures.
+//!
+//! Every tuple that was written is looked at once the clock has stopped.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use super::super::spilled::Spilled;
+use super::super::{Session, triton};
+use super::Hosted;
+use crate::device::Word;
+use crate::device::abi::MOST_PARTITIONS;
+use crate::error::{Error, Result};
+use crate::join::{Partitioner, Transfer};
+use crate::key::KeyWord;
+use crate::partition::{RowId, Tuple, top_bits};
+use crate::schedule::Workers;
+use crate::transfer::{HostColumn, HostSide, Place, Run};
+
+/// Rows that a worker looks at in one go.
+const PIECE: usize = 1 << 20;
+
+/// How a table is partitioned.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstPass {
+    /// Who writes to host memory: [one of those that do](Partitioner::to_host).
+    pub partitioner: Partitioner,
+    /// There are `1 << bits` partitions.
+    pub bits: u32,
+    /// Whether the CPU counts the tuples of each partition before, which is not timed: partitions
+    /// then lie in one piece. Otherwise each chunk is partitioned by itself.
+    pub counted: bool,
+}
+
+/// What partitioning a table came to.
+#[derive(Debug, Clone, Copy)]
+pub struct Divided {
+    /// From columns in host memory to the last tuple there.
+    pub seconds: f64,
+    /// The bytes of all tuples.
+    pub bytes: u64,
+    /// Bytes that crossed the link: to the GPU, and back.
+    pub crossed: [u64; 2],
+}
+
+impl Hosted {
+    /// Partitions the probe table, keys and payload, once. That a tuple is lost, changed or in the
+    /// wrong partition is an error.
+    pub fn partition(&self, how: FirstPass) -> Result<Divided> {
+        let FirstPass { partitioner, bits, counted } = how;
+        if !partitioner.to_host() {
+            let what = "does not write to host memory; give standard, linear, shared, hierarchical";
+            return Err(Error::Setting(format!("{} {what} or dma", partitioner.name())));
+        }
+        if !(1..=MOST_PARTITIONS.ilog2()).contains(&bits) {
+            let what = format!("there are 2 to {MOST_PARTITIONS} partitions");
+            return Err(Error::Setting(format!("{what}, not two to the power of {bits}")));
+        }
+        let [_, probe] = &self.tables;
+        let side = probe.side(true)?;
+        let session = Session::new(&*self.device, self.word)?;
+        let crossing = self.crossing(&session, Transfer::Auto);
+        let counts = match counted {
+            true => Some(triton::count_on_host(&crossing, &side, bits)?),
+            false => None,
+        };
+        let started = Instant::now();
+        let divided = triton::divide(&crossing, &side, partitioner, bits, counts)?;
+        for stream in [session.compute, session.copies, session.back] {
+            session.device.synchronize(stream)?;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        match self.word {
+            Word::W4 => check::<u32>(&self.workers, &side, &divided)?,
+            Word::W8 => check::<u64>(&self.workers, &side, &divided)?,
+        }
+        let bytes = probe.rows * self.word.tuple();
+        Ok(Divided { seconds, bytes, crossed: session.crossed() })
+    }
+}
+
+/// What rows come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sum {
+    rows: u64,
+    /// Of mixed keys and of values, modulo 2^64.
+    keys: u64,
+    values: u64,
+    /// Rows in partitions that are not theirs.
+    misplaced: u64,
+}
+
+impl Sum {
+    fn add(&mut self, key: u64, value: u64, misplaced: bool) {
+        self.and(Sum { rows: 1, keys: key, values: value, misplaced: u64::from(misplaced) });
+    }
+
+    fn and(&mut self, other: Sum) {
+        self.rows += other.rows;
+        self.keys = self.keys.wrapping_add(other.keys);
+        self.values = self.values.wrapping_add(other.values);
+        self.misplaced += other.misplaced;
+    }
+}
+
+/// Compares partitions with the columns they were made of. Nothing may write to them any more.
+fn check<K: KeyWord + RowId>(workers: &Workers, side: &HostSide, divided: &Spilled) -> Result<()> {
+    let (wanted, found) = (of_columns::<K>(workers, side)?, of_partitions::<K>(workers, divided)?);
+    if wanted != found {
+        let what = "the partitions are wrong";
+        return Err(Error::Worker(format!("{what}: they come to {found:?}, not {wanted:?}")));
+    }
+    Ok(())
+}
+
+fn of_columns<K: KeyWord + RowId>(workers: &Workers, side: &HostSide) -> Result<Sum> {
+    // SAFETY: who made the columns keeps them.
+    let keys: &[K] = unsafe { side.keys.words(0..side.rows)? };
+    let values: &[K] = match &side.values {
+        // SAFETY: as above.
+        Some(values) => unsafe { values.words(0..side.rows)? },
+        None => return Err(Error::Worker("a side to be checked has no values".to_string())),
+    };
+    let pieces: Vec<_> = keys.chunks(PIECE).zip(values.chunks(PIECE)).collect();
+    total(workers, &pieces, |(keys, values)| {
+        let mut sum = Sum::default();
+        for (key, &value) in keys.iter().zip(*values) {
+            sum.add(KeyWord::to_u64(key.mix()), RowId::to_u64(value), false);
+        }
+        sum
+    })
+}
+
+fn of_partitions<K: KeyWord + RowId>(workers: &Workers, divided: &Spilled) -> Result<Sum> {
+    let mut pieces = Vec::new();
+    for (partition, runs) in divided.runs.iter().enumerate() {
+        for run in runs {
+            let tuples = tuples::<K>(run)?.chunks(PIECE);
+            pieces.extend(tuples.map(|tuples| (partition, tuples)));
+        }
+    }
+    total(workers, &pieces, |&(partition, tuples)| {
+        let mut sum = Sum::default();
+        for tuple in tuples {
+            let misplaced = top_bits(tuple.key, divided.bits) != partition;
+            sum.add(KeyWord::to_u64(tuple.key), RowId::to_u64(tuple.row), misplaced);
+        }
+        sum
+    })
+}
+
+/// A run in host memory.
+fn tuples<K: KeyWord + RowId>(run: &Run) -> Result<&[Tuple<K, K>]> {
+    let Place::Host(pinned, at) = &run.place else {
+        return Err(Error::Worker("a partition does not lie in host memory".to_string()));
+    };
+    let bytes = run.rows * size_of::<Tuple<K, K>>() as u64;
+    let column = HostColumn::pinned(pinned, *at, bytes);
+    // SAFETY: the run keeps the memory, and who checks says that nothing writes to it.
+    unsafe { column.words(0..run.rows) }
+}
+
+/// Adds up what all pieces come to.
+fn total<T: Sync>(workers: &Workers, pieces: &[T], of: impl Fn(&T) -> Sum + Sync) -> Result<Sum> {
+    let sum = Mutex::new(Sum::default());
+    workers.each(pieces.len(), |piece, _| {
+        let part = of(&pieces[piece]);
+        sum.lock().unwrap_or_else(|e| e.into_inner()).and(part);
+        Ok(())
+    })?;
+    Ok(sum.into_inner().unwrap_or_else(|e| e.into_inner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
+
+    use super::*;
+    use crate::algorithm::gpu::hosted::HostPlacement;
+
+    const ROWS: i32 = 3000;
+
+    fn table(width: u8) -> RecordBatch {
+        let keys = (0..ROWS).map(|i| i.wrapping_mul(0x9e37_79b9u32 as i32));
+        let columns: [ArrayRef; 2] = match width {
+            4 => [
+                Arc::new(Int32Array::from_iter_values(keys)),
+                Arc::new(Int32Array::from_iter_values(0..ROWS)),
+            ],
+            _ => [
+                Arc::new(Int64Array::from_iter_values(keys.map(i64::from))),
+                Arc::new(Int64Array::from_iter_values((0..ROWS).map(i64::from))),
+            ],
+        };
+        let [keys, values] = columns;
+        RecordBatch::try_from_iter([("key", keys), ("value", values)]).unwrap()
+    }
+
+    fn hosted(seed: u64, width: u8, placement: HostPlacement) -> Hosted {
+        let table = table(width);
+        let batches = std::slice::from_ref(&table);
+        Hosted::simulate(seed, 256 << 10, placement, [batches, batches]).unwrap()
+    }
+
+    #[test]
+    fn every_partitioner_keeps_all_tuples() {
+        for (width, placement) in [(8, HostPlacement::Pinned), (4, HostPlacement::Pageable)] {
+            let hosted = hosted(7, width, placement);
+            for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
+                for (bits, counted) in [(1, true), (1, false), (4, true), (8, false), (11, true)] {
+                    if counted && partitioner == Partitioner::Dma {
+                        continue;
+                    }
+                    let how = FirstPass { partitioner, bits, counted };
+                    let divided = hosted.partition(how).unwrap_or_else(|e| panic!("{how:?}: {e}"));
+                    let bytes = ROWS as u64 * 2 * u64::from(width);
+                    assert_eq!(divided.bytes, bytes, "{how:?}");
+                    assert_eq!(divided.crossed[1], bytes, "{how:?}");
+                    assert!(divided.crossed[0] > 0, "{how:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let hosted = hosted(1, 8, HostPlacement::Pinned);
+        let refused = |partitioner, bits, counted| {
+            hosted.partition(FirstPass { partitioner, bits, counted }).unwrap_err().to_string()
+        };
+        assert!(refused(Partitioner::LookBack, 4, false).contains("does not write to host"));
+        assert!(refused(Partitioner::Shared, 12, false).contains("2 to 2048"));
+        assert!(refused(Partitioner::Shared, 0, false).contains("2 to 2048"));
+        assert!(refused(Partitioner::Dma, 4, true).contains("needs no histogram"));
+    }
+
+    #[test]
+    fn wrong_partitions_are_noticed() {
+        let hosted = hosted(2, 8, HostPlacement::Pinned);
+        let side = hosted.tables[1].side(true).unwrap();
+        let session = Session::new(&*hosted.device, hosted.word).unwrap();
+        let crossing = hosted.crossing(&session, Transfer::Auto);
+        let spoilt = |spoil: &dyn Fn(&mut Spilled)| {
+            let how = Partitioner::Hierarchical;
+            let mut divided = triton::divide(&crossing, &side, how, 3, None).unwrap();
+            session.device.synchronize(session.compute).unwrap();
+            spoil(&mut divided);
+            check::<u64>(&hosted.workers, &side, &divided)
+        };
+        assert!(spoilt(&|_| ()).is_ok());
+        assert!(spoilt(&|divided| divided.runs.swap(1, 2)).is_err());
+        assert!(spoilt(&|divided| divided.runs[3].truncate(0)).is_err());
+        assert!(spoilt(&|divided| divided.runs[4][0].rows -= 1).is_err());
+        let first = |divided: &Spilled, at: usize| {
+            let Place::Host(pinned, start) = &divided.runs[0][0].place else { panic!("a device") };
+            // SAFETY: the device is done with it, and nobody reads it meanwhile.
+            let bytes = unsafe { pinned.bytes_mut() };
+            bytes[start + at] ^= 1;
+        };
+        for at in [0, 8] {
+            assert!(spoilt(&|divided| first(divided, at)).is_err(), "byte {at}");
+        }
+    }
+}
