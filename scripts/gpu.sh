@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Runs what needs a GPU, on a machine that may have no Rust: `make gpu-bundle` puts this script
-# beside the binaries. What is to be run: tests, sanitize, bench, or all of them.
+# beside the binaries. What is to be run: tests, sanitize, bench, beyond, or all of them.
 #
 #   ./gpu.sh               tests, the sanitizer, then benchmarks; a short table comes last
 #   ./gpu.sh tests bench   only those
+#
+# bench is of tables in GPU memory, beyond of tables in host memory. Records are written while they are
+# measured: what is broken off leaves what it had.
 set -uo pipefail
 cd "$(dirname "$0")"
 
@@ -70,18 +73,23 @@ bench() {
     # An output of 2^32 rows, 96 GiB, through 32 GiB: many to many in bounded memory.
     step "beyond the memory" $strait bench join --build 2^28 --probe 2^28 --duplicates 16 \
         --device gpu --placement gpu --gpu-memory 32GiB --algorithm radix --mode materialise --repeat 1
-    step "bench transfer" $strait bench transfer --out "$OUT"
-    step "bench beyond" $strait bench beyond --out "$OUT"
     if command -v nvcc >/dev/null; then
         step "build CUB's sort" nvcc -O3 -arch=native -o cub_sort cub_sort.cu && step "CUB's sort" ./cub_sort
     fi
 }
 
+beyond() {
+    step "bench beyond" $strait bench beyond --out "$OUT"
+    step "bench beyond, size" $strait bench beyond --study size --repeat 1 --out "$OUT"
+    step "bench beyond, fanout" $strait bench beyond --study fanout --repeat 1 --out "$OUT"
+    step "bench transfer" $strait bench transfer --out "$OUT"
+}
+
 for what in "${@:-all}"; do
     case "$what" in
-        tests | sanitize | bench) $what ;;
-        all) tests; sanitize; bench ;;
-        *) echo "\"$what\" is not one of tests, sanitize, bench, all" >&2; exit 2 ;;
+        tests | sanitize | bench | beyond) $what ;;
+        all) tests; sanitize; bench; beyond ;;
+        *) echo "\"$what\" is not one of tests, sanitize, bench, beyond, all" >&2; exit 2 ;;
     esac
 done
 

@@ -147,9 +147,11 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, "bench transfer --placement gpu", 2, &["pinned, pageable, both"]);
     fails(here, "bench beyond --device cpu", 1, &["--device gpu or gpu:N"]);
     fails(here, "bench beyond --workloads W1", 2, &["2^30 x 2^30, triton dma"]);
-    fails(here, "bench beyond --study colour", 2, &["size"]);
+    fails(here, "bench beyond --study colour", 2, &["size, fanout"]);
     fails(here, "bench beyond --lines triton", 2, &["--study"]);
     fails(here, "bench beyond --study size --scale-down 2", 2, &["--scale-down"]);
+    fails(here, "bench beyond --study fanout --lines triton", 2, &["another study", "dma"]);
+    fails(here, "bench beyond --study size --lines dma", 2, &["another study", "triton"]);
     fails(here, "bench join --workload-dir .", 1, &["no expected.json"]);
     for command in ["", "join", "compare", "scale", "gpu", "transfer", "beyond"] {
         let help = ok(here, &format!("bench {command} --help"));
@@ -168,6 +170,7 @@ fn without_a_gpu_it_says_so_at_once() {
         "bench transfer --rows 2^40",
         "bench beyond",
         "bench beyond --study size",
+        "bench beyond --study fanout",
         "bench gpu",
     ];
     for arguments in commands {

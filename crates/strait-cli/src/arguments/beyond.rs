@@ -85,14 +85,15 @@ Examples:
   strait bench beyond --workloads '2^30 x 2^30'
   strait bench beyond --workloads '2^30 x 2^30, triton dma' --workloads '2^30 x 2^30, cpu radix'
   strait bench beyond --scale-down 64 --gpu-memory 256MiB --repeat 1
-  strait bench beyond --study size --out benchmarks/scaling")]
+  strait bench beyond --study size --out benchmarks/scaling
+  strait bench beyond --study fanout --lines hierarchical --lines dma")]
 pub(crate) struct BeyondArguments {
     /// Which workloads, one a flag; or how their names begin, as in '2^30 x 2^30' [default: all]
     #[arg(long, value_name = "WORKLOAD", value_parser = beyond_workload, conflicts_with = "study")]
     pub(crate) workloads: Vec<String>,
 
-    /// Varies the size of both tables instead, by every algorithm: a record and a plot
-    #[arg(long, value_enum, value_name = "STUDY", conflicts_with = "scale_down")]
+    /// Varies one thing instead, and leaves a plot beside the record
+    #[arg(long, value_enum, value_name = "STUDY")]
     pub(crate) study: Option<BeyondStudy>,
 
     /// Which lines of the study, one a flag [default: all]
@@ -115,7 +116,8 @@ pub(crate) struct BeyondArguments {
     #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
-    /// Divides the rows of every table
+    /// Divides the rows of every table; not for the study of size, whose tables follow from
+    /// --gpu-memory
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) scale_down: u64,
 
@@ -125,6 +127,23 @@ pub(crate) struct BeyondArguments {
 }
 
 impl BeyondArguments {
+    /// What one argument alone cannot tell.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Some(study) = self.study else { return Ok(()) };
+        if study == BeyondStudy::Size && self.scale_down != 1 {
+            let why = "the tables of --study size follow from --gpu-memory";
+            return Err(format!("{why}: it takes no --scale-down"));
+        }
+        let names = crate::bench::beyond_line_names(study);
+        match self.lines.iter().find(|asked| !names.contains(&asked.as_str())) {
+            Some(asked) => Err(format!(
+                "\"{asked}\" is a line of another study; this one has:\n  {}",
+                names.join("\n  ")
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Whether a workload was asked for: by its name, or by how it begins where that is none.
     pub(crate) fn wants(&self, name: &str) -> bool {
         let whole = |asked: &str| crate::bench::beyond_workload_names().any(|name| name == asked);
@@ -141,8 +160,12 @@ impl BeyondArguments {
 /// What is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BeyondStudy {
-    /// Both tables alike, from a quarter to four times what fits the GPU's memory, in steps of √2
+    /// The size of both tables alike, from a quarter to four times what fits the GPU's memory, in
+    /// steps of √2, joined by every algorithm
     Size,
+    /// The partitions that the first pass of triton writes, from 2 to 2048, from host memory to host
+    /// memory by every partitioner; nothing is joined
+    Fanout,
 }
 
 fn beyond_workload(text: &str) -> Result<String, String> {
@@ -154,7 +177,9 @@ fn beyond_workload(text: &str) -> Result<String, String> {
 }
 
 fn beyond_line() -> clap::builder::PossibleValuesParser {
-    clap::builder::PossibleValuesParser::new(crate::bench::beyond_line_names())
+    let studies = BeyondStudy::value_variants().iter();
+    let names = studies.flat_map(|&study| crate::bench::beyond_line_names(study));
+    clap::builder::PossibleValuesParser::new(names)
 }
 
 #[cfg(test)]
@@ -179,5 +204,27 @@ mod tests {
         assert_eq!(wanted(&["2^30 x 2^30, triton hierarchical"]), 1);
         assert_eq!(wanted(&["2^30 x 2^30, triton h"]), 2);
         assert_eq!(wanted(&["2^28 x 2^28", "2^30 x 2^30, multi-pass"]), 3);
+    }
+
+    #[test]
+    fn lines_belong_to_one_study() {
+        let checked = |flags: &str, line: &str| {
+            let flags = flags.split_whitespace().chain(["--lines", line]);
+            Line::try_parse_from(["line"].into_iter().chain(flags)).expect("flags").beyond.check()
+        };
+        assert_eq!(checked("--study size", "triton"), Ok(()));
+        assert_eq!(checked("--study fanout --scale-down 2", "shared, chunked"), Ok(()));
+        assert!(checked("--study fanout", "triton").is_err_and(|why| why.contains("hierarchical")));
+        assert!(checked("--study size", "dma").is_err_and(|why| why.contains("cpu radix")));
+        let scaled = checked("--study size --scale-down 2", "triton");
+        assert!(scaled.is_err_and(|why| why.contains("--gpu-memory")));
+        let mut names: Vec<_> = BeyondStudy::value_variants()
+            .iter()
+            .flat_map(|&study| crate::bench::beyond_line_names(study))
+            .collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "a name is a line of one study alone");
     }
 }

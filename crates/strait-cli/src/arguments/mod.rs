@@ -53,15 +53,31 @@ impl Cli {
     /// Reads the command line; wrong usage ends the process with status 2.
     pub(crate) fn read() -> Cli {
         let cli = Cli::parse();
-        if let Command::Join(join) = &cli.command
-            && let Err(message) = join.check()
-        {
+        if let Err((path, message)) = cli.command.check() {
             let mut command = Cli::command();
             command.build();
-            let join = command.find_subcommand_mut("join").map(|join| join.clone());
-            join.unwrap_or(command).error(ErrorKind::ArgumentConflict, message).exit();
+            let mut named = &command;
+            for name in path {
+                named = named.find_subcommand(name).unwrap_or(named);
+            }
+            named.clone().error(ErrorKind::ArgumentConflict, message).exit();
         }
         cli
+    }
+}
+
+impl Command {
+    /// What one argument alone cannot tell: what is wrong, and in which command.
+    fn check(&self) -> Result<(), (&'static [&'static str], String)> {
+        match self {
+            Command::Join(join) => {
+                join.check().map_err(|message| (&["join"][..], message.to_string()))
+            }
+            Command::Bench(BenchArguments { what: Bench::Beyond(beyond) }) => {
+                beyond.check().map_err(|message| (&["bench", "beyond"][..], message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

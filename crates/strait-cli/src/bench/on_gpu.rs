@@ -33,6 +33,23 @@ impl Often {
     pub(super) fn times(repeat: u32) -> Often {
         Often { repeat, patience: f64::INFINITY }
     }
+
+    /// Runs once to warm up, which is told by true, and then as often as is timed. The seconds of the
+    /// first run, and the timed ones, the fastest first.
+    pub(super) fn runs<T>(
+        self,
+        seconds: impl Fn(&T) -> f64,
+        mut run: impl FnMut(bool) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(f64, Vec<T>)> {
+        let warm = run(true)?;
+        let first = seconds(&warm);
+        let mut timed = match first > self.patience {
+            true => vec![warm],
+            false => (0..self.repeat).map(|_| run(false)).collect::<anyhow::Result<_>>()?,
+        };
+        timed.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        Ok((first, timed))
+    }
 }
 
 /// Some runs of a join.
@@ -64,23 +81,12 @@ pub(super) fn repeated(
     often: Often,
     mut run: impl FnMut(bool) -> strait::Result<Ran>,
 ) -> anyhow::Result<Runs> {
-    let mut once = |first: bool| -> anyhow::Result<Ran> {
+    let once = |first: bool| -> anyhow::Result<Ran> {
         let ran = run(first).map_err(failure::of_join)?;
         check(expected, ran.rows, &ran.sums)?;
         Ok(ran)
     };
-    let warm = once(true)?;
-    let first = warm.seconds;
-    let mut timed = Vec::new();
-    match first > often.patience {
-        true => timed.push(warm),
-        false => {
-            for _ in 0..often.repeat {
-                timed.push(once(false)?);
-            }
-        }
-    }
-    timed.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let (first, timed) = often.runs(|ran: &Ran| ran.seconds, once)?;
     Ok(Runs { first, timed })
 }
 

@@ -127,43 +127,53 @@ const COLUMNS: [&str; 28] = [
     "stage_bytes",
 ];
 
-/// A line a stage.
-pub(super) fn record(card: &Card, setting: &Setting, lines: &[Line]) -> anyhow::Result<Record> {
-    let mut record = Record::new(&COLUMNS)?;
-    for line in lines {
-        let (named, outcome) = (line.named, &line.outcome);
-        let [to, back] = outcome.link();
-        let cells = [
-            card.name.clone(),
-            card.link.clone(),
-            card.peak(),
-            setting.gpu_memory.to_string(),
-            named.name.to_string(),
-            named.algorithm.to_string(),
-            named.partitioner.map_or(String::new(), |p| p.name().to_string()),
-            named.histogram.name().to_string(),
-            named.transfer.to_string(),
-            named.placement().to_string(),
-            named.yields(),
-            setting.threads.to_string(),
-            setting.often.repeat.to_string(),
-            line.rows[0].to_string(),
-            line.rows[1].to_string(),
-            outcome.output_rows.to_string(),
-            format!("{:.6}", outcome.seconds),
-            outcome.cold.map_or(String::new(), |cold| format!("{cold:.6}")),
-            format!("{:.0}", outcome.rate(line.rows)),
-            outcome.crossed[0].to_string(),
-            outcome.crossed[1].to_string(),
-            format!("{to:.0}"),
-            format!("{back:.0}"),
-            card.share(outcome.busier()),
-            outcome.peak_memory.to_string(),
-        ];
-        for (stage, seconds, bytes) in &outcome.stages {
-            let stage = [stage.clone(), format!("{seconds:.6}"), bytes.to_string()];
-            record.add(cells.iter().cloned().chain(stage))?;
-        }
+/// A record of workloads, a line a stage.
+pub(super) fn record() -> anyhow::Result<Record> {
+    Record::new(&COLUMNS)
+}
+
+/// Adds a workload to a record.
+pub(super) fn add(
+    record: &mut Record,
+    card: &Card,
+    setting: &Setting,
+    line: &Line,
+) -> anyhow::Result<()> {
+    let (named, outcome) = (line.named, &line.outcome);
+    let [to, back] = outcome.link();
+    let cells = [
+        card.name.clone(),
+        card.link.clone(),
+        card.peak(),
+        setting.gpu_memory.to_string(),
+        named.name.to_string(),
+        named.algorithm.to_string(),
+        named.partitioner.map_or(String::new(), |p| p.name().to_string()),
+        named.histogram.name().to_string(),
+        named.transfer.to_string(),
+        named.placement().to_string(),
+        named.yields(),
+        setting.threads.to_string(),
+        setting.often.repeat.to_string(),
+        line.rows[0].to_string(),
+        line.rows[1].to_string(),
+        outcome.output_rows.to_string(),
+        format!("{:.6}", outcome.seconds),
+        outcome.cold.map_or(String::new(), |cold| format!("{cold:.6}")),
+        format!("{:.0}", outcome.rate(line.rows)),
+        outcome.crossed[0].to_string(),
+        outcome.crossed[1].to_string(),
+        format!("{to:.0}"),
+        format!("{back:.0}"),
+        card.share(outcome.busier()),
+        outcome.peak_memory.to_string(),
+    ];
+    for (stage, seconds, bytes) in &outcome.stages {
+        let stage = [stage.clone(), format!("{seconds:.6}"), bytes.to_string()];
+        record.add(cells.iter().cloned().chain(stage))?;
     }
-    Ok(record)
+    if outcome.stages.is_empty() {
+        record.add(cells.into_iter().chain([const { String::new() }; 3]))?;
+    }
+    Ok(())
 }

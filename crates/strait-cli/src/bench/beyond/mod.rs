@@ -7,10 +7,15 @@
 //! ```
 //!
 //! So tables are in memory twice at most, and once while they are joined.
+//!
+//! Studies vary one thing instead, and leave a plot: [`size`] that of both tables, [`fanout`] the
+//! partitions of the Triton join's first pass.
 
+mod fanout;
 mod figures;
 mod outcome;
 mod size;
+mod study;
 mod suite;
 
 use anyhow::bail;
@@ -32,7 +37,6 @@ use figures::Line;
 use outcome::Outcome;
 use suite::{Named, Place, SUITE};
 
-pub(crate) use size::names as line_names;
 pub(crate) use suite::names;
 
 /// The GPU memory a join may hold, unless told otherwise.
@@ -50,16 +54,25 @@ pub(super) fn run(arguments: &BeyondArguments) -> anyhow::Result<()> {
     };
     let (text, failed) = match arguments.study {
         Some(BeyondStudy::Size) => size::run(arguments, Card::of(&gpu), &open),
+        Some(BeyondStudy::Fanout) => fanout::run(arguments, Card::of(&gpu), &open),
         None => suite(arguments, &Card::of(&gpu), &open),
     }?;
     print(&text)?;
     match failed {
         0 => Ok(()),
-        failed => bail!("{} failed; the lines above say why", counted(failed, "join")),
+        failed => bail!("{} failed; the lines above say why", counted(failed, "measurement")),
     }
 }
 
-/// What is to be shown, and how many joins failed.
+/// The names that `--lines` takes in a study.
+pub(crate) fn line_names(study: BeyondStudy) -> Vec<&'static str> {
+    match study {
+        BeyondStudy::Size => size::names().collect(),
+        BeyondStudy::Fanout => fanout::names().collect(),
+    }
+}
+
+/// What is to be shown, and how many measurements failed.
 type Shown = (String, u64);
 
 /// Brings tables to where they are to lie.
@@ -70,12 +83,20 @@ fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::R
     let wanted: Vec<&Named> = SUITE.iter().filter(|named| arguments.wants(named.name)).collect();
     let setting = Setting::new(arguments, GPU_MEMORY);
     let (mut lines, mut failed) = (Vec::new(), 0);
+    let mut record = figures::record()?;
     for group in wanted.chunk_by(|a, b| a.same_tables(b)) {
         let mut heard =
             |named: &'static Named, rows: [u64; 2], tried: anyhow::Result<Outcome>| match tried {
                 Ok(outcome) => {
                     let line = Line { named, rows, outcome };
                     eprintln!("{}", line.said());
+                    let added = figures::add(&mut record, card, &setting, &line);
+                    let saved =
+                        added.and_then(|()| record.save(&arguments.out, "beyond").map(drop));
+                    if let Err(error) = saved {
+                        eprintln!("{error:#}");
+                        failed += 1;
+                    }
                     lines.push(line);
                 }
                 Err(error) => {
@@ -89,12 +110,12 @@ fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::R
             failed += 1;
         }
     }
-    let path = figures::record(card, &setting, &lines)?.write(&arguments.out, "beyond")?;
+    let path = record.write(&arguments.out, "beyond")?;
     eprintln!("record: {}", path.display());
     Ok((figures::shown(card, &setting, &lines), failed))
 }
 
-/// What all joins of a run have in common.
+/// What all measurements of a run have in common.
 struct Setting {
     gpu_memory: u64,
     threads: usize,

@@ -1,26 +1,26 @@
 //! `strait bench beyond --study size`: both tables grow from a quarter of what fits the GPU's memory to
 //! four times that, joined by every algorithm. A record and a plot; a join with a cliff shows it here.
 
-use anyhow::Context;
-use strait::hosted::{HostPlacement, Hosted};
+use strait::hosted::Hosted;
 use strait::resident::Yield;
 use strait::{Algorithm, OnGpu, TablePlace};
 
 use super::super::link::Card;
 use super::super::on_host;
 use super::super::plot::{Axis, Plot, Series};
-use super::super::record::{Record, write_whole};
 use super::super::workload::{Answer, Tables};
 use super::outcome::Outcome;
-use super::{Open, ROW, Setting, Shown, enough_memory, shape};
+use super::study::Study;
+use super::{Open, ROW, Shown, enough_memory, shape};
 use crate::arguments::{BeyondArguments, Keys};
 use crate::digits::grouped;
 use crate::join::cores;
 
-/// The GPU memory a join may hold, unless told otherwise.
-const GPU_MEMORY: u64 = 8 << 30;
 /// Throughput that falls to less than this between neighbours is a cliff.
 const CLIFF: f64 = 0.8;
+
+/// A line whose join took so many seconds is not measured with more rows.
+const TOO_LONG: f64 = 6.0;
 
 /// How a line of the plot joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ const fn table(name: &'static str, place: TablePlace, seldom: bool) -> Named {
 
 /// The CPU's comes first: it joins tables that are dropped then.
 static LINES: [Named; 9] = [
-    Named { name: "cpu radix", how: How::Cpu(Algorithm::Radix), seldom: false },
+    Named { name: "cpu radix", how: How::Cpu(Algorithm::Radix), seldom: true },
     gpu("auto", Algorithm::Auto),
     gpu("streamed-probe", Algorithm::StreamedProbe),
     gpu("multi-pass", Algorithm::MultiPass),
@@ -71,7 +71,7 @@ static LINES: [Named; 9] = [
 struct Drawn {
     named: &'static Named,
     points: Vec<(f64, f64)>,
-    /// Whether the GPU's memory was too small already.
+    /// Whether the GPU's memory was too small already, or it took too long.
     over: bool,
 }
 
@@ -81,16 +81,7 @@ pub(super) fn run(
     card: Card,
     open: &Open<'_>,
 ) -> anyhow::Result<Shown> {
-    let folder = &arguments.out;
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make folder {}", folder.display()))?;
-    let mut study = Study {
-        card,
-        open,
-        setting: Setting::new(arguments, GPU_MEMORY),
-        record: Record::new(&COLUMNS)?,
-        failed: 0,
-    };
+    let mut study = Study::begin("beyond-size", arguments, card, open, &COLUMNS)?;
     let wanted = LINES.iter().filter(|named| arguments.wants_line(named.name));
     let mut lines: Vec<Drawn> =
         wanted.map(|named| Drawn { named, points: Vec::new(), over: false }).collect();
@@ -99,15 +90,12 @@ pub(super) fn run(
             eprintln!("{} rows and more are left out: {error:#}", grouped(rows));
             break;
         }
-        if let Err(error) = study.size(rows, &mut lines) {
+        if let Err(error) = size(&mut study, rows, &mut lines) {
             eprintln!("{} rows and more are left out: {error:#}", grouped(rows));
             study.failed += 1;
             break;
         }
     }
-    let Study { record, failed, .. } = study;
-    let path = record.write(folder, "beyond-size")?;
-    let image = folder.join("beyond-size.svg");
     let series: Vec<Series> = lines
         .into_iter()
         .map(|line| Series { name: line.named.name.to_string(), points: line.points })
@@ -115,8 +103,8 @@ pub(super) fn run(
     let cliffs = cliffs(&series);
     let title = "Both tables grow beyond the GPU's memory, aggregated";
     let plot = Plot { title, x: Axis::Powers("rows of each table"), y: "G tuples/s", series };
-    write_whole(&image, plot.svg().as_bytes())?;
-    Ok((format!("{}\n{}\n{cliffs}", path.display(), image.display()), failed))
+    let (files, failed) = study.end(&plot)?;
+    Ok((files + &cliffs, failed))
 }
 
 /// Rows of each table: from a quarter of the largest build side that fits to four times that, in steps
@@ -127,113 +115,100 @@ fn sizes(gpu_memory: u64) -> impl Iterator<Item = u64> {
     (0..=8).map(move |step| (quarter as f64 * f64::powf(2.0, f64::from(step) / 2.0)).round() as u64)
 }
 
-/// A study under way.
-struct Study<'a> {
-    card: Card,
-    open: &'a Open<'a>,
-    setting: Setting,
-    record: Record,
-    failed: u64,
+/// Joins tables of so many rows by every line.
+fn size(study: &mut Study<'_>, rows: u64, lines: &mut [Drawn]) -> anyhow::Result<()> {
+    let mut tables = Tables::generate_parts(shape([rows, rows], Keys::Sparse), cores())?;
+    let mut hosted = None;
+    for line in lines.iter_mut() {
+        if line.over || (line.named.seldom && !rows.is_power_of_two()) {
+            continue;
+        }
+        let tried = match line.named.how {
+            How::Cpu(algorithm) => study.setting.on_cpu(&tables, algorithm),
+            How::Gpu(algorithm, table) => {
+                let hosted = match &hosted {
+                    Some(hosted) => hosted,
+                    None => hosted.insert(study.load(&mut tables)?),
+                };
+                attempt(study, hosted, &tables.expected, algorithm, table)
+            }
+        };
+        hear(study, line, rows, tried)?;
+    }
+    drop(hosted);
+    strait::release_memory();
+    Ok(())
 }
 
-impl Study<'_> {
-    /// Joins tables of so many rows by every line.
-    fn size(&mut self, rows: u64, lines: &mut [Drawn]) -> anyhow::Result<()> {
-        let mut tables = Tables::generate_parts(shape([rows, rows], Keys::Sparse), cores())?;
-        let mut hosted = None;
-        for line in lines.iter_mut() {
-            if line.over || (line.named.seldom && !rows.is_power_of_two()) {
-                continue;
-            }
-            let tried = match line.named.how {
-                How::Cpu(algorithm) => self.setting.on_cpu(&tables, algorithm),
-                How::Gpu(algorithm, table) => {
-                    let hosted = match &hosted {
-                        Some(hosted) => hosted,
-                        None => hosted.insert(self.load(&mut tables)?),
-                    };
-                    self.attempt(hosted, &tables.expected, algorithm, table)
-                }
-            };
-            self.hear(line, rows, tried)?;
+fn attempt(
+    study: &Study<'_>,
+    hosted: &Hosted,
+    expected: &Answer,
+    algorithm: Algorithm,
+    table: TablePlace,
+) -> anyhow::Result<Outcome> {
+    let mut on_gpu = OnGpu::default();
+    on_gpu.table = table;
+    let how = (algorithm, on_gpu, Yield::Aggregate);
+    let runs = on_host::runs(hosted, expected, how, study.setting.often)?;
+    Outcome::on_gpu(&runs, Yield::Aggregate)
+}
+
+/// Takes a point down, or why there is none.
+fn hear(
+    study: &mut Study<'_>,
+    line: &mut Drawn,
+    rows: u64,
+    tried: anyhow::Result<Outcome>,
+) -> anyhow::Result<()> {
+    let name = line.named.name;
+    match tried {
+        Ok(outcome) => {
+            let rate = outcome.rate([rows, rows]) / 1e9;
+            let ran = &outcome.ran;
+            eprintln!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows));
+            line.points.push((rows as f64, rate));
+            line.over = outcome.seconds > TOO_LONG;
+            study.add(cells(study, line.named, rows, &outcome))
         }
-        drop(hosted);
-        strait::release_memory();
-        Ok(())
-    }
-
-    /// Copies the tables to pinned memory, and drops them.
-    fn load(&self, tables: &mut Tables) -> anyhow::Result<Hosted> {
-        strait::release_memory();
-        let hosted = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
-        tables.build.batches = Vec::new();
-        tables.probe.batches = Vec::new();
-        Ok(hosted)
-    }
-
-    fn attempt(
-        &self,
-        hosted: &Hosted,
-        expected: &Answer,
-        algorithm: Algorithm,
-        table: TablePlace,
-    ) -> anyhow::Result<Outcome> {
-        let mut on_gpu = OnGpu::default();
-        on_gpu.table = table;
-        let how = (algorithm, on_gpu, Yield::Aggregate);
-        let runs = on_host::runs(hosted, expected, how, self.setting.often)?;
-        Outcome::on_gpu(&runs, Yield::Aggregate)
-    }
-
-    /// Takes a point down, or why there is none.
-    fn hear(
-        &mut self,
-        line: &mut Drawn,
-        rows: u64,
-        tried: anyhow::Result<Outcome>,
-    ) -> anyhow::Result<()> {
-        let name = line.named.name;
-        match tried {
-            Ok(outcome) => {
-                let rate = outcome.rate([rows, rows]) / 1e9;
-                let ran = &outcome.ran;
-                eprintln!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows));
-                line.points.push((rows as f64, rate));
-                self.record.add(self.cells(line.named, rows, &outcome))
-            }
-            Err(error) => {
-                let small = matches!(
-                    error.downcast_ref::<strait::Error>(),
-                    Some(strait::Error::DeviceMemory { .. })
-                );
-                eprintln!("{} rows: {name}: {error:#}", grouped(rows));
-                line.over = small;
-                self.failed += u64::from(!(small && line.named.how.ends()));
-                Ok(())
-            }
+        Err(error) => {
+            let small = matches!(
+                error.downcast_ref::<strait::Error>(),
+                Some(strait::Error::DeviceMemory { .. })
+            );
+            eprintln!("{} rows: {name}: {error:#}", grouped(rows));
+            line.over = small;
+            study.failed += u64::from(!(small && line.named.how.ends()));
+            Ok(())
         }
     }
+}
 
-    fn cells(&self, named: &Named, rows: u64, outcome: &Outcome) -> [String; COLUMNS.len()] {
-        let gpu = if matches!(named.how, How::Cpu(_)) { "" } else { &self.card.name };
-        [
-            gpu.to_string(),
-            self.card.link.clone(),
-            self.setting.gpu_memory.to_string(),
-            named.name.to_string(),
-            outcome.ran.clone(),
-            self.setting.threads.to_string(),
-            self.setting.often.repeat.to_string(),
-            rows.to_string(),
-            format!("{:.6}", outcome.seconds),
-            format!("{:.0}", outcome.rate([rows, rows])),
-            outcome.crossed[0].to_string(),
-            outcome.crossed[1].to_string(),
-            self.card.share(outcome.busier()),
-            outcome.peak_memory.to_string(),
-            outcome.stages(),
-        ]
-    }
+fn cells(
+    study: &Study<'_>,
+    named: &Named,
+    rows: u64,
+    outcome: &Outcome,
+) -> [String; COLUMNS.len()] {
+    let Study { card, setting, .. } = study;
+    let gpu = if matches!(named.how, How::Cpu(_)) { "" } else { &card.name };
+    [
+        gpu.to_string(),
+        card.link.clone(),
+        setting.gpu_memory.to_string(),
+        named.name.to_string(),
+        outcome.ran.clone(),
+        setting.threads.to_string(),
+        setting.often.repeat.to_string(),
+        rows.to_string(),
+        format!("{:.6}", outcome.seconds),
+        format!("{:.0}", outcome.rate([rows, rows])),
+        outcome.crossed[0].to_string(),
+        outcome.crossed[1].to_string(),
+        card.share(outcome.busier()),
+        outcome.peak_memory.to_string(),
+        outcome.stages(),
+    ]
 }
 
 /// The columns of the record, after the common ones.
@@ -274,7 +249,7 @@ fn cliffs(series: &[Series]) -> String {
 }
 
 /// The names that `--lines` takes.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
     LINES.iter().map(|named| named.name)
 }
 

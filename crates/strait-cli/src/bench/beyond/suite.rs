@@ -70,15 +70,19 @@ const fn by(name: &'static str, algorithm: Algorithm, like: Named) -> Named {
 }
 
 /// Those that join the same tables follow one another, and those in the same memory among them.
-pub(super) static SUITE: [Named; 18] = [
+pub(super) static SUITE: [Named; 22] = [
     by("2^27 x 2^31, pinned, no-partition", Algorithm::NoPartition, PLAIN),
     by("2^27 x 2^31, pinned, streamed-probe", Algorithm::StreamedProbe, PLAIN),
+    by("2^27 x 2^31, pinned, multi-pass", Algorithm::MultiPass, PLAIN),
     by("2^27 x 2^31, pageable, no-partition", Algorithm::NoPartition, PAGEABLE),
     by("2^27 x 2^31, pageable, streamed-probe", Algorithm::StreamedProbe, PAGEABLE),
+    by("2^27 x 2^31, pageable, multi-pass", Algorithm::MultiPass, PAGEABLE),
     by("2^27 x 2^31, dense, packed, count, no-partition", Algorithm::NoPartition, PACKED),
     by("2^27 x 2^31, dense, packed, count, streamed-probe", Algorithm::StreamedProbe, PACKED),
+    by("2^27 x 2^31, dense, packed, count, multi-pass", Algorithm::MultiPass, PACKED),
     by("2^27 x 2^30, materialise, no-partition", Algorithm::NoPartition, MATERIALISED),
     by("2^27 x 2^30, materialise, streamed-probe", Algorithm::StreamedProbe, MATERIALISED),
+    by("2^27 x 2^30, materialise, multi-pass", Algorithm::MultiPass, MATERIALISED),
     Named {
         name: "2^30 x 2^30, cpu radix",
         place: Place::Cpu,

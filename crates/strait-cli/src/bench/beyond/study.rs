@@ -1,0 +1,69 @@
+//! What the studies of `strait bench beyond` have in common: a record of points, and a plot of them.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use strait::hosted::{HostPlacement, Hosted};
+
+use super::super::link::Card;
+use super::super::plot::Plot;
+use super::super::record::{Record, write_whole};
+use super::super::workload::Tables;
+use super::{Open, Setting, Shown};
+use crate::arguments::BeyondArguments;
+
+/// The GPU memory that may be held, unless told otherwise.
+const GPU_MEMORY: u64 = 8 << 30;
+
+/// A study under way.
+pub(super) struct Study<'a> {
+    pub(super) card: Card,
+    pub(super) setting: Setting,
+    record: Record,
+    /// Points that could not be measured.
+    pub(super) failed: u64,
+    open: &'a Open<'a>,
+    name: &'static str,
+    folder: PathBuf,
+}
+
+impl<'a> Study<'a> {
+    /// Begins a study of this name, and a record with these columns after the common ones.
+    pub(super) fn begin(
+        name: &'static str,
+        arguments: &BeyondArguments,
+        card: Card,
+        open: &'a Open<'a>,
+        columns: &[&str],
+    ) -> anyhow::Result<Study<'a>> {
+        let folder = arguments.out.clone();
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make folder {}", folder.display()))?;
+        let setting = Setting::new(arguments, GPU_MEMORY);
+        Ok(Study { card, setting, record: Record::new(columns)?, failed: 0, open, name, folder })
+    }
+
+    /// Copies tables to pinned memory, and drops them.
+    pub(super) fn load(&self, tables: &mut Tables) -> anyhow::Result<Hosted> {
+        strait::release_memory();
+        let hosted = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
+        tables.build.batches = Vec::new();
+        tables.probe.batches = Vec::new();
+        Ok(hosted)
+    }
+
+    /// Adds a point to the record.
+    pub(super) fn add(&mut self, cells: impl IntoIterator<Item = String>) -> anyhow::Result<()> {
+        self.record.add(cells)?;
+        self.record.save(&self.folder, self.name)?;
+        Ok(())
+    }
+
+    /// Writes the record and the plot, and says where they are and how many points failed.
+    pub(super) fn end(self, plot: &Plot) -> anyhow::Result<Shown> {
+        let path = self.record.write(&self.folder, self.name)?;
+        let image = self.folder.join(format!("{}.svg", self.name));
+        write_whole(&image, plot.svg().as_bytes())?;
+        Ok((format!("{}\n{}\n", path.display(), image.display()), self.failed))
+    }
+}
