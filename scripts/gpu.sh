@@ -5,8 +5,8 @@
 #   ./gpu.sh               tests, the sanitizer, then benchmarks; a short table comes last
 #   ./gpu.sh tests bench   only those
 #
-# bench is of tables in GPU memory, beyond of tables in host memory. Records are written while they are
-# measured: what is broken off leaves what it had.
+# bench is of tables in GPU memory, beyond of tables in host memory, whose records are written while they
+# are measured: what is broken off leaves what it had.
 set -uo pipefail
 cd "$(dirname "$0")"
 
@@ -79,6 +79,7 @@ bench() {
 }
 
 beyond() {
+    step "compile" $strait devices --compile
     step "bench beyond" $strait bench beyond --out "$OUT"
     step "bench beyond, size" $strait bench beyond --study size --repeat 1 --out "$OUT"
     step "bench beyond, fanout" $strait bench beyond --study fanout --repeat 1 --out "$OUT"

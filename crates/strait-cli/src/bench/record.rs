@@ -49,9 +49,10 @@ impl Record {
             Some(path) => path,
             None => self.fresh(folder, what)?,
         };
+        let path = self.path.insert(path);
         self.writer.flush()?;
-        write_whole(&path, self.writer.get_ref())?;
-        Ok(self.path.insert(path))
+        write_whole(path, self.writer.get_ref())?;
+        Ok(path)
     }
 
     /// Writes the record into a folder, and says where it is.

@@ -110,7 +110,11 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         reason = "it was asked for".to_string();
     }
     if chosen.is_none() && request.asked.needs_gpu() {
-        reason = "it was asked for, but runs on a GPU only, and none is used".to_string();
+        reason = match request.device {
+            None => "it was asked for, but runs on a GPU only, and none is used",
+            Some(_) => "it was asked for, but needs more of the GPU's memory than it may hold",
+        }
+        .to_string();
     }
     let algorithm = match (chosen, request.asked) {
         (Some(chosen), _) => chosen.algorithm,

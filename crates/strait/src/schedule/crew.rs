@@ -104,6 +104,19 @@ impl Drop for AllDone<'_> {
     }
 }
 
+/// Says, when dropped, that a thread has done its part.
+struct PartDone<'a>(&'a Board);
+
+impl Drop for PartDone<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.busy -= 1;
+        if state.busy == 0 {
+            self.0.done.notify_all();
+        }
+    }
+}
+
 impl Board {
     fn post(&self, job: Job, others: usize) {
         let mut state = self.state();
@@ -137,13 +150,10 @@ impl Board {
                 continue;
             };
             drop(state);
+            let done = PartDone(self);
             // SAFETY: whoever posted it waits until all are done.
             unsafe { (*job.0)(number) };
-            let mut state = self.state();
-            state.busy -= 1;
-            if state.busy == 0 {
-                self.done.notify_all();
-            }
+            drop(done);
         }
     }
 

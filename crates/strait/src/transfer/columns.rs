@@ -52,7 +52,7 @@ impl Feed for ColumnFeed<'_> {
         }
         let word = session.word.bytes();
         let bytes = rows.start * word..rows.end * word;
-        // Both columns at once, so that threads start once a chunk.
+        // Both columns at once, so that threads meet once a chunk.
         let keys = self.keys.fill(slot, bytes.clone())?;
         let values = match &mut self.values {
             Some(values) => values.fill(slot, bytes.clone())?,

@@ -4,7 +4,8 @@
 //!   worker ─► the oldest buffer, once its copy is done ─► filled ─► copied ─► the newest buffer
 //! ```
 //!
-//! There are two a worker, and all of them together fit the processor's last cache. So what a worker
+//! There are two a worker, and all of them together fit the processor's last cache, if it is not very
+//! small. So what a worker
 //! writes is still there when the copy engine reads it, and is soon written again: the host's memory
 //! is read once for each byte that crosses, where long buffers would have it written and read as well.
 

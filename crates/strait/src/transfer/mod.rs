@@ -53,8 +53,8 @@ pub(crate) use runs::{Place, Produce, Run};
 
 /// Slots of a ring: one is read by stages, two are under way or have arrived, one is being filled.
 pub(crate) const SLOTS: usize = 4;
-/// Bytes of a chunk of one column: long enough for the link and for starting threads and kernels,
-/// short enough to overlap.
+/// Bytes of a chunk of one column: long enough for the link and for launching kernels, short enough to
+/// overlap.
 const CHUNK_BYTES: u64 = 128 << 20;
 /// Bytes of a chunk of all columns that workers stage: they go round it together, and the last ones
 /// wait for nobody else if it is long.

@@ -113,7 +113,9 @@ impl<'a> Pipeline<'a> {
 
     /// Says that stages enqueued so far were the last to read a chunk.
     pub(crate) fn done(&mut self, chunk: Chunk) -> Result<()> {
-        self.slots[chunk.slot].done = Some(self.session.device.record(self.session.compute)?);
+        let done = self.session.device.record(self.session.compute)?;
+        self.session.passed(done);
+        self.slots[chunk.slot].done = Some(done);
         self.done += 1;
         Ok(())
     }

@@ -169,6 +169,9 @@ fn hear(
             eprintln!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows));
             line.points.push((rows as f64, rate));
             line.over = outcome.seconds > TOO_LONG;
+            if line.over {
+                eprintln!("{name} took more than {TOO_LONG} s: it is not measured with more rows");
+            }
             study.add(cells(study, line.named, rows, &outcome))
         }
         Err(error) => {

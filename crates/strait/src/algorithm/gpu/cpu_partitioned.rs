@@ -37,9 +37,10 @@ pub(super) fn join(
     to: &mut dyn Receiver,
 ) -> Result<Found> {
     let session = crossing.session;
+    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let fit = WorkingSets::fit(crossing, session.left(), most_rows);
     let bits = bits(build.rows, fit, MOST_BITS);
-    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], bits, wanted)?;
+    sets.bits = bits;
     let mut divided = Spilled::new(bits);
     let mut at = 0;
     while let Some(rows) = chunk(crossing, build, &mut at) {

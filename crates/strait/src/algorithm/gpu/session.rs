@@ -6,12 +6,14 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use crate::device::{Device, Event, Memory, Pinned, Stage, Stream, View, Word, abi};
+use crate::device::{Device, EVENTS, Event, Memory, Pinned, Stage, Stream, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::memory::Plain;
 
 /// Marks that are kept before they are booked.
 const MARKS: usize = 256;
+/// Stands for a stage whose name is not known yet.
+const UNDER_WAY: &str = "";
 /// Bytes read back or written at once, at most: see [`Session::read`].
 const SMALL: usize = 256 << 10;
 
@@ -45,6 +47,8 @@ pub(crate) struct Session<'a> {
     marks: RefCell<Vec<(&'static str, Event, u64)>>,
     /// What earlier marks have told.
     booked: RefCell<Vec<Timed>>,
+    /// The seconds and bytes of the stage under way that they have told.
+    under_way: Cell<(f64, u64)>,
     /// Bytes that stages since the last mark move.
     moved: Cell<u64>,
     /// Bytes that crossed the link, to the device and back.
@@ -64,6 +68,7 @@ impl<'a> Session<'a> {
             count: Cell::new(0),
             marks: RefCell::default(),
             booked: RefCell::default(),
+            under_way: Cell::default(),
             moved: Cell::new(0),
             crossed: Default::default(),
         };
@@ -168,15 +173,30 @@ impl<'a> Session<'a> {
     /// Says that what was enqueued since the last mark was this stage.
     pub(crate) fn mark(&self, stage: &'static str) -> Result<()> {
         let event = self.device.record(self.compute)?;
+        self.note(stage, event);
+        Ok(())
+    }
+
+    /// Notes an event of the stage under way, whose name comes with its end: so that a stage of many
+    /// events is timed in parts before the device forgets the first of them.
+    pub(crate) fn passed(&self, event: Event) {
+        let last = self.marks.borrow().last().map_or(0, |(_, last, _)| last.0);
+        if event.0.saturating_sub(last) > EVENTS / 8 {
+            self.note(UNDER_WAY, event);
+        }
+    }
+
+    fn note(&self, stage: &'static str, event: Event) {
         let mut marks = self.marks.borrow_mut();
         marks.push((stage, event, self.moved.take()));
-        if marks.len() > MARKS {
+        let long_ago = event.0.saturating_sub(marks[0].1.0) > EVENTS / 2;
+        if marks.len() > MARKS || (marks.len() > 2 && long_ago) {
             // Before the device forgets the first of them. All but the last few have happened.
-            let old: Vec<_> = marks.drain(..MARKS / 2).collect();
+            let half = marks.len().div_ceil(2);
+            let old: Vec<_> = marks.drain(..half).collect();
             marks.insert(0, old[old.len() - 1]);
             self.book(&old);
         }
-        Ok(())
     }
 
     /// Notes bytes read and written, where the stage alone does not tell.
@@ -227,6 +247,12 @@ impl<'a> Session<'a> {
             // Events that joins beside this one have pushed out are no reason to fail.
             let Ok(seconds) = self.device.seconds(pair[0].1, pair[1].1) else { continue };
             let (stage, _, bytes) = pair[1];
+            let before = self.under_way.take();
+            let (seconds, bytes) = (before.0 + seconds, before.1 + bytes);
+            if stage == UNDER_WAY {
+                self.under_way.set((seconds, bytes));
+                continue;
+            }
             match times.iter_mut().find(|time| time.stage == stage) {
                 Some(time) => {
                     (time.seconds, time.bytes) = (time.seconds + seconds, time.bytes + bytes)
@@ -255,5 +281,32 @@ impl Drop for Session<'_> {
                 log::debug!("a device did not finish its work: {error}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::simulated::{Settings, Simulated, TINY};
+
+    /// The device forgets events, but not the times of stages that had many.
+    #[test]
+    fn stages_of_many_events_are_timed() {
+        let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
+        let session = Session::new(&device, Word::W8).unwrap();
+        for stage in ["first", "second"] {
+            for i in 0..3 * EVENTS {
+                session.moved(1);
+                session.passed(device.record(session.compute).unwrap());
+                // As whoever has few buffers does.
+                if i % 100 == 0 {
+                    device.synchronize(session.compute).unwrap();
+                }
+            }
+            session.mark(stage).unwrap();
+        }
+        let times = session.times().unwrap();
+        let told: Vec<_> = times.iter().map(|time| (time.stage, time.bytes)).collect();
+        assert_eq!(told, [("first", 3 * EVENTS as u64), ("second", 3 * EVENTS as u64)]);
     }
 }

@@ -30,17 +30,17 @@ pub(super) struct WorkingSets<'a> {
     crossing: &'a Crossing<'a>,
     wanted: Wanted,
     /// Top bits that tell partitions.
-    bits: u32,
+    pub(super) bits: u32,
     windows: [Option<Window>; 2],
     found: Found,
 }
 
 impl<'a> WorkingSets<'a> {
-    /// Prepares to join sides of so many rows, partitioned by so many bits.
+    /// Prepares to join sides of so many rows, by how many bits they will be partitioned: that follows
+    /// from the memory which is left.
     pub(super) fn new(
         crossing: &'a Crossing<'a>,
         [build, probe]: [u64; 2],
-        bits: u32,
         wanted: &Wanted,
     ) -> Result<WorkingSets<'a>> {
         let session = crossing.session;
@@ -52,7 +52,7 @@ impl<'a> WorkingSets<'a> {
         let build_flags = opened(&mut windows[0], session, 0, build)?;
         let probe_flags = opened(&mut windows[1], session, 0, probe)?;
         let wanted = Wanted { build_flags, probe_flags, ..*wanted };
-        Ok(WorkingSets { crossing, wanted, bits, windows, found: Found::default() })
+        Ok(WorkingSets { crossing, wanted, bits: 0, windows, found: Found::default() })
     }
 
     /// Build rows of a set, at most; no more than `most`, where given.

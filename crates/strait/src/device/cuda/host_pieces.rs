@@ -1,15 +1,15 @@
 //! Host memory that ranges map, kept for the next one.
 //!
 //! The driver makes such memory itself, and takes a quarter of a second a GiB for it, since it clears
-//! it first. So pieces have few sizes, and those that a range no longer needs wait for the next. As
-//! of pinned memory, at most a quarter of the machine's memory is kept.
+//! it first. So pieces have few sizes, and those that a range no longer needs wait for the next: at most
+//! as much as of pinned memory, a quarter of the machine's.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::sys::{self, CUresult};
 
 use super::context::Context;
-use super::pinned::most_idle;
+use super::pinned::{self, most_idle};
 
 /// Memory of the host that can be mapped.
 pub(super) struct HostPiece {
@@ -38,7 +38,17 @@ pub(super) fn take(
     drop(idle);
     let mut handle = 0;
     // SAFETY: whole pages; reads the properties and writes a handle.
-    match unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) } {
+    let mut create = || unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) };
+    let created = match create() {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            // What is kept for later is needed now.
+            release();
+            pinned::release();
+            create()
+        }
+        code => code,
+    };
+    match created {
         CUresult::CUDA_SUCCESS => {
             Ok(HostPiece { context: Arc::clone(context), handle, bytes, node })
         }

@@ -48,13 +48,19 @@ impl Ranges {
 }
 
 /// A range of more than so many pieces has longer ones, up to [`LONGEST`].
-const MANY: u64 = 64;
-const LONGEST: u64 = 256 << 20;
+const MANY: u64 = 256;
+const LONGEST: u64 = 64 << 20;
+/// And no longer ones than so many make up the GPU's part.
+const FEW: u64 = 16;
 
 /// The bytes of the pieces of a range.
-fn piece(bytes: u64, page: u64) -> u64 {
+fn piece(bytes: u64, spread: Spread, page: u64) -> u64 {
+    let most = match spread {
+        Spread::Interleaved(gpu) if gpu > 0 => LONGEST.min(gpu / FEW),
+        _ => LONGEST,
+    };
     let mut piece = page;
-    while piece < LONGEST && bytes / piece > MANY {
+    while 2 * piece <= most && bytes / piece > MANY {
         piece *= 2;
     }
     piece
@@ -78,7 +84,7 @@ struct Layout {
 
 impl Layout {
     fn new(bytes: u64, spread: Spread, page: u64) -> Layout {
-        let piece = piece(bytes, page);
+        let piece = piece(bytes, spread, page);
         match spread {
             Spread::First(gpu) => {
                 let first = gpu.min(bytes).div_ceil(page).saturating_mul(page);
@@ -87,7 +93,9 @@ impl Layout {
             }
             Spread::Interleaved(gpu) => {
                 let pieces = bytes.max(1).div_ceil(piece);
-                Layout { piece, pieces, on_gpu: gpu.div_ceil(piece).min(pieces), first: 0 }
+                // Up to whole pages, but down to whole pieces that are longer.
+                let on_gpu = if piece > page { gpu / piece } else { gpu.div_ceil(piece) };
+                Layout { piece, pieces, on_gpu: on_gpu.min(pieces), first: 0 }
             }
         }
     }
@@ -351,10 +359,18 @@ mod tests {
 
     #[test]
     fn long_ranges_have_long_pieces() {
-        assert_eq!(piece(1, PAGE), PAGE);
-        assert_eq!(piece(MANY * PAGE, PAGE), PAGE);
-        assert_eq!(piece(MANY * PAGE + PAGE, PAGE), 2 * PAGE);
-        assert_eq!(piece(u64::MAX / 2, PAGE), LONGEST);
+        let in_host = Spread::First(0);
+        assert_eq!(piece(1, in_host, PAGE), PAGE);
+        assert_eq!(piece(MANY * PAGE, in_host, PAGE), PAGE);
+        assert_eq!(piece(MANY * PAGE + PAGE, in_host, PAGE), 2 * PAGE);
+        assert_eq!(piece(u64::MAX / 2, in_host, PAGE), LONGEST);
+        // A small part on the GPU has short pieces: it is not rounded to what it has no room for.
+        let little = Spread::Interleaved(100 << 20);
+        assert_eq!(piece(16 << 30, little, PAGE), 4 << 20);
+        assert_eq!(
+            Layout::new(16 << 30, little, PAGE).bytes(),
+            Some((100 << 20, (16 << 30) - (100 << 20)))
+        );
         for bytes in [1, PAGE, 5 << 30, (5 << 30) + 1] {
             for spread in [Spread::First(3 << 30), Spread::Interleaved(3 << 30)] {
                 let layout = Layout::new(bytes, spread, PAGE);
@@ -362,7 +378,7 @@ mod tests {
                 let [on_gpu, in_host] = [true, false].map(|gpu| of(gpu).sum::<u64>());
                 assert_eq!(layout.bytes(), Some((on_gpu, in_host)));
                 let all = on_gpu + in_host;
-                assert!(all >= bytes && all < bytes + piece(bytes, PAGE), "{bytes} {spread:?}");
+                assert!(all >= bytes && all < bytes + layout.piece, "{bytes} {spread:?}");
             }
         }
     }

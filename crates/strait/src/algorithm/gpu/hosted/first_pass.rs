@@ -84,22 +84,25 @@ impl Hosted {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sum {
     rows: u64,
-    /// Of mixed keys and of values, modulo 2^64.
+    /// Of mixed keys, of values, and of what both make together, modulo 2^64.
     keys: u64,
     values: u64,
+    pairs: u64,
     /// Rows in partitions that are not theirs.
     misplaced: u64,
 }
 
 impl Sum {
     fn add(&mut self, key: u64, value: u64, misplaced: bool) {
-        self.and(Sum { rows: 1, keys: key, values: value, misplaced: u64::from(misplaced) });
+        let (pairs, misplaced) = (key.wrapping_mul(value | 1), u64::from(misplaced));
+        self.and(Sum { rows: 1, keys: key, values: value, pairs, misplaced });
     }
 
     fn and(&mut self, other: Sum) {
         self.rows += other.rows;
         self.keys = self.keys.wrapping_add(other.keys);
         self.values = self.values.wrapping_add(other.values);
+        self.pairs = self.pairs.wrapping_add(other.pairs);
         self.misplaced += other.misplaced;
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
         let tuples = leaving.hold(tuples)?;
         session.release_since(point)?;
         const WHAT: &str = "partitions in host memory";
-        divided.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
+        divided.reserved.push(crossing.budget.reserve(roomy(bytes), WHAT)?);
         let pinned = session.device.pinned(roomy(bytes) as usize, WHAT)?;
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;

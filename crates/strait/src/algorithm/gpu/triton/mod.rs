@@ -47,11 +47,12 @@ pub(super) fn join(
     to: &mut dyn Receiver,
 ) -> Result<Found> {
     let session = crossing.session;
+    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let left = session.left();
     let cache = how.on_gpu.cache.unwrap_or(left / 16 * FOR_CACHE).min(left / 4 * 3);
     let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
     let bits = bits(build.rows, fit, MOST_BITS);
-    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], bits, wanted)?;
+    sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
     let pass = Pass { bits, histogram: how.on_gpu.histogram, cache, bytes };
     let divide = |side: &HostSide| -> Result<Spilled> {
@@ -149,7 +150,7 @@ impl Turns {
     /// Whether one of so many bytes is.
     fn keep(&mut self, bytes: u64, pass: &Pass) -> bool {
         self.seen += bytes;
-        let keep = self.kept + bytes <= pass.cached(self.seen);
+        let keep = self.kept + bytes <= pass.cached(self.seen.min(pass.bytes));
         self.kept += if keep { bytes } else { 0 };
         keep
     }

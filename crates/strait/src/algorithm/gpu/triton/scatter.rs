@@ -63,7 +63,9 @@ pub(super) fn divide(
     // Writes of a kernel leave the copy engine a third of the link, but its own reads four fifths. So
     // what need not be counted here is read where it lies, as in 000, and in long stretches, since
     // buffers are flushed at the end of each.
-    let reads = counts.is_some() && crossing.method(side) == Transfer::PinnedCopy;
+    let pinned =
+        (crossing.transfer, crossing.method(side)) == (Transfer::Auto, Transfer::PinnedCopy);
+    let reads = counts.is_some() && pinned;
     let transfer = if reads { Transfer::ZeroCopy } else { crossing.transfer };
     let crossing = &Crossing { transfer, ..*crossing };
     let chunk_rows = match reads {
@@ -230,9 +232,10 @@ impl Scatter<'_> {
         divided: &mut Spilled,
     ) -> Result<Target> {
         let device = crossing.session.device;
-        divided.reserved.push(crossing.budget.reserve(layout.bytes, WHAT)?);
+        let bytes = roomy(layout.bytes);
+        divided.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
         crossing.session.crosses_back(layout.tuples());
-        let pinned = device.pinned(roomy(layout.bytes) as usize, WHAT)?;
+        let pinned = device.pinned(bytes as usize, WHAT)?;
         Ok((device.mapped(&pinned)?, Some(pinned)))
     }
 
