@@ -236,7 +236,7 @@ unsafe impl Send for Managed {}
 unsafe impl Sync for Managed {}
 
 /// Which pages of a [range](Device::range) lie in the device's memory: so many bytes of it, rounded up
-/// to whole pages; the others lie in the host's.
+/// to whole pages, or down to what long ranges are made of; the others lie in the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spread {
     /// The first ones.

@@ -59,8 +59,6 @@ const CHUNK_BYTES: u64 = 128 << 20;
 /// Bytes of a chunk of all columns that workers stage: they go round it together, and the last ones
 /// wait for nobody else if it is long.
 const STAGED_BYTES: u64 = 512 << 20;
-/// Bytes of host memory that one worker copies at a time.
-const PIECE: usize = 1 << 20;
 
 /// A column of words in host memory.
 #[derive(Clone)]
@@ -243,6 +241,13 @@ struct Filling<'a> {
     tasks: usize,
     work: Box<dyn Fn(usize) -> Result<()> + Sync + 'a>,
 }
+
+/// Memory that workers write to at places of their own.
+#[derive(Clone, Copy)]
+struct Target(*mut u8);
+
+// SAFETY: workers write to places of their own.
+unsafe impl Sync for Target {}
 
 /// Where a slot's chunk lies, when it lies in one piece.
 struct Landed {

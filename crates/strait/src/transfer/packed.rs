@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::desk::Desk;
-use super::staged_copy::Target;
-use super::{Carry, Filling, HostColumn, SLOTS};
+use super::{Carry, Filling, HostColumn, SLOTS, Target};
 use crate::algorithm::gpu::Session;
 use crate::device::{HostView, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::desk::Desk;
-use super::{Carry, Filling, HostColumn, Landed, PIECE};
+use super::{Carry, Filling, HostColumn, Landed};
 use crate::algorithm::gpu::Session;
-use crate::device::{HostView, View};
+use crate::device::View;
 use crate::error::Result;
 
 pub(super) struct Staged<'a> {
@@ -57,30 +57,4 @@ impl Carry for Staged<'_> {
     fn arrive(&mut self, _session: &Session<'_>, slot: usize) -> Result<View> {
         Ok(self.landed[slot].view())
     }
-}
-
-/// Memory that workers write to at places of their own.
-#[derive(Clone, Copy)]
-pub(super) struct Target(pub(super) *mut u8);
-
-// SAFETY: workers write to places of their own.
-unsafe impl Sync for Target {}
-
-/// The work of copying some host memory, piece by piece.
-///
-/// # Safety
-/// The target is as long, and nobody else uses it until the work is done.
-pub(super) unsafe fn copied<'a>(from: HostView, to: Target) -> Filling<'a> {
-    let tasks = (from.bytes as usize).div_ceil(PIECE);
-    let work = move |task: usize| {
-        let to = to;
-        let part = from.part((task * PIECE) as u64, PIECE as u64);
-        // SAFETY: pieces are inside both memories and do not overlap; promised by the caller.
-        unsafe {
-            let to = to.0.add(task * PIECE);
-            std::ptr::copy_nonoverlapping(part.start, to, part.bytes as usize);
-        }
-        Ok(())
-    };
-    Filling { tasks, work: Box::new(work) }
 }

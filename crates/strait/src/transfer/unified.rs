@@ -6,11 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::staged_copy::{Target, copied};
-use super::{Carry, Filling, HostColumn, SLOTS};
+use super::{Carry, Filling, HostColumn, SLOTS, Target};
 use crate::algorithm::gpu::Session;
-use crate::device::{Managed, View};
+use crate::device::{HostView, Managed, View};
 use crate::error::Result;
+
+/// Bytes that one worker copies at a time.
+const PIECE: usize = 1 << 20;
 
 pub(super) struct Unified {
     column: HostColumn,
@@ -55,4 +57,23 @@ impl Carry for Unified {
     fn shares(&self) -> bool {
         true
     }
+}
+
+/// The work of copying some host memory, piece by piece.
+///
+/// # Safety
+/// The target is as long, and nobody else uses it until the work is done.
+unsafe fn copied<'a>(from: HostView, to: Target) -> Filling<'a> {
+    let tasks = (from.bytes as usize).div_ceil(PIECE);
+    let work = move |task: usize| {
+        let to = to;
+        let part = from.part((task * PIECE) as u64, PIECE as u64);
+        // SAFETY: pieces are inside both memories and do not overlap; promised by the caller.
+        unsafe {
+            let to = to.0.add(task * PIECE);
+            std::ptr::copy_nonoverlapping(part.start, to, part.bytes as usize);
+        }
+        Ok(())
+    };
+    Filling { tasks, work: Box::new(work) }
 }

@@ -12,7 +12,7 @@
 
 use std::cell::RefCell;
 
-use super::spilled::{Spilled, pack};
+use super::spilled::{Spilled, bits, pack};
 use super::working_set::{Meeting, WorkingSets, blocks, join_lists, join_sets};
 use super::{Found, Receiver, Wanted};
 use crate::device::Word;
@@ -23,8 +23,6 @@ use crate::transfer::{Crossing, HostSide, Place, Run};
 
 /// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;
-/// Partitions that fill a working set, about.
-const PARTITIONS_A_SET: u64 = 4;
 /// Bits of the partitions, at most: a write-combining buffer a partition has to stay in a core's cache.
 const MOST_BITS: u32 = 10;
 
@@ -80,12 +78,6 @@ pub(super) fn join(
     sets.finish(to)
 }
 
-/// Bits that make so many rows into partitions of which a few fit.
-pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
-    let partitions = (rows.saturating_mul(PARTITIONS_A_SET)).div_ceil(fit.max(1));
-    partitions.next_power_of_two().ilog2().clamp(1, most)
-}
-
 /// The rows of the next chunk.
 fn chunk(crossing: &Crossing<'_>, side: &HostSide, at: &mut u64) -> Option<std::ops::Range<u64>> {
     let step = crossing.most_rows.unwrap_or(CHUNK_ROWS);
@@ -115,9 +107,7 @@ fn divide_as<W: KeyWord + RowId>(
 ) -> Result<()> {
     let count = (rows.end - rows.start) as usize;
     let bytes = count * size_of::<Tuple<W, W>>();
-    const WHAT: &str = "partitions in host memory";
-    to.reserved.push(crossing.budget.reserve(bytes as u64, WHAT)?);
-    let pinned = crossing.session.device.pinned(bytes, WHAT)?;
+    let pinned = to.pin(crossing, bytes as u64)?;
     // SAFETY: who made the columns keeps them. Nobody else knows the pinned memory yet; it is as long
     // as the tuples and aligned for them, and any bytes are tuples.
     let (keys, values, tuples) = unsafe {

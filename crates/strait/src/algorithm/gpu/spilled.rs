@@ -1,8 +1,23 @@
 //! A side in partitions that lie in host memory, some of them perhaps on the device, and which of them
 //! are joined together.
 
+use std::sync::Arc;
+
+use crate::device::Pinned;
+use crate::error::Result;
 use crate::memory::Reservation;
-use crate::transfer::Run;
+use crate::transfer::{Crossing, Run};
+
+/// What host memory is set aside for.
+pub(super) const WHAT: &str = "partitions in host memory";
+/// Partitions that fill a working set, about.
+const PARTITIONS_A_SET: u64 = 4;
+
+/// Bits that make so many rows into partitions of which a few fit.
+pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
+    let partitions = (rows.saturating_mul(PARTITIONS_A_SET)).div_ceil(fit.max(1));
+    partitions.next_power_of_two().ilog2().clamp(1, most)
+}
 
 /// A side's partitions, each a list of runs of tuples. What lies on the device is the session's.
 pub(super) struct Spilled {
@@ -11,7 +26,7 @@ pub(super) struct Spilled {
     pub(super) runs: Vec<Vec<Run>>,
     pub(super) rows: Vec<u64>,
     /// The host memory that is set aside for those that lie there.
-    pub(super) reserved: Vec<Reservation>,
+    reserved: Vec<Reservation>,
 }
 
 impl Spilled {
@@ -19,6 +34,20 @@ impl Spilled {
         let partitions = 1usize << bits;
         let runs = (0..partitions).map(|_| Vec::new()).collect();
         Spilled { bits, runs, rows: vec![0; partitions], reserved: Vec::new() }
+    }
+
+    /// Sets host memory aside that need not be pinned here.
+    pub(super) fn reserve(&mut self, crossing: &Crossing<'_>, bytes: u64) -> Result<()> {
+        self.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
+        Ok(())
+    }
+
+    /// Pinned memory for so many bytes, and some more: sizes that come again find memory that was
+    /// pinned before.
+    pub(super) fn pin(&mut self, crossing: &Crossing<'_>, bytes: u64) -> Result<Arc<Pinned>> {
+        let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
+        self.reserve(crossing, bytes)?;
+        crossing.session.device.pinned(bytes as usize, WHAT)
     }
 
     /// Adds a run to a partition.

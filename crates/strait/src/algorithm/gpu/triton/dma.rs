@@ -14,7 +14,7 @@ use super::super::Session;
 use super::super::radix::Radix;
 use super::super::spilled::Spilled;
 use super::super::streamed::partitioning;
-use super::{Pass, Turns, roomy};
+use super::{Pass, Turns};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};
 use crate::join::Histogram;
@@ -58,9 +58,7 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
         }
         let tuples = leaving.hold(tuples)?;
         session.release_since(point)?;
-        const WHAT: &str = "partitions in host memory";
-        divided.reserved.push(crossing.budget.reserve(roomy(bytes), WHAT)?);
-        let pinned = session.device.pinned(roomy(bytes) as usize, WHAT)?;
+        let pinned = divided.pin(crossing, bytes)?;
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;
         session.copy_out(tuples.part(0, bytes), &pinned, 0)?;

@@ -21,8 +21,7 @@
 mod dma;
 mod scatter;
 
-use super::cpu_partitioned::bits;
-use super::spilled::{Spilled, pack};
+use super::spilled::{Spilled, bits, pack};
 use super::working_set::{WorkingSets, join_sets};
 use super::{Found, FromHost, Receiver, Session, Wanted};
 use crate::device::Scatterer;
@@ -102,11 +101,6 @@ pub(super) fn divide(
         Some(scatterer) => scatter::divide(crossing, side, &pass, scatterer, counts),
         None => dma::divide(crossing, side, &pass),
     }
-}
-
-/// As many bytes and some more: sizes that come again find memory that was pinned before.
-fn roomy(bytes: u64) -> u64 {
-    bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()))
 }
 
 /// The first pass, over either side.

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use super::super::spilled::Spilled;
+use super::super::spilled::{Spilled, WHAT};
 use super::super::{Session, Side};
-use super::{Pass, Turns, roomy};
+use super::{Pass, Turns};
 use crate::device::{Memory, Pinned, Scatterer, Spread, Stage, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::join::{Histogram, Transfer};
@@ -151,8 +151,6 @@ struct Scatter<'a> {
     tally: Tally<'a>,
 }
 
-const WHAT: &str = "partitions in host memory";
-
 /// Where partitions begin in their memory.
 struct Layout {
     /// The tuples before each.
@@ -198,7 +196,7 @@ impl Scatter<'_> {
         if cached == 0 {
             return self.in_host(crossing, layout, divided);
         }
-        divided.reserved.push(crossing.budget.reserve(bytes - cached, WHAT)?);
+        divided.reserve(crossing, bytes - cached)?;
         let memory = session.device.range(bytes, Spread::Interleaved(cached), WHAT)?;
         // What lies in the host's memory crosses as stages write it here, and when it is joined.
         let crossing = layout.tuples().saturating_sub(cached);
@@ -232,10 +230,8 @@ impl Scatter<'_> {
         divided: &mut Spilled,
     ) -> Result<Target> {
         let device = crossing.session.device;
-        let bytes = roomy(layout.bytes);
-        divided.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
         crossing.session.crosses_back(layout.tuples());
-        let pinned = device.pinned(bytes as usize, WHAT)?;
+        let pinned = divided.pin(crossing, layout.bytes)?;
         Ok((device.mapped(&pinned)?, Some(pinned)))
     }
 
