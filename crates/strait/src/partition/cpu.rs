@@ -86,11 +86,7 @@ fn first_pass<K: KeyWord, I: RowId>(
     let fanout = 1usize << bits;
     let workers = cx.workers.for_rows(words.rows);
     let threads = workers.threads();
-    let mut counts = vec![0usize; threads * fanout];
-    let shared = Shared::of(&mut counts);
-    workers.run(|worker| {
-        // SAFETY: each worker takes its own row.
-        let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
+    let mut counts = counted(&workers, fanout, |worker, mine| {
         let mut scratch = Scratch::<K, I>::default();
         for piece in words.share(threads, worker) {
             if bits == 0 {
@@ -133,11 +129,7 @@ pub(crate) fn count_column<K: KeyWord>(
     let fanout = 1usize << bits;
     let workers = workers.for_rows(keys.len());
     let threads = workers.threads();
-    let mut counts = vec![0usize; threads * fanout];
-    let shared = Shared::of(&mut counts);
-    workers.run(|worker| {
-        // SAFETY: each worker takes its own row.
-        let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
+    let counts = counted(&workers, fanout, |worker, mine| {
         count(&keys[share(keys.len(), threads, worker)], bits, &|word: K| word.mix(), mine);
         Ok(())
     })?;
@@ -168,11 +160,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
         mine.clone().step_by(PIECE).map(move |at| at..(at + PIECE).min(mine.end))
     };
     let place = |word: K| word.mix();
-    let mut counts = vec![0usize; threads * fanout];
-    let shared = Shared::of(&mut counts);
-    workers.run(|worker| {
-        // SAFETY: each worker takes its own row.
-        let mine = unsafe { shared.range(worker * fanout..(worker + 1) * fanout) };
+    let mut counts = counted(&workers, fanout, |worker, mine| {
         pieces(worker).for_each(|rows| count(&keys[rows], bits, &place, mine));
         Ok(())
     })?;
@@ -229,12 +217,41 @@ impl<K: KeyWord, I: RowId> Scratch<K, I> {
     }
 }
 
+/// What each worker counts: a row of `fanout` numbers each. They are written there at the end, since
+/// workers that count side by side in one cache line wait for each other with every row.
+fn counted(
+    workers: &Workers,
+    fanout: usize,
+    count: impl Fn(usize, &mut [usize]) -> Result<()> + Sync,
+) -> Result<Vec<usize>> {
+    let mut counts = vec![0usize; workers.threads() * fanout];
+    let shared = Shared::of(&mut counts);
+    workers.run(|worker| {
+        let mut mine = vec![0usize; fanout];
+        count(worker, &mut mine)?;
+        // SAFETY: each worker takes its own row.
+        unsafe { shared.range(worker * fanout..(worker + 1) * fanout) }.copy_from_slice(&mine);
+        Ok(())
+    })?;
+    Ok(counts)
+}
+
+/// Words that are placed before the first is sent or counted: with nothing else between, that is done
+/// with vectors.
+const AT_ONCE: usize = 256;
+
 /// Counts the partitions of words.
 fn count<K: KeyWord>(words: &[K], bits: u32, place: &impl Fn(K) -> K, counts: &mut [usize]) {
     #[inline(always)]
     fn each<K: KeyWord, F: Fn(K) -> K>(words: &[K], bits: u32, place: &F, counts: &mut [usize]) {
-        for &word in words {
-            counts[top_bits(place(word), bits)] += 1;
+        let mut digits = [0u32; AT_ONCE];
+        for some in words.chunks(AT_ONCE) {
+            for (digit, &word) in digits.iter_mut().zip(some) {
+                *digit = top_bits(place(word), bits) as u32;
+            }
+            for &digit in &digits[..some.len()] {
+                counts[digit as usize] += 1;
+            }
         }
     }
     on_this_processor!(each(words, bits, place, counts) where
@@ -260,10 +277,15 @@ unsafe fn scatter<K: KeyWord, I: RowId>(
         combiner: &mut WriteCombiner<Tuple<K, I>>,
         out: &Shared<'_, Tuple<K, I>>,
     ) {
-        for (&word, &row) in words.iter().zip(values) {
-            let key = place(word);
-            // SAFETY: the caller's promise.
-            unsafe { combiner.push(top_bits(key, bits), Tuple { key, row }, out) };
+        let mut keys = [K::from_u64(0); AT_ONCE];
+        for (words, values) in words.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
+            for (key, &word) in keys.iter_mut().zip(words) {
+                *key = place(word);
+            }
+            for (&key, &row) in keys[..words.len()].iter().zip(values) {
+                // SAFETY: the caller's promise.
+                unsafe { combiner.push(top_bits(key, bits), Tuple { key, row }, out) };
+            }
         }
     }
     let rows = (words, values);

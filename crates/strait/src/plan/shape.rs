@@ -28,7 +28,7 @@ pub(crate) enum TableShape {
 const CELLS_A_ROW: u64 = 4;
 /// Below this many cells the ratio does not matter.
 const FEW_CELLS: u64 = 4096;
-/// Radix bits of one pass: a line a partition has to fit the second-level cache with room to spare.
+/// Radix bits of one pass: two lines a partition have to fit the second-level cache with room to spare.
 const BITS_A_PASS: u32 = 12;
 
 /// The table over a build side of `rows` rows with words in `range` (None where the words are not

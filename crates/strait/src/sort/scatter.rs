@@ -2,17 +2,19 @@
 //!
 //! A pass that sends tuples to hundreds of destinations touches a different cache line with each
 //! store. Each of those lines would be fetched only to be overwritten, and evicted before it is
-//! full. A [`WriteCombiner`] keeps one line a destination in the cache instead, and sends it to
-//! memory whole, past the cache.
+//! full. A [`WriteCombiner`] keeps a block of two lines a destination in the cache instead, and sends
+//! it to memory whole, past the cache. One line would do for that; with two, the processor guesses
+//! wrong half as often whether a value is the last, and memory is written in longer pieces. With four
+//! it is a little faster still to few destinations, but thousands no longer fit the cache.
 //!
-//! With tuples of 16 bytes, four a line, a destination that starts at position 6:
+//! With tuples of 16 bytes, eight a block, a destination that starts at position 6:
 //!
 //! ```text
-//! out        | 4 5 6 7 | 8 9 10 11 | 12 …      lines begin at multiples of 4
-//! push 1, 2  |     1 2 |                       the line ends: 6 and 7 are written one by one,
-//!                                              4 and 5 belong to a neighbour
-//! push 3–6             | 3 4  5  6 |           a whole line: one streaming store
-//! push 7                           | 7         waits for `flush`, which writes 12 alone
+//! out        | … 6 7 | 8 9 … 15 | 16 …      blocks begin at multiples of 8
+//! push 1, 2  |   1 2 |                      the block ends: 6 and 7 are written by themselves,
+//!                                           those before belong to a neighbour
+//! push 3–10          | 3 4 … 10 |           a whole block: streaming stores
+//! push 11                       | 11        waits for `flush`, which writes 16 alone
 //! ```
 
 use std::marker::PhantomData;
@@ -22,40 +24,47 @@ use crate::memory::{Plain, Shared};
 
 /// A cache line, which a streaming store writes whole.
 const LINE: usize = 64;
+/// The bytes of a block.
+const BLOCK: usize = 2 * LINE;
 
-/// One line of values that wait for the rest of it.
+/// Values that wait for the rest of their block.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([MaybeUninit<u8>; LINE]);
+struct Block([MaybeUninit<u8>; BLOCK]);
 
-/// Appends values to many destinations of one buffer, a cache line at a time.
+/// Appends values to many destinations of one buffer, a block of cache lines at a time.
 ///
 /// Destination `d` owns the positions from `starts[d]` on, as many as are pushed to it. They may
-/// begin and end anywhere: a line shared with a neighbour, here or on another thread, is written
+/// begin and end anywhere: a block shared with a neighbour, here or on another thread, is written
 /// value by value, and the neighbour's values are not touched.
 ///
 /// What was pushed is in the buffer, for all threads to see, after [`flush`](Self::flush), not
-/// before. Lines are found by position, so whole lines go out as such where the buffer starts at a
-/// multiple of 64; elsewhere everything is right but slower.
+/// before. Blocks are found by position, so whole ones go out as such where the buffer starts at a
+/// multiple of 64 bytes; elsewhere everything is right but slower.
 pub(crate) struct WriteCombiner<T: Plain> {
-    lines: Vec<Line>,
+    blocks: Vec<Block>,
     /// Where the next value of each destination goes.
     next: Vec<usize>,
     /// The first position of each that is ours and may not have been written. Apart from `next`,
-    /// since only whole lines need it, and lines and positions have to fit the nearest cache.
+    /// since only whole blocks need it, and positions have to fit the nearest cache.
     start: Vec<usize>,
     _values: PhantomData<T>,
 }
 
 impl<T: Plain> WriteCombiner<T> {
-    /// Values a line; 1 where lines are not filled evenly, and each is written at once.
-    const PER_LINE: usize =
-        if LINE.is_multiple_of(size_of::<T>()) { LINE / size_of::<T>() } else { 1 };
+    /// Values a block; 1 where blocks are not filled evenly, and each is written at once.
+    const A_BLOCK: usize =
+        if BLOCK.is_multiple_of(size_of::<T>()) { BLOCK / size_of::<T>() } else { 1 };
 
     /// A combiner for destinations that begin at `starts`.
     pub(crate) fn new(starts: &[usize]) -> Self {
-        let lines = vec![Line([MaybeUninit::uninit(); LINE]); starts.len()];
-        WriteCombiner { lines, next: starts.to_vec(), start: starts.to_vec(), _values: PhantomData }
+        let blocks = vec![Block([MaybeUninit::uninit(); BLOCK]); starts.len()];
+        WriteCombiner {
+            blocks,
+            next: starts.to_vec(),
+            start: starts.to_vec(),
+            _values: PhantomData,
+        }
     }
 
     /// Appends `value` to destination `dest`.
@@ -70,17 +79,17 @@ impl<T: Plain> WriteCombiner<T> {
         let next = unsafe { self.next.get_unchecked_mut(dest) };
         let at = *next;
         *next += 1;
-        if Self::PER_LINE == 1 {
+        if Self::A_BLOCK == 1 {
             // SAFETY: the position is the caller's own.
             let place = unsafe { out.range(at..at + 1) };
             place[0] = value;
             return;
         }
-        let slot = at % Self::PER_LINE;
-        // SAFETY: as many lines as destinations, and PER_LINE values fit a line, which is aligned.
-        unsafe { self.lines.as_mut_ptr().add(dest).cast::<T>().add(slot).write(value) };
-        if slot + 1 == Self::PER_LINE {
-            // SAFETY: the caller's promises; the line's values from `start` on were pushed.
+        let slot = at % Self::A_BLOCK;
+        // SAFETY: as many blocks as destinations, and A_BLOCK values fit one, which is aligned.
+        unsafe { self.blocks.as_mut_ptr().add(dest).cast::<T>().add(slot).write(value) };
+        if slot + 1 == Self::A_BLOCK {
+            // SAFETY: the caller's promises; the block's values from `start` on were pushed.
             unsafe { self.write(dest, at + 1, out) };
         }
     }
@@ -92,7 +101,7 @@ impl<T: Plain> WriteCombiner<T> {
     pub(crate) unsafe fn flush(&mut self, out: &Shared<'_, T>) {
         for dest in 0..self.next.len() {
             let next = self.next[dest];
-            if next > self.start[dest] && !next.is_multiple_of(Self::PER_LINE) {
+            if next > self.start[dest] && !next.is_multiple_of(Self::A_BLOCK) {
                 // SAFETY: the caller's promises.
                 unsafe { self.write(dest, next, out) };
             }
@@ -101,7 +110,7 @@ impl<T: Plain> WriteCombiner<T> {
         fence();
     }
 
-    /// Writes the values of `dest` that wait in its line, up to position `next`.
+    /// Writes the values of `dest` that wait in its block, up to position `next`.
     ///
     /// # Safety
     /// As for `push`; at least one value was pushed.
@@ -109,20 +118,44 @@ impl<T: Plain> WriteCombiner<T> {
     unsafe fn write(&self, dest: usize, next: usize, out: &Shared<'_, T>) {
         // SAFETY: `dest` is below the number of starts, by the caller's promise.
         let start = *unsafe { self.start.get_unchecked(dest) };
-        let first = ((next - 1) / Self::PER_LINE * Self::PER_LINE).max(start);
+        let first = ((next - 1) / Self::A_BLOCK * Self::A_BLOCK).max(start);
         // SAFETY: the positions were pushed to, so they are the caller's own.
         let target = unsafe { out.range(first..next) };
         let (target, len) = (target.as_mut_ptr(), target.len());
-        // SAFETY: there is a line for each destination, and `first` is in it.
+        // SAFETY: there is a block for each destination, and `first` is in it.
         let source =
-            unsafe { self.lines.as_ptr().add(dest).cast::<T>().add(first % Self::PER_LINE) };
-        if len == Self::PER_LINE && (target as usize).is_multiple_of(LINE) {
-            // SAFETY: both are whole lines, and do not overlap.
-            unsafe { stream(source.cast(), target.cast()) };
+            unsafe { self.blocks.as_ptr().add(dest).cast::<T>().add(first % Self::A_BLOCK) };
+        if len == Self::A_BLOCK && (target as usize).is_multiple_of(LINE) {
+            let (source, target) = (source.cast::<u8>(), target.cast::<u8>());
+            for at in (0..BLOCK).step_by(LINE) {
+                // SAFETY: both are whole blocks at multiples of a line, and do not overlap.
+                unsafe { stream(source.add(at), target.add(at)) };
+            }
         } else {
-            // SAFETY: `len` values of the line that were pushed, and as many places.
-            unsafe { std::ptr::copy_nonoverlapping(source, target, len) };
+            // SAFETY: `len` values of the block that were pushed, and as many places.
+            unsafe { write_some(source.cast(), target.cast(), len * size_of::<T>()) };
         }
+    }
+}
+
+/// Copies part of a block: lines that are whole past the cache, where both have them at the same
+/// places.
+///
+/// # Safety
+/// Both are valid for so many bytes. `fence` comes before anyone reads.
+#[inline(never)]
+unsafe fn write_some(source: *const u8, target: *mut u8, bytes: usize) {
+    let alike = (source as usize ^ target as usize).is_multiple_of(LINE);
+    let head = if alike { (target as usize).wrapping_neg() % LINE } else { bytes }.min(bytes);
+    let lines = (bytes - head) / LINE * LINE;
+    // SAFETY: head, lines and tail are the bytes; between head and tail both are at multiples of a line.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source, target, head);
+        for at in (head..head + lines).step_by(LINE) {
+            stream(source.add(at), target.add(at));
+        }
+        let tail = head + lines;
+        std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), bytes - tail);
     }
 }
 
