@@ -249,7 +249,7 @@ pub(crate) enum Spread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) usize);
 
-/// Events that a device remembers, at least.
+/// Events whose times a device remembers, at least.
 pub(crate) const EVENTS: usize = 16 * 1024;
 
 /// A point in a stream's work.
@@ -294,8 +294,8 @@ pub(crate) trait Device: Send + Sync {
     /// The views behind the addresses are as long as the stage needs and live until the stream has
     /// been synchronised.
     unsafe fn run(&self, stream: Stream, word: Word, stage: &Stage) -> Result<()>;
-    /// Marks what is enqueued up to here. An event may be forgotten once [`EVENTS`] more have been
-    /// recorded.
+    /// Marks what is enqueued up to here. Once [`EVENTS`] more have been recorded, an event that has
+    /// happened may be forgotten: waiting for it is no wait, but its time cannot be asked for.
     fn record(&self, stream: Stream) -> Result<Event>;
     /// Lets what is enqueued from here on wait for an event.
     fn wait(&self, stream: Stream, event: Event) -> Result<()>;

@@ -55,6 +55,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
+    "cuEventQuery",
     "cuEventSynchronize",
     "cuEventElapsedTime",
     "cuModuleLoadData",

@@ -10,10 +10,10 @@
 //!   x knows 2: once it has been waited for, a and b are let go; c is held
 //! ```
 //!
-//! The handle of an event serves another once [`EVENTS`] more have been recorded; events are numbered
-//! anew all the same, so that a forgotten one is known.
+//! The handle of an event that has happened serves another once [`EVENTS`] more have been recorded. Events
+//! are numbered anew all the same, so that one whose handle is gone is known to have happened.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::sys::{self, CUresult};
@@ -31,7 +31,7 @@ pub(super) struct Streams {
 struct State {
     lanes: Vec<Option<Lane>>,
     /// Events that are not forgotten, by number.
-    events: HashMap<usize, Arc<Mark>>,
+    events: BTreeMap<usize, Arc<Mark>>,
     /// How many events have been recorded.
     count: usize,
     /// Handles of forgotten events.
@@ -118,16 +118,14 @@ impl Streams {
         let number = state.count;
         state.count += 1;
         state.events.insert(number, Arc::new(Mark { raw: event, stream, copies }));
-        if let Some(old) = number.checked_sub(EVENTS).and_then(|old| state.events.remove(&old)) {
-            state.retire(old);
-        }
+        state.forget();
         Ok(Event(number))
     }
 
     pub(super) fn wait(&self, stream: Stream, event: Event) -> Result<()> {
         let mut state = self.state();
         let raw = state.lane(stream)?.raw;
-        let mark = state.mark(event)?;
+        let Some(mark) = state.mark(event)? else { return Ok(()) };
         // SAFETY: handles of this context.
         let code = unsafe { sys::cuStreamWaitEvent(raw, mark.raw, 0) };
         check(code, "waiting for an event")
@@ -136,7 +134,7 @@ impl Streams {
     /// Waits until an event has happened, and lets go what its stream copied before. Others may
     /// enqueue and record meanwhile, since the lock is not held.
     pub(super) fn wait_for(&self, event: Event) -> Result<()> {
-        let mark = Arc::clone(self.state().mark(event)?);
+        let Some(mark) = self.state().mark(event)?.map(Arc::clone) else { return Ok(()) };
         // SAFETY: a handle of this context, which serves no other event while `mark` is shared.
         let code = unsafe { sys::cuEventSynchronize(mark.raw) };
         let mut state = self.state();
@@ -226,12 +224,27 @@ impl State {
         lane.ok_or_else(|| Error::Worker(format!("stream {} has not been made", stream.0)))
     }
 
-    fn mark(&self, event: Event) -> Result<&Arc<Mark>> {
-        // A forgotten event may not have happened yet: going on without it would be a race. And its
-        // stream is not known any more, so there is nothing else to wait for.
-        self.events.get(&event.0).ok_or_else(|| {
-            Error::Worker(format!("event {} is forgotten, or another device's", event.0))
-        })
+    /// An event that may have to be waited for; None if it has happened and is forgotten.
+    fn mark(&self, event: Event) -> Result<Option<&Arc<Mark>>> {
+        if event.0 >= self.count {
+            return Err(Error::Worker(format!("event {} was never recorded", event.0)));
+        }
+        Ok(self.events.get(&event.0))
+    }
+
+    /// Forgets the oldest events, where more are kept than have to be. One that has not happened yet is
+    /// kept, and with it those after it: going on without it would be a race.
+    fn forget(&mut self) {
+        while let Some(oldest) = self.events.first_entry()
+            && oldest.key() + EVENTS < self.count
+        {
+            // SAFETY: a handle of this context.
+            if unsafe { sys::cuEventQuery(oldest.get().raw) } != CUresult::CUDA_SUCCESS {
+                return;
+            }
+            let mark = oldest.remove();
+            self.retire(mark);
+        }
     }
 
     /// Lets the handle of a forgotten event serve another, unless somebody still waits for it: then

@@ -345,11 +345,44 @@ fn waiting_for_an_event_lets_go_what_was_copied_before() {
     assert!(third.upgrade().is_some(), "nobody has waited for it");
     device.synchronize(stream).unwrap();
     assert!(third.upgrade().is_none());
-    for _ in 0..crate::device::EVENTS {
+    for _ in 0..=crate::device::EVENTS {
         device.record(stream).unwrap();
     }
-    let forgotten = device.wait_for(event).unwrap_err().to_string();
-    assert!(forgotten.contains("forgotten"), "{forgotten}");
+    device.synchronize(stream).unwrap();
+    device.record(stream).unwrap();
+    // It has happened; only its time is gone.
+    device.wait_for(event).unwrap();
+    device.wait(stream, event).unwrap();
+    assert!(device.seconds(event, event).is_err());
+    let unknown = crate::device::Event(usize::MAX);
+    assert!(device.wait_for(unknown).unwrap_err().to_string().contains("never recorded"));
+}
+
+/// However many events are recorded meanwhile, one that has not happened is waited for.
+#[test]
+fn what_is_under_way_is_not_forgotten() {
+    let Some(device) = device(None) else { return };
+    let (slow, other) = (device.stream(0).unwrap(), device.stream(1).unwrap());
+    let bytes = 256 << 20;
+    let memory = device.allocate(bytes, "a test").unwrap();
+    let last = memory.view.part(bytes - 8, 8);
+    let back = device.pinned(8, "a test").unwrap();
+    for value in 1..=3u8 {
+        // More work than recording so many events takes.
+        for _ in 0..512 {
+            device.fill(slow, memory.view, 0).unwrap();
+        }
+        device.fill(slow, last, value).unwrap();
+        let event = device.record(slow).unwrap();
+        for _ in 0..crate::device::EVENTS + 100 {
+            device.record(other).unwrap();
+        }
+        device.wait(other, event).unwrap();
+        device.copy_out(other, last, &back, 0).unwrap();
+        device.synchronize(other).unwrap();
+        // SAFETY: the copy is done.
+        assert_eq!(unsafe { back.bytes() }[..8], [value; 8]);
+    }
 }
 
 #[test]
@@ -361,9 +394,9 @@ fn threads_wait_for_events_while_others_record_many() {
             scope.spawn(move || {
                 let stream = device.stream(index).unwrap();
                 for _ in 0..1000 {
-                    // Others may have recorded so many that it is forgotten by then; it never hangs.
+                    // Others may have recorded so many that it is forgotten by then.
                     let event = device.record(stream).unwrap();
-                    let _ = device.wait_for(event);
+                    device.wait_for(event).unwrap();
                 }
             });
         }

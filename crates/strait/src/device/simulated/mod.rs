@@ -173,6 +173,7 @@ impl Device for Simulated {
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
         let schedule = self.schedule();
         for event in [from, to] {
+            schedule.remembered(event)?;
             if !schedule.happened(event)? {
                 let why = format!("simulated device: event {} has not happened yet", event.0);
                 return Err(Error::Worker(why));

@@ -106,16 +106,20 @@ impl Schedule {
         self.enqueue(stream, Operation::Wait(event.0))
     }
 
-    /// Whether an event has happened; an error where it is unknown, or forgotten by now.
+    /// Whether an event has happened; an error where it is unknown.
     pub(super) fn happened(&self, event: Event) -> Result<bool> {
-        let Some(mark) = self.marks.get(event.0) else {
-            return Err(failed(format!("event {} was never recorded", event.0)));
-        };
-        if self.marks.len() > event.0 + EVENTS {
-            let more = self.marks.len() - event.0;
-            return Err(failed(format!("event {} is forgotten: {more} came since", event.0)));
+        match self.marks.get(event.0) {
+            Some(mark) => Ok(mark.happened),
+            None => Err(failed(format!("event {} was never recorded", event.0))),
         }
-        Ok(mark.happened)
+    }
+
+    /// That the time of an event is still known; an error where so many came since that it is not.
+    pub(super) fn remembered(&self, event: Event) -> Result<()> {
+        match self.marks.len() > event.0 + EVENTS {
+            true => Err(failed(format!("event {} is forgotten", event.0))),
+            false => Ok(()),
+        }
     }
 
     /// Runs operations until the stream has none left.
