@@ -377,12 +377,12 @@ impl FromStr for TablePlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Histogram {
-    /// Nobody: partitions are lists of runs, one from each chunk, and keys cross the link once less.
+    /// Nobody: each chunk is counted, if need be, once it is on the GPU.
     #[default]
     None,
-    /// The CPU.
+    /// The CPU, a chunk ahead of the GPU.
     Cpu,
-    /// The GPU, over the link.
+    /// The GPU, over the link: keys cross it once more.
     Gpu,
 }
 

@@ -202,7 +202,7 @@ mod tests {
         };
         assert_eq!(wanted(&[]), crate::bench::beyond_workload_names().count());
         assert_eq!(wanted(&["2^30 x 2^30, triton hierarchical"]), 1);
-        assert_eq!(wanted(&["2^30 x 2^30, triton h"]), 2);
+        assert_eq!(wanted(&["2^30 x 2^30, triton h"]), 3);
         assert_eq!(wanted(&["2^28 x 2^28", "2^30 x 2^30, multi-pass"]), 3);
     }
 

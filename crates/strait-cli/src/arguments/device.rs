@@ -32,8 +32,9 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "WHERE", value_parser = table())]
     pub(crate) table: Option<TablePlace>,
 
-    /// Who counts partitions before a triton join writes them [default: none]. Counted ones lie in
-    /// one piece, and keys cross the link once more where the GPU counts
+    /// Who counts the rows of partitions before a triton join's kernels write them [default: none].
+    /// Counted before, rows in pinned memory need not be copied to the GPU first; keys cross the link
+    /// once more where the GPU counts
     #[arg(long, value_name = "WHO", value_parser = histogram())]
     pub(crate) histogram: Option<Histogram>,
 

@@ -235,16 +235,6 @@ unsafe impl Send for Managed {}
 // SAFETY: as above.
 unsafe impl Sync for Managed {}
 
-/// Which pages of a [range](Device::range) lie in the device's memory: so many bytes of it, rounded up
-/// to whole pages, or down to what long ranges are made of; the others lie in the host's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spread {
-    /// The first ones.
-    First(u64),
-    /// As many, in turns with the host's.
-    Interleaved(u64),
-}
-
 /// A queue of work on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) usize);
@@ -336,8 +326,9 @@ pub(crate) trait Device: Send + Sync {
     /// Moves managed memory to the device, ahead of stages that use it.
     fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()>;
     /// One range of addresses over the memories of device and host: with any content, aligned as
-    /// memory is. What lies in the device's memory is charged to the budget.
-    fn range(&self, bytes: u64, spread: Spread, what: &str) -> Result<Memory>;
+    /// memory is. The first `on_device` bytes, rounded up to whole pages, lie in the device's memory
+    /// and are charged to the budget.
+    fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory>;
 }
 
 /// The device a join may run on: None where it is to run on the CPU, or may and there is no GPU.

@@ -70,7 +70,7 @@ const fn by(name: &'static str, algorithm: Algorithm, like: Named) -> Named {
 }
 
 /// Those that join the same tables follow one another, and those in the same memory among them.
-pub(super) static SUITE: [Named; 22] = [
+pub(super) static SUITE: [Named; 23] = [
     by("2^27 x 2^31, pinned, no-partition", Algorithm::NoPartition, PLAIN),
     by("2^27 x 2^31, pinned, streamed-probe", Algorithm::StreamedProbe, PLAIN),
     by("2^27 x 2^31, pinned, multi-pass", Algorithm::MultiPass, PLAIN),
@@ -97,6 +97,12 @@ pub(super) static SUITE: [Named; 22] = [
         30,
         Partitioner::Hierarchical,
         Histogram::Gpu,
+    ),
+    triton(
+        "2^30 x 2^30, triton hierarchical, cpu histogram",
+        30,
+        Partitioner::Hierarchical,
+        Histogram::Cpu,
     ),
     triton("2^30 x 2^30, triton hierarchical", 30, Partitioner::Hierarchical, Histogram::None),
     triton("2^30 x 2^30, triton shared", 30, Partitioner::Shared, Histogram::None),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Receiver, Session, Which};
-use crate::device::{Pinned, Spread, View};
+use crate::device::{Pinned, View};
 use crate::error::Result;
 
 /// Bytes fetched at once.
@@ -34,8 +34,8 @@ impl Window {
         // Flags of a long side may take the host's memory too: slow, but there.
         let memory = match most_rows > session.left() / 4 {
             true => {
-                let spread = Spread::First(session.left() / 8);
-                session.keep(session.device.range(most_rows, spread, WHAT)?)
+                let on_device = session.left() / 8;
+                session.keep(session.device.range(most_rows, on_device, WHAT)?)
             }
             false => session.allocate(most_rows, WHAT)?,
         };

@@ -13,7 +13,7 @@
 
 use super::rounds::{Cut, Rounds, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
-use crate::device::{Spread, Stage, View, abi};
+use crate::device::{Stage, View, abi};
 use crate::error::Result;
 use crate::join::TablePlace;
 
@@ -126,13 +126,13 @@ fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
 /// the host's (001 §5.2).
 pub(super) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Result<View> {
     const WHAT: &str = "the hash table";
-    let spread = match place {
+    let on_device = match place {
         TablePlace::Gpu => return session.allocate(bytes, WHAT),
-        TablePlace::Host => Spread::First(0),
+        TablePlace::Host => 0,
         // Something has to be left for the rows that are looked up.
-        TablePlace::Hybrid => Spread::First(bytes.min(session.left() / 8 * 5)),
+        TablePlace::Hybrid => bytes.min(session.left() / 8 * 5),
     };
-    Ok(session.keep(session.device.range(bytes, spread, WHAT)?))
+    Ok(session.keep(session.device.range(bytes, on_device, WHAT)?))
 }
 
 /// A table whose slots have values; None where a key comes twice.

@@ -9,7 +9,7 @@ use crate::memory::Reservation;
 use crate::transfer::{Crossing, Run};
 
 /// What host memory is set aside for.
-pub(super) const WHAT: &str = "partitions in host memory";
+const WHAT: &str = "partitions in host memory";
 /// Partitions that fill a working set, about.
 const PARTITIONS_A_SET: u64 = 4;
 
@@ -36,17 +36,11 @@ impl Spilled {
         Spilled { bits, runs, rows: vec![0; partitions], reserved: Vec::new() }
     }
 
-    /// Sets host memory aside that need not be pinned here.
-    pub(super) fn reserve(&mut self, crossing: &Crossing<'_>, bytes: u64) -> Result<()> {
-        self.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
-        Ok(())
-    }
-
     /// Pinned memory for so many bytes, and some more: sizes that come again find memory that was
     /// pinned before.
     pub(super) fn pin(&mut self, crossing: &Crossing<'_>, bytes: u64) -> Result<Arc<Pinned>> {
         let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
-        self.reserve(crossing, bytes)?;
+        self.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
         crossing.session.device.pinned(bytes as usize, WHAT)
     }
 

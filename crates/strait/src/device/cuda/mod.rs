@@ -49,8 +49,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::device::{
-    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Spread, Stage,
-    Stream, View, Word,
+    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Stage, Stream,
+    View, Word,
 };
 use crate::error::{Error, Result};
 use context::Context;
@@ -342,8 +342,8 @@ impl Device for CudaDevice {
         managed::prefetch(self, stream, managed.view)
     }
 
-    fn range(&self, bytes: u64, spread: Spread, what: &str) -> Result<Memory> {
-        range::allocate(self, bytes, spread, what)
+    fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory> {
+        range::allocate(self, bytes, on_device, what)
     }
 }
 

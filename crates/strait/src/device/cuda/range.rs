@@ -2,8 +2,7 @@
 //! memory, and kernels need not know which (000 figure 12, 001 figure 8).
 //!
 //! ```text
-//!   First(n)         │ GPU             │ host │ host │ host │ host │
-//!   Interleaved(n)   │ host │ host │ GPU │ host │ GPU │ host │ host │ GPU │
+//!   │ GPU             │ host │ host │ host │ host │
 //! ```
 //!
 //! The driver maps an allocation as a whole. The host's are pieces of one size, which is 2 MiB in
@@ -22,7 +21,7 @@ use super::detect::Gpu;
 use super::error::{check, failure};
 use super::host_pieces::{self, HostPiece};
 use super::pool::Refusal;
-use crate::device::{Memory, Spread, View};
+use crate::device::{Memory, View};
 use crate::error::{Error, Result};
 
 /// The GPU's page. Ranges have no smaller ones, though a driver may want larger ones.
@@ -50,17 +49,11 @@ impl Ranges {
 /// A range of more than so many pieces has longer ones, up to [`LONGEST`].
 const MANY: u64 = 256;
 const LONGEST: u64 = 64 << 20;
-/// And no longer ones than so many make up the GPU's part.
-const FEW: u64 = 16;
 
 /// The bytes of the pieces of a range.
-fn piece(bytes: u64, spread: Spread, page: u64) -> u64 {
-    let most = match spread {
-        Spread::Interleaved(gpu) if gpu > 0 => LONGEST.min(gpu / FEW),
-        _ => LONGEST,
-    };
+fn piece(bytes: u64, page: u64) -> u64 {
     let mut piece = page;
-    while 2 * piece <= most && bytes / piece > MANY {
+    while 2 * piece <= LONGEST && bytes / piece > MANY {
         piece *= 2;
     }
     piece
@@ -73,65 +66,45 @@ struct Part {
     bytes: u64,
 }
 
-/// How a range is made of parts.
+/// How a range is made of parts: some bytes on the GPU, and pieces in the host's memory.
 struct Layout {
+    on_gpu: u64,
     piece: u64,
     pieces: u64,
-    /// How many of the pieces lie on the GPU; and the bytes there before all pieces.
-    on_gpu: u64,
-    first: u64,
 }
 
 impl Layout {
-    fn new(bytes: u64, spread: Spread, page: u64) -> Layout {
-        let piece = piece(bytes, spread, page);
-        match spread {
-            Spread::First(gpu) => {
-                let first = gpu.min(bytes).div_ceil(page).saturating_mul(page);
-                let pieces = bytes.max(1).saturating_sub(first).div_ceil(piece);
-                Layout { piece, pieces, on_gpu: 0, first }
-            }
-            Spread::Interleaved(gpu) => {
-                let pieces = bytes.max(1).div_ceil(piece);
-                // Up to whole pages, but down to whole pieces that are longer.
-                let on_gpu = if piece > page { gpu / piece } else { gpu.div_ceil(piece) };
-                Layout { piece, pieces, on_gpu: on_gpu.min(pieces), first: 0 }
-            }
-        }
+    fn new(bytes: u64, on_gpu: u64, page: u64) -> Layout {
+        let piece = piece(bytes, page);
+        let on_gpu = on_gpu.min(bytes).div_ceil(page).saturating_mul(page);
+        let pieces = bytes.max(1).saturating_sub(on_gpu).div_ceil(piece);
+        Layout { on_gpu, piece, pieces }
     }
 
-    /// The bytes that lie on the GPU, and in the host's memory; None where there are no such numbers.
-    fn bytes(&self) -> Option<(u64, u64)> {
-        let all = self.pieces.checked_mul(self.piece)?.checked_add(self.first)?;
-        let on_gpu = self.on_gpu * self.piece + self.first;
-        Some((on_gpu, all - on_gpu))
+    /// The bytes that lie in the host's memory; None where all together are no such number.
+    fn in_host(&self) -> Option<u64> {
+        let in_host = self.pieces.checked_mul(self.piece)?;
+        in_host.checked_add(self.on_gpu).map(|_| in_host)
     }
 
     /// The parts, in order.
     fn parts(&self) -> impl Iterator<Item = Part> {
-        let &Layout { piece, pieces, on_gpu, first } = self;
-        // Whether a piece is the one with which another one on the GPU is due.
-        let due = move |at: u64| u128::from(at) * u128::from(on_gpu) / u128::from(pieces.max(1));
-        let part = move |at| Part { on_gpu: due(at + 1) > due(at), bytes: piece };
-        let first = (first > 0).then_some(Part { on_gpu: true, bytes: first });
-        first.into_iter().chain((0..pieces).map(part))
+        let &Layout { on_gpu, piece, pieces } = self;
+        let first = (on_gpu > 0).then_some(Part { on_gpu: true, bytes: on_gpu });
+        first.into_iter().chain((0..pieces).map(move |_| Part { on_gpu: false, bytes: piece }))
     }
 }
 
-/// Memory of `bytes`, spread over both memories.
-pub(super) fn allocate(
-    device: &CudaDevice,
-    bytes: u64,
-    spread: Spread,
-    what: &str,
-) -> Result<Memory> {
+/// Memory of `bytes`, the first `on_gpu` of which lie on the GPU.
+pub(super) fn allocate(device: &CudaDevice, bytes: u64, on_gpu: u64, what: &str) -> Result<Memory> {
     device.context.bind()?;
     let page = page(&device.gpu)?;
     let too_much = || Error::OutOfMemory { what: what.to_string(), needed: bytes };
-    let layout = Layout::new(bytes, spread, page);
-    let (in_gpu, in_host) = layout.bytes().ok_or_else(too_much)?;
-    let (range, charge) = device.pool.charged(in_gpu, what, || {
-        let mut range = Range::reserve(device, in_gpu + in_host, page).map_err(Refusal::Failed)?;
+    let layout = Layout::new(bytes, on_gpu, page);
+    let in_host = layout.in_host().ok_or_else(too_much)?;
+    let (range, charge) = device.pool.charged(layout.on_gpu, what, || {
+        let all = layout.on_gpu + in_host;
+        let mut range = Range::reserve(device, all, page).map_err(Refusal::Failed)?;
         for run in layout.parts() {
             let mapped = range.map(run, &properties(&device.gpu, run.on_gpu));
             mapped.map_err(|code| match (code, run.on_gpu) {
@@ -322,64 +295,35 @@ mod tests {
     use super::*;
 
     /// The pages of a range, one a character.
-    fn shown(bytes: u64, spread: Spread) -> String {
+    fn shown(bytes: u64, on_gpu: u64) -> String {
         let shown =
             |part: Part| vec![if part.on_gpu { 'g' } else { 'h' }; part.bytes as usize / 10];
-        Layout::new(bytes, spread, 10).parts().flat_map(shown).collect()
+        Layout::new(bytes, on_gpu, 10).parts().flat_map(shown).collect()
     }
 
     #[test]
     fn the_first_pages_are_the_gpus() {
-        assert_eq!(shown(50, Spread::First(0)), "hhhhh");
-        assert_eq!(shown(41, Spread::First(21)), "ggghh");
-        assert_eq!(shown(41, Spread::First(u64::MAX)), "ggggg");
-        let long = Layout::new(1 << 40, Spread::First(15), 10);
+        assert_eq!(shown(50, 0), "hhhhh");
+        assert_eq!(shown(41, 21), "ggghh");
+        assert_eq!(shown(41, u64::MAX), "ggggg");
+        let long = Layout::new(1 << 40, 15, 10);
         assert_eq!(long.parts().next(), Some(Part { on_gpu: true, bytes: 20 }));
-        assert_eq!(Layout::new(u64::MAX, Spread::First(15), 10).bytes(), None);
-    }
-
-    #[test]
-    fn interleaved_pages_are_spread_evenly() {
-        assert_eq!(shown(60, Spread::Interleaved(30)), "hghghg");
-        assert_eq!(shown(60, Spread::Interleaved(15)), "hhghhg");
-        assert_eq!(shown(60, Spread::Interleaved(0)), "hhhhhh");
-        assert_eq!(shown(51, Spread::Interleaved(1000)), "gggggg");
-        for pages in 1..40u64 {
-            for count in 0..=pages {
-                let text = shown(10 * pages, Spread::Interleaved(10 * count));
-                assert_eq!(text.matches('g').count() as u64, count);
-                // No part of the range has more than its share, but for a page.
-                for end in 1..=pages {
-                    let here = text[..end as usize].matches('g').count() as u64;
-                    assert!(here * pages <= end * count && (here + 1) * pages > end * count);
-                }
-            }
-        }
+        assert_eq!(Layout::new(u64::MAX, 15, 10).in_host(), None);
     }
 
     #[test]
     fn long_ranges_have_long_pieces() {
-        let in_host = Spread::First(0);
-        assert_eq!(piece(1, in_host, PAGE), PAGE);
-        assert_eq!(piece(MANY * PAGE, in_host, PAGE), PAGE);
-        assert_eq!(piece(MANY * PAGE + PAGE, in_host, PAGE), 2 * PAGE);
-        assert_eq!(piece(u64::MAX / 2, in_host, PAGE), LONGEST);
-        // A small part on the GPU has short pieces: it is not rounded to what it has no room for.
-        let little = Spread::Interleaved(100 << 20);
-        assert_eq!(piece(16 << 30, little, PAGE), 4 << 20);
-        assert_eq!(
-            Layout::new(16 << 30, little, PAGE).bytes(),
-            Some((100 << 20, (16 << 30) - (100 << 20)))
-        );
+        assert_eq!(piece(1, PAGE), PAGE);
+        assert_eq!(piece(MANY * PAGE, PAGE), PAGE);
+        assert_eq!(piece(MANY * PAGE + PAGE, PAGE), 2 * PAGE);
+        assert_eq!(piece(u64::MAX / 2, PAGE), LONGEST);
         for bytes in [1, PAGE, 5 << 30, (5 << 30) + 1] {
-            for spread in [Spread::First(3 << 30), Spread::Interleaved(3 << 30)] {
-                let layout = Layout::new(bytes, spread, PAGE);
-                let of = |gpu| layout.parts().filter(move |p| p.on_gpu == gpu).map(|p| p.bytes);
-                let [on_gpu, in_host] = [true, false].map(|gpu| of(gpu).sum::<u64>());
-                assert_eq!(layout.bytes(), Some((on_gpu, in_host)));
-                let all = on_gpu + in_host;
-                assert!(all >= bytes && all < bytes + layout.piece, "{bytes} {spread:?}");
-            }
+            let layout = Layout::new(bytes, 3 << 30, PAGE);
+            let of = |gpu| layout.parts().filter(move |p| p.on_gpu == gpu).map(|p| p.bytes);
+            let [on_gpu, in_host] = [true, false].map(|gpu| of(gpu).sum::<u64>());
+            assert_eq!((layout.on_gpu, layout.in_host()), (on_gpu, Some(in_host)));
+            let all = on_gpu + in_host;
+            assert!(all >= bytes && all < bytes + layout.piece, "{bytes}");
         }
     }
 

@@ -281,28 +281,22 @@ fn managed_memory_moves_to_who_uses_it() {
 fn ranges_lie_in_both_memories() {
     let Some(device) = device(Some(64 << 20)) else { return };
     if !device.gpu.host_virtual_memory {
-        let refused = device.range(8, Spread::First(0), "a test").map(|_| ()).unwrap_err();
+        let refused = device.range(8, 0, "a test").map(|_| ()).unwrap_err();
         assert!(matches!(refused, Error::Setting(_)), "{refused}");
         return;
     }
     let stream = device.stream(0).unwrap();
     let host = words(&device, (0..WORDS as u64).map(|n| n * 5));
     let (page, bytes) = (2u64 << 20, 8 * WORDS as u64);
-    for (spread, pages) in [
-        (Spread::First(0), 0),
-        (Spread::First(page + 1), 2),
-        (Spread::Interleaved(2 * page), 2),
-        (Spread::Interleaved(3 * page), 3),
-        (Spread::First(u64::MAX), 4),
-    ] {
-        let range = device.range(bytes, spread, "a test").unwrap();
-        assert_eq!(device.memory().used, pages * page, "{spread:?}");
+    for (on_device, pages) in [(0, 0), (page + 1, 2), (3 * page, 3), (u64::MAX, 4)] {
+        let range = device.range(bytes, on_device, "a test").unwrap();
+        assert_eq!(device.memory().used, pages * page, "{on_device}");
         let back = device.pinned(8 * WORDS, "a test").unwrap();
         // In one piece and in the middle of pages, by copies that cross from memory to memory.
         device.copy_in(stream, &host, 0, range.view).unwrap();
         device.copy_out(stream, range.view, &back, 0).unwrap();
         device.synchronize(stream).unwrap();
-        assert!(read(&back) == read(&host), "{spread:?}");
+        assert!(read(&back) == read(&host), "{on_device}");
         assert_eq!(largest(&device, stream, range.address(), WORDS), 5 * (WORDS as u64 - 1));
         let other = device.allocate(bytes, "a test").unwrap();
         device.fill(stream, other.view, 0x22).unwrap();
@@ -315,15 +309,15 @@ fn ranges_lie_in_both_memories() {
         let seen = read(&back);
         let at = |mib: usize| seen[mib << 17];
         let (twos, threes) = (0x2222_2222_2222_2222, 0x3333_3333_3333_3333);
-        assert_eq!([0, 1, 2, 4, 5].map(at), [0, twos, threes, threes, twos], "{spread:?}");
-        assert_eq!(at(6), 5 * (6 << 17), "{spread:?}");
+        assert_eq!([0, 1, 2, 4, 5].map(at), [0, twos, threes, threes, twos], "{on_device}");
+        assert_eq!(at(6), 5 * (6 << 17), "{on_device}");
         drop((range, other));
         assert_eq!(device.memory().used, 0);
     }
-    let refused = device.range(1 << 30, Spread::First(100 << 20), "more").map(|_| ()).unwrap_err();
+    let refused = device.range(1 << 30, 100 << 20, "more").map(|_| ()).unwrap_err();
     assert!(matches!(refused, Error::DeviceMemory { .. }), "{refused}");
-    assert!(device.range(u64::MAX, Spread::First(0), "all").is_err());
-    assert!(device.range(1 << 60, Spread::Interleaved(page), "much").is_err());
+    assert!(device.range(u64::MAX, 0, "all").is_err());
+    assert!(device.range(1 << 60, page, "much").is_err());
     assert_eq!(device.memory().used, 0, "failures leave nothing behind");
 }
 

@@ -31,8 +31,8 @@ use self::random::Random;
 use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
 use super::{
-    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Spread, Stage,
-    Stream, View, Word,
+    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Stage, Stream,
+    View, Word,
 };
 use crate::error::{Error, Result};
 
@@ -244,8 +244,7 @@ impl Device for Simulated {
         self.schedule().enqueue(stream, Operation::Prefetch(managed.view))
     }
 
-    fn range(&self, bytes: u64, spread: Spread, what: &str) -> Result<Memory> {
-        let (Spread::First(on_device) | Spread::Interleaved(on_device)) = spread;
+    fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory> {
         let pages = on_device.min(bytes).div_ceil(memory::PAGE);
         let charged = pages.saturating_mul(memory::PAGE);
         let view = self.schedule().machine.space.allocate_charged(bytes, charged, what)?;

@@ -28,8 +28,9 @@ pub struct FirstPass {
     pub partitioner: Partitioner,
     /// There are `1 << bits` partitions.
     pub bits: u32,
-    /// Whether the CPU counts the tuples of each partition before, which is not timed: partitions
-    /// then lie in one piece. Otherwise each chunk is partitioned by itself.
+    /// Whether the CPU counts the tuples of each partition before, which is not timed: kernels then read
+    /// pinned columns over the link, and partitions lie in one piece. Otherwise each chunk is copied to the
+    /// GPU, counted there, and partitioned by itself.
     pub counted: bool,
 }
 
@@ -61,12 +62,9 @@ impl Hosted {
         let side = probe.side(true)?;
         let session = Session::new(&*self.device, self.word)?;
         let crossing = self.crossing(&session, Transfer::Auto);
-        let counts = match counted {
-            true => Some(triton::count_on_host(&crossing, &side, bits)?),
-            false => None,
-        };
+        let divide = triton::divide(&crossing, &side, partitioner, bits, counted)?;
         let started = Instant::now();
-        let divided = triton::divide(&crossing, &side, partitioner, bits, counts)?;
+        let divided = divide()?;
         for stream in [session.compute, session.copies, session.back] {
             session.device.synchronize(stream)?;
         }
@@ -248,7 +246,7 @@ mod tests {
         let crossing = hosted.crossing(&session, Transfer::Auto);
         let spoilt = |spoil: &dyn Fn(&mut Spilled)| {
             let how = Partitioner::Hierarchical;
-            let mut divided = triton::divide(&crossing, &side, how, 3, None).unwrap();
+            let mut divided = triton::divide(&crossing, &side, how, 3, false).unwrap()().unwrap();
             session.device.synchronize(session.compute).unwrap();
             spoil(&mut divided);
             check::<u64>(&hosted.workers, &side, &divided)

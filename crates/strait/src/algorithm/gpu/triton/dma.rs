@@ -34,7 +34,7 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
     let session = crossing.session;
     let tuple = session.word.tuple();
     let extra = partitioning(session) + UNDER_WAY as u64 * tuple;
-    let chunk_rows = crossing.chunk_rows(side, extra, pass.free(session) / 2);
+    let chunk_rows = crossing.chunk_rows(side, extra, pass.free(session, 0) / 2);
     let radix = Radix::exactly(pass.bits);
     let mut turns = Turns::default();
     let mut divided = Spilled::new(pass.bits);

@@ -13,10 +13,10 @@
 //! | `dma`, ours | the copy engine, whole chunks partitioned in GPU memory | [`dma`] |
 //! | `standard`, `linear`, `shared`, `hierarchical` | the kernel, as in 000 §4 | [`scatter`] |
 //!
-//! 000 counts the tuples of each partition first, so that a partition lies in one piece. Without a
-//! histogram, every chunk is partitioned by itself, and a partition is a list of runs: keys cross once
-//! less, and a kernel writes to no more memory at a time than the GPU can translate addresses of
-//! without a miss, which is what Hierarchical is for.
+//! 000 counts the tuples of each partition first, so that a partition lies in one piece, of pages in turns
+//! on the GPU and in host memory. Here a side is partitioned chunk by chunk, each into memory of its own, on
+//! the GPU or in host memory in turns, and a partition is a list of runs: that needs no counting ahead, no
+//! pages of both memories at one range of addresses, and memory of any kind.
 
 mod dma;
 mod scatter;
@@ -28,8 +28,7 @@ use crate::device::Scatterer;
 use crate::error::Result;
 use crate::join::{Histogram, Partitioner};
 use crate::transfer::{Crossing, HostSide};
-
-pub(super) use scatter::count_on_host;
+use scatter::{Counts, Units};
 
 /// The share of GPU memory that is kept for partitions unless told otherwise, in sixteenths. More would
 /// let fewer tuples cross twice, but throughput fall more steeply where they begin to.
@@ -56,10 +55,7 @@ pub(super) fn join(
     let pass = Pass { bits, histogram: how.on_gpu.histogram, cache, bytes };
     let divide = |side: &HostSide| -> Result<Spilled> {
         let divided = match how.on_gpu.partitioner.and_then(scatterer) {
-            Some(scatterer) => {
-                let counts = scatter::count(crossing, side, &pass)?;
-                scatter::divide(crossing, side, &pass, scatterer, counts)
-            }
+            Some(scatterer) => scatter::divide(crossing, side, &pass, scatterer),
             None => dma::divide(crossing, side, &pass),
         };
         session.mark("partition over the link")?;
@@ -85,22 +81,32 @@ fn scatterer(partitioner: Partitioner) -> Option<Scatterer> {
     }
 }
 
-/// The first pass over one side by itself, all of it into host memory: for measuring. `counts` are
-/// what [`count_on_host`] finds, for partitions in one piece; `dma` needs none.
-pub(super) fn divide(
-    crossing: &Crossing<'_>,
-    side: &HostSide,
+/// The first pass over one side by itself, all of it into host memory: for measuring. Where tuples are
+/// `counted` before, the partitions of pinned columns lie in one piece, and counting is done when this
+/// returns; what it returns is the rest.
+pub(super) fn divide<'a>(
+    crossing: &'a Crossing<'a>,
+    side: &'a HostSide,
     partitioner: Partitioner,
     bits: u32,
-    counts: Option<Vec<u64>>,
-) -> Result<Spilled> {
-    let histogram = if counts.is_some() { Histogram::Cpu } else { Histogram::None };
+    counted: bool,
+) -> Result<impl FnOnce() -> Result<Spilled> + 'a> {
+    let histogram = if counted { Histogram::Cpu } else { Histogram::None };
     let bytes = side.rows * crossing.session.word.tuple();
     let pass = Pass { bits, histogram, cache: 0, bytes };
-    match scatterer(partitioner) {
-        Some(scatterer) => scatter::divide(crossing, side, &pass, scatterer, counts),
-        None => dma::divide(crossing, side, &pass),
-    }
+    let counts = match scatterer(partitioner) {
+        Some(how) if counted => {
+            let units = Units::new(crossing, side, &pass, how, true).in_one_piece(side);
+            let counts = scatter::count_before(crossing, side, &pass, &units)?;
+            Some((units, Counts::Before(counts)))
+        }
+        _ => None,
+    };
+    Ok(move || match (scatterer(partitioner), counts) {
+        (Some(how), Some(counts)) => scatter::divide_units(crossing, side, &pass, how, counts),
+        (Some(how), None) => scatter::divide(crossing, side, &pass, how),
+        (None, _) => dma::divide(crossing, side, &pass),
+    })
 }
 
 /// The first pass, over either side.
@@ -119,9 +125,10 @@ impl Pass {
         1 << self.bits
     }
 
-    /// GPU memory that is not for partitions, or a quarter of what is left where that is more.
-    fn free(&self, session: &Session<'_>) -> u64 {
-        let left = session.left();
+    /// GPU memory that is not for partitions, or a quarter of what is left where that is more, once
+    /// `taken` bytes are taken for something else.
+    fn free(&self, session: &Session<'_>, taken: u64) -> u64 {
+        let left = session.left().saturating_sub(taken);
         left.saturating_sub(self.cache).max(left / 4)
     }
 
@@ -132,8 +139,9 @@ impl Pass {
     }
 }
 
-/// Which chunks are kept on the device: every so many, so that they have their share at any time. Every
-/// chunk has some of each partition, so that while one is joined, the link has something to carry.
+/// Which chunks are kept on the device: every so many, so that they have their share at any time (000
+/// §5.2 has pages in turns). Every chunk has some of each partition, so that while one is joined, the link
+/// has something to carry.
 #[derive(Default)]
 struct Turns {
     seen: u64,
@@ -147,5 +155,10 @@ impl Turns {
         let keep = self.kept + bytes <= pass.cached(self.seen.min(pass.bytes));
         self.kept += if keep { bytes } else { 0 };
         keep
+    }
+
+    /// Says that there was no room for one that was to be kept.
+    fn refused(&mut self, bytes: u64) {
+        self.kept = self.kept.saturating_sub(bytes);
     }
 }

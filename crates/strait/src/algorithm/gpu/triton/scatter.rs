@@ -2,21 +2,21 @@
 //! host memory, over the link (000 §4).
 //!
 //! ```text
-//!  histogram:  keys ─► count ─► partitions in one piece      without:  chunk ─► count in GPU memory
-//!                                  ▲                                      ▲         └─► runs of its own
-//!  chunk ─► kernel ────────────────┘                          chunk ─► kernel
+//!  keys ─► count ──────┐     by whom, `--histogram` says
+//!  unit after unit ─► kernel ─┬─► kept in GPU memory, in turns
+//!                             └─► host memory
 //! ```
 //!
-//! Partitions begin at multiples of 128 bytes. What is kept in GPU memory lies in pages in turns with
-//! the host's, at one range of addresses (000 §5.2), so that no partition is all of one kind. Without a
-//! histogram it is whole chunks in turns instead.
+//! A unit of rows gets memory of its own, for which the tuples of each of its partitions have to be
+//! counted before: by the GPU, to which keys cross once more; by the CPU, a unit ahead of the kernel; or
+//! in GPU memory, where each unit is copied then. A partition begins at a multiple of 128 bytes.
 
 use std::sync::Arc;
 
-use super::super::spilled::{Spilled, WHAT};
+use super::super::spilled::Spilled;
 use super::super::{Session, Side};
 use super::{Pass, Turns};
-use crate::device::{Memory, Pinned, Scatterer, Spread, Stage, View, Word, abi};
+use crate::device::{Memory, Pinned, Scatterer, Stage, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::join::{Histogram, Transfer};
 use crate::partition::count_column;
@@ -24,84 +24,151 @@ use crate::transfer::{Crossing, HostSide, Pipeline, Place, Run};
 
 /// What partitions are aligned to, in bytes: a line of the GPU's caches.
 const LINE: u64 = 128;
+/// Rows of a unit that a kernel reads over the link, at least and at most: buffers are flushed at the end
+/// of each, so that it should be long; but so many of them should fill the cache that it can be filled.
+const UNIT: [u64; 2] = [1 << 20, 1 << 26];
+const UNITS_OF_CACHE: u64 = 16;
 
-/// Rows that a kernel reads over the link, at most.
-const STRETCH: u64 = 1 << 28;
-
-/// How many tuples of a side each partition gets, where that is to be known before.
-pub(super) fn count(
-    crossing: &Crossing<'_>,
-    side: &HostSide,
-    pass: &Pass,
-) -> Result<Option<Vec<u64>>> {
-    Ok(match pass.histogram {
-        Histogram::None => None,
-        Histogram::Cpu => Some(count_on_host(crossing, side, pass.bits)?),
-        Histogram::Gpu => Some(count_on_device(crossing, side, pass)?),
-    })
+/// The tuples of each partition, unit after unit, and who counts them.
+pub(super) enum Counts {
+    /// The device, which has the unit in its memory.
+    OnDevice,
+    /// The CPU, while the device writes the unit before.
+    Ahead,
+    /// They have been counted.
+    Before(Vec<Vec<u64>>),
 }
 
-/// Partitions a side: where tuples are counted, all of it into partitions in one piece, and else each
-/// chunk by itself.
+/// How a side is gone through.
+pub(super) struct Units {
+    transfer: Transfer,
+    /// Rows of a unit.
+    rows: u64,
+}
+
+impl Units {
+    /// Writes of a kernel leave the copy engine a third of the link, but its own reads four fifths. So
+    /// pinned columns whose tuples need not be counted on the device are read where they lie, as in 000.
+    pub(super) fn new(
+        crossing: &Crossing<'_>,
+        side: &HostSide,
+        pass: &Pass,
+        how: Scatterer,
+        counted: bool,
+    ) -> Units {
+        let session = crossing.session;
+        let method = (crossing.transfer, crossing.method(side));
+        if counted && method == (Transfer::Auto, Transfer::PinnedCopy) {
+            let [least, most] = UNIT;
+            let fine = pass.cache / UNITS_OF_CACHE / session.word.tuple();
+            // Whole lines, of which warps read one or two each.
+            let rows = match pass.cache {
+                0 => most,
+                _ => fine.clamp(least, most) / LINE * LINE,
+            };
+            let rows = crossing.most_rows.unwrap_or(rows).min(side.rows).max(1);
+            return Units { transfer: Transfer::ZeroCopy, rows };
+        }
+        let buffers = scatter_bytes(session, pass, how);
+        let rows = crossing.chunk_rows(side, 0, pass.free(session, buffers) / 2);
+        Units { transfer: crossing.transfer, rows }
+    }
+
+    /// The same with all rows in one unit, unless they have to be copied to the device.
+    pub(super) fn in_one_piece(self, side: &HostSide) -> Units {
+        match self.transfer {
+            Transfer::ZeroCopy => Units { rows: side.rows.max(1), ..self },
+            _ => self,
+        }
+    }
+
+    /// The rows of a unit, of none after the last.
+    fn range(&self, unit: u64, side: &HostSide) -> std::ops::Range<u64> {
+        let start = (unit * self.rows).min(side.rows);
+        start..(start + self.rows).min(side.rows)
+    }
+}
+
+/// Partitions a side, unit by unit, counted as `--histogram` says.
 pub(super) fn divide(
     crossing: &Crossing<'_>,
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
-    counts: Option<Vec<u64>>,
+) -> Result<Spilled> {
+    let units = Units::new(crossing, side, pass, how, pass.histogram != Histogram::None);
+    let counts = match pass.histogram {
+        Histogram::None => Counts::OnDevice,
+        Histogram::Cpu => Counts::Ahead,
+        Histogram::Gpu => Counts::Before(count_on_device(crossing, side, pass, &units)?),
+    };
+    divide_units(crossing, side, pass, how, (units, counts))
+}
+
+/// Partitions a side, unit by unit.
+pub(super) fn divide_units(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    pass: &Pass,
+    how: Scatterer,
+    (units, counts): (Units, Counts),
 ) -> Result<Spilled> {
     let session = crossing.session;
     let mut divided = Spilled::new(pass.bits);
     let partitions = pass.partitions();
-    let bytes = session.device.scatter_bytes(session.word, how, partitions as u32);
+    let bytes = scatter_bytes(session, pass, how);
     let scatter = Scatter {
         how,
         buffers: session.allocate(bytes, "write-combining buffers")?,
         cursors: session.allocate(partitions * 8, "the partitions' places")?,
         tally: Tally::new(session, pass)?,
     };
-    // Writes of a kernel leave the copy engine a third of the link, but its own reads four fifths. So
-    // what need not be counted here is read where it lies, as in 000, and in long stretches, since
-    // buffers are flushed at the end of each.
-    let pinned =
-        (crossing.transfer, crossing.method(side)) == (Transfer::Auto, Transfer::PinnedCopy);
-    let reads = counts.is_some() && pinned;
-    let transfer = if reads { Transfer::ZeroCopy } else { crossing.transfer };
-    let crossing = &Crossing { transfer, ..*crossing };
-    let chunk_rows = match reads {
-        true => crossing.most_rows.unwrap_or(STRETCH).min(side.rows),
-        false => crossing.chunk_rows(side, 0, pass.free(session) / 2),
-    };
-    let whole = match counts {
-        Some(counts) => {
-            let layout = Layout::new(&counts, session.word.tuple());
-            let memory = scatter.whole(crossing, &layout, pass, &mut divided)?;
-            Some(scatter.target(&layout, memory, &mut divided)?)
-        }
-        None => None,
+    let on_host = |unit| count_on_host(crossing, side, pass.bits, units.range(unit, side));
+    let mut ahead = match counts {
+        Counts::Ahead => on_host(0)?,
+        _ => Vec::new(),
     };
     let mut turns = Turns::default();
-    let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
-    while let Some(chunk) = pipeline.next()? {
-        let to = match whole {
-            Some(to) => to,
-            None => {
+    let with_transfer = Crossing { transfer: units.transfer, ..*crossing };
+    let mut pipeline = Pipeline::new(&with_transfer, side, units.rows)?;
+    for unit in 0.. {
+        let Some(chunk) = pipeline.next()? else { break };
+        let rows = match &counts {
+            Counts::Ahead => std::mem::take(&mut ahead),
+            Counts::Before(counts) => counts.get(unit as usize).cloned().unwrap_or_default(),
+            Counts::OnDevice => {
                 scatter.tally.clear()?;
-                scatter.tally.add(&chunk.side)?;
+                scatter.tally.add(&chunk.side, 0..chunk.side.rows)?;
                 pipeline.ahead()?;
-                let layout = Layout::new(&scatter.tally.read()?, session.word.tuple());
-                let keep = turns.keep(layout.bytes, pass);
-                let memory = scatter.piece(crossing, &layout, keep, &mut divided)?;
-                scatter.target(&layout, memory, &mut divided)?
+                scatter.tally.read()?
             }
         };
+        if rows.iter().sum::<u64>() != chunk.side.rows {
+            let what = "tuples of the triton join differ from those counted before";
+            return Err(Error::Worker(format!("{what}: a column was changed during the join")));
+        }
+        let layout = Layout::new(rows, session.word.tuple());
+        let keep = turns.keep(layout.bytes, pass);
+        let memory = scatter.memory(crossing, &layout, keep, &mut divided)?;
+        if keep && memory.1.is_some() {
+            turns.refused(layout.bytes);
+        }
+        let to = scatter.target(&layout, memory, &mut divided)?;
         scatter.write(&chunk.side, to)?;
         pipeline.done(chunk)?;
         pipeline.ahead()?;
+        if let Counts::Ahead = counts {
+            ahead = on_host(unit + 1)?;
+        }
     }
     drop(pipeline);
     session.release(&[scatter.buffers, scatter.cursors, scatter.tally.counts])?;
     Ok(divided)
+}
+
+/// The bytes of write-combining buffers.
+fn scatter_bytes(session: &Session<'_>, pass: &Pass, how: Scatterer) -> u64 {
+    session.device.scatter_bytes(session.word, how, pass.partitions() as u32)
 }
 
 /// Counts tuples on the device.
@@ -125,12 +192,12 @@ impl<'a> Tally<'a> {
         self.session.device.fill(self.session.compute, self.counts, 0)
     }
 
-    /// Counts the tuples of each partition.
-    fn add(&self, side: &Side) -> Result<()> {
+    /// Counts the tuples of each partition among some rows.
+    fn add(&self, side: &Side, rows: std::ops::Range<u64>) -> Result<()> {
         let (keys, stride, raw) = side.keys_at();
         self.session.run(Stage::Tally(abi::Tally {
-            keys,
-            rows: side.rows,
+            keys: keys + rows.start * u64::from(stride) * self.session.word.bytes(),
+            rows: rows.end - rows.start,
             counts: self.counts.address,
             digit: self.digit,
             stride,
@@ -161,7 +228,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(counts: &[u64], tuple: u64) -> Layout {
+    fn new(rows: Vec<u64>, tuple: u64) -> Layout {
         let line = (LINE / tuple).max(1);
         let mut at = 0u64;
         let mut start = |count: &u64| {
@@ -169,8 +236,8 @@ impl Layout {
             at = (at + count).next_multiple_of(line);
             start
         };
-        let starts = counts.iter().map(&mut start).collect();
-        Layout { starts, rows: counts.to_vec(), bytes: (at * tuple).max(1), tuple }
+        let starts = rows.iter().map(&mut start).collect();
+        Layout { starts, rows, bytes: (at * tuple).max(1), tuple }
     }
 
     /// The bytes of all tuples.
@@ -183,30 +250,8 @@ impl Layout {
 type Target = (Memory, Option<Arc<Pinned>>);
 
 impl Scatter<'_> {
-    /// Memory for all tuples of a side, some of it perhaps on the device.
-    fn whole(
-        &self,
-        crossing: &Crossing<'_>,
-        layout: &Layout,
-        pass: &Pass,
-        divided: &mut Spilled,
-    ) -> Result<Target> {
-        let (session, bytes) = (crossing.session, layout.bytes);
-        let cached = pass.cached(bytes).min(session.left() / 4 * 3);
-        if cached == 0 {
-            return self.in_host(crossing, layout, divided);
-        }
-        divided.reserve(crossing, bytes - cached)?;
-        let memory = session.device.range(bytes, Spread::Interleaved(cached), WHAT)?;
-        // What lies in the host's memory crosses as stages write it here, and when it is joined.
-        let crossing = layout.tuples().saturating_sub(cached);
-        session.crosses_back(crossing);
-        session.crosses_in(crossing);
-        Ok((memory, None))
-    }
-
-    /// Memory for the tuples of a chunk, on the device where it is to be kept and there is room.
-    fn piece(
+    /// Memory for the tuples of a unit, on the device where it is to be kept and there is room.
+    fn memory(
         &self,
         crossing: &Crossing<'_>,
         layout: &Layout,
@@ -220,15 +265,6 @@ impl Scatter<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.in_host(crossing, layout, divided)
-    }
-
-    fn in_host(
-        &self,
-        crossing: &Crossing<'_>,
-        layout: &Layout,
-        divided: &mut Spilled,
-    ) -> Result<Target> {
         let device = crossing.session.device;
         crossing.session.crosses_back(layout.tuples());
         let pinned = divided.pin(crossing, layout.bytes)?;
@@ -271,37 +307,66 @@ impl Scatter<'_> {
     }
 }
 
-/// Counts all tuples of a side on the device: keys cross once for that alone.
-fn count_on_device(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> Result<Vec<u64>> {
+/// Counts all tuples of a side on the device, unit by unit: keys cross once for that alone.
+fn count_on_device(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    pass: &Pass,
+    units: &Units,
+) -> Result<Vec<Vec<u64>>> {
     let session = crossing.session;
     let keys = HostSide { values: None, ..side.clone() };
     let tally = Tally::new(session, pass)?;
     tally.clear()?;
-    let chunk_rows = crossing.chunk_rows(&keys, 0, pass.free(session) / 2);
+    let chunk_rows = crossing.chunk_rows(&keys, 0, pass.free(session, 0) / 2);
     let mut pipeline = Pipeline::new(crossing, &keys, chunk_rows)?;
+    let (mut counts, mut at) = (Vec::new(), 0);
     while let Some(chunk) = pipeline.next()? {
-        tally.add(&chunk.side)?;
+        // A chunk may have the end of one unit, and the start of another.
+        let first = at;
+        while at < first + chunk.side.rows {
+            let unit = units.range(at / units.rows, side);
+            let some = at..unit.end.min(first + chunk.side.rows);
+            tally.add(&chunk.side, some.start - first..some.end - first)?;
+            at = some.end;
+            if at == unit.end {
+                counts.push(tally.read()?);
+                tally.clear()?;
+            }
+        }
         pipeline.done(chunk)?;
         pipeline.ahead()?;
     }
     drop(pipeline);
-    let counts = tally.read()?;
     session.release(&[tally.counts])?;
     session.mark("count over the link")?;
     Ok(counts)
 }
 
-/// Counts all tuples of a side on the CPU.
-pub(in super::super) fn count_on_host(
+/// Counts all tuples of a side on the CPU, unit by unit.
+pub(super) fn count_before(
+    crossing: &Crossing<'_>,
+    side: &HostSide,
+    pass: &Pass,
+    units: &Units,
+) -> Result<Vec<Vec<u64>>> {
+    let all = side.rows.div_ceil(units.rows);
+    let of = |unit| count_on_host(crossing, side, pass.bits, units.range(unit, side));
+    (0..all).map(of).collect()
+}
+
+/// Counts the tuples of some rows on the CPU.
+fn count_on_host(
     crossing: &Crossing<'_>,
     side: &HostSide,
     bits: u32,
+    rows: std::ops::Range<u64>,
 ) -> Result<Vec<u64>> {
     // SAFETY: who made the columns keeps them.
     unsafe {
         match crossing.session.word {
-            Word::W4 => count_column(crossing.workers, side.keys.words::<u32>(0..side.rows)?, bits),
-            Word::W8 => count_column(crossing.workers, side.keys.words::<u64>(0..side.rows)?, bits),
+            Word::W4 => count_column(crossing.workers, side.keys.words::<u32>(rows)?, bits),
+            Word::W8 => count_column(crossing.workers, side.keys.words::<u64>(rows)?, bits),
         }
     }
 }

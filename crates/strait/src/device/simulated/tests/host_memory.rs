@@ -302,15 +302,15 @@ fn managed_memory_has_to_fit() {
 fn ranges_charge_what_lies_on_the_device() {
     let d = desk(10);
     let used = d.device.memory().used;
-    for (bytes, spread, charged) in [
-        (20000, Spread::First(0), 0),
-        (20000, Spread::First(1), 4096),
-        (20000, Spread::Interleaved(5000), 8192),
-        (5000, Spread::First(u64::MAX), 8192),
-        (8 << 20, Spread::Interleaved(65536), 65536),
+    for (bytes, on_device, charged) in [
+        (20000, 0, 0),
+        (20000, 1, 4096),
+        (20000, 5000, 8192),
+        (5000, u64::MAX, 8192),
+        (8 << 20, 65536, 65536),
     ] {
-        let range = d.device.range(bytes, spread, "a table").unwrap();
-        assert_eq!(d.device.memory().used, used + charged, "{spread:?}");
+        let range = d.device.range(bytes, on_device, "a table").unwrap();
+        assert_eq!(d.device.memory().used, used + charged, "{on_device}");
         assert_eq!((range.view.bytes, range.address() % 256), (bytes, 0));
         // One piece from end to end.
         d.device.fill(d.first, range.view, 8).unwrap();
@@ -318,7 +318,7 @@ fn ranges_charge_what_lies_on_the_device() {
         drop(range);
         assert_eq!(d.device.memory().used, used);
     }
-    let refused = d.device.range(4 << 20, Spread::First(2 << 20), "a table").map(|_| ());
+    let refused = d.device.range(4 << 20, 2 << 20, "a table").map(|_| ());
     assert!(matches!(refused, Err(Error::DeviceMemory { .. })));
-    assert!(d.device.range(u64::MAX, Spread::First(0), "a table").is_err());
+    assert!(d.device.range(u64::MAX, 0, "a table").is_err());
 }
