@@ -21,11 +21,11 @@ use crate::error::{Error, Result};
 use crate::input::{Reader, Source, race};
 use crate::join::{Join, Processor, Side};
 use crate::key::{KeyPlan, Width};
-use crate::matches::{BoundFilter, Roles};
+use crate::matches::{BoundFilter, Keep, Roles};
 use crate::memory::Budget;
 use crate::metrics::{Report, Stopwatch};
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
-use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, choose};
+use crate::plan::{Machine, OnDevice, Plan, Request, Returns, Statistics, choose};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running, lock};
 use crate::resolve;
@@ -214,13 +214,12 @@ impl BoundJoin {
         probe: Statistics,
         device: &Option<Arc<dyn Device>>,
     ) -> Plan {
-        let count_only = self.output.output == Output::Count && self.output.sums.is_empty();
         let word_bytes = if self.keys.width() == Width::W32 { 4 } else { 8 };
         let device = device.as_ref().map(|device| OnDevice {
             name: device.name().to_string(),
             budget: device.memory().budget,
             asked: self.join.processor != Processor::Auto || self.join.force.simulated.is_some(),
-            count_only: count_only && self.keys.exact() && self.filter.is_none(),
+            back: self.back(side.unwrap_or(Side::Left)),
             row_bytes: word_bytes as u64,
             pinned: false,
         });
@@ -236,8 +235,34 @@ impl BoundJoin {
             key: self.keys.describe(),
             exact: self.keys.exact(),
             word_bytes,
+            carried_bytes: side.and_then(|side| self.carried_bytes(side)),
             machine,
         })
+    }
+
+    /// What would come back from a GPU.
+    fn back(&self, build_side: Side) -> Returns {
+        let count_only = self.output.output == Output::Count && self.output.sums.is_empty();
+        let all_match = self.keys.exact() && self.filter.is_none();
+        let roles = Roles::of(self.join.join_type, build_side);
+        let kept = [roles.build, roles.probe] != [Keep::Nothing; 2];
+        match roles.pairs {
+            true if all_match && count_only && !kept => Returns::Count,
+            false if all_match => Returns::Flags,
+            _ => Returns::Pairs,
+        }
+    }
+
+    /// The bytes of a row of this side that are wanted of it, where it is the build side and they may
+    /// travel with its key; that they do takes columns without nulls, too.
+    fn carried_bytes(&self, side: Side) -> Option<usize> {
+        let roles = Roles::of(self.join.join_type, side);
+        let exact = self.keys.exact() && self.filter.is_none() && self.output.by_values(side);
+        let schema = &self.schemas[side as usize];
+        let width = |&column: &usize| schema.fields().get(column)?.data_type().primitive_width();
+        let may = exact && roles.pairs && roles.build == Keep::Nothing;
+        let wanted: BTreeSet<usize> = self.output.gathered(side).into_iter().collect();
+        may.then(|| wanted.iter().map(width).sum()).flatten()
     }
 
     /// Runs the join over readers that yield the needed [`columns`](BoundJoin::columns).

@@ -307,11 +307,18 @@ impl OutputPlan {
         bytes.sum()
     }
 
-    /// The side whose rows come in their own order: the probe side of a hash join. Its values
-    /// are near each other.
-    fn in_order(&self, picked: &[Option<Picked>; 2]) -> Side {
-        let rising = |side: Side| picked[side as usize].as_ref().is_some_and(Picked::rising);
-        if rising(Side::Right) { Side::Right } else { Side::Left }
+    /// The side from which values that both sides have are taken: the one whose rows come in their own
+    /// order, since they are near each other; never one of which only some columns are there.
+    fn nearer(&self, picked: &[Option<Picked>; 2]) -> Side {
+        let whole = |side: Side| {
+            let picked = picked[side as usize].as_ref();
+            picked.filter(|picked| !matches!(picked.chosen, Chosen::Values(_)))
+        };
+        match (whole(Side::Left), whole(Side::Right)) {
+            (Some(_), Some(right)) if right.rising() => Side::Right,
+            (None, Some(_)) => Side::Right,
+            _ => Side::Left,
+        }
     }
 
     fn gather(
@@ -332,7 +339,7 @@ impl OutputPlan {
             let data_type = self.schema.field(i).data_type();
             match origin {
                 Origin::Column(side, c) => column(*side, *c, data_type),
-                Origin::Either { left, right } => match self.in_order(picked) {
+                Origin::Either { left, right } => match self.nearer(picked) {
                     Side::Left => column(Side::Left, *left, data_type),
                     Side::Right => column(Side::Right, *right, data_type),
                 },

@@ -73,19 +73,31 @@ impl<'a> Job<'a> {
         self.stream_probe()?.collect(|| cx.workers.check())
     }
 
-    /// Both sides as units, where both are held: build side first.
+    /// The build side's columns, where they may travel with the key and are narrow enough to.
+    fn carrying(&self, cx: &Context<'_>, matcher: &Matcher<'_>) -> Option<Columns> {
+        let (side, plan) = (self.build_side, &self.sink.plan);
+        let may = matcher.may_carry() && plan.by_values(side) && !cx.force.row_ids;
+        may.then(|| Columns::carrying(&self.build, &plan.gathered(side))).flatten()
+    }
+
+    /// Both sides as units, where both are held: build side first, with its columns where they
+    /// travel with the key.
     fn held_units(
         &self,
         cx: &Context<'_>,
         matcher: &Matcher<'_>,
         probe: &Relation,
+        carrying: Option<Columns>,
     ) -> Result<[Unit; 2]> {
-        let unit = |side, relation: &Relation, keep| {
-            let columns = Columns::of_relation(cx, relation, &self.sink.plan.gathered(side))?;
+        let unit = |side, relation: &Relation, keep, carrying| {
+            let columns = match carrying {
+                Some(columns) => columns,
+                None => Columns::of_relation(cx, relation, &self.sink.plan.gathered(side))?,
+            };
             matcher.unit(side, columns, relation.batches(), keep)
         };
-        let build = unit(self.build_side, &self.build, self.roles.build)?;
-        Ok([build, unit(self.build_side.other(), probe, self.roles.probe)?])
+        let build = unit(self.build_side, &self.build, self.roles.build, carrying)?;
+        Ok([build, unit(self.build_side.other(), probe, self.roles.probe, None)?])
     }
 
     fn matcher(&self, cx: &'a Context<'_>, exact: bool) -> Matcher<'a> {

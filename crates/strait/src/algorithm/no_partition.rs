@@ -32,11 +32,7 @@ const MORSEL: usize = 32 * 1024;
 const BLOCK: usize = 4 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
-    let side = job.build_side;
-    let matcher = job.matcher(cx, job.keys.exact());
-    let may_carry = matcher.may_carry() && job.sink.plan.by_values(side) && !cx.force.row_ids;
-    let gathered = job.sink.plan.gathered(side);
-    let carrying = may_carry.then(|| Columns::carrying(&job.build, &gathered)).flatten();
+    let carrying = job.carrying(cx, &job.matcher(cx, job.keys.exact()));
     let bytes = carrying.as_ref().and_then(Columns::carried_bytes).unwrap_or(0);
     let wide = wide_rows(cx, job.build.rows()) || bytes > size_of::<u32>();
     for_widths!(job.keys.width(), wide, join(cx, job, carrying))

@@ -45,7 +45,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let probe_parts = partitioned(side.other(), &probe)?;
 
     let matcher = job.matcher(cx, job.keys.exact());
-    let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe)?;
+    let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<K>(cx, 0, cap)?;
     cx.counters.enter(Stage::Probe, probe_parts.tuples.len() as u64);

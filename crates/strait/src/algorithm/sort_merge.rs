@@ -41,7 +41,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 
     // The words are the keys or their ranks: nothing is left to verify.
     let matcher = job.matcher(cx, true);
-    let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe)?;
+    let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<K>(cx, 0, cap * 2)?;
 

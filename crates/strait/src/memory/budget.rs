@@ -30,7 +30,6 @@ impl Budget {
     }
 
     /// What is left.
-    #[cfg(test)]
     pub(crate) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
     }

@@ -2,7 +2,7 @@
 
 use crate::error::bytes;
 use crate::join::{Algorithm, JoinType, Side};
-use crate::plan::cost::{predict, predict_on};
+use crate::plan::cost::{carried, predict, predict_on};
 use crate::plan::{Machine, Statistics};
 
 /// What is to be planned.
@@ -17,9 +17,22 @@ pub(crate) struct Request<'a> {
     pub(crate) key: String,
     pub(crate) exact: bool,
     pub(crate) word_bytes: usize,
+    /// The bytes of a build row that are wanted of it, where they may travel with its key.
+    pub(crate) carried_bytes: Option<usize>,
     pub(crate) machine: &'a Machine,
     /// The GPU that may be used.
     pub(crate) device: Option<OnDevice>,
+}
+
+/// What comes back from a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Returns {
+    /// Nothing but a count, or sums.
+    Count,
+    /// A flag for each row, where a join asks only whether it has a match.
+    Flags,
+    /// The matches.
+    Pairs,
 }
 
 /// A GPU that a join may run on.
@@ -30,9 +43,9 @@ pub(crate) struct OnDevice {
     pub(crate) budget: u64,
     /// Whether it was asked for by name.
     pub(crate) asked: bool,
-    /// Whether nothing but a count, or sums, comes back.
-    pub(crate) count_only: bool,
-    /// Bytes of a row that cross to it: a key word, and a value where that travels along.
+    /// What comes back.
+    pub(crate) back: Returns,
+    /// Bytes of a row that cross to it in any case: a key word, and a value where there is one.
     pub(crate) row_bytes: u64,
     /// Whether rows lie in pinned memory: else they are staged.
     pub(crate) pinned: bool,
@@ -78,6 +91,8 @@ pub struct Plan {
     pub threads: usize,
     /// The memory limit, if there is one.
     pub memory_limit: Option<u64>,
+    /// What of a row crosses the link to the GPU, and what comes back; None if it is the CPU.
+    pub over_the_link: Option<String>,
     /// Why this algorithm.
     pub reason: String,
     /// What each algorithm was expected to take.
@@ -122,8 +137,11 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         (None, asked) => asked,
     };
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
+    let on = request.device.as_ref().filter(|_| on_gpu);
+    let over_the_link = on.map(|on| crosses(on, algorithm, &request));
     Plan {
         algorithm,
+        over_the_link,
         device: request.device.filter(|_| on_gpu).map(|device| device.name),
         join_type: request.join_type,
         build_side: request.build_side,
@@ -135,6 +153,26 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         reason,
         predictions,
     }
+}
+
+/// What of a row crosses, and what comes back, in words.
+fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String {
+    let word = request.word_bytes as u64;
+    let carried = on.back == Returns::Pairs && carried(request, request.word_bytes);
+    let (row, with) = match algorithm {
+        // The CPU makes tuples, which have a word besides the key's in any case.
+        Algorithm::CpuPartitioned => (2 * word, ""),
+        _ if carried => {
+            (on.row_bytes, ", and with those of the build side its columns, if none is null")
+        }
+        _ => (on.row_bytes, ""),
+    };
+    let back = match on.back {
+        Returns::Count => "a count".to_string(),
+        Returns::Flags => "a flag a row".to_string(),
+        Returns::Pairs => format!("{} a match", bytes(2 * word)),
+    };
+    format!("{} a row{with}; {back} comes back", bytes(row))
 }
 
 /// The fastest that fits; where none fits, the smallest.
@@ -180,6 +218,7 @@ mod tests {
             key: String::new(),
             exact: true,
             word_bytes: 8,
+            carried_bytes: None,
             machine,
             device: None,
         }
@@ -214,9 +253,9 @@ mod tests {
         assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
     }
 
-    fn on_device(budget: u64, asked: bool, count_only: bool) -> OnDevice {
+    fn on_device(budget: u64, asked: bool, back: Returns) -> OnDevice {
         let name = "a GPU".to_string();
-        OnDevice { name, budget, asked, count_only, row_bytes: 8, pinned: false }
+        OnDevice { name, budget, asked, back, row_bytes: 8, pinned: false }
     }
 
     /// A build side a few times the budget is joined in passes, one of many times in partitions.
@@ -226,8 +265,11 @@ mod tests {
         let plan = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
             request.threads = 16;
-            request.device =
-                Some(OnDevice { row_bytes: 16, pinned: true, ..on_device(16 << 30, true, true) });
+            request.device = Some(OnDevice {
+                row_bytes: 16,
+                pinned: true,
+                ..on_device(16 << 30, true, Returns::Count)
+            });
             choose(request).algorithm
         };
         assert_eq!(plan(1 << 30), Algorithm::MultiPass);
@@ -238,21 +280,42 @@ mod tests {
     #[test]
     fn a_gpu_is_taken_where_it_wins_with_its_copies() {
         let machine = machine();
-        let plan = |count_only: bool, asked: bool, budget: u64| {
+        let plan = |asked: bool, budget: u64| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device = Some(on_device(budget, asked, count_only));
+            request.device = Some(on_device(budget, asked, Returns::Count));
             choose(request)
         };
-        assert_eq!(plan(true, false, 1 << 36).device.as_deref(), Some("a GPU"));
-        let small = plan(true, true, 1 << 26);
+        assert_eq!(plan(false, 1 << 36).device.as_deref(), Some("a GPU"));
+        let small = plan(true, 1 << 26);
         assert_eq!(small.device.as_deref(), Some("a GPU"), "asked for");
         assert!(small.algorithm.needs_gpu(), "{}: it does not fit", small.algorithm);
         let small = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
-            request.device = Some(on_device(1 << 36, false, true));
+            request.device = Some(on_device(1 << 36, false, Returns::Count));
             choose(request).device
         };
         assert_eq!(small(1000), None, "starting a GPU takes longer");
+    }
+
+    /// As measured on 16 cores and an H200: 0.21 s there and 0.26 s on the CPU, 0.29 s and 0.20 s.
+    #[test]
+    fn rows_are_joined_where_that_was_measured_to_be_faster() {
+        let machine = machine();
+        let plan = |build: u64, probe: u64| {
+            let mut request = request(&machine, build, probe, None);
+            (request.threads, request.carried_bytes) = (16, Some(8));
+            request.device = Some(on_device(100 << 30, false, Returns::Pairs));
+            choose(request)
+        };
+        let on_gpu = plan(1 << 26, 1 << 26);
+        assert_eq!(on_gpu.device.as_deref(), Some("a GPU"), "{on_gpu}");
+        let crossing = on_gpu.over_the_link.unwrap();
+        assert!(
+            crossing.contains("its columns") && crossing.contains("16 B a match"),
+            "{crossing}"
+        );
+        let on_cpu = plan(1 << 24, 1 << 27);
+        assert_eq!((on_cpu.device, on_cpu.over_the_link), (None, None));
     }
 
     #[test]

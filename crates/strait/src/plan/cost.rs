@@ -6,7 +6,7 @@
 
 use crate::algorithm::gpu::passes;
 use crate::join::Algorithm;
-use crate::plan::choose::{OnDevice, Request};
+use crate::plan::choose::{OnDevice, Request, Returns};
 use crate::plan::{Machine, Prediction};
 use crate::table::table_bytes;
 
@@ -22,6 +22,18 @@ mod ns {
     pub(super) const PROBE: [f64; 3] = [4.0, 10.0, 28.0];
     /// Fetching a row of payload in order, and from anywhere.
     pub(super) const GATHER: [f64; 2] = [1.5, 25.0];
+    /// For a join on a GPU: making a word and keeping it, and turning a pair that came back into a row,
+    /// without what is fetched for it.
+    pub(super) const KEPT: f64 = 8.0;
+    pub(super) const SETTLE: f64 = 16.0;
+}
+
+/// The most bytes that tuples carry on the CPU; on a GPU it is a word.
+const CARRIED: usize = 8;
+
+/// Whether what is wanted of build rows travels with their keys, so that none is fetched again.
+pub(super) fn carried(request: &Request<'_>, most: usize) -> bool {
+    request.carried_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
 }
 
 /// Rows of a side that may be unknown: then the probe side is taken to be four times the other.
@@ -57,8 +69,8 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let table = table_bytes(sizes.build_rows as usize, word, word);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
             let probe = ns::WORDS + ns::PROBE[level(table, request.machine)];
-            let gather = ns::GATHER[0]
-                + ns::GATHER[usize::from(level(sizes.build_bytes, request.machine) > 0)];
+            let far = level(sizes.build_bytes, request.machine) > 0 && !carried(request, CARRIED);
+            let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
             // Tuples live until the table is built; words are gone before.
             (time, sizes.build_bytes + table + rows(sizes.build_rows) * tuple)
@@ -107,7 +119,7 @@ mod device {
     /// Tuples held a row, besides its words: tables or partitions.
     pub(super) const HELD: u64 = 4;
     /// Bytes a second that one CPU thread partitions for it.
-    pub(super) const PARTITIONED: f64 = 1.2e9;
+    pub(super) const PARTITIONED: f64 = 1.0e9;
     /// What is always needed: buffers of chunks and of output.
     pub(super) const BUFFERS: u64 = 16 << 20;
     /// Seconds that a pipeline takes to start and to end.
@@ -121,8 +133,8 @@ mod device {
     pub(super) const CACHED: u64 = 9;
 }
 
-/// Predicts one algorithm on a GPU: words cross to it, pairs of row numbers come back, and columns
-/// are gathered on the CPU.
+/// Predicts one algorithm on a GPU: words cross to it, and narrow columns of the build side with them;
+/// those, or row numbers, come back in pairs, and other columns are gathered on the CPU.
 pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> Prediction {
     let sizes = Sizes::of(request);
     let threads = request.threads.max(1) as f64;
@@ -131,19 +143,35 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let word = request.word_bytes as f64;
     let row = on.row_bytes as f64;
     let words = |rows: f64| (rows * word) as u64;
-    let back = if on.count_only { 0.0 } else { (row + word) * probe };
+    let back = match on.back {
+        Returns::Count => 0.0,
+        Returns::Flags => both,
+        Returns::Pairs => (row + word) * probe,
+    };
     let staged = match on.pinned {
         true => device::LINK,
         false => device::LINK.min(device::STAGED * threads),
     };
-    let gather = if on.count_only { 0.0 } else { 2.0 * ns::GATHER[1] };
-    let on_cpu = (both * ns::WORDS + probe * gather) * 1e-9 / threads;
+    let carried = on.back == Returns::Pairs && carried(request, request.word_bytes);
+    // Where the probe side streams past a table, its rows come back nearly in order.
+    let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
+    let settle = match on.back {
+        Returns::Count => 0.0,
+        Returns::Flags => ns::GATHER[0],
+        Returns::Pairs => {
+            ns::SETTLE + ns::GATHER[usize::from(!carried)] + ns::GATHER[usize::from(!in_order)]
+        }
+    };
+    // Columns in pinned memory are what is joined.
+    let made = if on.pinned { 0.0 } else { ns::KEPT };
+    let on_cpu = (both * made + probe * settle) * 1e-9 / threads;
     let buffers = device::BUFFERS.min(on.budget / 2);
-    let spread = if on.count_only { 0 } else { words(2.0 * probe) };
+    let rows = if on.back == Returns::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
-    let mut held = sizes.build_bytes + sizes.probe_bytes + words(both);
+    let loaded = if carried { build * word } else { 0.0 };
+    let mut held = sizes.build_bytes + sizes.probe_bytes + words(both) + loaded as u64;
     // What crosses, the time that takes, the device's own time, and its memory.
-    let crosses = both * row + back;
+    let crosses = both * row + loaded + back;
     let (crosses, link, own, device_bytes) = match algorithm {
         Algorithm::NoPartition | Algorithm::Auto => {
             let tables = words(build) * (1 + 2 * device::HELD);
@@ -152,7 +180,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         }
         Algorithm::Radix | Algorithm::SortMerge => {
             let rate = if algorithm == Algorithm::Radix { radix } else { sort };
-            let all = words(both) * (1 + 2 * device::HELD) + spread;
+            let all = words(both) * (1 + 2 * device::HELD) + rows;
             (crosses, crosses / staged, both / rate, all)
         }
         Algorithm::StreamedProbe => {
@@ -164,7 +192,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         }
         Algorithm::MultiPass => {
             let passes = passes(build as u64, 2 * request.word_bytes as u64, on.budget) as f64;
-            let crosses = (build + passes * probe) * row + back;
+            let crosses = (build + passes * probe) * row + loaded + back;
             let tables = on.budget.min(words(build) * 3 + buffers);
             let link = crosses / staged + passes * device::PIPELINE;
             (crosses, link, (build + passes * probe) / table, tables)
@@ -181,8 +209,8 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             let cached = (on.budget / 16 * device::CACHED) as f64;
             let spilled = (tuples - cached).max(0.0);
             held += spilled as u64;
-            let crosses = both * row + 2.0 * spilled + back;
-            let first = (both * row / staged).max(spilled / device::BOTH_WAYS);
+            let crosses = both * row + loaded + 2.0 * spilled + back;
+            let first = ((both * row + loaded) / staged).max(spilled / device::BOTH_WAYS);
             let link = first + (spilled + back) / device::LINK + 2.0 * device::PIPELINE;
             (crosses, link, 2.0 * both / radix, buffers * 2)
         }
@@ -198,7 +226,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         on_gpu: true,
         seconds: device::SECONDS + seconds + on_cpu,
         bytes: held,
-        device_bytes,
+        device_bytes: device_bytes + loaded as u64,
         crosses: crosses as u64,
     }
 }

@@ -30,6 +30,9 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:<14} {}", "threads", self.threads)?;
         let limit = self.memory_limit.map_or("none".to_string(), bytes);
         writeln!(f, "  {:<14} {limit}", "memory limit")?;
+        if let Some(over_the_link) = &self.over_the_link {
+            writeln!(f, "  {:<14} {over_the_link}", "over the link")?;
+        }
         write!(f, "  predicted, without reading and writing files:")?;
         for p in &self.predictions {
             let chosen = p.algorithm == self.algorithm && p.on_gpu == self.device.is_some();

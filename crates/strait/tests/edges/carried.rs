@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, Date32Array, Float32Array, Int8Array, Int16Array, Int32Array, Int64Array,
-    RecordBatch, StringArray, UInt16Array, UInt64Array,
+    Array, ArrayRef, AsArray, Date32Array, Float32Array, Int8Array, Int16Array, Int32Array,
+    Int64Array, RecordBatch, StringArray, UInt16Array, UInt64Array,
 };
 use arrow::datatypes::Int64Type;
-use strait::{Force, Join, JoinType, Side};
+use strait::{Algorithm, Force, Histogram, Join, JoinType, Partitioner, Side};
 
 use crate::{batches, drained, whole};
 
@@ -118,6 +118,93 @@ fn carried_columns_are_those_gathered() {
                 let (expected, found) = (rows(true), rows(false));
                 assert!(expected == found, "{join_type:?} of {columns:?}, tiny {tiny}");
                 assert!(!expected.is_empty());
+            }
+        }
+    }
+}
+
+/// The same table with keys of 32 bits, some of them null.
+fn with_other_keys(batch: &RecordBatch, narrow: bool, nulls: bool) -> RecordBatch {
+    let keys = batch.column(0).as_primitive::<Int64Type>();
+    let kept = |i: usize| keys.is_valid(i) && !(nulls && i % 11 == 3);
+    let kept = (0..keys.len()).map(|i| kept(i).then(|| keys.value(i)));
+    let keys: ArrayRef = match narrow {
+        true => Arc::new(kept.map(|key| key.map(|key| key as i32)).collect::<Int32Array>()),
+        false => Arc::new(kept.collect::<Int64Array>()),
+    };
+    let names = batch.schema();
+    let names = names.fields().iter().map(|field| field.name().clone());
+    let columns = std::iter::once(keys).chain(batch.columns()[1..].iter().cloned());
+    let columns = names.zip(columns).map(|(name, column)| (name, column, true));
+    RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length")
+}
+
+/// On a device the columns cross with the keys, and come back in place of positions.
+#[test]
+fn a_device_is_given_narrow_columns() {
+    let all = [
+        Algorithm::NoPartition,
+        Algorithm::Radix,
+        Algorithm::SortMerge,
+        Algorithm::StreamedProbe,
+        Algorithm::MultiPass,
+        Algorithm::CpuPartitioned,
+        Algorithm::Triton,
+    ];
+    let sets = [&["long"][..], &["int"], &["tiny", "short"]];
+    let histograms = [Histogram::None, Histogram::Cpu, Histogram::Gpu];
+    let mut case = 0usize;
+    for (seed, keys) in kinds_of_keys().iter().enumerate() {
+        for algorithm in all {
+            case += 1;
+            let (columns, histogram) = (sets[case % 3], histograms[case / 3 % 3]);
+            // A column wider than the key's word is not carried.
+            let narrow = seed < 2 && columns != ["long"];
+            let build = with_other_keys(&build_side(keys, columns), narrow, case.is_multiple_of(2));
+            let probe = with_other_keys(&probe_side(keys), narrow, false);
+            let (side, preserving) = match case % 4 < 2 {
+                true => (Side::Left, JoinType::Right),
+                false => (Side::Right, JoinType::Left),
+            };
+            for join_type in [JoinType::Inner, preserving] {
+                let join = |row_ids, tiny| {
+                    let force = Force { simulated: Some(seed as u64), ..forced(row_ids, tiny) };
+                    let join = Join::new(join_type).on("k").build_side(side).algorithm(algorithm);
+                    let join = match algorithm {
+                        Algorithm::Triton => {
+                            join.partitioner(Partitioner::Hierarchical).histogram(histogram)
+                        }
+                        _ => join,
+                    };
+                    join.force(force)
+                };
+                let tables = || {
+                    let build = batches(build.schema(), cut(&build, 700));
+                    let probe = batches(probe.schema(), cut(&probe, 5000));
+                    if side == Side::Left { (build, probe) } else { (probe, build) }
+                };
+                let rows = |row_ids, tiny| {
+                    let (left, right) = tables();
+                    let reader = join(row_ids, tiny).run(left, right).expect("the join starts");
+                    let (found, report) = drained(reader).expect("the join succeeds");
+                    (sorted_rows(&found), report.crossed[0])
+                };
+                let what = format!("{algorithm:?}, {join_type:?} of {columns:?}, {narrow}");
+                let ((expected, less), (found, more)) = (rows(true, false), rows(false, false));
+                assert!(expected == found && !found.is_empty(), "{what}");
+                assert!(expected == rows(false, true).0, "{what}, tiny");
+                // Where the CPU makes tuples, row numbers cross otherwise.
+                match algorithm {
+                    Algorithm::CpuPartitioned => assert_eq!(more, less, "{what}"),
+                    _ => assert!(more > less, "{what}: {more} and {less} bytes"),
+                }
+                let sums: Vec<_> = columns.iter().map(|&column| (side, column)).collect();
+                let summed = |row_ids| {
+                    let (left, right) = tables();
+                    let sums = join(row_ids, false).aggregate(&sums, left, right);
+                    sums.expect("the join succeeds").0
+                };
+                assert_eq!(summed(true), summed(false), "{what}");
             }
         }
     }

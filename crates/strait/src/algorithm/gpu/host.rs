@@ -2,17 +2,23 @@
 //!
 //! ```text
 //!  build: words in host memory ─┐                          ┌─► pairs ─► pinned ─► matches ─► rows
-//!                               ├─► join, by any conductor ┼─► flags ─────────► sweep ───► rows
+//!  (and what they carry)        ├─► join, by any conductor ┼─► flags ─────────► sweep ───► rows
 //!  probe: words in host memory ─┘                          └─► a count
 //! ```
 //!
-//! Only words cross to the device, and only positions come back: the columns stay where they are and
-//! are gathered there. A position is made on the device, and is the row's number unless some rows
+//! Words cross to the device, and positions come back: the columns stay where they are and are gathered
+//! there. A position is made on the device, and is the row's number unless some rows
 //! cannot match, since their key has a null: those stay behind, and the host knows who is who. Workers
 //! settle a block's pairs while the device fills the next.
+//!
+//! Build rows come back in any order, and fetching each from host memory costs more than all else. So
+//! where the columns wanted of them are no wider than a word, those cross with the keys and come back
+//! in place of positions. Probe rows come back nearly in order, and theirs never cross.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
+
+use arrow::buffer::NullBuffer;
 
 use super::super::{Context, Job, pair_cap, reserve_scratch, sweep_all};
 use super::{Block, Found, FromHost, Receiver, Session, Wanted, Which, join_from_host};
@@ -22,13 +28,16 @@ use crate::input::Relation;
 use crate::join::Algorithm;
 use crate::key::{KeyWord, Width};
 use crate::matches::{Flags, Matcher, Unit};
+use crate::materialise::Columns;
 use crate::memory::{Buffer, Plain};
 use crate::output::{Emitter, Sink};
-use crate::partition::{Words, key_words};
+use crate::partition::{RowId, Words, key_words};
 use crate::progress::Stage;
 use crate::table::{Pairs, Want};
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
 
+/// The share of a memory limit, one of so many, that columns which cross with their keys may take.
+const FOR_CARRIED: u64 = 8;
 /// Rows of a chunk where tests want several.
 const TINY_CHUNK: u64 = 7;
 /// Rows of a part where tests want several, at least, and how many parts there are then.
@@ -56,18 +65,25 @@ fn conduct<K: KeyWord + Plain>(
     let session = Session::new(device, word)?;
 
     cx.counters.enter(Stage::Partition, job.build.rows() + probe.rows());
-    let keys = |side, relation: &Relation| -> Result<Keys> {
+    let matcher = job.matcher(cx, job.keys.exact());
+    let fits = |columns: &Columns| {
+        let bytes = job.build.rows() * word.bytes();
+        // Under a limit, they take no memory that something else may turn out to need.
+        let room = bytes <= cx.budget.left() / FOR_CARRIED;
+        columns.carried_bytes() <= Some(word.bytes() as usize) && room
+    };
+    let carrying = job.carrying(cx, &matcher).filter(fits);
+    let carried = carrying.is_some();
+    let keys = |side, relation: &Relation, carrying: Option<&Columns>| -> Result<Keys> {
         cx.watch.time("key words", || {
             let words = key_words::<K>(cx, job.keys, side, relation)?;
-            Keys::of(cx, words, word)
+            Keys::of(cx, words, word, carrying)
         })
     };
-    let build_keys = keys(job.build_side, &job.build)?;
-    let probe_keys = keys(job.build_side.other(), probe)?;
+    let build_keys = keys(job.build_side, &job.build, carrying.as_ref())?;
+    let probe_keys = keys(job.build_side.other(), probe, None)?;
 
-    let matcher = job.matcher(cx, job.keys.exact());
-    let [build_unit, probe_unit] = job.held_units(cx, &matcher, probe)?;
-    let mut units = [build_unit, probe_unit];
+    let mut units = job.held_units(cx, &matcher, probe, carrying)?;
     let (wanted, flags) = wanted(cx, &matcher, &mut units);
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<u64>(cx, 0, cap)?;
@@ -83,6 +99,7 @@ fn conduct<K: KeyWord + Plain>(
             sink: job.sink,
             cap,
             size: size as usize,
+            carried,
         },
         drain: Drain::new(vec![size, size]),
     };
@@ -128,53 +145,88 @@ fn conduct<K: KeyWord + Plain>(
 
 /// The key words of the rows of one side that may match, as wide as the device's.
 struct Keys {
-    view: HostView,
+    words: Made,
+    /// What each row carries, as wide.
+    values: Option<Made>,
     rows: u64,
     /// The number of each row, where not all rows may match.
     row_of: Option<Buffer<u64>>,
-    /// What the words lie in.
+}
+
+/// A word a row, and what the words lie in.
+struct Made {
+    view: HostView,
     _memory: Box<dyn Any>,
+}
+
+impl Made {
+    fn in_buffer<D: Plain>(made: Buffer<D>) -> Made {
+        Made { view: HostView::of(&made), _memory: Box::new(made) }
+    }
+
+    fn column(&self) -> HostColumn {
+        // SAFETY: the words live as long as this, which outlives the join.
+        unsafe { HostColumn::pageable(self.view) }
+    }
 }
 
 impl Keys {
     fn of<K: KeyWord + Plain>(
         cx: &Context<'_>,
-        mut words: Words<'_, K>,
+        words: Words<'_, K>,
         word: Word,
+        carrying: Option<&Columns>,
     ) -> Result<Keys> {
-        let rows = words.matchable as u64;
-        let whole = words.matchable == words.rows;
-        if whole && word.bytes() as usize == size_of::<K>() {
-            words = match words.into_made() {
-                Ok(made) => {
-                    let view = HostView::of(&made);
-                    return Ok(Keys { view, rows, row_of: None, _memory: Box::new(made) });
-                }
-                Err(words) => words,
-            };
-        }
-        let (view, memory): (HostView, Box<dyn Any>) = match word {
-            Word::W4 => {
-                let made = chosen(cx, &words, "the key words", |_, word| word.to_u64() as u32)?;
-                (HostView::of(&made), Box::new(made))
-            }
-            Word::W8 => {
-                let made = chosen(cx, &words, "the key words", |_, word| word.to_u64())?;
-                (HostView::of(&made), Box::new(made))
-            }
+        let (rows, whole) = (words.matchable as u64, words.matchable == words.rows);
+        let values = match (carrying, word) {
+            (None, _) => None,
+            (Some(columns), Word::W4) => Some(carried::<K, u32>(cx, &words, columns)?),
+            (Some(columns), Word::W8) => Some(carried::<K, u64>(cx, &words, columns)?),
         };
-        let row_of = match whole {
+        let row_of = match whole || carrying.is_some() {
             true => None,
             false => Some(chosen(cx, &words, "the numbers of rows", |row, _| row as u64)?),
         };
-        Ok(Keys { view, rows, row_of, _memory: memory })
+        let as_they_are = whole && word.bytes() as usize == size_of::<K>();
+        let made = if as_they_are { words.into_made() } else { Err(words) };
+        let words = match (made, word) {
+            (Ok(made), _) => Made::in_buffer(made),
+            (Err(words), Word::W4) => {
+                let narrow = |_, word: K| word.to_u64() as u32;
+                Made::in_buffer(chosen(cx, &words, "the key words", narrow)?)
+            }
+            (Err(words), Word::W8) => {
+                let wide = |_, word: K| word.to_u64();
+                Made::in_buffer(chosen(cx, &words, "the key words", wide)?)
+            }
+        };
+        Ok(Keys { words, values, rows, row_of })
     }
 
     fn side(&self) -> HostSide {
-        // SAFETY: the words live as long as this, which outlives the join.
-        let keys = unsafe { HostColumn::pageable(self.view) };
-        HostSide { keys, values: None, rows: self.rows }
+        let values = self.values.as_ref().map(Made::column);
+        HostSide { keys: self.words.column(), values, rows: self.rows }
     }
+}
+
+/// What each row that may match carries.
+fn carried<K: KeyWord, I: RowId>(
+    cx: &Context<'_>,
+    words: &Words<'_, K>,
+    columns: &Columns,
+) -> Result<Made> {
+    let made = by_pieces(cx, words, "the columns that travel with keys", |piece, valid, to| {
+        let mut scratch = Vec::new();
+        let all = columns.carried::<I>(&words.pieces[piece].0, &mut scratch);
+        match valid {
+            None => to.copy_from_slice(all),
+            Some(valid) => {
+                to.iter_mut().zip(valid.valid_indices()).for_each(|(to, i)| *to = all[i])
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Made::in_buffer(made))
 }
 
 /// Something of each row that may match.
@@ -184,6 +236,31 @@ fn chosen<K: KeyWord, D: Plain>(
     what: &str,
     value: impl Fn(usize, K) -> D + Sync,
 ) -> Result<Buffer<D>> {
+    by_pieces(cx, words, what, |piece, valid, to| {
+        let mut scratch = Vec::new();
+        let (of_piece, _) = words.of_piece(piece, &mut scratch)?;
+        let row = words.pieces[piece].0.first_row;
+        match valid {
+            // Without a test in it, the loop is one of vectors.
+            None => to.iter_mut().zip(of_piece).enumerate().for_each(|(i, (to, &word))| {
+                *to = value(row + i, word);
+            }),
+            Some(valid) => to.iter_mut().zip(valid.valid_indices()).for_each(|(to, i)| {
+                *to = value(row + i, of_piece[i]);
+            }),
+        }
+        Ok(())
+    })
+}
+
+/// A column of the rows that may match, which workers make piece by piece: `fill` is given a piece,
+/// which of its rows may match, if not all, and where theirs lie.
+fn by_pieces<K: KeyWord, D: Plain>(
+    cx: &Context<'_>,
+    words: &Words<'_, K>,
+    what: &str,
+    fill: impl Fn(usize, Option<&NullBuffer>, &mut [D]) -> Result<()> + Sync,
+) -> Result<Buffer<D>> {
     let mut starts = vec![0usize];
     for piece in 0..words.pieces.len() {
         starts.push(starts[piece] + words.matchable_of(piece));
@@ -191,15 +268,9 @@ fn chosen<K: KeyWord, D: Plain>(
     let mut made = Buffer::<D>::stale(words.matchable, &cx.budget, what)?;
     let out = made.shared();
     cx.workers.for_rows(words.matchable).each(words.pieces.len(), |piece, _| {
-        let mut scratch = Vec::new();
-        let (of_piece, valid) = words.of_piece(piece, &mut scratch)?;
-        let row = words.pieces[piece].0.first_row;
         // SAFETY: pieces do not overlap, and each is one task's.
         let to = unsafe { out.range(starts[piece]..starts[piece + 1]) };
-        let some = of_piece.iter().enumerate();
-        let kept = some.filter(|(i, _)| valid.is_none_or(|valid| valid.is_valid(*i)));
-        to.iter_mut().zip(kept).for_each(|(to, (i, &word))| *to = value(row + i, word));
-        Ok(())
+        fill(piece, words.pieces[piece].1.as_ref(), to)
     })?;
     Ok(made)
 }
@@ -294,12 +365,14 @@ struct Settler<'a> {
     flags: [Option<&'a Flags>; 2],
     sink: &'a Sink<'a>,
     cap: usize,
-    /// Bytes of a position.
+    /// Bytes of a position, and of what comes in its place.
     size: usize,
+    /// Whether build rows come as what they carry.
+    carried: bool,
 }
 
 impl Settler<'_> {
-    /// Settles pairs whose build and probe positions are these bytes.
+    /// Settles pairs: what is told of their build rows, and the positions of their probe rows.
     fn settle(&self, rows: usize, columns: &[&[u8]]) -> Result<()> {
         let &[build, probe] = columns else {
             return Err(Error::Worker("pairs have two columns".to_string()));
@@ -313,7 +386,10 @@ impl Settler<'_> {
             self.take(&probe[range.start * self.size..range.end * self.size], 1, &mut pairs.probe);
             let mut emitter = Emitter::new(self.sink);
             let [build, probe] = self.units;
-            self.matcher.settle(build, probe, &mut pairs, &mut emitter)?;
+            match self.carried {
+                true => self.matcher.settle_carried(build, probe, &mut pairs, &mut emitter)?,
+                false => self.matcher.settle(build, probe, &mut pairs, &mut emitter)?,
+            }
             emitter.finish()
         })?;
         self.cx.counters.done.fetch_add(rows as u64, Ordering::Relaxed);

@@ -21,7 +21,7 @@ use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
 use crate::join::{Algorithm, JoinType, OnGpu, Transfer};
 use crate::memory::{Budget, Buffer, Shared};
-use crate::plan::{Machine, OnDevice, Request, Statistics, choose};
+use crate::plan::{Machine, OnDevice, Request, Returns, Statistics, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
 
@@ -126,7 +126,8 @@ impl Hosted {
         };
         let escalates = algorithm == Algorithm::Auto;
         let algorithm = match algorithm {
-            Algorithm::Auto => self.planned(carry, flavour == Flavour::Aggregate),
+            Algorithm::Auto if flavour == Flavour::Aggregate => self.planned(carry, Returns::Count),
+            Algorithm::Auto => self.planned(carry, Returns::Pairs),
             asked => asked,
         };
         let started = Instant::now();
@@ -158,7 +159,7 @@ impl Hosted {
     }
 
     /// What the planner picks.
-    fn planned(&self, carry: bool, count_only: bool) -> Algorithm {
+    fn planned(&self, carry: bool, back: Returns) -> Algorithm {
         let [build, probe] = &self.tables;
         let word_bytes = self.word.bytes();
         let row_bytes = if carry { 2 * word_bytes } else { word_bytes };
@@ -180,8 +181,9 @@ impl Hosted {
             key: String::new(),
             exact: true,
             word_bytes: word_bytes as usize,
+            carried_bytes: None,
             machine: &Machine::detect(),
-            device: Some(OnDevice { name, budget, asked: true, count_only, row_bytes, pinned }),
+            device: Some(OnDevice { name, budget, asked: true, back, row_bytes, pinned }),
         })
         .algorithm
     }
