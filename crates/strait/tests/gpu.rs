@@ -115,7 +115,8 @@ fn check_on(name: &str, resident: &Resident, build: &[u64], probe: &[u64]) {
 fn check(name: &str, narrow: bool, build: &[u64], probe: &[u64], gpu_memory: Option<u64>) {
     let small = |keys: &[u64]| keys[..keys.len().min(60)].to_vec();
     let (small_build, small_probe) = (small(build), small(probe));
-    for seed in 0..8 {
+    // There is nothing for a sanitizer to see on a simulated device.
+    for seed in 0..if reduced() { 0 } else { 8 } {
         let tables = [table(&small_build, narrow, 1), table(&small_probe, narrow, 2)];
         let resident = Resident::simulate(seed, &tables[0], &tables[1]).expect("room");
         check_on(&format!("{name}, seed {seed}"), &resident, &small_build, &small_probe);
@@ -129,7 +130,7 @@ fn check(name: &str, narrow: bool, build: &[u64], probe: &[u64], gpu_memory: Opt
 
 /// Rows of a test's table: fewer under a sanitizer.
 fn rows(bits: u32) -> u64 {
-    1 << if reduced() { bits.min(12) } else { bits }
+    1 << if reduced() { bits.min(10) } else { bits }
 }
 
 fn uniform(seed: u64, rows: u64, distinct: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
@@ -190,7 +191,8 @@ fn patterns_of_bits() {
     );
     let high = |i| 0xdead_beef_0000_0000 | i;
     check("equal high halves", false, &shuffled(9, n, high), &uniform(10, n, n, high), None);
-    for k in [5, 20, 40] {
+    for k in if reduced() { &[20][..] } else { &[5, 20, 40] } {
+        let k = *k;
         let multiple = move |i: u64| i << k;
         check("multiples", false, &shuffled(11, n, multiple), &uniform(12, n, n, multiple), None);
     }

@@ -67,6 +67,8 @@ pub struct Prediction {
     pub device_bytes: u64,
     /// What crosses the link between host and GPU, both ways, in bytes.
     pub crosses: u64,
+    /// The least time that takes, by what the link carries each way.
+    pub link_seconds: f64,
 }
 
 /// What was decided, and why.
@@ -309,11 +311,18 @@ mod tests {
         };
         let on_gpu = plan(1 << 26, 1 << 26);
         assert_eq!(on_gpu.device.as_deref(), Some("a GPU"), "{on_gpu}");
+        let text = on_gpu.to_string();
         let crossing = on_gpu.over_the_link.unwrap();
         assert!(
             crossing.contains("its columns") && crossing.contains("16 B a match"),
             "{crossing}"
         );
+        // Keys and columns there, 1.6 GB; pairs back, 1.1 GB.
+        let chosen =
+            on_gpu.predictions.iter().find(|p| p.on_gpu && p.algorithm == on_gpu.algorithm);
+        let limit = chosen.map_or(0.0, |p| p.link_seconds);
+        assert!((0.028..0.030).contains(&limit), "{limit}");
+        assert!(text.contains("over the link, 0.029 s at least"), "{text}");
         let on_cpu = plan(1 << 24, 1 << 27);
         assert_eq!((on_cpu.device, on_cpu.over_the_link), (None, None));
     }

@@ -103,7 +103,8 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
         | Algorithm::Triton => (f64::INFINITY, u64::MAX),
     };
     let seconds = nanoseconds * 1e-9 / request.threads.max(1) as f64;
-    Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes: 0, crosses: 0 }
+    let (device_bytes, crosses, link_seconds) = (0, 0, 0.0);
+    Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes, crosses, link_seconds }
 }
 
 /// What a GPU does, as measured on one with a PCIe 5.0 link.
@@ -169,6 +170,12 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let rows = if on.back == Returns::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
     let loaded = if carried { build * word } else { 0.0 };
+    // What triton has no room for in its cache goes to host memory, and comes back.
+    let tuples = 2.0 * both * word;
+    let spilled = match algorithm {
+        Algorithm::Triton => (tuples - (on.budget / 16 * device::CACHED) as f64).max(0.0),
+        _ => 0.0,
+    };
     let mut held = sizes.build_bytes + sizes.probe_bytes + words(both) + loaded as u64;
     // What crosses, the time that takes, the device's own time, and its memory.
     let crosses = both * row + loaded + back;
@@ -199,15 +206,12 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         }
         Algorithm::CpuPartitioned => {
             // Tuples cross, not words; the CPU has to make them first.
-            let crosses = 2.0 * both * word + back;
+            let crosses = tuples + back;
             held += 2 * words(both);
-            let made = 2.0 * both * word / (device::PARTITIONED * threads);
+            let made = tuples / (device::PARTITIONED * threads);
             (crosses, made.max(crosses / device::LINK), both / radix, buffers * 2)
         }
         Algorithm::Triton => {
-            let tuples = 2.0 * both * word;
-            let cached = (on.budget / 16 * device::CACHED) as f64;
-            let spilled = (tuples - cached).max(0.0);
             held += spilled as u64;
             let crosses = both * row + loaded + 2.0 * spilled + back;
             let first = ((both * row + loaded) / staged).max(spilled / device::BOTH_WAYS);
@@ -221,6 +225,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
         _ => link.max(own),
     };
+    let out = back + spilled;
     Prediction {
         algorithm,
         on_gpu: true,
@@ -228,6 +233,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         bytes: held,
         device_bytes: device_bytes + loaded as u64,
         crosses: crosses as u64,
+        link_seconds: (crosses - out).max(out) / device::LINK,
     }
 }
 

@@ -39,9 +39,10 @@ impl fmt::Display for Plan {
             let (name, seconds, memory) = (p.algorithm.name(), p.seconds, bytes(p.bytes));
             let gpu = match p.on_gpu {
                 true => format!(
-                    ", {} on the GPU, {} over the link",
+                    ", {} on the GPU, {} over the link, {:.3} s at least",
                     bytes(p.device_bytes),
-                    bytes(p.crosses)
+                    bytes(p.crosses),
+                    p.link_seconds
                 ),
                 false => String::new(),
             };
