@@ -260,7 +260,7 @@ impl BoundJoin {
         let exact = self.keys.exact() && self.filter.is_none() && self.output.by_values(side);
         let schema = &self.schemas[side as usize];
         let width = |&column: &usize| schema.fields().get(column)?.data_type().primitive_width();
-        let may = exact && roles.pairs && roles.build == Keep::Nothing;
+        let may = exact && roles.only_columns_of_build();
         let wanted: BTreeSet<usize> = self.output.gathered(side).into_iter().collect();
         may.then(|| wanted.iter().map(width).sum()).flatten()
     }

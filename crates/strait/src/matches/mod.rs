@@ -53,6 +53,11 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
+    /// Whether build rows are wanted for their columns alone, and not flagged.
+    pub(crate) fn only_columns_of_build(self) -> bool {
+        self.pairs && self.build == Keep::Nothing
+    }
+
     pub(crate) fn of(join_type: JoinType, build_side: Side) -> Roles {
         let (pairs, left, right) = match join_type {
             JoinType::Inner => (true, Keep::Nothing, Keep::Nothing),
@@ -156,7 +161,7 @@ impl Matcher<'_> {
     /// carry those instead of row ids. Not where candidates have to be verified or filtered, or
     /// build rows flagged.
     pub(crate) fn may_carry(&self) -> bool {
-        self.exact && self.filter.is_none() && self.roles.pairs && self.roles.build == Keep::Nothing
+        self.exact && self.filter.is_none() && self.roles.only_columns_of_build()
     }
 
     /// Settles candidates: keeps the matches among them, flags their rows, and writes the pairs

@@ -60,7 +60,7 @@ struct Field {
 }
 
 /// Bytes a value has at most.
-const MOST: usize = 8;
+pub(crate) const MOST_CARRIED: usize = 8;
 
 impl Carry {
     /// None unless there are columns, all without nulls, and they fit.
@@ -74,7 +74,7 @@ impl Carry {
                 carry.bytes += width;
             }
         }
-        (1..=MOST).contains(&carry.bytes).then_some(carry)
+        (1..=MOST_CARRIED).contains(&carry.bytes).then_some(carry)
     }
 
     pub(super) fn bytes(&self) -> usize {

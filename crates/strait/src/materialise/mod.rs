@@ -32,7 +32,7 @@ use crate::input::{Piece, Places, Relation};
 use crate::key::Location;
 use crate::partition::RowId;
 use carry::Carry;
-pub(crate) use carry::Values;
+pub(crate) use carry::{MOST_CARRIED, Values};
 use cpu::Fixed;
 
 /// The row id of a row that is not there: the other side of an unmatched row.

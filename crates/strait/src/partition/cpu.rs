@@ -1,7 +1,7 @@
 //! Radix partitioning on the CPU, with software write combining.
 //!
 //! Each worker owns a contiguous share of the input. It counts its digits; the counts of all give
-//! every worker its own place in every partition; then it scatters, a cache line a partition at a
+//! every worker its own place in every partition; then it scatters, two cache lines a partition at a
 //! time, with stores that bypass the cache (Balkesen et al.; 003 §IV-B). Since places are given in
 //! the order of workers, a partition keeps the order of its rows.
 

@@ -6,6 +6,7 @@
 
 use crate::algorithm::gpu::passes;
 use crate::join::Algorithm;
+use crate::materialise::MOST_CARRIED;
 use crate::plan::choose::{OnDevice, Request, Returns};
 use crate::plan::{Machine, Prediction};
 use crate::table::table_bytes;
@@ -28,10 +29,8 @@ mod ns {
     pub(super) const SETTLE: f64 = 16.0;
 }
 
-/// The most bytes that tuples carry on the CPU; on a GPU it is a word.
-const CARRIED: usize = 8;
-
-/// Whether what is wanted of build rows travels with their keys, so that none is fetched again.
+/// Whether what is wanted of build rows travels with their keys, so that none is fetched again: where it
+/// has no more bytes than tuples carry, which on a GPU is a word.
 pub(super) fn carried(request: &Request<'_>, most: usize) -> bool {
     request.carried_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
 }
@@ -69,7 +68,8 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let table = table_bytes(sizes.build_rows as usize, word, word);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
             let probe = ns::WORDS + ns::PROBE[level(table, request.machine)];
-            let far = level(sizes.build_bytes, request.machine) > 0 && !carried(request, CARRIED);
+            let far =
+                level(sizes.build_bytes, request.machine) > 0 && !carried(request, MOST_CARRIED);
             let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
             // Tuples live until the table is built; words are gone before.
