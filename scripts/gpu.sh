@@ -47,7 +47,27 @@ tests() {
     done
 }
 
-# The same tests with few and small cases: the sanitizer is a hundred times slower.
+# apart TESTS COMMAND...: every test of a binary in a process of its own, all at once.
+apart() {
+    local binary="$1" kept names name processes=() failures=0 i
+    shift
+    kept="$(mktemp -d)"
+    mapfile -t names < <("$binary" --list | sed -n 's/: test$//p')
+    for name in "${names[@]}"; do
+        "$@" "$binary" --exact "$name" >"$kept/$name" 2>&1 &
+        processes+=($!)
+    done
+    for i in "${!names[@]}"; do
+        wait "${processes[$i]}" || failures=$((failures + 1))
+        cat "$kept/${names[$i]}"
+    done
+    rm -r "$kept"
+    echo "test result: ${#names[@]} tests, $failures failed"
+    [ ${#names[@]} -gt 0 ] && [ $failures -eq 0 ]
+}
+
+# The same tests with few and small cases: the sanitizer is a hundred times slower, and waits more than
+# it works.
 sanitize() {
     local tool options
     if ! command -v compute-sanitizer >/dev/null; then
@@ -59,7 +79,7 @@ sanitize() {
         # Tests ask for more memory than there is: a refusal is no error of ours.
         [ $tool = memcheck ] && options+=(--report-api-errors no)
         STRAIT_REDUCED=1 \
-            step "gpu under $tool" compute-sanitizer "${options[@]}" tests/gpu --test-threads=1
+            step "gpu under $tool" apart tests/gpu compute-sanitizer "${options[@]}"
         STRAIT_REDUCED=1 step "stages under $tool" \
             compute-sanitizer "${options[@]}" tests/lib device::cuda::launch --test-threads=1
     done

@@ -42,6 +42,8 @@ struct Tile {
     static __device__ __forceinline__ Room reserve_tile(const Output& out, Place& place, const Task& rest,
                                                         u64 mine, u64& first, u64& total) {
         const u64 of_warp = warp_sum(mine);
+        // Its lanes may still read what the tile before has put there: a shuffle does not order memory.
+        __syncwarp();
         if (lane_id() == 0) place.sums[warp_id()] = of_warp;
         __syncthreads();
         if (warp_id() == 0) {
