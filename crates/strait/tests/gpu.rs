@@ -9,7 +9,8 @@ use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
 use strait::resident::{Resident, Sorting, Yield};
 use strait::{Algorithm, Gpu, Partitioner};
 
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
+const ALGORITHMS: [Algorithm; 4] =
+    [Algorithm::Auto, Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
 /// The GPU, if there is one.
 fn gpu() -> Option<Gpu> {
@@ -217,7 +218,8 @@ fn patterns_of_bits() {
 
 #[test]
 fn one_key_everywhere() {
-    let n = rows(11);
+    // Every row meets every other: under a sanitizer, a thousand of them take six minutes.
+    let n = rows(if reduced() { 8 } else { 11 });
     check("all equal", false, &vec![42; n as usize], &vec![42; n as usize + 3], None);
     check("all equal, zero", true, &vec![0; n as usize], &vec![0; n as usize], None);
     check("all different", false, &vec![1; n as usize], &vec![2; n as usize], None);
