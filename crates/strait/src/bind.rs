@@ -19,13 +19,14 @@ use crate::algorithm::{self, Context, Job};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::input::{Reader, Source, race};
-use crate::join::{Join, Processor, Side};
+use crate::join::{Join, Side};
 use crate::key::{KeyPlan, Width};
-use crate::matches::{BoundFilter, Keep, Roles};
+use crate::matches::{Asked, BoundFilter, Roles};
 use crate::memory::Budget;
 use crate::metrics::{Report, Stopwatch};
+use crate::on_gpu::Processor;
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
-use crate::plan::{Machine, OnDevice, Plan, Request, Returns, Statistics, choose};
+use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, choose};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running, lock};
 use crate::resolve;
@@ -241,16 +242,10 @@ impl BoundJoin {
     }
 
     /// What would come back from a GPU.
-    fn back(&self, build_side: Side) -> Returns {
-        let count_only = self.output.output == Output::Count && self.output.sums.is_empty();
+    fn back(&self, build_side: Side) -> Asked {
         let all_match = self.keys.exact() && self.filter.is_none();
         let roles = Roles::of(self.join.join_type, build_side);
-        let kept = [roles.build, roles.probe] != [Keep::Nothing; 2];
-        match roles.pairs {
-            true if all_match && count_only && !kept => Returns::Count,
-            false if all_match => Returns::Flags,
-            _ => Returns::Pairs,
-        }
+        roles.asks(all_match, self.output.count_only())
     }
 
     /// The bytes of a row of this side that are wanted of it, where it is the build side and they may

@@ -33,6 +33,7 @@ mod matches;
 mod materialise;
 mod memory;
 mod metrics;
+mod on_gpu;
 mod output;
 mod partition;
 mod plan;
@@ -55,11 +56,11 @@ pub use device::cuda::{
 };
 pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
-    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Histogram, Join, JoinType, NullEquality, OnGpu,
-    Partitioner, Predicate, Processor, Side, TablePlace, Transfer,
+    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
 };
 pub use memory::release_memory;
 pub use metrics::Report;
+pub use on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
 pub use output::{Aggregate, Output};
 pub use plan::{Machine, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};

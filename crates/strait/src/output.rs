@@ -268,6 +268,11 @@ impl<'a> Emitter<'a> {
 }
 
 impl OutputPlan {
+    /// Whether nothing but the number of rows is asked for.
+    pub(crate) fn count_only(&self) -> bool {
+        self.output == Output::Count && self.sums.is_empty()
+    }
+
     /// Whether rows of a side are asked for by their values alone: not by their position, nor in
     /// place of the other side's.
     pub(crate) fn by_values(&self, side: Side) -> bool {

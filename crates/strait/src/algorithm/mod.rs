@@ -22,12 +22,13 @@ use std::sync::atomic::AtomicU64;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::input::{Relation, Source};
-use crate::join::{Algorithm, Force, OnGpu};
+use crate::join::{Algorithm, Force};
 use crate::key::{KeyPlan, KeyWord};
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Budget, Reservation};
 use crate::metrics::Stopwatch;
+use crate::on_gpu::OnGpu;
 use crate::output::{Emitter, Output, Sink};
 use crate::partition::RowId;
 use crate::plan::{Machine, Plan};
@@ -107,7 +108,7 @@ impl<'a> Job<'a> {
             exact,
             filter: self.filter,
             budget: &cx.budget,
-            count_only: self.sink.plan.output == Output::Count && self.sink.plan.sums.is_empty(),
+            count_only: self.sink.plan.count_only(),
             candidates: self.candidates,
         }
     }

@@ -22,8 +22,9 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::join::{Join, Processor};
+use crate::join::Join;
 use crate::memory::Plain;
+use crate::on_gpu::Processor;
 
 /// The width of keys and values in tuples: both the same, so that a tuple is one aligned load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -52,7 +52,29 @@ pub(crate) struct Roles {
     pub(crate) probe: Keep,
 }
 
+/// What has to be found of the matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// How many there are.
+    Count,
+    /// Whether a row has one.
+    Whether,
+    /// Every pair.
+    Pairs,
+}
+
 impl Roles {
+    /// What has to be found: less than all pairs where every candidate is a match, and the number of
+    /// rows is all that is asked for, or whether rows have a match.
+    pub(crate) fn asks(self, all_match: bool, count_only: bool) -> Asked {
+        let kept = [self.build, self.probe] != [Keep::Nothing; 2];
+        match self.pairs {
+            true if all_match && count_only && !kept => Asked::Count,
+            false if all_match => Asked::Whether,
+            _ => Asked::Pairs,
+        }
+    }
+
     /// Whether build rows are wanted for their columns alone, and not flagged.
     pub(crate) fn only_columns_of_build(self) -> bool {
         self.pairs && self.build == Keep::Nothing
@@ -143,17 +165,23 @@ impl Matcher<'_> {
         Ok(Unit { side, columns, rows, values, flags })
     }
 
-    /// What a probe stage has to find: less than all pairs where every candidate is a match and
-    /// the join type asks only whether there is one.
+    /// Whether every candidate is a match.
+    pub(crate) fn all_match(&self) -> bool {
+        self.exact && self.filter.is_none()
+    }
+
+    /// What has to be found.
+    pub(crate) fn asked(&self) -> Asked {
+        self.roles.asks(self.all_match(), self.count_only)
+    }
+
+    /// What a look-up in a table has to find.
     pub(crate) fn want<'u>(&self, build: &'u Unit) -> Want<'u> {
-        if !self.exact || self.filter.is_some() {
-            return Want::All;
-        }
-        match (self.roles.pairs, self.roles.build, self.roles.probe, &build.flags) {
-            (true, Keep::Nothing, Keep::Nothing, _) if self.count_only => Want::Count,
-            (true, ..) => Want::All,
-            (false, _, Keep::Nothing, Some(flags)) => Want::Flag(flags),
-            (false, ..) => Want::First,
+        match (self.asked(), self.roles.probe, &build.flags) {
+            (Asked::Count, ..) => Want::Count,
+            (Asked::Pairs, ..) => Want::All,
+            (Asked::Whether, Keep::Nothing, Some(flags)) => Want::Flag(flags),
+            (Asked::Whether, ..) => Want::First,
         }
     }
 
@@ -161,7 +189,7 @@ impl Matcher<'_> {
     /// carry those instead of row ids. Not where candidates have to be verified or filtered, or
     /// build rows flagged.
     pub(crate) fn may_carry(&self) -> bool {
-        self.exact && self.filter.is_none() && self.roles.only_columns_of_build()
+        self.all_match() && self.roles.only_columns_of_build()
     }
 
     /// Settles candidates: keeps the matches among them, flags their rows, and writes the pairs

@@ -2,6 +2,7 @@
 
 use crate::error::bytes;
 use crate::join::{Algorithm, JoinType, Side};
+use crate::matches::Asked;
 use crate::plan::cost::{carried, predict, predict_on};
 use crate::plan::{Machine, Statistics};
 
@@ -24,17 +25,6 @@ pub(crate) struct Request<'a> {
     pub(crate) device: Option<OnDevice>,
 }
 
-/// What comes back from a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Returns {
-    /// Nothing but a count, or sums.
-    Count,
-    /// A flag for each row, where a join asks only whether it has a match.
-    Flags,
-    /// The matches.
-    Pairs,
-}
-
 /// A GPU that a join may run on.
 #[derive(Debug, Clone)]
 pub(crate) struct OnDevice {
@@ -44,7 +34,7 @@ pub(crate) struct OnDevice {
     /// Whether it was asked for by name.
     pub(crate) asked: bool,
     /// What comes back.
-    pub(crate) back: Returns,
+    pub(crate) back: Asked,
     /// Bytes of a row that cross to it in any case: a key word, and a value where there is one.
     pub(crate) row_bytes: u64,
     /// Whether rows lie in pinned memory: else they are staged.
@@ -160,7 +150,7 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
 /// What of a row crosses, and what comes back, in words.
 fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String {
     let word = request.word_bytes as u64;
-    let carried = on.back == Returns::Pairs && carried(request, request.word_bytes);
+    let carried = on.back == Asked::Pairs && carried(request, request.word_bytes);
     let (row, with) = match algorithm {
         // The CPU makes tuples, which have a word besides the key's in any case.
         Algorithm::CpuPartitioned => (2 * word, ""),
@@ -170,9 +160,9 @@ fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String
         _ => (on.row_bytes, ""),
     };
     let back = match on.back {
-        Returns::Count => "a count".to_string(),
-        Returns::Flags => "a flag a row".to_string(),
-        Returns::Pairs => format!("{} a match", bytes(2 * word)),
+        Asked::Count => "a count".to_string(),
+        Asked::Whether => "a flag a row".to_string(),
+        Asked::Pairs => format!("{} a match", bytes(2 * word)),
     };
     format!("{} a row{with}; {back} comes back", bytes(row))
 }
@@ -255,7 +245,7 @@ mod tests {
         assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
     }
 
-    fn on_device(budget: u64, asked: bool, back: Returns) -> OnDevice {
+    fn on_device(budget: u64, asked: bool, back: Asked) -> OnDevice {
         let name = "a GPU".to_string();
         OnDevice { name, budget, asked, back, row_bytes: 8, pinned: false }
     }
@@ -270,7 +260,7 @@ mod tests {
             request.device = Some(OnDevice {
                 row_bytes: 16,
                 pinned: true,
-                ..on_device(16 << 30, true, Returns::Count)
+                ..on_device(16 << 30, true, Asked::Count)
             });
             choose(request).algorithm
         };
@@ -284,7 +274,7 @@ mod tests {
         let machine = machine();
         let plan = |asked: bool, budget: u64| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device = Some(on_device(budget, asked, Returns::Count));
+            request.device = Some(on_device(budget, asked, Asked::Count));
             choose(request)
         };
         assert_eq!(plan(false, 1 << 36).device.as_deref(), Some("a GPU"));
@@ -293,7 +283,7 @@ mod tests {
         assert!(small.algorithm.needs_gpu(), "{}: it does not fit", small.algorithm);
         let small = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
-            request.device = Some(on_device(1 << 36, false, Returns::Count));
+            request.device = Some(on_device(1 << 36, false, Asked::Count));
             choose(request).device
         };
         assert_eq!(small(1000), None, "starting a GPU takes longer");
@@ -306,7 +296,7 @@ mod tests {
         let plan = |build: u64, probe: u64| {
             let mut request = request(&machine, build, probe, None);
             (request.threads, request.carried_bytes) = (16, Some(8));
-            request.device = Some(on_device(100 << 30, false, Returns::Pairs));
+            request.device = Some(on_device(100 << 30, false, Asked::Pairs));
             choose(request)
         };
         let on_gpu = plan(1 << 26, 1 << 26);

@@ -4,10 +4,11 @@
 //! a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`); what matters is
 //! their ratio.
 
-use crate::algorithm::gpu::passes;
+use crate::algorithm::gpu::{cache_bytes, passes};
 use crate::join::Algorithm;
+use crate::matches::Asked;
 use crate::materialise::MOST_CARRIED;
-use crate::plan::choose::{OnDevice, Request, Returns};
+use crate::plan::choose::{OnDevice, Request};
 use crate::plan::{Machine, Prediction};
 use crate::table::table_bytes;
 
@@ -130,8 +131,6 @@ mod device {
     pub(super) const BUILT: f64 = 9e9;
     /// The share of memory, one of so many, that chunks of a streamed side need to cross at full speed.
     pub(super) const STREAMED: u64 = 4;
-    /// The share of memory in which triton keeps partitions, in sixteenths.
-    pub(super) const CACHED: u64 = 9;
 }
 
 /// Predicts one algorithm on a GPU: words cross to it, and narrow columns of the build side with them;
@@ -145,21 +144,21 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let row = on.row_bytes as f64;
     let words = |rows: f64| (rows * word) as u64;
     let back = match on.back {
-        Returns::Count => 0.0,
-        Returns::Flags => both,
-        Returns::Pairs => (row + word) * probe,
+        Asked::Count => 0.0,
+        Asked::Whether => both,
+        Asked::Pairs => (row + word) * probe,
     };
     let staged = match on.pinned {
         true => device::LINK,
         false => device::LINK.min(device::STAGED * threads),
     };
-    let carried = on.back == Returns::Pairs && carried(request, request.word_bytes);
+    let carried = on.back == Asked::Pairs && carried(request, request.word_bytes);
     // Where the probe side streams past a table, its rows come back nearly in order.
     let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let settle = match on.back {
-        Returns::Count => 0.0,
-        Returns::Flags => ns::GATHER[0],
-        Returns::Pairs => {
+        Asked::Count => 0.0,
+        Asked::Whether => ns::GATHER[0],
+        Asked::Pairs => {
             ns::SETTLE + ns::GATHER[usize::from(!carried)] + ns::GATHER[usize::from(!in_order)]
         }
     };
@@ -167,13 +166,13 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let made = if on.pinned { 0.0 } else { ns::KEPT };
     let on_cpu = (both * made + probe * settle) * 1e-9 / threads;
     let buffers = device::BUFFERS.min(on.budget / 2);
-    let rows = if on.back == Returns::Pairs { words(2.0 * probe) } else { 0 };
+    let rows = if on.back == Asked::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
     let loaded = if carried { build * word } else { 0.0 };
     // What triton has no room for in its cache goes to host memory, and comes back.
     let tuples = 2.0 * both * word;
     let spilled = match algorithm {
-        Algorithm::Triton => (tuples - (on.budget / 16 * device::CACHED) as f64).max(0.0),
+        Algorithm::Triton => (tuples - cache_bytes(on.budget) as f64).max(0.0),
         _ => 0.0,
     };
     let mut held = sizes.build_bytes + sizes.probe_bytes + words(both) + loaded as u64;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::algorithm::gpu::{Session, Side};
 use crate::error::Result;
-use crate::join::Transfer;
+use crate::on_gpu::Transfer;
 use crate::schedule::Workers;
 
 /// See the [module](self).

@@ -43,8 +43,8 @@ use std::sync::Arc;
 use crate::algorithm::gpu::{Session, Side};
 use crate::device::{HostView, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
-use crate::join::Transfer;
 use crate::memory::{Budget, Plain};
+use crate::on_gpu::Transfer;
 use crate::schedule::Workers;
 
 pub(crate) use drain::Drain;
@@ -165,6 +165,16 @@ impl Crossing<'_> {
             (Transfer::Auto, true) => Transfer::PinnedCopy,
             (Transfer::Auto, false) => Transfer::StagedCopy,
             (asked, _) => asked,
+        }
+    }
+
+    /// The method for a side that is read while a kernel writes over the link. Its writes leave the copy
+    /// engine a third of the link, but its own reads four fifths: so pinned columns are read where they
+    /// lie, as in 000.
+    pub(crate) fn method_beside_writes(&self, side: &HostSide) -> Transfer {
+        match (self.transfer, self.method(side)) {
+            (Transfer::Auto, Transfer::PinnedCopy) => Transfer::ZeroCopy,
+            (_, method) => method,
         }
     }
 

@@ -15,7 +15,7 @@ use super::no_partition::{Rows, hashed, look_up, single};
 use super::{Found, Receiver, Session, Side, Wanted};
 use crate::device::View;
 use crate::error::Result;
-use crate::join::TablePlace;
+use crate::on_gpu::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
 /// How much longer the probe side has to be: from there on one pass won on an H200, 31 to 26

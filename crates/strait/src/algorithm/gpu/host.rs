@@ -27,13 +27,13 @@ use crate::error::{Error, Result};
 use crate::input::Relation;
 use crate::join::Algorithm;
 use crate::key::{KeyWord, Width};
-use crate::matches::{Flags, Matcher, Unit};
+use crate::matches::{Asked, Flags, Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Buffer, Plain};
 use crate::output::{Emitter, Sink};
 use crate::partition::{RowId, Words, key_words};
 use crate::progress::Stage;
-use crate::table::{Pairs, Want};
+use crate::table::Pairs;
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
 
 /// The share of a memory limit, one of so many, that columns which cross with their keys may take.
@@ -275,21 +275,19 @@ fn by_pieces<K: KeyWord, D: Plain>(
     Ok(made)
 }
 
-/// What the device has to find: less than all pairs where every candidate is a match and the join
-/// type asks only whether there is one, or how many. Where it flags rows itself, their flags are
-/// taken from the units until the join is done.
+/// What the device has to find. Where it flags rows itself, their flags are taken from the units until
+/// the join is done.
 fn wanted(
     cx: &Context<'_>,
     matcher: &Matcher<'_>,
     units: &mut [Unit; 2],
 ) -> (Wanted, [Option<Flags>; 2]) {
-    let all_match = matcher.exact && matcher.filter.is_none();
     let flagged = units.iter().any(|unit| unit.flags.is_some());
-    let flavour = match matcher.want(&units[0]) {
-        Want::All if all_match && flagged => Flavour::PairsFlagged,
-        Want::All => Flavour::Pairs,
-        Want::Count => Flavour::Aggregate,
-        Want::First | Want::Flag(_) => Flavour::Exists,
+    let flavour = match matcher.asked() {
+        Asked::Pairs if matcher.all_match() && flagged => Flavour::PairsFlagged,
+        Asked::Pairs => Flavour::Pairs,
+        Asked::Count => Flavour::Aggregate,
+        Asked::Whether => Flavour::Exists,
     };
     let expected_rows = if cx.force.tiny_chunks { 0 } else { units[1].rows as u64 };
     let flags = match flavour {

@@ -19,9 +19,11 @@ use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
-use crate::join::{Algorithm, JoinType, OnGpu, Transfer};
+use crate::join::{Algorithm, JoinType};
+use crate::matches::Asked;
 use crate::memory::{Budget, Buffer, Shared};
-use crate::plan::{Machine, OnDevice, Request, Returns, Statistics, choose};
+use crate::on_gpu::{OnGpu, Transfer};
+use crate::plan::{Machine, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
 
@@ -126,8 +128,8 @@ impl Hosted {
         };
         let escalates = algorithm == Algorithm::Auto;
         let algorithm = match algorithm {
-            Algorithm::Auto if flavour == Flavour::Aggregate => self.planned(carry, Returns::Count),
-            Algorithm::Auto => self.planned(carry, Returns::Pairs),
+            Algorithm::Auto if flavour == Flavour::Aggregate => self.planned(carry, Asked::Count),
+            Algorithm::Auto => self.planned(carry, Asked::Pairs),
             asked => asked,
         };
         let started = Instant::now();
@@ -159,7 +161,7 @@ impl Hosted {
     }
 
     /// What the planner picks.
-    fn planned(&self, carry: bool, back: Returns) -> Algorithm {
+    fn planned(&self, carry: bool, back: Asked) -> Algorithm {
         let [build, probe] = &self.tables;
         let word_bytes = self.word.bytes();
         let row_bytes = if carry { 2 * word_bytes } else { word_bytes };

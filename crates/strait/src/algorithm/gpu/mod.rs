@@ -40,10 +40,12 @@ mod working_set;
 pub(crate) use host::run;
 pub(crate) use multi_pass::passes;
 pub(crate) use session::Session;
+pub(crate) use triton::cache_bytes;
 
 use crate::device::{Event, Flavour, View, abi};
 use crate::error::{Error, Result};
-use crate::join::{Algorithm, OnGpu, Partitioner};
+use crate::join::Algorithm;
+use crate::on_gpu::{OnGpu, Partitioner};
 use crate::transfer::{Crossing, HostSide, load};
 use flags::{Window, closed, opened};
 

@@ -15,7 +15,7 @@ use super::rounds::{Cut, Rounds, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
-use crate::join::TablePlace;
+use crate::on_gpu::TablePlace;
 
 /// Slots of a directly addressed table a build row, at most: they are half as wide as hashed ones,
 /// of which there are two to four.

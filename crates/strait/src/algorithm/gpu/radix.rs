@@ -15,7 +15,7 @@ use super::rounds::{Cut, Rounds, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
-use crate::join::Partitioner;
+use crate::on_gpu::Partitioner;
 use crate::partition::gpu::{Digits, chained, counted, ordered};
 
 /// Joins two sides.

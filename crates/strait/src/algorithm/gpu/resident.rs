@@ -17,8 +17,9 @@ use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
-use crate::join::{Algorithm, Partitioner};
+use crate::join::Algorithm;
 use crate::key::KeyWord;
+use crate::on_gpu::Partitioner;
 use crate::partition::gpu::{Digits, ordered_columns};
 
 /// What a measured join leaves in the GPU's memory.

@@ -17,7 +17,7 @@ use super::rounds::Rounds;
 use super::{Block, Found, Receiver, Session, Side, Wanted, Which};
 use crate::device::{Event, Stage, View, abi};
 use crate::error::Result;
-use crate::join::{Partitioner, TablePlace};
+use crate::on_gpu::{Partitioner, TablePlace};
 use crate::transfer::{Crossing, HostSide, Pipeline, load};
 
 /// Joins by one table over the build side.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{EVENTS, HostView, Word};
-use crate::join::{Histogram, TablePlace, Transfer};
 use crate::memory::Budget;
+use crate::on_gpu::{Histogram, TablePlace, Transfer};
 use crate::schedule::Workers;
 use crate::transfer::{Drain, HostColumn};
 

@@ -19,7 +19,7 @@ use super::spilled::Spilled;
 use super::streamed::{Feeding, join_chunk, partitioning};
 use super::{Found, MOST_ROWS, Receiver, Side, Wanted, Which};
 use crate::error::Result;
-use crate::join::Partitioner;
+use crate::on_gpu::Partitioner;
 use crate::transfer::{Crossing, Pipeline, Produce, Run};
 
 /// The share of the memory that is left, in eighths, for the build partitions of a set.

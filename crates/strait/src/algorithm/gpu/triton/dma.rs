@@ -17,7 +17,7 @@ use super::super::streamed::partitioning;
 use super::{Pass, Turns};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};
-use crate::join::Histogram;
+use crate::on_gpu::Histogram;
 use crate::transfer::{Crossing, HostSide, Pipeline, Place, Run};
 
 /// Partitioned chunks that may be on their way out at once.

@@ -26,13 +26,16 @@ use super::working_set::{WorkingSets, join_sets};
 use super::{Found, FromHost, Receiver, Session, Wanted};
 use crate::device::Scatterer;
 use crate::error::Result;
-use crate::join::{Histogram, Partitioner};
+use crate::on_gpu::{Histogram, Partitioner};
 use crate::transfer::{Crossing, HostSide};
 use scatter::{Counts, Units};
 
-/// The share of GPU memory that is kept for partitions unless told otherwise, in sixteenths. More would
-/// let fewer tuples cross twice, but throughput fall more steeply where they begin to.
-const FOR_CACHE: u64 = 9;
+/// The GPU memory that is kept for partitions unless told otherwise. More would let fewer tuples cross
+/// twice, but throughput fall more steeply where they begin to.
+pub(crate) fn cache_bytes(memory: u64) -> u64 {
+    memory / 16 * 9
+}
+
 /// Bits of the first pass, at most.
 const MOST_BITS: u32 = 8;
 
@@ -47,7 +50,7 @@ pub(super) fn join(
     let session = crossing.session;
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let left = session.left();
-    let cache = how.on_gpu.cache.unwrap_or(left / 16 * FOR_CACHE).min(left / 4 * 3);
+    let cache = how.on_gpu.cache.unwrap_or(cache_bytes(left)).min(left / 4 * 3);
     let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
     let bits = bits(build.rows, fit, MOST_BITS);
     sets.bits = bits;

@@ -18,7 +18,7 @@ use super::super::{Session, Side};
 use super::{Pass, Turns};
 use crate::device::{Memory, Pinned, Scatterer, Stage, View, Word, abi};
 use crate::error::{Error, Result};
-use crate::join::{Histogram, Transfer};
+use crate::on_gpu::{Histogram, Transfer};
 use crate::partition::count_column;
 use crate::transfer::{Crossing, HostSide, Pipeline, Place, Run};
 
@@ -47,8 +47,8 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// Writes of a kernel leave the copy engine a third of the link, but its own reads four fifths. So
-    /// pinned columns whose tuples need not be counted on the device are read where they lie, as in 000.
+    /// Columns that are read where they lie go in long units; others, and those whose tuples are counted
+    /// on the device, chunk by chunk.
     pub(super) fn new(
         crossing: &Crossing<'_>,
         side: &HostSide,
@@ -57,8 +57,8 @@ impl Units {
         counted: bool,
     ) -> Units {
         let session = crossing.session;
-        let method = (crossing.transfer, crossing.method(side));
-        if counted && method == (Transfer::Auto, Transfer::PinnedCopy) {
+        let transfer = crossing.method_beside_writes(side);
+        if counted && in_place(transfer) {
             let [least, most] = UNIT;
             let fine = pass.cache / UNITS_OF_CACHE / session.word.tuple();
             // Whole lines, of which warps read one or two each.
@@ -67,7 +67,7 @@ impl Units {
                 _ => fine.clamp(least, most) / LINE * LINE,
             };
             let rows = crossing.most_rows.unwrap_or(rows).min(side.rows).max(1);
-            return Units { transfer: Transfer::ZeroCopy, rows };
+            return Units { transfer, rows };
         }
         let buffers = scatter_bytes(session, pass, how);
         let rows = crossing.chunk_rows(side, 0, pass.free(session, buffers) / 2);
@@ -76,9 +76,9 @@ impl Units {
 
     /// The same with all rows in one unit, unless they have to be copied to the device.
     pub(super) fn in_one_piece(self, side: &HostSide) -> Units {
-        match self.transfer {
-            Transfer::ZeroCopy => Units { rows: side.rows.max(1), ..self },
-            _ => self,
+        match in_place(self.transfer) {
+            true => Units { rows: side.rows.max(1), ..self },
+            false => self,
         }
     }
 
@@ -87,6 +87,11 @@ impl Units {
         let start = (unit * self.rows).min(side.rows);
         start..(start + self.rows).min(side.rows)
     }
+}
+
+/// Whether kernels read columns where they lie.
+fn in_place(transfer: Transfer) -> bool {
+    matches!(transfer, Transfer::ZeroCopy | Transfer::Coherence)
 }
 
 /// Partitions a side, unit by unit, counted as `--histogram` says.
