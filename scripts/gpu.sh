@@ -47,19 +47,20 @@ tests() {
     done
 }
 
-# apart TESTS COMMAND...: every test of a binary in a process of its own, all at once.
+# apart TESTS COMMAND...: every test of a binary in a process of its own, eight at a time.
 apart() {
-    local binary="$1" kept names name processes=() failures=0 i
+    local binary="$1" kept names name failures=0
     shift
     kept="$(mktemp -d)"
     mapfile -t names < <("$binary" --list | sed -n 's/: test$//p')
     for name in "${names[@]}"; do
-        "$@" "$binary" --exact "$name" >"$kept/$name" 2>&1 &
-        processes+=($!)
+        while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
+        { "$@" "$binary" --exact "$name" && touch "$kept/$name.passed"; } >"$kept/$name" 2>&1 &
     done
-    for i in "${!names[@]}"; do
-        wait "${processes[$i]}" || failures=$((failures + 1))
-        cat "$kept/${names[$i]}"
+    wait
+    for name in "${names[@]}"; do
+        [ -e "$kept/$name.passed" ] || failures=$((failures + 1))
+        cat "$kept/$name"
     done
     rm -r "$kept"
     echo "test result: ${#names[@]} tests, $failures failed"
