@@ -60,7 +60,7 @@ struct ListTasks {
     u32 partitions, build_rows, probe_rows, capacity;
 };
 struct JoinShared { u64 build, probe, tasks; u32 count, unused; Output output; };
-struct Table { u64 slots, groups, slot_count, min; u32 bits, direct; };
+struct Table { u64 slots, groups, taken, slot_count, min; u32 bits, direct; };
 struct ClearTable { Table table; };
 struct Insert { Table table; Columns columns; u64 tuples, rows, slot_of, rank, control; };
 struct PlaceGroups { Table table; u64 cursor; };

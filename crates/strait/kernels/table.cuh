@@ -12,11 +12,7 @@
 // Who includes this has defined `home(table, key)`, `after(table, slot)`, `empty(table, slot)`, which
 // is the mark, `is_empty(table, slot, held)` and `holds(table, slot, held, key)`.
 #pragma once
-#include "runs.cuh"
-
-#define THREADS PROBE_THREADS
-#define ITEMS PROBE_ITEMS
-typedef Tile<THREADS, ITEMS> ProbeTile;
+#include "look_up.cuh"
 
 struct __align__(16) Group {
     Word key;
@@ -29,14 +25,6 @@ struct __align__(16) Group {
 struct __align__(8) Direct {
     u32 begin, count;
 };
-
-// The tuple at a row: partitioned before, or from columns; its key mixed where slots are hashed.
-__device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, bool mixing, u64 row) {
-    if (tuples) return stream_tuple(at<Tuple>(tuples) + row);
-    const Word key = __ldcs(at<Word>(columns.keys) + row);
-    const Word value = columns.values ? __ldcs(at<Word>(columns.values) + row) : (Word)(columns.first + row);
-    return Tuple{mixing ? mix(key) : key, value};
-}
 
 extern "C" __global__ void __launch_bounds__(256) clear_single(ClearTable a) {
     for (u64 slot = (u64)blockIdx.x * 256 + threadIdx.x; slot < a.table.slot_count; slot += (u64)gridDim.x * 256) {
@@ -167,86 +155,27 @@ __device__ __forceinline__ Run find_group(const Table& t, Word key) {
     }
 }
 
-// What is left of a task after a tile of it.
-__device__ __forceinline__ Task after_tile(Task rest) {
-    const u32 rows = min(rest.probe_rows, (u32)ProbeTile::ROWS);
-    rest.probe += rows;
-    rest.probe_rows -= rows;
-    return rest;
-}
+// Keys that come once, at their home slots or after.
+struct Hashed {
+    typedef Tuple Seen;
+    static constexpr bool MIXED = true;
 
-__device__ __forceinline__ Task task_of(const Probe& a, u32 number) {
-    if (a.tasks) return at<Task>(a.tasks)[number];
-    const u64 begin = (u64)number * a.tile;
-    return Task{0, begin, 0, (u32)min((u64)a.tile, a.rows - begin)};
-}
-
-__device__ __forceinline__ void load_tile(const Probe& a, const Task& rest, bool mixing, Tuple (&tuple)[ITEMS]) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; i++) {
-        const u32 number = ProbeTile::number(i);
-        if (number < rest.probe_rows) tuple[i] = row_of(a.tuples, a.columns, mixing, rest.probe + number);
+    static __device__ __forceinline__ Tuple slot_of(const Table& table, u64 slot) {
+        const Packed p = __ldg(at<Packed>(table.slots) + slot);
+        return Tuple{p.x, p.y};
     }
-}
-
-__device__ __forceinline__ Tuple slot_of(const Table& table, u64 slot) {
-    const Packed p = __ldg(at<Packed>(table.slots) + slot);
-    return Tuple{p.x, p.y};
-}
-
-template <int FLAVOUR>
-__device__ __forceinline__ void probe_single(const Probe& a) {
-    __shared__ u32 slot;
-    __shared__ ProbeTile::Place place;
-    const Output& out = a.output;
-    u64 counted = 0, build_sum = 0, probe_sum = 0;
-    Tasks tasks(out, &slot);
-    for (;;) {
-        const u32 number = tasks.take(out);
-        if (number >= a.count) break;
-        Task rest = task_of(a, number);
-        while (rest.probe_rows) {
-            Tuple tuple[ITEMS], seen[ITEMS];
-            u32 found = 0;
-            // All first slots are asked for before any is looked at. (Asking for the next tile before
-            // this one is written took registers, and with them more threads than it was worth.)
-            load_tile(a, rest, true, tuple);
-#pragma unroll
-            for (int i = 0; i < ITEMS; i++) {
-                if (ProbeTile::number(i) < rest.probe_rows) seen[i] = slot_of(a.table, home(a.table, tuple[i].key));
-            }
-#pragma unroll
-            for (int i = 0; i < ITEMS; i++) {
-                if (ProbeTile::number(i) >= rest.probe_rows) continue;
-                const Word key = tuple[i].key;
-                u32 at_slot = (u32)home(a.table, key);
-                while (seen[i].key != key && !is_empty(a.table, at_slot, seen[i].key)) {
-                    at_slot = (u32)after(a.table, at_slot);
-                    seen[i] = slot_of(a.table, at_slot);
-                }
-                if (!holds(a.table, at_slot, seen[i].key, key)) continue;
-                found |= 1u << i;
-                if (FLAVOUR == AGGREGATE) {
-                    build_sum += summand(out, seen[i].value);
-                    probe_sum += summand(out, tuple[i].value);
-                } else if (FLAVOUR != PAIRS) {
-                    flag_probe(out, tuple[i].value);
-                    flag_build(out, seen[i].value);
-                }
-            }
-            if (FLAVOUR == AGGREGATE) counted += __popc(found);
-            if (FLAVOUR == PAIRS || FLAVOUR == PAIRS_FLAGGED) {
-                u64 first, total;
-                const Room room = ProbeTile::reserve_tile(out, place, rest, __popc(found), first, total);
-                if (room == NO_ROOM) break;
-                const auto value = [&](int i) { return seen[i].value; };
-                if (room == ROOM) ProbeTile::write_single(out, place.begin + first, true, tuple, found, value);
-            }
-            rest = after_tile(rest);
+    static __device__ __forceinline__ Tuple ask(const Table& table, Word key) {
+        return slot_of(table, home(table, key));
+    }
+    static __device__ __forceinline__ bool find(const Table& table, Word key, Tuple& seen) {
+        u32 at_slot = (u32)home(table, key);
+        while (seen.key != key && !is_empty(table, at_slot, seen.key)) {
+            at_slot = (u32)after(table, at_slot);
+            seen = slot_of(table, at_slot);
         }
+        return holds(table, at_slot, seen.key, key);
     }
-    if (FLAVOUR == AGGREGATE) add_up(out, counted, build_sum, probe_sum);
-}
+};
 
 template <int FLAVOUR>
 __device__ __forceinline__ void probe_groups(const Probe& a) {
@@ -281,13 +210,11 @@ __device__ __forceinline__ void probe_groups(const Probe& a) {
     if (FLAVOUR == AGGREGATE) add_up(out, counted, build_sum, probe_sum);
 }
 
-#define ENTRY(name, flavour)                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS, PROBE_BLOCKS) probe_single_##name(Probe a) { \
-        probe_single<flavour>(a);                                                                  \
-    }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS) probe_groups_##name(Probe a) {           \
-        probe_groups<flavour>(a);                                                                  \
+#define ENTRY(name, flavour)                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS) probe_groups_##name(Probe a) { \
+        probe_groups<flavour>(a);                                                         \
     }
+SINGLE_ENTRIES(Hashed)
 ENTRY(pairs, PAIRS)
 ENTRY(flagged, PAIRS_FLAGGED)
 ENTRY(exists, EXISTS)

@@ -170,6 +170,21 @@ fn unique_keys_sparse_and_dense() {
     }
 }
 
+/// Dense keys that come once: all of a range, and all but some. Few fit the cache of a simulated device
+/// as an array, but not as a hashed table; and many that of a GPU.
+#[test]
+fn dense_keys_in_the_cache() {
+    for narrow in [false, true] {
+        for n in [50, rows(21) + 3] {
+            let range = shuffled(21, n, |i| i + 7);
+            let probe = uniform(22, n + 9, n + 20, |i| i + 3);
+            check("a range", narrow, &range, &probe, None);
+            let most: Vec<u64> = range.iter().copied().filter(|key| key % 5 != 0).collect();
+            check("most of a range", narrow, &most, &probe, None);
+        }
+    }
+}
+
 #[test]
 fn duplicates_on_both_sides() {
     for narrow in [false, true] {

@@ -258,11 +258,14 @@ layouts! {
 
     /// A table of `1 << bits` slots; of `slot_count` where `bits` is zero: compact, or addressed by
     /// keys directly. The home of a mixed key is given by its top bits: where the table is compact,
-    /// it is `(top 32 bits * slot_count) >> 32`.
+    /// it is `(top 32 bits * slot_count) >> 32`. One that is addressed directly has no keys, and if
+    /// its slots have values, is an array.
     Table {
         slots: u64,
         /// Values by group, where slots tell groups; none where each slot has its only value.
         groups: u64,
+        /// Which slots of an array have a value, a bit each in words of 32; none where all have.
+        taken: u64,
         /// Slots there are.
         slot_count: u64,
         /// The key of slot zero, where keys address slots directly.
@@ -367,6 +370,13 @@ layouts! {
         /// [`Device::scatter_bytes`](super::Device::scatter_bytes).
         buffers: u64,
         digit: Digit,
+    }
+}
+
+impl Table {
+    /// Whether keys address values.
+    pub(crate) fn is_array(&self) -> bool {
+        self.direct != 0 && self.groups == 0
     }
 }
 

@@ -1,6 +1,6 @@
 //! How many bytes does a stage move? What it must read and write of tables and rows, once each.
 
-use super::abi::{BINS, Pack, Task};
+use super::abi::{BINS, Pack, Table, Task};
 use super::{Stage, Word};
 
 impl Stage {
@@ -31,12 +31,11 @@ impl Stage {
             Stage::ListTasks(a) => 2 * (u64::from(a.partitions) + 1) * 8,
             // What tuples there are is in the tasks.
             Stage::JoinShared(_, a) => u64::from(a.count) * size_of::<Task>() as u64,
-            Stage::ClearTable(a) => a.table.slot_count * slot(word, a.table.direct, a.table.groups),
-            Stage::Insert(a) => {
-                let groups = a.slot_of.max(a.table.groups);
-                a.rows * (row(a.tuples, a.columns.values) + slot(word, a.table.direct, groups))
-            }
-            Stage::PlaceGroups(a) => 2 * a.table.slot_count * slot(word, a.table.direct, 1),
+            // An array's bits.
+            Stage::ClearTable(a) if a.table.is_array() => a.table.slot_count / 8,
+            Stage::ClearTable(a) => a.table.slot_count * slot(word, &a.table),
+            Stage::Insert(a) => a.rows * (row(a.tuples, a.columns.values) + slot(word, &a.table)),
+            Stage::PlaceGroups(a) => 2 * a.table.slot_count * slot(word, &a.table),
             Stage::FillGroups(a) => a.rows * (row(a.tuples, a.columns.values) + w + 8),
             Stage::Probe(_, a) => a.rows * row(a.tuples, a.columns.values),
             Stage::MergeJoin(_, a) => (a.build_rows + a.probe_rows) * tuple,
@@ -48,10 +47,11 @@ impl Stage {
 }
 
 /// The bytes of a table's slot.
-fn slot(word: Word, direct: u32, groups: u64) -> u64 {
-    match (direct, groups) {
+fn slot(word: Word, table: &Table) -> u64 {
+    match (table.direct, table.groups) {
         (0, 0) => word.tuple(),
         (0, _) => 16,
+        (_, 0) => word.bytes(),
         _ => 8,
     }
 }

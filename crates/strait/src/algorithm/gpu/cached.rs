@@ -35,7 +35,7 @@ pub(super) fn join(
     if probe.rows / LONGER < build.rows {
         return Ok(None);
     }
-    let table_bytes = hashed(build.rows).slot_count * session.word.tuple();
+    let table_bytes = hashed(session, build.rows).slot_count * session.word.tuple();
     let part = (session.device.shape(session.word).l2 / SHARE).max(1);
     let bits = table_bytes.div_ceil(part).next_power_of_two().ilog2().clamp(1, 8);
     let digits = Digits::top(bits, session.word.bits());

@@ -202,9 +202,12 @@ pub(crate) fn join(
         // The planner has chosen before; where nobody did, the table decides.
         Algorithm::Auto => {
             let table = 2 * build.rows.next_power_of_two() * session.word.tuple();
-            match table <= session.device.shape(session.word).l2 / 2 {
-                true => no_partition::join(session, build, probe, wanted, to),
-                false => partitioned(session, method.partitioner, sides, wanted, to),
+            if table <= session.device.shape(session.word).l2 / 2 {
+                no_partition::join(session, build, probe, wanted, to)
+            } else if let Some(found) = no_partition::join_cached(session, sides, wanted, to)? {
+                Ok(found)
+            } else {
+                partitioned(session, method.partitioner, sides, wanted, to)
             }
         }
         Algorithm::StreamedProbe

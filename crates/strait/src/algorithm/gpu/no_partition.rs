@@ -6,10 +6,10 @@
 //!                                └─► count, place, fill groups ─────────┘
 //! ```
 //!
-//! Keys that fill their range address the slots directly. Else the table is hashed, at half load, and
-//! first taken to have each key once: the slot then has the value itself, and a look-up is one
-//! access. Where that proves wrong, the values of each key are grouped, which takes a time that does
-//! not depend on how often a key comes.
+//! Keys that nearly fill their range address the slots directly. Else the table is hashed, at half
+//! load or less. Either is first taken to have each key once: the slot then has the value itself, and a look-up
+//! is one access. Where that proves wrong, the values of each key are grouped, which takes a time that
+//! does not depend on how often a key comes.
 
 use super::rounds::{Cut, Rounds, Work};
 use super::{Found, Receiver, Session, Side, Wanted};
@@ -18,8 +18,16 @@ use crate::error::Result;
 use crate::on_gpu::TablePlace;
 
 /// Slots of a directly addressed table a build row, at most: they are half as wide as hashed ones,
-/// of which there are two to four.
+/// of which there are at least two.
 const SPARSEST: u64 = 4;
+/// Slots of a hashed table a build row, at most, while it takes no more than one of so many parts of
+/// the L2 cache, and of the memory that is left: eight for two made 2^16 ⋈ 2^29 rows 7 % faster
+/// (benchmarks/notes.md).
+const ROOMIEST: u64 = 8;
+const CACHED: u64 = 6;
+const SPARE: u64 = 16;
+/// The bytes of a hashed table's slot, at most.
+const SLOT: u64 = 16;
 /// Bits of a hashed table, at least: it must never be full.
 const LEAST_BITS: u32 = 4;
 
@@ -35,15 +43,50 @@ pub(super) fn join(
     look_up(session, table, Rows::of(probe), wanted, to)
 }
 
+/// Joins by an array, where the build keys nearly fill their range, come once, and take an array that
+/// stays in the device's L2 cache; None where not.
+pub(super) fn join_cached(
+    session: &Session<'_>,
+    [build, probe]: [&Side; 2],
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<Option<Found>> {
+    let (word, l2) = (session.word.bytes(), session.device.shape(session.word).l2);
+    if build.rows * word > l2 {
+        return Ok(None);
+    }
+    let Some(range) = direct(session, build)?.filter(|range| range.slot_count * word <= l2) else {
+        return Ok(None);
+    };
+    let table = array(session, Rows::of(build), range, TablePlace::Gpu)?;
+    session.mark("build table")?;
+    let Some(table) = table else { return Ok(None) };
+    look_up(session, table, Rows::of(probe), wanted, to).map(Some)
+}
+
 /// A table over a side, of the kind that suits its keys.
 pub(super) fn table(session: &Session<'_>, build: &Side, place: TablePlace) -> Result<abi::Table> {
-    let table = match direct(session, build)? {
-        Some(table) => grouped(session, build, table, place)?,
-        None => match single(session, Rows::of(build), place)? {
-            Some(table) => table,
-            None => grouped(session, build, hashed(build.rows), place)?,
-        },
+    let range = direct(session, build)?;
+    let once = match range {
+        Some(range) => array(session, Rows::of(build), range, place)?,
+        None => single(session, Rows::of(build), place)?,
     };
+    let table = match once {
+        Some(table) => table,
+        None => grouped(session, build, range, place)?,
+    };
+    session.mark("build table")?;
+    Ok(table)
+}
+
+/// The same where a key is known to come twice.
+pub(super) fn table_of_groups(
+    session: &Session<'_>,
+    build: &Side,
+    place: TablePlace,
+) -> Result<abi::Table> {
+    let range = direct(session, build)?;
+    let table = grouped(session, build, range, place)?;
     session.mark("build table")?;
     Ok(table)
 }
@@ -100,9 +143,13 @@ pub(super) fn look_up_in(
     rounds.run(wanted, work, stage, to)
 }
 
-/// A hashed table's shape: at least two slots a row.
-pub(super) fn hashed(rows: u64) -> abi::Table {
-    let bits = (2 * rows).next_power_of_two().ilog2().max(LEAST_BITS);
+/// A hashed table's shape: at least two slots a row. Where they stay in the cache there are up to
+/// [`ROOMIEST`]: most keys are then found where they are first looked for.
+pub(super) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
+    let cached = session.device.shape(session.word).l2 / CACHED;
+    let cheap = cached.min(session.left() / SPARE) / SLOT;
+    let roomy = (ROOMIEST * rows).max(1).ilog2().min(cheap.max(1).ilog2());
+    let bits = (2 * rows).next_power_of_two().ilog2().max(roomy).max(LEAST_BITS);
     abi::Table { slot_count: 1 << bits, bits, ..abi::Table::default() }
 }
 
@@ -141,9 +188,40 @@ pub(super) fn single(
     build: Rows,
     place: TablePlace,
 ) -> Result<Option<abi::Table>> {
-    let mut table = hashed(build.rows);
+    let mut table = hashed(session, build.rows);
     let slots = slots(session, table.slot_count * session.word.tuple(), place)?;
     table.slots = slots.address;
+    if insert(session, table, build)? {
+        return Ok(Some(table));
+    }
+    session.release(&[slots])?;
+    Ok(None)
+}
+
+/// An array of values that keys address; None where a key comes twice.
+fn array(
+    session: &Session<'_>,
+    build: Rows,
+    range: abi::Table,
+    place: TablePlace,
+) -> Result<Option<abi::Table>> {
+    let slots = slots(session, range.slot_count * session.word.bytes(), place)?;
+    let taken = session.allocate(range.slot_count.div_ceil(32) * 4, "the table's bits")?;
+    let table = abi::Table { slots: slots.address, taken: taken.address, ..range };
+    if !insert(session, table, build)? {
+        session.release(&[slots, taken])?;
+        return Ok(None);
+    }
+    // As many different keys as places: there is nothing to ask the bits.
+    if build.rows == table.slot_count {
+        session.release(&[taken])?;
+        return Ok(Some(abi::Table { taken: 0, ..table }));
+    }
+    Ok(Some(table))
+}
+
+/// Puts rows into a table whose slots have values, and says whether every key came once.
+fn insert(session: &Session<'_>, table: abi::Table, build: Rows) -> Result<bool> {
     let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
     session.run(Stage::ClearTable(abi::ClearTable { table }))?;
     session.run(Stage::Insert(abi::Insert {
@@ -155,21 +233,18 @@ pub(super) fn single(
         ..abi::Insert::default()
     }))?;
     let seen: abi::Control = session.read(control, 1)?.pop().unwrap_or_default();
-    if seen.duplicates == 0 {
-        return Ok(Some(table));
-    }
-    session.release(&[slots])?;
-    Ok(None)
+    Ok(seen.duplicates == 0)
 }
 
-/// A table whose slots tell groups of values.
+/// A table whose slots tell groups of values, addressed directly where keys have a range.
 fn grouped(
     session: &Session<'_>,
     build: &Side,
-    mut table: abi::Table,
+    range: Option<abi::Table>,
     place: TablePlace,
 ) -> Result<abi::Table> {
-    let slot_bytes = if table.direct != 0 { 8 } else { 16 };
+    let mut table = range.unwrap_or_else(|| hashed(session, build.rows));
+    let slot_bytes = if table.direct != 0 { 8 } else { SLOT };
     table.slots = slots(session, table.slot_count * slot_bytes, place)?.address;
     table.groups =
         session.allocate(build.rows * session.word.bytes(), "the table's values")?.address;

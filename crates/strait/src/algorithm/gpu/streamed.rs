@@ -46,19 +46,26 @@ pub(super) fn no_partition(
 /// device, and is put in chunk by chunk, as long as keys come once.
 fn table(crossing: &Crossing<'_>, place: TablePlace, build: &HostSide) -> Result<abi::Table> {
     let session = crossing.session;
+    let mut repeated = false;
     if place != TablePlace::Gpu {
         let point = session.point();
         let slot_count = 2 * build.rows + 2;
         let slots = no_partition::slots(session, slot_count * session.word.tuple(), place)?;
         let table = abi::Table { slots: slots.address, slot_count, ..abi::Table::default() };
-        if slot_count <= u64::from(u32::MAX) && fill(crossing, build, 0, table)? {
-            session.mark("build table")?;
-            return Ok(table);
+        if slot_count <= u64::from(u32::MAX) {
+            if fill(crossing, build, 0, table)? {
+                session.mark("build table")?;
+                return Ok(table);
+            }
+            repeated = true;
         }
         session.release_since(point)?;
     }
     let side = load(crossing, build)?;
-    let table = no_partition::table(session, &side, place)?;
+    let table = match repeated {
+        true => no_partition::table_of_groups(session, &side, place)?,
+        false => no_partition::table(session, &side, place)?,
+    };
     // The table has its own copy of what it needs.
     release(session, &side)?;
     Ok(table)

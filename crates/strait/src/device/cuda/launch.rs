@@ -86,7 +86,11 @@ fn scatter(
 
 /// Where a table's kernels are.
 fn table_module(table: &abi::Table) -> &'static str {
-    if table.bits == 0 && table.direct == 0 { "table/compact" } else { "table/global" }
+    match table.direct != 0 {
+        true if table.is_array() => "table/array",
+        false if table.bits == 0 => "table/compact",
+        _ => "table/global",
+    }
 }
 
 /// Enqueues a stage's kernels.
@@ -202,7 +206,7 @@ pub(super) unsafe fn launch(
             start(kernel.shared(policy.shared_bytes(word)), argument!(a))
         }
         Stage::ClearTable(a) => {
-            let single = a.table.groups == 0 && a.table.direct == 0;
+            let single = a.table.groups == 0;
             let entry = if single { "clear_single" } else { "clear_groups" };
             let blocks = a.table.slot_count.div_ceil(256).min(full(8));
             start(Kernel::new(table_module(&a.table), entry, blocks, 256), argument!(a))

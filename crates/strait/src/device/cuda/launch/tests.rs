@@ -463,6 +463,70 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     bench.clear();
 }
 
+/// An array whose keys end at the last word there is, with one key in so many missing; it is looked up
+/// by these keys, and by those around them, and told of a key that comes twice.
+fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) {
+    let what = format!("{:?}: {slot_count} places, one in {missing:?} missing", W::WORD);
+    let last = u64::MAX >> (64 - W::BITS);
+    let min = last - (slot_count - 1);
+    let has = |place: u64| missing.is_none_or(|every| place % every != 1);
+    let mut keys: Vec<u64> = (0..slot_count).filter(|&p| has(p)).map(|p| min + p).collect();
+    for i in (1..keys.len()).rev() {
+        keys.swap(i, bench.random.below(i as u64 + 1) as usize);
+    }
+    let rows = keys.len() as u64;
+    // Those that are in, then those that are not: of the range, before it, and beyond its end.
+    keys.extend((0..slot_count).filter(|&p| !has(p)).map(|p| min + p));
+    keys.extend([0, 1, min - 1, min / 2]);
+    let words: Vec<W> = keys.iter().map(|&key| W::from_u64(key)).collect();
+    let all = words.len();
+    let columns = Columns { keys: bench.put(&words), values: 0, first: 0 };
+    let control = bench.zeros::<Control>(1);
+    let taken = bench.room::<u32>(slot_count.div_ceil(32) as usize);
+    let slots = bench.room::<W>(slot_count as usize);
+    let table = Table { slots, taken, slot_count, min, direct: 1, ..Table::default() };
+    let insert = Insert { table, columns, rows, control, ..Insert::default() };
+    bench.run::<W>(Stage::ClearTable(ClearTable { table }));
+    bench.run::<W>(Stage::Insert(insert));
+    assert_eq!(bench.get::<Control>(control, 1)[0].duplicates, 0, "{what}");
+    let tile = bench.device.shape(W::WORD).probe_tile;
+    let count = (all as u64).div_ceil(tile.into()) as u32;
+    let expected: Vec<u8> = (0..all as u64).map(|row| u8::from(row < rows)).collect();
+    // Where all places are taken, also without the bits.
+    let bits = [Some(taken), missing.is_none().then_some(0)];
+    for taken in bits.into_iter().flatten() {
+        let (build_flags, probe_flags) = (bench.zeros::<u8>(all), bench.zeros::<u8>(all));
+        let control = bench.zeros::<Control>(1);
+        let output = Output { control, build_flags, probe_flags, ..Output::default() };
+        let table = Table { taken, ..table };
+        let rows = all as u64;
+        let probe = Probe { table, columns, rows, count, tile, output, ..Probe::default() };
+        bench.run::<W>(Stage::Probe(Flavour::Exists, probe));
+        assert!(bench.get::<u8>(probe_flags, all) == expected, "{what}: probe side");
+        assert!(bench.get::<u8>(build_flags, all) == expected, "{what}: build side");
+    }
+    bench.run::<W>(Stage::Insert(Insert { rows: 1, ..insert }));
+    assert_eq!(bench.get::<Control>(control, 1)[0].duplicates, 1, "{what}");
+    bench.clear();
+}
+
+#[test]
+fn arrays_find_their_keys() {
+    everywhere(|bench| {
+        let sizes: &[u64] = match (bench.large, reduced()) {
+            (false, _) => &[1, 2, 32, 97],
+            (true, true) => &[1, 33, 4099],
+            (true, false) => &[1, 2, 33, 4099, 1 << 16, 1_000_003],
+        };
+        for &places in sizes {
+            for missing in [None, Some(2), Some(50)] {
+                array::<u32>(bench, places, missing);
+                array::<u64>(bench, places, missing);
+            }
+        }
+    });
+}
+
 #[test]
 fn compact_tables_find_their_keys() {
     everywhere(|bench| {

@@ -46,7 +46,6 @@ pub(super) fn probe<W: DeviceWord>(
     stage: &Probe,
 ) -> Result<()> {
     let table = &stage.table;
-    require(table.direct == 0 || table.groups != 0, "a direct table has groups")?;
     require(table.direct == 0 || stage.tuples == 0, "a direct table is asked for raw keys")?;
     let slots = Slots::<W>::load(&machine.space, table, table.groups != 0)?;
     let source = Source { columns: stage.columns, tuples: stage.tuples };

@@ -1,9 +1,10 @@
 //! Tables: clearing, inserting, making groups, and looking keys up.
 //!
-//! A slot is one of three, by what the table is for (words of 4 and of 8 bytes):
+//! A slot is one of four, by what the table is for (words of 4 and of 8 bytes):
 //!
 //! ```text
 //!   direct   begin count               8   8      slot = key - min; the key is not stored
+//!   array    value                     4   8      likewise, and a bit says whether it has one
 //!   unique   key value                 8  16      slot = top bits of the mixed key, or after
 //!   groups   key (gap) begin count    16  16      likewise; values are in groups[begin..][..count]
 //! ```
@@ -36,6 +37,7 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     Direct,
+    Array,
     Unique,
     Groups,
 }
@@ -46,6 +48,8 @@ struct Slot<W> {
     value: W,
     begin: u32,
     count: u32,
+    /// Whether an array has a value here.
+    taken: bool,
 }
 
 /// A copy of a table's slots.
@@ -67,15 +71,16 @@ impl<W: DeviceWord> Slots<W> {
     /// The table as it is to be read, with `groups` or with a value a slot.
     fn new(table: &Table, groups: bool) -> Result<Slots<W>> {
         let layout = match (table.direct != 0, groups) {
-            (true, _) => Layout::Direct,
+            (true, true) => Layout::Direct,
+            (true, false) => Layout::Array,
             (false, true) => Layout::Groups,
             (false, false) => Layout::Unique,
         };
         // With a single slot, no key is a stranger to it.
-        if layout != Layout::Direct && table.bits == 0 {
+        if table.direct == 0 && table.bits == 0 {
             let fits = (2..1 << 32).contains(&table.slot_count);
             require(fits, "a compact table's slots are not 2 to 2^32")?;
-        } else if layout != Layout::Direct {
+        } else if table.direct == 0 {
             require((1..=32).contains(&table.bits), "a table's bits are not 1 to 32")?;
             require(table.slot_count == 1 << table.bits, "slot_count is not 1 << bits")?;
         }
@@ -86,6 +91,7 @@ impl<W: DeviceWord> Slots<W> {
     fn parts(&self) -> usize {
         match self.layout {
             Layout::Direct => 2,
+            Layout::Array => size_of::<W>() / 4,
             Layout::Unique => 2 * size_of::<W>() / 4,
             Layout::Groups => 4,
         }
@@ -98,12 +104,26 @@ impl<W: DeviceWord> Slots<W> {
         let all = table.slot_count.saturating_mul(parts as u64);
         let raw = space.read::<u32>(table.slots, all, "slots")?;
         slots.slots = raw.chunks_exact(parts).map(|raw| slots.decode(raw)).collect();
+        if slots.layout == Layout::Array && table.taken != 0 {
+            let bits = space.read::<u32>(table.taken, table.slot_count.div_ceil(32), "taken")?;
+            for (at, slot) in slots.slots.iter_mut().enumerate() {
+                slot.taken = bits[at / 32] >> (at % 32) & 1 != 0;
+            }
+        }
         Ok(slots)
     }
 
     fn store(&self, space: &mut Space) -> Result<()> {
         let raw: Vec<u32> = self.slots.iter().flat_map(|slot| self.encode(slot)).collect();
-        space.write(self.table.slots, &raw, "slots")
+        space.write(self.table.slots, &raw, "slots")?;
+        if self.layout != Layout::Array {
+            return Ok(());
+        }
+        let word = |slots: &[Slot<W>]| {
+            (0..).zip(slots).fold(0u32, |word, (at, slot)| word | u32::from(slot.taken) << at)
+        };
+        let bits: Vec<u32> = self.slots.chunks(32).map(word).collect();
+        space.write(self.table.taken, &bits, "taken")
     }
 
     fn decode(&self, raw: &[u32]) -> Slot<W> {
@@ -113,6 +133,8 @@ impl<W: DeviceWord> Slots<W> {
         };
         match self.layout {
             Layout::Direct => Slot { begin: raw[0], count: raw[1], ..Slot::default() },
+            // Where there are no bits, all places are taken.
+            Layout::Array => Slot { value: word(0), taken: true, ..Slot::default() },
             Layout::Unique => Slot { key: word(0), value: word(raw.len() / 2), ..Slot::default() },
             Layout::Groups => {
                 Slot { key: word(0), begin: raw[2], count: raw[3], ..Slot::default() }
@@ -127,6 +149,7 @@ impl<W: DeviceWord> Slots<W> {
         };
         match self.layout {
             Layout::Direct => vec![slot.begin, slot.count],
+            Layout::Array => word(slot.value),
             Layout::Unique => [word(slot.key), word(slot.value)].concat(),
             Layout::Groups => {
                 let mut raw = word(slot.key);
@@ -157,12 +180,14 @@ impl<W: DeviceWord> Slots<W> {
 
     /// Where a key is: raw in a direct table, mixed in any other.
     fn find(&self, key: W) -> Found {
-        if self.layout == Layout::Direct {
+        if self.table.direct != 0 {
             let slot = W::from_u64(key.to_u64().wrapping_sub(self.table.min)).to_u64();
-            return if slot < self.table.slot_count {
-                Found::At(slot as usize)
-            } else {
-                Found::Nowhere
+            return match self.slots.get(slot as usize) {
+                None => Found::Nowhere,
+                Some(at) if self.layout == Layout::Array && !at.taken => {
+                    Found::Empty(slot as usize)
+                }
+                Some(_) => Found::At(slot as usize),
             };
         }
         let (home, slots) = (self.home(key), self.slots.len());
@@ -183,7 +208,7 @@ impl<W: DeviceWord> Slots<W> {
     pub(super) fn values(&self, space: &Space, key: W) -> Result<Vec<W>> {
         let Found::At(slot) = self.find(key) else { return Ok(Vec::new()) };
         let Slot { value, begin, count, .. } = self.slots[slot];
-        if self.layout == Layout::Unique {
+        if matches!(self.layout, Layout::Unique | Layout::Array) {
             return Ok(vec![value]);
         }
         space.read(nth::<W>(self.table.groups, begin.into()), count.into(), "groups")
@@ -193,8 +218,11 @@ impl<W: DeviceWord> Slots<W> {
 pub(super) fn clear<W: DeviceWord>(machine: &mut Machine, stage: &ClearTable) -> Result<()> {
     let mut slots = Slots::<W>::load(&machine.space, &stage.table, stage.table.groups != 0)?;
     for slot in 0..slots.slots.len() {
-        let key = if slots.layout == Layout::Direct { W::default() } else { slots.empty(slot) };
-        slots.slots[slot] = Slot { key, ..Slot::default() };
+        // The values of an array stay as they are.
+        let slot_was = &slots.slots[slot];
+        let value = if slots.layout == Layout::Array { slot_was.value } else { W::default() };
+        let key = if stage.table.direct != 0 { W::default() } else { slots.empty(slot) };
+        slots.slots[slot] = Slot { key, value, ..Slot::default() };
     }
     slots.store(&mut machine.space)
 }
@@ -203,14 +231,14 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
     let Insert { table, columns, tuples, rows, slot_of, rank, control } = *stage;
     let groups = slot_of != 0;
     require(groups || table.groups == 0, "a table with groups wants the slots of rows")?;
-    require(groups || table.direct == 0, "a direct table has groups")?;
+    require(!table.is_array() || table.taken != 0, "an array has bits to fill")?;
     require(tuples == 0 || table.direct == 0, "a direct table takes raw keys, from columns")?;
     let source = Source { columns, tuples }.read::<W>(&machine.space, 0, rows)?;
     let mut slots = Slots::<W>::load(&machine.space, &table, groups)?;
     let (mut slots_of, mut ranks) = (vec![0u32; source.len()], vec![0u32; source.len()]);
     let mut duplicates = false;
     let mut free = (0..slots.slots.len())
-        .filter(|&at| slots.layout != Layout::Direct && slots.slots[at].key == slots.empty(at))
+        .filter(|&at| table.direct == 0 && slots.slots[at].key == slots.empty(at))
         .count();
 
     for row in machine.random.order(source.len()) {
@@ -222,10 +250,11 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
                 slot
             }
             Found::Empty(slot) => {
-                require(free > 1, "the table is full")?;
-                free -= 1;
+                // Arrays may be.
+                require(free > 1 || table.direct != 0, "the table is full")?;
+                free = free.saturating_sub(1);
                 let value = source[row].value;
-                slots.slots[slot] = Slot { key, value, begin: 0, count: 0 };
+                slots.slots[slot] = Slot { key, value, taken: true, ..Slot::default() };
                 slot
             }
             Found::Nowhere => return require(false, "a key outside the table"),

@@ -21,6 +21,8 @@ enum Way {
     Unique(bool),
     Groups(bool),
     Direct,
+    /// An array, of which every place may be taken.
+    Array,
     Merge,
 }
 
@@ -34,9 +36,10 @@ fn sides<W: TestWord>(bench: &mut Bench, way: Way) -> Sides<W> {
     let build_rows = 1 + bench.random.below(40) as usize;
     let probe_rows = 1 + bench.random.below(40) as usize;
     let domain = 1 + bench.random.below(30);
-    let spread = |key: u64| if way == Way::Direct { key + 50 } else { key << (W::BITS - 6) };
+    let direct = matches!(way, Way::Direct | Way::Array);
+    let spread = |key: u64| if direct { key + 50 } else { key << (W::BITS - 6) };
     let mut keys: Vec<u64> = (0..build_rows).map(|_| bench.random.below(domain)).collect();
-    if matches!(way, Way::Unique(_)) {
+    if matches!(way, Way::Unique(_) | Way::Array) {
         keys.sort_unstable();
         keys.dedup();
         bench.random.shuffle(&mut keys);
@@ -118,7 +121,7 @@ fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<T
             };
             (Vec::new(), Box::new(stage))
         }
-        Way::Unique(_) | Way::Groups(_) | Way::Direct => {
+        Way::Unique(_) | Way::Groups(_) | Way::Direct | Way::Array => {
             let table = build_table(bench, way, sides);
             let tuples = matches!(way, Way::Unique(true) | Way::Groups(true));
             let (columns, tuples) = source(bench, &sides.probe, tuples);
@@ -156,16 +159,22 @@ pub(super) fn source<W: TestWord>(
 
 fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Table {
     let rows = sides.build.len();
-    let unique = matches!(way, Way::Unique(_));
-    let direct = way == Way::Direct;
+    let unique = matches!(way, Way::Unique(_) | Way::Array);
+    let direct = matches!(way, Way::Direct | Way::Array);
     let (slot_count, slot) = match way {
         Way::Direct => (30, 8),
+        // Up to the greatest key, so that some arrays are full.
+        Way::Array => {
+            let places = sides.build.iter().map(|tuple| tuple.key.to_u64() - 49).max();
+            (places.unwrap_or(1) as usize, size_of::<W>())
+        }
         Way::Unique(_) => (64, 2 * size_of::<W>()),
         _ => (64, 16),
     };
     let table = Table {
         slots: bench.room::<u8>(slot_count * slot),
         groups: if unique { 0 } else { bench.room::<W>(rows) },
+        taken: if way == Way::Array { bench.room::<u32>(1) } else { 0 },
         slot_count: slot_count as u64,
         min: if direct { 50 } else { 0 },
         bits: if direct { 5 } else { 6 },
@@ -184,7 +193,8 @@ fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Ta
     if unique {
         bench.run::<W>(Stage::Insert(insert));
         assert_eq!(bench.control(control).duplicates, 1, "all of them come again");
-        return table;
+        let full = way == Way::Array && rows == table.slot_count;
+        return Table { taken: if full { 0 } else { table.taken }, ..table };
     }
     let cursor = bench.zeros::<u64>(1);
     bench.run::<W>(Stage::PlaceGroups(PlaceGroups { table, cursor }));
@@ -360,6 +370,12 @@ fn tables_of_groups_are_probed() {
 fn direct_tables_are_probed() {
     check::<u32>(Way::Direct);
     check::<u64>(Way::Direct);
+}
+
+#[test]
+fn arrays_are_probed() {
+    check::<u32>(Way::Array);
+    check::<u64>(Way::Array);
 }
 
 #[test]
