@@ -26,7 +26,7 @@ use crate::memory::Budget;
 use crate::metrics::{Report, Stopwatch};
 use crate::on_gpu::Processor;
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
-use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, choose};
+use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, WordsLie, choose};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running, lock};
 use crate::resolve;
@@ -222,7 +222,10 @@ impl BoundJoin {
             asked: self.join.processor != Processor::Auto || self.join.force.simulated.is_some(),
             back: self.back(side.unwrap_or(Side::Left)),
             row_bytes: word_bytes as u64,
-            pinned: false,
+            words: match self.join.on_gpu.transfer.stages() && self.keys.plain_on_both() {
+                true => WordsLie::InColumns,
+                false => WordsLie::Nowhere,
+            },
         });
         choose(Request {
             device,

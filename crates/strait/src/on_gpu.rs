@@ -159,6 +159,11 @@ impl Transfer {
         Transfer::Coherence,
     ];
 
+    /// Whether workers stage rows that are not pinned.
+    pub(crate) fn stages(self) -> bool {
+        matches!(self, Transfer::Auto | Transfer::StagedCopy)
+    }
+
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {

@@ -45,7 +45,7 @@ const fn named(
 }
 
 /// Those that join the same tables follow one another, so that these are made once.
-const SUITE: [Named; 10] = [
+const SUITE: [Named; 11] = [
     named("2^27 x 2^27, 8 B", [27, 27], 8, Keys::Sparse, Algorithm::Radix),
     named("2^27 x 2^27, 8 B, sort-merge", [27, 27], 8, Keys::Sparse, Algorithm::SortMerge),
     named("2^27 x 2^27, 8 B, no-partition", [27, 27], 8, Keys::Sparse, Algorithm::NoPartition),
@@ -65,6 +65,8 @@ const SUITE: [Named; 10] = [
     named("2^27 x 2^27, 4 B", [27, 27], 4, Keys::Sparse, Algorithm::Radix),
     named("2^25 x 2^28, 8 B", [25, 28], 8, Keys::Sparse, Algorithm::Radix),
     named("2^16 x 2^29, 8 B", [16, 29], 8, Keys::Sparse, Algorithm::NoPartition),
+    // An array that stays in the L2 cache.
+    named("2^22 x 2^28, 8 B, dense", [22, 28], 8, Keys::Dense, Algorithm::Auto),
 ];
 
 /// The figures of one join.

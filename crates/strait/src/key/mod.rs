@@ -35,8 +35,8 @@ mod verify;
 mod word;
 
 use arrow::array::RecordBatch;
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema};
 
 use self::meet::Form;
 use self::pair::KeyColumn;
@@ -175,6 +175,37 @@ impl KeyPlan {
     /// they were written to.
     pub(crate) fn plain(&self, side: Side) -> bool {
         self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
+    }
+
+    /// The same of both sides.
+    pub(crate) fn plain_on_both(&self) -> bool {
+        self.plain(Side::Left) && self.plain(Side::Right)
+    }
+
+    /// A side's key column where each word is a value of it but for one summand, modulo its width, and
+    /// all rows may match: the values of each batch as they lie there, and the summand.
+    pub(crate) fn as_it_lies<K: KeyWord + ArrowNativeType>(
+        &self,
+        side: Side,
+        batches: &[RecordBatch],
+    ) -> Result<Option<(Vec<ScalarBuffer<K>>, u64)>> {
+        let [column] = self.columns.as_slice() else { return Ok(None) };
+        if !self.plain(side) {
+            return Ok(None);
+        }
+        let mut values = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let Some(of_batch) = column.as_it_lies(side, &column.peel(side, batch)?) else {
+                return Ok(None);
+            };
+            values.push(of_batch);
+        }
+        // To turn the highest bit is to add it.
+        let summand = match column.form {
+            Form::Signed(bits) => meet::sign(bits),
+            _ => 0,
+        };
+        Ok(Some((values, summand)))
     }
 
     /// Clears `out` and fills it with one word a row of `batch`; `K` is `u32` for

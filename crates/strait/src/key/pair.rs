@@ -139,6 +139,18 @@ impl KeyColumn {
         Ok(())
     }
 
+    /// Values without nulls that fill a word, as they lie in their own buffer.
+    pub(super) fn as_it_lies<K: KeyWord + ArrowNativeType>(
+        &self,
+        side: Side,
+        peeled: &Peeled,
+    ) -> Option<ScalarBuffer<K>> {
+        let values = peeled.values.as_ref();
+        let as_read = is_as_read(values, self.form, self.factors[part(side)], K::BITS);
+        let all = peeled.index.is_none() && peeled.nulls.is_none();
+        (as_read && all).then(|| native(values))
+    }
+
     pub(super) fn pack<K: KeyWord>(
         &self,
         side: Side,

@@ -13,8 +13,9 @@
 
 use std::ops::Range;
 
-use arrow::buffer::Buffer;
-use arrow::datatypes::DataType;
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::{Buffer, ScalarBuffer};
+use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::error::ArrowError;
 
 use crate::input::Piece;
@@ -83,6 +84,25 @@ impl Carry {
 
     fn field(&self, column: usize) -> Option<Field> {
         self.fields.iter().find(|field| field.column == column).copied()
+    }
+
+    /// The values of each chunk, where that is what one column has.
+    pub(super) fn in_place<I: RowId + ArrowNativeType>(
+        &self,
+        columns: &[Column],
+    ) -> Option<Vec<ScalarBuffer<I>>> {
+        let field = match self.fields.as_slice() {
+            [field] if field.width == size_of::<I>() => field,
+            _ => return None,
+        };
+        let of_chunk = |chunk: &ArrayRef| {
+            let data = chunk.to_data();
+            let buffer = data.buffers().first()?;
+            // Some types are less aligned than an integer of their width.
+            let aligned = buffer.as_ptr().cast::<I>().is_aligned();
+            aligned.then(|| ScalarBuffer::new(buffer.clone(), data.offset(), data.len()))
+        };
+        columns[field.column].chunks.iter().map(of_chunk).collect()
     }
 
     /// The values of a piece: the column itself where that is all, else made in `scratch`.

@@ -21,7 +21,7 @@ use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, GenericByteArray, RecordBatch, UInt64Array, make_array,
     new_null_array,
 };
-use arrow::buffer::Buffer;
+use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::compute::{interleave, take};
 use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 use arrow::error::ArrowError;
@@ -152,6 +152,13 @@ impl Columns {
     /// The bytes a row that carries its columns takes; None if nothing is carried.
     pub(crate) fn carried_bytes(&self) -> Option<usize> {
         self.carry.as_ref().map(Carry::bytes)
+    }
+
+    /// What the rows of each batch carry, where that is what one column has, as wide as `I`.
+    pub(crate) fn carried_in_place<I: RowId + ArrowNativeType>(
+        &self,
+    ) -> Option<Vec<ScalarBuffer<I>>> {
+        self.carry.as_ref()?.in_place(&self.columns)
     }
 
     /// What the rows of a piece carry, in their order.

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 pub(crate) use cpu::{Load, Passes, count_column, partition, partition_columns};
 pub(crate) use tuple::{RowId, Tuple};
-pub(crate) use words::{Words, key_words};
+pub(crate) use words::{PIECE, Words, key_words};
 
 use crate::key::KeyWord;
 use crate::memory::Buffer;

@@ -14,7 +14,7 @@ use crate::memory::Buffer;
 use crate::schedule::share;
 
 /// Rows a piece has at most, so that its words stay in the cache.
-const PIECE: usize = 16 * 1024;
+pub(crate) const PIECE: usize = 16 * 1024;
 
 /// One word a row, as the key has it (not yet placed).
 pub(crate) struct Words<'a, K: KeyWord> {

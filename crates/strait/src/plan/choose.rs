@@ -37,8 +37,21 @@ pub(crate) struct OnDevice {
     pub(crate) back: Asked,
     /// Bytes of a row that cross to it in any case: a key word, and a value where there is one.
     pub(crate) row_bytes: u64,
-    /// Whether rows lie in pinned memory: else they are staged.
-    pub(crate) pinned: bool,
+    /// Where the words of rows lie.
+    pub(crate) words: WordsLie,
+}
+
+/// Where the words of rows lie that may cross to a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WordsLie {
+    /// In pinned memory: all others are staged.
+    Pinned,
+    /// In memory.
+    Held,
+    /// In columns, from where they are staged; made first where the CPU reads them.
+    InColumns,
+    /// Nowhere: they are made first.
+    Nowhere,
 }
 
 /// What an algorithm is expected to take.
@@ -247,7 +260,7 @@ mod tests {
 
     fn on_device(budget: u64, asked: bool, back: Asked) -> OnDevice {
         let name = "a GPU".to_string();
-        OnDevice { name, budget, asked, back, row_bytes: 8, pinned: false }
+        OnDevice { name, budget, asked, back, row_bytes: 8, words: WordsLie::InColumns }
     }
 
     /// A build side a few times the budget is joined in passes, one of many times in partitions.
@@ -259,7 +272,7 @@ mod tests {
             request.threads = 16;
             request.device = Some(OnDevice {
                 row_bytes: 16,
-                pinned: true,
+                words: WordsLie::Pinned,
                 ..on_device(16 << 30, true, Asked::Count)
             });
             choose(request).algorithm
@@ -289,10 +302,10 @@ mod tests {
         assert_eq!(small(1000), None, "starting a GPU takes longer");
     }
 
-    /// As measured on 16 cores and an H200: 0.21 s there and 0.26 s on the CPU, 0.29 s and 0.20 s.
+    /// As measured on 16 cores and an H200: 0.15 s there and 0.28 s on the CPU, 0.23 s and 0.21 s.
     #[test]
-    fn rows_are_joined_where_that_was_measured_to_be_faster() {
-        let machine = machine();
+    fn rows_are_joined_where_that_was_measured_to_be_faster_and_in_about_that_time() {
+        let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
         let plan = |build: u64, probe: u64| {
             let mut request = request(&machine, build, probe, None);
             (request.threads, request.carried_bytes) = (16, Some(8));
@@ -302,19 +315,26 @@ mod tests {
         let on_gpu = plan(1 << 26, 1 << 26);
         assert_eq!(on_gpu.device.as_deref(), Some("a GPU"), "{on_gpu}");
         let text = on_gpu.to_string();
-        let crossing = on_gpu.over_the_link.unwrap();
+        let crossing = on_gpu.over_the_link.clone().unwrap();
         assert!(
             crossing.contains("its columns") && crossing.contains("16 B a match"),
             "{crossing}"
         );
         // Keys and columns there, 1.6 GB; pairs back, 1.1 GB.
-        let chosen =
-            on_gpu.predictions.iter().find(|p| p.on_gpu && p.algorithm == on_gpu.algorithm);
-        let limit = chosen.map_or(0.0, |p| p.link_seconds);
+        let of = |plan: &Plan, on_gpu: bool| {
+            let of_kind = plan.predictions.iter().filter(|p| p.on_gpu == on_gpu).copied();
+            of_kind.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap()
+        };
+        let limit = of(&on_gpu, true).link_seconds;
         assert!((0.028..0.030).contains(&limit), "{limit}");
         assert!(text.contains("over the link, 0.029 s at least"), "{text}");
-        let on_cpu = plan(1 << 24, 1 << 27);
-        assert_eq!((on_cpu.device, on_cpu.over_the_link), (None, None));
+        let near_tie = plan(1 << 24, 1 << 27);
+        for (plan, measured) in [(&on_gpu, [0.15, 0.28]), (&near_tie, [0.23, 0.21])] {
+            for (on_gpu, seconds) in [true, false].into_iter().zip(measured) {
+                let predicted = of(plan, on_gpu).seconds;
+                assert!((predicted / seconds - 1.0f64).abs() < 0.2, "{predicted} for {seconds}");
+            }
+        }
     }
 
     #[test]

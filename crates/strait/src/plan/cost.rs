@@ -4,11 +4,11 @@
 //! a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`); what matters is
 //! their ratio.
 
-use crate::algorithm::gpu::{cache_bytes, passes};
+use crate::algorithm::gpu::{cache_bytes, passes, reads_words};
 use crate::join::Algorithm;
 use crate::matches::Asked;
 use crate::materialise::MOST_CARRIED;
-use crate::plan::choose::{OnDevice, Request};
+use crate::plan::choose::{OnDevice, Request, WordsLie};
 use crate::plan::{Machine, Prediction};
 use crate::table::table_bytes;
 
@@ -68,9 +68,8 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
         Algorithm::NoPartition | Algorithm::Auto => {
             let table = table_bytes(sizes.build_rows as usize, word, word);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
-            let probe = ns::WORDS + ns::PROBE[level(table, request.machine)];
-            let far =
-                level(sizes.build_bytes, request.machine) > 0 && !carried(request, MOST_CARRIED);
+            let probe = ns::WORDS + look_up(table, request.machine);
+            let far = sizes.build_bytes > request.machine.l2 && !carried(request, MOST_CARRIED);
             let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
             // Tuples live until the table is built; words are gone before.
@@ -148,9 +147,9 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         Asked::Whether => both,
         Asked::Pairs => (row + word) * probe,
     };
-    let staged = match on.pinned {
-        true => device::LINK,
-        false => device::LINK.min(device::STAGED * threads),
+    let staged = match on.words {
+        WordsLie::Pinned => device::LINK,
+        _ => device::LINK.min(device::STAGED * threads),
     };
     let carried = on.back == Asked::Pairs && carried(request, request.word_bytes);
     // Where the probe side streams past a table, its rows come back nearly in order.
@@ -162,9 +161,13 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             ns::SETTLE + ns::GATHER[usize::from(!carried)] + ns::GATHER[usize::from(!in_order)]
         }
     };
-    // Columns in pinned memory are what is joined.
-    let made = if on.pinned { 0.0 } else { ns::KEPT };
-    let on_cpu = (both * made + probe * settle) * 1e-9 / threads;
+    let made = match on.words {
+        WordsLie::Pinned | WordsLie::Held => false,
+        WordsLie::InColumns => reads_words(algorithm),
+        WordsLie::Nowhere => true,
+    };
+    let making = if made { both * ns::KEPT } else { 0.0 };
+    let on_cpu = (making + probe * settle) * 1e-9 / threads;
     let buffers = device::BUFFERS.min(on.budget / 2);
     let rows = if on.back == Asked::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
@@ -175,7 +178,8 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         Algorithm::Triton => (tuples - cache_bytes(on.budget) as f64).max(0.0),
         _ => 0.0,
     };
-    let mut held = sizes.build_bytes + sizes.probe_bytes + words(both) + loaded as u64;
+    let of_words = if made { words(both) } else { 0 };
+    let mut held = sizes.build_bytes + sizes.probe_bytes + of_words + loaded as u64;
     // What crosses, the time that takes, the device's own time, and its memory.
     let crosses = both * row + loaded + back;
     let (crosses, link, own, device_bytes) = match algorithm {
@@ -236,13 +240,13 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     }
 }
 
-/// Which memory holds so many bytes: 0 and 1 are caches, 2 is memory.
-fn level(bytes: u64, machine: &Machine) -> usize {
-    if bytes <= machine.l2 {
-        0
-    } else if bytes <= machine.last_level / 4 {
-        1
-    } else {
-        2
+/// Nanoseconds of a look-up in a table of so many bytes, of which a part may be in the last cache: three
+/// quarters of that are left to it.
+fn look_up(table: u64, machine: &Machine) -> f64 {
+    let [near, cached, far] = ns::PROBE;
+    if table <= machine.l2 {
+        return near;
     }
+    let hit = (machine.last_level as f64 * 0.75 / table as f64).min(1.0);
+    hit * cached + (1.0 - hit) * far
 }

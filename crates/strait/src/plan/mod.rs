@@ -11,7 +11,7 @@ mod machine;
 mod shape;
 mod statistics;
 
-pub(crate) use choose::{OnDevice, Request, choose};
+pub(crate) use choose::{OnDevice, Request, WordsLie, choose};
 pub use choose::{Plan, Prediction};
 pub use machine::Machine;
 pub(crate) use shape::{TableShape, radix_passes, table_shape};

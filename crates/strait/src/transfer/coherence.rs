@@ -15,7 +15,7 @@ pub(super) struct Coherent {
 impl Coherent {
     pub(super) fn new(session: &Session<'_>, column: &HostColumn) -> Result<Self> {
         // SAFETY: who made the column keeps its memory for longer than the pipeline lives.
-        let memory = unsafe { session.device.coherent(column.view) }?;
+        let memory = unsafe { session.device.coherent(column.whole()?) }?;
         Ok(Coherent { memory, chunks: Default::default() })
     }
 }

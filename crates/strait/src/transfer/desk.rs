@@ -50,7 +50,7 @@ impl<'a> Desk<'a> {
     }
 
     /// Fills a buffer, and sends as many bytes as that says to the first of `to`.
-    pub(super) fn send(&self, to: View, fill: impl FnOnce(*mut u8) -> usize) -> Result<()> {
+    pub(super) fn send(&self, to: View, fill: impl FnOnce(*mut u8) -> Result<usize>) -> Result<()> {
         let oldest = self.buffers().pop_front();
         // Each worker has one at most, and there are more.
         let (buffer, sent) =
@@ -58,7 +58,7 @@ impl<'a> Desk<'a> {
         if let Some(sent) = sent {
             self.device.wait_for(sent)?;
         }
-        let bytes = fill(buffer.start) as u64;
+        let bytes = fill(buffer.start)? as u64;
         // Together, so that buffers are in the order of their copies.
         let mut buffers = self.buffers();
         self.device.copy_in(self.stream, &buffer, 0, to.part(0, bytes))?;

@@ -28,7 +28,7 @@ impl Carry for Dynamic {
         // The pipeline has waited for the slot's last copy.
         self.pinned[slot] = None;
         let to = self.landed[slot].take(&bytes);
-        let part = self.column.part(&bytes);
+        let part = self.column.part(&bytes)?;
         // SAFETY: who made the column keeps its memory for longer than the pipeline lives.
         let pinned = unsafe { session.device.pin(part) }?;
         session.copy_in(&pinned, 0, to)?;

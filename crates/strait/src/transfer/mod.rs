@@ -25,6 +25,7 @@ mod columns;
 mod desk;
 mod drain;
 mod dynamic_pinning;
+mod host;
 mod packed;
 mod pageable_copy;
 mod pinned_copy;
@@ -41,13 +42,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::algorithm::gpu::{Session, Side};
-use crate::device::{HostView, Memory, Pinned, Stage, View, Word, abi};
-use crate::error::{Error, Result};
-use crate::memory::{Budget, Plain};
+use crate::device::{Memory, Stage, View, abi};
+use crate::error::Result;
+use crate::memory::Budget;
 use crate::on_gpu::Transfer;
 use crate::schedule::Workers;
 
 pub(crate) use drain::Drain;
+pub(crate) use host::{HostColumn, HostSide};
 pub(crate) use pipeline::Pipeline;
 pub(crate) use runs::{Place, Produce, Run};
 
@@ -59,92 +61,6 @@ const CHUNK_BYTES: u64 = 128 << 20;
 /// Bytes of a chunk of all columns that workers stage: they go round it together, and the last ones
 /// wait for nobody else if it is long.
 const STAGED_BYTES: u64 = 512 << 20;
-
-/// A column of words in host memory.
-#[derive(Clone)]
-pub(crate) struct HostColumn {
-    view: HostView,
-    /// The pinned memory that it lies in, and where.
-    pinned: Option<(Arc<Pinned>, usize)>,
-}
-
-impl HostColumn {
-    /// One in memory that is not known to be pinned.
-    ///
-    /// # Safety
-    /// The memory is kept, and not written to, for as long as the column is used.
-    pub(crate) unsafe fn pageable(view: HostView) -> HostColumn {
-        HostColumn { view, pinned: None }
-    }
-
-    /// `bytes` of pinned memory from `at` on.
-    pub(crate) fn pinned(memory: &Arc<Pinned>, at: usize, bytes: u64) -> HostColumn {
-        let start = memory.start.wrapping_add(at);
-        let bytes = bytes.min((memory.len - at.min(memory.len)) as u64);
-        HostColumn { view: HostView { start, bytes }, pinned: Some((Arc::clone(memory), at)) }
-    }
-
-    /// Some of its words, which are as wide as `W`.
-    ///
-    /// # Safety
-    /// What the column was made with is still so.
-    pub(crate) unsafe fn words<'a, W: Plain>(&self, rows: Range<u64>) -> Result<&'a [W]> {
-        let size = size_of::<W>() as u64;
-        let part = self.part(&(rows.start * size..rows.end * size));
-        if !part.start.cast::<W>().is_aligned() || part.bytes != (rows.end - rows.start) * size {
-            return Err(Error::Worker("a column has fewer words than rows".to_string()));
-        }
-        // SAFETY: so many words of a plain type, as was checked; kept, as the caller promises.
-        Ok(unsafe { std::slice::from_raw_parts(part.start.cast(), (part.bytes / size) as usize) })
-    }
-
-    /// Some of its bytes.
-    fn part(&self, bytes: &Range<u64>) -> HostView {
-        self.view.part(bytes.start, bytes.end - bytes.start)
-    }
-
-    /// The pinned memory it lies in, and where: pinned now where it was not.
-    fn pin(&self, session: &Session<'_>) -> Result<(Arc<Pinned>, usize)> {
-        match &self.pinned {
-            Some(pinned) => Ok(pinned.clone()),
-            // SAFETY: who made the column keeps its memory.
-            None => Ok((unsafe { session.device.pin(self.view) }?, 0)),
-        }
-    }
-}
-
-/// One side in host memory: a key a row, and a value; without values, the row's number, which is made
-/// on the device.
-#[derive(Clone)]
-pub(crate) struct HostSide {
-    pub(crate) keys: HostColumn,
-    pub(crate) values: Option<HostColumn>,
-    pub(crate) rows: u64,
-}
-
-impl HostSide {
-    /// How many columns it has.
-    pub(crate) fn columns(&self) -> u64 {
-        1 + u64::from(self.values.is_some())
-    }
-
-    /// Some of its rows: their numbers are those they have here plus `rows.start`.
-    pub(crate) fn part(&self, word: Word, rows: Range<u64>) -> HostSide {
-        let of = |column: &HostColumn| {
-            let bytes = rows.start * word.bytes()..rows.end * word.bytes();
-            let at = bytes.start as usize;
-            let pinned = column.pinned.as_ref().map(|(memory, from)| (memory.clone(), from + at));
-            HostColumn { view: column.part(&bytes), pinned }
-        };
-        let values = self.values.as_ref().map(of);
-        HostSide { keys: of(&self.keys), values, rows: rows.end - rows.start }
-    }
-
-    fn pinned(&self) -> bool {
-        let pinned = |column: &HostColumn| column.pinned.is_some();
-        pinned(&self.keys) && self.values.as_ref().is_none_or(pinned)
-    }
-}
 
 /// Who carries rows over the link, and how.
 #[derive(Clone, Copy)]

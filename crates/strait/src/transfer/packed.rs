@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::desk::Desk;
 use super::{Carry, Filling, HostColumn, SLOTS, Target};
 use crate::algorithm::gpu::Session;
-use crate::device::{HostView, Memory, Pinned, Stage, View, Word, abi};
+use crate::device::{Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::processor::on_newest_processor;
 
@@ -86,18 +86,19 @@ fn too_long() -> Error {
 impl Carry for Packed<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let word = self.word;
-        let from = self.column.part(&bytes);
         let slot = &mut self.slots[slot];
-        slot.rows = (from.bytes / word.bytes()) as usize;
         let size = word.bytes();
+        slot.rows = ((bytes.end - bytes.start) / size) as usize;
         let segment = |bytes: Range<u64>| Segment {
             rows: (bytes.start / size) as usize..(bytes.end / size) as usize,
             used: AtomicU64::new(0),
         };
         let unit = PIECE_ROWS as u64 * size;
-        slot.segments = self.desk.cut(from.bytes, unit).into_iter().map(segment).collect();
+        slot.segments =
+            self.desk.cut(bytes.end - bytes.start, unit).into_iter().map(segment).collect();
         let (segments, landed) = (&slot.segments, slot.landed.view);
         let (packs, desk) = (Target(slot.packs.start), &self.desk);
+        let from = Chunk { column: &self.column, first: bytes.start / size, word };
         let work = move |task: usize| {
             // Whole, so that what may be shared is what is captured.
             let packs = &packs;
@@ -106,10 +107,9 @@ impl Carry for Packed<'_> {
             desk.send(landed.part(at, rows.len() as u64 * size), |buffer| {
                 // SAFETY: a buffer as long as the segment, that nobody else uses now; the copy out of
                 // the packs has been waited for, and segments have places of their own there.
-                let (bytes, raw) =
-                    unsafe { pack_segment(from, word, [buffer, packs.0], rows.clone()) };
+                let (bytes, raw) = unsafe { pack_segment(&from, [buffer, packs.0], rows.clone()) }?;
                 used.store(2 * bytes as u64 + u64::from(raw), Ordering::Relaxed);
-                bytes
+                Ok(bytes)
             })
         };
         let tasks = segments.len();
@@ -146,36 +146,46 @@ impl Carry for Packed<'_> {
     }
 }
 
+/// The words of a chunk: those of a column from a row on.
+struct Chunk<'a> {
+    column: &'a HostColumn,
+    first: u64,
+    word: Word,
+}
+
 /// Packs a segment of a chunk, and says how many bytes it takes, and whether it is as it was, since
 /// nothing is gained.
 ///
 /// # Safety
-/// `from` are the chunk's words. The first target has room for those of the segment, the second for a
+/// What the column was made with is still so. The first target has room for those of the segment, the second for a
 /// [`Pack`](abi::Pack) a piece of the chunk, and nobody else uses the segment's part of that.
 unsafe fn pack_segment(
-    from: HostView,
-    word: Word,
+    from: &Chunk<'_>,
     [to, packs]: [*mut u8; 2],
     rows: Range<usize>,
-) -> (usize, bool) {
-    let size = word.bytes() as usize;
+) -> Result<(usize, bool)> {
+    let size = from.word.bytes() as usize;
+    let plus = from.column.plus();
+    let (mut narrow, mut wide) = (Vec::<u32>::new(), Vec::<u64>::new());
     let Range { start: first, end: last } = rows;
     let (mut at, mut raw) = (0, true);
     let mut frame = Frame::default();
     for piece in first / PIECE_ROWS..last.div_ceil(PIECE_ROWS) {
         let row = piece * PIECE_ROWS;
         let count = PIECE_ROWS.min(last - row);
-        let source = from.part((row * size) as u64, (count * size) as u64).start;
+        let of_column = from.first + row as u64..from.first + (row + count) as u64;
         // SAFETY: words of the chunk and places of the segment: no piece takes more bytes than its
         // words have, and each is padded only where it took fewer.
         unsafe {
             let room = std::slice::from_raw_parts_mut(to.add(at), count * size);
-            let (base, bytes) = match word {
+            let (base, bytes) = match from.word {
                 Word::W4 => {
-                    pack::<u32>(std::slice::from_raw_parts(source.cast(), count), room, &mut frame)
+                    let keys = from.column.words_or(of_column, &mut narrow)?;
+                    pack(keys, plus as u32, room, &mut frame)
                 }
                 Word::W8 => {
-                    pack::<u64>(std::slice::from_raw_parts(source.cast(), count), room, &mut frame)
+                    let keys = from.column.words_or(of_column, &mut wide)?;
+                    pack(keys, plus, room, &mut frame)
                 }
             };
             let pack = abi::Pack {
@@ -192,13 +202,15 @@ unsafe fn pack_segment(
             at = at.next_multiple_of(ALIGNMENT).min((row + count - first) * size);
         }
     }
-    (at, raw)
+    Ok((at, raw))
 }
 
 /// A word that is packed.
 trait Narrow: Copy + Ord {
     const BYTES: usize;
     fn to_u64(self) -> u64;
+    /// The sum, modulo its width.
+    fn plus(self, other: Self) -> Self;
 }
 
 impl Narrow for u32 {
@@ -206,12 +218,18 @@ impl Narrow for u32 {
     fn to_u64(self) -> u64 {
         u64::from(self)
     }
+    fn plus(self, other: u32) -> u32 {
+        self.wrapping_add(other)
+    }
 }
 
 impl Narrow for u64 {
     const BYTES: usize = 8;
     fn to_u64(self) -> u64 {
         self
+    }
+    fn plus(self, other: u64) -> u64 {
+        self.wrapping_add(other)
     }
 }
 
@@ -222,48 +240,59 @@ struct Frame {
     bytes: usize,
 }
 
-/// Packs some keys: their base, and the bytes that each takes. There is as much room as they have. Where
-/// they fit the frame of keys before them, and take all of its bytes, that is theirs.
-fn pack<W: Narrow>(keys: &[W], to: &mut [u8], frame: &mut Frame) -> (u64, usize) {
+/// Packs some keys, each short of `plus`: their base, and the bytes that each takes. There is as much room
+/// as they have. Where they fit the frame of keys before them, and take all of its bytes, that is theirs.
+fn pack<W: Narrow>(keys: &[W], plus: W, to: &mut [u8], frame: &mut Frame) -> (u64, usize) {
     let Some(&first) = keys.first() else { return (0, 0) };
-    let Frame { base, bytes } = *frame;
-    if bytes > 0 {
-        let used = on_newest_processor!(narrow(keys, base, bytes, to) where
-            [W: Narrow](keys: &[W], base: u64, bytes: usize, to: &mut [u8]) -> u64);
-        if (64 - used.leading_zeros()).div_ceil(8) as usize == bytes {
-            return (base, bytes);
+    let last = *frame;
+    if last.bytes > 0 {
+        let used = on_newest_processor!(narrow(keys, plus, last, to) where
+            [W: Narrow](keys: &[W], plus: W, frame: Frame, to: &mut [u8]) -> u64);
+        if (64 - used.leading_zeros()).div_ceil(8) as usize == last.bytes {
+            return (last.base, last.bytes);
         }
     }
-    let (min, max) = on_newest_processor!(range(keys, first) where
-        [W: Narrow](keys: &[W], first: W) -> (W, W));
+    let (min, max) = on_newest_processor!(range(keys, plus, first) where
+        [W: Narrow](keys: &[W], plus: W, first: W) -> (W, W));
     let (min, max) = (min.to_u64(), max.to_u64());
     let bytes = (64 - (max - min).leading_zeros()).div_ceil(8) as usize;
     if bytes >= W::BYTES {
         *frame = Frame::default();
-        // SAFETY: integers, read as their bytes.
-        let all = unsafe { std::slice::from_raw_parts(keys.as_ptr().cast(), size_of_val(keys)) };
-        to[..all.len()].copy_from_slice(all);
+        on_newest_processor!(as_they_are(keys, plus, to) where
+            [W: Narrow](keys: &[W], plus: W, to: &mut [u8]) -> ());
         return (0, W::BYTES);
     }
     *frame = Frame { base: min, bytes };
-    on_newest_processor!(narrow(keys, min, bytes, to) where
-        [W: Narrow](keys: &[W], min: u64, bytes: usize, to: &mut [u8]) -> u64);
+    let frame = *frame;
+    on_newest_processor!(narrow(keys, plus, frame, to) where
+        [W: Narrow](keys: &[W], plus: W, frame: Frame, to: &mut [u8]) -> u64);
     (min, bytes)
+}
+
+/// Writes keys in all of their bytes.
+#[inline(always)]
+fn as_they_are<W: Narrow>(keys: &[W], plus: W, to: &mut [u8]) {
+    for (to, &key) in to.chunks_exact_mut(W::BYTES).zip(keys) {
+        to.copy_from_slice(&key.plus(plus).to_u64().to_le_bytes()[..W::BYTES]);
+    }
 }
 
 /// The least and the largest of some keys, of which `first` is one.
 #[inline(always)]
-fn range<W: Narrow>(keys: &[W], first: W) -> (W, W) {
-    keys.iter().fold((first, first), |(min, max), &key| (min.min(key), max.max(key)))
+fn range<W: Narrow>(keys: &[W], plus: W, first: W) -> (W, W) {
+    let first = first.plus(plus);
+    let keys = keys.iter().map(|key| key.plus(plus));
+    keys.fold((first, first), |(min, max), key| (min.min(key), max.max(key)))
 }
 
-/// Writes the low `bytes` bytes, fewer than a key has, of each key less the base; answers the bits that
+/// Writes the bytes of a frame, fewer than a key has, of each key less the base; answers the bits that
 /// are set in any of these differences.
 #[inline(always)]
-fn narrow<W: Narrow>(keys: &[W], base: u64, bytes: usize, to: &mut [u8]) -> u64 {
+fn narrow<W: Narrow>(keys: &[W], plus: W, frame: Frame, to: &mut [u8]) -> u64 {
+    let Frame { base, bytes } = frame;
     let mut used = 0;
     let mut less = |key: W| {
-        let less = key.to_u64().wrapping_sub(base);
+        let less = key.plus(plus).to_u64().wrapping_sub(base);
         used |= less;
         less
     };
@@ -297,6 +326,7 @@ fn narrow<W: Narrow>(keys: &[W], base: u64, bytes: usize, to: &mut [u8]) -> u64 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::HostView;
 
     /// What a kernel makes of packed keys.
     fn unpack(packed: &[u8], base: u64, bytes: usize, count: usize) -> Vec<u64> {
@@ -320,7 +350,7 @@ mod tests {
                 keys[count / 2] = base + most;
                 keys[0] = base;
                 let mut to = vec![0u8; count * 8];
-                let (found, bytes) = pack(&keys, &mut to, &mut Frame::default());
+                let (found, bytes) = pack(&keys, 0, &mut to, &mut Frame::default());
                 if count > 1 {
                     assert_eq!(bytes, wanted, "{bits} bits, {count} keys");
                 }
@@ -335,7 +365,7 @@ mod tests {
         let mut to = vec![0u8; 8000];
         let mut packed = |first: u64, step: u64| {
             let keys: Vec<u64> = (0..1000).map(|i| first + i * step).collect();
-            let (base, bytes) = pack(&keys, &mut to, &mut frame);
+            let (base, bytes) = pack(&keys, 0, &mut to, &mut frame);
             assert_eq!(unpack(&to, base, bytes, 1000), keys);
             (base, bytes)
         };
@@ -354,10 +384,27 @@ mod tests {
     fn narrow_words_are_packed_too() {
         let keys: Vec<u32> = (0..100).map(|i| u32::MAX - 7 * i).collect();
         let mut to = vec![0u8; 400];
-        let (base, bytes) = pack(&keys, &mut to, &mut Frame::default());
+        let (base, bytes) = pack(&keys, 0, &mut to, &mut Frame::default());
         assert_eq!(bytes, 2);
         let made: Vec<u32> = unpack(&to, base, bytes, 100).iter().map(|&k| k as u32).collect();
         assert_eq!(made, keys);
+    }
+
+    /// Values of both signs, whose words have the highest bit turned, take as few bytes as others.
+    #[test]
+    fn signed_values_are_packed_as_their_words() {
+        let values: Vec<i32> = (-100..100).collect();
+        let keys: Vec<u32> = values.iter().map(|&value| value as u32).collect();
+        let words: Vec<u64> = keys.iter().map(|key| u64::from(key ^ 1 << 31)).collect();
+        let mut to = vec![0u8; 800];
+        let (base, bytes) = pack(&keys, 1 << 31, &mut to, &mut Frame::default());
+        assert_eq!((base, bytes), ((1 << 31) - 100, 1));
+        assert_eq!(unpack(&to, base, bytes, 200), words);
+        let keys = [i64::MIN, -1, 0, 1, i64::MAX].map(|value| value as u64);
+        let words = keys.map(|key| key ^ 1 << 63);
+        let (base, bytes) = pack(&keys, 1 << 63, &mut to, &mut Frame::default());
+        assert_eq!((base, bytes), (0, 8));
+        assert_eq!(unpack(&to, base, bytes, 5), words);
     }
 
     #[test]
@@ -368,14 +415,16 @@ mod tests {
         let mut to = vec![0u8; rows * 8];
         let mut packs = vec![abi::Pack::default(); rows.div_ceil(PIECE_ROWS)];
         for segment in 0..2 {
-            let from = HostView::of(&keys);
+            // SAFETY: the keys outlive it.
+            let column = unsafe { HostColumn::pageable(HostView::of(&keys)) };
+            let from = Chunk { column: &column, first: 0, word: Word::W8 };
             let first = segment * segment_rows;
             let buffer = to[first * 8..].as_mut_ptr();
             let targets = [buffer, packs.as_mut_ptr().cast()];
             // SAFETY: as long as the keys, and as many packs as pieces.
-            let (used, raw) = unsafe {
-                pack_segment(from, Word::W8, targets, first..rows.min(first + segment_rows))
-            };
+            let (used, raw) =
+                unsafe { pack_segment(&from, targets, first..rows.min(first + segment_rows)) }
+                    .unwrap();
             assert!(!raw);
             let most = [segment_rows, 5][segment] * 8;
             assert!(used < most, "{used} of {most}");

@@ -24,7 +24,7 @@ impl Carry for Pageable {
         let to = self.landed[slot].take(&bytes);
         session.crosses_in(to.bytes);
         // SAFETY: who made the column keeps its memory, and the pipeline waits for its copies.
-        unsafe { session.device.copy_from(session.copies, self.column.part(&bytes), to) }
+        unsafe { session.device.copy_from(session.copies, self.column.part(&bytes)?, to) }
     }
 
     fn arrive(&mut self, _session: &Session<'_>, slot: usize) -> Result<View> {

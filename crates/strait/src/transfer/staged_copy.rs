@@ -30,20 +30,17 @@ impl<'a> Staged<'a> {
 impl Carry for Staged<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let to = self.landed[slot].take(&bytes);
-        let from = self.column.part(&bytes);
-        let desk = &self.desk;
-        let pieces = desk.cut(from.bytes, 1);
+        let (column, desk) = (&self.column, &self.desk);
+        let pieces = desk.cut(bytes.end - bytes.start, 1);
         let tasks = pieces.len();
         let work = move |task: usize| {
             let Range { start, end } = pieces[task];
-            // Whole, so that what may be shared is what is captured.
-            let part = { &from }.part(start, end - start);
-            desk.send(to.part(start, part.bytes), |buffer| {
-                let bytes = part.bytes as usize;
+            desk.send(to.part(start, end - start), |buffer| {
+                let part = bytes.start + start..bytes.start + end;
                 // SAFETY: the column's memory, kept by who made it, and a buffer as long as the piece that
                 // nobody else uses now.
-                unsafe { std::ptr::copy_nonoverlapping(part.start, buffer, bytes) };
-                bytes
+                unsafe { column.copy(part, buffer) }?;
+                Ok((end - start) as usize)
             })
         };
         Ok(Some(Filling { tasks, work: Box::new(work) }))

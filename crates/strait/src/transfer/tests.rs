@@ -5,20 +5,56 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, Word};
+use crate::device::{Device, HostView, Word};
 use crate::memory::Budget;
 
+/// Where the columns of a side lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    Pageable,
+    Pinned,
+    /// In batches whose words are short of so much; values of nothing.
+    Batches(u64),
+}
+
+/// Words in batches of so many, of which some are empty.
+fn batches(words: &[u64], size: usize, short: u64) -> Vec<Vec<u64>> {
+    let less = |batch: &[u64]| batch.iter().map(|word| word.wrapping_sub(short)).collect();
+    let mut batches: Vec<Vec<u64>> = words.chunks(size).map(less).collect();
+    batches.insert(batches.len() / 2, Vec::new());
+    batches.insert(0, Vec::new());
+    batches.push(Vec::new());
+    batches
+}
+
+/// A column of batches.
+///
+/// # Safety
+/// The batches outlive it.
+unsafe fn in_batches(batches: &[Vec<u64>], short: u64) -> HostColumn {
+    let views = batches.iter().map(|batch| HostView::of(batch)).collect();
+    // SAFETY: the caller's promise.
+    unsafe { HostColumn::in_batches(views, short) }
+}
+
 /// The rows of a side after it was loaded by a method.
-fn loaded(seed: u64, transfer: Transfer, pinned: bool, keys: &[u64], values: Option<&[u64]>) {
+fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<&[u64]>) {
     let settings = Settings { memory: 1 << 20, shape: TINY, seed, ..Settings::default() };
     let device = Simulated::new(settings);
     let session = Session::new(&device, Word::W8).unwrap();
     let workers = Workers::new(2, Arc::default());
     let budget = Budget::new(None);
-    let column = |values: &[u64]| {
-        if !pinned {
+    let short = if let Lie::Batches(short) = lie { short } else { 0 };
+    let size = 1 + seed as usize % 30;
+    let key_batches = batches(keys, size, short);
+    let value_batches = batches(values.unwrap_or(&[]), size + 3, 0);
+    let column = |values: &[u64], batches: &[Vec<u64>], short: u64| {
+        match lie {
             // SAFETY: the slice outlives the device's work, which is synchronised below.
-            return unsafe { HostColumn::pageable(HostView::of(values)) };
+            Lie::Pageable => return unsafe { HostColumn::pageable(HostView::of(values)) },
+            // SAFETY: and so do the batches.
+            Lie::Batches(_) => return unsafe { in_batches(batches, short) },
+            Lie::Pinned => {}
         }
         // Not at the beginning, so that offsets count.
         let memory = device.pinned(values.len() * 8 + 24, "a test").unwrap();
@@ -29,7 +65,11 @@ fn loaded(seed: u64, transfer: Transfer, pinned: bool, keys: &[u64], values: Opt
         }
         HostColumn::pinned(&memory, 24, values.len() as u64 * 8)
     };
-    let side = HostSide { keys: column(keys), values: values.map(column), rows: keys.len() as u64 };
+    let side = HostSide {
+        keys: column(keys, &key_batches, short),
+        values: values.map(|values| column(values, &value_batches, 0)),
+        rows: keys.len() as u64,
+    };
     let crossing = Crossing {
         session: &session,
         workers: &workers,
@@ -37,7 +77,13 @@ fn loaded(seed: u64, transfer: Transfer, pinned: bool, keys: &[u64], values: Opt
         most_rows: Some(13),
         budget: &budget,
     };
-    let loaded = load(&crossing, &side).unwrap();
+    let loaded = load(&crossing, &side);
+    if lie == Lie::Batches(short) && !matches!(transfer, Transfer::Auto | Transfer::StagedCopy) {
+        let refused = loaded.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains("only be staged"), "{transfer}: {refused}");
+        return;
+    }
+    let loaded = loaded.unwrap();
     let found: Vec<u64> = session.read(loaded.keys, keys.len()).unwrap();
     assert_eq!(found, keys, "{transfer}, seed {seed}");
     if let (Some(view), Some(values)) = (loaded.values, values) {
@@ -52,10 +98,11 @@ fn every_method_brings_every_row() {
     let sparse: Vec<u64> = keys.iter().map(|k| k.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     for seed in 0..40 {
         for transfer in Transfer::ALL {
-            for pinned in [false, true] {
-                loaded(seed, transfer, pinned, &keys, None);
-                loaded(seed, transfer, pinned, &sparse, Some(&keys));
-                loaded(seed, transfer, pinned, &keys[..1], Some(&sparse[..1]));
+            // Two more, and the sign of words that are short of it.
+            for lie in [Lie::Pageable, Lie::Pinned, Lie::Batches(2), Lie::Batches(1 << 63)] {
+                loaded(seed, transfer, lie, &keys, None);
+                loaded(seed, transfer, lie, &sparse, Some(&keys));
+                loaded(seed, transfer, lie, &keys[..1], Some(&sparse[..1]));
             }
         }
     }
@@ -65,7 +112,32 @@ fn every_method_brings_every_row() {
 fn nothing_comes_of_nothing() {
     for transfer in Transfer::ALL {
         if transfer != Transfer::Coherence {
-            loaded(1, transfer, true, &[], None);
+            loaded(1, transfer, Lie::Pinned, &[], None);
+        }
+    }
+}
+
+/// A part of a column in batches has the words of these rows, within a batch and across some.
+#[test]
+fn batches_are_cut_anywhere() {
+    let words: Vec<u64> = (0..60).map(|i| i * 1_000_003).collect();
+    for size in [1, 2, 7, 60, 100] {
+        let batches = batches(&words, size, 0);
+        // SAFETY: the batches outlive it.
+        let keys = unsafe { in_batches(&batches, 0) };
+        let side = HostSide { keys, values: None, rows: 60 };
+        let mut scratch = Vec::new();
+        for start in 0..60 {
+            for end in start + 1..=60 {
+                let part = side.part(Word::W8, start..end);
+                let rows = start as usize..end as usize;
+                // SAFETY: as above.
+                let found = unsafe { part.keys.words_or::<u64>(0..part.rows, &mut scratch) };
+                assert_eq!(found.unwrap(), &words[rows.clone()], "{rows:?} of batches of {size}");
+                // SAFETY: as above.
+                let beyond = unsafe { part.keys.words_or::<u64>(0..part.rows + 1, &mut scratch) };
+                assert!(beyond.is_err(), "{rows:?} of batches of {size}");
+            }
         }
     }
 }

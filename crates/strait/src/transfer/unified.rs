@@ -38,7 +38,7 @@ impl Carry for Unified {
         let (managed, len) = &mut self.slots[slot];
         *len = bytes.end - bytes.start;
         // SAFETY: stages that read the memory have been waited for, and it is as long as a chunk.
-        Ok(Some(unsafe { copied(self.column.part(&bytes), Target(managed.start)) }))
+        Ok(Some(unsafe { copied(self.column.part(&bytes)?, Target(managed.start)) }))
     }
 
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {

@@ -6,6 +6,9 @@
 //!  probe: words in host memory ─┘                          └─► a count
 //! ```
 //!
+//! The words of a plain integer column are its values, but for a summand, and are staged from where they
+//! lie, batch by batch. Others are made before.
+//!
 //! Words cross to the device, and positions come back: the columns stay where they are and are gathered
 //! there. A position is made on the device, and is the row's number unless some rows
 //! cannot match, since their key has a null: those stay behind, and the host knows who is who. Workers
@@ -18,20 +21,23 @@
 use std::any::Any;
 use std::sync::atomic::Ordering;
 
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::datatypes::ArrowNativeType;
 
 use super::super::{Context, Job, pair_cap, reserve_scratch, sweep_all};
-use super::{Block, Found, FromHost, Receiver, Session, Wanted, Which, join_from_host};
+use super::{
+    Block, Found, FromHost, Receiver, Session, Wanted, Which, join_from_host, reads_words,
+};
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
-use crate::input::Relation;
-use crate::join::Algorithm;
-use crate::key::{KeyWord, Width};
+use crate::input::{Piece, Relation};
+use crate::join::{Algorithm, Side};
+use crate::key::{KeyPlan, KeyWord, Width};
 use crate::matches::{Asked, Flags, Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Buffer, Plain};
 use crate::output::{Emitter, Sink};
-use crate::partition::{RowId, Words, key_words};
+use crate::partition::{PIECE, RowId, Words, key_words};
 use crate::progress::Stage;
 use crate::table::Pairs;
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
@@ -53,7 +59,7 @@ pub(crate) fn run(cx: &Context<'_>, mut job: Job<'_>, device: &dyn Device) -> Re
     }
 }
 
-fn conduct<K: KeyWord + Plain>(
+fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx: &Context<'_>,
     job: Job<'_>,
     probe: &Relation,
@@ -74,8 +80,15 @@ fn conduct<K: KeyWord + Plain>(
     };
     let carrying = job.carrying(cx, &matcher).filter(fits);
     let carried = carrying.is_some();
+    let staged = cx.on_gpu.transfer.stages() && !reads_words(job.plan.algorithm);
+    let in_place = staged && word.bits() == K::BITS;
     let keys = |side, relation: &Relation, carrying: Option<&Columns>| -> Result<Keys> {
         cx.watch.time("key words", || {
+            if in_place
+                && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, relation, carrying)?
+            {
+                return Ok(keys);
+            }
             let words = key_words::<K>(cx, job.keys, side, relation)?;
             Keys::of(cx, words, word, carrying)
         })
@@ -155,22 +168,52 @@ struct Keys {
 
 /// A word a row, and what the words lie in.
 struct Made {
-    view: HostView,
+    column: HostColumn,
     _memory: Box<dyn Any>,
 }
 
 impl Made {
     fn in_buffer<D: Plain>(made: Buffer<D>) -> Made {
-        Made { view: HostView::of(&made), _memory: Box::new(made) }
+        // SAFETY: the words live as long as this, which outlives the join.
+        let column = unsafe { HostColumn::pageable(HostView::of(&made)) };
+        Made { column, _memory: Box::new(made) }
     }
 
-    fn column(&self) -> HostColumn {
-        // SAFETY: the words live as long as this, which outlives the join.
-        unsafe { HostColumn::pageable(self.view) }
+    /// In batches, of which each is short of a summand.
+    fn in_batches<D: Plain + ArrowNativeType>(batches: Vec<ScalarBuffer<D>>, summand: u64) -> Made {
+        let views = batches.iter().map(|batch| HostView::of(batch)).collect();
+        // SAFETY: as above.
+        let column = unsafe { HostColumn::in_batches(views, summand) };
+        Made { column, _memory: Box::new(batches) }
     }
 }
 
 impl Keys {
+    /// The words of a plain column, as they lie; None where words have to be made.
+    fn in_place<K: KeyWord + RowId + Plain + ArrowNativeType>(
+        cx: &Context<'_>,
+        keys: &KeyPlan,
+        side: Side,
+        relation: &Relation,
+        carrying: Option<&Columns>,
+    ) -> Result<Option<Keys>> {
+        let Some((words, summand)) = keys.as_it_lies::<K>(side, relation.batches())? else {
+            return Ok(None);
+        };
+        let values = match carrying {
+            None => None,
+            Some(columns) => match columns.carried_in_place::<K>() {
+                Some(batches) => Some(Made::in_batches(batches, 0)),
+                None => {
+                    let pieces = relation.pieces(PIECE).into_iter().map(|piece| (piece, None));
+                    Some(carried::<K>(cx, &pieces.collect::<Vec<_>>(), columns)?)
+                }
+            },
+        };
+        let words = Made::in_batches(words, summand);
+        Ok(Some(Keys { words, values, rows: relation.rows(), row_of: None }))
+    }
+
     fn of<K: KeyWord + Plain>(
         cx: &Context<'_>,
         words: Words<'_, K>,
@@ -180,8 +223,8 @@ impl Keys {
         let (rows, whole) = (words.matchable as u64, words.matchable == words.rows);
         let values = match (carrying, word) {
             (None, _) => None,
-            (Some(columns), Word::W4) => Some(carried::<K, u32>(cx, &words, columns)?),
-            (Some(columns), Word::W8) => Some(carried::<K, u64>(cx, &words, columns)?),
+            (Some(columns), Word::W4) => Some(carried::<u32>(cx, &words.pieces, columns)?),
+            (Some(columns), Word::W8) => Some(carried::<u64>(cx, &words.pieces, columns)?),
         };
         let row_of = match whole || carrying.is_some() {
             true => None,
@@ -204,20 +247,16 @@ impl Keys {
     }
 
     fn side(&self) -> HostSide {
-        let values = self.values.as_ref().map(Made::column);
-        HostSide { keys: self.words.column(), values, rows: self.rows }
+        let values = self.values.as_ref().map(|values| values.column.clone());
+        HostSide { keys: self.words.column.clone(), values, rows: self.rows }
     }
 }
 
 /// What each row that may match carries.
-fn carried<K: KeyWord, I: RowId>(
-    cx: &Context<'_>,
-    words: &Words<'_, K>,
-    columns: &Columns,
-) -> Result<Made> {
-    let made = by_pieces(cx, words, "the columns that travel with keys", |piece, valid, to| {
+fn carried<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<Made> {
+    let made = by_pieces(cx, pieces, "the columns that travel with keys", |piece, valid, to| {
         let mut scratch = Vec::new();
-        let all = columns.carried::<I>(&words.pieces[piece].0, &mut scratch);
+        let all = columns.carried::<I>(&pieces[piece].0, &mut scratch);
         match valid {
             None => to.copy_from_slice(all),
             Some(valid) => {
@@ -236,7 +275,7 @@ fn chosen<K: KeyWord, D: Plain>(
     what: &str,
     value: impl Fn(usize, K) -> D + Sync,
 ) -> Result<Buffer<D>> {
-    by_pieces(cx, words, what, |piece, valid, to| {
+    by_pieces(cx, &words.pieces, what, |piece, valid, to| {
         let mut scratch = Vec::new();
         let (of_piece, _) = words.of_piece(piece, &mut scratch)?;
         let row = words.pieces[piece].0.first_row;
@@ -253,24 +292,29 @@ fn chosen<K: KeyWord, D: Plain>(
     })
 }
 
+/// A side in pieces, and of each piece the rows that may match; None if all may.
+type Pieces = [(Piece, Option<NullBuffer>)];
+
 /// A column of the rows that may match, which workers make piece by piece: `fill` is given a piece,
 /// which of its rows may match, if not all, and where theirs lie.
-fn by_pieces<K: KeyWord, D: Plain>(
+fn by_pieces<D: Plain>(
     cx: &Context<'_>,
-    words: &Words<'_, K>,
+    pieces: &Pieces,
     what: &str,
     fill: impl Fn(usize, Option<&NullBuffer>, &mut [D]) -> Result<()> + Sync,
 ) -> Result<Buffer<D>> {
     let mut starts = vec![0usize];
-    for piece in 0..words.pieces.len() {
-        starts.push(starts[piece] + words.matchable_of(piece));
+    for (piece, valid) in pieces {
+        let nulls = valid.as_ref().map_or(0, NullBuffer::null_count);
+        starts.push(starts[starts.len() - 1] + piece.len - nulls);
     }
-    let mut made = Buffer::<D>::stale(words.matchable, &cx.budget, what)?;
+    let matchable = starts[pieces.len()];
+    let mut made = Buffer::<D>::stale(matchable, &cx.budget, what)?;
     let out = made.shared();
-    cx.workers.for_rows(words.matchable).each(words.pieces.len(), |piece, _| {
+    cx.workers.for_rows(matchable).each(pieces.len(), |piece, _| {
         // SAFETY: pieces do not overlap, and each is one task's.
         let to = unsafe { out.range(starts[piece]..starts[piece + 1]) };
-        fill(piece, words.pieces[piece].1.as_ref(), to)
+        fill(piece, pieces[piece].1.as_ref(), to)
     })?;
     Ok(made)
 }

@@ -23,7 +23,7 @@ use crate::join::{Algorithm, JoinType};
 use crate::matches::Asked;
 use crate::memory::{Budget, Buffer, Shared};
 use crate::on_gpu::{OnGpu, Transfer};
-use crate::plan::{Machine, OnDevice, Request, Statistics, choose};
+use crate::plan::{Machine, OnDevice, Request, Statistics, WordsLie, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
 
@@ -169,7 +169,10 @@ impl Hosted {
             let bytes = Some(table.rows * row_bytes);
             Statistics { rows: Some(table.rows), bytes, ..Statistics::default() }
         };
-        let pinned = self.placement == HostPlacement::Pinned;
+        let words = match self.placement {
+            HostPlacement::Pinned => WordsLie::Pinned,
+            HostPlacement::Pageable => WordsLie::Held,
+        };
         let budget = self.device.memory().budget;
         let name = self.device.name().to_string();
         choose(Request {
@@ -185,7 +188,7 @@ impl Hosted {
             word_bytes: word_bytes as usize,
             carried_bytes: None,
             machine: &Machine::detect(),
-            device: Some(OnDevice { name, budget, asked: true, back, row_bytes, pinned }),
+            device: Some(OnDevice { name, budget, asked: true, back, row_bytes, words }),
         })
         .algorithm
     }

@@ -224,6 +224,11 @@ pub(crate) fn join(
     Ok(found)
 }
 
+/// Whether the CPU reads the words of rows that lie in host memory, besides staging them.
+pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::CpuPartitioned | Algorithm::Triton)
+}
+
 /// Joins two sides that lie in host memory. Where that may escalate, and proves to need more memory than
 /// the device has before any row has gone out, it goes on in as many passes as fit: the one way it
 /// escalates.
