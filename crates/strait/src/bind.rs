@@ -222,9 +222,11 @@ impl BoundJoin {
             asked: self.join.processor != Processor::Auto || self.join.force.simulated.is_some(),
             back: self.back(side.unwrap_or(Side::Left)),
             row_bytes: word_bytes as u64,
-            words: match self.join.on_gpu.transfer.stages() && self.keys.plain_on_both() {
-                true => WordsLie::InColumns,
-                false => WordsLie::Nowhere,
+            words: match self.keys.lies_in_columns() {
+                Some(nullable) if self.join.on_gpu.transfer.stages() => {
+                    WordsLie::InColumns { nullable }
+                }
+                _ => WordsLie::Nowhere,
             },
         });
         choose(Request {

@@ -177,9 +177,17 @@ impl KeyPlan {
         self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
     }
 
-    /// The same of both sides.
-    pub(crate) fn plain_on_both(&self) -> bool {
-        self.plain(Side::Left) && self.plain(Side::Right)
+    /// Whether the words of both sides are the values of their columns, but for a summand; and if so,
+    /// whether there may be nulls, for which they are not.
+    pub(crate) fn lies_in_columns(&self) -> Option<bool> {
+        let [column] = self.columns.as_slice() else { return None };
+        let sides = [Side::Left, Side::Right];
+        let bits = match self.width() {
+            Width::W32 => 32,
+            Width::W64 => 64,
+        };
+        let lies = sides.iter().all(|&side| self.plain(side) && column.fills(side, bits));
+        lies.then(|| sides.iter().any(|&side| column.may_have_nulls(side)))
     }
 
     /// A side's key column where each word is a value of it but for one summand, modulo its width, and

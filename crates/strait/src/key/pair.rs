@@ -30,6 +30,8 @@ pub(super) struct KeyColumn {
     converters: Option<[RowConverter; 2]>,
     /// The place in a packed word.
     pub(super) field: pack::Field,
+    /// Whether either side may have nulls, by its schema.
+    nullable: [bool; 2],
 }
 
 pub(super) fn part(side: Side) -> usize {
@@ -48,10 +50,10 @@ fn nullable(field: &Field) -> bool {
     field.is_nullable() || encoded
 }
 
-/// Whether an array's own buffer of `bits` wide values is what [`read`] would give.
-fn is_as_read(array: &dyn Array, form: Form, factor: i256, bits: u32) -> bool {
-    let plain = !matches!(array.data_type(), DataType::Interval(IntervalUnit::DayTime));
-    let width = array.data_type().primitive_width() == Some(bits as usize / 8);
+/// Whether the own buffer of an array of that type, of `bits` wide values, is what [`read`] would give.
+fn is_as_read(data_type: &DataType, form: Form, factor: i256, bits: u32) -> bool {
+    let plain = !matches!(data_type, DataType::Interval(IntervalUnit::DayTime));
+    let width = data_type.primitive_width() == Some(bits as usize / 8);
     plain && width && form.bits() == Some(bits) && factor == i256::ONE
 }
 
@@ -97,6 +99,7 @@ impl KeyColumn {
             plain_type: plain_type.clone(),
             converters,
             field: pack::Field { form: meeting.form, bits, null_bit, before: 0 },
+            nullable: [nullable(left), nullable(right)],
         })
     }
 
@@ -139,16 +142,24 @@ impl KeyColumn {
         Ok(())
     }
 
+    /// Whether a side may have nulls, by its schema.
+    pub(super) fn may_have_nulls(&self, side: Side) -> bool {
+        self.nullable[part(side)]
+    }
+
+    /// Whether a side's values, but for nulls, fill a word of so many bits as they lie in their own buffer.
+    pub(super) fn fills(&self, side: Side, bits: u32) -> bool {
+        is_as_read(&self.types[part(side)], self.form, self.factors[part(side)], bits)
+    }
+
     /// Values without nulls that fill a word, as they lie in their own buffer.
     pub(super) fn as_it_lies<K: KeyWord + ArrowNativeType>(
         &self,
         side: Side,
         peeled: &Peeled,
     ) -> Option<ScalarBuffer<K>> {
-        let values = peeled.values.as_ref();
-        let as_read = is_as_read(values, self.form, self.factors[part(side)], K::BITS);
         let all = peeled.index.is_none() && peeled.nulls.is_none();
-        (as_read && all).then(|| native(values))
+        (self.fills(side, K::BITS) && all).then(|| native(peeled.values.as_ref()))
     }
 
     pub(super) fn pack<K: KeyWord>(
@@ -238,7 +249,7 @@ impl KeyColumn {
         };
         let factor = self.factors[part(side)];
         let plain = |bits| {
-            peeled.index.is_none() && is_as_read(peeled.values.as_ref(), self.form, factor, bits)
+            peeled.index.is_none() && is_as_read(peeled.values.data_type(), self.form, factor, bits)
         };
         let bytes = match &mut column.data {
             // Records are made of chunks, not appended to.

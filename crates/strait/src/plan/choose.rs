@@ -48,8 +48,8 @@ pub(crate) enum WordsLie {
     Pinned,
     /// In memory.
     Held,
-    /// In columns, from where they are staged; made first where the CPU reads them.
-    InColumns,
+    /// In columns, from where they are staged; made first where the CPU reads them, or there are nulls.
+    InColumns { nullable: bool },
     /// Nowhere: they are made first.
     Nowhere,
 }
@@ -260,7 +260,14 @@ mod tests {
 
     fn on_device(budget: u64, asked: bool, back: Asked) -> OnDevice {
         let name = "a GPU".to_string();
-        OnDevice { name, budget, asked, back, row_bytes: 8, words: WordsLie::InColumns }
+        OnDevice {
+            name,
+            budget,
+            asked,
+            back,
+            row_bytes: 8,
+            words: WordsLie::InColumns { nullable: true },
+        }
     }
 
     /// A build side a few times the budget is joined in passes, one of many times in partitions.
@@ -304,7 +311,7 @@ mod tests {
 
     /// As measured on 16 cores and an H200: 0.15 s there and 0.28 s on the CPU, 0.23 s and 0.21 s.
     #[test]
-    fn rows_are_joined_where_that_was_measured_to_be_faster_and_in_about_that_time() {
+    fn predictions_are_near_what_was_measured() {
         let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
         let plan = |build: u64, probe: u64| {
             let mut request = request(&machine, build, probe, None);
@@ -335,6 +342,28 @@ mod tests {
                 assert!((predicted / seconds - 1.0f64).abs() < 0.2, "{predicted} for {seconds}");
             }
         }
+    }
+
+    /// Words that have to be made take time and memory, but not those that lie somewhere.
+    #[test]
+    fn words_that_are_made_are_counted() {
+        let machine = machine();
+        let predicted = |words: WordsLie, algorithm: Algorithm| {
+            let mut request = request(&machine, 1 << 26, 1 << 26, None);
+            request.device = Some(OnDevice { words, ..on_device(1 << 36, true, Asked::Count) });
+            let all = choose(request).predictions;
+            let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
+            (of.seconds, of.bytes)
+        };
+        let in_columns = |nullable| WordsLie::InColumns { nullable };
+        let held = predicted(WordsLie::Held, Algorithm::NoPartition);
+        let made = predicted(WordsLie::Nowhere, Algorithm::NoPartition);
+        assert!(made.0 > 1.5 * held.0 && made.1 == held.1 + (8 << 27), "{made:?} {held:?}");
+        assert_eq!(predicted(in_columns(false), Algorithm::NoPartition), held);
+        // There has to be memory in case that there are nulls.
+        assert_eq!(predicted(in_columns(true), Algorithm::NoPartition), (held.0, made.1));
+        let of_triton = |words| predicted(words, Algorithm::Triton);
+        assert_eq!(of_triton(in_columns(false)), of_triton(WordsLie::Nowhere));
     }
 
     #[test]

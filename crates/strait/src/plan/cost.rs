@@ -161,10 +161,14 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             ns::SETTLE + ns::GATHER[usize::from(!carried)] + ns::GATHER[usize::from(!in_order)]
         }
     };
-    let made = match on.words {
-        WordsLie::Pinned | WordsLie::Held => false,
-        WordsLie::InColumns => reads_words(algorithm),
-        WordsLie::Nowhere => true,
+    // Columns that may have nulls mostly have none; but there has to be memory for it.
+    let (made, may_be_made) = match on.words {
+        WordsLie::Pinned | WordsLie::Held => (false, false),
+        WordsLie::InColumns { nullable } => {
+            let read = reads_words(algorithm);
+            (read, read || nullable)
+        }
+        WordsLie::Nowhere => (true, true),
     };
     let making = if made { both * ns::KEPT } else { 0.0 };
     let on_cpu = (making + probe * settle) * 1e-9 / threads;
@@ -178,7 +182,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         Algorithm::Triton => (tuples - cache_bytes(on.budget) as f64).max(0.0),
         _ => 0.0,
     };
-    let of_words = if made { words(both) } else { 0 };
+    let of_words = if may_be_made { words(both) } else { 0 };
     let mut held = sizes.build_bytes + sizes.probe_bytes + of_words + loaded as u64;
     // What crosses, the time that takes, the device's own time, and its memory.
     let crosses = both * row + loaded + back;

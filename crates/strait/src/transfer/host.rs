@@ -107,14 +107,17 @@ impl HostColumn {
                 return Ok(unsafe { std::slice::from_raw_parts(start, count) });
             }
         }
-        scratch.clear();
-        scratch.resize((rows.end - rows.start) as usize, W::default());
+        let count = (rows.end - rows.start) as usize;
+        if scratch.len() < count {
+            scratch.resize(count, W::default());
+        }
+        let to = &mut scratch[..count];
         // SAFETY: as long as the words, of a type for which any bytes are a value.
-        unsafe { self.copy(bytes, scratch.as_mut_ptr().cast()) }?;
-        Ok(scratch)
+        unsafe { self.copy(bytes, to.as_mut_ptr().cast()) }?;
+        Ok(to)
     }
 
-    /// Copies some of its bytes.
+    /// Copies some of its bytes, as they lie.
     ///
     /// # Safety
     /// What the column was made with is still so, and `to` has room for so many bytes.

@@ -153,7 +153,7 @@ struct Chunk<'a> {
     word: Word,
 }
 
-/// Packs a segment of a chunk, and says how many bytes it takes, and whether it is as it was, since
+/// Packs a segment of a chunk, and says how many bytes it takes, and whether none of it is packed, since
 /// nothing is gained.
 ///
 /// # Safety
@@ -272,6 +272,12 @@ fn pack<W: Narrow>(keys: &[W], plus: W, to: &mut [u8], frame: &mut Frame) -> (u6
 /// Writes keys in all of their bytes.
 #[inline(always)]
 fn as_they_are<W: Narrow>(keys: &[W], plus: W, to: &mut [u8]) {
+    if plus.to_u64() == 0 {
+        // SAFETY: integers, read as their bytes.
+        let all = unsafe { std::slice::from_raw_parts(keys.as_ptr().cast(), size_of_val(keys)) };
+        to[..all.len()].copy_from_slice(all);
+        return;
+    }
     for (to, &key) in to.chunks_exact_mut(W::BYTES).zip(keys) {
         to.copy_from_slice(&key.plus(plus).to_u64().to_le_bytes()[..W::BYTES]);
     }

@@ -8,7 +8,7 @@ use super::desk::Desk;
 use super::{Carry, Filling, HostColumn, Landed};
 use crate::algorithm::gpu::Session;
 use crate::device::View;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 pub(super) struct Staged<'a> {
     column: HostColumn,
@@ -23,6 +23,10 @@ impl<'a> Staged<'a> {
         column: &HostColumn,
         bytes: u64,
     ) -> Result<Self> {
+        if column.plus() != 0 {
+            let what = "values cross as they lie, and these are short of something";
+            return Err(Error::Worker(what.to_string()));
+        }
         Ok(Staged { column: column.clone(), desk, landed: Landed::ring(session, bytes)? })
     }
 }

@@ -6,8 +6,8 @@
 //!  probe: words in host memory ─┘                          └─► a count
 //! ```
 //!
-//! The words of a plain integer column are its values, but for a summand, and are staged from where they
-//! lie, batch by batch. Others are made before.
+//! The words of an integer column as wide as they are, and without nulls, are its values, but for a summand:
+//! they are staged from where they lie, batch by batch. Others are made before.
 //!
 //! Words cross to the device, and positions come back: the columns stay where they are and are gathered
 //! there. A position is made on the device, and is the row's number unless some rows

@@ -224,7 +224,8 @@ pub(crate) fn join(
     Ok(found)
 }
 
-/// Whether the CPU reads the words of rows that lie in host memory, besides staging them.
+/// Whether the CPU may read the words of rows that lie in host memory, besides staging them: to
+/// partition them, or to count those of partitions.
 pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::CpuPartitioned | Algorithm::Triton)
 }
