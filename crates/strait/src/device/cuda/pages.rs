@@ -268,7 +268,11 @@ mod tests {
     }
 
     fn registry() -> &'static Registry<Driver> {
-        Box::leak(Box::new(Registry::new()))
+        // Pages want one that is there for ever; kept, so that a sanitizer does not take it for lost.
+        static KEPT: Mutex<Vec<&'static Registry<Driver>>> = Mutex::new(Vec::new());
+        let registry = Box::leak(Box::new(Registry::new()));
+        KEPT.lock().unwrap().push(registry);
+        registry
     }
 
     /// Memory from one address to another, both in quarters of a page.
