@@ -57,6 +57,16 @@ pub(crate) enum Width {
     W64,
 }
 
+impl Width {
+    /// In bits.
+    fn bits(self) -> u32 {
+        match self {
+            Width::W32 => 32,
+            Width::W64 => 64,
+        }
+    }
+}
+
 /// A row held in a list of chunks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Location {
@@ -133,10 +143,7 @@ impl KeyPlan {
     pub(crate) fn describe(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(KeyColumn::describe).collect();
         let names = names.join(" + ");
-        let width = match self.width() {
-            Width::W32 => 32,
-            Width::W64 => 64,
-        };
+        let width = self.width().bits();
         match self.mode {
             Mode::Packed(_) if self.columns.len() == 1 => {
                 format!("{names}, direct in {width} bits")
@@ -182,10 +189,7 @@ impl KeyPlan {
     pub(crate) fn lies_in_columns(&self) -> Option<bool> {
         let [column] = self.columns.as_slice() else { return None };
         let sides = [Side::Left, Side::Right];
-        let bits = match self.width() {
-            Width::W32 => 32,
-            Width::W64 => 64,
-        };
+        let bits = self.width().bits();
         let lies = sides.iter().all(|&side| self.plain(side) && column.fills(side, bits));
         lies.then(|| sides.iter().any(|&side| column.may_have_nulls(side)))
     }
