@@ -344,7 +344,10 @@ impl BoundJoin {
         shared: &Running,
     ) -> Result<Report> {
         let watch = Stopwatch::start();
-        let budget = Budget::new(self.join.memory_limit);
+        let budget = match &self.join.memory_budget {
+            Some(shared) => Arc::clone(shared),
+            None => Budget::new(self.join.memory_limit),
+        };
         let machine = Machine::detect();
         let workers = Workers::new(self.join.threads, Arc::clone(&shared.cancelled));
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;

@@ -8,6 +8,7 @@ use arrow::array::{BooleanArray, RecordBatch};
 use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
+use crate::memory::MemoryBudget;
 use crate::on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
 use crate::progress::Progress;
 
@@ -282,6 +283,7 @@ pub struct Join {
     pub(crate) mark_column: String,
     pub(crate) threads: usize,
     pub(crate) memory_limit: Option<u64>,
+    pub(crate) memory_budget: Option<Arc<MemoryBudget>>,
     pub(crate) algorithm: Algorithm,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
@@ -309,6 +311,7 @@ impl Join {
             mark_column: "mark".to_string(),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_limit: None,
+            memory_budget: None,
             algorithm: Algorithm::Auto,
             processor: Processor::Auto,
             gpu_memory: None,
@@ -382,6 +385,15 @@ impl Join {
     /// A hard limit on the memory of the join in bytes: collected inputs, tables, output under way.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
+        self.memory_budget = None;
+        self
+    }
+
+    /// A budget that the join shares with others, the readers of its inputs say. It replaces
+    /// [`memory_limit`](Join::memory_limit).
+    pub fn memory_budget(mut self, budget: &Arc<MemoryBudget>) -> Self {
+        self.memory_limit = budget.limit();
+        self.memory_budget = Some(Arc::clone(budget));
         self
     }
 

@@ -58,7 +58,7 @@ pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
     Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
 };
-pub use memory::release_memory;
+pub use memory::{MemoryBudget, MemoryReservation, release_memory};
 pub use metrics::Report;
 pub use on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
 pub use output::{Aggregate, Output};

@@ -1,32 +1,56 @@
-//! A hard limit on the memory of one join.
+//! A hard limit on memory, shared by all who hold some of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// The memory one join may hold, and what it holds.
+/// A hard limit on memory that several owners share: a join, and the readers and writers around it.
+///
+/// Whoever is about to hold memory reserves it first. A reservation that does not fit is refused with
+/// [`Error::MemoryLimit`].
+///
+/// ```
+/// use strait::{Join, MemoryBudget};
+///
+/// let budget = MemoryBudget::new(Some(1 << 30));
+/// let join = Join::inner().on("id").memory_budget(&budget);
+/// let decoder = budget.reserve(8 << 20, "a decoded page")?;
+/// assert_eq!(budget.used(), decoder.bytes());
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
     peak: AtomicU64,
 }
 
-impl Budget {
-    pub(crate) fn new(limit: Option<u64>) -> Arc<Budget> {
+impl MemoryBudget {
+    /// A budget of `limit` bytes; without a limit, one that only counts.
+    pub fn new(limit: Option<u64>) -> Arc<MemoryBudget> {
         if limit.is_some() {
             crate::memory::release_memory();
         }
         let limit = limit.unwrap_or(u64::MAX);
-        Arc::new(Budget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0) })
+        Arc::new(MemoryBudget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0) })
     }
 
-    /// Sets `bytes` aside for `what`, or says that they are not there.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, what: &str) -> Result<Reservation> {
-        let mut reservation = Reservation { budget: Arc::clone(self), bytes: 0 };
+    /// Reserves `bytes` for `what`, until the reservation is dropped.
+    pub fn reserve(self: &Arc<Self>, bytes: u64, what: &str) -> Result<MemoryReservation> {
+        let mut reservation = MemoryReservation { budget: Arc::clone(self), bytes: 0 };
         reservation.grow(bytes, what)?;
         Ok(reservation)
+    }
+
+    /// The bytes reserved now.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The limit in bytes, if there is one.
+    pub fn limit(&self) -> Option<u64> {
+        (!self.unlimited()).then_some(self.limit)
     }
 
     /// What is left.
@@ -40,7 +64,7 @@ impl Budget {
     }
 
     /// The most that was ever reserved at once.
-    pub(crate) fn peak(&self) -> u64 {
+    pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
@@ -50,16 +74,16 @@ impl Budget {
     }
 }
 
-/// Memory set aside in a [`Budget`] until dropped.
+/// Memory reserved in a [`MemoryBudget`] until dropped.
 #[derive(Debug)]
-pub(crate) struct Reservation {
-    budget: Arc<Budget>,
+pub struct MemoryReservation {
+    budget: Arc<MemoryBudget>,
     bytes: u64,
 }
 
-impl Reservation {
-    /// Sets `more` bytes aside.
-    pub(crate) fn grow(&mut self, more: u64, what: &str) -> Result<()> {
+impl MemoryReservation {
+    /// Reserves `more` bytes.
+    pub fn grow(&mut self, more: u64, what: &str) -> Result<()> {
         let taken = self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(more).filter(|&total| total <= self.budget.limit)
         });
@@ -73,19 +97,25 @@ impl Reservation {
         }
     }
 
-    /// How much is set aside.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Gives `less` bytes back.
+    pub fn shrink(&mut self, less: u64) {
+        let less = less.min(self.bytes);
+        self.budget.used.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
+    }
+
+    /// How many bytes are reserved.
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Gives everything back now.
     pub(crate) fn release(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.bytes = 0;
+        self.shrink(self.bytes);
     }
 }
 
-impl Drop for Reservation {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -97,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_never_passed() {
-        let budget = Budget::new(Some(100));
+        let budget = MemoryBudget::new(Some(100));
         let first = budget.reserve(60, "a table").expect("fits");
         let error = budget.reserve(41, "a table").expect_err("does not fit");
         assert!(error.to_string().contains("at least 101 B"), "{error}");
@@ -110,7 +140,7 @@ mod tests {
 
     #[test]
     fn sums_do_not_wrap() {
-        let budget = Budget::new(None);
+        let budget = MemoryBudget::new(None);
         let _some = budget.reserve(10, "a").expect("fits");
         assert!(budget.reserve(u64::MAX, "b").is_err());
     }

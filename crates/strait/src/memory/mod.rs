@@ -9,7 +9,8 @@ mod buffer;
 mod pool;
 mod slab;
 
-pub(crate) use budget::{Budget, Reservation};
+pub use budget::{MemoryBudget, MemoryReservation};
+pub(crate) use budget::{MemoryBudget as Budget, MemoryReservation as Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
 pub(crate) use pool::Mapping;
 pub use pool::release_memory;
