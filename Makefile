@@ -4,6 +4,8 @@ CARGO ?= cargo
 PYTHON ?= python3
 # Random joins the runner checks against the oracle in one `make test`.
 STRAIT_CASES ?= 100000
+# Checked where its standard library is installed. Everywhere else the portable loops are checked.
+AARCH64 := aarch64-unknown-linux-gnu
 
 .PHONY: help demo check test test-long test-asan test-gpu test-gpu-sanitize gpu-bundle bench fmt deny clean
 
@@ -15,9 +17,11 @@ demo: ## join two generated TPC-H tables
 
 # The command and the library are both called strait: documented at once, both would clear doc/strait
 # and write to it, and sometimes the one clears what the other has begun.
-check: ## format, lints, documentation, links
+check: ## format, lints (for other processors too), documentation, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p strait --lib --features portable -- -D warnings
+	! [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ] || $(CARGO) check -p strait --target $(AARCH64)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --no-deps --document-private-items --quiet
 	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md

@@ -5,9 +5,12 @@
 //! which on x86-64 is one of 2003. The loops that most time goes to are compiled a second time with
 //! the instructions of 2013 (wider vectors, shifts by a register in one step, counting of zeros), and
 //! which of them runs is decided by what the processor says of itself.
+//!
+//! All code for x86-64 is under `cfg(vectors)`, which `build.rs` sets. Without it, every loop has one
+//! version, for any processor.
 
 /// Whether the processor has what [`on_this_processor`] compiles for.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(vectors)]
 #[inline(always)]
 pub(crate) fn modern() -> bool {
     // The answer is kept in a static: this is a load and a test each.
@@ -30,7 +33,7 @@ macro_rules! on_this_processor {
         [$($generic:ident: $bound:path),*]
         ($($parameter:ident: $type:ty),* $(,)?) $(-> $result:ty)?
     ) => {{
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(vectors)]
         {
             #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
             #[allow(clippy::too_many_arguments)]
@@ -44,14 +47,14 @@ macro_rules! on_this_processor {
                 $function($($argument),*)
             }
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        #[cfg(not(vectors))]
         $function($($argument),*)
     }};
 }
 pub(crate) use on_this_processor;
 
 /// Whether the processor has what [`on_newest_processor`] compiles for.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(vectors)]
 #[inline(always)]
 pub(crate) fn newest() -> bool {
     modern()
@@ -68,7 +71,7 @@ macro_rules! on_newest_processor {
         [$($generic:ident: $bound:path),*]
         ($($parameter:ident: $type:ty),* $(,)?) $(-> $result:ty)?
     ) => {{
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[cfg(vectors)]
         {
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,bmi1,bmi2,lzcnt,popcnt")]
             #[allow(clippy::too_many_arguments)]
@@ -83,7 +86,7 @@ macro_rules! on_newest_processor {
                     [$($generic: $bound),*]($($parameter: $type),*) $(-> $result)?)
             }
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        #[cfg(not(vectors))]
         $function($($argument),*)
     }};
 }
@@ -92,11 +95,11 @@ pub(crate) use on_newest_processor;
 /// Brings the line at `place` into the cache.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: *const T) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(vectors)]
     // SAFETY: a prefetch is a hint; it faults on no address. SSE is part of x86-64.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(vectors))]
     let _ = place;
 }

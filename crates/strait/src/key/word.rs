@@ -29,18 +29,22 @@ pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
         let top = |word: Self| (word.to_u64() ^ self.to_u64()) >> (Self::BITS - 1);
         (0..4).fold(0, |bits, i| bits | (top(four[i]) as u32) << i)
     }
-    /// [`same`](KeyWord::same) with vectors.
+    /// [`same`](KeyWord::same) with vectors, where there are some.
     ///
     /// # Safety
-    /// The processor is [`modern`](crate::processor::modern).
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn same_modern(self, four: &[Self; 4]) -> u32;
-    /// [`apart`](KeyWord::apart) with vectors.
+    /// On x86-64, `processor::modern()` is true.
+    #[inline(always)]
+    unsafe fn same_modern(self, four: &[Self; 4]) -> u32 {
+        self.same(four)
+    }
+    /// [`apart`](KeyWord::apart) with vectors, where there are some.
     ///
     /// # Safety
-    /// The processor is [`modern`](crate::processor::modern).
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn apart_modern(self, four: &[Self; 4]) -> u32;
+    /// On x86-64, `processor::modern()` is true.
+    #[inline(always)]
+    unsafe fn apart_modern(self, four: &[Self; 4]) -> u32 {
+        self.apart(four)
+    }
     /// The word as 64 bits.
     fn to_u64(self) -> u64;
     /// The low bits of `word`.
@@ -64,7 +68,7 @@ impl KeyWord for u32 {
         x ^ (x >> 16)
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(vectors)]
     #[inline(always)]
     unsafe fn same_modern(self, four: &[u32; 4]) -> u32 {
         use std::arch::x86_64::*;
@@ -76,7 +80,7 @@ impl KeyWord for u32 {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(vectors)]
     #[inline(always)]
     unsafe fn apart_modern(self, four: &[u32; 4]) -> u32 {
         use std::arch::x86_64::*;
@@ -110,7 +114,7 @@ impl KeyWord for u64 {
         x ^ (x >> 32)
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(vectors)]
     #[inline(always)]
     unsafe fn same_modern(self, four: &[u64; 4]) -> u32 {
         use std::arch::x86_64::*;
@@ -122,7 +126,7 @@ impl KeyWord for u64 {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(vectors)]
     #[inline(always)]
     unsafe fn apart_modern(self, four: &[u64; 4]) -> u32 {
         use std::arch::x86_64::*;
@@ -169,7 +173,7 @@ mod tests {
             for key in words.iter().flat_map(|&w| [w, !w, w ^ 1]).map(K::from_u64) {
                 let same: u32 = (0..4).map(|i| u32::from(four[i] == key) << i).sum();
                 assert_eq!(key.same(&four), same);
-                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                #[cfg(vectors)]
                 if crate::processor::modern() {
                     // SAFETY: just asked.
                     unsafe {

@@ -85,24 +85,42 @@ fn cut(bytes: usize) -> Option<(NonNull<u8>, Arc<Owner>)> {
 /// # Safety
 /// Both are valid for `bytes` bytes, which do not overlap. Any bytes may be read as numbers.
 pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, bytes: usize) {
-    let mut done = 0;
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if bytes >= FROM && to.addr().is_multiple_of(LINE) {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-        // SAFETY: whole lines inside both, and those of `to` at multiples of 64; SSE2 is part of
-        // x86-64. The fence comes before anyone reads.
-        unsafe {
-            while done + LINE <= bytes {
-                for at in (done..done + LINE).step_by(16) {
-                    _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
-                }
-                done += LINE;
-            }
+    let long = bytes >= FROM && to.addr().is_multiple_of(LINE);
+    let lines = if long { bytes / LINE } else { 0 };
+    // SAFETY: whole lines inside both, and those of `to` at multiples of 64; then the rest of both.
+    unsafe {
+        stream_lines(from, to, lines);
+        let done = lines * LINE;
+        std::ptr::copy_nonoverlapping(from.add(done), to.add(done), bytes - done);
+    }
+}
+
+/// Copies whole lines past the cache, and makes them visible to whoever reads after this.
+///
+/// # Safety
+/// Both are valid for `lines` lines, and `to` is at a multiple of 64.
+#[cfg(vectors)]
+unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
+    use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    // SAFETY: the caller's promise; SSE2 is part of x86-64.
+    unsafe {
+        for at in (0..lines * LINE).step_by(16) {
+            _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
+        }
+        if lines > 0 {
             _mm_sfence();
         }
     }
-    // SAFETY: the rest of both.
-    unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), bytes - done) };
+}
+
+/// Copies whole lines.
+///
+/// # Safety
+/// Both are valid for `lines` lines.
+#[cfg(not(vectors))]
+unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, lines * LINE) }
 }
 
 #[cfg(test)]

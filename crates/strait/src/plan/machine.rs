@@ -10,7 +10,8 @@ pub struct Machine {
     pub l2: u64,
     /// The last-level cache, in bytes.
     pub last_level: u64,
-    /// The memory of the machine, in bytes; zero if unknown.
+    /// The memory this process may use, in bytes: that of the machine, or of its control group where
+    /// that has less. Zero if unknown.
     pub memory: u64,
 }
 
@@ -22,7 +23,7 @@ impl Machine {
             cores,
             l2: cache(2).unwrap_or(1 << 20),
             last_level: cache(3).or_else(|| cache(2)).unwrap_or(8 << 20),
-            memory: total_memory().unwrap_or(0),
+            memory: available_memory().unwrap_or(0),
         }
     }
 }
@@ -53,6 +54,42 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().map(|n| n * unit)
 }
 
+/// The machine's memory, or the limit of the process's control group where that is lower.
+fn available_memory() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limit_files(&groups).into_iter().filter_map(|file| {
+        // "max" in version 2 is no number, and no limit.
+        std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
+    });
+    total_memory().into_iter().chain(limits).min()
+}
+
+/// The files with the memory limits of the control groups that `/proc/self/cgroup` names, and of the
+/// groups around them, whose limits hold for them too.
+fn limit_files(groups: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|controller| controller == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            files.push(format!("{root}{path}/{file}"));
+            match path.rfind('/') {
+                Some(end) => path = &path[..end],
+                None => break,
+            }
+        }
+    }
+    files
+}
+
 fn total_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
@@ -69,6 +106,21 @@ mod tests {
         assert_eq!(parse_size("2048K"), Some(2 << 20));
         assert_eq!(parse_size("32M"), Some(32 << 20));
         assert_eq!(parse_size("odd"), None);
+    }
+
+    #[test]
+    fn limits_of_all_groups_around_a_process_are_read() {
+        let files = limit_files("12:cpu:/a\n4:memory:/b/c\n0::/d\n");
+        let expected = [
+            "/sys/fs/cgroup/memory/b/c/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/d/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(files, expected);
+        assert_eq!(limit_files("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
+        assert!(limit_files("nonsense").is_empty());
     }
 
     #[test]

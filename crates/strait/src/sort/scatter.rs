@@ -165,7 +165,7 @@ unsafe fn write_some(source: *const u8, target: *mut u8, bytes: usize) {
 ///
 /// # Safety
 /// Both are valid for 64 bytes and at multiples of 64. `fence` comes before anyone reads.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(vectors)]
 #[inline(always)]
 unsafe fn stream(source: *const u8, target: *mut u8) {
     // SAFETY: SSE2 is part of x86-64; only the 64 bytes at `target` are written.
@@ -194,7 +194,7 @@ unsafe fn stream(source: *const u8, target: *mut u8) {
 ///
 /// # Safety
 /// Both are valid for 64 bytes.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(vectors))]
 #[inline(always)]
 unsafe fn stream(source: *const u8, target: *mut u8) {
     // SAFETY: the caller's promise.
@@ -203,7 +203,7 @@ unsafe fn stream(source: *const u8, target: *mut u8) {
 
 /// Orders streamed lines before whatever this thread stores next.
 fn fence() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(vectors)]
     // SAFETY: SSE is part of x86-64.
     unsafe {
         std::arch::x86_64::_mm_sfence();

@@ -53,7 +53,7 @@ pub(super) fn enter<K: KeyWord, I: RowId>(
     many: &mut [u64],
     tuples: &[Tuple<K, I>],
 ) -> Entered {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(vectors)]
     {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
         fn modern<K: KeyWord, I: RowId>(

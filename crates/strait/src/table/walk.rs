@@ -100,7 +100,7 @@ pub(super) fn walk<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     ask: Ask<'_>,
     (cursor, pairs): (&mut Cursor, &mut Pairs<B>),
 ) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(vectors)]
     {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
         fn modern<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Compares two builds of the command, workload by workload, in turns.
+
+    scripts/in_turns.py BEFORE AFTER [--rounds 5] [--only W2s,W8] [-- ARGUMENTS]
+
+Each round runs every workload of the README's CPU tables once with either binary, one after the other,
+so that a machine whose speed changes from minute to minute changes it for both. The times are medians
+over the rounds. ARGUMENTS go to `strait bench join`, `--threads 16` for example. A workload that is more than
+5 % slower makes the exit status 1.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+WORKLOADS = {
+    "W1": "--build 2^22 --probe 2^22 --keys dense",
+    "W2": "--build 2^24 --probe 2^24 --keys dense",
+    "W2s": "--build 2^24 --probe 2^24 --keys sparse",
+    "W3": "--build 2^24 --probe 2^26 --keys dense",
+    "W4": "--build 2^25 --probe 2^25 --keys dense --key-type int32 --payload-bytes 4",
+    "W5": "--build 2^16 --probe 2^26 --keys dense",
+    "W5s": "--build 2^16 --probe 2^26 --keys sparse",
+    "W6": "--build 2^22 --probe 2^24 --keys dense --skew zipf:1.0",
+    "W7": "--build 2^22 --probe 2^22 --keys dense --duplicates 4",
+    "W8": "--build 2^20 --probe 2^22 --key-type string",
+}
+MODES = ["aggregate", "materialise"]
+SLOWER = 1.05
+
+
+def seconds(binary, workload, mode, more):
+    command = [binary, "bench", "join", *WORKLOADS[workload].split(), "--mode", mode]
+    command += ["--repeat", "3", "--format", "json", *more]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout)["seconds"]["median"]
+
+
+def main():
+    arguments, more = sys.argv[1:], []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, more = arguments[:at], arguments[at + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before")
+    parser.add_argument("after")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default=",".join(WORKLOADS))
+    options = parser.parse_args(arguments)
+
+    slower = []
+    print("workload,mode,before_s,after_s,ratio", flush=True)
+    for workload in options.only.split(","):
+        for mode in MODES:
+            times = {options.before: [], options.after: []}
+            for round_number in range(options.rounds):
+                turn = [options.before, options.after]
+                for binary in turn if round_number % 2 == 0 else reversed(turn):
+                    times[binary].append(seconds(binary, workload, mode, more))
+            before, after = (statistics.median(times[b]) for b in (options.before, options.after))
+            print(f"{workload},{mode},{before:.4f},{after:.4f},{after / before:.3f}", flush=True)
+            if after / before > SLOWER:
+                slower.append(f"{workload} {mode}")
+    if slower:
+        sys.exit(f"more than 5 % slower: {', '.join(slower)}")
+
+
+if __name__ == "__main__":
+    main()
