@@ -100,7 +100,7 @@ fn words<'a, K: KeyWord>(
             + job.keys.key_bytes(Side::Right, right.batches());
         let bytes = rows * 3 * size_of::<u64>() as u64 + keys;
         let _reserved = cx.budget.reserve(bytes, "ranking keys that do not fit a word")?;
-        let (left_ranks, right_ranks) = job.keys.ranks(left.batches(), right.batches())?;
+        let (left_ranks, right_ranks) = job.keys.ranks(left.batches(), right.batches(), &cx.workers)?;
         let left = Words::of_ranks(cx, left, &left_ranks)?;
         let right = Words::of_ranks(cx, right, &right_ranks)?;
         Ok(if side == Side::Left { [left, right] } else { [right, left] })

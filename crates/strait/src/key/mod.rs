@@ -43,6 +43,7 @@ use self::pair::KeyColumn;
 use self::verify::{Column, Data};
 use crate::error::{Error, Result};
 use crate::join::{NullEquality, Side};
+use crate::schedule::Workers;
 
 pub(crate) use self::rank::Ranked;
 pub(crate) use self::verify::KeyValues;
@@ -309,8 +310,9 @@ impl KeyPlan {
         &self,
         left: &[RecordBatch],
         right: &[RecordBatch],
+        workers: &Workers,
     ) -> Result<(Ranked, Ranked)> {
-        rank::ranks(self, left, right)
+        rank::ranks(self, left, right, workers)
     }
 }
 

@@ -5,6 +5,7 @@
 //! so each key carries a prefix that decides most comparisons without a look at the values.
 
 use std::cmp::Ordering;
+use std::sync::Mutex;
 
 use arrow::array::BooleanBufferBuilder;
 use arrow::array::RecordBatch;
@@ -16,6 +17,11 @@ use super::verify::{Bytes, Column, Data, KeyValues, is_valid};
 use super::{KeyPlan, Location};
 use crate::error::{Error, Result};
 use crate::join::{NullEquality, Side};
+use crate::reader::lock;
+use crate::schedule::Workers;
+
+/// Rows between two looks at whether the join was cancelled.
+const LOOK_EVERY: usize = 16 * 1024;
 
 /// The rank of every row of a side, in the order of its batches.
 #[derive(Debug)]
@@ -37,6 +43,7 @@ pub(super) fn ranks(
     plan: &KeyPlan,
     left: &[RecordBatch],
     right: &[RecordBatch],
+    workers: &Workers,
 ) -> Result<(Ranked, Ranked)> {
     let left_chunks = left.iter().map(|batch| (Side::Left, batch));
     let right_chunks = right.iter().map(|batch| (Side::Right, batch));
@@ -50,6 +57,9 @@ pub(super) fn ranks(
         let valid = &mut valid[usize::from(chunk >= left.len())];
         starts.push(valid.len());
         for row in 0..batch.num_rows() {
+            if row % LOOK_EVERY == 0 {
+                workers.check()?;
+            }
             let at = Location { chunk: narrow(chunk, "batches")?, row: narrow(row, "rows")? };
             let may_match =
                 nulls_match || values.columns.iter().all(|column| is_valid(&column.nulls, at));
@@ -62,12 +72,15 @@ pub(super) fn ranks(
     }
     let compare =
         |a: &Entry, b: &Entry| a.prefix.cmp(&b.prefix).then_with(|| values.compare(a.at, b.at));
-    entries.sort_unstable_by(compare);
+    sort(&mut entries, compare, workers)?;
 
     let mut words = [vec![0; valid[0].len()], vec![0; valid[1].len()]];
     let mut rank = 0;
     let mut before: Option<&Entry> = None;
-    for entry in &entries {
+    for (i, entry) in entries.iter().enumerate() {
+        if i % LOOK_EVERY == 0 {
+            workers.check()?;
+        }
         rank += u64::from(before.is_some_and(|before| compare(before, entry).is_ne()));
         let chunk = entry.at.chunk as usize;
         let side = usize::from(chunk >= left.len());
@@ -81,6 +94,71 @@ pub(super) fn ranks(
         Ranked { words, valid: Some(valid).filter(|valid| valid.null_count() > 0) }
     };
     Ok((ranked(left_words, &mut left_valid), ranked(right_words, &mut right_valid)))
+}
+
+/// Sorts entries. Checks all the while whether the join was cancelled, which one call of the standard
+/// library's sort would not.
+///
+/// Entries are cut into parts that are in order among each other, as quicksort does, and workers sort
+/// the parts.
+fn sort(
+    entries: &mut [Entry],
+    compare: impl Fn(&Entry, &Entry) -> Ordering + Sync,
+    workers: &Workers,
+) -> Result<()> {
+    /// Up to here a part is sorted at once.
+    const PART: usize = 32 * 1024;
+    let mut parts = Vec::new();
+    // A part that has been cut so often without becoming small is sorted as it is.
+    let most_cuts = 2 * entries.len().max(2).ilog2();
+    let mut whole = vec![(entries, most_cuts)];
+    while let Some((part, cuts)) = whole.pop() {
+        if part.len() <= PART || cuts == 0 {
+            parts.push(Mutex::new(part));
+        } else {
+            let (less, more) = cut(part, &compare, workers)?;
+            whole.extend([(less, cuts - 1), (more, cuts - 1)]);
+        }
+    }
+    workers.each(parts.len(), |part, _| {
+        lock(&parts[part]).sort_unstable_by(&compare);
+        Ok(())
+    })
+}
+
+/// Puts smaller entries first, greater ones last and those that are equal to the pivot between them.
+/// Returns the smaller and the greater ones.
+fn cut<'e>(
+    entries: &'e mut [Entry],
+    compare: &impl Fn(&Entry, &Entry) -> Ordering,
+    workers: &Workers,
+) -> Result<(&'e mut [Entry], &'e mut [Entry])> {
+    const SAMPLE: usize = 63;
+    let step = entries.len() / SAMPLE;
+    let mut sample: Vec<Entry> = entries.iter().step_by(step.max(1)).copied().collect();
+    sample.sort_unstable_by(compare);
+    let pivot = sample[sample.len() / 2];
+    let (mut less, mut at, mut more) = (0, 0, entries.len());
+    let mut steps = 0;
+    while at < more {
+        if steps % LOOK_EVERY == 0 {
+            workers.check()?;
+        }
+        steps += 1;
+        match compare(&entries[at], &pivot) {
+            Ordering::Less => {
+                entries.swap(less, at);
+                (less, at) = (less + 1, at + 1);
+            }
+            Ordering::Equal => at += 1,
+            Ordering::Greater => {
+                more -= 1;
+                entries.swap(at, more);
+            }
+        }
+    }
+    let (rest, greater) = entries.split_at_mut(more);
+    Ok((&mut rest[..less], greater))
 }
 
 fn narrow(n: usize, what: &str) -> Result<u32> {

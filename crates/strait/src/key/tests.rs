@@ -124,7 +124,8 @@ fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
     let (r_words, r_valid) = words(Side::Right, &r_chunks);
     let (l_values, r_values) =
         (plan.values(Side::Left, &l_chunks).unwrap(), plan.values(Side::Right, &r_chunks).unwrap());
-    let (l_ranks, r_ranks) = plan.ranks(&l_chunks, &r_chunks).unwrap();
+    let (l_ranks, r_ranks) =
+        plan.ranks(&l_chunks, &r_chunks, &Workers::new(2, Arc::default())).unwrap();
     let ranked_valid = |ranked: &Ranked, i| ranked.valid.as_ref().is_none_or(|v| v.is_valid(i));
     let at = |i: usize| Location { chunk: (i / size) as u32, row: (i % size) as u32 };
     for (i, a) in left.rows.iter().enumerate() {
@@ -580,7 +581,7 @@ fn empty_batches_and_no_batches() {
     assert!(plan.words(Side::Right, &batch, &mut vec![1u64]).unwrap().is_none());
     let values = plan.values(Side::Left, &[]).unwrap();
     plan.equal(&values, &[], &values, &[], &mut []);
-    let (left, right) = plan.ranks(&[], &[batch]).unwrap();
+    let (left, right) = plan.ranks(&[], &[batch], &Workers::new(1, Arc::default())).unwrap();
     assert!(left.words.is_empty() && right.words.is_empty() && right.valid.is_none());
 }
 
