@@ -18,19 +18,25 @@ use arrow::datatypes::{Schema, SchemaRef};
 use crate::algorithm::{self, Context, Job};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
-use crate::input::{Reader, Source, race};
+use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
 use crate::join::{Join, Side};
 use crate::key::{KeyPlan, Width};
 use crate::matches::{Asked, BoundFilter, Roles};
-use crate::memory::Budget;
+use crate::memory::{Budget, Ledger};
 use crate::metrics::{Report, Stopwatch};
 use crate::on_gpu::Processor;
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
 use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, WordsLie, choose};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running, lock};
+use crate::reading::ReadingThread;
 use crate::resolve;
 use crate::schedule::{Workers, guarded};
+
+/// More threads than this are not started, whatever was asked for.
+const MOST_THREADS: usize = 4096;
+/// Batches that are read at once where memory is not limited.
+const READ_AHEAD: usize = 64;
 
 impl Join {
     /// Checks the join against the two tables' schemas.
@@ -40,8 +46,9 @@ impl Join {
 
     /// Joins two tables and yields rows.
     ///
-    /// The reader is lazy in that a few batches wait in a queue at most; dropping it cancels the
-    /// join and waits until its threads have ended.
+    /// The reader is lazy in that a few batches wait in a queue at most. Dropping it cancels the join,
+    /// and waits until its workers have ended and its memory was given back. It does not wait for an
+    /// input that blocks: that reader is dropped on a thread of its own when it returns.
     pub fn run<L, R>(&self, left: L, right: R) -> Result<JoinReader>
     where
         L: RecordBatchReader + Send + 'static,
@@ -294,11 +301,16 @@ impl BoundJoin {
         for (side, reader) in [(Side::Left, &left), (Side::Right, &right)] {
             self.check(side, &reader.schema())?;
         }
-        let shared = Arc::new(Running::default());
+        let budget = match &self.join.memory_budget {
+            Some(shared) => Arc::clone(shared),
+            None => Budget::new(self.join.memory_limit),
+        };
+        let shared = Running::new(budget);
         // A batch a worker under way, and one waiting; more where memory does not count, so that
         // workers need not stop for a reader that is busy with the last one.
-        let waiting = if self.join.memory_limit.is_some() { 1 } else { 3 * self.join.threads };
-        let (sender, receiver) = sync_channel(self.join.threads + waiting);
+        let threads = self.join.threads.min(MOST_THREADS);
+        let waiting = if self.join.memory_limit.is_some() { 1 } else { 3 * threads };
+        let (sender, receiver) = sync_channel(threads + waiting);
         let schema = self.schema();
         let conductor = {
             let shared = Arc::clone(&shared);
@@ -344,16 +356,23 @@ impl BoundJoin {
         shared: &Running,
     ) -> Result<Report> {
         let watch = Stopwatch::start();
-        let budget = match &self.join.memory_budget {
-            Some(shared) => Arc::clone(shared),
-            None => Budget::new(self.join.memory_limit),
-        };
+        let budget = &shared.budget;
         let machine = Machine::detect();
-        let workers = Workers::new(self.join.threads, Arc::clone(&shared.cancelled));
+        let threads = self.join.threads.min(MOST_THREADS);
+        let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
 
         let counters = &shared.counters;
-        let source = |side, reader| Source::new(side, reader, &budget, counters);
+        // Without a limit, batches may be read ahead.
+        let (ledger, ahead) = match budget.unlimited() {
+            true => (None, READ_AHEAD),
+            false => (Some(Arc::new(Ledger::new(budget))), 1),
+        };
+        let reading = ReadingThread::new(ahead, &shared.cancelled);
+        let source = |side, reader| {
+            let ledger = ledger.clone();
+            Source::new(side, reader, Arc::clone(&reading), budget, ledger, counters)
+        };
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
         let asked = self.join.build_side;
         let (build, probe) =
@@ -376,15 +395,18 @@ impl BoundJoin {
         let sink = Sink {
             plan: &self.output,
             sender,
-            budget: &budget,
+            budget,
+            ledger: ledger.as_deref(),
+            flow: &shared.flow,
+            cancelled: &shared.cancelled,
             counters,
-            batch_size: self.join.batch_size,
+            batch_size: self.join.batch_size.min(MOST_ROWS_A_BATCH),
             turn: Turn::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),
         };
         let cx = Context {
             workers,
-            budget: Arc::clone(&budget),
+            budget: Arc::clone(budget),
             counters,
             watch: &watch,
             machine: &machine,

@@ -11,26 +11,36 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{Array, ArrayData, RecordBatch, RecordBatchReader};
+use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
 
 use crate::error::{Error, Result};
 use crate::join::Side;
 use crate::key::Location;
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Budget, Hold, Ledger, each_buffer, frame};
 use crate::progress::Counters;
+use crate::reading::ReadingThread;
 
 /// A reader of one side.
 pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;
 
 /// No batch is longer, so that a row in a batch takes 32 bits. Longer ones are sliced.
-const MOST_ROWS_A_BATCH: usize = 1 << 30;
+pub(crate) const MOST_ROWS_A_BATCH: usize = 1 << 30;
 
 /// A side still being read.
 pub(crate) struct Source {
     side: Side,
+    /// The reader, unless it is being read, has ended or has failed.
     reader: Option<Reader>,
+    reading: Arc<ReadingThread>,
+    /// Read and not looked at yet: more than one batch only where memory is not limited.
+    fetched: VecDeque<RecordBatch>,
+    /// What the reader failed with after the fetched batches.
+    failure: Option<Error>,
+    state: State,
     schema: SchemaRef,
+    /// A batch for which there was no memory yet.
+    refused: Option<RecordBatch>,
     /// Read but not handed out yet.
     waiting: VecDeque<Held>,
     waiting_bytes: u64,
@@ -38,39 +48,57 @@ pub(crate) struct Source {
     /// Rows handed out.
     next_row: u64,
     budget: Arc<Budget>,
+    /// Where there is a limit.
+    ledger: Option<Arc<Ledger>>,
     counters: Arc<Counters>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    Ended,
+    /// Somebody was told why.
+    Failed,
 }
 
 /// A batch and its place in the budget, which is given back with the last clone.
 #[derive(Clone)]
 struct Held {
     batch: RecordBatch,
-    reservation: Arc<Reservation>,
+    hold: Arc<Hold>,
 }
 
 /// A few rows of a side in one piece, and the row id of the first.
 pub(crate) struct Morsel {
     pub(crate) batch: RecordBatch,
     pub(crate) first_row: u64,
-    _reservation: Arc<Reservation>,
+    _hold: Arc<Hold>,
 }
 
 impl Source {
     pub(crate) fn new(
         side: Side,
         reader: Reader,
+        reading: Arc<ReadingThread>,
         budget: &Arc<Budget>,
+        ledger: Option<Arc<Ledger>>,
         counters: &Arc<Counters>,
     ) -> Self {
         Source {
             side,
             schema: reader.schema(),
             reader: Some(reader),
+            reading,
+            fetched: VecDeque::new(),
+            failure: None,
+            state: State::Open,
+            refused: None,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             footprint: Footprint::default(),
             next_row: 0,
             budget: Arc::clone(budget),
+            ledger,
             counters: Arc::clone(counters),
         }
     }
@@ -84,34 +112,71 @@ impl Source {
         self.waiting_bytes
     }
 
-    /// Reads one more batch into the waiting ones. False at the end.
+    /// Reads one more batch into the waiting ones. False at the end. If memory does not suffice for the
+    /// batch, it is kept for the next attempt.
     fn advance(&mut self) -> Result<bool> {
-        let Some(reader) = self.reader.as_mut() else { return Ok(false) };
-        let Some(batch) = reader.next() else {
-            self.reader = None;
-            return Ok(false);
+        let batch = match self.refused.take() {
+            Some(batch) => batch,
+            None => match self.read()? {
+                Some(batch) => batch,
+                None => return Ok(false),
+            },
         };
-        let doing = format!("reading the {} table", self.side.name());
-        let batch = batch.map_err(Error::arrow(doing))?;
-        self.check(&batch)?;
-        let rows = batch.num_rows() as u64;
-        let counter = match self.side {
-            Side::Left => &self.counters.left_rows,
-            Side::Right => &self.counters.right_rows,
-        };
-        counter.fetch_add(rows, Ordering::Relaxed);
-        let bytes = self.footprint.add(&batch);
         let what = format!("holding rows of the {} table, so far,", self.side.name());
-        let reservation = Arc::new(self.budget.reserve(bytes, &what)?);
+        let bytes = self.footprint.add(&batch);
+        let held = match &self.ledger {
+            Some(ledger) => ledger.hold(&batch, &what),
+            None => self.budget.reserve(bytes, &what).map(|reserved| vec![Arc::new(reserved)]),
+        };
+        let hold = match held {
+            Ok(hold) => Arc::new(hold),
+            Err(error) => {
+                self.footprint.remove(&batch);
+                self.refused = Some(batch);
+                return Err(error);
+            }
+        };
         self.waiting_bytes += bytes;
         let mut at = 0;
         while at < batch.num_rows() {
             let len = MOST_ROWS_A_BATCH.min(batch.num_rows() - at);
             let batch = if len == batch.num_rows() { batch.clone() } else { batch.slice(at, len) };
-            self.waiting.push_back(Held { batch, reservation: Arc::clone(&reservation) });
+            self.waiting.push_back(Held { batch, hold: Arc::clone(&hold) });
             at += len;
         }
         Ok(true)
+    }
+
+    /// The reader's next batch, checked and counted. None at the end.
+    fn read(&mut self) -> Result<Option<RecordBatch>> {
+        while self.fetched.is_empty() {
+            if let Some(failure) = self.failure.take() {
+                self.state = State::Failed;
+                return Err(failure);
+            }
+            let Some(reader) = self.reader.take() else {
+                if self.state == State::Failed {
+                    return Err(Error::Cancelled);
+                }
+                self.state = State::Ended;
+                return Ok(None);
+            };
+            let answer = self.reading.ask(self.side, reader);
+            let answer = answer.inspect_err(|_| self.state = State::Failed)?;
+            (self.reader, self.fetched) = (answer.reader, answer.batches);
+            self.failure = answer.failure;
+        }
+        let Some(batch) = self.fetched.pop_front() else { return Ok(None) };
+        self.check(&batch).inspect_err(|_| {
+            (self.reader, self.state) = (None, State::Failed);
+            self.fetched.clear();
+        })?;
+        let counter = match self.side {
+            Side::Left => &self.counters.left_rows,
+            Side::Right => &self.counters.right_rows,
+        };
+        counter.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+        Ok(Some(batch))
     }
 
     fn check(&self, batch: &RecordBatch) -> Result<()> {
@@ -149,7 +214,7 @@ impl Source {
             held.batch.slice(0, most)
         };
         self.next_row += batch.num_rows() as u64;
-        Ok(Some(Morsel { batch, first_row, _reservation: held.reservation }))
+        Ok(Some(Morsel { batch, first_row, _hold: held.hold }))
     }
 
     /// Reads the rest and holds all of it.
@@ -169,7 +234,7 @@ impl Source {
     }
 
     fn ended(&self) -> bool {
-        self.reader.is_none()
+        self.state == State::Ended
     }
 
     /// Rows waiting, if the reader has ended.
@@ -217,22 +282,20 @@ struct Footprint {
 
 impl Footprint {
     fn add(&mut self, batch: &RecordBatch) -> u64 {
-        // What a batch and its arrays are themselves, about, so that even batches that share all
-        // their buffers cost something.
-        let frame = size_of::<RecordBatch>() + batch.num_columns() * size_of::<ArrayData>();
-        let data = batch.columns().iter().map(|column| self.add_data(&column.to_data()));
-        frame as u64 + data.sum::<u64>()
+        let mut bytes = frame(batch);
+        each_buffer(batch, &mut |address, size| {
+            if self.seen.insert(address) {
+                bytes += size as u64;
+            }
+        });
+        bytes
     }
 
-    fn add_data(&mut self, data: &ArrayData) -> u64 {
-        let own: u64 = data
-            .buffers()
-            .iter()
-            .chain(data.nulls().map(|nulls| nulls.buffer()))
-            .filter(|buffer| self.seen.insert(buffer.data_ptr().as_ptr() as usize))
-            .map(|buffer| buffer.capacity() as u64)
-            .sum();
-        own + data.child_data().iter().map(|child| self.add_data(child)).sum::<u64>()
+    /// Forgets the buffers of a batch that was added last.
+    fn remove(&mut self, batch: &RecordBatch) {
+        each_buffer(batch, &mut |address, _| {
+            self.seen.remove(&address);
+        });
     }
 }
 
@@ -242,15 +305,15 @@ pub(crate) struct Relation {
     batches: Vec<RecordBatch>,
     places: Arc<Places>,
     bytes: u64,
-    _reservations: Vec<Arc<Reservation>>,
+    _holds: Vec<Arc<Hold>>,
 }
 
 impl Relation {
     fn new(schema: SchemaRef, held: Vec<Held>, bytes: u64) -> Self {
-        let (batches, reservations): (Vec<_>, Vec<_>) =
-            held.into_iter().map(|h| (h.batch, h.reservation)).unzip();
+        let (batches, holds): (Vec<_>, Vec<_>) =
+            held.into_iter().map(|h| (h.batch, h.hold)).unzip();
         let places = Arc::new(Places::new(batches.iter().map(RecordBatch::num_rows)));
-        Relation { schema, batches, places, bytes, _reservations: reservations }
+        Relation { schema, batches, places, bytes, _holds: holds }
     }
 
     pub(crate) fn schema(&self) -> &SchemaRef {

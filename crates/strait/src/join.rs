@@ -376,13 +376,19 @@ impl Join {
         self
     }
 
-    /// How many threads work on the join: by default, as many as the machine has cores.
+    /// How many threads work on the join: by default, as many as the machine has cores. Fewer are used
+    /// where there is too little work or memory for all.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// A hard limit on the memory of the join in bytes: collected inputs, tables, output under way.
+    /// A hard limit on the memory of the join in bytes: inputs that are held, tables, and output until
+    /// the reader's `next` returns it. A batch that was taken belongs to the consumer, with all that it
+    /// refers to: slices and views keep the input batches alive that they are parts of.
+    ///
+    /// A join that is refused memory waits until its output was taken before it fails. So whether a
+    /// join succeeds does not depend on how fast its output is read.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
         self.memory_budget = None;
@@ -458,7 +464,8 @@ impl Join {
         self
     }
 
-    /// How many rows an output batch has at most.
+    /// How many rows an output batch has at most. Any number will do; batches of more than 2^30 rows
+    /// are not made.
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows;
         self

@@ -40,6 +40,7 @@ mod plan;
 mod processor;
 mod progress;
 mod reader;
+mod reading;
 mod resolve;
 mod schedule;
 mod sort;

@@ -1,6 +1,6 @@
 //! Rows on their way out: gathered into batches, handed to the reader, or only counted.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -13,8 +13,10 @@ use arrow::error::ArrowError;
 use crate::error::{Error, Result};
 use crate::join::Side;
 use crate::materialise::{ABSENT, Chosen, Columns, Picked, too_long};
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Active, Budget, Flow, Hold, Ledger, Reservation, frame};
 use crate::progress::Counters;
+use crate::reader::lock;
+use crate::schedule::wait_while;
 
 /// What a join yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -74,14 +76,24 @@ pub(crate) struct Rows {
     pub(crate) marks: Option<Vec<bool>>,
 }
 
-/// A batch and its place in the budget, until the reader takes it.
-pub(crate) type Parcel = (RecordBatch, Reservation);
+/// A batch on its way to the consumer, and its place in the budget until the consumer takes it.
+pub(crate) struct Parcel {
+    pub(crate) batch: RecordBatch,
+    /// Of the buffers that were made for the batch.
+    reserved: Reservation,
+    /// Of the buffers of the input that it refers to, where there is a limit.
+    _hold: Hold,
+}
 
 /// Where all workers send their rows.
 pub(crate) struct Sink<'a> {
     pub(crate) plan: &'a OutputPlan,
     pub(crate) sender: SyncSender<Result<Parcel>>,
     pub(crate) budget: &'a Arc<Budget>,
+    /// The buffers of the input, where there is a limit.
+    pub(crate) ledger: Option<&'a Ledger>,
+    pub(crate) flow: &'a Flow,
+    pub(crate) cancelled: &'a AtomicBool,
     pub(crate) counters: &'a Counters,
     pub(crate) batch_size: usize,
     /// For ordered output: whose turn it is to send.
@@ -90,38 +102,53 @@ pub(crate) struct Sink<'a> {
     pub(crate) sums: Mutex<Vec<i128>>,
 }
 
+impl Sink<'_> {
+    /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes.
+    fn parcel(&self, batch: RecordBatch, mut reserved: Reservation) -> Result<Parcel> {
+        let Some(ledger) = self.ledger else {
+            return Ok(Parcel { batch, reserved, _hold: Hold::new() });
+        };
+        let referred = ledger.refer(&batch);
+        let takes = referred.own + frame(&batch);
+        if takes > reserved.bytes() {
+            reserved.grow(takes - reserved.bytes(), OUTPUT)?;
+        } else {
+            reserved.shrink(reserved.bytes() - takes);
+        }
+        Ok(Parcel { batch, reserved, _hold: referred.hold })
+    }
+}
+
+/// What memory of output is reserved for.
+const OUTPUT: &str = "a batch of output";
+
 /// Lets the segments of an ordered output through one after the other.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// The segment that may send, and whether the join has failed and all may go home.
-    now: Mutex<(usize, bool)>,
+    /// The segment that may send.
+    now: Mutex<usize>,
     changed: Condvar,
 }
 
 impl Turn {
-    fn wait_for(&self, segment: usize) -> Result<()> {
-        let mut now = self.now.lock().unwrap_or_else(|e| e.into_inner());
-        while now.0 != segment {
-            if now.1 {
-                return Err(Error::Cancelled);
-            }
-            now = self.changed.wait(now).unwrap_or_else(|e| e.into_inner());
-        }
-        Ok(())
+    fn is(&self, segment: usize) -> bool {
+        *lock(&self.now) == segment
+    }
+
+    /// Waits for the segment's turn. It never comes if an earlier segment failed or was left out; then
+    /// `cancelled` is set.
+    fn wait_for(&self, segment: usize, cancelled: &AtomicBool) -> Result<()> {
+        wait_while(cancelled, &self.changed, lock(&self.now), |now| *now != segment).map(drop)
     }
 
     fn pass(&self, segment: usize) {
-        let mut now = self.now.lock().unwrap_or_else(|e| e.into_inner());
-        now.0 = segment + 1;
-        self.changed.notify_all();
-    }
-
-    /// Wakes those who wait for a turn that will not come.
-    pub(crate) fn fail(&self) {
-        self.now.lock().unwrap_or_else(|e| e.into_inner()).1 = true;
+        *lock(&self.now) = segment + 1;
         self.changed.notify_all();
     }
 }
+
+/// Rows that are gathered at once at most, however large batches may be.
+const MOST_AT_ONCE: usize = 1 << 18;
 
 /// One worker's way to the sink. Small results wait until they fill a batch.
 pub(crate) struct Emitter<'a> {
@@ -134,12 +161,20 @@ pub(crate) struct Emitter<'a> {
     counted: u64,
     /// Sums not yet told the sink.
     sums: Vec<i128>,
+    _active: Active<'a>,
 }
 
 impl<'a> Emitter<'a> {
     pub(crate) fn new(sink: &'a Sink<'a>) -> Self {
-        let sums = vec![0; sink.plan.sums.len()];
-        Emitter { sink, waiting: Vec::new(), waiting_rows: 0, segment: None, counted: 0, sums }
+        Emitter {
+            sink,
+            waiting: Vec::new(),
+            waiting_rows: 0,
+            segment: None,
+            counted: 0,
+            sums: vec![0; sink.plan.sums.len()],
+            _active: sink.flow.active(sink.budget),
+        }
     }
 
     /// An emitter for one segment of an ordered output.
@@ -147,13 +182,30 @@ impl<'a> Emitter<'a> {
         Emitter { segment: Some(segment), ..Emitter::new(sink) }
     }
 
+    /// How many rows should be written at once at most.
     pub(crate) fn batch_size(&self) -> usize {
-        self.sink.batch_size
+        self.sink.batch_size.min(MOST_AT_ONCE)
+    }
+
+    /// An error once the join was cancelled.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.sink.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Rows that need not be written.
     pub(crate) fn count(&mut self, rows: u64) {
         self.counted += rows;
+    }
+
+    /// Runs `attempt`. Where it is refused memory, sends what waits, and tries again as long as memory
+    /// may come free.
+    pub(crate) fn patiently<T>(&mut self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(Error::MemoryLimit { .. }) if !self.sink.budget.unlimited() => {}
+            done => return done,
+        }
+        self.send_waiting()?;
+        self.sink.flow.patiently(self.sink.budget, self.sink.cancelled, attempt)
     }
 
     /// Writes rows: at most a batch. Gives the vectors back for the next.
@@ -164,10 +216,15 @@ impl<'a> Emitter<'a> {
                 let picked = if side == Side::Left { &rows.left } else { &rows.right };
                 *sum += sides[side as usize].map_or(0, |columns| columns.sum(column, picked));
             }
+            self.check()?;
             return Ok(rows);
         }
         if rows.left.len() == 0 {
             return Ok(rows);
+        }
+        if !self.sink.budget.unlimited() {
+            // Whoever has the turn needs memory that nobody who waits for it may hold.
+            self.wait_for_turn()?;
         }
         self.write(sides, rows)
     }
@@ -175,22 +232,23 @@ impl<'a> Emitter<'a> {
     /// Gathers a batch, or halves it where offsets would overflow or memory does not suffice.
     fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         let len = rows.left.len();
-        let plan = self.sink.plan;
-        let pooled = self.sink.budget.unlimited();
+        let (sink, plan) = (self.sink, self.sink.plan);
+        let pooled = sink.budget.unlimited();
         let picked = [
             sides[0].map(|columns| columns.pick(rows.left, pooled)),
             sides[1].map(|columns| columns.pick(rows.right, pooled)),
         ];
         let bytes = plan.bytes(sides, &picked, len);
-        let gathered = self.sink.budget.reserve(bytes, "a batch of output").and_then(|reserved| {
+        let gathered = self.patiently(|| {
+            let reserved = sink.budget.reserve(bytes, OUTPUT)?;
             let batch = plan.gather(sides, &picked, rows.marks.as_deref(), len);
-            Ok((batch.map_err(Error::arrow("gathering output rows"))?, reserved))
+            sink.parcel(batch.map_err(Error::arrow("gathering output rows"))?, reserved)
         });
         let absent = || Chosen::Ids(vec![ABSENT; len]);
         let [left, right] = picked.map(|p| p.map_or_else(absent, |p| p.chosen));
         let rows = Rows { left, right, marks: rows.marks };
         match gathered {
-            Ok((batch, reserved)) => self.push(batch, reserved)?,
+            Ok(parcel) => self.push(parcel)?,
             Err(error) if len > 1 && fewer_would_do(&error) => {
                 for range in [0..len / 2, len / 2..len] {
                     let marks = rows.marks.as_ref().map(|m| m[range.clone()].to_vec());
@@ -203,47 +261,72 @@ impl<'a> Emitter<'a> {
         Ok(rows)
     }
 
-    fn push(&mut self, batch: RecordBatch, reservation: Reservation) -> Result<()> {
-        let rows = batch.num_rows();
-        if self.waiting.is_empty() && rows * 2 > self.batch_size() {
-            return self.send((batch, reservation));
+    fn push(&mut self, parcel: Parcel) -> Result<()> {
+        let rows = parcel.batch.num_rows();
+        let size = self.sink.batch_size;
+        if self.waiting.is_empty() && rows > size / 2 {
+            return self.send(parcel);
         }
-        if self.waiting_rows + rows > self.batch_size() {
+        if self.waiting_rows + rows > size {
             self.flush()?;
         }
         self.waiting_rows += rows;
-        self.waiting.push((batch, reservation));
+        self.waiting.push(parcel);
         Ok(())
     }
 
     /// Sends what waits, as one batch where that can be.
     fn flush(&mut self) -> Result<()> {
+        if let Some(whole) = self.joined()? {
+            self.waiting.clear();
+            self.waiting_rows = 0;
+            return self.send(whole);
+        }
+        self.send_waiting()
+    }
+
+    /// What waits as one batch. None where it is one already, or does not fit one.
+    fn joined(&self) -> Result<Option<Parcel>> {
+        if self.waiting.len() < 2 {
+            return Ok(None);
+        }
+        // The parts and the whole are held together for a moment. Where memory does not suffice for
+        // that, the parts will do.
+        let bytes = self.waiting.iter().map(|parcel| parcel.reserved.bytes()).sum();
+        let Ok(reserved) = self.sink.budget.reserve(bytes, OUTPUT) else { return Ok(None) };
+        let parts = self.waiting.iter().map(|parcel| &parcel.batch);
+        match concat_batches(&self.sink.plan.schema, parts) {
+            Ok(batch) => Ok(self.sink.parcel(batch, reserved).ok()),
+            Err(error) if too_long(&error) => Ok(None),
+            Err(error) => Err(Error::arrow("gathering output rows")(error)),
+        }
+    }
+
+    /// Sends what waits as it is.
+    fn send_waiting(&mut self) -> Result<()> {
         self.waiting_rows = 0;
         let waiting = std::mem::take(&mut self.waiting);
-        if waiting.len() > 1 {
-            // Twice for a moment: the parts and the whole.
-            let bytes = waiting.iter().map(|(_, reserved)| reserved.bytes()).sum();
-            let reserved = self.sink.budget.reserve(bytes, "a batch of output")?;
-            let whole = concat_batches(&self.sink.plan.schema, waiting.iter().map(|(b, _)| b));
-            match whole {
-                Ok(batch) => {
-                    drop(waiting);
-                    return self.send((batch, reserved));
-                }
-                Err(error) if too_long(&error) => {}
-                Err(error) => return Err(Error::arrow("gathering output rows")(error)),
-            }
-        }
         waiting.into_iter().try_for_each(|parcel| self.send(parcel))
     }
 
     fn send(&mut self, parcel: Parcel) -> Result<()> {
-        if let Some(segment) = self.segment {
-            self.sink.turn.wait_for(segment)?;
-        }
+        self.wait_for_turn()?;
         self.tell();
+        self.sink.flow.sending();
         // The reader is gone: so is the reason to go on.
         self.sink.sender.send(Ok(parcel)).map_err(|_| Error::Cancelled)
+    }
+
+    /// Waits until rows of this segment may be sent, where output is ordered.
+    fn wait_for_turn(&self) -> Result<()> {
+        let sink = self.sink;
+        match self.segment {
+            Some(segment) if !sink.turn.is(segment) => {
+                let _idle = sink.flow.idle(sink.budget);
+                sink.turn.wait_for(segment, sink.cancelled)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn tell(&mut self) {
@@ -260,7 +343,7 @@ impl<'a> Emitter<'a> {
         self.flush()?;
         self.tell();
         if let Some(segment) = self.segment {
-            self.sink.turn.wait_for(segment)?;
+            self.wait_for_turn()?;
             self.sink.turn.pass(segment);
         }
         Ok(())

@@ -10,17 +10,27 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
+use crate::memory::{Budget, Flow};
 use crate::metrics::Report;
 use crate::output::{Aggregate, Parcel};
 use crate::progress::Counters;
 
 /// What the conductor and the reader share.
-#[derive(Default)]
 pub(crate) struct Running {
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) flow: Flow,
     pub(crate) cancelled: Arc<AtomicBool>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Mutex<Option<Report>>,
     pub(crate) sums: Mutex<Vec<i128>>,
+}
+
+impl Running {
+    pub(crate) fn new(budget: Arc<Budget>) -> Arc<Running> {
+        let (flow, cancelled, counters) = Default::default();
+        let (report, sums) = Default::default();
+        Arc::new(Running { budget, flow, cancelled, counters, report, sums })
+    }
 }
 
 /// The lock, also after a panic: what it guards is whole at any time.
@@ -73,8 +83,13 @@ impl Iterator for JoinReader {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.receiver.as_ref()?.recv() {
-            Ok(Ok((batch, _reservation))) => Some(Ok(batch)),
+        let receiver = self.receiver.as_ref()?;
+        self.shared.flow.awaiting(&self.shared.budget);
+        let received = receiver.recv();
+        self.shared.flow.taken();
+        match received {
+            // From here on the batch is the consumer's, and its reservation ends.
+            Ok(Ok(parcel)) => Some(Ok(parcel.batch)),
             Ok(Err(error)) => {
                 self.stop();
                 Some(Err(error.into()))

@@ -152,22 +152,67 @@ macro_rules! for_widths {
 use for_widths;
 
 /// Candidate pairs a worker holds at most: a batch of output; where no rows are made, what stays near,
-/// but long enough for the processor to see that columns are read in order.
+/// but long enough for the processor to see that columns are read in order. There is a bound, since a
+/// batch of output may be of any size. Under a limit, the pairs of one worker take an eighth of what is
+/// left, unless that would be too few.
 fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
+    const MOST_PAIRS: usize = 1 << 18;
+    const LEAST_PAIRS: u64 = 256;
+    let fit = (cx.budget.left() / 8 / PAIR_BYTES).clamp(LEAST_PAIRS, MOST_PAIRS as u64);
     let most = match sink.plan.output {
         _ if cx.force.tiny_chunks => 3,
         Output::Count => 4096,
-        Output::Rows | Output::Pairs => sink.batch_size,
+        Output::Rows | Output::Pairs => MOST_PAIRS,
     };
-    most.min(sink.batch_size)
+    most.min(sink.batch_size).min(fit as usize)
 }
 
-/// Sets aside what each worker holds besides tables and batches: words and pairs.
-fn reserve_scratch<K: KeyWord>(cx: &Context<'_>, morsel: usize, cap: usize) -> Result<Reservation> {
+/// What a worker holds of a candidate pair: its rows twice, where both lie, what is known of them.
+const PAIR_BYTES: u64 = 64;
+
+/// What each worker holds besides tables and batches: the words of a morsel, candidate pairs, and where
+/// the rows of those lie.
+fn scratch_bytes<K: KeyWord>(morsel: usize, cap: usize) -> u64 {
     let words = morsel * (size_of::<K>() + size_of::<u32>());
-    let pairs = cap * 2 * (size_of::<u64>() + size_of::<u64>());
-    let bytes = (words + pairs) * cx.workers.threads();
-    cx.budget.reserve(bytes as u64, "the workers' own memory")
+    words as u64 + cap as u64 * PAIR_BYTES
+}
+
+/// Sets aside what all workers hold besides tables and batches.
+fn reserve_scratch<K: KeyWord>(cx: &Context<'_>, morsel: usize, cap: usize) -> Result<Reservation> {
+    let bytes = scratch_bytes::<K>(morsel, cap).saturating_mul(cx.workers.threads() as u64);
+    cx.budget.reserve(bytes, SCRATCH)
+}
+
+const SCRATCH: &str = "the workers' own memory";
+
+/// The workers for a stage over `rows` rows, if their number is known, and the memory set aside for
+/// what they hold besides tables and batches. There are fewer workers than threads where the rows are
+/// few, or where their own memory would take more than half of what is left.
+fn workers_with_scratch<K: KeyWord>(
+    cx: &Context<'_>,
+    rows: Option<u64>,
+    morsel: usize,
+    cap: usize,
+) -> Result<(Workers, Reservation)> {
+    /// So many threads are worth their while if there are as many cores, and do no harm otherwise.
+    const FEW: usize = 64;
+    const ROWS_A_THREAD: u64 = 16 * 1024;
+    let worth = (rows.unwrap_or(0) / ROWS_A_THREAD) as usize;
+    let mut workers = cx.workers.at_most(worth.max(FEW).max(cx.machine.cores));
+    let bytes = scratch_bytes::<K>(morsel, cap);
+    loop {
+        let threads = workers.threads() as u64;
+        if threads == 1 {
+            return Ok((workers, cx.budget.reserve(bytes, SCRATCH)?));
+        }
+        let all = bytes.saturating_mul(threads);
+        if all <= cx.budget.left() / 2
+            && let Ok(reserved) = cx.budget.reserve(all, SCRATCH)
+        {
+            return Ok((workers, reserved));
+        }
+        workers = workers.at_most(workers.threads() / 2);
+    }
 }
 
 /// Writes the rows of a held side that the join type wants by their flag, all workers at once.
@@ -191,7 +236,7 @@ fn sweep_all(
     })
 }
 
-/// A thread's panic or a poisoned lock, as an error.
+/// A thread's panic, as an error.
 pub(crate) fn poisoned<T>(_: T) -> Error {
     Error::Worker("another worker panicked while reading".to_string())
 }

@@ -14,7 +14,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use super::{Context, Job, for_widths, pair_cap, poisoned, reserve_scratch, sweep_all, wide_rows};
+use super::{Context, Job, for_widths, pair_cap, sweep_all, wide_rows, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Source;
 use crate::key::{KeyPlan, KeyWord, Width};
@@ -24,6 +24,8 @@ use crate::output::{Emitter, Sink};
 use crate::partition::{Load, Placing, RowId, Words, key_words, partition};
 use crate::plan::{TableShape, table_shape};
 use crate::progress::Stage;
+use crate::reader::lock;
+use crate::schedule::Workers;
 use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
 
 /// Probe rows a worker takes at a time.
@@ -62,11 +64,13 @@ fn join<K: KeyWord, I: RowId>(
     };
     let mut build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
     cx.watch.time("flatten build keys", || build_unit.flatten_keys(cx))?;
-    cx.counters.enter(Stage::Probe, probe.known_rows().unwrap_or(0));
+    let known_rows = probe.known_rows();
+    cx.counters.enter(Stage::Probe, known_rows.unwrap_or(0));
     let cap = pair_cap(cx, job.sink);
-    let _scratch = reserve_scratch::<K>(cx, BLOCK, cap)?;
+    let (workers, _scratch) = workers_with_scratch::<K>(cx, known_rows, BLOCK, cap)?;
     let probing = Probing {
         cx,
+        workers,
         keys: job.keys,
         matcher: &matcher,
         build: &build_unit,
@@ -93,6 +97,7 @@ fn join<K: KeyWord, I: RowId>(
 /// The probing of a table by all workers.
 struct Probing<'a, K: KeyWord, I: RowId> {
     cx: &'a Context<'a>,
+    workers: Workers,
     keys: &'a KeyPlan,
     matcher: &'a Matcher<'a>,
     build: &'a Unit,
@@ -109,7 +114,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
         settle: impl Fn(&Unit, &mut Pairs<B>, &mut Emitter<'_>) -> Result<()> + Sync,
     ) -> Result<()> {
         let (workers, side, keep) =
-            (&self.cx.workers, self.build.side.other(), self.matcher.roles.probe);
+            (&self.workers, self.build.side.other(), self.matcher.roles.probe);
         let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };
         workers.run(|_| {
             let mut emitter = Emitter::new(self.sink);
@@ -117,11 +122,13 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
             let mut pairs = Pairs::<B>::default();
             loop {
                 workers.check()?;
-                let next = self.probe.lock().map_err(poisoned)?.morsel(MORSEL)?;
+                let next = emitter.patiently(|| lock(&self.probe).morsel(MORSEL))?;
                 let Some(morsel) = next else { break };
-                let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
                 let batches = std::slice::from_ref(&morsel.batch);
-                let unit = self.matcher.unit(side, columns, batches, keep)?;
+                let unit = emitter.patiently(|| {
+                    let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
+                    self.matcher.unit(side, columns, batches, keep)
+                })?;
                 for first in (0..unit.rows).step_by(BLOCK) {
                     let block = morsel.batch.slice(first, BLOCK.min(unit.rows - first));
                     keys.fill(self.keys, self.table, side, &block)?;

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Context, Job, for_widths, pair_cap, reserve_scratch, sweep_all, wide_rows};
+use super::{Context, Job, for_widths, pair_cap, sweep_all, wide_rows, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
 use crate::key::{KeyWord, Width};
@@ -20,6 +20,7 @@ use crate::output::{Emitter, Sink};
 use crate::partition::{Load, Partitions, Placing, RowId, Tuple, key_words, partition};
 use crate::plan::radix_passes;
 use crate::progress::Stage;
+use crate::schedule::Workers;
 use crate::table::{Ask, Cursor, LocalTable, Pairs};
 
 /// Probe tuples of a large partition that are one task.
@@ -47,10 +48,12 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let matcher = job.matcher(cx, job.keys.exact());
     let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
-    let _scratch = reserve_scratch::<K>(cx, 0, cap)?;
+    let rows = build.rows() + probe.rows();
+    let (workers, _scratch) = workers_with_scratch::<K>(cx, Some(rows), 0, cap)?;
     cx.counters.enter(Stage::Probe, probe_parts.tuples.len() as u64);
     let partitions = Joining {
         cx,
+        workers,
         matcher: &matcher,
         build: &build_unit,
         probe: &probe_unit,
@@ -71,6 +74,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 /// The joining of co-partitions.
 struct Joining<'a> {
     cx: &'a Context<'a>,
+    workers: Workers,
     matcher: &'a Matcher<'a>,
     build: &'a Unit,
     probe: &'a Unit,
@@ -85,7 +89,7 @@ impl Joining<'_> {
         build: &Partitions<K, I>,
         probe: &Partitions<K, I>,
     ) -> Result<()> {
-        let threads = self.cx.workers.threads();
+        let threads = self.workers.threads();
         // Large is what one worker would still be busy with when the others are done.
         let total = build.tuples.len() + probe.tuples.len();
         let large = (total / (4 * threads)).max(2 * SPLIT);
@@ -98,13 +102,14 @@ impl Joining<'_> {
         }
         let most = own.iter().map(|&p| build.range(p).len()).max().unwrap_or(0);
         let next = AtomicUsize::new(0);
-        self.cx.workers.for_rows(total).run(|_| {
-            let mut table = LocalTable::with_room(self.cx, most, self.bits)?;
+        self.workers.for_rows(total).run(|_| {
             let mut emitter = Emitter::new(self.sink);
+            let mut table =
+                emitter.patiently(|| LocalTable::with_room(self.cx, most, self.bits))?;
             let mut pairs = Pairs::default();
             while let Some(&p) = own.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.cx.workers.check()?;
-                table.build(self.cx, p, build.tuples(p))?;
+                self.workers.check()?;
+                emitter.patiently(|| table.build(self.cx, p, build.tuples(p)))?;
                 self.pair(&table, probe.tuples(p), &mut pairs, &mut emitter)?;
             }
             emitter.finish()
@@ -118,9 +123,13 @@ impl Joining<'_> {
         build: &[Tuple<K, I>],
         probe: &[Tuple<K, I>],
     ) -> Result<()> {
-        let mut table = LocalTable::with_room(self.cx, build.len(), self.bits)?;
-        table.build(self.cx, p, build)?;
-        self.cx.workers.each(probe.len().div_ceil(SPLIT), |task, _| {
+        let mut emitter = Emitter::new(self.sink);
+        let mut table =
+            emitter.patiently(|| LocalTable::with_room(self.cx, build.len(), self.bits))?;
+        emitter.patiently(|| table.build(self.cx, p, build))?;
+        // From here on the workers have emitters, and this one would count as one more.
+        drop(emitter);
+        self.workers.each(probe.len().div_ceil(SPLIT), |task, _| {
             let range = task * SPLIT..((task + 1) * SPLIT).min(probe.len());
             let mut emitter = Emitter::new(self.sink);
             self.pair(&table, &probe[range], &mut Pairs::default(), &mut emitter)?;
@@ -138,7 +147,7 @@ impl Joining<'_> {
         let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };
         let mut cursor = Cursor::default();
         while !cursor.ended(&probe) {
-            self.cx.workers.check()?;
+            self.workers.check()?;
             table.probe(&probe, ask, &mut cursor, pairs);
             self.matcher.settle(self.build, self.probe, pairs, emitter)?;
         }

@@ -10,13 +10,13 @@
 //! take segments in order and send their rows in turn, so the output is sorted by key, unmatched
 //! rows among the others; rows with a null in their key come last.
 
-use super::{Context, Job, for_widths, pair_cap, reserve_scratch, wide_rows};
+use super::{Context, Job, for_widths, pair_cap, wide_rows, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
 use crate::join::Side;
 use crate::key::{KeyWord, Width};
 use crate::matches::{InOrder, Keep, Matcher, Unit};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Reservation};
 use crate::output::Emitter;
 use crate::partition::{Load, Passes, Placing, RowId, Tuple, Words, key_words, partition};
 use crate::progress::Stage;
@@ -36,25 +36,25 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let build = &job.build;
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let [build_words, probe_words] = words::<K>(cx, &job, &probe)?;
-    let (build_sorted, build_nulls) = sorted::<K, I>(cx, build_words)?;
-    let (probe_sorted, probe_nulls) = sorted::<K, I>(cx, probe_words)?;
+    let (build_sorted, build_nulls, _build_nulls) = sorted::<K, I>(cx, build_words)?;
+    let (probe_sorted, probe_nulls, _probe_nulls) = sorted::<K, I>(cx, probe_words)?;
 
     // The words are the keys or their ranks: nothing is left to verify.
     let matcher = job.matcher(cx, true);
     let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
-    let _scratch = reserve_scratch::<K>(cx, 0, cap * 2)?;
-
     let rows = build_sorted.len() + probe_sorted.len();
+    let (workers, _scratch) = workers_with_scratch::<K>(cx, Some(rows as u64), 0, cap * 2)?;
+
     cx.counters.enter(Stage::Probe, rows as u64);
     let segment_rows = if cx.force.tiny_partitions { 8 } else { SEGMENT };
     let segments = split(&build_sorted, &probe_sorted, rows.div_ceil(segment_rows).max(1));
-    let one = |index: usize| {
+    let one = |index: usize, _| {
         let segment = &segments[index];
         let mut emitter = Emitter::of_segment(job.sink, index);
         let mut rows = InOrder::new(&matcher, &build_unit, &probe_unit, cap, &mut emitter);
         for group in groups(&build_sorted, &probe_sorted, segment) {
-            cx.workers.check()?;
+            workers.check()?;
             rows.group(&build_sorted[group.a], &probe_sorted[group.b])?;
         }
         rows.finish()?;
@@ -62,12 +62,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
         cx.counters.done.fetch_add(done, std::sync::atomic::Ordering::Relaxed);
         emitter.finish()
     };
-    let in_turn = |index: usize, _| {
-        // Whoever waits for this segment's turn has to hear of its failure.
-        let done = crate::schedule::guarded(|| one(index));
-        done.inspect_err(|_| job.sink.turn.fail())
-    };
-    cx.watch.time("merge", || cx.workers.each(segments.len(), in_turn))?;
+    cx.watch.time("merge", || workers.each(segments.len(), one))?;
 
     cx.counters.enter(Stage::Unmatched, 0);
     let mut emitter = Emitter::new(job.sink);
@@ -100,26 +95,29 @@ fn words<'a, K: KeyWord>(
             + job.keys.key_bytes(Side::Right, right.batches());
         let bytes = rows * 3 * size_of::<u64>() as u64 + keys;
         let _reserved = cx.budget.reserve(bytes, "ranking keys that do not fit a word")?;
-        let (left_ranks, right_ranks) = job.keys.ranks(left.batches(), right.batches(), &cx.workers)?;
+        let (left_ranks, right_ranks) =
+            job.keys.ranks(left.batches(), right.batches(), &cx.workers)?;
         let left = Words::of_ranks(cx, left, &left_ranks)?;
         let right = Words::of_ranks(cx, right, &right_ranks)?;
         Ok(if side == Side::Left { [left, right] } else { [right, left] })
     })
 }
 
-/// The tuples of a side sorted by key, and its rows that have none.
-type Sorted<K, I> = (Buffer<Tuple<K, I>>, Vec<u64>);
+/// The tuples of a side sorted by key, its rows that have none, and the memory reserved for those.
+type Sorted<K, I> = (Buffer<Tuple<K, I>>, Vec<u64>, Reservation);
 
 fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<'_, K>) -> Result<Sorted<K, I>> {
     let bits = words.range.map_or(0, |(_, max)| 64 - max.to_u64().leading_zeros());
     let as_they_are = Placing::Ranged { min: K::from_u64(0), up: 0 };
     let make = || partition::<K, I>(cx, &words, Load::RowIds, as_they_are, &Passes(Vec::new()));
     let tuples = cx.watch.time("make tuples", make)?;
+    let null_bytes = (words.rows - words.matchable) * size_of::<u64>();
+    let reserved = cx.budget.reserve(null_bytes as u64, "rows whose key has a null")?;
     let nulls = words.unmatchable();
     drop(words);
     let tuples = tuples.tuples;
     let sorted = cx.watch.time("sort", || sort(tuples, bits, &cx.workers, &cx.budget))?;
-    Ok((sorted, nulls))
+    Ok((sorted, nulls, reserved))
 }
 
 /// Writes rows that match nothing because their key has a null.
@@ -134,6 +132,7 @@ fn null_rows(
         return Ok(());
     }
     for some in rows.chunks(emitter.batch_size()) {
+        emitter.check()?;
         matcher.emit_alone(unit, some.to_vec(), keep == Keep::Marked, emitter)?;
     }
     Ok(())

@@ -52,7 +52,8 @@ pub(super) fn ranks(
     // One numbering for the chunks of both sides; where each chunk's rows start in its side.
     let mut starts = Vec::with_capacity(left.len() + right.len());
     let mut valid = [BooleanBufferBuilder::new(0), BooleanBufferBuilder::new(0)];
-    let mut entries = Vec::new();
+    let rows = left.iter().chain(right).map(RecordBatch::num_rows).sum();
+    let mut entries = Vec::with_capacity(rows);
     for (chunk, batch) in left.iter().chain(right).enumerate() {
         let valid = &mut valid[usize::from(chunk >= left.len())];
         starts.push(valid.len());

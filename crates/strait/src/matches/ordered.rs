@@ -107,6 +107,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
 
     /// Filters the block's candidates and writes its rows.
     fn settle(&mut self) -> Result<()> {
+        self.emitter.check()?;
         let mut candidates = std::mem::take(&mut self.candidates);
         let passed = self.matcher.judge(self.build, self.probe, &candidates)?;
         let block = std::mem::take(&mut self.block);

@@ -1,9 +1,11 @@
 //! A hard limit on memory, shared by all who hold some of it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::error::{Error, Result};
+use crate::reader::lock;
+use crate::schedule::wait_while;
 
 /// A hard limit on memory that several owners share: a join, and the readers and writers around it.
 ///
@@ -24,6 +26,16 @@ pub struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
     peak: AtomicU64,
+    waiting: Waiting,
+}
+
+/// Those who wait until memory is given back.
+#[derive(Debug, Default)]
+struct Waiting {
+    waiters: AtomicUsize,
+    /// Held by whoever looks whether to wait.
+    looking: Mutex<()>,
+    changed: Condvar,
 }
 
 impl MemoryBudget {
@@ -33,7 +45,8 @@ impl MemoryBudget {
             crate::memory::release_memory();
         }
         let limit = limit.unwrap_or(u64::MAX);
-        Arc::new(MemoryBudget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0) })
+        let waiting = Waiting::default();
+        Arc::new(MemoryBudget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), waiting })
     }
 
     /// Reserves `bytes` for `what`, until the reservation is dropped.
@@ -68,9 +81,54 @@ impl MemoryBudget {
         self.peak.load(Ordering::Relaxed)
     }
 
+    /// Registers somebody who is going to wait for memory, until the answer is dropped.
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        self.waiting.waiters.fetch_add(1, Ordering::SeqCst);
+        Waiter(self)
+    }
+
+    /// Has those who wait look again at what they wait for.
+    pub(crate) fn nudge(&self) {
+        if self.waiting.waiters.load(Ordering::SeqCst) > 0 {
+            // Whoever has looked and not yet begun to wait holds the lock.
+            drop(lock(&self.waiting.looking));
+            self.waiting.changed.notify_all();
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::SeqCst);
+        self.nudge();
+    }
+
     fn refuse(&self, needed: u64, used: u64, what: &str) -> Error {
         let hint = ", or read fewer columns".to_string();
         Error::MemoryLimit { what: what.to_string(), needed, used, limit: self.limit, hint }
+    }
+}
+
+/// Somebody who waits for memory of a budget.
+pub(crate) struct Waiter<'a>(&'a MemoryBudget);
+
+impl Waiter<'_> {
+    /// Waits until less than `level` bytes are reserved, or `hopeless` holds. Returns whether less is
+    /// reserved.
+    pub(crate) fn wait(
+        &self,
+        level: u64,
+        hopeless: impl Fn() -> bool,
+        cancelled: &AtomicBool,
+    ) -> Result<bool> {
+        let waiting = &self.0.waiting;
+        let wait = |_: &mut ()| self.0.used() >= level && !hopeless();
+        drop(wait_while(cancelled, &waiting.changed, lock(&waiting.looking), wait)?);
+        Ok(self.0.used() < level)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -84,7 +142,7 @@ pub struct MemoryReservation {
 impl MemoryReservation {
     /// Reserves `more` bytes.
     pub fn grow(&mut self, more: u64, what: &str) -> Result<()> {
-        let taken = self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+        let taken = self.budget.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
             used.checked_add(more).filter(|&total| total <= self.budget.limit)
         });
         match taken {
@@ -100,7 +158,7 @@ impl MemoryReservation {
     /// Gives `less` bytes back.
     pub fn shrink(&mut self, less: u64) {
         let less = less.min(self.bytes);
-        self.budget.used.fetch_sub(less, Ordering::Relaxed);
+        self.budget.give_back(less);
         self.bytes -= less;
     }
 

@@ -132,7 +132,7 @@ impl<K: KeyWord> Words<'_, K> {
 
     /// The rows that cannot match, since their key has a null.
     pub(crate) fn unmatchable(&self) -> Vec<u64> {
-        let mut rows = Vec::new();
+        let mut rows = Vec::with_capacity(self.rows - self.matchable);
         for (piece, valid) in &self.pieces {
             if let Some(valid) = valid {
                 let null = (0..piece.len).filter(|&i| valid.is_null(i));

@@ -6,7 +6,8 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crew::Crew;
@@ -23,6 +24,11 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn new(threads: usize, cancelled: Arc<AtomicBool>) -> Self {
         Workers { threads: threads.max(1), crew: Arc::default(), cancelled }
+    }
+
+    /// The same, with at most `threads` threads.
+    pub(crate) fn at_most(&self, threads: usize) -> Workers {
+        Workers { threads: self.threads.min(threads).max(1), ..self.clone() }
     }
 
     /// How many threads [`run`](Workers::run) uses.
@@ -123,7 +129,27 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
         .unwrap_or_else(|panic| Err(Error::Worker(format!("a worker panicked: {}", said(&panic)))))
 }
 
-fn said(panic: &Box<dyn Any + Send>) -> &str {
+/// Waits on `changed` while `condition` holds. Ends with [`Error::Cancelled`] once `cancelled` is set.
+///
+/// The flag is looked at every few milliseconds, so whoever sets it need not know who waits for what.
+pub(crate) fn wait_while<'a, T>(
+    cancelled: &AtomicBool,
+    changed: &Condvar,
+    mut guard: MutexGuard<'a, T>,
+    mut condition: impl FnMut(&mut T) -> bool,
+) -> Result<MutexGuard<'a, T>> {
+    const LOOK_EVERY: Duration = Duration::from_millis(10);
+    while condition(&mut guard) {
+        if cancelled.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        guard = changed.wait_timeout(guard, LOOK_EVERY).unwrap_or_else(|e| e.into_inner()).0;
+    }
+    Ok(guard)
+}
+
+/// The message of a panic.
+pub(crate) fn said(panic: &Box<dyn Any + Send>) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

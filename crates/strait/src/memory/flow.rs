@@ -1,0 +1,174 @@
+//! Whether memory that is refused now may still come free.
+//!
+//! A join under a memory limit must not fail, nor make smaller batches, because its output is read
+//! slowly. So a worker that is refused memory waits while anybody else can go on and give some back:
+//!
+//! - another worker, unless it waits for memory or for its turn, too;
+//! - the consumer, unless it waits for a batch and there is none.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::error::{Error, Result};
+use crate::memory::Budget;
+
+/// The workers, batches and the consumer of a running join.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    /// Workers that make output and wait for nothing but the queue.
+    active: AtomicUsize,
+    /// Batches sent and not yet taken.
+    queued: AtomicUsize,
+    /// The consumer waits for a batch.
+    awaited: AtomicBool,
+}
+
+impl Flow {
+    /// Counts a batch that is about to be sent.
+    pub(crate) fn sending(&self) {
+        self.queued.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Notes that the consumer waits for a batch.
+    pub(crate) fn awaiting(&self, budget: &Budget) {
+        self.awaited.store(true, Ordering::SeqCst);
+        budget.nudge();
+    }
+
+    /// Notes that the consumer has something. It is called before the batch's memory is given back.
+    pub(crate) fn taken(&self) {
+        self.awaited.store(false, Ordering::SeqCst);
+        // The last message of a join, an error, is not counted.
+        let less = |queued: usize| queued.checked_sub(1);
+        let _ = self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+
+    /// Whether nobody is left who could give memory back.
+    fn hopeless(&self) -> bool {
+        self.active.load(Ordering::SeqCst) == 0
+            && self.queued.load(Ordering::SeqCst) == 0
+            && self.awaited.load(Ordering::SeqCst)
+    }
+
+    /// Runs `attempt`, and again whenever memory was given back, until it succeeds, fails in another
+    /// way, or no more memory will be given back. The caller is a worker of this flow, and holds no
+    /// output that it could send.
+    pub(crate) fn patiently<T>(
+        &self,
+        budget: &Budget,
+        cancelled: &AtomicBool,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let waiter = budget.waiter();
+        let mut hope = true;
+        loop {
+            match attempt() {
+                Err(Error::MemoryLimit { .. }) if hope => {}
+                done => return done,
+            }
+            // What the attempt itself has reserved is given back. If others gave memory back since it
+            // failed, it is tried again at the latest when nobody else is left.
+            let level = budget.used();
+            let _idle = self.idle(budget);
+            hope = waiter.wait(level, || self.hopeless(), cancelled)?;
+        }
+    }
+
+    /// Counts a worker as active until the answer is dropped.
+    pub(crate) fn active<'a>(&'a self, budget: &'a Budget) -> Active<'a> {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        Active { flow: self, budget }
+    }
+
+    /// Counts an active worker as idle until the answer is dropped.
+    pub(crate) fn idle<'a>(&'a self, budget: &'a Budget) -> Idle<'a> {
+        drop(Active { flow: self, budget });
+        Idle { flow: self }
+    }
+}
+
+/// An active worker.
+pub(crate) struct Active<'a> {
+    flow: &'a Flow,
+    budget: &'a Budget,
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        // The last one to go leaves those who wait without hope, and they should know.
+        if self.flow.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.budget.nudge();
+        }
+    }
+}
+
+/// A worker that waits for another.
+pub(crate) struct Idle<'a> {
+    flow: &'a Flow,
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.flow.active.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_waited_for_while_somebody_may_give_it_back() {
+        let budget = Budget::new(Some(100));
+        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let queued = budget.reserve(80, "a batch").expect("fits");
+        flow.sending();
+        flow.awaiting(&budget);
+        let _me = flow.active(&budget);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                flow.taken();
+                drop(queued);
+            });
+            let reserved = flow.patiently(&budget, &cancelled, || budget.reserve(50, "more"));
+            assert_eq!(reserved.expect("it comes free").bytes(), 50);
+        });
+    }
+
+    #[test]
+    fn nobody_waits_without_hope() {
+        let budget = Budget::new(Some(100));
+        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let _held = budget.reserve(80, "a table").expect("fits");
+        flow.awaiting(&budget);
+        // Both workers are refused. Each sees the other one wait, or go.
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let _me = flow.active(&budget);
+                    let refused =
+                        flow.patiently(&budget, &cancelled, || budget.reserve(50, "more"));
+                    assert!(matches!(refused, Err(Error::MemoryLimit { .. })));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn whoever_waits_hears_of_the_end() {
+        let budget = Budget::new(Some(100));
+        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let _held = budget.reserve(80, "a table").expect("fits");
+        let _me = flow.active(&budget);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
+                cancelled.store(true, Ordering::Relaxed);
+            });
+            let refused = flow.patiently(&budget, &cancelled, || budget.reserve(50, "more"));
+            assert!(matches!(refused, Err(Error::Cancelled)));
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! The buffers of input batches, and the reservation of each while anybody refers to it.
+//!
+//! A batch may share buffers with other batches: slices of one table, a common dictionary. And a batch
+//! of output may refer to buffers of the input, as slices and views do. So each buffer has a reservation
+//! of its own, which lives as long as any of its holders.
+//!
+//! Only joins with a memory limit keep a ledger.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, Weak};
+
+use arrow::array::{Array, ArrayData, RecordBatch};
+
+use crate::error::Result;
+use crate::memory::{Budget, Reservation};
+use crate::reader::lock;
+
+/// Reservations of the buffers that a batch refers to.
+pub(crate) type Hold = Vec<Arc<Reservation>>;
+
+/// Entries of buffers that are gone are looked for when there are more entries than this.
+const SWEEP_FROM: usize = 1024;
+
+/// The buffers of input batches that are held.
+pub(crate) struct Ledger {
+    budget: Arc<Budget>,
+    live: Mutex<Live>,
+}
+
+#[derive(Default)]
+struct Live {
+    /// By the address of the allocation.
+    buffers: HashMap<usize, Entry>,
+    sweep_at: usize,
+}
+
+struct Entry {
+    bytes: usize,
+    reservation: Weak<Reservation>,
+}
+
+/// What a batch of output refers to.
+#[derive(Default)]
+pub(crate) struct Referred {
+    /// The reservations of input buffers.
+    pub(crate) hold: Hold,
+    /// The bytes of all other buffers.
+    pub(crate) own: u64,
+}
+
+impl Ledger {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Ledger {
+        Ledger { budget: Arc::clone(budget), live: Mutex::default() }
+    }
+
+    /// Reserves the buffers of an input batch that are not reserved yet.
+    pub(crate) fn hold(&self, batch: &RecordBatch, what: &str) -> Result<Hold> {
+        let mut hold = vec![Arc::new(self.budget.reserve(frame(batch), what)?)];
+        let mut live = lock(&self.live);
+        let mut failed = None;
+        each_buffer(batch, &mut |address, bytes| {
+            if failed.is_some() {
+                return;
+            }
+            if let Some(held) = live.find(address, bytes) {
+                hold.push(held);
+                return;
+            }
+            match self.budget.reserve(bytes as u64, what) {
+                Ok(reservation) => {
+                    let reservation = Arc::new(reservation);
+                    let entry = Entry { bytes, reservation: Arc::downgrade(&reservation) };
+                    live.buffers.insert(address, entry);
+                    hold.push(reservation);
+                }
+                Err(error) => failed = Some(error),
+            }
+        });
+        live.sweep();
+        match failed {
+            Some(error) => {
+                drop((live, hold));
+                // An error should say what the whole batch needs, not what its next buffer does.
+                self.budget.reserve(self.bytes_of(batch), what)?;
+                Err(error)
+            }
+            None => Ok(hold),
+        }
+    }
+
+    /// The bytes of a batch's buffers that are not reserved yet, and of its frame.
+    fn bytes_of(&self, batch: &RecordBatch) -> u64 {
+        frame(batch) + self.refer(batch).own
+    }
+
+    /// Looks up what a batch of output refers to.
+    pub(crate) fn refer(&self, batch: &RecordBatch) -> Referred {
+        let live = lock(&self.live);
+        let mut seen = HashSet::new();
+        let mut referred = Referred::default();
+        each_buffer(batch, &mut |address, bytes| {
+            if seen.insert(address) {
+                match live.find(address, bytes) {
+                    Some(reservation) => referred.hold.push(reservation),
+                    None => referred.own += bytes as u64,
+                }
+            }
+        });
+        referred
+    }
+}
+
+impl Live {
+    fn find(&self, address: usize, bytes: usize) -> Option<Arc<Reservation>> {
+        // Another allocation may have taken the address of one that is gone. One of the same size may
+        // as well share its reservation.
+        let entry = self.buffers.get(&address).filter(|entry| entry.bytes == bytes)?;
+        entry.reservation.upgrade()
+    }
+
+    /// Forgets buffers that are gone, at a cost that the entries made since the last time pay for.
+    fn sweep(&mut self) {
+        if self.buffers.len() > self.sweep_at.max(SWEEP_FROM) {
+            self.buffers.retain(|_, entry| entry.reservation.strong_count() > 0);
+            self.sweep_at = 2 * self.buffers.len();
+        }
+    }
+}
+
+/// About what a batch takes besides its buffers: itself, its arrays, and what the join notes about it.
+pub(crate) fn frame(batch: &RecordBatch) -> u64 {
+    const NOTED: usize = 256;
+    (size_of::<RecordBatch>() + NOTED + batch.num_columns() * size_of::<ArrayData>()) as u64
+}
+
+/// Calls `visit(address, bytes)` for the allocation of every buffer of a batch. An allocation that
+/// several of them share is visited as often.
+pub(crate) fn each_buffer(batch: &RecordBatch, visit: &mut dyn FnMut(usize, usize)) {
+    fn of_data(data: &ArrayData, visit: &mut dyn FnMut(usize, usize)) {
+        let nulls = data.nulls().map(|nulls| nulls.buffer());
+        for buffer in data.buffers().iter().chain(nulls).filter(|buffer| buffer.capacity() > 0) {
+            visit(buffer.data_ptr().as_ptr() as usize, buffer.capacity());
+        }
+        data.child_data().iter().for_each(|child| of_data(child, visit));
+    }
+    batch.columns().iter().for_each(|column| of_data(&column.to_data(), visit));
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+
+    use super::*;
+
+    fn batch(rows: i64) -> RecordBatch {
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
+        RecordBatch::try_from_iter([("k", column)]).expect("one column")
+    }
+
+    #[test]
+    fn a_buffer_counts_once_while_anybody_refers_to_it() {
+        let budget = Budget::new(Some(1 << 30));
+        let ledger = Ledger::new(&budget);
+        let whole = batch(100_000);
+        let parts: Vec<RecordBatch> = (0..10).map(|i| whole.slice(i * 10_000, 10_000)).collect();
+        let mut holds: Vec<Hold> =
+            parts.iter().map(|part| ledger.hold(part, "a test").expect("fits")).collect();
+        let frames = 10 * frame(&whole);
+        assert!((800_000..900_000).contains(&(budget.used() - frames)), "{}", budget.used());
+        let output = ledger.refer(&parts[3].slice(5, 10));
+        assert_eq!((output.own, output.hold.len()), (0, 1));
+        holds.clear();
+        assert!(budget.used() >= 800_000, "the output still refers to it");
+        drop(output);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_not_of_the_input_is_the_outputs_own() {
+        let budget = Budget::new(Some(1 << 30));
+        let ledger = Ledger::new(&budget);
+        let _hold = ledger.hold(&batch(100), "a test").expect("fits");
+        let other = batch(1000);
+        let referred = ledger.refer(&other);
+        assert!(referred.own >= 8000 && referred.hold.is_empty());
+    }
+
+    #[test]
+    fn entries_of_buffers_that_are_gone_are_forgotten() {
+        let budget = Budget::new(Some(1 << 30));
+        let ledger = Ledger::new(&budget);
+        let mut kept = Vec::new();
+        for _ in 0..5000 {
+            let batch = batch(1);
+            drop(ledger.hold(&batch, "a test").expect("fits"));
+            // Keeps addresses from being used again.
+            kept.push(batch);
+        }
+        assert!(lock(&ledger.live).buffers.len() <= SWEEP_FROM + 1);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_batch_that_does_not_fit_leaves_nothing_reserved() {
+        let budget = Budget::new(Some(100_000));
+        let ledger = Ledger::new(&budget);
+        let error = ledger.hold(&batch(100_000), "a test").expect_err("does not fit");
+        let crate::Error::MemoryLimit { needed, .. } = error else { panic!("{error}") };
+        assert!(needed >= 800_000, "{needed}");
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,236 @@
+//! A join that is cancelled ends soon, wherever it is, and gives its memory back.
+//!
+//! Bounds on time are generous: each of these took many seconds, or for ever, before it was mended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use arrow::array::{
+    ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
+    StringArray,
+};
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use strait::{Algorithm, Error, Filter, Force, Join, JoinType, MemoryBudget, Side};
+
+/// How long dropping a reader may take here. The goal is 100 ms on an idle machine.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Runs `work` and panics if it takes longer than a minute.
+fn watched<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = channel();
+    let worker = std::thread::spawn(move || sender.send(work()));
+    match receiver.recv_timeout(Duration::from_secs(60)) {
+        Ok(done) => done,
+        Err(_) if worker.is_finished() => panic!("{what}: failed, see above"),
+        Err(_) => panic!("{what}: still not done after a minute"),
+    }
+}
+
+fn column(name: &str, values: impl Iterator<Item = i64>) -> (&str, ArrayRef) {
+    (name, Arc::new(Int64Array::from_iter_values(values)))
+}
+
+fn table(rows: i64, key: impl Fn(i64) -> i64) -> RecordBatch {
+    let columns = [column("k", (0..rows).map(key)), column("p", 0..rows)];
+    RecordBatch::try_from_iter(columns).expect("two columns")
+}
+
+fn whole(batch: &RecordBatch) -> impl RecordBatchReader + Send + 'static {
+    RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+}
+
+/// Drops `reader` and says how long that took.
+fn time_of_drop<T>(reader: T) -> Duration {
+    let start = Instant::now();
+    drop(reader);
+    start.elapsed()
+}
+
+/// A reader that yields some batches and then blocks until the other end of its channel is dropped.
+struct Blocking {
+    batch: RecordBatch,
+    good: usize,
+    until: Receiver<()>,
+    entered: Arc<AtomicBool>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Blocking {
+    fn new(batch: &RecordBatch, good: usize) -> (Blocking, Sender<()>) {
+        let (sender, until) = channel();
+        let (entered, dropped) = Default::default();
+        (Blocking { batch: batch.clone(), good, until, entered, dropped }, sender)
+    }
+}
+
+impl Iterator for Blocking {
+    type Item = Result<RecordBatch, ArrowError>;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.good > 0 {
+            self.good -= 1;
+            return Some(Ok(self.batch.clone()));
+        }
+        self.entered.store(true, Ordering::Relaxed);
+        // Ends with an error when the sender is dropped.
+        self.until.recv().err().and(None)
+    }
+}
+
+impl RecordBatchReader for Blocking {
+    fn schema(&self) -> SchemaRef {
+        self.batch.schema()
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn dropping_does_not_wait_for_an_input_that_blocks() {
+    let good = table(1000, |i| i);
+    for algorithm in Algorithm::ANYWHERE {
+        for side in [Side::Left, Side::Right] {
+            for batches in [0, 3] {
+                let what = format!("{algorithm}, the {} side blocks", side.name());
+                let (blocking, release) = Blocking::new(&good, batches);
+                let (entered, dropped) = (blocking.entered.clone(), blocking.dropped.clone());
+                let budget = MemoryBudget::new(Some(64 << 20));
+                let join = Join::inner().on("k").algorithm(algorithm).threads(3);
+                let join = join.memory_budget(&budget);
+                let reader = match side {
+                    Side::Left => join.run(blocking, whole(&good)),
+                    Side::Right => join.run(whole(&good), blocking),
+                };
+                let reader = reader.expect("the join starts");
+                eventually("the reader is asked", || entered.load(Ordering::Relaxed));
+                let took = watched(&what, move || time_of_drop(reader));
+                assert!(took < SOON, "{what}: {took:?}");
+                assert_eq!(budget.used(), 0, "{what}: memory is still held");
+                assert!(!dropped.load(Ordering::Relaxed), "{what}: it was blocked");
+                drop(release);
+                eventually("the reader goes at last", || dropped.load(Ordering::Relaxed));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_sort_merge_join_of_many_segments_ends() {
+    let left = table(3000, |i| i % 1500);
+    let right = table(2000, |i| i % 1000);
+    for round in 0..200usize {
+        let (left, right) = (left.clone(), right.clone());
+        watched(&format!("round {round}"), move || {
+            let force = Force { tiny_partitions: true, ..Force::default() };
+            let join = Join::new(JoinType::ALL[round % JoinType::ALL.len()])
+                .on("k")
+                .algorithm(Algorithm::SortMerge)
+                .threads(2 + round % 15)
+                .batch_size(1 + round % 7)
+                .force(force);
+            let mut reader = join.run(whole(&left), whole(&right)).expect("the join starts");
+            for _ in 0..round % 50 {
+                if let Some(batch) = reader.next() {
+                    batch.expect("no error");
+                }
+            }
+            drop(reader);
+        });
+    }
+}
+
+/// A filter that lets nothing through.
+fn nothing() -> Filter {
+    Filter::new([(Side::Left, "p")], |batch: &RecordBatch| {
+        Ok(BooleanArray::from(vec![false; batch.num_rows()]))
+    })
+}
+
+#[test]
+fn a_long_group_whose_pairs_are_all_rejected_can_be_left() {
+    let same = table(40_000, |_| 7);
+    for algorithm in Algorithm::ANYWHERE {
+        for join_type in [JoinType::Inner, JoinType::LeftAnti] {
+            let join = Join::new(join_type).on("k").algorithm(algorithm).threads(2);
+            let reader = join.filter(nothing()).run(whole(&same), whole(&same));
+            std::thread::sleep(Duration::from_millis(100));
+            let what = format!("{algorithm} {join_type}");
+            let took = watched(&what, move || time_of_drop(reader));
+            assert!(took < SOON, "{what}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn the_ranking_of_long_keys_can_be_left() {
+    // Keys that differ at their end only, so that every comparison reads them whole.
+    let rows = 1_500_000u64;
+    let keys = (0..rows).map(|i| format!("{:0100}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let keys: ArrayRef = Arc::new(StringArray::from_iter_values(keys));
+    let long = RecordBatch::try_from_iter([("k", keys)]).expect("one column");
+    let short = long.slice(0, 10);
+    for wait in [200, 1200] {
+        let join = Join::inner().on("k").algorithm(Algorithm::SortMerge).threads(2);
+        let reader = join.run(whole(&long), whole(&short)).expect("the join starts");
+        std::thread::sleep(Duration::from_millis(wait));
+        let took = watched("ranking", move || time_of_drop(reader));
+        assert!(took < Duration::from_secs(1), "after {wait} ms: {took:?}");
+    }
+}
+
+/// A reader that fails in its own way after some batches.
+struct Failing {
+    batch: RecordBatch,
+    good: usize,
+}
+
+impl Iterator for Failing {
+    type Item = Result<RecordBatch, ArrowError>;
+    fn next(&mut self) -> Option<Self::Item> {
+        assert!(self.good > 0, "the tape is torn");
+        self.good -= 1;
+        Some(Ok(self.batch.clone()))
+    }
+}
+
+impl RecordBatchReader for Failing {
+    fn schema(&self) -> SchemaRef {
+        self.batch.schema()
+    }
+}
+
+#[test]
+fn the_message_of_a_reader_that_panics_is_what_the_caller_hears() {
+    let batch = table(300, |i| i);
+    for round in 0..100 {
+        for algorithm in Algorithm::ANYWHERE {
+            let failing = Failing { batch: batch.clone(), good: 1 + round % 9 };
+            let join = Join::inner().on("k").algorithm(algorithm).threads(8).batch_size(50);
+            let join = join.build_side(Side::Left);
+            let said = watched("a torn tape", {
+                let batch = batch.clone();
+                move || {
+                    let reader = join.run(whole(&batch), failing).expect("the join starts");
+                    let failed = reader.filter_map(Result::err).next().expect("an error");
+                    Error::from_arrow(failed).to_string()
+                }
+            });
+            assert!(said.contains("the tape is torn"), "{algorithm}: {said}");
+            assert!(said.contains("right"), "which table: {algorithm}: {said}");
+        }
+    }
+}
