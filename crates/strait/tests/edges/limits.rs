@@ -120,3 +120,24 @@ fn the_report_counts_rows_and_stages() {
         assert!(report.peak_memory > 0 && !report.stages.is_empty(), "{algorithm}");
     }
 }
+
+#[test]
+fn batch_sizes_and_threads_may_be_any_number() {
+    let (left, right) = (keyed((0..3000).map(|i| i % 700)), keyed(0..1000));
+    for algorithm in Algorithm::ANYWHERE {
+        let join = Join::new(strait::JoinType::Full).on("k").algorithm(algorithm);
+        let expected = count(&join, &left, &right);
+        for size in [1 << 20, 1 << 34, usize::MAX] {
+            for limit in [None, Some(8 << 20)] {
+                let join =
+                    join.clone().batch_size(size).threads(if size == 1 << 20 { 4096 } else { 2 });
+                let join = limit.iter().fold(join, |join, &limit| join.memory_limit(limit));
+                let reader = join.run(whole(&left), whole(&right)).expect("the join starts");
+                let (batches, _) = drained(reader).expect("the join succeeds");
+                let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
+                assert_eq!(rows as u64, expected, "{algorithm}, batches of {size}, {limit:?}");
+            }
+        }
+        assert_eq!(count(&join.threads(usize::MAX), &left, &right), expected, "{algorithm}");
+    }
+}
