@@ -8,11 +8,11 @@
 typedef Tile<THREADS, ITEMS> ProbeTile;
 
 // The tuple at a row: partitioned before, or from columns; its key mixed where slots are hashed.
-__device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, bool mixing, u64 row) {
+__device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, const Table& table, bool mixing, u64 row) {
     if (tuples) return stream_tuple(at<Tuple>(tuples) + row);
     const Word key = __ldcs(at<Word>(columns.keys) + row);
     const Word value = columns.values ? __ldcs(at<Word>(columns.values) + row) : (Word)(columns.first + row);
-    return Tuple{mixing ? mix(key) : key, value};
+    return Tuple{mixing ? mix(key, table.mixing) : key, value};
 }
 
 // What is left of a task after a tile of it.
@@ -33,7 +33,7 @@ __device__ __forceinline__ void load_tile(const Probe& a, const Task& rest, bool
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         const u32 number = ProbeTile::number(i);
-        if (number < rest.probe_rows) tuple[i] = row_of(a.tuples, a.columns, mixing, rest.probe + number);
+        if (number < rest.probe_rows) tuple[i] = row_of(a.tuples, a.columns, a.table, mixing, rest.probe + number);
     }
 }
 

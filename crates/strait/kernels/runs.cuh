@@ -73,7 +73,7 @@ struct Tile {
             const bool mine = found >> i & 1;
             const u32 having = __ballot_sync(ALL_LANES, mine);
             if (mine) {
-                const Word key = mixed ? unmix(tuple[i].key) : tuple[i].key;
+                const Word key = mixed ? mix(tuple[i].key, out.unmixing) : tuple[i].key;
                 write_row(out, first + __popc(having & lanes_below()), key, value_of(i), tuple[i].value);
             }
             first += __popc(having);
@@ -111,7 +111,7 @@ struct Tile {
             const u32 n = number(i);
             tile.firsts[n] = before + inclusive - run[i].count;
             tile.begins[n] = run[i].begin;
-            tile.tuples[n] = Tuple{mixed ? unmix(tuple[i].key) : tuple[i].key, tuple[i].value};
+            tile.tuples[n] = Tuple{mixed ? mix(tuple[i].key, out.unmixing) : tuple[i].key, tuple[i].value};
             before += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
         }
         __syncthreads();

@@ -23,8 +23,8 @@ __device__ __forceinline__ Tuple source_tuple(const Scatter& a, u64 row) {
 // A tuple with its key mixed: columns have keys as they came. Apart from the load, so that whoever
 // has other work does not wait for it.
 template <bool FROM_TUPLES>
-__device__ __forceinline__ Tuple mixed(const Tuple& tuple) {
-    return Tuple{FROM_TUPLES ? tuple.key : mix(tuple.key), tuple.value};
+__device__ __forceinline__ Tuple mixed(const Scatter& a, const Tuple& tuple) {
+    return Tuple{FROM_TUPLES ? tuple.key : mix(tuple.key, a.mixing), tuple.value};
 }
 
 // Copies tuples, by the lanes of a warp: several are loaded before the first is stored, which may

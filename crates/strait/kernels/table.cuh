@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         const u64 row = begin + ProbeTile::number(i);
-        if (row < a.rows) tuple[i] = row_of(a.tuples, a.columns, true, row);
+        if (row < a.rows) tuple[i] = row_of(a.tuples, a.columns, a.table, true, row);
     }
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
     u64 slot = 0;
     u32* count = nullptr;
     if (valid) {
-        const Tuple tuple = row_of(a.tuples, a.columns, !a.table.direct, row);
+        const Tuple tuple = row_of(a.tuples, a.columns, a.table, !a.table.direct, row);
         if (a.table.direct) {
             slot = tuple.key - (Word)a.table.min;
             count = &at<Direct>(a.table.slots)[slot].count;
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(256) fill_groups(FillGroups a) {
     if (row >= a.rows) return;
     const u32 slot = at<u32>(a.slot_of)[row];
     const u32 begin = a.table.direct ? at<Direct>(a.table.slots)[slot].begin : at<Group>(a.table.slots)[slot].begin;
-    const Word value = row_of(a.tuples, a.columns, false, row).value;
+    const Word value = row_of(a.tuples, a.columns, a.table, false, row).value;
     at<Word>(a.table.groups)[begin + at<u32>(a.rank)[row]] = value;
 }
 

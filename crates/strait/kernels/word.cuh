@@ -32,24 +32,12 @@ __device__ __forceinline__ void store_tuple(Tuple* to, Tuple t) {
     *reinterpret_cast<Packed*>(to) = Packed{t.key, t.value};
 }
 
-// Xor-shifts and odd multiplies: each step can be undone, so no two words meet.
-__device__ __forceinline__ u32 mix(u32 x) {
-    x = (x ^ (x >> 16)) * 0x7feb352du;
-    x = (x ^ (x >> 15)) * 0x846ca68bu;
-    return x ^ (x >> 16);
-}
-__device__ __forceinline__ u64 mix(u64 x) {
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
-    return x ^ (x >> 32);
-}
-__device__ __forceinline__ u32 unmix(u32 x) {
-    x = (x ^ (x >> 16)) * 0x43021123u;
-    x = (x ^ (x >> 15) ^ (x >> 30)) * 0x1d69e2a5u;
-    return x ^ (x >> 16);
-}
-__device__ __forceinline__ u64 unmix(u64 x) {
-    x = (x ^ (x >> 32)) * 0xcfee444d8b59a89bull;
-    x = (x ^ (x >> 32)) * 0xcfee444d8b59a89bull;
-    return x ^ (x >> 32);
+// Xor-shifts and odd multiplies: each step can be undone, so no two words meet. The shifts, half a word,
+// undo themselves; with the inverse multipliers in the other order, this is its own inverse. The multipliers
+// are numbers of the join, and stay in the kernel's parameters: constant memory, which a multiplication
+// reads without a register.
+__device__ __forceinline__ Word mix(Word x, const Mixing& by) {
+    x = (x ^ (x >> (WORD_BITS / 2))) * (Word)by.first;
+    x = (x ^ (x >> (WORD_BITS / 2))) * (Word)by.second;
+    return x ^ (x >> (WORD_BITS / 2));
 }

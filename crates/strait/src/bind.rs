@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::{Schema, SchemaRef};
 
-use crate::algorithm::{self, Context, Job};
+use crate::algorithm::{self, Context, Job, with_seeds};
 use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
@@ -314,9 +314,10 @@ impl BoundJoin {
         let schema = self.schema();
         let conductor = {
             let shared = Arc::clone(&shared);
+            let mut bound = self;
             std::thread::Builder::new().name("strait-conductor".to_string()).spawn(move || {
                 let failures = sender.clone();
-                let done = guarded(|| self.conduct(left, right, sender, &shared));
+                let done = guarded(|| bound.conduct(left, right, sender, &shared));
                 match done {
                     Ok(report) => *lock(&shared.report) = Some(report),
                     // Nobody may be left to hear it.
@@ -349,7 +350,7 @@ impl BoundJoin {
 
     /// The whole join, on the conductor's thread.
     fn conduct(
-        &self,
+        &mut self,
         left: Reader,
         right: Reader,
         sender: SyncSender<Result<Parcel>>,
@@ -404,7 +405,7 @@ impl BoundJoin {
             turn: Turn::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),
         };
-        let cx = Context {
+        let mut cx = Context {
             workers,
             budget: Arc::clone(budget),
             counters,
@@ -413,20 +414,26 @@ impl BoundJoin {
             force: self.join.force,
             algorithm: self.join.algorithm,
             on_gpu: self.join.on_gpu,
+            bounded: true,
         };
         let candidates = AtomicU64::new(0);
-        let job = Job {
-            keys: &self.keys,
-            filter: self.filter.as_ref(),
-            roles: Roles::of(self.join.join_type, build_side),
-            build,
-            build_side,
-            probe: Some(probe),
-            sink: &sink,
-            plan: &plan,
-            candidates: &candidates,
-        };
-        algorithm::run(&cx, job, device.as_deref())?;
+        let mut probe = Some(probe);
+        let seeded = with_seeds(self.join.force, |seed, bounded| {
+            self.keys.reseed(seed);
+            cx.bounded = bounded;
+            let job = Job {
+                keys: &self.keys,
+                filter: self.filter.as_ref(),
+                roles: Roles::of(self.join.join_type, build_side),
+                build: &build,
+                build_side,
+                probe: &mut probe,
+                sink: &sink,
+                plan: &plan,
+                candidates: &candidates,
+            };
+            algorithm::run(&cx, job, device.as_deref())
+        })?;
         *lock(&shared.sums) = std::mem::take(&mut *lock(&sink.sums));
         counters.enter(Stage::Done, 0);
         let seen = counters.snapshot();
@@ -439,6 +446,8 @@ impl BoundJoin {
             candidates: candidates.into_inner(),
             peak_memory: budget.peak(),
             crossed: watch.crossed(),
+            seed: seeded.number,
+            seeds_tried: seeded.tried,
             plan,
         })
     }

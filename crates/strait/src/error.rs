@@ -187,6 +187,11 @@ pub enum Error {
     #[error("{0}")]
     Setting(String),
 
+    /// The join has to begin again with another seed. Callers never see this one.
+    #[doc(hidden)]
+    #[error("the join's seed does not suit its keys; run the join again")]
+    BadSeed,
+
     /// A reader or an Arrow kernel failed.
     #[error("{context}: {source}")]
     Arrow {

@@ -254,6 +254,11 @@ pub struct Force {
     pub row_ids: bool,
     /// The join runs on a simulated device, whose work runs in an order that follows from this seed.
     pub simulated: Option<u64>,
+    /// The join's seed, which hashes and places of keys follow from: that of a report repeats its join.
+    /// Each join draws its own where there is none.
+    pub seed: Option<u64>,
+    /// So many of the first seeds send chosen keys to one place, and give all hashed keys one hash.
+    pub bad_seeds: u32,
 }
 
 /// The callback of [`Join::on_progress`].

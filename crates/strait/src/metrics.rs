@@ -30,6 +30,10 @@ pub struct Report {
     pub peak_memory: u64,
     /// Bytes that crossed the link to a GPU, and back.
     pub crossed: [u64; 2],
+    /// The number that hashes and places of keys followed from: each join draws its own.
+    pub seed: u64,
+    /// How many seeds were tried: more than one where many keys met under the first.
+    pub seeds_tried: u32,
 }
 
 impl fmt::Display for Report {
@@ -49,6 +53,11 @@ impl fmt::Display for Report {
         if self.crossed != [0; 2] {
             let [to, from] = self.crossed.map(bytes);
             writeln!(f, "  {:<22} {to:>12} to the GPU, {from} back", "over the link")?;
+        }
+        write!(f, "  {:<22} {:>#18x}", "seed", self.seed)?;
+        match self.seeds_tried {
+            ..=1 => writeln!(f)?,
+            tried => writeln!(f, ", and {} after it", tried - 1)?,
         }
         let rate = (self.left_rows + self.right_rows) as f64 / seconds.max(1e-9) / 1e6;
         write!(f, "  {:<22} {rate:>12.1} M tuples/s", "throughput")

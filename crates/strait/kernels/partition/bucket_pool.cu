@@ -135,7 +135,7 @@ __device__ __forceinline__ void divide(const BucketPool& a) {
     u32* starts = to.split + BINS;
     u32* sums = starts + BINS;
     const u32 thread = threadIdx.x;
-    const auto key_of = [&](u32 n) { return FROM_CHAINS ? tuples[n].key : mix(tuples[n].key); };
+    const auto key_of = [&](u32 n) { return FROM_CHAINS ? tuples[n].key : mix(tuples[n].key, a.mixing); };
 
     Piece piece;
     clear_counts<false>(order);

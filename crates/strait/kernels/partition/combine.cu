@@ -241,7 +241,7 @@ __device__ __forceinline__ void combine(const Scatter& a) {
         }
         if (HIERARCHICAL) combiner.drain();
 #pragma unroll
-        for (int i = 0; i < ITEMS; i++) tuple[i] = mixed<FROM_TUPLES>(tuple[i]);
+        for (int i = 0; i < ITEMS; i++) tuple[i] = mixed<FROM_TUPLES>(a, tuple[i]);
         for (;;) {
 #pragma unroll
             for (int i = 0; i < ITEMS; i++) {

@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) histogram(Histogram a) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             if (begin + i * THREADS + threadIdx.x >= a.rows) break;
-            const Word k = a.mix ? mix(key[i]) : key[i];
+            const Word k = a.mix ? mix(key[i], a.mixing) : key[i];
             for (u32 pass = 0; pass < a.passes; pass++) {
                 const u32 digit = (u32)(k >> a.digits[pass].shift) & a.digits[pass].mask;
                 atomicAdd(&counts[pass * BINS + digit], 1u);
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tally(Tally a) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             if (begin + i * THREADS + threadIdx.x >= a.rows) break;
-            const Word k = a.mix ? mix(key[i]) : key[i];
+            const Word k = a.mix ? mix(key[i], a.mixing) : key[i];
             atomicAdd(&counts[(u32)(k >> a.digit.shift) & a.digit.mask], 1u);
         }
     }

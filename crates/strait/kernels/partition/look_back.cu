@@ -49,7 +49,7 @@ __device__ __forceinline__ void pass(const LookBack& a) {
     u32* sums = starts + BINS;
     const u32 thread = threadIdx.x;
     const bool mixing = !FROM_TUPLES && a.mix;
-    const auto key_of = [&](u32 n) { return mixing ? mix(tuples[n].key) : tuples[n].key; };
+    const auto key_of = [&](u32 n) { return mixing ? mix(tuples[n].key, a.mixing) : tuples[n].key; };
 
     if (thread == 0) sums[0] = atomicAdd(at<u32>(a.ticket), 1u);
     clear_counts<STABLE>(counts);

@@ -24,7 +24,7 @@ __device__ __forceinline__ void standard(const Scatter& a) {
         const bool valid = row < a.rows;
         const u32 active = __ballot_sync(ALL_LANES, valid);
         if (!valid) continue;
-        const Tuple tuple = mixed<FROM_TUPLES>(source_tuple<FROM_TUPLES>(a, row));
+        const Tuple tuple = mixed<FROM_TUPLES>(a, source_tuple<FROM_TUPLES>(a, row));
         const u32 partition = partition_of(a, tuple.key);
         // Lanes with one partition reserve together: a frequent key is no queue.
         const u32 same = __match_any_sync(active, partition);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void linear_tile(const Scatter& a, u64 begin, u32 row
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         const u32 n = i * THREADS + thread;
-        if (n < rows) tuple[i] = mixed<FROM_TUPLES>(source_tuple<FROM_TUPLES>(a, begin + n));
+        if (n < rows) tuple[i] = mixed<FROM_TUPLES>(a, source_tuple<FROM_TUPLES>(a, begin + n));
     }
     __syncthreads();
     u32 rank[ITEMS];

@@ -27,7 +27,7 @@ __device__ __forceinline__ void count_chunk(const SharedHistogram& a) {
         for (int i = 0; i < AT_ONCE; i++) {
             const u64 row = base + i * THREADS + threadIdx.x;
             if (FROM_TUPLES) key[i] = row < end ? at<Tuple>(a.tuples)[row].key : Word(0);
-            else key[i] = row < end ? mix(at<Word>(a.columns.keys)[row]) : Word(0);
+            else key[i] = row < end ? mix(at<Word>(a.columns.keys)[row], a.mixing) : Word(0);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void scatter_tile(const SharedHistogram& a, u8* memor
     u32* starts = reinterpret_cast<u32*>(target + BINS);
     u32* sums = starts + BINS;
     const u32 thread = threadIdx.x;
-    const auto key_of = [&](u32 n) { return FROM_TUPLES ? tuples[n].key : mix(tuples[n].key); };
+    const auto key_of = [&](u32 n) { return FROM_TUPLES ? tuples[n].key : mix(tuples[n].key, a.mixing); };
 
     clear_counts<STABLE>(order);
     if (FROM_TUPLES) load_tuples(at<Tuple>(a.tuples), tuples, rows, [&](u32 n) { return tile + n; });

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         const u64 row = begin + ProbeTile::number(i);
-        if (row < a.rows) tuple[i] = row_of(0, a.columns, false, row);
+        if (row < a.rows) tuple[i] = row_of(0, a.columns, a.table, false, row);
     }
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {

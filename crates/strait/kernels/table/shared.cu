@@ -130,7 +130,7 @@ __device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTabl
         for (u32 having = __ballot_sync(ALL_LANES, link[i] != 0); having;) {
             if (link[i]) {
                 const u64 to = place + __popc(having & lanes_below());
-                write_row(out, to, out.mixed ? unmix(key) : key, table.values[link[i] - 1], tuple[i].value);
+                write_row(out, to, out.mixed ? mix(key, out.unmixing) : key, table.values[link[i] - 1], tuple[i].value);
                 link[i] = table.find(table.next[link[i] - 1], key);
             }
             place += __popc(having);

@@ -13,6 +13,7 @@
 pub(crate) mod gpu;
 mod no_partition;
 mod radix;
+mod seeds;
 mod sort_merge;
 
 use std::ops::Range;
@@ -35,6 +36,8 @@ use crate::plan::{Machine, Plan};
 use crate::progress::Counters;
 use crate::schedule::Workers;
 
+pub(crate) use seeds::with_seeds;
+
 /// What every stage works with.
 pub(crate) struct Context<'a> {
     pub(crate) workers: Workers,
@@ -47,6 +50,8 @@ pub(crate) struct Context<'a> {
     pub(crate) algorithm: Algorithm,
     /// How a join on a device goes about it.
     pub(crate) on_gpu: OnGpu,
+    /// Whether a search that takes too long ends with [`Error::BadSeed`].
+    pub(crate) bounded: bool,
 }
 
 /// A join ready to run: the build side held, the probe side as far as it was read.
@@ -54,10 +59,10 @@ pub(crate) struct Job<'a> {
     pub(crate) keys: &'a KeyPlan,
     pub(crate) filter: Option<&'a BoundFilter>,
     pub(crate) roles: Roles,
-    pub(crate) build: Relation,
+    pub(crate) build: &'a Relation,
     pub(crate) build_side: crate::join::Side,
-    /// Taken by the conductor.
-    pub(crate) probe: Option<Source>,
+    /// Taken by the conductor. It stays where the join has to begin again with another seed.
+    pub(crate) probe: &'a mut Option<Source>,
     pub(crate) sink: &'a Sink<'a>,
     pub(crate) plan: &'a Plan,
     pub(crate) candidates: &'a AtomicU64,
@@ -78,7 +83,7 @@ impl<'a> Job<'a> {
     fn carrying(&self, cx: &Context<'_>, matcher: &Matcher<'_>) -> Option<Columns> {
         let (side, plan) = (self.build_side, &self.sink.plan);
         let may = matcher.may_carry() && plan.by_values(side) && !cx.force.row_ids;
-        may.then(|| Columns::carrying(&self.build, &plan.gathered(side))).flatten()
+        may.then(|| Columns::carrying(self.build, &plan.gathered(side))).flatten()
     }
 
     /// Both sides as units, where both are held: build side first, with its columns where they
@@ -97,7 +102,7 @@ impl<'a> Job<'a> {
             };
             matcher.unit(side, columns, relation.batches(), keep)
         };
-        let build = unit(self.build_side, &self.build, self.roles.build, carrying)?;
+        let build = unit(self.build_side, self.build, self.roles.build, carrying)?;
         Ok([build, unit(self.build_side.other(), probe, self.roles.probe, None)?])
     }
 
@@ -114,8 +119,13 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Runs the conductor the plan names, on a device if there is one.
+/// Runs the conductor the plan names, on a device if there is one. [`Error::BadSeed`] says that the
+/// keys want another seed; then nothing has been written, and the probe side is still there.
 pub(crate) fn run(cx: &Context<'_>, job: Job<'_>, device: Option<&dyn Device>) -> Result<()> {
+    let sorts = device.is_none() && job.plan.algorithm == Algorithm::SortMerge;
+    if cx.bounded && !sorts && !seeds::suits(cx, job.keys, job.build_side, job.build)? {
+        return Err(Error::BadSeed);
+    }
     if let Some(device) = device {
         return gpu::run(cx, job, device);
     }

@@ -45,15 +45,16 @@ fn join<K: KeyWord, I: RowId>(
     mut job: Job<'_>,
     carrying: Option<Columns>,
 ) -> Result<()> {
-    let probe = job.stream_probe()?;
     let matcher = job.matcher(cx, job.keys.exact());
-    let (side, build) = (job.build_side, &job.build);
+    let (side, build) = (job.build_side, job.build);
 
     cx.counters.enter(Stage::Partition, build.rows());
     let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, build))?;
     cx.counters.enter(Stage::Build, build.rows());
     let load = carrying.as_ref().map_or(Load::RowIds, Load::Carried);
     let table = build_table::<K, I>(cx, &job, words, load)?;
+    // From here on, the seed is the one that the join ends with.
+    let probe = job.stream_probe()?;
 
     let carried = carrying.is_some();
     let gathered = job.sink.plan.gathered(side);
@@ -166,8 +167,9 @@ fn build_table<K: KeyWord, I: RowId>(
     log::debug!("table: {shape:?}");
     match shape {
         TableShape::Hash { passes } => {
+            let placing = Placing::Mixed(job.keys.mixer());
             let parts = cx.watch.time("partition build side", || {
-                partition::<K, I>(cx, &words, load, Placing::Mixed, &passes)
+                partition::<K, I>(cx, &words, load, placing, &passes)
             })?;
             drop(words);
             let build = || HashTable::build(cx, &parts, passes.bits());
@@ -207,7 +209,7 @@ impl<K: KeyWord> MorselWords<K> {
     ) -> Result<()> {
         let valid = keys.words(side, batch, &mut self.words)?;
         if let Table::Hash(_) = table {
-            K::mix_all(&mut self.words);
+            K::mix_all(&mut self.words, keys.mixer());
         }
         self.rows = valid.map(|valid| {
             let rows: Vec<u32> = valid.valid_indices().map(|i| i as u32).collect();

@@ -33,14 +33,15 @@ pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
 }
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
-    let (side, build) = (job.build_side, &job.build);
+    let (side, build) = (job.build_side, job.build);
     let (word, value) = (size_of::<K>(), size_of::<I>());
     let passes = radix_passes(build.rows() as usize, word, value, cx.machine, cx.force);
 
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let partitioned = |side, relation: &Relation| -> Result<Partitions<K, I>> {
         let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, relation))?;
-        cx.watch.time("partition", || partition(cx, &words, Load::RowIds, Placing::Mixed, &passes))
+        let placing = Placing::Mixed(job.keys.mixer());
+        cx.watch.time("partition", || partition(cx, &words, Load::RowIds, placing, &passes))
     };
     let build_parts = partitioned(side, build)?;
     let probe_parts = partitioned(side.other(), &probe)?;

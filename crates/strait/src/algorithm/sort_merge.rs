@@ -33,7 +33,7 @@ pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
 }
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
-    let build = &job.build;
+    let build = job.build;
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let [build_words, probe_words] = words::<K>(cx, &job, &probe)?;
     let (build_sorted, build_nulls, _build_nulls) = sorted::<K, I>(cx, build_words)?;
@@ -77,7 +77,7 @@ fn words<'a, K: KeyWord>(
     job: &'a Job<'_>,
     probe: &'a Relation,
 ) -> Result<[Words<'a, K>; 2]> {
-    let (side, build) = (job.build_side, &job.build);
+    let (side, build) = (job.build_side, job.build);
     if job.keys.exact() {
         return cx.watch.time("key words", || {
             let build = key_words(cx, job.keys, side, build)?;

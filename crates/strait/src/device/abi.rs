@@ -5,6 +5,8 @@
 
 use std::mem::{offset_of, size_of};
 
+use crate::key::{KeyWord, Mixer};
+
 /// Digits a [`Histogram`] counts at once, at most.
 pub(crate) const MOST_PASSES: usize = 8;
 /// Bits of a digit of a radix pass, at most.
@@ -43,6 +45,9 @@ macro_rules! layouts {
 layouts! {
     /// Some bits of a key: `(key >> shift) & mask`.
     Digit { shift: u32, mask: u32, }
+
+    /// The multipliers of the mixer's rounds, both odd; of words of 32 bits, the low bits count.
+    Mixing { first: u64, second: u64, }
 
     /// A piece of a join: build tuples against probe tuples.
     ///
@@ -97,6 +102,8 @@ layouts! {
         mixed: u32,
         /// Whether 32-bit values are added up as signed numbers.
         sign: u32,
+        /// What undoes mixing, where keys are mixed and written.
+        unmixing: Mixing,
     }
 
     /// Key words as they came, and a value a row; without values, the value is `first` plus the
@@ -119,6 +126,7 @@ layouts! {
         /// Words from one key to the next: one in a column, two in tuples.
         stride: u32,
         unused: u32,
+        mixing: Mixing,
     }
 
     /// Turns `bins[pass]` into where each digit begins.
@@ -147,6 +155,7 @@ layouts! {
         mix: u32,
         /// Whether rows with equal digits have to keep their order.
         stable: u32,
+        mixing: Mixing,
     }
 
     /// One radix pass with a histogram a block (004 §3.2.1): three stages that take the same. Keys
@@ -166,6 +175,7 @@ layouts! {
         digit: Digit,
         chunks: u32,
         unused: u32,
+        mixing: Mixing,
     }
 
     /// Partitions as chains of buckets: each an array of `1 << bucket_bits` tuples in a pool.
@@ -219,6 +229,7 @@ layouts! {
         /// Buckets of the pool.
         buckets: u32,
         unused: u32,
+        mixing: Mixing,
     }
 
     /// Copies chains together, in their order.
@@ -273,6 +284,8 @@ layouts! {
         bits: u32,
         /// Whether keys address slots directly.
         direct: u32,
+        /// How keys from columns are mixed, where they do not.
+        mixing: Mixing,
     }
 
     /// Marks every slot of a table empty.
@@ -353,6 +366,7 @@ layouts! {
         stride: u32,
         /// Whether digits are those of the mixed key.
         mix: u32,
+        mixing: Mixing,
     }
 
     /// Writes tuples to partitions, in any order within each: tuple `i` of partition `p` goes to
@@ -370,6 +384,14 @@ layouts! {
         /// [`Device::scatter_bytes`](super::Device::scatter_bytes).
         buffers: u64,
         digit: Digit,
+        mixing: Mixing,
+    }
+}
+
+impl Mixing {
+    /// The multipliers of a mixer.
+    pub(crate) fn of<K: KeyWord>(mixer: Mixer<K>) -> Mixing {
+        Mixing { first: mixer.first.to_u64(), second: mixer.second.to_u64() }
     }
 }
 

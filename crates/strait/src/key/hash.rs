@@ -4,27 +4,84 @@
 //! hash is one of the value in the form the pair meets in, so it does not matter whether a
 //! string came in a view, behind offsets or from a dictionary. Dictionary values are hashed once.
 
+//!
+//! Secrets that follow from the join's [seed](super::seed) go into every step, so nobody can choose keys
+//! that have one hash.
+
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::ArrowNativeType;
-use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidSecrets, rapidhash_v3_micro_inline};
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 
 use super::column::Sink;
+use super::seed::splitmix;
 use super::verify::{Bytes, BytesArray, slice};
 use super::word::KeyWord;
 
-/// The seed is fixed: a case that fails fails again.
-static SECRETS: RapidSecrets = DEFAULT_RAPID_SECRETS;
-const NULL: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The secret numbers of the hash.
+#[derive(Debug, Clone)]
+pub(super) struct Secrets {
+    bytes: RapidSecrets,
+    /// What secrets of columns follow from.
+    columns: u64,
+    /// Whether all hashes are the same, for tests.
+    bad: bool,
+}
 
-/// The compact variant: short strings are the rule, and their code has to stay in the loop.
-#[inline(always)]
-pub(super) fn bytes(value: &[u8]) -> u64 {
-    rapidhash_v3_micro_inline::<true, false>(value, &SECRETS)
+impl Secrets {
+    /// Those of a seed.
+    pub(super) fn new(seed: u64) -> Secrets {
+        let mut state = seed;
+        let bytes = RapidSecrets::seed(splitmix(&mut state));
+        Secrets { bytes, columns: splitmix(&mut state), bad: false }
+    }
+
+    /// Secrets with which all keys have one hash, for tests.
+    pub(super) fn bad() -> Secrets {
+        Secrets { bad: true, ..Secrets::new(0) }
+    }
+
+    /// The hash of bytes. The compact variant: short strings are the rule, and their code has to stay
+    /// in the loop.
+    #[inline(always)]
+    pub(super) fn bytes(&self, value: &[u8]) -> u64 {
+        rapidhash_v3_micro_inline::<true, false>(value, &self.bytes)
+    }
+
+    /// The secrets of a key column. They are different for each, so the order of columns counts.
+    pub(super) fn of_column(&self, number: usize) -> OfColumn<'_> {
+        let mut state = self.columns.wrapping_add(number as u64);
+        let mut next = || splitmix(&mut state);
+        let (mask, factor, null) = (next(), next() | 1, next());
+        let factor = if self.bad { 0 } else { factor };
+        OfColumn { first: number == 0, mask, factor, null, secrets: self }
+    }
+}
+
+/// How the values of one key column go into the hash.
+#[derive(Clone, Copy)]
+pub(super) struct OfColumn<'a> {
+    /// Whether no column is before this one.
+    first: bool,
+    mask: u64,
+    factor: u64,
+    /// What stands for null.
+    null: u64,
+    secrets: &'a Secrets,
+}
+
+impl OfColumn<'_> {
+    /// The hash of a value and the hash of the columns before: both halves of a product of 128 bits,
+    /// as in wyhash and foldhash.
+    #[inline(always)]
+    fn combine(&self, before: u64, value: u64) -> u64 {
+        let product = u128::from(before ^ value ^ self.mask) * u128::from(self.factor);
+        product as u64 ^ (product >> 64) as u64
+    }
 }
 
 /// Puts a column's hashes into the words, or combines them with those of the columns before.
 pub(super) struct Hash<'a, K> {
-    pub(super) first: bool,
+    pub(super) of: OfColumn<'a>,
     /// The rows that hash as null; `None` where nulls match nothing and their hash is any.
     pub(super) nulls: Option<&'a NullBuffer>,
     pub(super) out: &'a mut Vec<K>,
@@ -32,29 +89,31 @@ pub(super) struct Hash<'a, K> {
 
 impl<K: KeyWord> Sink for Hash<'_, K> {
     fn take(self, values: impl Iterator<Item = u64>) {
-        self.hashes(values.map(KeyWord::mix))
+        self.values(values)
     }
 }
 
 impl<K: KeyWord> Hash<'_, K> {
-    /// Takes values that are hashes already.
-    pub(super) fn hashes(self, hashes: impl Iterator<Item = u64>) {
+    /// Takes values of 64 bits, or hashes of longer ones.
+    pub(super) fn values(self, values: impl Iterator<Item = u64>) {
         match self.nulls {
-            None => self.put(hashes),
+            None => self.put(values),
             Some(nulls) => {
-                let hash = |(hash, valid)| if valid { hash } else { NULL };
-                self.put(hashes.zip(nulls.iter()).map(hash))
+                let null = self.of.null;
+                let value = |(value, valid)| if valid { value } else { null };
+                self.put(values.zip(nulls.iter()).map(value))
             }
         }
     }
 
-    fn put(self, hashes: impl Iterator<Item = u64>) {
-        if self.first {
+    fn put(self, values: impl Iterator<Item = u64>) {
+        let of = self.of;
+        if of.first {
             self.out.clear();
-            self.out.extend(hashes.map(K::from_u64));
+            self.out.extend(values.map(|value| K::from_u64(of.combine(0, value))));
         } else {
-            for (word, hash) in self.out.iter_mut().zip(hashes) {
-                *word = K::from_u64(combine(word.to_u64(), hash));
+            for (word, value) in self.out.iter_mut().zip(values) {
+                *word = K::from_u64(of.combine(word.to_u64(), value));
             }
         }
     }
@@ -62,12 +121,14 @@ impl<K: KeyWord> Hash<'_, K> {
     /// Takes strings of bytes.
     pub(super) fn bytes(self, column: &Bytes) {
         let len = column.array.len();
+        let secrets = self.of.secrets;
+        let bytes = |value: &[u8]| secrets.bytes(value);
         match &column.array {
             BytesArray::Small { offsets, values } if column.index.is_none() => {
-                self.hashes(between(offsets, values).map(bytes))
+                self.values(between(offsets, values).map(bytes))
             }
             BytesArray::Large { offsets, values } if column.index.is_none() => {
-                self.hashes(between(offsets, values).map(bytes))
+                self.values(between(offsets, values).map(bytes))
             }
             BytesArray::Small { offsets, values } => {
                 self.indexed(column, len, |row| bytes(slice(offsets, values, row)))
@@ -83,13 +144,13 @@ impl<K: KeyWord> Hash<'_, K> {
 
     fn indexed(self, column: &Bytes, len: usize, hash: impl Fn(usize) -> u64) {
         match &column.index {
-            None => self.hashes((0..len).map(hash)),
+            None => self.values((0..len).map(hash)),
             Some(index) if index.len() < len => {
-                self.hashes(index.iter().map(|&i| hash(i as usize)))
+                self.values(index.iter().map(|&i| hash(i as usize)))
             }
             Some(index) => {
                 let hashed: Vec<u64> = (0..len).map(hash).collect();
-                self.hashes(index.iter().map(|&i| hashed[i as usize]))
+                self.values(index.iter().map(|&i| hashed[i as usize]))
             }
         }
     }
@@ -101,10 +162,4 @@ fn between<'a, O: ArrowNativeType>(
     values: &'a [u8],
 ) -> impl Iterator<Item = &'a [u8]> {
     offsets.windows(2).map(|ends| &values[ends[0].as_usize()..ends[1].as_usize()])
-}
-
-/// Both are well mixed; the odd factor makes the order of columns count.
-#[inline(always)]
-fn combine(before: u64, hash: u64) -> u64 {
-    before.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(29) ^ hash
 }

@@ -31,6 +31,7 @@ mod pack;
 mod pair;
 mod rank;
 mod record;
+mod seed;
 mod verify;
 mod word;
 
@@ -46,6 +47,7 @@ use crate::join::{NullEquality, Side};
 use crate::schedule::Workers;
 
 pub(crate) use self::rank::Ranked;
+pub(crate) use self::seed::{Mixer, Seed};
 pub(crate) use self::verify::KeyValues;
 pub(crate) use self::word::KeyWord;
 
@@ -82,6 +84,7 @@ pub(crate) struct KeyPlan {
     columns: Vec<KeyColumn>,
     null_equality: NullEquality,
     mode: Mode,
+    seed: Seed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +129,22 @@ impl KeyPlan {
             Some(bits) => Mode::Packed(bits),
             None => Mode::Hashed,
         };
-        Ok(KeyPlan { columns, null_equality, mode })
+        Ok(KeyPlan { columns, null_equality, mode, seed: Seed::new(0) })
+    }
+
+    /// Takes another seed: hashed words, and the places of all words, are others from now on.
+    pub(crate) fn reseed(&mut self, seed: Seed) {
+        self.seed = seed;
+    }
+
+    /// The seed that hashed words and the places of words depend on.
+    pub(crate) fn seed(&self) -> &Seed {
+        &self.seed
+    }
+
+    /// The mixer that places words of this width.
+    pub(crate) fn mixer<K: KeyWord>(&self) -> Mixer<K> {
+        self.seed.mixer()
     }
 
     /// The width of the words.
@@ -138,6 +156,11 @@ impl KeyPlan {
     /// ascending, nulls last. Else words are hashes, and matches have to be verified.
     pub(crate) fn exact(&self) -> bool {
         matches!(self.mode, Mode::Packed(_))
+    }
+
+    /// Whether words are hashes of the keys, which follow from the seed.
+    pub(crate) fn hashed(&self) -> bool {
+        self.mode == Mode::Hashed
     }
 
     /// The plan in words, as in `Int32 + Date32 packed in 64 bits`.
@@ -243,7 +266,7 @@ impl KeyPlan {
                 Mode::Packed(_) => column.pack(side, peeled, out)?,
                 Mode::Hashed => {
                     let nulls_equal = self.null_equality == NullEquality::Equal;
-                    column.hash(side, peeled, i == 0, nulls_equal, out)?
+                    column.hash(side, peeled, (i, &self.seed), nulls_equal, out)?
                 }
                 Mode::Collide => {}
             }

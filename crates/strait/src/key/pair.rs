@@ -11,9 +11,10 @@ use arrow::datatypes::{ArrowNativeType, DataType, Field, IntervalUnit, i256};
 use arrow_row::{RowConverter, SortField};
 
 use super::column::{Peeled, Sink, native, read, read_wide, read_wider};
-use super::hash::{self, Hash};
+use super::hash::Hash;
 use super::meet::{Form, meet, peeled_type};
 use super::pack::{self, Pack};
+use super::seed::Seed;
 use super::verify::{Bytes, BytesArray, Column, Data};
 use super::word::KeyWord;
 use crate::error::{Error, Result};
@@ -176,21 +177,22 @@ impl KeyColumn {
         &self,
         side: Side,
         mut peeled: Peeled,
-        first: bool,
+        (number, seed): (usize, &Seed),
         nulls_equal: bool,
         out: &mut Vec<K>,
     ) -> Result<()> {
         let nulls = peeled.nulls.take().filter(|_| nulls_equal);
-        let hash = Hash { first, nulls: nulls.as_ref(), out };
+        let secrets = seed.secrets();
+        let hash = Hash { of: secrets.of_column(number), nulls: nulls.as_ref(), out };
         match self.form {
             Form::Bytes | Form::Rows => hash.bytes(&self.bytes(side, peeled)?),
             Form::Wide => {
                 let values = self.wide(side, &peeled)?;
-                hash.hashes(values.iter().map(|v| hash::bytes(&v.to_le_bytes())))
+                hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
             Form::Wider => {
                 let values = self.wider(side, &peeled)?;
-                hash.hashes(values.iter().map(|v| hash::bytes(&v.to_le_bytes())))
+                hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
             _ => self.feed(side, &peeled, hash)?,
         }

@@ -3,23 +3,28 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
+use super::seed::Mixer;
 use crate::memory::Plain;
 use crate::processor::on_this_processor;
 
 /// A key word: `u32` or `u64`, whichever the key columns need.
 ///
 /// [`mix`](KeyWord::mix) is a bijection, so equality of mixed words is equality of words and no
-/// key value has to be reserved, and every output bit depends on every input bit, so no pattern
-/// of keys makes partitions or slots uneven.
+/// key value has to be reserved. Its multipliers are random numbers of the join, so nobody can choose
+/// keys that make partitions or slots uneven.
 pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     /// The width in bits.
     const BITS: u32;
-    /// The word, scattered.
-    fn mix(self) -> Self;
+    /// The word, scattered: two rounds of xor-shift and odd multiply, and one more xor-shift. The
+    /// shifts are half a word, which undo themselves, so the [inverse](Mixer::inverse) mixer undoes all.
+    fn mix(self, mixer: Mixer<Self>) -> Self;
     /// Scatters all of them.
-    fn mix_all(words: &mut [Self]) {
-        on_this_processor!(mix_each(words) where [K: KeyWord](words: &mut [K]))
+    fn mix_all(words: &mut [Self], mixer: Mixer<Self>) {
+        on_this_processor!(mix_each(words, mixer) where
+            [K: KeyWord](words: &mut [K], mixer: Mixer<K>))
     }
+    /// The mixer of this width.
+    fn mixer_of(narrow: Mixer<u32>, wide: Mixer<u64>) -> Mixer<Self>;
     /// Which of four words are this one, as bits.
     fn same(self, four: &[Self; 4]) -> u32 {
         (0..4).fold(0, |bits, i| bits | u32::from(four[i] == self) << i)
@@ -52,20 +57,23 @@ pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
 }
 
 #[inline(always)]
-fn mix_each<K: KeyWord>(words: &mut [K]) {
-    words.iter_mut().for_each(|word| *word = word.mix());
+fn mix_each<K: KeyWord>(words: &mut [K], mixer: Mixer<K>) {
+    words.iter_mut().for_each(|word| *word = word.mix(mixer));
 }
 
 impl KeyWord for u32 {
     const BITS: u32 = 32;
 
-    /// Two rounds of xor-shift and odd multiply: each step can be undone.
     #[inline(always)]
-    fn mix(self) -> u32 {
+    fn mix(self, mixer: Mixer<u32>) -> u32 {
         let mut x = self;
-        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-        x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
+        x = (x ^ (x >> 16)).wrapping_mul(mixer.first);
+        x = (x ^ (x >> 16)).wrapping_mul(mixer.second);
         x ^ (x >> 16)
+    }
+
+    fn mixer_of(narrow: Mixer<u32>, _: Mixer<u64>) -> Mixer<u32> {
+        narrow
     }
 
     #[cfg(vectors)]
@@ -107,11 +115,15 @@ impl KeyWord for u64 {
     const BITS: u32 = 64;
 
     #[inline(always)]
-    fn mix(self) -> u64 {
+    fn mix(self, mixer: Mixer<u64>) -> u64 {
         let mut x = self;
-        x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x = (x ^ (x >> 32)).wrapping_mul(mixer.first);
+        x = (x ^ (x >> 32)).wrapping_mul(mixer.second);
         x ^ (x >> 32)
+    }
+
+    fn mixer_of(_: Mixer<u32>, wide: Mixer<u64>) -> Mixer<u64> {
+        wide
     }
 
     #[cfg(vectors)]
@@ -151,19 +163,19 @@ impl KeyWord for u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::KeyWord;
+    use super::{KeyWord, Mixer};
 
-    /// Every step of the mixer is undone by its inverse, so no two words meet.
     #[test]
-    fn mixing_loses_nothing() {
-        let mut seen: Vec<u32> = (0..1 << 16).map(|x: u32| (x << 16 | x).mix()).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), 1 << 16);
-        let mut seen: Vec<u64> = (0..1u64 << 16).flat_map(|x| [x.mix(), (x << 48).mix()]).collect();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), (1 << 17) - 1, "0 is in both halves");
+    fn the_inverse_undoes_mixing() {
+        for seed in 0..500u64 {
+            let (wide, narrow) = (Mixer::<u64>::new(seed), Mixer::<u32>::new(seed));
+            for i in 0..100u64 {
+                let word = (i << (seed % 58)) ^ (seed * i) ^ i.wrapping_neg() << 32;
+                assert_eq!(word.mix(wide).mix(wide.inverse()), word);
+                let word = word as u32;
+                assert_eq!(word.mix(narrow).mix(narrow.inverse()), word);
+            }
+        }
     }
 
     #[test]
@@ -192,15 +204,39 @@ mod tests {
         }
     }
 
-    /// Multiples of a power of two fill all top-bit partitions evenly.
+    /// The most of 4096 words that share their top eight bits, whatever the seed: 16 do on average.
+    fn crowd<K: KeyWord>(words: impl Iterator<Item = u64> + Clone) -> u32 {
+        let most = |seed: u64| {
+            let mixer = Mixer::<K>::new(seed);
+            let mut counts = [0u32; 256];
+            for word in words.clone() {
+                counts[(K::from_u64(word).mix(mixer).to_u64() >> (K::BITS - 8)) as usize] += 1;
+            }
+            counts.into_iter().max().unwrap_or(0)
+        };
+        (0..200).map(most).max().unwrap_or(0)
+    }
+
+    /// Multiples of a power of two fill all top-bit partitions, with any seed.
     #[test]
     fn patterns_spread_over_partitions() {
-        for shift in [0, 8, 20, 40, 52] {
-            let mut counts = [0u32; 256];
-            for x in 0..1u64 << 12 {
-                counts[((x << shift).mix() >> 56) as usize] += 1;
-            }
-            assert!(counts.iter().all(|&c| c < 64), "shift {shift}: {counts:?}");
+        for shift in [0, 8, 20] {
+            let crowd = crowd::<u32>((0..1u64 << 12).map(|x| x << shift));
+            assert!(crowd < 100, "shift {shift}: {crowd}");
         }
+        for shift in [0, 8, 20, 40, 52] {
+            let crowd = crowd::<u64>((0..1u64 << 12).map(|x| x << shift));
+            assert!(crowd < 100, "shift {shift}: {crowd}");
+        }
+    }
+
+    /// Words that share their top bits under a mixer that is known are spread by others.
+    #[test]
+    fn words_chosen_for_a_known_mixer_spread() {
+        let known = Mixer { first: 0xd6e8_feb8_6659_fd93u64, second: 0xd6e8_feb8_6659_fd93 };
+        let chosen = (0..1u64 << 12).map(|i| i.mix(known.inverse()));
+        assert!(chosen.clone().all(|word| word.mix(known) >> 52 == 0));
+        let crowd = crowd::<u64>(chosen);
+        assert!(crowd < 100, "{crowd}");
     }
 }

@@ -8,7 +8,7 @@
 use crate::algorithm::Context;
 use crate::error::{Error, Result};
 use crate::input::Piece;
-use crate::key::KeyWord;
+use crate::key::{KeyWord, Mixer};
 use crate::materialise::Columns;
 use crate::memory::{Buffer, Shared};
 use crate::partition::words::Words;
@@ -48,7 +48,9 @@ pub(crate) fn partition<K: KeyWord, I: RowId>(
     // The placing is decided outside the loops.
     let first = passes.0.first().copied().unwrap_or(0);
     let mut partitions = match placing {
-        Placing::Mixed => first_pass(cx, (words, load), first, |word: K| word.mix())?,
+        Placing::Mixed(mixer) => {
+            first_pass(cx, (words, load), first, move |word: K| word.mix(mixer))?
+        }
         Placing::Ranged { min, up } => {
             let place = move |word: K| Placing::Ranged { min, up }.place(word);
             first_pass(cx, (words, load), first, place)?
@@ -124,13 +126,15 @@ fn first_pass<K: KeyWord, I: RowId>(
 pub(crate) fn count_column<K: KeyWord>(
     workers: &Workers,
     keys: &[K],
+    mixer: Mixer<K>,
     bits: u32,
 ) -> Result<Vec<u64>> {
     let fanout = 1usize << bits;
     let workers = workers.for_rows(keys.len());
     let threads = workers.threads();
     let counts = counted(&workers, fanout, |worker, mine| {
-        count(&keys[share(keys.len(), threads, worker)], bits, &|word: K| word.mix(), mine);
+        let place = |word: K| word.mix(mixer);
+        count(&keys[share(keys.len(), threads, worker)], bits, &place, mine);
         Ok(())
     })?;
     let of = |partition: usize| counts.iter().skip(partition).step_by(fanout).sum::<usize>() as u64;
@@ -144,7 +148,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
     workers: &Workers,
     keys: &[K],
     (values, first): (Option<&[K]>, u64),
-    bits: u32,
+    (mixer, bits): (Mixer<K>, u32),
     to: &mut [Tuple<K, K>],
 ) -> Result<Vec<usize>> {
     /// Rows between two looks at whether the join was cancelled.
@@ -159,7 +163,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
         let mine = share(keys.len(), threads, worker);
         mine.clone().step_by(PIECE).map(move |at| at..(at + PIECE).min(mine.end))
     };
-    let place = |word: K| word.mix();
+    let place = |word: K| word.mix(mixer);
     let mut counts = counted(&workers, fanout, |worker, mine| {
         pieces(worker).for_each(|rows| count(&keys[rows], bits, &place, mine));
         Ok(())
@@ -366,12 +370,13 @@ mod tests {
         for (threads, bits) in [(1, 0), (2, 3), (3, 8)] {
             let workers = Workers::new(threads, Arc::default());
             let mut room = Box::new(Room([Tuple::default(); 50_000]));
-            let bounds = partition_columns(&workers, &keys, (None, 7), bits, &mut room.0).unwrap();
+            let (mixer, to) = (Mixer::new(bits.into()), &mut room.0);
+            let bounds = partition_columns(&workers, &keys, (None, 7), (mixer, bits), to).unwrap();
             assert_eq!(bounds.len(), (1 << bits) + 1);
             for (partition, bound) in bounds.windows(2).enumerate() {
                 for tuple in &room.0[bound[0]..bound[1]] {
                     assert_eq!(top_bits(tuple.key, bits), partition);
-                    assert_eq!(tuple.key, keys[tuple.row as usize - 7].mix());
+                    assert_eq!(tuple.key, keys[tuple.row as usize - 7].mix(mixer));
                 }
             }
             let mut rows: Vec<u64> = room.0.iter().map(|tuple| tuple.row).collect();
@@ -379,6 +384,8 @@ mod tests {
             assert!(rows.iter().copied().eq(7..50_007));
         }
         let workers = Workers::new(1, Arc::default());
-        assert!(partition_columns(&workers, &keys, (None, 0), 1, &mut []).is_err());
+        assert!(
+            partition_columns(&workers, &keys, (None, 0), (Mixer::new(1), 1), &mut []).is_err()
+        );
     }
 }

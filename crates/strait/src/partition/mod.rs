@@ -4,8 +4,8 @@
 //! (word, row id) by the top bits of the *placed* word, in one pass or several, so that rows with
 //! equal keys come to lie in the same partition on both sides.
 //!
-//! A word is [placed](Placing) before its bits are used: mixed, so that no pattern of keys makes
-//! partitions uneven; or, where the keys are nearly all integers of a range, moved to the top of
+//! A word is [placed](Placing) before its bits are used: mixed with the join's seed, so that no
+//! pattern of keys makes partitions uneven; or, where the keys are nearly all integers of a range, moved to the top of
 //! the word, so that partitions are ranges. Both lose nothing.
 //!
 //! With 2 bits, the placed words `0b10…, 0b00…, 0b11…, 0b10…` of rows 0 to 3 become
@@ -22,14 +22,14 @@ pub(crate) use cpu::{Load, Passes, count_column, partition, partition_columns};
 pub(crate) use tuple::{RowId, Tuple};
 pub(crate) use words::{PIECE, Words, key_words};
 
-use crate::key::KeyWord;
+use crate::key::{KeyWord, Mixer};
 use crate::memory::Buffer;
 
 /// How a word is placed before its top bits choose a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placing<K> {
-    /// By the bijective mixer.
-    Mixed,
+    /// By the bijective mixer of the join.
+    Mixed(Mixer<K>),
     /// By its distance from the smallest word, in the topmost bits: for dense keys.
     Ranged {
         /// The smallest word.
@@ -44,7 +44,7 @@ impl<K: KeyWord> Placing<K> {
     #[inline(always)]
     pub(crate) fn place(self, word: K) -> K {
         match self {
-            Placing::Mixed => word.mix(),
+            Placing::Mixed(mixer) => word.mix(mixer),
             Placing::Ranged { min, up } => {
                 K::from_u64(word.to_u64().wrapping_sub(min.to_u64()) << up)
             }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::algorithm::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
 use crate::partition::{RowId, Tuple};
@@ -34,6 +34,10 @@ pub(super) trait Region<K, I> {
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool);
     /// What the place holds.
     fn value(&mut self, at: usize) -> &mut I;
+    /// Whether a search passed the region's bound. From then on places of keys are not to be believed.
+    fn lost(&self) -> bool {
+        false
+    }
 }
 
 /// What came of entering a region's tuples.
@@ -45,6 +49,8 @@ pub(super) enum Entered {
     Many(usize),
     /// There are as many keys as places, of which one has to stay free.
     Full,
+    /// A search passed the region's bound.
+    Lost,
 }
 
 /// Enters all tuples.
@@ -102,6 +108,10 @@ fn count<const MODERN: bool, K: KeyWord, I: RowId>(
     many: &mut [u64],
     tuples: &[Tuple<K, I>],
 ) -> Entered {
+    // A search that passed the bound says that its key is known, which has led here.
+    if region.lost() {
+        return Entered::Lost;
+    }
     region.clear();
     let places = region.places();
     let mut keys = 0;
@@ -113,6 +123,9 @@ fn count<const MODERN: bool, K: KeyWord, I: RowId>(
         if keys == places {
             return Entered::Full;
         }
+    }
+    if region.lost() {
+        return Entered::Lost;
     }
     let mut singles = 0;
     for (i, word) in many.iter_mut().enumerate() {
@@ -178,7 +191,7 @@ pub(super) fn group<K: KeyWord, I: RowId>(
 }
 
 /// Fills regions from the tuples of each, all workers at once; answers the groups, or None if a
-/// region has too few places. `region(p)` is one of them and the range of its words in `many`.
+/// region has too few places. Fails with [`Error::BadSeed`] if a search passed its bound. `region(p)` is one of them and the range of its words in `many`.
 pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
     cx: &Context<'_>,
     (regions, tuples): (usize, impl Fn(usize) -> &'t [Tuple<K, I>] + Sync),
@@ -187,11 +200,11 @@ pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
 ) -> Result<Option<Buffer<I>>> {
     let mut needs = vec![0usize; regions];
     let shared_needs = Shared::of(&mut needs);
-    let full = AtomicBool::new(false);
+    let (full, lost) = (AtomicBool::new(false), AtomicBool::new(false));
     let rows = (0..regions).map(|p| tuples(p).len()).sum();
     let workers = cx.workers.for_rows(rows);
     workers.each(regions, |p, _| {
-        if full.load(Ordering::Relaxed) {
+        if full.load(Ordering::Relaxed) || lost.load(Ordering::Relaxed) {
             return Ok(());
         }
         let (mut region, words) = region(p);
@@ -202,9 +215,14 @@ pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
             // SAFETY: each task has its own place.
             Entered::Many(need) => unsafe { shared_needs.write(p, need) },
             Entered::Full => full.store(true, Ordering::Relaxed),
+            // No error of this worker, which would end the join.
+            Entered::Lost => lost.store(true, Ordering::Relaxed),
         }
         Ok(())
     })?;
+    if lost.into_inner() {
+        return Err(Error::BadSeed);
+    }
     if full.into_inner() {
         return Ok(None);
     }

@@ -202,6 +202,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::key::Mixer;
 
     fn table<K: KeyWord>(keys: &[K]) -> Option<PerfectTable<K, u32>> {
         let tuples: Vec<_> = (0u32..).zip(keys).map(|(row, &key)| Tuple { key, row }).collect();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     fn check<K: KeyWord>(words: impl Iterator<Item = u64>) {
-        let words: Vec<K> = words.map(|word| K::from_u64(word).mix()).collect();
+        let words: Vec<K> = words.map(|word| K::from_u64(word).mix(Mixer::new(5))).collect();
         // Every other one is there.
         let keys: Vec<K> = words.iter().copied().step_by(2).collect();
         let table = table(&keys).expect("pilots are found");
@@ -253,7 +254,8 @@ mod tests {
 
     #[test]
     fn too_little_memory_is_no_error() {
-        let tuples: Vec<_> = (0..1000u32).map(|row| Tuple { key: row.mix(), row }).collect();
+        let tuples: Vec<_> =
+            (0..1000u32).map(|row| Tuple { key: row.mix(Mixer::new(5)), row }).collect();
         let bytes = bytes_for::<u32, u32>(tuples.len()) as u64;
         let budget = Budget::new(Some(bytes));
         assert!(PerfectTable::of(&tuples, &budget).is_none());

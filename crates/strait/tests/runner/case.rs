@@ -106,7 +106,7 @@ impl Case {
             gpu_memory: None,
             on_gpu: OnGpu::default(),
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
-            force: force(rng),
+            force: force(rng, large),
             shape,
         };
         let case = on_device(rng, case);
@@ -140,8 +140,9 @@ impl Case {
         }
         (case.threads, case.memory_limit) = (3, None);
         case.batch_size = case.batch_size.max(1000);
-        let (wide_rows, simulated) = (case.force.wide_rows, case.force.simulated);
-        case.force = Force { wide_rows, simulated, ..Force::default() };
+        let Force { wide_rows, simulated, seed, .. } = case.force;
+        let bad_seeds = case.force.bad_seeds.min(1);
+        case.force = Force { wide_rows, simulated, seed, bad_seeds, ..Force::default() };
         case.gpu_memory = None;
         case.force.tiny_partitions = rng.chance(1, 4);
         let pair = Pair::generate(rng, &case.shape);
@@ -218,15 +219,21 @@ fn on_gpu(rng: &mut Rng, case: &Case) -> OnGpu {
     on_gpu
 }
 
-fn force(rng: &mut Rng) -> Force {
+fn force(rng: &mut Rng, large: bool) -> Force {
+    let seed = Some(rng.bits());
+    // Where every hash is the same, every key meets every other one: that is for small tables.
+    let most = if large { 2 } else { 5 };
+    let bad_seeds = if rng.chance(1, 8) { rng.between(1, most) as u32 } else { 0 };
     let rare = rng.chance(1, 2);
     let mut on = || rare && rng.chance(1, 3);
     Force {
-        collide: on(),
+        collide: on() && !large,
         wide_rows: on(),
         tiny_partitions: on(),
         tiny_chunks: on(),
         row_ids: on(),
         simulated: None,
+        seed,
+        bad_seeds,
     }
 }

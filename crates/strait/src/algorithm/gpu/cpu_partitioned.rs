@@ -120,7 +120,8 @@ fn divide_as<W: KeyWord + RowId>(
         (keys, values, std::slice::from_raw_parts_mut(start, count))
     };
     let values = (values, rows.start);
-    let bounds = partition_columns(crossing.workers, keys, values, to.bits, tuples)?;
+    let by = (crossing.session.mixer(), to.bits);
+    let bounds = partition_columns(crossing.workers, keys, values, by, tuples)?;
     for (partition, bound) in bounds.windows(2).enumerate() {
         let place = Place::Host(pinned.clone(), bound[0] * size_of::<Tuple<W, W>>());
         to.add(partition, Run { place, rows: (bound[1] - bound[0]) as u64 });

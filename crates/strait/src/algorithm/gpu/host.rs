@@ -68,7 +68,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let rows = job.build.rows().max(probe.rows());
     let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.force.wide_rows;
     let word = if narrow { Word::W4 } else { Word::W8 };
-    let session = Session::new(device, word)?;
+    let session = Session::seeded(device, word, job.keys.seed())?;
 
     cx.counters.enter(Stage::Partition, job.build.rows() + probe.rows());
     let matcher = job.matcher(cx, job.keys.exact());
@@ -93,7 +93,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
             Keys::of(cx, words, word, carrying)
         })
     };
-    let build_keys = keys(job.build_side, &job.build, carrying.as_ref())?;
+    let build_keys = keys(job.build_side, job.build, carrying.as_ref())?;
     let probe_keys = keys(job.build_side.other(), probe, None)?;
 
     let mut units = job.held_units(cx, &matcher, probe, carrying)?;

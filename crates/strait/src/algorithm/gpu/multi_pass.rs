@@ -11,11 +11,10 @@
 //! so are all that follow.
 
 use super::flags::{Window, closed, opened};
-use super::no_partition::{Rows, look_up_in, look_ups};
+use super::no_partition::{Rows, compact, look_up_in, look_ups};
 use super::rounds::Rounds;
 use super::streamed::{Stream, fill, partitioning, partitions};
 use super::{Found, MOST_ROWS, Receiver, Session, Side, Wanted, Watched, Which};
-use crate::device::abi;
 use crate::error::{Error, Result, bytes};
 use crate::transfer::{Crossing, HostSide, load};
 
@@ -130,7 +129,7 @@ fn by_table(
     let fit = (session.left() / 8 * FOR_TABLES / tuple).min(MOST_SLOTS);
     let slot_count = (2 * part.rows).min(fit).max(part.rows * LEAST_SLOTS / (LEAST_SLOTS - 1) + 1);
     let slots = session.allocate(slot_count * tuple, "the hash table")?;
-    let table = abi::Table { slots: slots.address, slot_count, ..abi::Table::default() };
+    let table = compact(session, slots, slot_count);
     if !fill(crossing, part, first, table)? {
         return Ok(None);
     }

@@ -150,7 +150,14 @@ pub(super) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
     let cheap = cached.min(session.left() / SPARE) / SLOT;
     let roomy = (ROOMIEST * rows).max(1).ilog2().min(cheap.max(1).ilog2());
     let bits = (2 * rows).next_power_of_two().ilog2().max(roomy).max(LEAST_BITS);
-    abi::Table { slot_count: 1 << bits, bits, ..abi::Table::default() }
+    let mixing = session.mixing();
+    abi::Table { slot_count: 1 << bits, bits, mixing, ..abi::Table::default() }
+}
+
+/// A table of any number of slots.
+pub(super) fn compact(session: &Session<'_>, slots: View, slot_count: u64) -> abi::Table {
+    let (slots, mixing) = (slots.address, session.mixing());
+    abi::Table { slots, slot_count, mixing, ..abi::Table::default() }
 }
 
 /// A directly addressed table's shape, where the build keys nearly fill their range.

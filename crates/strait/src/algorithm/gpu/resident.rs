@@ -248,8 +248,9 @@ impl Sorting {
     /// Sums over a mix of key and value tell whether the pairs are the same.
     fn check(&self, session: &Session<'_>, [keys, values]: [View; 2]) -> Result<()> {
         let fetched = |view: View| fetch(session, view, self.rows);
+        let mixer = session.mixer();
         let sum = |keys: &[u64], values: &[u64]| {
-            let mixed = keys.iter().zip(values).map(|(k, v)| (k ^ v.mix()).mix());
+            let mixed = keys.iter().zip(values).map(|(k, v)| (k ^ v.mix(mixer)).mix(mixer));
             mixed.fold(0, u64::wrapping_add)
         };
         let before = sum(&fetched(self.keys.view)?, &fetched(self.values.view)?);

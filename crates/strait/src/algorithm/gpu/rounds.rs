@@ -308,6 +308,7 @@ impl<'a> Rounds<'a> {
             redo: self.redo.address(),
             mixed: u32::from(work.mixed),
             sign: u32::from(wanted.signed),
+            unmixing: session.unmixing(),
         };
         session.run(stage(tasks, count, output))
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::device::{Device, EVENTS, Event, Memory, Pinned, Stage, Stream, View, Word, abi};
 use crate::error::{Error, Result};
+use crate::key::{KeyWord, Mixer, Seed};
 use crate::memory::Plain;
 
 /// Marks that are kept before they are booked.
@@ -33,6 +34,8 @@ pub struct Timed {
 pub(crate) struct Session<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) word: Word,
+    /// What keys are mixed with.
+    seed: Seed,
     /// Where stages run.
     pub(crate) compute: Stream,
     /// Where large copies to the device run.
@@ -56,10 +59,17 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
+    /// A session for measuring and for tests, with a seed that is always the same.
     pub(crate) fn new(device: &'a dyn Device, word: Word) -> Result<Self> {
+        Session::seeded(device, word, &Seed::new(1))
+    }
+
+    /// A session whose keys are mixed with the seed of a join.
+    pub(crate) fn seeded(device: &'a dyn Device, word: Word, seed: &Seed) -> Result<Self> {
         let session = Session {
             device,
             word,
+            seed: seed.clone(),
             compute: device.stream(0)?,
             copies: device.stream(1)?,
             back: device.stream(2)?,
@@ -74,6 +84,27 @@ impl<'a> Session<'a> {
         };
         session.mark("start")?;
         Ok(session)
+    }
+
+    /// The mixer of keys on the host, of the session's width.
+    pub(crate) fn mixer<K: KeyWord>(&self) -> Mixer<K> {
+        self.seed.mixer()
+    }
+
+    /// How stages mix keys.
+    pub(crate) fn mixing(&self) -> abi::Mixing {
+        match self.word {
+            Word::W4 => abi::Mixing::of(self.seed.mixer::<u32>()),
+            Word::W8 => abi::Mixing::of(self.seed.mixer::<u64>()),
+        }
+    }
+
+    /// How stages undo that.
+    pub(crate) fn unmixing(&self) -> abi::Mixing {
+        match self.word {
+            Word::W4 => abi::Mixing::of(self.seed.mixer::<u32>().inverse()),
+            Word::W8 => abi::Mixing::of(self.seed.mixer::<u64>().inverse()),
+        }
     }
 
     /// Memory for the rest of the session, or until it is [released](Session::release).

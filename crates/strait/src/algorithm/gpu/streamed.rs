@@ -51,7 +51,7 @@ fn table(crossing: &Crossing<'_>, place: TablePlace, build: &HostSide) -> Result
         let point = session.point();
         let slot_count = 2 * build.rows + 2;
         let slots = no_partition::slots(session, slot_count * session.word.tuple(), place)?;
-        let table = abi::Table { slots: slots.address, slot_count, ..abi::Table::default() };
+        let table = no_partition::compact(session, slots, slot_count);
         if slot_count <= u64::from(u32::MAX) {
             if fill(crossing, build, 0, table)? {
                 session.mark("build table")?;

@@ -1,40 +1,30 @@
 //! Words and tuples as the simulated device's stages see them: the twin of `kernels/word.cuh`.
 
 use super::memory::{Space, nth};
-use crate::device::abi::Columns;
+use crate::device::abi::{Columns, Mixing};
 use crate::error::Result;
-use crate::key::KeyWord;
+use crate::key::{KeyWord, Mixer};
 use crate::memory::Plain;
 
 /// A word that stages are made for.
 pub(super) trait DeviceWord: KeyWord {
-    /// Undoes [`mix`](KeyWord::mix).
-    fn unmix(self) -> Self;
+    /// The word mixed as a stage's arguments say. Multipliers that nobody has set would send all words
+    /// to one place.
+    fn mixed_by(self, mixing: Mixing) -> Self {
+        debug_assert!(mixing.first & mixing.second & 1 == 1, "multipliers are odd: {mixing:?}");
+        self.mix(Mixer::of(mixing.first, mixing.second))
+    }
     /// The word as a 64-bit number; a signed one of 32 bits where `sign` says so.
     fn widen(self, sign: bool) -> u64;
 }
 
 impl DeviceWord for u32 {
-    fn unmix(self) -> u32 {
-        let mut x = self;
-        x = (x ^ (x >> 16)).wrapping_mul(0x4302_1123);
-        x = (x ^ (x >> 15) ^ (x >> 30)).wrapping_mul(0x1d69_e2a5);
-        x ^ (x >> 16)
-    }
-
     fn widen(self, sign: bool) -> u64 {
         if sign { self as i32 as u64 } else { u64::from(self) }
     }
 }
 
 impl DeviceWord for u64 {
-    fn unmix(self) -> u64 {
-        let mut x = self;
-        x = (x ^ (x >> 32)).wrapping_mul(0xcfee_444d_8b59_a89b);
-        x = (x ^ (x >> 32)).wrapping_mul(0xcfee_444d_8b59_a89b);
-        x ^ (x >> 32)
-    }
-
     fn widen(self, _sign: bool) -> u64 {
         self
     }
@@ -98,11 +88,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unmixing_undoes_mixing() {
+    fn stages_mix_as_the_host_does_and_back() {
         let mut random = Random::new(1);
-        for word in (0..1000).map(|_| random.next()).chain([0, 1, u64::MAX, 1 << 63]) {
-            assert_eq!(word.mix().unmix(), word);
-            assert_eq!((word as u32).mix().unmix(), word as u32);
+        for seed in 0..50 {
+            let (wide, narrow) = (Mixer::<u64>::new(seed), Mixer::<u32>::new(seed));
+            let (by, back) = (Mixing::of(wide), Mixing::of(wide.inverse()));
+            let (by_narrow, back_narrow) = (Mixing::of(narrow), Mixing::of(narrow.inverse()));
+            for word in (0..100).map(|_| random.next()).chain([0, 1, u64::MAX, 1 << 63]) {
+                assert_eq!(word.mixed_by(by), word.mix(wide));
+                assert_eq!(word.mixed_by(by).mixed_by(back), word);
+                let word = word as u32;
+                assert_eq!(word.mixed_by(by_narrow), word.mix(narrow));
+                assert_eq!(word.mixed_by(by_narrow).mixed_by(back_narrow), word);
+            }
         }
     }
 }

@@ -140,6 +140,7 @@ impl Passes<'_> {
             piece,
             buckets: self.most_buckets(count) as u32,
             unused: 0,
+            mixing: self.session.mixing(),
         }))?;
         Ok(Level { chains, count })
     }

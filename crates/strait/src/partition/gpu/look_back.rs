@@ -96,6 +96,7 @@ fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
             bins: bins.address + (i * abi::MOST_PASSES * abi::BINS * 8) as u64,
             passes: some.len() as u32,
             mix: u32::from(digits.mixed && raw),
+            mixing: session.mixing(),
             ..abi::Histogram::default()
         };
         histogram.digits[..some.len()].copy_from_slice(some);
@@ -170,6 +171,7 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
             digit: pass.digit,
             mix: u32::from(pass.digits.mixed),
             stable: u32::from(pass.stable),
+            mixing: session.mixing(),
         }))?;
         base = next_base;
     }

@@ -48,6 +48,7 @@ pub(crate) fn counted(
             digit,
             chunks: chunks as u32,
             unused: 0,
+            mixing: session.mixing(),
         };
         session.run(Stage::SharedCount(stage))?;
         session.run(Stage::SharedScan(stage))?;

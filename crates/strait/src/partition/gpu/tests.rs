@@ -39,7 +39,8 @@ fn check(name: &str, partition: Partition, bits: u32, kind: u64) {
         let mut found: Vec<(u64, u64)> = words.chunks(2).map(|t| (t[0], t[1])).collect();
         let what = format!("{name}: {bits} bits, {rows} rows of kind {kind}");
         assert!(found.is_sorted_by_key(|tuple| tuple.0 >> (64 - bits)), "{what}");
-        let mut expected: Vec<(u64, u64)> = keys.iter().map(|key| key.mix()).zip(0..).collect();
+        let mut expected: Vec<(u64, u64)> =
+            keys.iter().map(|key| key.mix(session.mixer())).zip(0..).collect();
         found.sort_unstable();
         expected.sort_unstable();
         assert_eq!(found, expected, "{what}");

@@ -12,7 +12,7 @@ use super::Hosted;
 use crate::device::Word;
 use crate::device::abi::MOST_PARTITIONS;
 use crate::error::{Error, Result};
-use crate::key::KeyWord;
+use crate::key::{KeyWord, Mixer};
 use crate::on_gpu::{Partitioner, Transfer};
 use crate::partition::{RowId, Tuple, top_bits};
 use crate::schedule::Workers;
@@ -70,8 +70,8 @@ impl Hosted {
         }
         let seconds = started.elapsed().as_secs_f64();
         match self.word {
-            Word::W4 => check::<u32>(&self.workers, &side, &divided)?,
-            Word::W8 => check::<u64>(&self.workers, &side, &divided)?,
+            Word::W4 => check::<u32>(&session, &self.workers, &side, &divided)?,
+            Word::W8 => check::<u64>(&session, &self.workers, &side, &divided)?,
         }
         let bytes = probe.rows * self.word.tuple();
         Ok(Divided { seconds, bytes, crossed: session.crossed() })
@@ -106,8 +106,14 @@ impl Sum {
 }
 
 /// Compares partitions with the columns they were made of. Nothing may write to them any more.
-fn check<K: KeyWord + RowId>(workers: &Workers, side: &HostSide, divided: &Spilled) -> Result<()> {
-    let (wanted, found) = (of_columns::<K>(workers, side)?, of_partitions::<K>(workers, divided)?);
+fn check<K: KeyWord + RowId>(
+    session: &Session<'_>,
+    workers: &Workers,
+    side: &HostSide,
+    divided: &Spilled,
+) -> Result<()> {
+    let wanted = of_columns::<K>(workers, side, session.mixer())?;
+    let found = of_partitions::<K>(workers, divided)?;
     if wanted != found {
         let what = "the partitions are wrong";
         return Err(Error::Worker(format!("{what}: they come to {found:?}, not {wanted:?}")));
@@ -115,7 +121,11 @@ fn check<K: KeyWord + RowId>(workers: &Workers, side: &HostSide, divided: &Spill
     Ok(())
 }
 
-fn of_columns<K: KeyWord + RowId>(workers: &Workers, side: &HostSide) -> Result<Sum> {
+fn of_columns<K: KeyWord + RowId>(
+    workers: &Workers,
+    side: &HostSide,
+    mixer: Mixer<K>,
+) -> Result<Sum> {
     // SAFETY: who made the columns keeps them.
     let keys: &[K] = unsafe { side.keys.words(0..side.rows)? };
     let values: &[K] = match &side.values {
@@ -127,7 +137,7 @@ fn of_columns<K: KeyWord + RowId>(workers: &Workers, side: &HostSide) -> Result<
     total(workers, &pieces, |(keys, values)| {
         let mut sum = Sum::default();
         for (key, &value) in keys.iter().zip(*values) {
-            sum.add(KeyWord::to_u64(key.mix()), RowId::to_u64(value), false);
+            sum.add(KeyWord::to_u64(key.mix(mixer)), RowId::to_u64(value), false);
         }
         sum
     })
@@ -249,7 +259,7 @@ mod tests {
             let mut divided = triton::divide(&crossing, &side, how, 3, false).unwrap()().unwrap();
             session.device.synchronize(session.compute).unwrap();
             spoil(&mut divided);
-            check::<u64>(&hosted.workers, &side, &divided)
+            check::<u64>(&session, &hosted.workers, &side, &divided)
         };
         assert!(spoilt(&|_| ()).is_ok());
         assert!(spoilt(&|divided| divided.runs.swap(1, 2)).is_err());

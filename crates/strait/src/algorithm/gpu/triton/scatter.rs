@@ -207,6 +207,7 @@ impl<'a> Tally<'a> {
             digit: self.digit,
             stride,
             mix: u32::from(raw),
+            mixing: self.session.mixing(),
         }))
     }
 
@@ -307,6 +308,7 @@ impl Scatter<'_> {
             cursors: self.cursors.address,
             buffers: self.buffers.address,
             digit: self.tally.digit,
+            mixing: session.mixing(),
         };
         session.run(Stage::Scatter(self.how, scatter))
     }
@@ -367,11 +369,12 @@ fn count_on_host(
     bits: u32,
     rows: std::ops::Range<u64>,
 ) -> Result<Vec<u64>> {
+    let (session, workers) = (crossing.session, crossing.workers);
     // SAFETY: who made the columns keeps them.
     unsafe {
-        match crossing.session.word {
-            Word::W4 => count_column(crossing.workers, side.keys.words::<u32>(rows)?, bits),
-            Word::W8 => count_column(crossing.workers, side.keys.words::<u64>(rows)?, bits),
+        match session.word {
+            Word::W4 => count_column(workers, side.keys.words::<u32>(rows)?, session.mixer(), bits),
+            Word::W8 => count_column(workers, side.keys.words::<u64>(rows)?, session.mixer(), bits),
         }
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::device::abi::{
     Bounds, ClearTable, Columns, Control, Digit, FillGroups, Histogram, Insert, MOST_PASSES,
-    Output, Pack, PlaceGroups, Probe, Scatter, Table, Tally, Unpack,
+    Mixing, Output, Pack, PlaceGroups, Probe, Scatter, Table, Tally, Unpack,
 };
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{
     Device, Flavour, Memory, Pinned, Scatterer, Stage, Stream, View, Word, abi::BINS,
 };
-use crate::key::KeyWord;
+use crate::key::{KeyWord, Mixer};
 use crate::memory::Plain;
 
 const SCATTERERS: [Scatterer; 4] =
@@ -31,6 +31,15 @@ impl TestWord for u32 {
 
 impl TestWord for u64 {
     const WORD: Word = Word::W8;
+}
+
+/// How keys are mixed here.
+fn mixer<W: KeyWord>() -> Mixer<W> {
+    Mixer::new(7)
+}
+
+fn mixing<W: KeyWord>() -> Mixing {
+    Mixing::of(mixer::<W>())
 }
 
 /// A reproducible sequence.
@@ -190,7 +199,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
         true => bench.words::<W>(rows),
         false => (0..rows as u64).map(|row| W::from_u64(77 + row)).collect(),
     };
-    let tuple = |(key, value): (&W, &W)| [key.mix(), *value];
+    let tuple = |(key, value): (&W, &W)| [key.mix(mixer()), *value];
     let mut expected: Vec<Tuple<W>> = keys.iter().zip(&payload).map(tuple).collect();
     let of_tuples = if case.tuples { bench.put(&flat(&expected)) } else { 0 };
     let columns = Columns {
@@ -207,6 +216,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
         digit: wanted,
         stride: if case.tuples { 2 } else { 1 },
         mix: u32::from(!case.tuples),
+        mixing: mixing::<W>(),
     }));
     let counts = bench.get::<u64>(counts, partitions);
     let mut by_hand = vec![0u64; partitions];
@@ -254,6 +264,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
             cursors,
             buffers,
             digit: wanted,
+            mixing: mixing::<W>(),
         };
         bench.run::<W>(Stage::Scatter(case.how, stage));
     }
@@ -380,13 +391,13 @@ fn count<W: TestWord>(bench: &mut Bench) {
     keys.sort_unstable_by_key(|&key| digit(key, wanted));
     let mut by_hand = vec![0; 64];
     keys.iter().for_each(|&key| by_hand[digit(key, wanted)] += 1);
-    let tuples: Vec<Tuple<W>> = keys.iter().map(|&key| [key, key.mix()]).collect();
+    let tuples: Vec<Tuple<W>> = keys.iter().map(|&key| [key, key.mix(mixer())]).collect();
     let (column, tuples) = (bench.put(&keys), bench.put(&flat(&tuples)));
     let mut digits = [Digit::default(); MOST_PASSES];
     digits[0] = wanted;
     for (keys, stride) in [(column, 1), (tuples, 2)] {
         let (bins, passes) = (bench.zeros::<u64>(BINS), 1);
-        let stage = Histogram { keys, rows, bins, digits, passes, mix: 0, stride, unused: 0 };
+        let stage = Histogram { keys, rows, bins, digits, passes, stride, ..Histogram::default() };
         bench.run::<W>(Stage::Histogram(stage));
         assert_eq!(bench.get::<u64>(bins, 64), by_hand, "{:?}, stride {stride}", W::WORD);
     }
@@ -429,7 +440,7 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
         (0u64..).zip(&mixed).map(|(row, &key)| [key, W::from_u64(row)]).collect();
     let tuples = bench.put(&flat(&tuples));
     let control = bench.zeros::<Control>(1);
-    let mut table = Table { slot_count, ..Table::default() };
+    let mut table = Table { slot_count, mixing: mixing::<W>(), ..Table::default() };
     let mut insert = Insert { tuples, rows, control, ..Insert::default() };
     if groups {
         table.slots = bench.room::<[u64; 2]>(slot_count as usize);
@@ -451,7 +462,9 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     }
     let build_flags = bench.zeros::<u8>(all as usize);
     let probe_flags = bench.zeros::<u8>(all as usize);
-    let output = Output { control, build_flags, probe_flags, mixed: 1, ..Output::default() };
+    let unmixing = Mixing::of(mixer::<W>().inverse());
+    let output =
+        Output { control, build_flags, probe_flags, mixed: 1, unmixing, ..Output::default() };
     let tile = bench.device.shape(W::WORD).probe_tile;
     let count = all.div_ceil(tile.into()) as u32;
     let probe = Probe { table, tuples, rows: all, count, tile, output, ..Probe::default() };

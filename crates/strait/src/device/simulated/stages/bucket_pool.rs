@@ -44,7 +44,8 @@ pub(super) fn divide<W: DeviceWord>(machine: &mut Machine, stage: &BucketPool) -
     if columns {
         let source = Source { columns: stage.columns, tuples: 0 };
         let read = source.read::<W>(&machine.space, 0, stage.rows)?;
-        tuples.extend(read.iter().map(|t| (0, Tuple { key: t.key.mix(), value: t.value })));
+        let mixed = |t: &Tuple<W>| Tuple { key: t.key.mixed_by(stage.mixing), ..*t };
+        tuples.extend(read.iter().map(|t| (0, mixed(t))));
     } else {
         let pieces = Pieces { starts: stage.pieces, chains: stage.parents, piece: stage.piece };
         for (parent, place) in pieces.places(machine, &stage.from)? {

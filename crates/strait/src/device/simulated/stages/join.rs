@@ -65,7 +65,8 @@ pub(super) fn probe<W: DeviceWord>(
         require(task.build_rows == 0 || table.groups != 0, "a run is cut where keys come once")?;
         let mut rows = Vec::new();
         for tuple in source.read::<W>(space, task.probe, task.probe_rows.into())? {
-            let sought = if raw && table.direct == 0 { tuple.key.mix() } else { tuple.key };
+            let mixing = raw && table.direct == 0;
+            let sought = if mixing { tuple.key.mixed_by(table.mixing) } else { tuple.key };
             let key = if raw { tuple.key } else { written(&stage.output, tuple.key) };
             let values = slots.values(space, sought)?;
             let probe = tuple.value;
@@ -112,7 +113,7 @@ pub(super) fn merge<W: DeviceWord>(
 
 /// The key of a row, as it came.
 fn written<W: DeviceWord>(output: &Output, key: W) -> W {
-    if output.mixed != 0 { key.unmix() } else { key }
+    if output.mixed != 0 { key.mixed_by(output.unmixing) } else { key }
 }
 
 /// A task of a kernel that finds runs itself: within the probe side, and cut only by one row's run.

@@ -29,7 +29,7 @@ pub(super) fn histogram<W: DeviceWord>(machine: &mut Machine, stage: &Histogram)
         check_digit::<W>(digit)?;
     }
     for key in keys {
-        let key = if stage.mix != 0 { key.mix() } else { key };
+        let key = if stage.mix != 0 { key.mixed_by(stage.mixing) } else { key };
         for (digit, bins) in stage.digits.iter().zip(bins.chunks_exact_mut(BINS)) {
             let bin = &mut bins[digit_of(key, digit)];
             *bin = bin.wrapping_add(1);
@@ -61,7 +61,7 @@ pub(super) fn look_back<W: DeviceWord>(machine: &mut Machine, stage: &LookBack) 
     let source = Source { columns: stage.columns, tuples: stage.tuples };
     let mut tuples = source.read::<W>(&machine.space, 0, stage.rows)?;
     if stage.tuples == 0 && stage.mix != 0 {
-        tuples.iter_mut().for_each(|tuple| tuple.key = tuple.key.mix());
+        tuples.iter_mut().for_each(|tuple| tuple.key = tuple.key.mixed_by(stage.mixing));
     }
     if stage.stable == 0 {
         machine.random.shuffle(&mut tuples);

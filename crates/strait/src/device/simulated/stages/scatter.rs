@@ -13,7 +13,7 @@ pub(super) fn tally<W: DeviceWord>(machine: &mut Machine, stage: &Tally) -> Resu
     let partitions = u64::from(stage.digit.mask) + 1;
     let mut counts = machine.space.read::<u64>(stage.counts, partitions, "counts")?;
     for key in strided::<W>(machine, stage.keys, stage.rows, stage.stride)? {
-        let key = if stage.mix != 0 { key.mix() } else { key };
+        let key = if stage.mix != 0 { key.mixed_by(stage.mixing) } else { key };
         let count = &mut counts[digit_of(key, &stage.digit)];
         *count = count.wrapping_add(1);
     }
@@ -57,7 +57,7 @@ pub(super) fn scatter<W: DeviceWord>(
     let source = Source { columns: stage.columns, tuples: stage.tuples };
     let mut tuples = source.read::<W>(&machine.space, 0, stage.rows)?;
     if stage.tuples == 0 {
-        tuples.iter_mut().for_each(|tuple| tuple.key = tuple.key.mix());
+        tuples.iter_mut().for_each(|tuple| tuple.key = tuple.key.mixed_by(stage.mixing));
     }
     machine.random.shuffle(&mut tuples);
 

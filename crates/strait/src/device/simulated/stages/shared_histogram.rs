@@ -47,7 +47,7 @@ pub(super) fn scatter<W: DeviceWord>(machine: &mut Machine, stage: &SharedHistog
     for (chunk, first, rows) in chunks(machine, stage)? {
         let mut tuples = source.read::<W>(&machine.space, first, rows)?;
         if stage.tuples == 0 {
-            tuples.iter_mut().for_each(|tuple| tuple.key = tuple.key.mix());
+            tuples.iter_mut().for_each(|tuple| tuple.key = tuple.key.mixed_by(stage.mixing));
             machine.random.shuffle(&mut tuples);
         }
         let mut next: Vec<u64> = (0..BINS)
@@ -99,5 +99,5 @@ fn keys<W: DeviceWord>(
     }
     let keys = nth::<W>(stage.columns.keys, first);
     let keys = machine.space.read::<W>(keys, rows, "source keys")?;
-    Ok(keys.into_iter().map(|key| key.mix()).collect())
+    Ok(keys.into_iter().map(|key| key.mixed_by(stage.mixing)).collect())
 }

@@ -243,7 +243,8 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
 
     for row in machine.random.order(source.len()) {
         let raw = tuples == 0 && table.direct == 0;
-        let key = if raw { source[row].key.mix() } else { source[row].key };
+        let key = source[row].key;
+        let key = if raw { key.mixed_by(table.mixing) } else { key };
         let slot = match slots.find(key) {
             Found::At(slot) => {
                 duplicates |= !groups;

@@ -73,7 +73,7 @@ type Launch = Box<dyn Fn(u64, u32, Output) -> Stage>;
 /// Makes what a stage needs, and gives a function from tasks and output to the stage.
 fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<Task>, Launch) {
     let mix = |side: &[Tuple<W>]| -> Vec<Tuple<W>> {
-        side.iter().map(|t| Tuple { key: t.key.mix(), ..*t }).collect()
+        side.iter().map(|t| Tuple { key: t.key.mix(mixer()), ..*t }).collect()
     };
     match way {
         Way::Shared => {
@@ -145,7 +145,8 @@ pub(super) fn source<W: TestWord>(
     tuples: bool,
 ) -> (Columns, u64) {
     if tuples {
-        let mixed: Vec<Tuple<W>> = side.iter().map(|t| Tuple { key: t.key.mix(), ..*t }).collect();
+        let mixed: Vec<Tuple<W>> =
+            side.iter().map(|t| Tuple { key: t.key.mix(mixer()), ..*t }).collect();
         return (Columns::default(), bench.put(&mixed));
     }
     let keys: Vec<W> = side.iter().map(|tuple| tuple.key).collect();
@@ -179,6 +180,7 @@ fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Ta
         min: if direct { 50 } else { 0 },
         bits: if direct { 5 } else { 6 },
         direct: u32::from(direct),
+        mixing: mixing::<W>(),
     };
     let tuples = matches!(way, Way::Unique(true) | Way::Groups(true));
     let (columns, tuples) = source(bench, &sides.build, tuples);
@@ -269,6 +271,7 @@ fn conduct<W: TestWord>(seed: u64, way: Way, flavour: Flavour, capacity: u64) ->
         control,
         redo: 0,
         mixed: u32::from(!matches!(way, Way::Merge | Way::Direct)),
+        unmixing: unmixing::<W>(),
         sign: 0,
     };
     let mut outcome = Outcome::default();

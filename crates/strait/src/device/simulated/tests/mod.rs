@@ -10,7 +10,8 @@ mod tables;
 
 use super::word::DeviceWord;
 use super::*;
-use crate::device::abi::Control;
+use crate::device::abi::{Control, Mixing};
+use crate::key::Mixer;
 use crate::memory::Plain;
 
 /// A word and its name.
@@ -24,6 +25,24 @@ impl TestWord for u32 {
 
 impl TestWord for u64 {
     const WORD: Word = Word::W8;
+}
+
+/// How keys are mixed here.
+fn mixer<W: DeviceWord>() -> Mixer<W> {
+    Mixer::new(7)
+}
+
+fn unmixer<W: DeviceWord>() -> Mixer<W> {
+    mixer().inverse()
+}
+
+/// The same as arguments of stages.
+fn mixing<W: DeviceWord>() -> Mixing {
+    Mixing::of(mixer::<W>())
+}
+
+fn unmixing<W: DeviceWord>() -> Mixing {
+    Mixing::of(unmixer::<W>())
 }
 
 /// A device with one stream, and what lies in its memory.

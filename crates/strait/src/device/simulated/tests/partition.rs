@@ -49,17 +49,19 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
         digits,
         passes: 2,
         mix: mix_keys,
+        mixing: mixing::<W>(),
         stride: 1,
         unused: 0,
     };
     // The same keys in a column and in tuples.
-    let tuples: Vec<Tuple<W>> = keys.iter().map(|&key| Tuple { key, value: key.mix() }).collect();
+    let tuples: Vec<Tuple<W>> =
+        keys.iter().map(|&key| Tuple { key, value: key.mix(mixer()) }).collect();
     bench.run::<W>(Stage::Histogram(stage));
     let of_tuples = Histogram { keys: bench.put(&tuples), stride: 2, ..stage };
     bench.run::<W>(Stage::Histogram(of_tuples));
     let mut expected = vec![0u64; 2 * BINS];
     for key in keys {
-        let key = if mix { key.mix() } else { key };
+        let key = if mix { key.mix(mixer()) } else { key };
         expected[digit(key, digits[0])] += 2;
         expected[BINS + digit(key, digits[1])] += 2;
     }
@@ -117,6 +119,7 @@ fn pass<W: TestWord>(bench: &mut Bench, keys: &[W], rows: u64, pass: &Pass) {
             ticket: bench.zeros::<u32>(1),
             digit: pass.digit,
             mix: pass.mix,
+            mixing: mixing::<W>(),
             stable: pass.stable,
         };
         bench.run::<W>(Stage::LookBack(stage));
@@ -135,7 +138,7 @@ fn look_back<W: TestWord>(seed: u64, mix: bool, values: bool) {
         values: if values { bench.put(&payload) } else { 0 },
         first: 1000,
     };
-    let key = |key: W| if mix { key.mix() } else { key };
+    let key = |key: W| if mix { key.mix(mixer()) } else { key };
     let value = |row: usize| if values { payload[row] } else { W::from_u64(1000 + row as u64) };
     let (low, high) = (Digit { shift: 5, mask: 7 }, Digit { shift: 8, mask: 3 });
     let mut expected: Vec<Tuple<W>> =

@@ -32,7 +32,7 @@ fn rows<W: TestWord>(bench: &mut Bench, count: usize, end: u64, values: bool) ->
         values: if values { bench.put(&payload) } else { 0 },
         first: 1000,
     };
-    let tuple = |(key, value): (&W, &W)| Tuple { key: key.mix(), value: *value };
+    let tuple = |(key, value): (&W, &W)| Tuple { key: key.mix(mixer()), value: *value };
     Rows { columns, tuples: keys.iter().zip(&payload).map(tuple).collect() }
 }
 
@@ -79,6 +79,7 @@ fn shared_histogram<W: TestWord>(seed: u64, end: u64, values: bool) {
         columns: rows.columns,
         rows: count as u64,
         digit: low,
+        mixing: mixing::<W>(),
         ..SharedHistogram::default()
     };
     let once = counted::<W>(&mut bench, first);
@@ -138,6 +139,7 @@ fn pass<W: TestWord>(
         piece: 8,
         buckets: buckets as u32,
         unused: 0,
+        mixing: mixing::<W>(),
     }
 }
 

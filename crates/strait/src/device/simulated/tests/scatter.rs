@@ -22,7 +22,7 @@ struct Rows<W> {
 fn rows<W: TestWord>(bench: &mut Bench, count: usize, tuples: bool) -> Rows<W> {
     let keys = bench.words::<W>(count, u64::MAX);
     let payload = bench.words::<W>(count, u64::MAX);
-    let mixed = |row: usize| Tuple { key: keys[row].mix(), value: payload[row] };
+    let mixed = |row: usize| Tuple { key: keys[row].mix(mixer()), value: payload[row] };
     let mixed: Vec<Tuple<W>> = (0..count).map(mixed).collect();
     let columns = match tuples {
         true => Columns::default(),
@@ -58,6 +58,7 @@ fn scatter<W: TestWord>(seed: u64, how: Scatterer, bits: u32) {
             digit: wanted,
             stride,
             mix,
+            mixing: mixing::<W>(),
         }));
     }
     let counts = bench.get::<u64>(counts, partitions);
@@ -77,7 +78,8 @@ fn scatter<W: TestWord>(seed: u64, how: Scatterer, bits: u32) {
     let buffers = if bytes > 0 { bench.room::<u8>(bytes as usize) } else { 0 };
     for Rows { columns, tuples, mixed } in &launches {
         let (columns, tuples, rows) = (*columns, *tuples, mixed.len() as u64);
-        let stage = Scatter { columns, tuples, to_tuples, rows, cursors, buffers, digit: wanted };
+        let (digit, mixing) = (wanted, mixing::<W>());
+        let stage = Scatter { columns, tuples, to_tuples, rows, cursors, buffers, digit, mixing };
         bench.run::<W>(Stage::Scatter(how, stage));
     }
     let ends = bench.get::<u64>(cursors, partitions);

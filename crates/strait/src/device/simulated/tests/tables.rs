@@ -8,17 +8,22 @@ use crate::device::abi::{
 };
 use crate::device::simulated::word::Tuple;
 
+/// A table whose keys are mixed.
+fn of_mixed<W: TestWord>() -> Table {
+    Table { mixing: mixing::<W>(), ..Table::default() }
+}
+
 /// Keys that equal the marks of empty slots are found, and only where they were put.
 #[test]
 fn no_key_is_reserved() {
     fn check<W: TestWord>() {
         let mut bench = Bench::new(2);
-        let key = |slot: u64| W::from_u64(slot << (W::BITS - 3)).unmix();
+        let key = |slot: u64| W::from_u64(slot << (W::BITS - 3)).mix(unmixer());
         let tuple = |slot: u64| Tuple { key: key(slot), value: W::from_u64(slot) };
         let build: Vec<Tuple<W>> = [0, 1, 2, 5, 7].map(tuple).to_vec();
         let probe: Vec<Tuple<W>> = (0..8).map(tuple).collect();
         let table =
-            Table { slots: bench.room::<Tuple<W>>(8), slot_count: 8, bits: 3, ..Table::default() };
+            Table { slots: bench.room::<Tuple<W>>(8), slot_count: 8, bits: 3, ..of_mixed::<W>() };
         bench.run::<W>(Stage::ClearTable(ClearTable { table }));
         let control = bench.zeros::<Control>(1);
         let (columns, _) = source(&mut bench, &build, false);
@@ -42,7 +47,7 @@ fn no_key_is_reserved() {
 fn a_full_table_is_an_error() {
     let mut bench = Bench::new(3);
     let keys: Vec<u32> = (0..4).collect();
-    let table = Table { slots: bench.room::<u64>(4), slot_count: 4, bits: 2, ..Table::default() };
+    let table = Table { slots: bench.room::<u64>(4), slot_count: 4, bits: 2, ..of_mixed::<u32>() };
     bench.run::<u32>(Stage::ClearTable(ClearTable { table }));
     let columns = Columns { keys: bench.put(&keys), ..Columns::default() };
     let control = bench.zeros::<Control>(1);
@@ -69,9 +74,9 @@ fn compact<W: TestWord>(seed: u64, slot_count: u64, rows: u64, groups: bool) {
         let at = mixed.iter().position(|&key| key == end).unwrap();
         mixed.swap(at, if end == ones { 0 } else { 1 });
     }
-    let keys: Vec<W> = mixed.iter().map(|key| key.unmix()).collect();
+    let keys: Vec<W> = mixed.iter().map(|key| key.mix(unmixer())).collect();
     let (rows, all) = (rows.min(keys.len() as u64), keys.len());
-    let mut table = Table { slot_count, ..Table::default() };
+    let mut table = Table { slot_count, ..of_mixed::<W>() };
     let control = bench.zeros::<Control>(1);
     let columns = Columns { keys: bench.put(&keys), values: 0, first: 0 };
     let mut insert = Insert { columns, rows, control, ..Insert::default() };
@@ -120,7 +125,7 @@ fn compact_tables_of_any_size_find_their_keys() {
 fn compact_tables_have_two_slots_or_more_and_never_fill() {
     let run = |slot_count: u64, rows: u64| {
         let mut bench = Bench::new(4);
-        let table = Table { slots: bench.room::<u64>(8), slot_count, ..Table::default() };
+        let table = Table { slots: bench.room::<u64>(8), slot_count, ..of_mixed::<u32>() };
         let cleared = bench.try_run::<u32>(Stage::ClearTable(ClearTable { table }));
         if cleared.is_err() {
             return message(cleared);
