@@ -22,12 +22,20 @@ pub enum Style {
     Extreme,
     /// Each value in a style of its own.
     Mixed,
+    /// Integers that meet under a mixer and a hash that everyone [knows](crate::chosen).
+    Chosen,
 }
 
 impl Style {
     /// All of them.
-    pub const ALL: [Style; 5] =
-        [Style::Dense, Style::Scattered, Style::LowBitsEqual, Style::Extreme, Style::Mixed];
+    pub const ALL: [Style; 6] = [
+        Style::Dense,
+        Style::Scattered,
+        Style::LowBitsEqual,
+        Style::Extreme,
+        Style::Mixed,
+        Style::Chosen,
+    ];
 }
 
 /// Draws values of one type.
@@ -37,18 +45,25 @@ pub struct Domain {
     meeting: Meeting,
     style: Style,
     start: u64,
+    /// Whether a column of chosen values is before this one.
+    second: bool,
 }
 
 impl Domain {
     /// Values of `data_type`, to be compared on the terms of `meeting`.
     pub fn new(rng: &mut Rng, data_type: &DataType, meeting: Meeting, style: Style) -> Self {
         let start = if rng.chance(1, 2) { rng.below(4) as u64 } else { rng.bits() };
-        Domain { data_type: data_type.clone(), meeting, style, start }
+        Domain { data_type: data_type.clone(), meeting, style, start, second: false }
     }
 
     /// Dense values that start where every type has some: two different types meet only there.
     pub fn near_zero(self) -> Self {
         Domain { start: self.start % 4, ..self }
+    }
+
+    /// The values of a later key column: those of [`Style::Chosen`] follow from the first column's.
+    pub fn after_the_first(self) -> Self {
+        Domain { second: true, ..self }
     }
 
     /// The `i`th value, as far as the style has an order; never null, though it may contain nulls.
@@ -135,6 +150,11 @@ impl Domain {
         let raw = match style {
             Style::Dense => wrap((-min) as u128 + u128::from(self.start) + i as u128),
             Style::LowBitsEqual => wrap((i as u128) << (half / 2)),
+            Style::Chosen if self.second && (min, half) == (i64::MIN.into(), 65) => {
+                crate::chosen::pair(i as u64)[1].into()
+            }
+            Style::Chosen if half == 65 => wrap(crate::chosen::wide(i as u64).into()),
+            Style::Chosen if half == 33 => wrap(crate::chosen::narrow(i as u32).into()),
             Style::Extreme => *rng.pick(&[min, max, min + 1, max - 1, 0, 1, (-1).max(min)]),
             _ => wrap(rng.bits128()),
         };

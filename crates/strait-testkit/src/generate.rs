@@ -70,9 +70,13 @@ impl Pair {
 
 /// The keys both tables draw from: some of them only one side's types can hold.
 fn key_pool(rng: &mut Rng, shape: &Shape) -> Vec<Vec<Value>> {
-    let mut domains = Vec::new();
+    let mut domains: Vec<[Domain; 2]> = Vec::new();
+    let chosen = shape.style == Style::Chosen;
     for kind in &shape.keys {
-        let left = Domain::new(rng, &kind.left, kind.meeting(), shape.style);
+        let mut left = Domain::new(rng, &kind.left, kind.meeting(), shape.style);
+        if !domains.is_empty() {
+            left = left.after_the_first();
+        }
         domains.push(match kind.left == kind.right {
             true => [left.clone(), left],
             false => {
@@ -84,7 +88,7 @@ fn key_pool(rng: &mut Rng, shape: &Shape) -> Vec<Vec<Value>> {
     let key = |i: usize| {
         let mut value = |(c, sides): (usize, &[Domain; 2])| {
             // Later columns repeat, so that keys differ in one column alone.
-            let place = if c == 0 { i } else { rng.below(shape.distinct / 2 + 2) };
+            let place = if c == 0 || chosen { i } else { rng.below(shape.distinct / 2 + 2) };
             rng.pick(sides).clone().draw(rng, place)
         };
         domains.iter().enumerate().map(&mut value).collect()

@@ -13,6 +13,7 @@
 //!
 //! The crate does not know Strait: it has its own enums, and shares no code with what it tests.
 
+pub mod chosen;
 pub mod compare;
 pub mod decode;
 pub mod domain;

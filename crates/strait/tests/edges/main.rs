@@ -1,6 +1,7 @@
 //! Edge cases by name: sizes, keys, what travels with them, runs of rows, names, faults of the caller's code, limits and progress.
 
 mod carried;
+mod chosen;
 mod faults;
 mod keys;
 mod limits;

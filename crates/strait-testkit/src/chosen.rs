@@ -1,0 +1,64 @@
+//! Keys that an enemy would choose. Under a mixer and a hash that are always the same, and that everyone
+//! can read, they all fall into one place. A join that draws its own has to spread them.
+
+/// The multipliers of a mixer that everyone knows, and their inverses.
+const WIDE: [u64; 2] = [0xd6e8_feb8_6659_fd93, 0xcfee_444d_8b59_a89b];
+const NARROW_INVERSE: [u32; 2] = [0x1d69_e2a5, 0x4302_1123];
+
+/// The word of 64 bits that the known mixer sends to `place`: words of consecutive places share their
+/// top bits when they are mixed.
+pub fn wide(place: u64) -> u64 {
+    rounds(place, WIDE[1])
+}
+
+/// The same with 32 bits.
+pub fn narrow(place: u32) -> u32 {
+    let mut x = place;
+    x = (x ^ (x >> 16)).wrapping_mul(NARROW_INVERSE[1]);
+    x = (x ^ (x >> 16)).wrapping_mul(NARROW_INVERSE[0]);
+    x ^ (x >> 16)
+}
+
+/// The `i`th of many pairs of numbers that a known hash of two columns gives the same value.
+pub fn pair(i: u64) -> [i64; 2] {
+    // The sign bit is flipped in the word of a single column, and not in the hash.
+    let first = wide(i) ^ 1 << 63;
+    let before = rounds(first, WIDE[0]).wrapping_mul(WIDE[0]).rotate_left(29);
+    [first as i64, wide(before) as i64]
+}
+
+fn rounds(x: u64, multiplier: u64) -> u64 {
+    let x = (x ^ (x >> 32)).wrapping_mul(multiplier);
+    let x = (x ^ (x >> 32)).wrapping_mul(multiplier);
+    x ^ (x >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NARROW: [u32; 2] = [0x7feb_352d, 0x846c_a68b];
+
+    #[test]
+    fn chosen_words_meet_under_the_known_mixer() {
+        for place in [0, 1, 77, u64::MAX, 1 << 40] {
+            assert_eq!(rounds(wide(place), WIDE[0]), place);
+        }
+        for place in [0, 1, 77, u32::MAX, 1 << 20] {
+            let x = narrow(place);
+            let x = (x ^ (x >> 16)).wrapping_mul(NARROW[0]);
+            let x = (x ^ (x >> 16)).wrapping_mul(NARROW[1]);
+            assert_eq!(x ^ (x >> 16), place);
+        }
+    }
+
+    #[test]
+    fn chosen_pairs_had_one_hash() {
+        let hash = |[first, second]: [i64; 2]| {
+            let before = rounds(first as u64, WIDE[0]);
+            before.wrapping_mul(WIDE[0]).rotate_left(29) ^ rounds(second as u64, WIDE[0])
+        };
+        assert!((0..1000).all(|i| hash(pair(i)) == hash(pair(0))));
+        assert_ne!(pair(1), pair(2));
+    }
+}

@@ -1,0 +1,131 @@
+//! Keys that were chosen to meet, and seeds under which they do.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
+use strait::{Algorithm, Force, Join, JoinType, Report};
+use strait_testkit::chosen;
+
+use super::{count, ints, keyed, whole};
+
+/// Int64 keys that a mixer that everyone knows sends to one place.
+fn one_place(rows: u64) -> RecordBatch {
+    keyed((0..rows).map(|i| (chosen::wide(i) ^ 1 << 63) as i64))
+}
+
+/// The same with 32 bits.
+fn one_narrow_place(rows: u32) -> RecordBatch {
+    let keys = (0..rows).map(|i| (chosen::narrow(i) ^ 1 << 31) as i32);
+    let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(keys));
+    RecordBatch::try_from_iter([("k", keys)]).expect("one column")
+}
+
+/// Pairs of Int64 keys that had one hash.
+fn one_hash(rows: u64) -> RecordBatch {
+    let column = |c: usize| (0..rows).map(|i| Some(chosen::pair(i)[c])).collect();
+    ints([("k", column(0)), ("l", column(1))])
+}
+
+fn run(join: &Join, table: &RecordBatch) -> (u64, Report) {
+    join.count(whole(table), whole(table)).expect("the join succeeds")
+}
+
+/// A search of a hash table that passes its bound would ask for another seed. None does.
+#[test]
+fn chosen_keys_are_spread() {
+    const ROWS: u64 = 100_000;
+    for (name, table) in [("wide", one_place(ROWS)), ("narrow", one_narrow_place(ROWS as u32))] {
+        for algorithm in Algorithm::ANYWHERE {
+            let join = Join::inner().on("k").algorithm(algorithm).threads(2);
+            let (rows, report) = run(&join, &table);
+            assert_eq!((rows, report.seeds_tried), (ROWS, 1), "{name}, {algorithm}");
+        }
+    }
+}
+
+/// Pairs of columns whose hashes were the same are told apart by their hashes.
+#[test]
+fn chosen_pairs_have_hashes_of_their_own() {
+    const ROWS: u64 = 20_000;
+    let table = one_hash(ROWS);
+    for algorithm in Algorithm::ANYWHERE {
+        let join = Join::inner().on("k").on("l").algorithm(algorithm).threads(2);
+        let (rows, report) = run(&join, &table);
+        assert_eq!((rows, report.candidates, report.seeds_tried), (ROWS, ROWS, 1), "{algorithm}");
+    }
+}
+
+/// With a seed under which the keys meet, the join begins again with another one, and the output is the
+/// same; with bad seeds only, it goes on all the same.
+#[test]
+fn a_join_begins_again_with_another_seed() {
+    const ROWS: u64 = 500;
+    let strings: Vec<String> = (0..ROWS).map(|i| format!("key {i}")).collect();
+    let strings: ArrayRef = Arc::new(StringArray::from(strings));
+    let strings = RecordBatch::try_from_iter([("k", strings)]).expect("one column");
+    let tables = [
+        ("wide", one_place(ROWS)),
+        ("narrow", one_narrow_place(ROWS as u32)),
+        ("pairs", one_hash(ROWS)),
+        ("strings", strings),
+    ];
+    for (name, table) in &tables {
+        for algorithm in [Algorithm::NoPartition, Algorithm::Radix] {
+            for (bad_seeds, tried) in [(0, 1), (1, 2), (3, 4), (9, 4)] {
+                for simulated in [None, Some(u64::from(bad_seeds))] {
+                    let force = Force { bad_seeds, simulated, seed: Some(5), ..Force::default() };
+                    let join = Join::inner().on("k").algorithm(algorithm).threads(2).force(force);
+                    let join = if *name == "pairs" { join.on("l") } else { join };
+                    let (rows, report) = run(&join, table);
+                    let what = format!("{name}, {algorithm}, {bad_seeds}, {simulated:?}");
+                    assert_eq!((rows, report.seeds_tried), (ROWS, tried), "{what}");
+                    assert_eq!(report.seed, 5, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Before the join begins again, it has neither written rows nor taken rows of the probe side.
+#[test]
+fn beginning_again_loses_no_rows() {
+    let (left, right) = (one_place(4000), one_place(3000));
+    for join_type in JoinType::ALL {
+        let join = Join::new(join_type).on("k").algorithm(Algorithm::NoPartition).threads(2);
+        let rows = count(&join, &left, &right);
+        let force = Force { bad_seeds: 2, ..Force::default() };
+        assert_eq!(count(&join.force(force), &left, &right), rows, "{join_type}");
+    }
+}
+
+#[test]
+fn the_report_prints_the_seed() {
+    let table = keyed(0..10);
+    let seed = Some(0xabc_def0_1234);
+    let join = Join::inner().on("k").force(Force { seed, ..Force::default() });
+    let (_, report) = run(&join, &table);
+    assert_eq!(Some(report.seed), seed);
+    assert!(report.to_string().contains("0xabcdef01234"), "{report}");
+    let drawn = || run(&Join::inner().on("k"), &table).1.seed;
+    assert_ne!(drawn(), drawn());
+}
+
+/// Heavy keys are no reason for another seed.
+#[test]
+fn equal_keys_are_not_taken_for_chosen_ones() {
+    let heavy = keyed((0..50_000).map(|i| if i % 4 == 0 { i } else { i % 3 }));
+    let light = keyed(0..50_000);
+    let text = |table: &RecordBatch| {
+        let keys = table.column(0).as_any().downcast_ref::<Int64Array>().expect("Int64");
+        let keys = keys.values().iter().map(|key| key.to_string());
+        let keys: ArrayRef = Arc::new(StringArray::from_iter_values(keys));
+        RecordBatch::try_from_iter([("k", keys)]).expect("one column")
+    };
+    for (build, probe) in [(&heavy, &light), (&text(&heavy), &text(&light))] {
+        for algorithm in [Algorithm::NoPartition, Algorithm::Radix] {
+            let join = Join::inner().on("k").algorithm(algorithm).build_side(strait::Side::Left);
+            let (_, report) = join.count(whole(build), whole(probe)).expect("the join succeeds");
+            assert_eq!(report.seeds_tried, 1, "{algorithm}");
+        }
+    }
+}
