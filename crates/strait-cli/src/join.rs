@@ -53,6 +53,7 @@ fn described(arguments: &JoinArguments) -> Join {
         .keep_keys(arguments.keep_keys)
         .suffix(&arguments.suffix)
         .mark_column(&arguments.mark_column)
+        .float_equality(arguments.float_equality)
         .algorithm(arguments.algorithm);
     for (left, right) in arguments.keys() {
         join = join.on_pair(left, right);

@@ -18,7 +18,7 @@ pub fn decode_alone(array: &dyn Array) -> Vec<Value> {
 pub fn decode(array: &dyn Array, meeting: &Meeting) -> Vec<Value> {
     use DataType::*;
     let time = nanoseconds(array.data_type()).unwrap_or(1);
-    let float = |own_bits: i64, widened: f64| match meeting.as_float {
+    let float = |own_bits: i64, widened: f64| match meeting.as_float || meeting.numeric {
         true => meeting.float(widened),
         false => Value::Float(own_bits),
     };
@@ -93,31 +93,35 @@ fn decode_nested(array: &dyn Array, meeting: &Meeting) -> Vec<Value> {
             Int32 => decode_runs(array.as_run::<Int32Type>(), meeting),
             _ => decode_runs(array.as_run::<Int64Type>(), meeting),
         },
-        List(_) => decode_list(array, array.as_list::<i32>().value_offsets()),
-        LargeList(_) => decode_list(array, array.as_list::<i64>().value_offsets()),
-        Map(_, _) => decode_list(array, array.as_map().value_offsets()),
+        List(_) => decode_list(array, meeting, array.as_list::<i32>().value_offsets()),
+        LargeList(_) => decode_list(array, meeting, array.as_list::<i64>().value_offsets()),
+        Map(_, _) => decode_list(array, meeting, array.as_map().value_offsets()),
         ListView(_) => {
             let list = array.as_list_view::<i32>();
-            decode_ranges(array, list.values(), |i| (list.value_offset(i), list.value_size(i)))
+            let range = |i| (list.value_offset(i), list.value_size(i));
+            decode_ranges(array, meeting, list.values(), range)
         }
         LargeListView(_) => {
             let list = array.as_list_view::<i64>();
-            decode_ranges(array, list.values(), |i| (list.value_offset(i), list.value_size(i)))
+            let range = |i| (list.value_offset(i), list.value_size(i));
+            decode_ranges(array, meeting, list.values(), range)
         }
         FixedSizeList(_, size) => {
             let list = array.as_fixed_size_list();
-            decode_ranges(array, list.values(), |i| (list.value_offset(i), *size))
+            decode_ranges(array, meeting, list.values(), |i| (list.value_offset(i), *size))
         }
         Struct(_) => {
             let columns: Vec<_> =
-                array.as_struct().columns().iter().map(|c| decode_alone(c)).collect();
+                array.as_struct().columns().iter().map(|c| decode_inside(c, meeting)).collect();
             let row = |i: usize| Value::Tuple(columns.iter().map(|c| c[i].clone()).collect());
             (0..array.len()).map(|i| if array.is_null(i) { Value::Null } else { row(i) }).collect()
         }
         Union(fields, _) => {
             let union = array.as_union();
-            let children: Vec<_> =
-                fields.iter().map(|(id, _)| (id, decode_alone(union.child(id)))).collect();
+            let children: Vec<_> = fields
+                .iter()
+                .map(|(id, _)| (id, decode_inside(union.child(id), meeting)))
+                .collect();
             let member = |i| {
                 let tag = union.type_id(i);
                 let child = children.iter().find(|(id, _)| *id == tag).expect("a known type id");
@@ -129,26 +133,36 @@ fn decode_nested(array: &dyn Array, meeting: &Meeting) -> Vec<Value> {
     }
 }
 
+/// The cells of an array that is nested in another.
+fn decode_inside(array: &dyn Array, outer: &Meeting) -> Vec<Value> {
+    decode(array, &outer.inside(array.data_type()))
+}
+
 fn decode_runs<R: RunEndIndexType>(array: &RunArray<R>, meeting: &Meeting) -> Vec<Value> {
     let values = decode(array.values(), meeting);
     (0..array.len()).map(|i| values[array.get_physical_index(i)].clone()).collect()
 }
 
-fn decode_list<O: OffsetSizeTrait>(array: &dyn Array, offsets: &[O]) -> Vec<Value> {
+fn decode_list<O: OffsetSizeTrait>(
+    array: &dyn Array,
+    meeting: &Meeting,
+    offsets: &[O],
+) -> Vec<Value> {
     let child: &dyn Array = match array.data_type() {
         DataType::Map(_, _) => array.as_map().entries(),
         DataType::List(_) => array.as_list::<i32>().values(),
         _ => array.as_list::<i64>().values(),
     };
-    decode_ranges(array, child, |i| (offsets[i], offsets[i + 1] - offsets[i]))
+    decode_ranges(array, meeting, child, |i| (offsets[i], offsets[i + 1] - offsets[i]))
 }
 
 fn decode_ranges<O: OffsetSizeTrait>(
     array: &dyn Array,
+    meeting: &Meeting,
     child: &dyn Array,
     range: impl Fn(usize) -> (O, O),
 ) -> Vec<Value> {
-    let values = decode_alone(child);
+    let values = decode_inside(child, meeting);
     let list = |i| {
         let (offset, size) = range(i);
         Value::List(values[offset.as_usize()..][..size.as_usize()].to_vec())

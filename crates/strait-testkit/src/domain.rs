@@ -187,17 +187,22 @@ impl Domain {
     }
 
     fn float(&self, rng: &mut Rng, data_type: &DataType, style: Style, i: usize) -> Value {
-        const EXTREMES: [f64; 12] = [
+        const EXTREMES: [f64; 16] = [
             0.0,
             -0.0,
             1.0,
             -1.0,
             f64::NAN,
+            -f64::NAN,
+            f64::from_bits(0xfff9 << 48),
             f64::INFINITY,
             f64::NEG_INFINITY,
             f64::MAX,
             f64::MIN_POSITIVE,
+            // The least subnormal number of each type.
             5e-324,
+            1.4e-45,
+            6e-8,
             0.1,
             f64::EPSILON,
         ];
@@ -207,6 +212,7 @@ impl Domain {
             Style::Extreme => *rng.pick(&EXTREMES),
             _ => (rng.unit() - 0.5) * 1000.0,
         };
+        let plain = if plain == 0.0 && rng.chance(1, 2) { -plain } else { plain };
         if self.meeting.as_float {
             // Only what both types can hold has a chance to match.
             let plain = match data_type {
@@ -218,12 +224,16 @@ impl Domain {
         }
         // By their own bits, NaNs with other payloads and signs are values like any other.
         let odd = style == Style::Extreme && rng.chance(1, 3);
+        let nan = rng.below(4);
         let bits = match data_type {
-            DataType::Float16 if odd => i64::from(0xFE01_u16 as i16),
+            DataType::Float16 if odd => i64::from([0xFE01_u16, 0x7E01, 0xFC01, 0x7C01][nan] as i16),
             DataType::Float16 => i64::from(Half::from_f64(plain).to_bits() as i16),
-            DataType::Float32 if odd => i64::from(0xFF80_0001_u32 as i32),
+            DataType::Float32 if odd => {
+                let nans = [0xFF80_0001_u32, 0x7F80_0001, 0xFFC0_0001, 0x7FC0_0001];
+                i64::from(nans[nan] as i32)
+            }
             DataType::Float32 => i64::from((plain as f32).to_bits() as i32),
-            _ if odd => 0xFFF0_0000_0000_0001_u64 as i64,
+            _ if odd => ([0xFFF0_u64, 0x7FF0, 0xFFF8, 0x7FF8][nan] << 48 | 1) as i64,
             _ => plain.to_bits() as i64,
         };
         Value::Float(float_order(bits))

@@ -91,7 +91,10 @@ pub fn wide() -> Vec<DataType> {
         FixedSizeList(item(Int16), 2),
         List(item(Struct(fields(&[("a", Int8), ("b", Utf8View)])))),
         LargeListView(item(Float32)),
+        FixedSizeList(item(Float16), 2),
+        List(item(Struct(fields(&[("a", Float64)])))),
         runs(Int32, Int32),
+        runs(Int16, Float64),
         runs(Int16, Utf8),
     ]
 }
@@ -132,6 +135,7 @@ pub fn mixed() -> Vec<KeyKind> {
         (Int32, Float64),
         (UInt32, Float32),
         (Float16, Float64),
+        (dictionary(Int8, Float32), Float64),
         (Int64, Decimal128(20, 2)),
         (Decimal64(10, 0), UInt8),
         (stamp(UNITS[3], Some("UTC")), stamp(UNITS[3], Some("+01:00"))),
@@ -156,7 +160,7 @@ pub fn all() -> Vec<KeyKind> {
 pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
     let same = |types: &[DataType]| types.iter().cloned().map(KeyKind::same).collect();
     let one = |rng: &mut Rng| rng.pick(&all()).clone();
-    match rng.below(12) {
+    match rng.below(13) {
         0..=5 => vec![one(rng)],
         6 => vec![KeyKind::same(rng.pick(&narrow()).clone())],
         7 => same(&[DataType::Int32, DataType::Int32]),
@@ -166,6 +170,12 @@ pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
         }
         9 => same(&[DataType::Int64, DataType::Int64]),
         10 => same(&[DataType::Int64, DataType::Utf8, DataType::Date32]),
+        // Packed, packed, hashed.
+        11 => same(match rng.below(3) {
+            0 => &[DataType::Float32, DataType::Float32],
+            1 => &[DataType::Float16, DataType::Float32],
+            _ => &[DataType::Float64, DataType::Float64],
+        }),
         _ => (0..rng.between(2, 4)).map(|_| one(rng)).collect(),
     }
 }

@@ -3,8 +3,8 @@
 //! Keys are rows of [`Value`]s. Two keys are equal if all their values are; a key with a null in
 //! one of its columns equals nothing, unless nulls are said to be equal. A null further inside (in
 //! a struct or a list) is part of the value and equals its like, as in Arrow's row format. Floats
-//! are equal as in Arrow's comparison kernels: by total order, so NaN equals NaN of the same bits
-//! and -0.0 is not 0.0.
+//! are equal as their [`Meeting`] says: by total order, as in Arrow's comparison kernels, or as
+//! numbers, as in SQL engines.
 
 use std::collections::HashMap;
 

@@ -21,7 +21,8 @@ pub enum Value {
     Int(i128),
     /// A decimal, at the scale its [`Meeting`] says.
     Decimal(i256),
-    /// A float by the integer that sorts as its total order: see [`float_order`].
+    /// A float by the integer that sorts as its total order: see [`float_order`]. On numeric terms,
+    /// see [`Meeting::numeric`], zero is 0 and NaN is the largest integer.
     Float(i64),
     /// A string or binary.
     Bytes(Vec<u8>),
@@ -96,6 +97,9 @@ pub struct Meeting {
     pub as_float: bool,
     /// Numbers are compared as decimals of this scale.
     pub scale: Option<i8>,
+    /// Floats are compared as numbers: both zeros are one value, and so are all NaNs. Otherwise
+    /// floats of different bits differ. Values read on numeric terms do not tell the bits any more.
+    pub numeric: bool,
 }
 
 impl Meeting {
@@ -111,7 +115,18 @@ impl Meeting {
             (None, None) => None,
             (l, r) => Some(l.unwrap_or(0).max(r.unwrap_or(0))),
         };
-        Meeting { as_float: left != right && (left.is_floating() || right.is_floating()), scale }
+        let as_float = left != right && (left.is_floating() || right.is_floating());
+        Meeting { as_float, scale, numeric: false }
+    }
+
+    /// The same terms, with floats compared as numbers.
+    pub fn numeric(self) -> Meeting {
+        Meeting { numeric: true, ..self }
+    }
+
+    /// The terms for values of this type that are nested in the values of a column.
+    pub(crate) fn inside(&self, data_type: &DataType) -> Meeting {
+        Meeting { numeric: self.numeric, ..Meeting::alone(data_type) }
     }
 
     pub(crate) fn integer(&self, v: i128) -> Value {
@@ -123,7 +138,12 @@ impl Meeting {
     }
 
     pub(crate) fn float(&self, v: f64) -> Value {
-        Value::Float(float_order(v.to_bits() as i64))
+        match self.numeric {
+            true if v.is_nan() => Value::Float(i64::MAX),
+            // Minus zero is equal to zero.
+            true if v == 0.0 => Value::Float(0),
+            _ => Value::Float(float_order(v.to_bits() as i64)),
+        }
     }
 
     pub(crate) fn decimal(&self, v: i256, own_scale: i8) -> Value {
@@ -185,6 +205,16 @@ mod tests {
             [f64::NEG_INFINITY, -1.0, -f64::MIN_POSITIVE, -0.0, 0.0, 1.0, f64::INFINITY, f64::NAN];
         let order: Vec<_> = floats.iter().map(|f| float_order(f.to_bits() as i64)).collect();
         assert!(order.is_sorted_by(|a, b| a < b), "{order:?}");
+    }
+
+    #[test]
+    fn on_numeric_terms_zeros_are_equal_and_nan_is_one_value_after_all_others() {
+        let terms = Meeting::alone(&DataType::Float64).numeric();
+        let nans = [f64::NAN, -f64::NAN, f64::from_bits(0x7ff0_0000_0000_0001)];
+        assert!(nans.iter().all(|&nan| terms.float(nan) == terms.float(f64::NAN)));
+        assert_eq!(terms.float(-0.0), terms.float(0.0));
+        let floats = [f64::NEG_INFINITY, -1.0, -5e-324, 0.0, 5e-324, f64::INFINITY, f64::NAN];
+        assert!(floats.map(|v| terms.float(v)).is_sorted_by(|a, b| a < b));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::device::{self, Device};
 use crate::error::{Error, Result};
 use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
 use crate::join::{Join, Side};
-use crate::key::{KeyPlan, Width};
+use crate::key::{Equality, KeyPlan, Width};
 use crate::matches::{Asked, BoundFilter, Roles};
 use crate::memory::{Budget, Ledger};
 use crate::metrics::{Report, Stopwatch};
@@ -179,8 +179,8 @@ impl BoundJoin {
             schema.project(columns).map(Arc::new).map_err(Error::arrow("choosing columns"))
         };
         let schemas = [project(left, &columns[0])?, project(right, &columns[1])?];
-        let keys =
-            KeyPlan::new(&schemas[0], &schemas[1], &keys, join.null_equality, join.force.collide)?;
+        let equality = Equality { nulls: join.null_equality, floats: join.float_equality };
+        let keys = KeyPlan::new(&schemas[0], &schemas[1], &keys, equality, join.force.collide)?;
         let filter = join.filter.as_ref().map(|filter| {
             let columns: Vec<_> = filter_columns.iter().map(|&(s, c)| (s, at(s, c))).collect();
             let fields: Vec<_> =

@@ -209,6 +209,44 @@ pub enum NullEquality {
     Equal,
 }
 
+/// Which floats are equal, as keys and inside nested keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FloatEquality {
+    /// As in SQL engines: 0.0 equals -0.0, and NaN equals NaN, whatever its sign and payload. Sorted
+    /// output has NaN after infinity.
+    #[default]
+    Numeric,
+    /// As Arrow's comparison kernels, by IEEE 754's total order: floats are equal if their bits are,
+    /// -0.0 sorts before 0.0, negative NaNs before all other values and positive ones after them.
+    Total,
+}
+
+impl FloatEquality {
+    /// All of them.
+    pub const ALL: [FloatEquality; 2] = [FloatEquality::Numeric, FloatEquality::Total];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            FloatEquality::Numeric => "numeric",
+            FloatEquality::Total => "total",
+        }
+    }
+}
+
+impl fmt::Display for FloatEquality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FloatEquality {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        by_name("float equality", text, FloatEquality::ALL, FloatEquality::name)
+    }
+}
+
 /// The predicate of a [`Filter`].
 pub type Predicate = Arc<dyn Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync>;
 
@@ -267,7 +305,8 @@ pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 /// A join to be run: a builder.
 ///
 /// The output has the left columns, then the right ones. A key column that has the same name on both
-/// sides comes once, from whichever side has the row; in a full join whose key types differ and have
+/// sides comes once, with the left row's value, or the right row's in a right join and where a full
+/// join has no left row; in a full join whose key types differ and have
 /// no type in common that shows both as they are (`Int64` with `UInt64`, timestamps of different
 /// units), both columns stay. Other right columns that share a name with a left one get a
 /// [suffix](Join::suffix).
@@ -281,6 +320,7 @@ pub struct Join {
     pub(crate) join_type: JoinType,
     pub(crate) keys: Vec<(String, String)>,
     pub(crate) null_equality: NullEquality,
+    pub(crate) float_equality: FloatEquality,
     pub(crate) filter: Option<Filter>,
     pub(crate) projection: Option<Vec<String>>,
     pub(crate) keep_keys: bool,
@@ -309,6 +349,7 @@ impl Join {
             join_type,
             keys: Vec::new(),
             null_equality: NullEquality::default(),
+            float_equality: FloatEquality::default(),
             filter: None,
             projection: None,
             keep_keys: false,
@@ -348,6 +389,12 @@ impl Join {
     /// Whether null keys match each other. By default they match nothing.
     pub fn null_equality(mut self, null_equality: NullEquality) -> Self {
         self.null_equality = null_equality;
+        self
+    }
+
+    /// Which floats are equal as keys. By default 0.0 equals -0.0 and NaN equals NaN.
+    pub fn float_equality(mut self, float_equality: FloatEquality) -> Self {
+        self.float_equality = float_equality;
         self
     }
 
@@ -496,6 +543,7 @@ impl fmt::Debug for Join {
             .field("join_type", &self.join_type)
             .field("keys", &self.keys)
             .field("null_equality", &self.null_equality)
+            .field("float_equality", &self.float_equality)
             .field("filter", &self.filter)
             .field("projection", &self.projection)
             .field("algorithm", &self.algorithm)

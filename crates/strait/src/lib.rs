@@ -57,7 +57,8 @@ pub use device::cuda::{
 };
 pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
-    Algorithm, DEFAULT_BATCH_SIZE, Filter, Force, Join, JoinType, NullEquality, Predicate, Side,
+    Algorithm, DEFAULT_BATCH_SIZE, Filter, FloatEquality, Force, Join, JoinType, NullEquality,
+    Predicate, Side,
 };
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
 pub use metrics::Report;

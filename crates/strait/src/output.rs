@@ -34,7 +34,8 @@ pub enum Output {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Column(Side, usize),
-    /// A key with the same type and name on both sides of an inner join: either will do.
+    /// A key with the same type and name on both sides of an inner join, whose equal values are the
+    /// same bit by bit: either will do.
     Either {
         left: usize,
         right: usize,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
 use crate::error::{Error, Result, nearest_name};
-use crate::join::{Join, JoinType, Side};
+use crate::join::{FloatEquality, Join, JoinType, Side};
+use crate::key::has_floats;
 use crate::output::{Origin, Output, OutputPlan};
 
 /// The index of a column by name.
@@ -116,9 +117,7 @@ fn row_columns(
     if let Some(absent) = left_shown {
         for (i, field) in left.fields().iter().enumerate() {
             let column = match merged.iter().find(|&&(l, ..)| l == i) {
-                Some((l, r, t)) => {
-                    merged_column(join.join_type, (*l, field), (*r, right.field(*r)), t)
-                }
+                Some((l, r, t)) => merged_column(join, (*l, field), (*r, right.field(*r)), t),
                 None => (may_be_absent(field, absent), Origin::Column(Side::Left, i)),
             };
             columns.push(column);
@@ -148,21 +147,24 @@ fn may_be_absent(field: &Field, absent: bool) -> Field {
     field.clone().with_nullable(field.is_nullable() || absent)
 }
 
-/// A key that has one name on both sides.
+/// A key that has one name on both sides: the left row's value, or the right row's where the left row
+/// may be absent.
 fn merged_column(
-    join_type: JoinType,
+    join: &Join,
     (l, left): (usize, &Field),
     (r, right): (usize, &Field),
     data_type: &DataType,
 ) -> OutputColumn {
-    match join_type {
+    // Equal values have equal bits, but for floats whose sign or payload may differ.
+    let same_bits = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
+    match join.join_type {
         JoinType::Right => (right.clone(), Origin::Column(Side::Right, r)),
         JoinType::Full => {
             let nullable = left.is_nullable() || right.is_nullable();
             let field = left.clone().with_data_type(data_type.clone()).with_nullable(nullable);
             (field, Origin::Coalesced { left: l, right: r, data_type: data_type.clone() })
         }
-        JoinType::Inner if left.data_type() == right.data_type() => {
+        JoinType::Inner if left.data_type() == right.data_type() && same_bits(data_type) => {
             (left.clone(), Origin::Either { left: l, right: r })
         }
         _ => (left.clone(), Origin::Column(Side::Left, l)),

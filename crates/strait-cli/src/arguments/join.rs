@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use strait::{Algorithm, JoinType};
+use strait::{Algorithm, FloatEquality, JoinType};
 
 use super::device::{DeviceArguments, algorithm};
 use super::names::{self, Names, Pair, Pairs};
@@ -77,6 +77,16 @@ pub(crate) struct JoinArguments {
     /// Null keys match each other
     #[arg(long)]
     pub(crate) nulls_equal: bool,
+
+    /// Which float keys are equal: as numbers (0.0 equals -0.0, NaN equals NaN), or by the total order
+    /// of their bits
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "numeric",
+        value_parser = float_equality()
+    )]
+    pub(crate) float_equality: FloatEquality,
 
     /// Keeps both key columns where they have the same name
     #[arg(long)]
@@ -227,6 +237,11 @@ impl JoinArguments {
 fn join_type() -> impl TypedValueParser<Value = JoinType> {
     let values = JoinType::ALL.map(|t| PossibleValue::new(t.name()));
     PossibleValuesParser::new(values).try_map(|name| name.parse::<JoinType>())
+}
+
+fn float_equality() -> impl TypedValueParser<Value = FloatEquality> {
+    let values = FloatEquality::ALL.map(|equality| PossibleValue::new(equality.name()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<FloatEquality>())
 }
 
 pub(super) fn threads(text: &str) -> Result<usize, String> {

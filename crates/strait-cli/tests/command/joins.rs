@@ -88,6 +88,17 @@ fn nulls_match_when_asked_to() {
 }
 
 #[test]
+fn float_keys_are_equal_as_numbers_unless_asked_otherwise() {
+    let sandbox = Sandbox::new();
+    sandbox.write("people.csv", "k,p\n-0.0,1\nNaN,2\n1.5,3\n");
+    sandbox.write("cities.csv", "k,q\n0.0,4\n1.5,5\nNaN,6\n");
+    assert_eq!(joined(&sandbox, "--on k"), ["k,p,q", "-0.0,1,4", "1.5,3,5", "NaN,2,6"]);
+    let total = joined(&sandbox, "--on k --float-equality total");
+    assert_eq!(total, ["k,p,q", "1.5,3,5", "NaN,2,6"]);
+    sandbox.strait("join people.csv cities.csv --on k --float-equality bits").refused(&["total"]);
+}
+
+#[test]
 fn limit_stops_early() {
     let sandbox = Sandbox::new();
     let rows: String = (0..3000).map(|i| format!("7,{i}\n")).collect();

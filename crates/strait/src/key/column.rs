@@ -8,12 +8,14 @@ use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, new_null_array};
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::compute::take;
 use arrow::datatypes::{
-    ArrowNativeType, DataType, Int16Type, Int32Type, Int64Type, IntervalDayTime,
-    IntervalMonthDayNano, IntervalUnit, RunEndIndexType, i256,
+    ArrowNativeType, DataType, Float16Type, Float32Type, Float64Type, Int16Type, Int32Type,
+    Int64Type, IntervalDayTime, IntervalMonthDayNano, IntervalUnit, RunEndIndexType, i256,
 };
 
+use super::float::numeric;
 use super::meet::Form;
 use crate::error::{Error, Result};
+use crate::join::FloatEquality;
 
 /// Takes the values of a column, one a row.
 pub(super) trait Sink {
@@ -143,43 +145,55 @@ pub(super) fn native<T: ArrowNativeType>(array: &dyn Array) -> ScalarBuffer<T> {
     }
 }
 
+/// How a side's values become the values of their form.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Conversion {
+    pub(super) form: Form,
+    /// What integers are multiplied with.
+    pub(super) factor: i256,
+    pub(super) floats: FloatEquality,
+}
+
 /// Reads plain values in a form of at most 64 bits: integers extended by their sign, floats by
-/// their bits, short bytes as a big-endian number, booleans as 0 and 1.
-pub(super) fn read<S: Sink>(array: &dyn Array, form: Form, factor: i256, sink: S) -> Result<()> {
+/// their bits, in numeric form if so asked, short bytes as a big-endian number, booleans as 0 and 1.
+pub(super) fn read<S: Sink>(array: &dyn Array, conversion: Conversion, sink: S) -> Result<()> {
     use DataType::*;
+    let Conversion { form, factor, floats } = conversion;
     macro_rules! each {
         ($native:ty, $convert:expr) => {
             sink.take(native::<$native>(array).iter().map($convert))
         };
     }
+    macro_rules! floats {
+        ($float:ty, $bits:literal, $convert:expr) => {{
+            let values = array.as_primitive::<$float>().values().iter();
+            match floats {
+                FloatEquality::Numeric => {
+                    sink.take(values.map($convert).map(|v| numeric::<$bits>(v.to_bits().into())))
+                }
+                FloatEquality::Total => sink.take(values.map($convert).map(|v| v.to_bits().into())),
+            }
+        }};
+    }
     let scaled = factor != i256::ONE;
     match (form, array.data_type()) {
         (Form::Null, _) => sink.take(std::iter::repeat_n(0, array.len())),
-        (Form::Float(64), Float64) => each!(f64, |v| v.to_bits()),
-        (Form::Float(64), Float32) => each!(f32, |v| f64::from(*v).to_bits()),
-        (Form::Float(64), Float16) => {
-            let values = array.as_primitive::<arrow::datatypes::Float16Type>();
-            sink.take(values.values().iter().map(|v| v.to_f64().to_bits()))
-        }
+        (Form::Float(64), Float64) => floats!(Float64Type, 64, |&v| v),
+        (Form::Float(64), Float32) => floats!(Float32Type, 64, |&v| f64::from(v)),
+        (Form::Float(64), Float16) => floats!(Float16Type, 64, |v| v.to_f64()),
         (Form::Float(64), Int8) => each!(i8, |&v| f64::from(v).to_bits()),
         (Form::Float(64), Int16) => each!(i16, |&v| f64::from(v).to_bits()),
         (Form::Float(64), Int32) => each!(i32, |&v| f64::from(v).to_bits()),
         (Form::Float(64), UInt8) => each!(u8, |&v| f64::from(v).to_bits()),
         (Form::Float(64), UInt16) => each!(u16, |&v| f64::from(v).to_bits()),
         (Form::Float(64), UInt32) => each!(u32, |&v| f64::from(v).to_bits()),
-        (Form::Float(32), Float32) => each!(f32, |v| v.to_bits().into()),
-        (Form::Float(32), Float16) => {
-            let values = array.as_primitive::<arrow::datatypes::Float16Type>();
-            sink.take(values.values().iter().map(|v| v.to_f32().to_bits().into()))
-        }
+        (Form::Float(32), Float32) => floats!(Float32Type, 32, |&v| v),
+        (Form::Float(32), Float16) => floats!(Float16Type, 32, |v| v.to_f32()),
         (Form::Float(32), Int8) => each!(i8, |&v| f32::from(v).to_bits().into()),
         (Form::Float(32), Int16) => each!(i16, |&v| f32::from(v).to_bits().into()),
         (Form::Float(32), UInt8) => each!(u8, |&v| f32::from(v).to_bits().into()),
         (Form::Float(32), UInt16) => each!(u16, |&v| f32::from(v).to_bits().into()),
-        (Form::Float(16), Float16) => {
-            let values = array.as_primitive::<arrow::datatypes::Float16Type>();
-            sink.take(values.values().iter().map(|v| v.to_bits().into()))
-        }
+        (Form::Float(16), Float16) => floats!(Float16Type, 16, |&v| v),
         (Form::Unsigned(_), Boolean) => {
             sink.take(array.as_boolean().values().iter().map(u64::from))
         }

@@ -15,7 +15,8 @@ pub(super) enum Form {
     Unsigned(u32),
     /// A signed integer of so many bits.
     Signed(u32),
-    /// A float of so many bits, under IEEE 754's total order, as Arrow's kernels compare it.
+    /// A float of so many bits, under IEEE 754's total order. [`float`](super::float) says which
+    /// floats are made equal before.
     Float(u32),
     /// A 128-bit signed integer.
     Wide,

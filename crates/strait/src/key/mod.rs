@@ -25,6 +25,7 @@
 //! nothing whatever its word is. No word is reserved.
 
 mod column;
+mod float;
 mod hash;
 mod meet;
 mod pack;
@@ -46,6 +47,8 @@ use crate::error::{Error, Result};
 use crate::join::{NullEquality, Side};
 use crate::schedule::Workers;
 
+pub(crate) use self::float::has_floats;
+pub(crate) use self::pair::Equality;
 pub(crate) use self::rank::Ranked;
 pub(crate) use self::seed::{Mixer, Seed};
 pub(crate) use self::verify::KeyValues;
@@ -106,17 +109,17 @@ impl KeyPlan {
         left: &Schema,
         right: &Schema,
         keys: &[(usize, usize)],
-        null_equality: NullEquality,
+        equality: impl Into<Equality>,
         collide: bool,
     ) -> Result<KeyPlan> {
+        let equality = equality.into();
         if keys.is_empty() {
             return Err(Error::NoKeys);
         }
         let mut columns = Vec::with_capacity(keys.len());
         for &(l, r) in keys {
             let fields = [field(left, Side::Left, l)?, field(right, Side::Right, r)?];
-            let nulls_equal = null_equality == NullEquality::Equal;
-            columns.push(KeyColumn::new([l, r], fields, nulls_equal)?);
+            columns.push(KeyColumn::new([l, r], fields, equality)?);
         }
         let mut bits = Some(0u32);
         for column in &mut columns {
@@ -129,7 +132,7 @@ impl KeyPlan {
             Some(bits) => Mode::Packed(bits),
             None => Mode::Hashed,
         };
-        Ok(KeyPlan { columns, null_equality, mode, seed: Seed::new(0) })
+        Ok(KeyPlan { columns, null_equality: equality.nulls, mode, seed: Seed::new(0) })
     }
 
     /// Takes another seed: hashed words, and the places of all words, are others from now on.

@@ -10,7 +10,8 @@ use arrow::compute::SortOptions;
 use arrow::datatypes::{ArrowNativeType, DataType, Field, IntervalUnit, i256};
 use arrow_row::{RowConverter, SortField};
 
-use super::column::{Peeled, Sink, native, read, read_wide, read_wider};
+use super::column::{Conversion, Peeled, Sink, native, read, read_wide, read_wider};
+use super::float;
 use super::hash::Hash;
 use super::meet::{Form, meet, peeled_type};
 use super::pack::{self, Pack};
@@ -18,7 +19,20 @@ use super::seed::Seed;
 use super::verify::{Bytes, BytesArray, Column, Data};
 use super::word::KeyWord;
 use crate::error::{Error, Result};
-use crate::join::Side;
+use crate::join::{FloatEquality, NullEquality, Side};
+
+/// Which nulls and which floats are equal.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Equality {
+    pub(crate) nulls: NullEquality,
+    pub(crate) floats: FloatEquality,
+}
+
+impl From<NullEquality> for Equality {
+    fn from(nulls: NullEquality) -> Self {
+        Equality { nulls, ..Equality::default() }
+    }
+}
 
 /// A pair of key columns. Arrays have the left side's part first.
 pub(super) struct KeyColumn {
@@ -26,9 +40,12 @@ pub(super) struct KeyColumn {
     types: [DataType; 2],
     pub(super) form: Form,
     factors: [i256; 2],
+    floats: FloatEquality,
     /// The type a column of nulls stands in for.
     pub(super) plain_type: DataType,
     converters: Option<[RowConverter; 2]>,
+    /// Whether there are floats inside nested values that have to be brought into numeric form.
+    floats_inside: bool,
     /// The place in a packed word.
     pub(super) field: pack::Field,
     /// Whether either side may have nulls, by its schema.
@@ -51,7 +68,8 @@ fn nullable(field: &Field) -> bool {
     field.is_nullable() || encoded
 }
 
-/// Whether the own buffer of an array of that type, of `bits` wide values, is what [`read`] would give.
+/// Whether the own buffer of an array of that type, of `bits` wide values, is what [`read`] would
+/// give; of floats, if they are in numeric form.
 fn is_as_read(data_type: &DataType, form: Form, factor: i256, bits: u32) -> bool {
     let plain = !matches!(data_type, DataType::Interval(IntervalUnit::DayTime));
     let width = data_type.primitive_width() == Some(bits as usize / 8);
@@ -71,7 +89,7 @@ impl KeyColumn {
     pub(super) fn new(
         indices: [usize; 2],
         fields: [&Field; 2],
-        nulls_equal: bool,
+        equality: Equality,
     ) -> Result<KeyColumn> {
         let [left, right] = fields;
         let [l, r] = fields.map(|field| peeled_type(field.data_type()));
@@ -89,6 +107,8 @@ impl KeyColumn {
             }
             _ => None,
         };
+        let nulls_equal = equality.nulls == NullEquality::Equal;
+        let numeric = equality.floats == FloatEquality::Numeric;
         let null_bit =
             nulls_equal && meeting.form != Form::Null && nullable(left) && nullable(right);
         let bits = meeting.form.bits().unwrap_or(0);
@@ -98,6 +118,8 @@ impl KeyColumn {
             form: meeting.form,
             factors: meeting.factors,
             plain_type: plain_type.clone(),
+            floats: equality.floats,
+            floats_inside: numeric && converters.is_some() && float::has_floats(plain_type),
             converters,
             field: pack::Field { form: meeting.form, bits, null_bit, before: 0 },
             nullable: [nullable(left), nullable(right)],
@@ -134,11 +156,12 @@ impl KeyColumn {
     /// Gives the values, in a form of at most 64 bits, to a sink.
     fn feed<S: Sink>(&self, side: Side, peeled: &Peeled, sink: S) -> Result<()> {
         let factor = self.factors[part(side)];
+        let conversion = Conversion { form: self.form, factor, floats: self.floats };
         let Some(index) = &peeled.index else {
-            return read(peeled.values.as_ref(), self.form, factor, sink);
+            return read(peeled.values.as_ref(), conversion, sink);
         };
         let mut values = Vec::with_capacity(peeled.values.len());
-        read(peeled.values.as_ref(), self.form, factor, Collect(&mut values, |v| v))?;
+        read(peeled.values.as_ref(), conversion, Collect(&mut values, |v| v))?;
         sink.take(index.iter().map(|&i| values[i as usize]));
         Ok(())
     }
@@ -203,7 +226,11 @@ impl KeyColumn {
         let array = match &self.converters {
             None => BytesArray::new(&peeled.values)?,
             Some(converters) => {
-                let rows = converters[part(side)].convert_columns(&[peeled.values]);
+                let values = match self.floats_inside {
+                    true => float::numeric_floats(&peeled.values),
+                    false => Ok(peeled.values),
+                };
+                let rows = values.and_then(|v| converters[part(side)].convert_columns(&[v]));
                 let rows = rows.map_err(Error::arrow("cannot bring a key column into row format"));
                 BytesArray::Rows(rows?)
             }
@@ -251,7 +278,9 @@ impl KeyColumn {
         };
         let factor = self.factors[part(side)];
         let plain = |bits| {
-            peeled.index.is_none() && is_as_read(peeled.values.data_type(), self.form, factor, bits)
+            peeled.index.is_none()
+                && is_as_read(peeled.values.data_type(), self.form, factor, bits)
+                && (self.floats == FloatEquality::Total || float::all_numeric(&peeled.values))
         };
         let bytes = match &mut column.data {
             // Records are made of chunks, not appended to.

@@ -10,6 +10,7 @@ use arrow::compute::cast;
 use arrow::datatypes::*;
 
 use super::*;
+use crate::join::FloatEquality;
 
 /// A value of a key column, as the oracle compares it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,18 +99,25 @@ fn words_of(plan: &KeyPlan, side: Side, batch: &RecordBatch) -> (Vec<u64>, Vec<b
 
 /// Checks both sides against the oracle and returns the plan where nulls are never equal.
 fn check(left: &[Key], right: &[Key]) -> KeyPlan {
+    check_floats(left, right, FloatEquality::default())
+}
+
+fn check_floats(left: &[Key], right: &[Key], floats: FloatEquality) -> KeyPlan {
+    let plan = |left: &Table, right: &Table, pairs: &[(usize, usize)], nulls, collide| {
+        let equality = Equality { nulls, floats };
+        KeyPlan::new(&left.schema, &right.schema, pairs, equality, collide).unwrap()
+    };
     let (left, right) = (table(left), table(right));
     let pairs: Vec<_> = (0..left.schema.fields().len()).map(|i| (i, i)).collect();
     for equality in [NullEquality::Equal, NullEquality::NeverEqual] {
         for collide in [false, true] {
-            let plan =
-                KeyPlan::new(&left.schema, &right.schema, &pairs, equality, collide).unwrap();
+            let plan = plan(&left, &right, &pairs, equality, collide);
             for size in [1000, 3] {
                 check_plan(&plan, &left, &right, size);
             }
         }
     }
-    KeyPlan::new(&left.schema, &right.schema, &pairs, NullEquality::NeverEqual, false).unwrap()
+    plan(&left, &right, &pairs, NullEquality::NeverEqual, false)
 }
 
 fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
@@ -248,22 +256,67 @@ fn integers_at_their_limits() {
     check(&[narrow], &[numbers(&DataType::UInt8)]);
 }
 
+const FLOATS: [f64; 11] = [
+    -0.0,
+    0.0,
+    f64::NAN,
+    -f64::NAN,
+    f64::from_bits(0xfff9 << 48),
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    -1.5,
+    1.5,
+    100.0,
+    // Subnormal in 16 bits.
+    5.960464477539063e-8,
+];
+
+/// A number that sorts as the total order of floats.
+fn total_order(v: f64) -> i64 {
+    let bits = v.to_bits() as i64;
+    bits ^ ((bits >> 63) as u64 >> 1) as i64
+}
+
+/// A number that sorts as floats do where NaN is the largest of them.
+fn numeric_order(v: f64) -> i64 {
+    match v {
+        v if v.is_nan() => i64::MAX,
+        v if v == 0.0 => 0,
+        v => total_order(v),
+    }
+}
+
 #[test]
-fn floats_as_arrow_compares_them() {
-    let floats =
-        [-0.0, 0.0, f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.5, 1.5, 100.0];
-    let order = |v: f64| {
-        let bits = v.to_bits() as i64;
-        bits ^ ((bits >> 63) as u64 >> 1) as i64
-    };
-    let values: Vec<Option<i64>> = floats.iter().map(|&v| Some(order(v))).collect();
-    let wide = keys(Arc::new(Float64Array::from(floats.to_vec())), &values);
+fn floats_as_numbers_and_as_arrow_compares_them() {
+    floats_of_every_pair_of_types(FloatEquality::Numeric, numeric_order);
+    floats_of_every_pair_of_types(FloatEquality::Total, total_order);
+}
+
+fn floats_of_every_pair_of_types(equality: FloatEquality, order: fn(f64) -> i64) {
+    let values: Vec<Option<i64>> = FLOATS.iter().map(|&v| Some(order(v))).collect();
+    let wide = keys(Arc::new(Float64Array::from(FLOATS.to_vec())), &values);
+    let check = |left: &[Key], right: &[Key]| check_floats(left, right, equality);
     let types = [DataType::Float16, DataType::Float32, DataType::Float64];
     for left in &types {
         for right in &types {
             let [left, right] =
                 [left, right].map(|t| Key(cast(&wide.0, t).unwrap(), wide.1.clone()));
-            assert!(check(&[left], &[right]).exact());
+            assert!(check(from_ref(&left), from_ref(&right)).exact());
+            // Several columns: packed in a word, or hashed.
+            check(&[left.clone(), left.clone()], &[left.clone(), right.clone()]);
+            // Behind a dictionary, and inside a struct.
+            let behind = |key: &Key| {
+                let index = Int8Array::from_iter_values(0..key.1.len() as i8);
+                let array = DictionaryArray::new(index, key.0.clone());
+                Key(Arc::new(array), key.1.clone())
+            };
+            check(&[behind(&left)], &[right]);
+            let inside = |name: &str| {
+                let field = Field::new(name, left.0.data_type().clone(), true);
+                let array = StructArray::new(vec![field].into(), vec![left.0.clone()], None);
+                Key(Arc::new(array), left.1.clone())
+            };
+            check(&[inside("a")], &[inside("b")]);
         }
     }
     use DataType::*;
@@ -620,6 +673,9 @@ fn values_take_memory_only_where_they_are_converted() {
         assert_eq!(bytes(&text(&t), &text(&t)), 0, "{t}");
     }
     assert_eq!(bytes(&numbers(&Int32), &numbers(&Int64)), 8 * NUMBERS.len());
+    // Unless a float has to be brought into numeric form.
+    let floats = keys(Arc::new(Float64Array::from(vec![1.0, -0.0])), &[Some(1), Some(0)]);
+    assert_eq!(bytes(&floats, &floats), 8 * 2);
     assert!(bytes(&text(&dictionary(Int8, Utf8)), &text(&Utf8)) >= 4 * WORDS.len());
 }
 

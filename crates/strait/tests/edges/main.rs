@@ -3,6 +3,7 @@
 mod carried;
 mod chosen;
 mod faults;
+mod floats;
 mod keys;
 mod limits;
 mod names;

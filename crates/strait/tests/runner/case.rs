@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
 use strait::{
-    Algorithm, Force, Histogram, JoinType, NullEquality, OnGpu, Output, Partitioner, Processor,
-    Side, TablePlace, Transfer,
+    Algorithm, FloatEquality, Force, Histogram, JoinType, NullEquality, OnGpu, Output, Partitioner,
+    Processor, Side, TablePlace, Transfer,
 };
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
-use strait_testkit::{KeyKind, Pair, Rng, Shape, kinds, oracle};
+use strait_testkit::{KeyKind, Meeting, Pair, Rng, Shape, kinds, oracle};
 
 /// The residual filters that are tried. All but the last read the Int32 column `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub(crate) struct Case {
     pub(crate) algorithm: Algorithm,
     pub(crate) join_type: JoinType,
     pub(crate) null_equality: NullEquality,
+    pub(crate) float_equality: FloatEquality,
     pub(crate) filter: Option<FilterKind>,
     pub(crate) output: Output,
     pub(crate) build_side: Option<Side>,
@@ -92,6 +93,7 @@ impl Case {
             algorithm,
             join_type,
             null_equality: *rng.pick(&[NullEquality::NeverEqual, NullEquality::Equal]),
+            float_equality: *rng.pick(&FloatEquality::ALL),
             filter,
             output: *rng.pick(&[Output::Rows, Output::Rows, Output::Pairs, Output::Count]),
             build_side: *rng.pick(&[None, None, Some(Side::Left), Some(Side::Right)]),
@@ -120,6 +122,19 @@ impl Case {
 }
 
 impl Case {
+    /// The terms on which the columns of each key are compared.
+    pub(crate) fn terms(&self) -> Vec<Meeting> {
+        self.shape.keys.iter().map(|key| self.compared(key.meeting())).collect()
+    }
+
+    /// The terms on which cells are compared in keys and in the order of the output.
+    pub(crate) fn compared(&self, terms: Meeting) -> Meeting {
+        match self.float_equality {
+            FloatEquality::Numeric => terms.numeric(),
+            FloatEquality::Total => terms,
+        }
+    }
+
     /// Whether it runs on a device, real or simulated.
     pub(crate) fn on_device(&self) -> bool {
         self.force.simulated.is_some() || matches!(self.processor, Processor::Gpu(_))
@@ -151,7 +166,7 @@ impl Case {
 }
 
 fn too_many_pairs(case: &Case, pair: &Pair) -> bool {
-    let terms: Vec<_> = case.shape.keys.iter().map(KeyKind::meeting).collect();
+    let terms = case.terms();
     let mut counts = HashMap::<_, [usize; 2]>::new();
     for (side, table) in [&pair.left, &pair.right].into_iter().enumerate() {
         let names = pair.keys.iter().map(|(l, r)| if side == 0 { l.as_str() } else { r.as_str() });

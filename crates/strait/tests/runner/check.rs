@@ -6,7 +6,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Int32Type};
 use arrow::error::ArrowError;
 use strait::{Algorithm, Error, Filter, Join, JoinReader, JoinType, Output, Report, Side};
-use strait_testkit::{Pair, Table, rows_of, same_rows};
+use strait_testkit::{Meeting, Pair, Table, Value, rows_of, same_rows};
 
 use super::case::{Case, Entry, FilterKind};
 use super::expect::{Expected, Origin, settled};
@@ -55,16 +55,16 @@ pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
         return Ok(rows as usize);
     }
     let terms: Vec<_> = expected.columns.iter().map(|column| column.terms).collect();
-    let mut actual = rows_of(&batches, &terms);
-    for cell in actual.iter_mut().flatten() {
-        let value = std::mem::replace(cell, strait_testkit::Value::Null);
-        *cell = settled(value);
-    }
+    let cells = |terms: &[Meeting]| -> Vec<Vec<Value>> {
+        let settle = |row: Vec<Value>| row.into_iter().map(settled).collect();
+        rows_of(&batches, terms).into_iter().map(settle).collect()
+    };
     // Tiles of a device's merge write as they end.
     if case.algorithm == Algorithm::SortMerge && !case.on_device() {
-        check_order(case, &expected, &actual)?;
+        let compared: Vec<_> = terms.iter().map(|&terms| case.compared(terms)).collect();
+        check_order(case, &expected, &cells(&compared))?;
     }
-    same_rows(expected.rows(pair), actual).map_err(|mismatch| mismatch.to_string())?;
+    same_rows(expected.rows(pair), cells(&terms)).map_err(|mismatch| mismatch.to_string())?;
     Ok(rows as usize)
 }
 
@@ -85,6 +85,7 @@ impl From<Error> for Trouble {
 fn join_of(case: &Case, pair: &Pair, expected: &Expected) -> Join {
     let mut join = Join::new(case.join_type)
         .null_equality(case.null_equality)
+        .float_equality(case.float_equality)
         .algorithm(case.algorithm)
         .threads(case.threads)
         .batch_size(case.batch_size)

@@ -13,7 +13,8 @@ use super::case::{Case, FilterKind};
 pub(crate) enum Origin {
     /// A column of a side.
     Column(Side, usize),
-    /// The key of this number, taken from the side that is there.
+    /// The key of this number: the left row's, or the right row's in a right join and where there is
+    /// no left row.
     Key(usize),
     /// The position of the side's row.
     Position(Side),
@@ -33,7 +34,11 @@ pub(crate) struct OutputColumn {
 /// The keys of both tables' rows and which output rows they make.
 pub(crate) struct Expected {
     pub(crate) columns: Vec<OutputColumn>,
+    /// As they are compared.
     pub(crate) keys: [Vec<Vec<Value>>; 2],
+    /// As they are shown: floats that are equal may differ in their bits.
+    shown_keys: [Vec<Vec<Value>>; 2],
+    join_type: JoinType,
     pub(crate) triples: Vec<Triple>,
     /// Of each key, whether its columns may be null on both sides.
     pub(crate) nullable: Vec<bool>,
@@ -42,14 +47,16 @@ pub(crate) struct Expected {
 impl Expected {
     /// Asks the oracle.
     pub(crate) fn of(case: &Case, pair: &Pair) -> Expected {
-        let terms: Vec<Meeting> = case.shape.keys.iter().map(|k| k.meeting()).collect();
-        let named = |side: fn(&(String, String)) -> &String| -> Vec<(&str, Meeting)> {
-            pair.keys.iter().map(|k| side(k).as_str()).zip(terms.iter().copied()).collect()
+        let keys_on = |terms: &[Meeting]| {
+            let named = |side: fn(&(String, String)) -> &String| -> Vec<(&str, Meeting)> {
+                pair.keys.iter().map(|k| side(k).as_str()).zip(terms.iter().copied()).collect()
+            };
+            let left = oracle::keys(&pair.left.batches, &named(|k| &k.0));
+            [left, oracle::keys(&pair.right.batches, &named(|k| &k.1))]
         };
-        let keys = [
-            oracle::keys(&pair.left.batches, &named(|k| &k.0)),
-            oracle::keys(&pair.right.batches, &named(|k| &k.1)),
-        ];
+        let keys = keys_on(&case.terms());
+        let as_shown: Vec<Meeting> = case.shape.keys.iter().map(|k| k.meeting()).collect();
+        let shown_keys = keys_on(&as_shown);
         let passes = passes(case, pair, &keys);
         let filter = passes.as_ref().map(|f| f as oracle::PairFilter<'_>);
         let nulls_equal = case.null_equality == NullEquality::Equal;
@@ -61,7 +68,8 @@ impl Expected {
         let nullable = (pair.keys.iter())
             .map(|(l, r)| nullable(&pair.left, l) && nullable(&pair.right, r))
             .collect();
-        Expected { columns: select(case, columns(case, pair)), keys, triples, nullable }
+        let (columns, join_type) = (select(case, columns(case, pair)), case.join_type);
+        Expected { columns, keys, shown_keys, join_type, triples, nullable }
     }
 
     /// The output rows, cell by cell, in no particular order.
@@ -83,8 +91,10 @@ impl Expected {
                     Origin::Key(k) => {
                         let of =
                             |keys: &[Vec<Value>]| keys.iter().map(|key| key[k].clone()).collect();
-                        let [left, right]: [Vec<Value>; 2] = [of(&self.keys[0]), of(&self.keys[1])];
-                        Box::new(move |t| match t.left {
+                        let [left, right]: [Vec<Value>; 2] =
+                            [of(&self.shown_keys[0]), of(&self.shown_keys[1])];
+                        let of_right = self.join_type == JoinType::Right;
+                        Box::new(move |t| match t.left.filter(|_| !of_right) {
                             Some(l) => left[l].clone(),
                             None => at(&right, t.right),
                         })
