@@ -348,6 +348,13 @@ impl BoundJoin {
         Err(Error::SchemaChanged { side: side.name(), detail })
     }
 
+    /// The reader under the schema that the join was bound to, which decides what may be null. A reader
+    /// that announces other nullability is welcome, as long as it delivers no null where the bound
+    /// schema has none.
+    fn as_bound(&self, side: Side, reader: Reader) -> Reader {
+        Box::new(RecordBatchIterator::new(reader, Arc::clone(&self.schemas[side as usize])))
+    }
+
     /// The whole join, on the conductor's thread.
     fn conduct(
         &mut self,
@@ -371,7 +378,7 @@ impl BoundJoin {
         };
         let reading = ReadingThread::new(ahead, &shared.cancelled);
         let source = |side, reader| {
-            let ledger = ledger.clone();
+            let (reader, ledger) = (self.as_bound(side, reader), ledger.clone());
             Source::new(side, reader, Arc::clone(&reading), budget, ledger, counters)
         };
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));

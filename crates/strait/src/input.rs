@@ -190,6 +190,13 @@ impl Source {
                 let (name, was, is) = (field.name(), field.data_type(), column.data_type());
                 return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
             }
+            // Nulls that the key plan does not expect would be lost as matches.
+            if !field.is_nullable() && column.null_count() > 0 {
+                let (name, nulls) = (field.name(), column.null_count());
+                return Err(changed(format!(
+                    "column \"{name}\" is declared non-nullable and has {nulls} null(s); declare it nullable"
+                )));
+            }
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod floats;
 mod keys;
 mod limits;
 mod names;
+mod nullability;
 mod runs;
 mod sizes;
 

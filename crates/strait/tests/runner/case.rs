@@ -33,6 +33,8 @@ pub(crate) enum Entry {
     Whole,
     /// `Join::bind`, then `BoundJoin::run` with the columns it says it needs.
     Bound,
+    /// The same, with readers that announce that any column may be null.
+    Relaxed,
 }
 
 /// Everything a case is made of.
@@ -107,7 +109,7 @@ impl Case {
             processor: processor(),
             gpu_memory: None,
             on_gpu: OnGpu::default(),
-            entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
+            entry: *rng.pick(&[Entry::Whole, Entry::Bound, Entry::Relaxed]),
             force: force(rng, large),
             shape,
         };
