@@ -31,7 +31,9 @@ test: ## all tests, 100,000 random joins among them; installs NVRTC once, to com
 	STRAIT_NVRTC="$$nvrtc" STRAIT_REQUIRE_NVRTC=1 STRAIT_CASES=$(STRAIT_CASES) \
 	$(CARGO) test --workspace --no-fail-fast
 
-test-long: ## ten million random joins; STRAIT_SEED chooses others
+test-long: ## ten million random joins, and float keys beside DuckDB; STRAIT_SEED chooses others
+	$(CARGO) build --release -p strait-cli
+	$(PYTHON) scripts/float_oracle.py --strait "$${CARGO_TARGET_DIR:-target}/release/strait"
 	STRAIT_CASES=10000000 $(CARGO) test --release -p strait --test runner -- --nocapture
 
 test-asan: ## the library's tests under AddressSanitizer, with fewer random joins
