@@ -412,6 +412,11 @@ impl Places {
         self.starts.last().copied().unwrap_or(0)
     }
 
+    /// The number of batches.
+    pub(crate) fn chunks(&self) -> usize {
+        self.starts.len() - 1
+    }
+
     /// Whether all rows lie in one batch.
     pub(crate) fn single(&self) -> bool {
         self.starts.len() <= 2

@@ -6,13 +6,14 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 use crate::join::Side;
-use crate::materialise::{ABSENT, Chosen, Columns, Picked, too_long};
+use crate::materialise::{
+    ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes, too_long,
+};
 use crate::memory::{Active, Budget, Flow, Hold, Ledger, Reservation, frame};
 use crate::progress::Counters;
 use crate::reader::lock;
@@ -293,10 +294,11 @@ impl<'a> Emitter<'a> {
         }
         // The parts and the whole are held together for a moment. Where memory does not suffice for
         // that, the parts will do.
-        let bytes = self.waiting.iter().map(|parcel| parcel.reserved.bytes()).sum();
+        let schema = &self.sink.plan.schema;
+        let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| &parcel.batch).collect();
+        let bytes = concat_bytes(schema, &parts);
         let Ok(reserved) = self.sink.budget.reserve(bytes, OUTPUT) else { return Ok(None) };
-        let parts = self.waiting.iter().map(|parcel| &parcel.batch);
-        match concat_batches(&self.sink.plan.schema, parts) {
+        match concat(schema, &parts) {
             Ok(batch) => Ok(self.sink.parcel(batch, reserved).ok()),
             Err(error) if too_long(&error) => Ok(None),
             Err(error) => Err(Error::arrow("gathering output rows")(error)),
@@ -379,16 +381,25 @@ impl OutputPlan {
 
     /// The bytes that gathering these rows takes.
     fn bytes(&self, sides: [Option<&Columns>; 2], picked: &[Option<Picked>; 2], len: usize) -> u64 {
-        let of = |side: Side, column: usize| match (sides[side as usize], &picked[side as usize]) {
-            (Some(columns), Some(picked)) => columns.bytes(column, picked),
-            _ => 8 * len as u64,
+        let side = |side: Side| sides[side as usize].zip(picked[side as usize].as_ref());
+        let of = |(from, column): (Side, usize), data_type: &DataType| match side(from) {
+            Some((columns, picked)) => columns.bytes(column, picked),
+            None => absent_bytes(data_type, len),
         };
-        let bytes = self.origins.iter().map(|origin| match origin {
-            Origin::Column(side, column) => of(*side, *column),
-            Origin::Either { left, .. } => of(Side::Left, *left),
-            // Both are gathered, and then made one.
+        let copied = |(from, column): (Side, usize)| {
+            side(from).map_or(0, |(columns, picked)| columns.plain_bytes(column, picked))
+        };
+        let fields = self.schema.fields().iter().map(|field| field.data_type());
+        let bytes = self.origins.iter().zip(fields).map(|(origin, data_type)| match origin {
+            Origin::Column(side, column) => of((*side, *column), data_type),
+            Origin::Either { left, right } => match self.nearer(picked) {
+                Side::Left => of((Side::Left, *left), data_type),
+                Side::Right => of((Side::Right, *right), data_type),
+            },
+            // Both are gathered, brought to one type, and then made one.
             Origin::Coalesced { left, right, .. } => {
-                2 * (of(Side::Left, *left) + of(Side::Right, *right))
+                let both = [(Side::Left, *left), (Side::Right, *right)];
+                both.map(|from| of(from, data_type) + 2 * copied(from)).iter().sum()
             }
             Origin::RowId(_) => 8 * len as u64,
             Origin::Mark => len as u64,
@@ -422,7 +433,7 @@ impl OutputPlan {
             &picked[side as usize],
         ) {
             (Some(columns), Some(picked)) => columns.gather(column, picked),
-            _ => Ok(arrow::array::new_null_array(data_type, len)),
+            _ => absent(data_type, len),
         };
         let one = |(i, origin): (usize, &Origin)| -> Result<ArrayRef, ArrowError> {
             let data_type = self.schema.field(i).data_type();
@@ -452,35 +463,11 @@ impl OutputPlan {
 }
 
 /// Whether a batch of fewer rows would get round an error.
-fn fewer_would_do(error: &Error) -> bool {
+pub(crate) fn fewer_would_do(error: &Error) -> bool {
     match error {
         Error::MemoryLimit { .. } => true,
         Error::Arrow { source, .. } => too_long(source),
         _ => false,
-    }
-}
-
-/// The left value where the left row is there, else the right one.
-fn coalesce(
-    values: [Option<ArrayRef>; 2],
-    picked: &[Option<Picked>; 2],
-    data_type: &DataType,
-) -> Result<ArrayRef, ArrowError> {
-    let as_one = |array: &ArrayRef| {
-        if array.data_type() == data_type { Ok(Arc::clone(array)) } else { cast(array, data_type) }
-    };
-    match (&values, picked) {
-        ([Some(left), Some(right)], [Some(rows), _]) => {
-            let (left, right) = (as_one(left)?, as_one(right)?);
-            if rows.all_there() {
-                return Ok(left);
-            }
-            let ids = rows.ids();
-            let there = BooleanBuffer::collect_bool(ids.len(), |i| ids[i] != ABSENT);
-            arrow::compute::kernels::zip::zip(&BooleanArray::new(there, None), &left, &right)
-        }
-        ([Some(only), None], _) | ([None, Some(only)], _) => as_one(only),
-        _ => Err(ArrowError::ComputeError("a row of no side".to_string())),
     }
 }
 

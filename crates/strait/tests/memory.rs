@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
-    ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader, StringArray,
+    ArrayRef, DictionaryArray, Int16Array, Int64Array, ListArray, RecordBatch, RecordBatchIterator,
+    RecordBatchReader, StringArray, StringViewArray,
 };
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Int16Type};
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Join, JoinType};
+use strait::{Algorithm, Error, Join, JoinType, Side};
 
 struct Counting;
 
@@ -165,6 +168,81 @@ fn one_long_value_in_many_rows() {
         let join = Join::inner().on("k").algorithm(algorithm).threads(2);
         let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), left, right);
         // The batch in the consumer's hands is no longer the join's, and no longer than the limit.
+        assert!(peak <= 2 * LIMIT + SLACK, "{algorithm}: {peak} bytes lived at once");
+        match outcome {
+            Ok((rows, reported)) => {
+                assert_eq!(rows, 1000, "{algorithm}");
+                assert!(reported <= LIMIT as u64, "{algorithm}: {reported} reported");
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}")
+            }
+        }
+    }
+}
+
+/// A reader of batches with the given columns.
+fn reader_of(tables: Vec<(Vec<i64>, ArrayRef)>) -> impl RecordBatchReader + Send + 'static + use<> {
+    let batch = |(keys, column): (Vec<i64>, ArrayRef)| {
+        let keys: ArrayRef = Arc::new(Int64Array::from(keys));
+        RecordBatch::try_from_iter_with_nullable([("k", keys, false), ("column", column, true)])
+    };
+    let batches: Vec<_> = tables.into_iter().map(batch).collect();
+    let schema = batches[0].as_ref().expect("columns of one length").schema();
+    RecordBatchIterator::new(batches, schema)
+}
+
+/// Numbers as a column.
+fn numbers(rows: i64) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(0..rows))
+}
+
+/// A dictionary in each batch: neither the batches of output nor what makes them multiply them.
+#[test]
+fn a_dictionary_in_each_of_500_batches() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LIMIT: usize = 64 << 20;
+    const ROWS: i64 = 100;
+    for algorithm in Algorithm::ANYWHERE {
+        for distinct in [false, true] {
+            let batch = |chunk: i64| {
+                let first = if distinct { chunk * ROWS } else { 0 };
+                let texts = (first..first + ROWS).map(|i| format!("a text of some length, {i:09}"));
+                let values: ArrayRef = Arc::new(StringViewArray::from_iter_values(texts));
+                let keys = Int16Array::from_iter_values((0..ROWS as i16).rev());
+                let column = DictionaryArray::<Int16Type>::new(keys, values);
+                let keys = (chunk * ROWS..(chunk + 1) * ROWS).collect();
+                (keys, Arc::new(column) as ArrayRef)
+            };
+            let left = reader_of((0..500).map(batch).collect());
+            let keys = (0..100_000).map(|i| i * 7919 % (500 * ROWS)).collect();
+            let right = reader_of(vec![(keys, numbers(100_000))]);
+            let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Left);
+            let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), left, right);
+            let (rows, reported) = outcome.expect("64 MiB suffice for 6 MB");
+            assert_eq!(rows, 100_000, "{algorithm}");
+            assert!(reported <= LIMIT as u64, "{algorithm}: {reported} reported");
+            assert!(peak <= LIMIT + SLACK, "{algorithm}, {distinct}: {peak} bytes lived at once");
+        }
+    }
+}
+
+/// A batch of output is reserved by the lists it has, not by an average one.
+#[test]
+fn one_long_list_in_many_rows() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LONG: usize = 1 << 20;
+    const LIMIT: usize = 32 << 20;
+    for algorithm in Algorithm::ANYWHERE {
+        // A thousand short lists and a long one, of 1 MiB, which a thousand rows ask for.
+        let lens = std::iter::repeat_n(1, 1000).chain([LONG / 8]);
+        let values: ArrayRef = numbers((1000 + LONG / 8) as i64);
+        let item = Arc::new(Field::new("item", DataType::Int64, true));
+        let lists = ListArray::new(item, OffsetBuffer::from_lengths(lens), values, None);
+        let left = reader_of(vec![((0..1001).collect(), Arc::new(lists) as ArrayRef)]);
+        let right = reader_of(vec![(vec![1000; 1000], numbers(1000))]);
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Left);
+        let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), left, right);
         assert!(peak <= 2 * LIMIT + SLACK, "{algorithm}: {peak} bytes lived at once");
         match outcome {
             Ok((rows, reported)) => {

@@ -11,18 +11,23 @@
 
 mod carry;
 mod cpu;
+mod dictionary;
 mod flat;
+mod lists;
+mod rows;
+mod runs;
+mod size;
 mod sum;
+mod together;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, GenericByteArray, RecordBatch, UInt64Array, make_array,
-    new_null_array,
 };
 use arrow::buffer::{Buffer, ScalarBuffer};
-use arrow::compute::{interleave, take};
+use arrow::compute::take;
 use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 use arrow::error::ArrowError;
 
@@ -30,10 +35,13 @@ use crate::algorithm::Context;
 use crate::error::Result;
 use crate::input::{Piece, Places, Relation};
 use crate::key::Location;
+use crate::memory::Reservation;
 use crate::partition::RowId;
 use carry::Carry;
 pub(crate) use carry::{MOST_CARRIED, Values};
 use cpu::Fixed;
+use rows::Selection;
+pub(crate) use together::{coalesce, concat, concat_bytes};
 
 /// The row id of a row that is not there: the other side of an unmatched row.
 pub(crate) const ABSENT: u64 = u64::MAX;
@@ -52,6 +60,8 @@ struct Column {
     data_type: DataType,
     chunks: Vec<ArrayRef>,
     fixed: Option<Fixed>,
+    /// The memory of chunks that were made here, and not read.
+    _made: Option<Reservation>,
 }
 
 /// Rows of one side that go into a batch.
@@ -100,10 +110,18 @@ pub(crate) struct Picked {
     absent: Absent,
     /// Where the rows lie, found when the first column asks.
     located: OnceLock<Vec<Location>>,
+    /// The same for columns whose values do not lie one behind the other.
+    selected: OnceLock<Selected>,
     /// Whether gathered columns come from memory that is kept for later.
     pooled: bool,
     /// The rows follow one another in one batch: nothing has to be copied.
     run: Option<Range<usize>>,
+}
+
+/// The chunks that rows lie in, and where in those.
+struct Selected {
+    chunks: Vec<usize>,
+    rows: Selection,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -126,6 +144,7 @@ impl Columns {
             if let Some(fixed) = &mut column.fixed {
                 fixed.flatten(cx, &column.chunks)?;
             }
+            column.unify_dictionaries(cx)?;
         }
         Ok(columns)
     }
@@ -202,11 +221,39 @@ impl Columns {
             }
         };
         let run = run.map(|run| run.start as usize..run.end as usize);
-        Picked { chosen, absent, located: OnceLock::new(), pooled, run }
+        let (located, selected) = (OnceLock::new(), OnceLock::new());
+        Picked { chosen, absent, located, selected, pooled, run }
     }
 
     fn located<'p>(&self, picked: &'p Picked) -> &'p [Location] {
         picked.located.get_or_init(|| picked.ids().iter().map(|&row| self.locate(row)).collect())
+    }
+
+    /// The chunks that the rows lie in, and where: chunks without a picked row are left out.
+    fn selected<'p>(&self, picked: &'p Picked) -> &'p Selected {
+        picked.selected.get_or_init(|| {
+            let located = self.located(picked);
+            let there = || picked.ids().iter().zip(located);
+            let mut chunks = Vec::new();
+            // The number of each chunk among those in use, from 1 on.
+            let mut numbers = vec![0usize; self.places.chunks()];
+            for (_, place) in there().filter(|&(&row, _)| row != ABSENT) {
+                let number = &mut numbers[place.chunk as usize];
+                if *number == 0 {
+                    chunks.push(place.chunk as usize);
+                    *number = chunks.len();
+                }
+            }
+            let mut rows = Selection::of_chunks(chunks.len());
+            rows.places.reserve_exact(located.len());
+            for (&row, place) in there() {
+                match row {
+                    ABSENT => rows.push(chunks.len(), 0, 1),
+                    _ => rows.push(numbers[place.chunk as usize] - 1, place.row as usize, 1),
+                }
+            }
+            Selected { chunks, rows }
+        })
     }
 
     /// Absent rows are sent to the first row; whoever reads it masks it.
@@ -229,7 +276,7 @@ impl Columns {
         let (index, column) = (column, &self.columns[column]);
         let len = picked.chosen.len();
         if len == 0 || picked.absent == Absent::All {
-            return Ok(new_null_array(&column.data_type, len));
+            return absent(&column.data_type, len);
         }
         if let Some(run) = &picked.run {
             return Ok(column.chunks[0].slice(run.start, run.len()));
@@ -249,10 +296,11 @@ impl Columns {
             let places = self.located(picked);
             return fixed.gather(&column.data_type, &column.chunks, places, absent);
         }
-        if let ([only], false) = (column.chunks.as_slice(), may_be_absent) {
+        if let ([only], false, true) = (column.chunks.as_slice(), may_be_absent, column.takes()) {
             return take(only, &UInt64Array::from(rows.to_vec()), None);
         }
-        column.interleave(picked, self.located(picked))
+        let selected = self.selected(picked);
+        rows::gather(&column.data_type, &column.only(selected), &selected.rows)
     }
 
     /// The sum of an integer column over rows; nulls and absent rows count as nothing.
@@ -282,29 +330,58 @@ impl Columns {
     /// The bytes that gathering a column's picked rows takes.
     pub(crate) fn bytes(&self, column: usize, picked: &Picked) -> u64 {
         let column = &self.columns[column];
-        if picked.run.is_some() || picked.chosen.len() == 0 {
+        let len = picked.chosen.len() as u64;
+        if picked.run.is_some() || len == 0 {
             return 0;
         }
         let located = || {
             let there = picked.ids().iter().zip(self.located(picked));
             there.filter(|&(&row, _)| row != ABSENT).map(|(_, &place)| place)
         };
+        let chunks = || column.chunks.iter();
         let values = match &column.data_type {
+            _ if picked.absent == Absent::All => {
+                return absent_bytes(&column.data_type, len as usize);
+            }
             DataType::Utf8 => {
-                text_bytes(column.chunks.iter().map(|c| c.as_string::<i32>()), located())
+                4 * len + text_bytes(chunks().map(|c| c.as_string::<i32>()), located())
             }
             DataType::LargeUtf8 => {
-                text_bytes(column.chunks.iter().map(|c| c.as_string::<i64>()), located())
+                8 * len + text_bytes(chunks().map(|c| c.as_string::<i64>()), located())
             }
             DataType::Binary => {
-                text_bytes(column.chunks.iter().map(|c| c.as_binary::<i32>()), located())
+                4 * len + text_bytes(chunks().map(|c| c.as_binary::<i32>()), located())
             }
             DataType::LargeBinary => {
-                text_bytes(column.chunks.iter().map(|c| c.as_binary::<i64>()), located())
+                8 * len + text_bytes(chunks().map(|c| c.as_binary::<i64>()), located())
             }
-            _ => 0,
+            data_type => match &column.fixed {
+                Some(fixed) => fixed.width() as u64 * len,
+                None => {
+                    let single = column.chunks.len() == 1;
+                    let any = single.then(|| size::of_any(data_type, len as usize)).flatten();
+                    if let Some(bytes) = any {
+                        return bytes;
+                    }
+                    let selected = self.selected(picked);
+                    return size::of_rows(data_type, &column.only(selected), &selected.rows);
+                }
+            },
         };
-        values + column.row_bytes() * picked.chosen.len() as u64
+        let complete = column.fixed.as_ref().is_some_and(Fixed::complete) && picked.all_there();
+        values + if complete { 0 } else { len / 8 + 1 }
+    }
+
+    /// The bytes that copying a column's picked rows takes, without dictionaries and views.
+    pub(crate) fn plain_bytes(&self, column: usize, picked: &Picked) -> u64 {
+        let column = &self.columns[column];
+        if let Some(run) = &picked.run {
+            let mut rows = Selection::of_stretches(1);
+            rows.push(0, run.start, run.len());
+            return size::plain(&column.data_type, &[column.chunks[0].as_ref()], &rows);
+        }
+        let selected = self.selected(picked);
+        size::plain(&column.data_type, &column.only(selected), &selected.rows)
     }
 }
 
@@ -335,7 +412,7 @@ impl Picked {
 impl Column {
     fn new(data_type: &DataType, chunks: Vec<ArrayRef>) -> Self {
         let fixed = Fixed::new(data_type, &chunks);
-        Column { data_type: data_type.clone(), chunks, fixed }
+        Column { data_type: data_type.clone(), chunks, fixed, _made: None }
     }
 
     /// An array of values without nulls.
@@ -344,36 +421,39 @@ impl Column {
         Ok(make_array(data.build()?))
     }
 
-    fn interleave(
-        &self,
-        picked: &Picked,
-        located: &[Location],
-    ) -> std::result::Result<ArrayRef, ArrowError> {
-        let null = new_null_array(&self.data_type, 1);
-        let mut chunks: Vec<&dyn Array> = self.chunks.iter().map(|c| c.as_ref()).collect();
-        let null_chunk = chunks.len();
-        chunks.push(null.as_ref());
-        let at = |(&row, l): (&u64, &Location)| {
-            if row == ABSENT { (null_chunk, 0) } else { (l.chunk as usize, l.row as usize) }
-        };
-        let places: Vec<_> = picked.ids().iter().zip(located).map(at).collect();
-        interleave(&chunks, &places)
+    /// The chunks in use.
+    fn only(&self, selected: &Selected) -> Vec<&dyn Array> {
+        selected.chunks.iter().map(|&chunk| self.chunks[chunk].as_ref()).collect()
     }
 
-    /// Bytes a gathered row takes; of text, without the text; of nested types by the average.
-    fn row_bytes(&self) -> u64 {
-        match (&self.fixed, &self.data_type) {
-            (Some(fixed), _) => fixed.width() as u64,
-            (_, DataType::Utf8 | DataType::Binary) => 4,
-            (_, DataType::LargeUtf8 | DataType::LargeBinary) => 8,
-            (_, DataType::Utf8View | DataType::BinaryView) => 16,
-            _ => {
-                let Some(chunk) = self.chunks.iter().find(|c| !c.is_empty()) else { return 0 };
-                let bytes = chunk.to_data().get_slice_memory_size().unwrap_or(0);
-                (bytes / chunk.len()) as u64 + 1
-            }
-        }
+    /// Whether Arrow's `take` does for it: it panics where the offsets of lists or run ends overflow.
+    fn takes(&self) -> bool {
+        rows::is_flat(&self.data_type) || matches!(self.data_type, DataType::Dictionary(..))
     }
+
+    /// Gives all chunks of a dictionary column one dictionary, if it has room for all values.
+    fn unify_dictionaries(&mut self, cx: &Context<'_>) -> Result<()> {
+        if let DataType::Dictionary(keys, values) = &self.data_type
+            && let Some((chunks, made)) =
+                dictionary::unified(keys, values, &self.chunks, &cx.budget)?
+        {
+            (self.chunks, self._made) = (chunks, Some(made));
+        }
+        Ok(())
+    }
+}
+
+/// `len` rows that are not there: nulls.
+pub(crate) fn absent(
+    data_type: &DataType,
+    len: usize,
+) -> std::result::Result<ArrayRef, ArrowError> {
+    rows::absent(data_type, len)
+}
+
+/// The bytes of `len` rows that are not there.
+pub(crate) fn absent_bytes(data_type: &DataType, len: usize) -> u64 {
+    size::of_rows(data_type, &[], &Selection::absent(len))
 }
 
 /// The bytes of the values at `places`.
@@ -389,7 +469,7 @@ fn text_bytes<'a, T: ByteArrayType>(
     places.map(len).sum()
 }
 
-/// Whether fewer rows at a time would help: offsets or dictionary keys ran out of bits.
+/// Whether fewer rows at a time would help: offsets, run ends or dictionary keys ran out of bits.
 pub(crate) fn too_long(error: &ArrowError) -> bool {
     matches!(error, ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError)
 }

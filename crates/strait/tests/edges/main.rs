@@ -1,7 +1,8 @@
-//! Edge cases by name: sizes, keys, what travels with them, runs of rows, names, faults of the caller's code, limits and progress.
+//! Edge cases by name: sizes, keys, what travels with them, encodings, runs of rows, names, faults of the caller's code, limits and progress.
 
 mod carried;
 mod chosen;
+mod encodings;
 mod faults;
 mod floats;
 mod keys;
