@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, Int16Array, Int64Array, ListArray, RecordBatch, RecordBatchIterator,
-    RecordBatchReader, StringArray, StringViewArray,
+    ArrayRef, BooleanArray, DictionaryArray, Int16Array, Int64Array, ListArray, RecordBatch,
+    RecordBatchIterator, RecordBatchReader, StringArray, StringViewArray,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int16Type};
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Join, JoinType, Side};
+use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
 
 struct Counting;
 
@@ -253,5 +253,27 @@ fn one_long_list_in_many_rows() {
                 assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}")
             }
         }
+    }
+}
+
+/// The columns that a residual filter reads are within the limit too.
+#[test]
+fn a_filter_over_long_text() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LIMIT: usize = 16 << 20;
+    for algorithm in Algorithm::ANYWHERE {
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(64 << 10)]));
+        let left = reader_of(vec![(vec![1], text)]);
+        let right = reader_of(vec![(vec![1; 2000], numbers(2000))]);
+        let filter = Filter::new([(Side::Left, "column")], |batch| {
+            Ok(BooleanArray::from(vec![true; batch.num_rows()]))
+        });
+        let join = Join::new(JoinType::RightSemi).on("k").algorithm(algorithm).threads(2);
+        let join = join.filter(filter).build_side(Side::Left).memory_limit(LIMIT as u64);
+        let (outcome, peak) = measured(&join, left, right);
+        let (rows, reported) = outcome.expect("halves of halves fit");
+        assert_eq!(rows, 2000, "{algorithm}");
+        assert!(reported <= LIMIT as u64, "{algorithm}: {reported} reported");
+        assert!(peak <= LIMIT + SLACK, "{algorithm}: {peak} bytes lived at once");
     }
 }

@@ -19,16 +19,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{Array, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 
 use crate::algorithm::Context;
 use crate::error::{Error, Result};
 use crate::join::{JoinType, Predicate, Side};
 use crate::key::{KeyPlan, KeyValues, Location};
-use crate::materialise::{ABSENT, Chosen, Columns};
+use crate::materialise::{ABSENT, Chosen, Columns, Picked};
 use crate::memory::{Budget, Reservation};
-use crate::output::{Emitter, Rows};
+use crate::output::{Emitter, Rows, fewer_would_do};
 use crate::partition::RowId;
 use crate::table::{Pairs, Want};
 pub(crate) use flags::Flags;
@@ -326,48 +326,70 @@ impl Matcher<'_> {
         if pairs.len() == 0 {
             return Ok(None);
         }
-        let passed = self.evaluate(filter, build, probe, pairs)?;
-        let passed = (0..passed.len()).map(|i| passed.is_valid(i) && passed.value(i));
-        Ok(Some(passed.collect()))
-    }
-
-    fn evaluate(
-        &self,
-        filter: &BoundFilter,
-        build: &Unit,
-        probe: &Unit,
-        pairs: &Pairs<u64>,
-    ) -> Result<BooleanArray> {
         let probe_rows = match pairs.run {
             Some(first) => Chosen::Run(first..first + pairs.len() as u64),
             None => Chosen::Ids(pairs.probe.clone()),
         };
-        let picked = [
-            build.columns.pick(Chosen::Ids(pairs.build.clone()), false),
-            probe.columns.pick(probe_rows, false),
-        ];
-        let gathered = filter.columns.iter().map(|&(side, column)| {
-            if side == build.side {
-                build.columns.gather(column, &picked[0])
-            } else {
-                probe.columns.gather(column, &picked[1])
+        let mut passed = Vec::with_capacity(pairs.len());
+        let rows = [Chosen::Ids(pairs.build.clone()), probe_rows];
+        self.evaluate(filter, [build, probe], rows, &mut passed)?;
+        Ok(Some(passed))
+    }
+
+    /// Asks the filter about pairs of rows, and adds its answers to `passed`. Halves the pairs where
+    /// their columns exceed the memory or the offsets of a type.
+    fn evaluate(
+        &self,
+        filter: &BoundFilter,
+        units: [&Unit; 2],
+        rows: [Chosen; 2],
+        passed: &mut Vec<bool>,
+    ) -> Result<()> {
+        let len = rows[0].len();
+        let [build, probe] = rows;
+        let picked = [units[0].columns.pick(build, false), units[1].columns.pick(probe, false)];
+        let gathered = self.filter_batch(filter, units, &picked, len);
+        let (batch, _reserved) = match gathered {
+            Ok(batch) => batch,
+            Err(error) if len > 1 && fewer_would_do(&error) => {
+                for range in [0..len / 2, len / 2..len] {
+                    let part = |i: usize| picked[i].chosen.part(range.clone());
+                    self.evaluate(filter, units, [part(0), part(1)], passed)?;
+                }
+                return Ok(());
             }
-        });
-        let columns = gathered.collect::<Result<Vec<_>, _>>();
-        let columns = columns.map_err(Error::arrow("gathering the filter's columns"))?;
-        let options = RecordBatchOptions::new().with_row_count(Some(pairs.len()));
-        let batch =
-            RecordBatch::try_new_with_options(Arc::clone(&filter.schema), columns, &options)
-                .map_err(Error::arrow("gathering the filter's columns"))?;
-        let passed = (filter.predicate)(&batch).map_err(Error::arrow("the residual filter"))?;
-        if passed.len() != pairs.len() {
+            Err(error) => return Err(error),
+        };
+        let answers = (filter.predicate)(&batch).map_err(Error::arrow("the residual filter"))?;
+        if answers.len() != len {
             return Err(Error::Worker(format!(
-                "the residual filter answered {} rows for a batch of {}; it has to answer one boolean a row",
-                passed.len(),
-                pairs.len()
+                "the residual filter answered {} rows for a batch of {len}; it has to answer one boolean a row",
+                answers.len(),
             )));
         }
-        Ok(passed)
+        passed.extend((0..len).map(|i| answers.is_valid(i) && answers.value(i)));
+        Ok(())
+    }
+
+    /// The filter's columns of pairs of rows, reserved until the reservation is dropped.
+    fn filter_batch(
+        &self,
+        filter: &BoundFilter,
+        units: [&Unit; 2],
+        picked: &[Picked; 2],
+        len: usize,
+    ) -> Result<(RecordBatch, Reservation)> {
+        let from = |side: Side| usize::from(side != units[0].side);
+        let columns = || filter.columns.iter().map(|&(side, column)| (from(side), column));
+        let bytes = columns().map(|(i, column)| units[i].columns.bytes(column, &picked[i])).sum();
+        let reserved = self.budget.reserve(bytes, "the columns of the residual filter")?;
+        let gathered = columns().map(|(i, column)| units[i].columns.gather(column, &picked[i]));
+        let failed = Error::arrow("gathering the filter's columns");
+        let options = RecordBatchOptions::new().with_row_count(Some(len));
+        let batch = gathered.collect::<Result<Vec<_>, _>>().and_then(|columns| {
+            RecordBatch::try_new_with_options(Arc::clone(&filter.schema), columns, &options)
+        });
+        Ok((batch.map_err(failed)?, reserved))
     }
 
     /// Writes those of the unit's rows in `range` that the join type wants by their flag.

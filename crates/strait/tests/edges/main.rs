@@ -1,9 +1,10 @@
-//! Edge cases by name: sizes, keys, what travels with them, encodings, runs of rows, names, faults of the caller's code, limits and progress.
+//! Edge cases by name: sizes, keys, what travels with them, encodings, runs of rows, names, faults of the caller's code, filters, limits and progress.
 
 mod carried;
 mod chosen;
 mod encodings;
 mod faults;
+mod filters;
 mod floats;
 mod keys;
 mod limits;
