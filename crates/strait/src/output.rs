@@ -82,7 +82,7 @@ pub(crate) struct Rows {
 pub(crate) struct Parcel {
     pub(crate) batch: RecordBatch,
     /// Of the buffers that were made for the batch.
-    reserved: Reservation,
+    _reserved: Reservation,
     /// Of the buffers of the input that it refers to, where there is a limit.
     _hold: Hold,
 }
@@ -108,7 +108,7 @@ impl Sink<'_> {
     /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes.
     fn parcel(&self, batch: RecordBatch, mut reserved: Reservation) -> Result<Parcel> {
         let Some(ledger) = self.ledger else {
-            return Ok(Parcel { batch, reserved, _hold: Hold::new() });
+            return Ok(Parcel { batch, _reserved: reserved, _hold: Hold::new() });
         };
         let referred = ledger.refer(&batch);
         let takes = referred.own + frame(&batch);
@@ -117,7 +117,7 @@ impl Sink<'_> {
         } else {
             reserved.shrink(reserved.bytes() - takes);
         }
-        Ok(Parcel { batch, reserved, _hold: referred.hold })
+        Ok(Parcel { batch, _reserved: reserved, _hold: referred.hold })
     }
 }
 
