@@ -281,7 +281,7 @@ fn total_order(v: f64) -> i64 {
 fn numeric_order(v: f64) -> i64 {
     match v {
         v if v.is_nan() => i64::MAX,
-        v if v == 0.0 => 0,
+        0.0 => 0,
         v => total_order(v),
     }
 }

@@ -21,11 +21,11 @@ const FLOATS: [f64; 8] =
 const NUMERIC_PAIRS: u64 = 4 + 4 + 4;
 
 fn floats(data_type: &DataType) -> ArrayRef {
-    cast(&Float64Array::from(FLOATS.to_vec()), data_type).unwrap()
+    cast(&Float64Array::from(FLOATS.to_vec()), data_type).expect("as the test makes it")
 }
 
 fn table(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
-    RecordBatch::try_from_iter(columns).unwrap()
+    RecordBatch::try_from_iter(columns).expect("as the test makes it")
 }
 
 /// Every algorithm, with and without hashed keys, on the CPU and on a simulated device.
@@ -130,19 +130,21 @@ fn nested() -> Vec<(&'static str, ArrayRef)> {
     let map = MapArray::new(entry, offsets(), entries, None, false);
     let members =
         [Field::new("i", DataType::Int32, true), Field::new("f", DataType::Float64, true)];
-    let members = UnionFields::try_new([3, 5], members).unwrap();
+    let members = UnionFields::try_new([3, 5], members).expect("as the test makes it");
     let children: Vec<ArrayRef> = vec![Arc::new(Int32Array::from(vec![7; rows])), values.clone()];
     let tags = || vec![5; rows].into();
-    let sparse = UnionArray::try_new(members.clone(), tags(), None, children.clone()).unwrap();
+    let sparse = UnionArray::try_new(members.clone(), tags(), None, children.clone())
+        .expect("as the test makes it");
     let places = Some((0..rows as i32).collect::<Vec<_>>().into());
-    let dense = UnionArray::try_new(members, tags(), places, children).unwrap();
+    let dense =
+        UnionArray::try_new(members, tags(), places, children).expect("as the test makes it");
     let indices = || Int16Array::from_iter_values(0..rows as i16);
     let inner: ArrayRef = Arc::new(DictionaryArray::new(indices(), values.clone()));
     let of_dictionary: ArrayRef =
         Arc::new(ListArray::new(item(inner.data_type().clone()), offsets(), inner, None));
     let of_structs: ArrayRef = Arc::new(DictionaryArray::new(indices(), structs.clone()));
     let ends = Int32Array::from_iter_values(1..=rows as i32);
-    let runs: ArrayRef = Arc::new(RunArray::try_new(&ends, &values).unwrap());
+    let runs: ArrayRef = Arc::new(RunArray::try_new(&ends, &values).expect("as the test makes it"));
     let of_runs = Fields::from(vec![Field::new("r", runs.data_type().clone(), true)]);
     let of_runs: ArrayRef = Arc::new(StructArray::new(of_runs, vec![runs], None));
     vec![
@@ -203,10 +205,11 @@ fn sort_merge_puts_nan_after_infinity_and_before_nulls() {
 
 /// The bits of a merged key column's values, and the payload beside each.
 fn merged(join: &Join, left: &RecordBatch, right: &RecordBatch) -> Vec<(u64, i64)> {
-    let (batches, _) = drained(join.run(whole(left), whole(right)).unwrap()).unwrap();
+    let (batches, _) = drained(join.run(whole(left), whole(right)).expect("as the test makes it"))
+        .expect("as the test makes it");
     let mut rows = Vec::new();
     for batch in batches {
-        let key = batch.column_by_name("k").unwrap();
+        let key = batch.column_by_name("k").expect("as the test makes it");
         let bits: Vec<u64> = match key.data_type() {
             DataType::Float16 => key
                 .as_primitive::<Float16Type>()
@@ -222,8 +225,10 @@ fn merged(join: &Join, left: &RecordBatch, right: &RecordBatch) -> Vec<(u64, i64
                 .collect(),
             _ => key.as_primitive::<Float64Type>().values().iter().map(|v| v.to_bits()).collect(),
         };
-        let payload =
-            batch.column_by_name("p").unwrap().as_primitive::<arrow::datatypes::Int64Type>();
+        let payload = batch
+            .column_by_name("p")
+            .expect("as the test makes it")
+            .as_primitive::<arrow::datatypes::Int64Type>();
         rows.extend(bits.into_iter().zip(payload.values().iter().copied()));
     }
     rows.sort_unstable();

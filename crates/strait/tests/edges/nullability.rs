@@ -21,7 +21,8 @@ fn reader(
     payload: Vec<Option<i64>>,
 ) -> impl RecordBatchReader + Send + 'static {
     let columns = [keys, payload].map(|values| Arc::new(Int64Array::from(values)) as ArrayRef);
-    let batch = RecordBatch::try_new(schema(true), columns.to_vec()).unwrap();
+    let batch =
+        RecordBatch::try_new(schema(true), columns.to_vec()).expect("columns of one length");
     batches(schema(announced), vec![batch])
 }
 
