@@ -9,6 +9,7 @@ use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, TimeUnit, UnionMode, i256};
 
 use crate::random::Rng;
+use crate::sharing::distinct;
 use crate::value::{Meeting, Value, float_order, leaf, nanoseconds, power_of_ten};
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
@@ -269,9 +270,7 @@ impl Column<'_> {
 
     /// Entries in random order; some repeated or unused, and a null one that stands for null.
     fn dictionary(&mut self, index: &DataType, value_type: &DataType) -> ArrayRef {
-        let mut entries: Vec<Value> = self.values.to_vec();
-        entries.sort();
-        entries.dedup();
+        let mut entries: Vec<Value> = distinct(self.values).into_iter().cloned().collect();
         let nulls_by_entry = self.rng.chance(1, 2);
         if !nulls_by_entry {
             entries.retain(|v| !v.is_null());
@@ -295,17 +294,7 @@ impl Column<'_> {
             .collect();
         let keys = self.child(index, &keys);
         let values = encode(self.rng, value_type, self.meeting, &entries);
-        macro_rules! dictionary {
-            ($($index:ident => $type:ty),*) => {
-                match index {
-                    $(DataType::$index => Arc::new(DictionaryArray::<$type>::new(
-                        keys.as_primitive::<$type>().clone(), values)) as ArrayRef,)*
-                    other => panic!("{other} is no dictionary index"),
-                }
-            };
-        }
-        dictionary!(Int8 => Int8Type, Int16 => Int16Type, Int32 => Int32Type, Int64 => Int64Type,
-            UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type)
+        dictionary_array(index, &keys, values)
     }
 
     /// Equal neighbours share a run, except where one is cut in two.
@@ -353,6 +342,21 @@ impl Column<'_> {
         let union = UnionArray::try_new(fields.clone(), tags.into(), offsets, children);
         Arc::new(union.expect("members of the right type"))
     }
+}
+
+/// The dictionary array of these keys and values.
+pub(crate) fn dictionary_array(index: &DataType, keys: &ArrayRef, values: ArrayRef) -> ArrayRef {
+    macro_rules! dictionary {
+        ($($index:ident => $type:ty),*) => {
+            match index {
+                $(DataType::$index => Arc::new(DictionaryArray::<$type>::new(
+                    keys.as_primitive::<$type>().clone(), values)) as ArrayRef,)*
+                other => panic!("{other} is no dictionary index"),
+            }
+        };
+    }
+    dictionary!(Int8 => Int8Type, Int16 => Int16Type, Int32 => Int32Type, Int64 => Int64Type,
+        UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type)
 }
 
 fn run_array<R: RunEndIndexType>(ends: &ArrayRef, values: &ArrayRef) -> ArrayRef {

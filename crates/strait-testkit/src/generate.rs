@@ -9,7 +9,8 @@ use crate::domain::{Domain, Style};
 use crate::encode::{blank, encode, fits};
 use crate::kinds::KeyKind;
 use crate::random::Rng;
-use crate::shape::{Order, Shape, SideShape, Skew, Split};
+use crate::shape::{Order, Shape, SideShape, Skew, Split, Variety};
+use crate::sharing::{Common, Sharing, longest, rooms};
 use crate::value::{Meeting, Value, leaf};
 
 /// A table in batches.
@@ -123,14 +124,20 @@ fn table(
             values: keys.iter().map(|key| key[c].clone()).collect(),
         })
         .collect();
+    let columns = types.iter().copied().chain(&side.payload).chain(&side.text);
+    let longest = columns.map(longest).min().unwrap_or(usize::MAX);
+    let lengths = lengths(rng, side, longest);
     for (i, data_type) in side.payload.iter().enumerate() {
-        drafts.push(payload(rng, format!("{prefix}{i}"), data_type, side.rows));
+        drafts.push(payload(rng, format!("{prefix}{i}"), data_type, (side, &lengths)));
     }
     if shape.numbers {
-        drafts.push(payload(rng, "n".to_string(), &DataType::Int32, side.rows));
+        drafts.push(payload(rng, "n".to_string(), &DataType::Int32, (side, &lengths)));
+    }
+    if let Some(data_type) = &side.text {
+        drafts.push(texts(rng, data_type, side.rows));
     }
     rng.shuffle(&mut drafts);
-    assemble(rng, side, &drafts)
+    assemble(rng, side, &drafts, &lengths)
 }
 
 fn draw_key(
@@ -155,22 +162,60 @@ fn draw_key(
     key
 }
 
-/// A column besides the key: of few different values, but for Int64, where every row has its own.
-fn payload(rng: &mut Rng, name: String, data_type: &DataType, rows: usize) -> Draft {
+/// A column besides the key. In an Int64 column, every row has a value of its own.
+fn payload(
+    rng: &mut Rng,
+    name: String,
+    data_type: &DataType,
+    (side, lengths): (&SideShape, &[usize]),
+) -> Draft {
+    const FEW: usize = 40;
     let meeting = Meeting::alone(data_type);
-    let domain = Domain::new(rng, data_type, meeting, *rng.clone().pick(&Style::ALL));
-    let nulls = *rng.pick(&[0, 10, 10, 60]);
-    let pool: Vec<Value> = (0..rows.min(40)).map(|i| domain.draw(rng, i)).collect();
-    let mut value = |row| match data_type {
-        _ if rng.chance(nulls, 100) => blank(leaf(data_type)),
-        DataType::Int64 => Value::Int(row as i128),
-        _ => rng.pick(&pool).clone(),
+    let (style, most) = match side.variety {
+        Variety::Many => (*rng.pick(&[Style::Dense, Style::LowBitsEqual]), rooms(data_type)),
+        _ => (*rng.pick(&Style::ALL), FEW),
     };
-    let values = (0..rows).map(&mut value).collect();
+    let domain = Domain::new(rng, data_type, meeting, style);
+    let nulls = *rng.pick(&[0, 10, 10, 60]);
+    let mut pool: Vec<Value> = Vec::new();
+    let mut values = Vec::with_capacity(side.rows);
+    for &length in lengths {
+        let first = values.len();
+        if side.variety != Variety::Few {
+            pool = (0..length.min(most)).map(|i| domain.draw(rng, first + i)).collect();
+        } else if pool.is_empty() {
+            pool = (0..side.rows.min(most)).map(|i| domain.draw(rng, i)).collect();
+        }
+        let mut value = |row: usize| match data_type {
+            _ if rng.chance(nulls, 100) => blank(leaf(data_type)),
+            DataType::Int64 => Value::Int((first + row) as i128),
+            _ if side.variety == Variety::Many => pool[row % pool.len()].clone(),
+            _ => rng.pick(&pool).clone(),
+        };
+        values.extend((0..length).map(&mut value));
+    }
     Draft { name, data_type: data_type.clone(), meeting, values }
 }
 
-fn assemble(rng: &mut Rng, side: &SideShape, drafts: &[Draft]) -> Table {
+/// A column `t`: some of its texts are tens of kilobytes long, and differ only in their last bytes.
+fn texts(rng: &mut Rng, data_type: &DataType, rows: usize) -> Draft {
+    let mut value = |row: usize| {
+        let length = if rng.chance(1, 3) { rng.between(10_000, 100_000) } else { rng.below(20) };
+        let mut text = vec![b'x'; length];
+        text.extend(format!("{}", row % 5).bytes());
+        match data_type {
+            _ if rng.chance(1, 10) => Value::Null,
+            DataType::Struct(_) => Value::Tuple(vec![Value::Bytes(text)]),
+            DataType::List(_) => Value::List(vec![Value::Bytes(text); rng.below(3)]),
+            _ => Value::Bytes(text),
+        }
+    };
+    let values = (0..rows).map(&mut value).collect();
+    let meeting = Meeting::alone(data_type);
+    Draft { name: "t".to_string(), data_type: data_type.clone(), meeting, values }
+}
+
+fn assemble(rng: &mut Rng, side: &SideShape, drafts: &[Draft], lengths: &[usize]) -> Table {
     let fields: Vec<Field> = drafts
         .iter()
         .map(|draft| {
@@ -180,17 +225,17 @@ fn assemble(rng: &mut Rng, side: &SideShape, drafts: &[Draft]) -> Table {
         })
         .collect();
     let schema = Arc::new(Schema::new(fields));
-    let whole: Vec<ArrayRef> = match side.shared {
-        true => drafts.iter().map(|d| d.array(rng, 0, side.rows)).collect(),
-        false => Vec::new(),
-    };
+    let sources: Vec<Source> = drafts.iter().map(|draft| draft.source(rng, side)).collect();
     let mut batches = Vec::new();
     let mut start = 0;
-    for length in lengths(rng, side) {
-        let columns = (drafts.iter().enumerate())
-            .map(|(i, draft)| match whole.get(i) {
-                Some(array) => array.slice(start, length),
-                None => draft.array(rng, start, length),
+    for &length in lengths {
+        let columns = (drafts.iter().zip(&sources))
+            .map(|(draft, source)| match source {
+                Source::Slices(array) => array.slice(start, length),
+                Source::Common(common) => {
+                    common.array(rng, side.sharing, &draft.values[start..start + length])
+                }
+                Source::Own => draft.array(rng, start, length),
             })
             .collect();
         start += length;
@@ -199,7 +244,18 @@ fn assemble(rng: &mut Rng, side: &SideShape, drafts: &[Draft]) -> Table {
     Table { schema, batches }
 }
 
-fn lengths(rng: &mut Rng, side: &SideShape) -> Vec<usize> {
+/// Where the arrays of a column's batches come from.
+enum Source<'a> {
+    /// They are slices of this one.
+    Slices(ArrayRef),
+    /// They are dictionaries with the same values.
+    Common(Common<'a>),
+    /// Each is made alone.
+    Own,
+}
+
+/// The lengths of a table's batches, none of them over `longest`.
+fn lengths(rng: &mut Rng, side: &SideShape, longest: usize) -> Vec<usize> {
     let mut lengths = Vec::new();
     let mut left = side.rows;
     while left > 0 {
@@ -208,8 +264,9 @@ fn lengths(rng: &mut Rng, side: &SideShape) -> Vec<usize> {
             Split::Every(rows) => rows,
             Split::Random(most) => rng.between(0, most),
         };
-        lengths.push(length.min(left));
-        left -= length.min(left);
+        let length = length.min(left).min(longest);
+        lengths.push(length);
+        left -= length;
     }
     if side.split != Split::Whole && rng.chance(1, 4) {
         lengths.insert(rng.below(lengths.len() + 1), 0);
@@ -218,10 +275,28 @@ fn lengths(rng: &mut Rng, side: &SideShape) -> Vec<usize> {
 }
 
 impl Draft {
+    /// Where this column's arrays come from: slices only if one array can hold the whole column.
+    fn source(&self, rng: &mut Rng, side: &SideShape) -> Source<'_> {
+        let (data_type, rows) = (&self.data_type, self.values.len());
+        let fits = match side.variety {
+            Variety::Few => true,
+            _ => rows <= rooms(data_type),
+        };
+        if side.shared && fits && rows <= longest(data_type) {
+            return Source::Slices(self.array(rng, 0, rows));
+        }
+        match side.sharing {
+            Sharing::Own => Source::Own,
+            _ => Common::new(rng, data_type, &self.meeting, &self.values)
+                .map_or(Source::Own, Source::Common),
+        }
+    }
+
     /// Rows `start..start + length`, sometimes as a slice of a longer array.
     fn array(&self, rng: &mut Rng, start: usize, length: usize) -> ArrayRef {
         let values = &self.values[start..start + length];
-        if length == 0 || rng.chance(2, 3) {
+        // Long arrays are not made longer: run ends of 16 bits could not count their rows.
+        if length == 0 || length > 8000 || rng.chance(2, 3) {
             return encode(rng, &self.data_type, &self.meeting, values);
         }
         let (before, after) = (rng.below(10), rng.below(3));
@@ -234,6 +309,8 @@ impl Draft {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{HashMap, HashSet};
+
     use super::*;
     use crate::decode::decode;
     use crate::kinds;
@@ -241,8 +318,8 @@ mod tests {
     #[test]
     fn what_is_encoded_decodes_to_itself() {
         let mut rng = Rng::new(1);
-        let exotic = kinds::exotic().into_iter().map(KeyKind::same);
-        for kind in kinds::all().into_iter().chain(exotic) {
+        let payloads = kinds::payloads().into_iter().map(KeyKind::same);
+        for kind in kinds::all().into_iter().chain(payloads) {
             for style in Style::ALL {
                 let meeting = kind.meeting();
                 let domain = Domain::new(&mut rng, &kind.left, meeting, style);
@@ -273,6 +350,41 @@ mod tests {
             let right = crate::oracle::keys(&pair.right.batches, &[(r, kind.meeting())]);
             let rows = crate::oracle::join(crate::JoinKind::Inner, &left, &right, false, None);
             assert!(!rows.is_empty(), "no matches for {kind}");
+        }
+    }
+
+    #[test]
+    fn bulk_is_bulky_and_valid() {
+        let mut dictionaries = HashMap::<String, HashSet<Value>>::new();
+        for seed in 0..40 {
+            let mut rng = Rng::new(seed);
+            let mut shape = Shape::bulk(&mut rng, vec![KeyKind::same(DataType::Int64)]);
+            let small = kinds::dictionary(DataType::Int8, DataType::Utf8View);
+            shape.left.payload.push(small.clone());
+            let pair = Pair::generate(&mut rng, &shape);
+            let bulky = |table: &Table| table.rows() >= 33_000 || table.batches.len() >= 200;
+            assert!(bulky(&pair.left) || bulky(&pair.right), "{shape:?}");
+            for batch in pair.left.batches.iter().chain(&pair.right.batches) {
+                batch.columns().iter().for_each(|c| c.to_data().validate_full().unwrap());
+            }
+            for batch in &pair.left.batches {
+                let cells = batch.columns().iter().filter(|c| *c.data_type() == small);
+                let cells = cells.flat_map(|c| decode(c, &Meeting::alone(&small)));
+                dictionaries.entry(format!("{:?}", shape.left.variety)).or_default().extend(cells);
+            }
+        }
+        let most = dictionaries.values().map(HashSet::len).max();
+        assert!(most > Some(256), "no column has more values than its keys can address");
+    }
+
+    #[test]
+    fn long_texts_are_long_and_differ_at_their_ends() {
+        for data_type in kinds::texts() {
+            let draft = texts(&mut Rng::new(3), &data_type, 60);
+            let array = draft.array(&mut Rng::new(4), 0, 60);
+            array.to_data().validate_full().unwrap();
+            assert_eq!(decode(&array, &draft.meeting), draft.values, "{data_type}");
+            assert!(array.get_array_memory_size() > 50_000, "{data_type}");
         }
     }
 

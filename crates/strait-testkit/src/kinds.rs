@@ -180,25 +180,79 @@ pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
     }
 }
 
-/// A type for a payload column: any there is.
+/// A type for a payload column: any there is, plain ones more often than others.
 pub fn random_payload(rng: &mut Rng) -> DataType {
-    let mut types = narrow();
-    types.extend(wide());
-    match rng.below(4) {
-        0 => DataType::Int64,
-        1 => rng.pick(&exotic()).clone(),
-        _ => rng.pick(&types).clone(),
+    let pick = |rng: &mut Rng, types: Vec<DataType>| rng.pick(&types).clone();
+    match rng.below(8) {
+        0 | 1 => DataType::Int64,
+        2 => pick(rng, exotic()),
+        3 => pick(rng, encoded()),
+        4 | 5 => pick(rng, narrow()),
+        _ => pick(rng, wide()),
     }
+}
+
+/// Every type of a payload column.
+pub fn payloads() -> Vec<DataType> {
+    [narrow(), wide(), exotic(), encoded()].concat()
+}
+
+/// Dictionaries whose keys soon run out, runs, and both inside other types.
+pub fn encoded() -> Vec<DataType> {
+    use DataType::*;
+    let structure = || Struct(fields(&[("a", Int32), ("b", Utf8View)]));
+    let values =
+        [Utf8View, FixedSizeBinary(4), Boolean, Utf8, Int64, structure(), List(item(Int16))];
+    let of = |index: DataType| values.clone().map(|values| dictionary(index.clone(), values));
+    let mut types: Vec<DataType> = [Int8, UInt8, Int16, UInt16].into_iter().flat_map(of).collect();
+    types.extend([
+        runs(Int16, Int64),
+        runs(Int16, Utf8View),
+        runs(Int16, Boolean),
+        runs(Int32, FixedSizeBinary(4)),
+        runs(Int32, dictionary(Int8, Utf8)),
+        runs(Int64, Utf8),
+        runs(Int64, structure()),
+        Struct(fields(&[("d", dictionary(Int8, Utf8View)), ("i", Int32)])),
+        Struct(fields(&[("s", Struct(fields(&[("d", dictionary(UInt8, FixedSizeBinary(4)))])))])),
+        Struct(fields(&[("r", runs(Int16, Int64))])),
+        List(item(dictionary(Int8, Utf8))),
+        LargeList(item(dictionary(UInt8, Boolean))),
+        ListView(item(dictionary(Int8, FixedSizeBinary(4)))),
+        FixedSizeList(item(dictionary(Int16, Utf8View)), 2),
+        List(item(runs(Int16, Int32))),
+        Map(entries(Utf8, dictionary(Int8, Utf8)), false),
+    ]);
+    types
+}
+
+/// Types for texts of tens of kilobytes.
+pub fn texts() -> Vec<DataType> {
+    use DataType::*;
+    vec![
+        Utf8,
+        LargeUtf8,
+        Utf8View,
+        Binary,
+        BinaryView,
+        dictionary(Int8, Utf8View),
+        dictionary(UInt16, Utf8),
+        runs(Int16, Utf8),
+        Struct(fields(&[("t", Utf8)])),
+        List(item(Utf8View)),
+    ]
+}
+
+/// The entries of a map.
+fn entries(key: DataType, value: DataType) -> Arc<Field> {
+    let key = Field::new("keys", key, false);
+    let value = Field::new("values", value, true);
+    Arc::new(Field::new("entries", DataType::Struct(Fields::from(vec![key, value])), false))
 }
 
 /// Types that only payload has.
 pub fn exotic() -> Vec<DataType> {
     use DataType::*;
-    let entries = |key, value| {
-        let key = Field::new("keys", key, false);
-        let value = Field::new("values", value, true);
-        Arc::new(Field::new("entries", Struct(Fields::from(vec![key, value])), false))
-    };
     let members = || {
         let fields = fields(&[("i", Int32), ("s", Utf8), ("l", List(item(Int8)))]);
         UnionFields::try_new([3, 1, 7], fields.iter().cloned()).expect("distinct type ids")

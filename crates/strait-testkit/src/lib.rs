@@ -8,8 +8,10 @@
 //! | [`domain`] | which values may a column have? |
 //! | [`kinds`] | which types are tested as keys and as payload? |
 //! | [`shape`], [`generate`] | what does a random pair of tables look like? |
+//! | [`sharing`] | do the batches of a dictionary column share their values? |
 //! | [`oracle`] | which rows must a join yield? |
 //! | [`compare`] | are these batches those rows? |
+//! | [`mod@fingerprint`] | what is the hash of a cell? |
 //!
 //! The crate does not know Strait: it has its own enums, and shares no code with what it tests.
 
@@ -18,11 +20,13 @@ pub mod compare;
 pub mod decode;
 pub mod domain;
 pub mod encode;
+pub mod fingerprint;
 pub mod generate;
 pub mod kinds;
 pub mod oracle;
 pub mod random;
 pub mod shape;
+pub mod sharing;
 pub mod value;
 
 pub use compare::{Mismatch, rows_of, same_rows};

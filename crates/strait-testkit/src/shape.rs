@@ -5,6 +5,7 @@ use arrow::datatypes::DataType;
 use crate::domain::Style;
 use crate::kinds::{self, KeyKind};
 use crate::random::Rng;
+use crate::sharing::Sharing;
 
 /// How often each key comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,18 @@ pub enum Split {
     Random(usize),
 }
 
+/// How many different values a payload column has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variety {
+    /// A few, the same in all batches.
+    Few,
+    /// A few in each batch, others in the next one: together more than narrow dictionary keys can
+    /// address.
+    FewPerBatch,
+    /// One per row, or as many as a dictionary's keys can address in one batch.
+    Many,
+}
+
 /// What one table looks like.
 #[derive(Debug, Clone)]
 pub struct SideShape {
@@ -54,8 +67,14 @@ pub struct SideShape {
     pub split: Split,
     /// Whether batches are slices of one array a column.
     pub shared: bool,
+    /// Whether batches share the values of dictionaries, where they are not slices.
+    pub sharing: Sharing,
+    /// How many different values a payload column has.
+    pub variety: Variety,
     /// The types of the columns besides the key.
     pub payload: Vec<DataType>,
+    /// The type of a column `t` with some texts of tens of kilobytes, if there is one.
+    pub text: Option<DataType>,
 }
 
 /// What a pair of tables looks like.
@@ -104,12 +123,49 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// A shape with one table of at least 33,000 rows, or of at least 200 batches, and another one
+    /// that is small enough for the oracle. The payload is of any kind.
+    pub fn bulk(rng: &mut Rng, keys: Vec<KeyKind>) -> Self {
+        let mut shape = Shape::random(rng, keys, false);
+        let limit = shape.keys.iter().map(distinct_limit).min().unwrap_or(usize::MAX);
+        shape.distinct = rng.between(100, 600).min(limit);
+        shape.style = *rng.pick(&[Style::Dense, Style::Scattered, Style::LowBitsEqual]);
+        let (bulk, other) = match rng.chance(1, 2) {
+            true => (&mut shape.left, &mut shape.right),
+            false => (&mut shape.right, &mut shape.left),
+        };
+        other.split = *rng.pick(&[Split::Whole, Split::Every(1), Split::Random(20)]);
+        (bulk.rows, bulk.split) = match rng.below(3) {
+            0 => (rng.between(33_000, 36_000), Split::Whole),
+            1 => (rng.between(36_000, 40_000), Split::Every(rng.between(18_000, 20_000))),
+            _ => {
+                let rows = rng.between(1, 20);
+                other.split = Split::Every(1);
+                (rng.between(200, 260) * rows, Split::Every(rows))
+            }
+        };
+        // Often the pairs fill more than one output batch of the default size.
+        let pairs = *rng.pick(&[10_000, 34_000, 37_000]);
+        other.rows = (shape.distinct * pairs / bulk.rows).min(rng.between(200, 300));
+        for (side, columns) in [(bulk, rng.between(1, 3)), (other, rng.between(0, 2))] {
+            side.nulls = *rng.pick(&[0, 0, 1]);
+            side.skew = Skew::Uniform;
+            side.variety = *rng.pick(&[Variety::Few, Variety::FewPerBatch, Variety::Many]);
+            side.payload = (0..columns).map(|_| rng.pick(&kinds::payloads()).clone()).collect();
+            side.text = None;
+        }
+        shape
+    }
+}
+
 impl SideShape {
     fn random(rng: &mut Rng, large: bool) -> Self {
+        let text = (!large && rng.chance(1, 300)).then(|| rng.pick(&kinds::texts()).clone());
         let rows = match large {
             true => rng.between(1000, 4000),
             false => {
-                let most = *rng.pick(&[4, 12, 30, 60]);
+                let most = if text.is_some() { 12 } else { *rng.pick(&[4, 12, 30, 60]) };
                 rng.between(0, most)
             }
         };
@@ -137,7 +193,10 @@ impl SideShape {
                 _ => Split::Random(if large { 900 } else { 20 }),
             },
             shared: rng.chance(1, 2),
+            sharing: *rng.pick(&Sharing::ALL),
+            variety: *rng.pick(&[Variety::Few, Variety::Few, Variety::FewPerBatch, Variety::Many]),
             payload,
+            text,
         }
     }
 }

@@ -1,0 +1,185 @@
+//! Dictionary columns of several batches: whether the batches share their values.
+
+use std::collections::HashMap;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::DataType;
+
+use crate::encode::{dictionary_array, encode};
+use crate::random::Rng;
+use crate::value::{Meeting, Value};
+
+/// How the batches of a dictionary column relate to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each batch has a dictionary of its own, with just its values in an order of its own.
+    Own,
+    /// Each batch has all values of the column in the same order, each time in other memory.
+    Equal,
+    /// All batches point to the same values.
+    Pointer,
+}
+
+impl Sharing {
+    /// All of them.
+    pub const ALL: [Sharing; 3] = [Sharing::Own, Sharing::Equal, Sharing::Pointer];
+}
+
+/// The dictionary that the batches of a column have in common.
+pub(crate) struct Common<'a> {
+    data_type: &'a DataType,
+    meeting: &'a Meeting,
+    entries: Vec<Value>,
+    values: ArrayRef,
+}
+
+impl<'a> Common<'a> {
+    /// The dictionary of all these cells. `None` if the column is no dictionary, or if its keys
+    /// cannot address that many values.
+    pub(crate) fn new(
+        rng: &mut Rng,
+        data_type: &'a DataType,
+        meeting: &'a Meeting,
+        cells: &[Value],
+    ) -> Option<Common<'a>> {
+        let DataType::Dictionary(_, value_type) = data_type else { return None };
+        let mut entries: Vec<Value> = distinct(cells).into_iter().cloned().collect();
+        rng.shuffle(&mut entries);
+        if entries.len() > rooms(data_type) {
+            return None;
+        }
+        let values = encode(rng, value_type, meeting, &entries);
+        Some(Common { data_type, meeting, entries, values })
+    }
+
+    /// An array of some of the cells.
+    pub(crate) fn array(&self, rng: &mut Rng, sharing: Sharing, cells: &[Value]) -> ArrayRef {
+        let DataType::Dictionary(index, value_type) = self.data_type else {
+            unreachable!("checked by new")
+        };
+        let places: HashMap<&Value, usize> =
+            self.entries.iter().enumerate().map(|(place, entry)| (entry, place)).collect();
+        let nulls_by_entry = rng.chance(1, 2);
+        let keys: Vec<Value> = (cells.iter())
+            .map(|cell| match places.get(cell) {
+                Some(&place) if nulls_by_entry || !cell.is_null() => Value::Int(place as i128),
+                _ => Value::Null,
+            })
+            .collect();
+        let keys = encode(rng, index, &Meeting::alone(index), &keys);
+        let values = match sharing {
+            Sharing::Pointer => self.values.clone(),
+            _ => encode(rng, value_type, self.meeting, &self.entries),
+        };
+        dictionary_array(index, &keys, values)
+    }
+}
+
+/// The different values among some, in their order.
+pub(crate) fn distinct(values: &[Value]) -> Vec<&Value> {
+    let seen: std::collections::HashSet<&Value> = values.iter().collect();
+    let mut distinct: Vec<_> = seen.into_iter().collect();
+    distinct.sort_unstable();
+    distinct
+}
+
+/// How many different values an array of this type can surely hold, whatever the encoding adds:
+/// dictionaries are bounded by the type of their keys.
+pub fn rooms(data_type: &DataType) -> usize {
+    use DataType::*;
+    match data_type {
+        Dictionary(index, values) => {
+            let own = match **index {
+                Int8 | UInt8 => 100,
+                Int16 | UInt16 => 32_000,
+                _ => usize::MAX,
+            };
+            own.min(rooms(values))
+        }
+        other => children(other).into_iter().map(rooms).min().unwrap_or(usize::MAX),
+    }
+}
+
+/// How many rows an array of this type can surely have: run ends are bounded by their type.
+pub fn longest(data_type: &DataType) -> usize {
+    use DataType::*;
+    match data_type {
+        RunEndEncoded(ends, _) if *ends.data_type() == Int16 => i16::MAX as usize,
+        // A child of these has a few cells in each row.
+        List(f) | LargeList(f) | ListView(f) | LargeListView(f) | FixedSizeList(f, _) => {
+            longest(f.data_type()) / 4
+        }
+        Map(f, _) => longest(f.data_type()) / 4,
+        Struct(_) | Union(_, _) => {
+            children(data_type).into_iter().map(longest).min().unwrap_or(usize::MAX)
+        }
+        _ => usize::MAX,
+    }
+}
+
+fn children(data_type: &DataType) -> Vec<&DataType> {
+    use DataType::*;
+    match data_type {
+        List(f) | LargeList(f) | ListView(f) | LargeListView(f) | FixedSizeList(f, _) => {
+            vec![f.data_type()]
+        }
+        Map(f, _) | RunEndEncoded(_, f) => vec![f.data_type()],
+        Struct(fields) => fields.iter().map(|f| f.data_type()).collect(),
+        Union(fields, _) => fields.iter().map(|(_, f)| f.data_type()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Array, AsArray};
+
+    use super::*;
+    use crate::decode::decode;
+    use crate::kinds::{dictionary, runs};
+
+    #[test]
+    fn batches_share_values_by_pointer_or_have_equal_ones_elsewhere() {
+        let mut rng = Rng::new(1);
+        let data_type = dictionary(DataType::Int8, DataType::Utf8View);
+        let meeting = Meeting::alone(&data_type);
+        let cell = |i: usize| match i % 8 {
+            0 => Value::Null,
+            i => Value::Bytes(format!("a text longer than a view holds {i}").into_bytes()),
+        };
+        let cells: Vec<Value> = (0..100).map(cell).collect();
+        let common = Common::new(&mut rng, &data_type, &meeting, &cells).unwrap();
+        for sharing in [Sharing::Equal, Sharing::Pointer] {
+            let [first, second] =
+                [0..50, 50..100].map(|rows| common.array(&mut rng, sharing, &cells[rows]));
+            assert_eq!(decode(&first, &meeting), cells[..50]);
+            assert_eq!(decode(&second, &meeting), cells[50..]);
+            let values = [&first, &second].map(|a| a.as_any_dictionary().values().to_data());
+            assert_eq!(values[0], values[1]);
+            let views = values.map(|v| v.buffers()[0].as_ptr());
+            assert_eq!(views[0] == views[1], sharing == Sharing::Pointer);
+        }
+    }
+
+    #[test]
+    fn a_dictionary_of_too_many_values_is_not_shared() {
+        let mut rng = Rng::new(1);
+        let cells: Vec<Value> = (0..1000).map(|i| Value::Int(i)).collect();
+        for (index, fits) in [(DataType::UInt8, false), (DataType::UInt16, true)] {
+            let data_type = dictionary(index, DataType::Int64);
+            let meeting = Meeting::alone(&data_type);
+            assert_eq!(Common::new(&mut rng, &data_type, &meeting, &cells).is_some(), fits);
+        }
+    }
+
+    #[test]
+    fn bounds_of_nested_types_are_found() {
+        let field = |t| arrow::datatypes::Field::new("f", t, true);
+        let nested =
+            DataType::Struct(vec![field(dictionary(DataType::Int8, DataType::Utf8))].into());
+        assert_eq!(rooms(&nested), 100);
+        assert_eq!(longest(&nested), usize::MAX);
+        let nested = DataType::Struct(vec![field(runs(DataType::Int16, DataType::Utf8))].into());
+        assert_eq!(longest(&nested), 32_767);
+    }
+}
