@@ -13,6 +13,8 @@ type Cases = Vec<(ThreadId, Instant, String)>;
 
 static CASES: LazyLock<Mutex<Cases>> = LazyLock::new(|| {
     std::thread::spawn(patrol);
+    // SAFETY: the handler calls only functions that a signal handler may call.
+    unsafe { libc::signal(libc::SIGABRT, last_words as *const () as libc::sighandler_t) };
     Mutex::default()
 });
 
@@ -50,5 +52,28 @@ fn patrol() {
             let _ = std::io::stderr().write_all(text.as_bytes());
             std::process::abort();
         }
+    }
+}
+
+/// Handles SIGABRT: writes which cases run, since one of them ends the process. An allocation that
+/// fails aborts, for example.
+extern "C" fn last_words(signal: libc::c_int) {
+    let write = |text: &str| {
+        // SAFETY: the pointer and the length are those of a string.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    };
+    // No lock, no words: a handler must not wait. The patrol holds it when it aborts by itself.
+    if let Ok(cases) = CASES.try_lock() {
+        write("the process aborts in one of these cases; repeat them with\n");
+        for (_, _, repeat) in cases.iter() {
+            write("  ");
+            write(repeat);
+            write("\n");
+        }
+    }
+    // SAFETY: the default action of the signal ends the process.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
     }
 }
