@@ -1,16 +1,20 @@
 //! Runs a case and holds everything it yields against what it must yield.
 
-use arrow::array::{
-    Array, AsArray, BooleanArray, RecordBatch, RecordBatchIterator, RecordBatchReader,
-};
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, RecordBatchReader};
 use arrow::datatypes::{DataType, Int32Type, Schema};
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Join, JoinReader, JoinType, Output, Report, Side};
+use strait::{
+    Algorithm, Error, Filter, Join, JoinReader, JoinType, MemoryBudget, Output, Report, Side,
+};
 use strait_testkit::{Meeting, Pair, Table, Value, rows_of, same_rows};
 
 use super::case::{Case, Entry, FilterKind};
 use super::expect::{Expected, Origin, settled};
 use super::order::check_order;
+use super::readers::{Fed, Gate, Taking};
+use super::unusual::{announced, as_declared, check_given_back, denies_nulls};
 
 /// Why a case failed.
 pub(crate) type Failure = String;
@@ -27,45 +31,131 @@ pub(crate) use ensure;
 
 /// Runs the case; how many output rows it has, or why it failed.
 pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
+    let pair = &*as_declared(case, pair);
     let expected = Expected::of(case, pair);
-    let join = join_of(case, pair, &expected);
-    let outcome = match case.output {
-        Output::Count => count(case, &join, pair).map(|(rows, report)| (vec![], rows, report)),
-        _ => collect(case, &join, pair, &expected),
-    };
-    let (batches, rows, report) = match outcome {
-        // A limit that does not suffice is an answer too, if it says so.
-        Err(Trouble::Join(Error::MemoryLimit { limit, .. }))
-            if Some(limit) == case.memory_limit =>
-        {
-            return Ok(0);
-        }
-        Err(Trouble::Join(Error::DeviceMemory { .. })) if case.gpu_memory.is_some() => {
-            return Ok(0);
-        }
-        Err(Trouble::Join(error)) => return Err(format!("the join failed: {error}")),
+    let budget = case.unusual.shared_budget.then(|| MemoryBudget::new(case.memory_limit));
+    let (limit, gate) = (case.memory_limit, Arc::default());
+    let run = Run { case, pair, expected: &expected, limit, budget, gate };
+    let outcome = run.outcome(case.unusual.taking);
+    if let (Some(percent), Ok(Taken { report: Some(report), .. })) =
+        (case.unusual.again_slowly, &outcome)
+    {
+        check_again(&run, report.peak_memory * percent / 100)?;
+    }
+    let taken = match outcome {
         Err(Trouble::Test(failure)) => return Err(failure),
-        Ok(outcome) => outcome,
+        Err(Trouble::Join(error)) => {
+            run.check_ended()?;
+            return excuse(case, pair, &error).map(|()| 0);
+        }
+        Ok(taken) => taken,
     };
-    check_report(case, pair, &report)?;
-    ensure!(report.output_rows == rows, "{rows} rows, but {} reported", report.output_rows);
+    let rows = taken.rows;
+    if let Some(report) = &taken.report {
+        check_report(case, pair, report)?;
+        ensure!(report.output_rows == rows, "{rows} rows, but {} reported", report.output_rows);
+        let complaints = case.unusual.complaints();
+        ensure!(complaints.is_empty(), "the join succeeds, but a reader said {complaints:?}");
+    }
     if case.output == Output::Count {
         let right = expected.triples.len() as u64;
         ensure!(rows == right, "a count of {rows} instead of {right}");
+        run.check_ended()?;
         return Ok(rows as usize);
     }
     let terms: Vec<_> = expected.columns.iter().map(|column| column.terms).collect();
     let cells = |terms: &[Meeting]| -> Vec<Vec<Value>> {
         let settle = |row: Vec<Value>| row.into_iter().map(settled).collect();
-        rows_of(&batches, terms).into_iter().map(settle).collect()
+        rows_of(&taken.batches, terms).into_iter().map(settle).collect()
     };
     // Tiles of a device's merge write as they end.
     if case.algorithm == Algorithm::SortMerge && !case.on_device() {
         let compared: Vec<_> = terms.iter().map(|&terms| case.compared(terms)).collect();
         check_order(case, &expected, &cells(&compared))?;
     }
-    same_rows(expected.rows(pair), cells(&terms)).map_err(|mismatch| mismatch.to_string())?;
-    Ok(rows as usize)
+    let whole = taken.report.is_some();
+    let actual = cells(&terms);
+    drop(taken);
+    run.check_ended()?;
+    match same_rows(expected.rows(pair), actual) {
+        // Of an output that was not read to its end, rows may be missing.
+        Err(mismatch) if whole || !mismatch.extra.is_empty() => Err(mismatch.to_string()),
+        _ => Ok(rows as usize),
+    }
+}
+
+/// A case that runs.
+struct Run<'a> {
+    case: &'a Case,
+    /// The tables, with the schemas that the case declares.
+    pair: &'a Pair,
+    expected: &'a Expected,
+    limit: Option<u64>,
+    budget: Option<Arc<MemoryBudget>>,
+    gate: Arc<Gate>,
+}
+
+/// What a consumer took of the output.
+struct Taken {
+    batches: Vec<RecordBatch>,
+    rows: u64,
+    /// There only if the consumer took everything.
+    report: Option<Report>,
+}
+
+impl Run<'_> {
+    fn outcome(&self, taking: Taking) -> Result<Taken, Trouble> {
+        let join = join_of(self);
+        match self.case.output {
+            Output::Count => count(self, &join),
+            _ => collect(self, &join, taking),
+        }
+    }
+
+    fn reader(&self, side: Side, table: &Table) -> Fed {
+        let input = (announced(self.case, table), table.batches.clone());
+        Fed::new(input, (side, self.case.unusual.feeds[side as usize]), &self.gate)
+    }
+
+    /// Checks that the join holds nothing any more.
+    fn check_ended(&self) -> Result<(), Failure> {
+        check_given_back(self.budget.as_ref())?;
+        self.gate.check_dropped()
+    }
+}
+
+/// Checks that a slow consumer does not change whether this memory limit suffices.
+fn check_again(run: &Run<'_>, limit: u64) -> Result<(), Failure> {
+    let outcome = |taking| {
+        let again = Run { limit: Some(limit), budget: None, gate: Arc::default(), ..*run };
+        match again.outcome(taking) {
+            Ok(_) => "succeeds".to_string(),
+            Err(Trouble::Join(Error::MemoryLimit { .. })) => "runs out of memory".to_string(),
+            Err(Trouble::Join(error)) => format!("fails: {error}"),
+            Err(Trouble::Test(failure)) => failure,
+        }
+    };
+    let (fast, slow) = (outcome(Taking::All), outcome(Taking::Slowly));
+    ensure!(fast == slow, "with {limit} bytes the join {fast}, with a slow consumer it {slow}");
+    Ok(())
+}
+
+/// Whether the case explains why the join failed.
+fn excuse(case: &Case, pair: &Pair, error: &Error) -> Result<(), Failure> {
+    let excused = match error {
+        // A limit that does not suffice is an answer too, if it says so.
+        Error::MemoryLimit { limit, .. } => Some(*limit) == case.memory_limit,
+        Error::DeviceMemory { .. } => case.gpu_memory.is_some(),
+        _ => false,
+    };
+    let complaints = case.unusual.complaints();
+    let text = error.to_string();
+    let told = complaints.iter().any(|complaint| text.contains(complaint.as_str()));
+    if excused || told || denies_nulls(case, pair, error) {
+        return Ok(());
+    }
+    ensure!(complaints.is_empty(), "the error is \"{text}\", but a reader said {complaints:?}");
+    Err(format!("the join failed: {text}"))
 }
 
 /// What came of a run that yielded nothing to compare.
@@ -82,7 +172,8 @@ impl From<Error> for Trouble {
     }
 }
 
-fn join_of(case: &Case, pair: &Pair, expected: &Expected) -> Join {
+fn join_of(run: &Run<'_>) -> Join {
+    let Run { case, pair, expected, .. } = run;
     let mut join = Join::new(case.join_type)
         .null_equality(case.null_equality)
         .float_equality(case.float_equality)
@@ -102,13 +193,16 @@ fn join_of(case: &Case, pair: &Pair, expected: &Expected) -> Join {
         join = join.on_pair(left, right);
     }
     if let Some(filter) = case.filter {
-        join = join.filter(filter_of(filter, &pair.keys[0].0));
+        join = join.filter(filter_of(filter, pair));
     }
     if let Some(side) = case.build_side {
         join = join.build_side(side);
     }
-    if let Some(limit) = case.memory_limit {
+    if let Some(limit) = run.limit {
         join = join.memory_limit(limit);
+    }
+    if let Some(budget) = &run.budget {
+        join = join.memory_budget(budget);
     }
     if case.select.is_some() && case.output == Output::Rows {
         join = join.select(expected.columns.iter().map(|column| column.name.clone()));
@@ -116,7 +210,7 @@ fn join_of(case: &Case, pair: &Pair, expected: &Expected) -> Join {
     join
 }
 
-fn filter_of(kind: FilterKind, first_key: &str) -> Filter {
+fn filter_of(kind: FilterKind, pair: &Pair) -> Filter {
     let number = |batch: &RecordBatch, column: usize, row: usize| {
         let numbers = batch.column(column).as_primitive::<Int32Type>();
         numbers.is_valid(row).then(|| i64::from(numbers.value(row)))
@@ -141,73 +235,82 @@ fn filter_of(kind: FilterKind, first_key: &str) -> Filter {
             by_row(vec![right], Box::new(move |b, i| Some(number(b, 0, i)? % 2 == 0)))
         }
         FilterKind::AlwaysNull => by_row(vec![right, left], Box::new(|_, _| None)),
-        FilterKind::KeyNotNull => Filter::new([(Side::Left, first_key)], |batch: &RecordBatch| {
-            arrow::compute::is_not_null(batch.column(0))
-        }),
+        FilterKind::KeyNotNull => {
+            Filter::new([(Side::Left, &pair.keys[0].0)], |batch: &RecordBatch| {
+                arrow::compute::is_not_null(batch.column(0))
+            })
+        }
+        FilterKind::Cells(cells) => cells.filter(pair),
     }
 }
 
 type PairPredicate = dyn Fn(&RecordBatch, usize) -> Option<bool> + Send + Sync;
 
-fn reader(table: &Table) -> impl RecordBatchReader + Send + 'static {
-    RecordBatchIterator::new(table.batches.clone().into_iter().map(Ok), table.schema.clone())
-}
-
-/// The table with only these columns, under the schema that its reader is to announce.
-fn narrowed(case: &Case, table: &Table, columns: &[usize]) -> Table {
+/// The table with only these columns.
+fn narrowed(table: &Table, columns: &[usize]) -> Table {
     let project = |batch: &RecordBatch| batch.project(columns).expect("columns of the table");
-    let mut schema = table.schema.project(columns).expect("columns of the table");
-    if case.entry == Entry::Relaxed {
-        let nullable = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true));
-        schema = Schema::new(nullable.collect::<Vec<_>>());
+    Table {
+        schema: table.schema.project(columns).expect("columns of the table").into(),
+        batches: table.batches.iter().map(project).collect(),
     }
-    Table { schema: schema.into(), batches: table.batches.iter().map(project).collect() }
 }
 
-fn count(case: &Case, join: &Join, pair: &Pair) -> Result<(u64, Report), Trouble> {
-    Ok(match case.entry {
-        Entry::Whole => join.count(reader(&pair.left), reader(&pair.right))?,
-        Entry::Bound | Entry::Relaxed => {
-            let bound = join.bind(Output::Count, &pair.left.schema, &pair.right.schema)?;
-            let left = narrowed(case, &pair.left, bound.columns(Side::Left));
-            let right = narrowed(case, &pair.right, bound.columns(Side::Right));
-            bound.count(reader(&left), reader(&right))?
+fn count(run: &Run<'_>, join: &Join) -> Result<Taken, Trouble> {
+    let (left, right) = (&run.pair.left, &run.pair.right);
+    let (rows, report) = match run.case.entry {
+        Entry::Whole => join.count(run.reader(Side::Left, left), run.reader(Side::Right, right))?,
+        Entry::Bound => {
+            let bound = join.bind(Output::Count, &left.schema, &right.schema)?;
+            let left = narrowed(left, bound.columns(Side::Left));
+            let right = narrowed(right, bound.columns(Side::Right));
+            bound.count(run.reader(Side::Left, &left), run.reader(Side::Right, &right))?
         }
-    })
+    };
+    Ok(Taken { batches: vec![], rows, report: Some(report) })
 }
 
-fn start(case: &Case, join: &Join, pair: &Pair) -> Result<JoinReader, Trouble> {
-    let (left, right) = (&pair.left, &pair.right);
-    Ok(match (case.entry, case.output) {
-        (Entry::Bound | Entry::Relaxed, output) => {
-            let bound = join.bind(output, &left.schema, &right.schema)?;
-            let left = narrowed(case, left, bound.columns(Side::Left));
-            let right = narrowed(case, right, bound.columns(Side::Right));
-            let schema = bound.schema();
-            let reader = bound.run(reader(&left), reader(&right))?;
-            if reader.schema() != schema {
-                return Err(Trouble::Test("bound and running schema differ".to_string()));
-            }
-            reader
-        }
-        (Entry::Whole, Output::Pairs) => join.pairs(reader(left), reader(right))?,
-        (Entry::Whole, _) => join.run(reader(left), reader(right))?,
-    })
+fn start(run: &Run<'_>, join: &Join) -> Result<JoinReader, Trouble> {
+    let (left, right) = (&run.pair.left, &run.pair.right);
+    let readers = |left, right| (run.reader(Side::Left, left), run.reader(Side::Right, right));
+    if run.case.entry == Entry::Whole {
+        let (left, right) = readers(left, right);
+        return Ok(match run.case.output {
+            Output::Pairs => join.pairs(left, right)?,
+            _ => join.run(left, right)?,
+        });
+    }
+    let bound = join.bind(run.case.output, &left.schema, &right.schema)?;
+    let left = narrowed(left, bound.columns(Side::Left));
+    let right = narrowed(right, bound.columns(Side::Right));
+    let schema = bound.schema();
+    let (left, right) = readers(&left, &right);
+    let reader = bound.run(left, right)?;
+    match reader.schema() == schema {
+        true => Ok(reader),
+        false => Err(Trouble::Test("bound and running schema differ".to_string())),
+    }
 }
 
-fn collect(
-    case: &Case,
-    join: &Join,
-    pair: &Pair,
-    expected: &Expected,
-) -> Result<(Vec<RecordBatch>, u64, Report), Trouble> {
-    let mut output = start(case, join, pair)?;
+fn collect(run: &Run<'_>, join: &Join, taking: Taking) -> Result<Taken, Trouble> {
+    let mut output = start(run, join)?;
     let schema = output.schema();
-    check_schema(case, pair, expected, &schema).map_err(Trouble::Test)?;
+    check_schema(run.case, run.pair, run.expected, &schema).map_err(Trouble::Test)?;
+    if run.case.unusual.blocks() {
+        run.gate.await_waiting();
+        drop(output);
+        let given_back = check_given_back(run.budget.as_ref());
+        run.gate.open().and(given_back).map_err(Trouble::Test)?;
+        return Ok(Taken { batches: vec![], rows: 0, report: None });
+    }
     let (mut batches, mut rows) = (Vec::new(), 0);
-    for batch in output.by_ref() {
+    loop {
+        taking.pause(batches.len());
+        if taking == Taking::DropAfter(batches.len()) {
+            return Ok(Taken { batches, rows, report: None });
+        }
+        let Some(batch) = output.next() else { break };
         let batch = batch.map_err(|e: ArrowError| Error::from_arrow(e))?;
-        let checked = check_batch(case, &batch).and_then(|()| match batch.schema() == schema {
+        let checked = check_batch(run.case, &batch).and_then(|()| match batch.schema() == schema {
             true => Ok(()),
             false => Err("a batch has another schema than its reader".to_string()),
         });
@@ -217,7 +320,7 @@ fn collect(
     }
     let report = output.report();
     let missing = || Trouble::Test("no report after the last batch".to_string());
-    Ok((batches, rows, report.ok_or_else(missing)?))
+    Ok(Taken { batches, rows, report: Some(report.ok_or_else(missing)?) })
 }
 
 fn check_batch(case: &Case, batch: &RecordBatch) -> Result<(), Failure> {

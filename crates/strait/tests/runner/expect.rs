@@ -58,7 +58,7 @@ impl Expected {
         let as_shown: Vec<Meeting> = case.shape.keys.iter().map(|k| k.meeting()).collect();
         let shown_keys = keys_on(&as_shown);
         let passes = passes(case, pair, &keys);
-        let filter = passes.as_ref().map(|f| f as oracle::PairFilter<'_>);
+        let filter = passes.as_ref().map(|f| &**f as oracle::PairFilter<'_>);
         let nulls_equal = case.null_equality == NullEquality::Equal;
         let kind = kind_of(case.join_type);
         let triples = oracle::join(kind, &keys[0], &keys[1], nulls_equal, filter);
@@ -228,8 +228,11 @@ fn passes(
     case: &Case,
     pair: &Pair,
     keys: &[Vec<Vec<Value>>; 2],
-) -> Option<impl Fn(usize, usize) -> bool + use<>> {
+) -> Option<Box<dyn Fn(usize, usize) -> bool>> {
     let filter = case.filter?;
+    if let FilterKind::Cells(cells) = filter {
+        return Some(Box::new(cells.passes(pair)));
+    }
     let numbers = |table: &Table| -> Vec<Option<i64>> {
         let column = table.schema.index_of("n").expect("a column n");
         let cells = column_of(table, column, &Meeting::alone(&DataType::Int32));
@@ -240,7 +243,7 @@ fn passes(
     };
     let (left, right) = (numbers(&pair.left), numbers(&pair.right));
     let null_keys: Vec<bool> = keys[0].iter().map(|key| key[0].is_null()).collect();
-    Some(move |l: usize, r: usize| match filter {
+    Some(Box::new(move |l: usize, r: usize| match filter {
         FilterKind::SumNotDivisible(m) => {
             left[l].zip(right[r]).is_some_and(|(a, b)| (a + b) % m != 0)
         }
@@ -248,7 +251,8 @@ fn passes(
         FilterKind::RightEven => right[r].is_some_and(|n| n % 2 == 0),
         FilterKind::AlwaysNull => false,
         FilterKind::KeyNotNull => !null_keys[l],
-    })
+        FilterKind::Cells(_) => unreachable!("answered above"),
+    }))
 }
 
 fn kind_of(join_type: JoinType) -> JoinKind {

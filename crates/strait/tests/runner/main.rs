@@ -1,23 +1,30 @@
 //! The one runner: every algorithm, join type and kind of key, against the naive oracle.
 //!
 //! A case is wholly determined by a seed. `STRAIT_CASES` says how many cases there are in all
-//! (100,000 by default), `STRAIT_SEED` where they start. A failing case prints what it is and the
-//! command that repeats it alone. A third of the cases run on a simulated device;
+//! (100,000 by default), `STRAIT_SEED` where they start, `STRAIT_JOBS` how many threads share the
+//! cases of each algorithm (one per eight cores by default). A failing case prints what it is and
+//! the command that repeats it alone. A third of the cases run on a simulated device;
 //! `STRAIT_DEVICE=gpu` runs all of them on a GPU.
 
+mod bulk;
 mod case;
 mod check;
 mod expect;
 mod order;
+mod predicate;
+mod readers;
+mod unusual;
 mod watch;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::DataType;
-use case::Case;
+use case::{Case, FilterKind};
+use readers::{Feed, Taking};
 use strait::{Algorithm, JoinType};
-use strait_testkit::{KeyKind, Pair, Rng, kinds};
+use strait_testkit::{KeyKind, Pair, Rng, Table, kinds};
 
 /// Random cases that run by default, over all algorithms.
 const CASES: u64 = 100_000;
@@ -59,6 +66,12 @@ impl Tally {
         self.failures.len() < ENOUGH
     }
 
+    /// Adds what another thread ran.
+    fn add(&mut self, other: Tally) {
+        self.rows += other.rows;
+        self.failures.extend(other.failures);
+    }
+
     /// Panics with all there is to know about the first failure, and how to repeat each.
     fn assert_none_failed(&self) {
         let told: Vec<_> = (self.failures.iter())
@@ -68,23 +81,44 @@ impl Tally {
     }
 }
 
-/// This algorithm's share of the random cases.
+/// This algorithm's share of the random cases, divided among some threads.
 fn random_cases(algorithm: Algorithm, test: &str) {
     let cases = setting("STRAIT_CASES", CASES).div_ceil(Algorithm::ALL.len() as u64);
     let first = setting("STRAIT_SEED", 1);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let jobs = setting("STRAIT_JOBS", cores / Algorithm::ALL.len() as u64).clamp(1, cases.max(1));
+    let next = AtomicU64::new(0);
+    let job = || {
+        let mut tally = Tally::default();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= cases {
+                return tally;
+            }
+            let seed = first.wrapping_add(i);
+            let repeat = format!(
+                "STRAIT_SEED={seed} STRAIT_CASES=1 cargo test -p strait --test runner {test} -- --exact --nocapture"
+            );
+            let Ok((case, pair)) = catch_unwind(|| Case::random(algorithm, seed)) else {
+                tally.failures.push(("the case could not be made".to_string(), repeat));
+                continue;
+            };
+            if cases == 1 {
+                println!("{case:#?}");
+            }
+            if !tally.run(&case, &pair, &repeat) {
+                next.store(cases, Ordering::Relaxed);
+            }
+        }
+    };
     let mut tally = Tally::default();
-    for seed in (0..cases).map(|i| first.wrapping_add(i)) {
-        let (case, pair) = Case::random(algorithm, seed);
-        let repeat = format!(
-            "STRAIT_SEED={seed} STRAIT_CASES=1 cargo test -p strait --test runner {test} -- --exact --nocapture"
-        );
-        if cases == 1 {
-            println!("{case:#?}");
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..jobs).map(|_| scope.spawn(job)).collect();
+        tally.add(job());
+        for other in others {
+            tally.add(other.join().expect("cases that panic are caught"));
         }
-        if !tally.run(&case, &pair, &repeat) {
-            break;
-        }
-    }
+    });
     tally.assert_none_failed();
     // One case may be empty, all of them cannot.
     assert!(tally.rows > 0 || cases < 100, "{cases} cases and not one row");
@@ -149,6 +183,63 @@ fn long_tables_on_three_threads() {
     }
     tally.assert_none_failed();
     assert!(tally.rows > 1_000_000, "only {} rows", tally.rows);
+}
+
+/// Every kind of payload in a batch of more than 32,767 rows, and in hundreds of batches.
+#[test]
+fn every_payload_in_bulk() {
+    let mut tally = Tally::default();
+    let base = setting("STRAIT_SEED", 1);
+    let repeat = format!(
+        "STRAIT_SEED={base} cargo test -p strait --test runner every_payload_in_bulk -- --exact --nocapture"
+    );
+    for (i, payload) in kinds::payloads().chunks(3).enumerate() {
+        for j in 0..2 {
+            let seed = base.wrapping_mul(1_000_003).wrapping_add((i * 2 + j) as u64);
+            let mut rng = Rng::new(seed);
+            let algorithm = Algorithm::ALL[(i + j) % Algorithm::ALL.len()];
+            let join_type = JoinType::ALL[(i / 2) % 4];
+            let key = vec![KeyKind::same(DataType::Int64)];
+            let (case, pair) =
+                Case::bulk_of(&mut rng, (algorithm, join_type, key), (j == 0, payload));
+            tally.run(&case, &pair, &repeat);
+        }
+    }
+    tally.assert_none_failed();
+    assert!(tally.rows > 100_000, "only {} rows", tally.rows);
+}
+
+/// One case in about 400 is bulky, and what is unusual comes often enough to be noticed.
+#[test]
+fn random_cases_have_everything() {
+    let mut seen = HashMap::<&str, usize>::new();
+    for seed in 1..=4000 {
+        let (case, pair) = Case::random(Algorithm::Radix, seed);
+        let mut note = |what, is: bool| *seen.entry(what).or_default() += usize::from(is);
+        let tables = [&pair.left, &pair.right];
+        let rows = |table: &Table| table.batches.iter().map(|b| b.num_rows()).max().unwrap_or(0);
+        note("33,000 rows", tables.iter().any(|t| t.rows() >= 33_000));
+        note("a batch of more than 32,767 rows", tables.iter().any(|t| rows(t) > 32_767));
+        note("200 batches", tables.iter().any(|t| t.batches.len() >= 200));
+        note("a long text", tables.iter().any(|t| t.schema.index_of("t").is_ok()));
+        note("a filter over any columns", matches!(case.filter, Some(FilterKind::Cells(_))));
+        let feeds = case.unusual.feeds;
+        note("a slow input", feeds.contains(&Feed::Slow));
+        note("an input that fails", feeds.iter().any(|f| matches!(f, Feed::Fails(_))));
+        note("an input that panics", feeds.iter().any(|f| matches!(f, Feed::Panics(_))));
+        note("an input that blocks", feeds.iter().any(|f| matches!(f, Feed::Blocks(_))));
+        note("a slow consumer", case.unusual.taking == Taking::Slowly);
+        let dropped = matches!(case.unusual.taking, Taking::DropAfter(_));
+        note("a dropped output", dropped);
+        note("other nullability", case.unusual.declared.is_some());
+        note("a shared budget", case.unusual.shared_budget);
+        note("a limit twice", case.unusual.again_slowly.is_some());
+        note("many threads", case.threads > 3 && case.force.tiny_partitions);
+        note("a huge batch size", case.batch_size >= 1 << 34);
+    }
+    let rare: Vec<_> = seen.iter().filter(|(_, times)| **times < 2).collect();
+    assert!(rare.is_empty(), "too rare in 4000 cases: {rare:?}");
+    assert!(seen["33,000 rows"] + seen["200 batches"] >= 10, "{seen:?}");
 }
 
 #[test]
