@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_dictionary_of_too_many_values_is_not_shared() {
         let mut rng = Rng::new(1);
-        let cells: Vec<Value> = (0..1000).map(|i| Value::Int(i)).collect();
+        let cells: Vec<Value> = (0..1000).map(Value::Int).collect();
         for (index, fits) in [(DataType::UInt8, false), (DataType::UInt16, true)] {
             let data_type = dictionary(index, DataType::Int64);
             let meeting = Meeting::alone(&data_type);

@@ -209,6 +209,32 @@ fn every_payload_in_bulk() {
     assert!(tally.rows > 100_000, "only {} rows", tally.rows);
 }
 
+/// Full joins mix the dictionaries of both sides' keys: together they have more values than narrow
+/// keys can address.
+#[test]
+fn narrow_dictionary_keys_in_full_joins() {
+    let mut tally = Tally::default();
+    let base = setting("STRAIT_SEED", 1);
+    let repeat = format!(
+        "STRAIT_SEED={base} cargo test -p strait --test runner narrow_dictionary_keys -- --nocapture"
+    );
+    for (i, index) in [DataType::Int8, DataType::UInt8, DataType::Int16].into_iter().enumerate() {
+        for (j, value) in
+            [DataType::Utf8, DataType::Utf8View, DataType::Int64].into_iter().enumerate()
+        {
+            let key = vec![KeyKind::same(kinds::dictionary(index.clone(), value))];
+            for (k, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+                let seed = base.wrapping_mul(1_000_003).wrapping_add((i * 100 + j * 10 + k) as u64);
+                let cell = (algorithm, JoinType::Full, key.clone());
+                let (case, pair) = Case::bulk_of(&mut Rng::new(seed), cell, (false, &[]));
+                tally.run(&case, &pair, &repeat);
+            }
+        }
+    }
+    tally.assert_none_failed();
+    assert!(tally.rows > 10_000, "only {} rows", tally.rows);
+}
+
 /// One case in about 400 is bulky, and what is unusual comes often enough to be noticed.
 #[test]
 fn random_cases_have_everything() {

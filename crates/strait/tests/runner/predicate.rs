@@ -78,7 +78,7 @@ impl Cells {
             hash = (hash.rotate_left(9) ^ print).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             any_null |= null;
         }
-        (!(self.nulls && any_null)).then_some((hash >> 20) % self.one_in != 0)
+        (!(self.nulls && any_null)).then_some(!(hash >> 20).is_multiple_of(self.one_in))
     }
 }
 
