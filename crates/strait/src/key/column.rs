@@ -12,7 +12,7 @@ use arrow::datatypes::{
     Int64Type, IntervalDayTime, IntervalMonthDayNano, IntervalUnit, RunEndIndexType, i256,
 };
 
-use super::float::numeric;
+use super::float::Float;
 use super::meet::Form;
 use crate::error::{Error, Result};
 use crate::join::FloatEquality;
@@ -165,35 +165,33 @@ pub(super) fn read<S: Sink>(array: &dyn Array, conversion: Conversion, sink: S) 
         };
     }
     macro_rules! floats {
-        ($float:ty, $bits:literal, $convert:expr) => {{
-            let values = array.as_primitive::<$float>().values().iter();
+        ($from:ty, $to:ty, $convert:expr) => {{
+            let values = array.as_primitive::<$from>().values().iter().map($convert);
             match floats {
-                FloatEquality::Numeric => {
-                    sink.take(values.map($convert).map(|v| numeric::<$bits>(v.to_bits().into())))
-                }
-                FloatEquality::Total => sink.take(values.map($convert).map(|v| v.to_bits().into())),
+                FloatEquality::Numeric => sink.take(values.map(|v| <$to>::numeric(v).into())),
+                FloatEquality::Total => sink.take(values.map(|v| v.to_bits().into())),
             }
         }};
     }
     let scaled = factor != i256::ONE;
     match (form, array.data_type()) {
         (Form::Null, _) => sink.take(std::iter::repeat_n(0, array.len())),
-        (Form::Float(64), Float64) => floats!(Float64Type, 64, |&v| v),
-        (Form::Float(64), Float32) => floats!(Float32Type, 64, |&v| f64::from(v)),
-        (Form::Float(64), Float16) => floats!(Float16Type, 64, |v| v.to_f64()),
+        (Form::Float(64), Float64) => floats!(Float64Type, Float64Type, |&v| v),
+        (Form::Float(64), Float32) => floats!(Float32Type, Float64Type, |&v| f64::from(v)),
+        (Form::Float(64), Float16) => floats!(Float16Type, Float64Type, |v| v.to_f64()),
         (Form::Float(64), Int8) => each!(i8, |&v| f64::from(v).to_bits()),
         (Form::Float(64), Int16) => each!(i16, |&v| f64::from(v).to_bits()),
         (Form::Float(64), Int32) => each!(i32, |&v| f64::from(v).to_bits()),
         (Form::Float(64), UInt8) => each!(u8, |&v| f64::from(v).to_bits()),
         (Form::Float(64), UInt16) => each!(u16, |&v| f64::from(v).to_bits()),
         (Form::Float(64), UInt32) => each!(u32, |&v| f64::from(v).to_bits()),
-        (Form::Float(32), Float32) => floats!(Float32Type, 32, |&v| v),
-        (Form::Float(32), Float16) => floats!(Float16Type, 32, |v| v.to_f32()),
+        (Form::Float(32), Float32) => floats!(Float32Type, Float32Type, |&v| v),
+        (Form::Float(32), Float16) => floats!(Float16Type, Float32Type, |v| v.to_f32()),
         (Form::Float(32), Int8) => each!(i8, |&v| f32::from(v).to_bits().into()),
         (Form::Float(32), Int16) => each!(i16, |&v| f32::from(v).to_bits().into()),
         (Form::Float(32), UInt8) => each!(u8, |&v| f32::from(v).to_bits().into()),
         (Form::Float(32), UInt16) => each!(u16, |&v| f32::from(v).to_bits().into()),
-        (Form::Float(16), Float16) => floats!(Float16Type, 16, |&v| v),
+        (Form::Float(16), Float16) => floats!(Float16Type, Float16Type, |&v| v),
         (Form::Unsigned(_), Boolean) => {
             sink.take(array.as_boolean().values().iter().map(u64::from))
         }

@@ -16,21 +16,47 @@ use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-/// The numeric form of a float of `BITS` bits.
-///
-/// Works on integers: there is no branch, and the result does not depend on how the calling
-/// thread's floating-point unit treats subnormal numbers.
-#[inline(always)]
-pub(super) fn numeric<const BITS: u32>(bits: u64) -> u64 {
-    let (infinity, nan) = match BITS {
-        16 => (0x7c00, 0x7e00),
-        32 => (0x7f80_0000, 0x7fc0_0000),
-        _ => (0x7ff0 << 48, 0x7ff8 << 48),
-    };
-    let magnitude = bits & !(1 << (BITS - 1));
-    let number = if magnitude == 0 { 0 } else { bits };
-    if magnitude > infinity { nan } else { number }
+/// A type of floats, which have a numeric form.
+pub(super) trait Float: ArrowPrimitiveType {
+    type Bits: Into<u64> + PartialEq;
+
+    /// The bits of a float's numeric form.
+    ///
+    /// There is no branch. The test for zero works on integers, so that the result does not depend
+    /// on how the calling thread's floating-point unit treats subnormal numbers.
+    fn numeric(value: Self::Native) -> Self::Bits;
+    fn to_bits(value: Self::Native) -> Self::Bits;
+    fn from_bits(bits: Self::Bits) -> Self::Native;
 }
+
+macro_rules! float {
+    ($float:ty, $bits:ty, $nan:literal) => {
+        impl Float for $float {
+            type Bits = $bits;
+
+            #[inline(always)]
+            fn numeric(value: Self::Native) -> $bits {
+                let bits = value.to_bits();
+                let number = if bits << 1 == 0 { 0 } else { bits };
+                if value.is_nan() { $nan } else { number }
+            }
+
+            #[inline(always)]
+            fn to_bits(value: Self::Native) -> $bits {
+                value.to_bits()
+            }
+
+            #[inline(always)]
+            fn from_bits(bits: $bits) -> Self::Native {
+                Self::Native::from_bits(bits)
+            }
+        }
+    };
+}
+
+float!(Float16Type, u16, 0x7e00);
+float!(Float32Type, u32, 0x7fc0_0000);
+float!(Float64Type, u64, 0x7ff8_0000_0000_0000);
 
 /// Whether a type is a float, or has floats inside.
 pub(crate) fn has_floats(data_type: &DataType) -> bool {
@@ -52,21 +78,15 @@ pub(crate) fn has_floats(data_type: &DataType) -> bool {
 /// Whether the floats of an array, not of those nested in it, all are in numeric form. Values under
 /// nulls count, too.
 pub(super) fn all_numeric(array: &dyn Array) -> bool {
-    fn all<T: ArrowPrimitiveType>(array: &dyn Array, same: impl Fn(T::Native) -> bool) -> bool {
+    fn all<T: Float>(array: &dyn Array) -> bool {
+        let same = |value: T::Native| T::to_bits(value) == T::numeric(value);
         // Without a way out of the loop, so that it is vectorised.
         array.as_primitive::<T>().values().iter().fold(true, |all, &value| all & same(value))
     }
-    let same = |bits: u64, numeric: u64| bits == numeric;
     match array.data_type() {
-        DataType::Float16 => all::<Float16Type>(array, |v| {
-            same(v.to_bits().into(), numeric::<16>(v.to_bits().into()))
-        }),
-        DataType::Float32 => all::<Float32Type>(array, |v| {
-            same(v.to_bits().into(), numeric::<32>(v.to_bits().into()))
-        }),
-        DataType::Float64 => {
-            all::<Float64Type>(array, |v| same(v.to_bits(), numeric::<64>(v.to_bits())))
-        }
+        DataType::Float16 => all::<Float16Type>(array),
+        DataType::Float32 => all::<Float32Type>(array),
+        DataType::Float64 => all::<Float64Type>(array),
         _ => true,
     }
 }
@@ -74,7 +94,6 @@ pub(super) fn all_numeric(array: &dyn Array) -> bool {
 /// The array with all its floats, however deep, in numeric form. Takes time and memory for the
 /// rows of a slice only, as the conversion to rows does.
 pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    type Half = <Float16Type as ArrowPrimitiveType>::Native;
     let data_type = array.data_type();
     if !has_floats(data_type) {
         return Ok(Arc::clone(array));
@@ -83,15 +102,9 @@ pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         DataType::Float16 | DataType::Float32 | DataType::Float64 if all_numeric(array) => {
             Arc::clone(array)
         }
-        DataType::Float16 => leaves::<Float16Type>(array, |v| {
-            Half::from_bits(numeric::<16>(v.to_bits().into()) as u16)
-        }),
-        DataType::Float32 => leaves::<Float32Type>(array, |v| {
-            f32::from_bits(numeric::<32>(v.to_bits().into()) as u32)
-        }),
-        DataType::Float64 => {
-            leaves::<Float64Type>(array, |v| f64::from_bits(numeric::<64>(v.to_bits())))
-        }
+        DataType::Float16 => leaves::<Float16Type>(array),
+        DataType::Float32 => leaves::<Float32Type>(array),
+        DataType::Float64 => leaves::<Float64Type>(array),
         DataType::Struct(fields) => {
             let array = array.as_struct();
             let columns = array.columns().iter().map(numeric_floats).collect::<Result<_, _>>()?;
@@ -132,11 +145,9 @@ pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     })
 }
 
-fn leaves<T: ArrowPrimitiveType>(
-    array: &ArrayRef,
-    of: impl Fn(T::Native) -> T::Native,
-) -> ArrayRef {
-    let floats: PrimitiveArray<T> = array.as_primitive::<T>().unary(of);
+fn leaves<T: Float>(array: &ArrayRef) -> ArrayRef {
+    let numeric = |value| T::from_bits(T::numeric(value));
+    let floats: PrimitiveArray<T> = array.as_primitive::<T>().unary(numeric);
     Arc::new(floats)
 }
 
@@ -187,20 +198,22 @@ mod tests {
 
     #[test]
     fn numeric_forms_of_every_width() {
-        fn check<const BITS: u32>(zero: u64, nan: u64, nans: &[u64], others: &[u64]) {
-            assert_eq!((numeric::<BITS>(0), numeric::<BITS>(zero)), (0, 0));
-            assert!(nans.iter().all(|&bits| numeric::<BITS>(bits) == nan), "{BITS} bits");
-            assert!(others.iter().all(|&bits| numeric::<BITS>(bits) == bits), "{BITS} bits");
+        fn check<T: Float<Bits: Copy>>(nan: u64, [zeros, nans, others]: [&[T::Bits]; 3]) {
+            let form = |&bits: &T::Bits| -> u64 { T::numeric(T::from_bits(bits)).into() };
+            assert!(zeros.iter().all(|zero| form(zero) == 0), "{nan:x}");
+            assert!(nans.iter().all(|odd| form(odd) == nan), "{nan:x}");
+            assert!(others.iter().all(|&same| form(&same) == same.into()), "{nan:x}");
         }
-        // Both signs of: infinity, the least subnormal number, one.
+        // The others are both signs of: infinity, the least subnormal number, one.
+        let nans = [0x7e00, 0xfe00, 0x7c01, 0xfc01, 0xffff];
         let others = [0x7c00, 0xfc00, 1, 0x8001, 0x3c00, 0xbc00];
-        check::<16>(0x8000, 0x7e00, &[0x7e00, 0xfe00, 0x7c01, 0xfc01, 0xffff], &others);
+        check::<Float16Type>(0x7e00, [&[0, 0x8000], &nans, &others]);
         let nans = [0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 0xffff_ffff];
         let others = [0x7f80_0000, 0xff80_0000, 1, 0x8000_0001, 0x3f80_0000, 0xbf80_0000];
-        check::<32>(0x8000_0000, 0x7fc0_0000, &nans, &others);
+        check::<Float32Type>(0x7fc0_0000, [&[0, 1 << 31], &nans, &others]);
         let nans = [0x7ff8 << 48, 0xfff8 << 48, (0x7ff0 << 48) + 1, u64::MAX];
         let others = [f64::INFINITY, f64::NEG_INFINITY, 5e-324, -5e-324, 1.0, -1.0];
-        check::<64>(1 << 63, 0x7ff8 << 48, &nans, &others.map(f64::to_bits));
+        check::<Float64Type>(0x7ff8 << 48, [&[0, 1 << 63], &nans, &others.map(f64::to_bits)]);
     }
 
     #[test]
