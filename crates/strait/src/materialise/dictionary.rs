@@ -9,7 +9,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, DictionaryArray, GenericByteArray, PrimitiveArray, new_empty_array,
+    Array, ArrayData, ArrayRef, AsArray, DictionaryArray, GenericByteArray, PrimitiveArray,
+    new_empty_array,
 };
 use arrow::datatypes::{
     ArrowDictionaryKeyType, ArrowNativeType, ByteArrayType, DataType, Int8Type, Int16Type,
@@ -83,18 +84,23 @@ pub(super) fn as_dictionaries<'a, K: ArrowDictionaryKeyType>(
 pub(super) fn numbered<K: ArrowDictionaryKeyType>(
     dictionaries: &[&DictionaryArray<K>],
 ) -> Vec<usize> {
-    let same = |a: &ArrayRef, b: &ArrayRef| {
-        Arc::ptr_eq(a, b) || (a.len() == b.len() && a.to_data().ptr_eq(&b.to_data()))
-    };
     let mut numbers: Vec<usize> = Vec::with_capacity(dictionaries.len());
     let mut next = 0;
+    // Looking at all dictionaries before each would take time that is quadratic in the chunks. So only
+    // the first and the last one are looked at.
+    let mut known: [Option<(usize, ArrayData)>; 2] = [None, None];
     for (i, dictionary) in dictionaries.iter().enumerate() {
-        // Looking at all those before would take time that is quadratic in the chunks.
-        let before = [0, i.saturating_sub(1)].into_iter().filter(|&j| j < i);
-        let equal = |&j: &usize| same(dictionaries[j].values(), dictionary.values());
-        let found = before.into_iter().find(equal).map(|j| numbers[j]);
-        numbers.push(found.unwrap_or(next));
-        next += usize::from(found.is_none());
+        let values = dictionary.values();
+        if i > 0 && Arc::ptr_eq(values, dictionaries[i - 1].values()) {
+            numbers.push(numbers[i - 1]);
+            continue;
+        }
+        let data = values.to_data();
+        let same = known.iter().flatten().find(|(_, known)| known.ptr_eq(&data));
+        let number = same.map_or(next, |&(number, _)| number);
+        next = next.max(number + 1);
+        numbers.push(number);
+        known[usize::from(i > 0)] = Some((number, data));
     }
     numbers
 }

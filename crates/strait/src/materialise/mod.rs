@@ -18,6 +18,8 @@ mod rows;
 mod runs;
 mod size;
 mod sum;
+#[cfg(test)]
+mod tests;
 mod together;
 
 use std::ops::Range;

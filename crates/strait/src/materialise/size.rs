@@ -147,8 +147,11 @@ fn counted(
         }
         DataType::Utf8View | DataType::BinaryView => {
             // Besides the views, a handle for each buffer.
-            let buffers: usize = chunks.iter().map(|chunk| chunk.to_data().buffers().len()).sum();
-            16 * len + 64 * buffers as u64
+            let buffers = |chunk: &&dyn Array| match chunk.as_string_view_opt() {
+                Some(texts) => texts.data_buffers().len(),
+                None => chunk.as_binary_view_opt().map_or(0, |bytes| bytes.data_buffers().len()),
+            };
+            16 * len + 64 * chunks.iter().map(buffers).sum::<usize>() as u64
         }
         DataType::FixedSizeBinary(width) => u64::from(width.unsigned_abs()) * len,
         DataType::Boolean => len / 8 + 1,
