@@ -2,13 +2,11 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::compute::cast;
+use arrow::array::RecordBatch;
 use arrow::csv;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
@@ -16,6 +14,7 @@ use flate2::write::GzEncoder;
 
 use super::destination::{Compression, FileFormat, Squeeze};
 use super::parquet::ParquetEncoder;
+use super::plain::{unpacked, without_dictionaries};
 use super::watched::Watched;
 
 /// Where bytes go in the end.
@@ -47,7 +46,8 @@ impl Write for Drain {
 pub(super) enum Encoder {
     Parquet(Box<ParquetEncoder>),
     Csv(Box<csv::Writer<Text>>),
-    /// With the schema its batches are cast to.
+    /// With the schema that its batches are converted to: an Arrow file holds one dictionary per
+    /// column, and batches from several files bring several. A stream may replace a dictionary.
     IpcFile(Box<FileWriter<Bytes>>, SchemaRef),
     IpcStream(Box<StreamWriter<Bytes>>),
 }
@@ -90,7 +90,7 @@ impl Encoder {
         match self {
             Encoder::Parquet(encoder) => encoder.write(batch).map_err(ArrowError::from),
             Encoder::Csv(writer) => writer.write(batch),
-            Encoder::IpcFile(writer, plain) => writer.write(&cast_to(plain, batch)?),
+            Encoder::IpcFile(writer, plain) => writer.write(&unpacked(plain, batch)?),
             // A stream's reader waits for rows, not for a full buffer.
             Encoder::IpcStream(writer) => writer.write(batch).and_then(|()| writer.flush()),
         }
@@ -106,30 +106,6 @@ impl Encoder {
         }
         Ok(())
     }
-}
-
-/// An Arrow file holds one dictionary a column, and batches from several files bring several: there
-/// such columns are written as the values they stand for. Streams may send a dictionary anew.
-fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
-    let plain = |field: &Arc<Field>| match field.data_type() {
-        DataType::Dictionary(_, values) => {
-            Arc::new(field.as_ref().clone().with_data_type(values.as_ref().clone()))
-        }
-        _ => Arc::clone(field),
-    };
-    let fields: Vec<_> = schema.fields().iter().map(plain).collect();
-    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
-}
-
-fn cast_to(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let columns = batch.columns().iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| match column.data_type() {
-        same if same == field.data_type() => Ok(Arc::clone(column)),
-        _ => cast(column, field.data_type()),
-    });
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
 }
 
 fn ipc_options(compression: Option<Compression>) -> anyhow::Result<IpcWriteOptions> {

@@ -4,6 +4,7 @@ mod aside;
 mod destination;
 mod encode;
 mod parquet;
+mod plain;
 mod preview;
 mod sink;
 mod stdout;

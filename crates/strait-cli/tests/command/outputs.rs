@@ -162,3 +162,43 @@ fn csv_refuses_nested_columns() {
     sandbox.strait(&run.replace("out.csv", "out.parquet")).ok();
     assert!(!sandbox.path("out.csv").exists());
 }
+
+/// Files of one table whose rows hold dictionaries inside a struct and inside a list.
+fn nested_dictionaries(sandbox: &Sandbox) {
+    use arrow::array::{
+        ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StructArray,
+    };
+    use arrow::buffer::OffsetBuffer;
+    use arrow::datatypes::{Field, Int32Type};
+    use std::sync::Arc;
+    for (name, id, title) in [("1", 1, "Oslo"), ("2", 2, "Rome")] {
+        let titles: ArrayRef =
+            Arc::new([title].into_iter().collect::<DictionaryArray<Int32Type>>());
+        let field = Arc::new(Field::new("title", titles.data_type().clone(), true));
+        let of_struct = StructArray::new(vec![field.clone()].into(), vec![titles.clone()], None);
+        let of_list = ListArray::new(field, OffsetBuffer::new(vec![0, 1].into()), titles, None);
+        let batch = RecordBatch::try_from_iter([
+            ("id", Arc::new(Int64Array::from(vec![id])) as ArrayRef),
+            ("in_struct", Arc::new(of_struct)),
+            ("in_list", Arc::new(of_list)),
+        ]);
+        sandbox.ipc_file(&format!("c/{name}.arrow"), &batch.unwrap());
+    }
+}
+
+#[test]
+fn nested_dictionaries_in_every_format() {
+    let sandbox = Sandbox::with_people();
+    nested_dictionaries(&sandbox);
+    sandbox.write("ids.csv", "id\n1\n2\n");
+    for out in ["o.arrow", "o.arrows", "o.parquet"] {
+        sandbox.strait(&format!("join ids.csv c --on id -o {out}")).ok();
+        // The output is read back as an input.
+        let shown = sandbox.strait(&format!("join people.csv {out} --on city=id")).ok();
+        for part in ["Ada", "{title: Oslo}", "[Oslo]", "Bob", "{title: Rome}", "[Rome]", "2 rows"] {
+            assert!(shown.contains(part), "{out}: no {part} in {shown}");
+        }
+    }
+    let run = sandbox.strait("join ids.csv c --on id -o o.csv");
+    run.fails(&["CSV cannot hold column \"in_struct\""]);
+}

@@ -1,0 +1,154 @@
+//! Unpacks dictionaries: replaces each dictionary column, at any depth, by the values it stands for.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, make_array,
+};
+use arrow::compute::take;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, UnionFields};
+use arrow::error::ArrowError;
+
+/// Returns the schema with every dictionary type replaced by the type of its values.
+pub(super) fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
+    let fields: Vec<_> = schema.fields().iter().map(plain_field).collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+fn plain_field(field: &FieldRef) -> FieldRef {
+    let data_type = plain(field.data_type());
+    if data_type == *field.data_type() {
+        return Arc::clone(field);
+    }
+    let plain = Field::new(field.name(), data_type, field.is_nullable());
+    Arc::new(plain.with_metadata(field.metadata().clone()))
+}
+
+fn plain(data_type: &DataType) -> DataType {
+    use DataType::{
+        Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
+        Struct, Union,
+    };
+    match data_type {
+        Dictionary(_, values) => plain(values),
+        List(field) => List(plain_field(field)),
+        LargeList(field) => LargeList(plain_field(field)),
+        ListView(field) => ListView(plain_field(field)),
+        LargeListView(field) => LargeListView(plain_field(field)),
+        FixedSizeList(field, size) => FixedSizeList(plain_field(field), *size),
+        Struct(fields) => Struct(fields.iter().map(plain_field).collect()),
+        Map(field, sorted) => Map(plain_field(field), *sorted),
+        RunEndEncoded(ends, values) => RunEndEncoded(Arc::clone(ends), plain_field(values)),
+        Union(fields, mode) => {
+            let fields: UnionFields =
+                fields.iter().map(|(id, field)| (id, plain_field(field))).collect();
+            Union(fields, *mode)
+        }
+        other => other.clone(),
+    }
+}
+
+/// Converts a batch to `schema`, which is its own schema [without dictionaries](without_dictionaries).
+pub(super) fn unpacked(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let columns = batch.columns().iter().map(unpack).collect::<Result<Vec<_>, _>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
+}
+
+fn unpack(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let data_type = plain(array.data_type());
+    if data_type == *array.data_type() {
+        return Ok(Arc::clone(array));
+    }
+    if let Some(dictionary) = array.as_any_dictionary_opt() {
+        return unpack(&take(dictionary.values(), dictionary.keys(), None)?);
+    }
+    // Every nested array keeps its offsets and validity. Only its children change.
+    let data = array.to_data();
+    let children = data.child_data().iter().map(unpack_data).collect::<Result<Vec<_>, _>>()?;
+    let data = data.into_builder().data_type(data_type).child_data(children).build()?;
+    Ok(make_array(data))
+}
+
+fn unpack_data(data: &ArrayData) -> Result<ArrayData, ArrowError> {
+    Ok(unpack(&make_array(data.clone()))?.to_data())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{
+        DictionaryArray, FixedSizeListArray, Int32Array, ListArray, MapArray, StringArray,
+        StructArray,
+    };
+    use arrow::buffer::{NullBuffer, OffsetBuffer};
+    use arrow::datatypes::Int32Type;
+
+    fn dictionary() -> ArrayRef {
+        let words = [Some("a"), None, Some("b"), Some("a"), Some("c"), Some("b")];
+        Arc::new(words.into_iter().collect::<DictionaryArray<Int32Type>>())
+    }
+
+    fn strings() -> ArrayRef {
+        Arc::new(StringArray::from(vec![
+            Some("a"),
+            None,
+            Some("b"),
+            Some("a"),
+            Some("c"),
+            Some("b"),
+        ]))
+    }
+
+    /// Builds one column of each nested type around `values`.
+    fn nested(values: &ArrayRef) -> RecordBatch {
+        let field = Arc::new(Field::new("v", values.data_type().clone(), true));
+        let nulls = NullBuffer::from(vec![true, false, true]);
+        let offsets = OffsetBuffer::new(vec![0, 2, 3, 6].into());
+        let of_struct: ArrayRef = Arc::new(StructArray::new(
+            vec![Arc::clone(&field)].into(),
+            vec![values.slice(0, 3)],
+            Some(nulls.clone()),
+        ));
+        let of_list: ArrayRef = Arc::new(ListArray::new(
+            Arc::clone(&field),
+            offsets.clone(),
+            Arc::clone(values),
+            Some(nulls),
+        ));
+        let of_fixed: ArrayRef =
+            Arc::new(FixedSizeListArray::new(Arc::clone(&field), 2, Arc::clone(values), None));
+        let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(0..6));
+        let key = Arc::new(Field::new("k", DataType::Int32, false));
+        let entries = StructArray::new(
+            vec![key, Arc::clone(&field)].into(),
+            vec![keys, Arc::clone(values)],
+            None,
+        );
+        let entry = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+        let of_map: ArrayRef = Arc::new(MapArray::new(entry, offsets, entries, None, false));
+        let deep = Arc::new(Field::new("l", of_list.data_type().clone(), true));
+        let of_both: ArrayRef =
+            Arc::new(StructArray::new(vec![deep].into(), vec![Arc::clone(&of_list)], None));
+        RecordBatch::try_from_iter_with_nullable([
+            ("plain", values.slice(3, 3), true),
+            ("struct", of_struct, true),
+            ("list", of_list, true),
+            ("fixed", of_fixed, true),
+            ("map", of_map, true),
+            ("struct of lists", of_both, true),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn dictionaries_are_unpacked_at_any_depth() {
+        let packed = nested(&dictionary());
+        let expected = nested(&strings());
+        let schema = without_dictionaries(&packed.schema());
+        assert_eq!(schema, expected.schema());
+        assert_eq!(unpacked(&schema, &packed).unwrap(), expected);
+        let (packed, expected) = (packed.slice(1, 2), expected.slice(1, 2));
+        assert_eq!(unpacked(&schema, &packed).unwrap(), expected);
+    }
+}
