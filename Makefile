@@ -7,7 +7,7 @@ STRAIT_CASES ?= 100000
 # Checked where its standard library is installed. Everywhere else the portable loops are checked.
 AARCH64 := aarch64-unknown-linux-gnu
 
-.PHONY: help demo check test test-long test-asan test-gpu test-gpu-sanitize gpu-bundle bench fmt deny clean
+.PHONY: help demo check test test-long test-asan fuzz test-gpu test-gpu-sanitize gpu-bundle bench fmt deny clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test-long: ## ten million random joins, and float keys beside DuckDB; STRAIT_SEE
 test-asan: ## the library's tests under AddressSanitizer, with fewer random joins
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000 \
 	$(CARGO) test -p strait --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/asan
+
+fuzz: ## a million damaged files; STRAIT_FUZZ_SEED chooses others
+	STRAIT_FUZZ_CASES=1000000 $(CARGO) test --release -p strait-cli --bin strait changed_files -- --nocapture
 
 test-gpu: ## the tests that need a GPU; without one they fail
 	STRAIT_REQUIRE_GPU=1 $(CARGO) test --release -p strait --lib device::cuda

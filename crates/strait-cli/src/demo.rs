@@ -13,6 +13,7 @@ use crate::generate::write_tpch;
 use crate::input::{Table, find};
 use crate::interrupt;
 use crate::join::{cores, previewed};
+use crate::memory::Memory;
 use crate::output::print;
 use crate::progress;
 
@@ -87,8 +88,10 @@ fn join(
     arguments: &DemoArguments,
     folder: &std::path::Path,
 ) -> anyhow::Result<(String, Option<strait::Report>)> {
-    let open =
-        |name: &str| Table::open(find(&Source::Path(folder.join(name)))?, &CsvArguments::default());
+    let memory = Memory::new(None);
+    let open = |name: &str| {
+        Table::open(find(&Source::Path(folder.join(name)))?, &CsvArguments::default(), &memory)
+    };
     let (left, right) = (open("orders.parquet")?, open("lineitem.parquet")?);
     let mut join = Join::inner().on_pair("o_orderkey", "l_orderkey").select(COLUMNS);
     if let Some(threads) = arguments.threads {
@@ -100,7 +103,7 @@ fn join(
     let ahead = arguments.threads.unwrap_or_else(cores);
     let left = left.reader(bound.columns(Side::Left), ahead);
     let right = right.reader(bound.columns(Side::Right), ahead);
-    previewed(bound.run(left, right).map_err(failure::of_join)?, None)
+    previewed(bound.run(left, right).map_err(failure::of_join)?, None, &memory)
 }
 
 fn heading(text: &str) -> anyhow::Result<()> {

@@ -40,6 +40,15 @@ impl From<Told> for ArrowError {
     }
 }
 
+/// The text without line ends and other control characters, and without its end if it is very long:
+/// messages quote what damaged files hold.
+pub(crate) fn one_line(text: &str) -> String {
+    const LONGEST: usize = 400;
+    let kept = &text[..text.floor_char_boundary(LONGEST)];
+    let shown = kept.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.chain((kept.len() < text.len()).then_some('…')).collect()
+}
+
 /// What a join's failure comes down to: the reader's own words where a reader failed, the library's
 /// otherwise.
 pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {

@@ -10,6 +10,7 @@ use crate::arguments::{JoinArguments, Show};
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::input::{Found, Table, find};
+use crate::memory::Memory;
 use crate::output::{Aside, Destination, Preview, Sink, SinkOptions, print, resolved};
 use crate::progress;
 
@@ -20,8 +21,9 @@ const SHOWN: usize = 10;
 pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
     check_output(arguments, [&left, &right])?;
-    let left = Table::open(left, &arguments.csv)?;
-    let right = Table::open(right, &arguments.csv)?;
+    let memory = Memory::new(arguments.memory);
+    let left = Table::open(left, &arguments.csv, &memory)?;
+    let right = Table::open(right, &arguments.csv, &memory)?;
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let bound = |join: Join| {
@@ -29,15 +31,15 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
             .map_err(|error| named(error, &left.name, &right.name))
     };
     if arguments.explain {
-        return explain(arguments, &bound(described(arguments))?, &left, &right);
+        return explain(arguments, &bound(described(arguments, &memory))?, &left, &right);
     }
-    let rows = left.rows().zip(right.rows()).map(|(left, right)| left + right);
-    let mut join = progress::attach(described(arguments), arguments.progress, rows);
+    let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
+    let mut join = progress::attach(described(arguments, &memory), arguments.progress, rows);
     if let Some(side) = smaller(&bound(join.clone())?, &left, &right) {
         join = join.build_side(side);
     }
     let bound = bound(join)?;
-    execute(arguments, bound, left, right)
+    execute(arguments, bound, (left, right), &memory)
 }
 
 /// The side whose files say that it is the smaller.
@@ -48,7 +50,7 @@ fn smaller(bound: &BoundJoin, left: &Table, right: &Table) -> Option<Side> {
 }
 
 /// The join that the arguments describe.
-fn described(arguments: &JoinArguments) -> Join {
+fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     let mut join = Join::new(arguments.join_type)
         .keep_keys(arguments.keep_keys)
         .suffix(&arguments.suffix)
@@ -67,8 +69,8 @@ fn described(arguments: &JoinArguments) -> Join {
     if let Some(threads) = arguments.threads {
         join = join.threads(threads);
     }
-    if let Some(memory) = arguments.memory {
-        join = join.memory_limit(memory);
+    if memory.limit().is_some() {
+        join = join.memory_budget(memory.budget());
     }
     arguments.device.apply(join)
 }
@@ -139,10 +141,10 @@ fn explain(
 fn execute(
     arguments: &JoinArguments,
     bound: BoundJoin,
-    left: Table,
-    right: Table,
+    (left, right): (Table, Table),
+    memory: &Memory,
 ) -> anyhow::Result<()> {
-    // Batches decoded ahead are not in the join's books, so there are none under a limit.
+    // Batches that are decoded ahead take memory that the join can use better under a limit.
     let ahead = match arguments.memory {
         Some(_) => 1,
         None => arguments.threads.unwrap_or_else(cores),
@@ -160,7 +162,9 @@ fn execute(
     }
     // The output is opened first: a folder that cannot be written is no news for after the join.
     let sink = match &arguments.output {
-        Some(destination) => Some(Sink::open(destination, options(arguments), &bound.schema())?),
+        Some(destination) => {
+            Some(Sink::open(destination, options(arguments, memory), &bound.schema())?)
+        }
         None => None,
     };
     let reader = bound.run(left, right).map_err(failure::of_join)?;
@@ -171,15 +175,16 @@ fn execute(
             progress::clear();
             print(&reported(report))
         }
-        (None, false) => preview(reader, arguments.limit),
+        (None, false) => preview(reader, arguments.limit, memory),
     }
 }
 
-fn options(arguments: &JoinArguments) -> SinkOptions {
+fn options(arguments: &JoinArguments, memory: &Memory) -> SinkOptions {
     SinkOptions {
         overwrite: arguments.overwrite,
         compression: arguments.compression,
         threads: arguments.threads.unwrap_or_else(cores),
+        memory: memory.clone(),
     }
 }
 
@@ -216,8 +221,12 @@ fn reported(report: Option<Report>) -> String {
 }
 
 /// Shows the first rows of a join, and how many there are.
-pub(crate) fn preview(reader: JoinReader, limit: Option<u64>) -> anyhow::Result<()> {
-    let (text, _) = previewed(reader, limit)?;
+pub(crate) fn preview(
+    reader: JoinReader,
+    limit: Option<u64>,
+    memory: &Memory,
+) -> anyhow::Result<()> {
+    let (text, _) = previewed(reader, limit, memory)?;
     progress::clear();
     print(&text)
 }
@@ -226,10 +235,11 @@ pub(crate) fn preview(reader: JoinReader, limit: Option<u64>) -> anyhow::Result<
 pub(crate) fn previewed(
     reader: JoinReader,
     limit: Option<u64>,
+    memory: &Memory,
 ) -> anyhow::Result<(String, Option<Report>)> {
     let schema = arrow::array::RecordBatchReader::schema(&reader);
     let shown = limit.map_or(SHOWN, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let mut preview = Preview::new(&schema, shown);
+    let mut preview = Preview::new(&schema, shown, memory)?;
     let (rows, report) = drain(reader, limit, |batch| preview.add(batch))?;
     let (mut text, hidden) = preview.render();
     let rows = match preview.rows() as u64 {

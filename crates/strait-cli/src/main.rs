@@ -11,8 +11,10 @@ mod input;
 mod interrupt;
 mod join;
 mod logger;
+mod memory;
 mod ordered;
 mod output;
+mod panics;
 mod progress;
 mod shell;
 
@@ -20,12 +22,21 @@ use std::process::ExitCode;
 
 use arguments::{Cli, Command};
 
+#[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[cfg(test)]
+mod counted;
+
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: counted::Counted = counted::Counted;
 
 fn main() -> ExitCode {
     let cli = Cli::read();
     logger::install(cli.verbose);
+    panics::install();
     if let Err(error) = interrupt::install() {
         log::warn!("interrupts will not clean up: {error:#}");
     }

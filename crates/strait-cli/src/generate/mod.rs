@@ -15,6 +15,7 @@ use arrow::datatypes::SchemaRef;
 use crate::arguments::{GenerateArguments, Target};
 use crate::digits::counted;
 use crate::join::cores;
+use crate::memory::Memory;
 use crate::ordered::in_order;
 use crate::output::{Aside, Destination, Sink, SinkOptions};
 
@@ -60,7 +61,7 @@ where
     let threads = threads.unwrap_or_else(cores);
     let destination: Destination =
         path.to_string_lossy().parse().map_err(|why: String| anyhow::anyhow!(why))?;
-    let options = SinkOptions { overwrite, compression: None, threads };
+    let options = SinkOptions { overwrite, compression: None, threads, memory: Memory::new(None) };
     let mut sink = Sink::open(&destination, options, &parts.schema)?;
     let mut rows = 0;
     in_order(parts.count, threads, 16, parts.make, |batch| {

@@ -15,11 +15,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use ::parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 
-use super::parquet;
+use super::parquet::{self, Footer};
+use crate::join::cores;
+use crate::memory::Memory;
+use crate::panics::caught;
 
 /// Batches of a row group that wait to be taken.
 const WAITING: usize = 4;
@@ -29,7 +31,7 @@ pub(super) struct Unit {
     /// Of which of the table's files.
     pub(super) file: usize,
     pub(super) path: PathBuf,
-    pub(super) footer: ArrowReaderMetadata,
+    pub(super) footer: Footer,
     pub(super) group: usize,
 }
 
@@ -49,6 +51,7 @@ impl Ahead {
         units: Vec<Unit>,
         columns: &[usize],
         threads: usize,
+        memory: &Memory,
     ) -> std::io::Result<Ahead> {
         let mut tasks = Vec::with_capacity(units.len());
         let mut queues = Vec::with_capacity(units.len());
@@ -59,16 +62,18 @@ impl Ahead {
         }
         queues.reverse();
         let mut ahead = Ahead { queues, workers: Vec::new() };
-        let threads = threads.min(tasks.len());
+        // Twice as many threads as cores, so that some decode while others wait for the disk.
+        let threads = threads.min(tasks.len()).min(2 * cores());
         let shared = Arc::new((tasks, AtomicUsize::new(0)));
         for _ in 0..threads {
             let (shared, columns) = (Arc::clone(&shared), columns.to_vec());
+            let memory = memory.clone();
             let worker = thread::Builder::new().name("strait-read".into()).spawn(move || {
                 let (tasks, next) = &*shared;
                 while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let taken = task.lock().ok().and_then(|mut task| task.take());
                     let Some((unit, sender)) = taken else { break };
-                    if !decode(&unit, &columns, &sender) {
+                    if !decode(&unit, &columns, &memory, &sender) {
                         break;
                     }
                 }
@@ -102,21 +107,27 @@ impl Ahead {
 }
 
 /// Sends the batches of a row group. False when nobody wants them any more.
-fn decode(unit: &Unit, columns: &[usize], sender: &SyncSender<Item>) -> bool {
-    let reader = match parquet::read(&unit.path, &unit.footer, columns, Some(unit.group)) {
+fn decode(unit: &Unit, columns: &[usize], memory: &Memory, sender: &SyncSender<Item>) -> bool {
+    let read = || parquet::read(&unit.path, &unit.footer, columns, Some(unit.group), memory);
+    let mut reader = match read() {
         Ok(reader) => reader,
         Err(error) => {
             let error = ArrowError::ParquetError(format!("{error:#}"));
             return sender.send(Err(error)).is_ok();
         }
     };
-    for batch in reader {
-        let failed = batch.is_err();
-        if sender.send(batch.map(Some)).is_err() || failed {
+    loop {
+        let batch = caught(|| reader.next().transpose());
+        let batch = batch.unwrap_or_else(|why| Err(ArrowError::ParquetError(why)));
+        let last = !matches!(batch, Ok(Some(_)));
+        let ended = matches!(batch, Ok(None));
+        if sender.send(batch).is_err() {
             return false;
         }
+        if last {
+            return ended;
+        }
     }
-    sender.send(Ok(None)).is_ok()
 }
 
 impl Drop for Ahead {

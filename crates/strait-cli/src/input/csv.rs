@@ -1,35 +1,53 @@
 //! CSV files: types inferred from a sample of rows, then all rows read with those types.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::BufRead;
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use arrow::array::RecordBatchReader;
+use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::csv::ReaderBuilder;
-use arrow::csv::reader::Format as Layout;
+use arrow::csv::reader::{Decoder, Format as Layout};
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
-use flate2::read::MultiGzDecoder;
 use regex::Regex;
+use strait::MemoryReservation;
 
-use super::format::{Squeeze, Text};
+use super::format::Text;
+use super::schema;
+use super::text::{Opened, Scanned, Utf8, open};
 use crate::arguments::CsvArguments;
 use crate::digits::counted;
+use crate::failure::{of_join, one_line};
+use crate::memory::{Memory, Refusal};
+use crate::panics::caught;
 
-/// The header's names and the types that the first rows suggest. A column with no value among them
-/// has the null type, until [`merge`] or [`settle`] gives it another.
-pub(super) fn infer(path: &Path, text: Text, arguments: &CsvArguments) -> anyhow::Result<Schema> {
-    let reader = open(path, text)?;
+/// The header's names and the types that the first rows suggest, and the average length of a record.
+/// A column with no value among them has the null type, until [`merge`] or [`settle`] gives it
+/// another.
+pub(super) fn infer(
+    path: &Path,
+    text: Text,
+    arguments: &CsvArguments,
+    memory: &Memory,
+) -> anyhow::Result<(Schema, u64)> {
+    let refusal = Refusal::default();
+    let refused = |error| of_join(error).context(format!("cannot read {}", path.display()));
+    let delimiter = arguments.delimiter.unwrap_or(text.delimiter);
+    let opened = open(path, text, memory)?;
+    let mut reader = Scanned::new(opened, delimiter, memory, &refusal).map_err(refused)?;
     let layout = layout(text, arguments)?;
-    let (schema, rows) = layout
-        .infer_schema(reader, arguments.sample.0)
-        .map_err(|error| anyhow!(explain(path, None, arguments, &error)))?;
+    let inferred = caught(|| layout.infer_schema(&mut reader, arguments.sample.0));
+    let inferred = inferred.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
+    let (schema, rows) = inferred.map_err(|error| match refusal.take() {
+        Some(error) => refused(error),
+        None => anyhow!(explain(path, None, arguments, &error)),
+    })?;
     if schema.fields().is_empty() {
         bail!("{} is empty: a CSV file needs at least a header", path.display());
     }
+    schema::check(&schema).map_err(|why| anyhow!("cannot read {}: {why}", path.display()))?;
     log::debug!("{}: types inferred from {rows} row(s)", path.display());
-    Ok(schema)
+    Ok((schema, reader.scan().average()))
 }
 
 /// The type that holds what either type holds.
@@ -55,21 +73,121 @@ pub(super) fn settle(data_type: DataType) -> DataType {
     if data_type == DataType::Null { DataType::Utf8 } else { data_type }
 }
 
+/// What reading a CSV file needs to know of it.
+pub(super) struct CsvFile<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: Text,
+    /// All its columns.
+    pub(super) schema: SchemaRef,
+    /// The average length of its records.
+    pub(super) record: u64,
+}
+
+/// Fields in a batch, at most: the parser allocates 16 bytes for each before it reads any.
+const MOST_FIELDS: u64 = 4 << 20;
+
+/// A batch may take this part of a memory limit.
+const BATCH_SHARE: u64 = 16;
+
 /// Reads the given columns, in the order of the file.
 pub(super) fn read(
-    path: &Path,
-    text: Text,
+    file: &CsvFile<'_>,
     arguments: &CsvArguments,
-    schema: SchemaRef,
     columns: &[usize],
+    memory: &Memory,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
-    let reader = ReaderBuilder::new(schema)
-        .with_format(layout(text, arguments)?)
+    let fields = file.schema.fields().len().max(1) as u64;
+    let mut rows = (MOST_FIELDS / fields).min(strait::DEFAULT_BATCH_SIZE as u64);
+    if let Some(limit) = memory.limit() {
+        rows = rows.min(limit / BATCH_SHARE / (PARSED * file.record + FIELD * fields));
+    }
+    let rows = rows.max(1);
+    let what = "parsing a CSV file";
+    let base = FIELD * fields * rows;
+    let reservation = memory
+        .reserve(base, what)
+        .map_err(|error| of_join(error).context(format!("cannot read {}", file.path.display())))?;
+    let decoder = ReaderBuilder::new(file.schema.clone())
+        .with_format(layout(file.text, arguments)?)
         .with_projection(columns.to_vec())
-        .with_batch_size(strait::DEFAULT_BATCH_SIZE)
-        .build_buffered(BufReader::with_capacity(1 << 18, open(path, text)?))
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Box::new(reader))
+        .with_batch_size(rows as usize)
+        .build_decoder();
+    let schema = file.schema.project(columns)?.into();
+    let bytes = open(file.path, file.text, memory)?;
+    let memory = memory.clone();
+    Ok(Box::new(CsvReader {
+        schema,
+        decoder,
+        bytes,
+        utf8: Utf8::default(),
+        memory,
+        reservation,
+        base,
+        most: 0,
+    }))
+}
+
+/// Memory per byte of text in a batch: the parser's buffer, which may be twice as large as the text
+/// and is copied when it grows, and the arrays.
+const PARSED: u64 = 4;
+
+/// Memory per field in a batch: its place in the parser, and in an array.
+const FIELD: u64 = 40;
+
+/// Reads batches, and reserves what the parser holds.
+struct CsvReader {
+    schema: SchemaRef,
+    decoder: Decoder,
+    bytes: Opened,
+    utf8: Utf8,
+    memory: Memory,
+    reservation: MemoryReservation,
+    /// For the fields of a batch.
+    base: u64,
+    /// The most text that a batch had so far: the parser keeps a buffer of this size.
+    most: u64,
+}
+
+impl CsvReader {
+    fn advance(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        let mut text = 0;
+        loop {
+            let buffer = self.bytes.fill_buf()?;
+            text += buffer.len() as u64;
+            let needed = self.base + PARSED * text.max(self.most);
+            self.memory.resize(&mut self.reservation, needed, "parsing a CSV file")?;
+            let parsed = self.decoder.decode(buffer)?;
+            self.utf8.feed(&buffer[..parsed]);
+            text -= (buffer.len() - parsed) as u64;
+            self.bytes.consume(parsed);
+            if parsed == 0 || self.decoder.capacity() == 0 {
+                break;
+            }
+        }
+        self.most = self.most.max(text);
+        let batch = self.decoder.flush()?;
+        if !self.utf8.is_whole() {
+            return Err(ArrowError::CsvError("a character that is not UTF-8".to_string()));
+        }
+        // Whoever takes the batch reserves it.
+        let kept = self.base + 2 * self.most;
+        self.memory.resize(&mut self.reservation, kept, "parsing a CSV file")?;
+        Ok(batch)
+    }
+}
+
+impl Iterator for CsvReader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance().transpose()
+    }
+}
+
+impl RecordBatchReader for CsvReader {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
 }
 
 fn layout(text: Text, arguments: &CsvArguments) -> anyhow::Result<Layout> {
@@ -84,23 +202,6 @@ fn layout(text: Text, arguments: &CsvArguments) -> anyhow::Result<Layout> {
     Ok(layout.with_null_regex(nulls))
 }
 
-/// Opens a file, decompresses it, and skips the byte order mark that some programs write.
-fn open(path: &Path, text: Text) -> anyhow::Result<Box<dyn Read + Send>> {
-    let context = || format!("cannot read {}", path.display());
-    let file = File::open(path).with_context(context)?;
-    let mut reader: Box<dyn BufRead + Send> = match text.squeeze {
-        Squeeze::None => Box::new(BufReader::with_capacity(1 << 18, file)),
-        Squeeze::Gzip => Box::new(BufReader::new(MultiGzDecoder::new(BufReader::new(file)))),
-        Squeeze::Zstd => Box::new(BufReader::new(zstd::Decoder::new(file).with_context(context)?)),
-    };
-    let mut start = Vec::new();
-    (&mut reader).take(3).read_to_end(&mut start).with_context(context)?;
-    if start == b"\xef\xbb\xbf" {
-        start.clear();
-    }
-    Ok(Box::new(io::Cursor::new(start).chain(reader)))
-}
-
 /// Says which line of which file does not fit, and what to try.
 pub(super) fn explain(
     path: &Path,
@@ -111,6 +212,7 @@ pub(super) fn explain(
     let shown = path.display();
     let text = error.to_string();
     if let Some([value, data_type, column, line]) = captures(BAD_VALUE, &text) {
+        let value = one_line(value);
         let sampled = arguments.sample.0.map_or(String::new(), |rows| {
             format!(" as the first {} suggested", counted(rows as u64, "row"))
         });
@@ -143,7 +245,10 @@ pub(super) fn explain(
             "{shown}, line {line}, field {field}: not UTF-8 text; convert the file first"
         );
     }
-    format!("cannot read {shown}: {text}")
+    if text.contains("not UTF-8") {
+        return format!("{shown} has text that is not UTF-8; convert the file first");
+    }
+    format!("cannot read {shown}: {}; if the file is damaged, get it again", one_line(&text))
 }
 
 const BAD_VALUE: &str =

@@ -1,61 +1,485 @@
 //! Arrow IPC: files with a footer, streams without, and a stream on stdin.
+//!
+//! Messages are read here and decoded by Arrow. Every length in a message is compared with the bytes
+//! that there are, and with the memory that may be held, before anything of that length is allocated.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use arrow::array::RecordBatchReader;
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchReader};
+use arrow::buffer::{Buffer, MutableBuffer};
 use arrow::datatypes::SchemaRef;
-use arrow::ipc::reader::{FileReader, StreamReader};
+use arrow::error::ArrowError;
+use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
+use arrow::ipc::{self, Block, MessageHeader, MetadataVersion};
+use flatbuffers::VerifierOptions;
+use strait::MemoryReservation;
+
+use super::schema;
+use crate::failure::of_join;
+use crate::memory::Memory;
+use crate::panics::caught;
+
+type Result<T> = std::result::Result<T, ArrowError>;
+
+/// What comes before the metadata of a message in streams since 2019.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// The magic and the padding at the start of a file.
+const START: u64 = 8;
+
+/// The length of the footer and the magic at the end of a file.
+const END: u64 = 10;
+
+/// The most metadata of a message: a schema of [as many columns](schema::MOST_COLUMNS) takes less.
+const MOST_METADATA: u64 = 256 << 20;
+
+/// The most that a byte of Zstandard or LZ4 stands for: a block of 128 KiB in four bytes.
+const MOST_EXPANSION: u64 = 1 << 15;
 
 /// The schema of a file.
-pub(super) fn schema(path: &Path) -> anyhow::Result<SchemaRef> {
-    Ok(read(path, None)?.schema())
+pub(super) fn schema(path: &Path, memory: &Memory) -> anyhow::Result<SchemaRef> {
+    Ok(read(path, None, memory)?.schema())
 }
 
 /// Reads the given columns, in the order of the file; all of them if none are given.
 pub(super) fn read(
     path: &Path,
     columns: Option<&[usize]>,
+    memory: &Memory,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     let shown = path.display();
     let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
     let mut start = Vec::new();
-    (&mut file)
+    let length = (&mut file)
         .take(6)
         .read_to_end(&mut start)
         .and_then(|_| file.seek(SeekFrom::Start(0)))
+        .and_then(|_| Ok(file.metadata()?.len()))
         .with_context(|| format!("cannot read {shown}"))?;
     let columns = columns.map(<[usize]>::to_vec);
-    let file = BufReader::with_capacity(1 << 18, file);
-    let damaged = |error| {
-        anyhow!(
-            "{shown} is truncated or damaged: it cannot be read as Arrow IPC ({error}); get the file again"
-        )
+    let open = || match start.as_slice() {
+        b"ARROW1" => IpcReader::file(file, length, columns, memory),
+        _ => {
+            let bytes = Box::new(BufReader::with_capacity(1 << 18, file));
+            IpcReader::stream(Stream { bytes, left: Some(length) }, columns, memory)
+        }
     };
     match start.as_slice() {
-        b"ARROW1" => Ok(Box::new(FileReader::try_new(file, columns).map_err(damaged)?)),
         [b'F', b'E', b'A', b'1', ..] => {
             bail!("{shown} is a Feather file of version 1; write it again as version 2")
         }
         // Streams written before 2019 begin with a length, newer ones with a mark.
-        [0xff, 0xff, 0xff, 0xff, ..] | [_, _, 0, 0, ..] => {
-            Ok(Box::new(StreamReader::try_new(file, columns).map_err(damaged)?))
-        }
+        b"ARROW1" | [0xff, 0xff, 0xff, 0xff, ..] | [_, _, 0, 0, ..] => {}
         _ => bail!("{shown} is not an Arrow IPC file; give it the ending of the format it has"),
+    }
+    let opened = caught(open).unwrap_or_else(|why| Err(ArrowError::IpcError(why)));
+    opened.map(|reader| Box::new(reader) as _).map_err(|error| {
+        refused(error, &shown.to_string()).unwrap_or_else(|error| {
+            anyhow!(
+                "{shown} is truncated or damaged: it cannot be read as Arrow IPC ({error}); get the file again"
+            )
+        })
+    })
+}
+
+/// The message for a refused reservation, or the error itself if it is another one.
+fn refused(error: ArrowError, name: &str) -> std::result::Result<anyhow::Error, ArrowError> {
+    match strait::Error::from_arrow(error) {
+        strait::Error::Arrow { source, .. } => {
+            Err(std::sync::Arc::into_inner(source).unwrap_or_else(unknown))
+        }
+        ours => Ok(of_join(ours).context(format!("cannot read {name}"))),
     }
 }
 
+fn unknown() -> ArrowError {
+    ArrowError::IpcError("unknown".into())
+}
+
 /// The stream on stdin. Its schema is known once this returns.
-pub(super) fn stdin() -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
+pub(super) fn stdin(memory: &Memory) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     if io::stdin().is_terminal() {
         bail!(
             "stdin is a terminal; pipe an Arrow IPC stream to it, as `strait join … -o -` writes"
         );
     }
-    let reader = StreamReader::try_new(BufReader::with_capacity(1 << 18, io::stdin()), None);
-    Ok(Box::new(reader.map_err(|error| {
-        anyhow!("stdin is not an Arrow IPC stream ({error}); pipe the output of `strait join … -o -` or of another writer of Arrow streams")
-    })?))
+    let bytes = Box::new(BufReader::with_capacity(1 << 18, io::stdin()));
+    let stream = Stream { bytes, left: None };
+    let opened = caught(|| IpcReader::stream(stream, None, memory));
+    let opened = opened.unwrap_or_else(|why| Err(ArrowError::IpcError(why)));
+    opened.map(|reader| Box::new(reader) as _).map_err(|error| {
+        refused(error, "stdin").unwrap_or_else(|error| {
+            anyhow!("stdin is not an Arrow IPC stream ({error}); pipe the output of `strait join … -o -` or of another writer of Arrow streams")
+        })
+    })
+}
+
+/// Reads the batches of a file or a stream.
+struct IpcReader {
+    schema: SchemaRef,
+    columns: Option<Vec<usize>>,
+    messages: Messages,
+    dictionaries: HashMap<i64, ArrayRef>,
+    memory: Memory,
+    /// For the message that is being decoded.
+    decoding: MemoryReservation,
+    /// For the dictionaries that are kept.
+    kept: MemoryReservation,
+    ended: bool,
+}
+
+/// Where messages come from.
+enum Messages {
+    /// The blocks of a file: dictionaries first.
+    Blocks {
+        file: File,
+        length: u64,
+        blocks: VecDeque<Block>,
+    },
+    Stream(Stream),
+}
+
+struct Stream {
+    bytes: Box<dyn Read + Send>,
+    /// Bytes until the end, if that is known.
+    left: Option<u64>,
+}
+
+/// A message: its metadata, and the values that the metadata points into.
+struct Message {
+    metadata: Vec<u8>,
+    body: Buffer,
+}
+
+impl IpcReader {
+    fn file(
+        mut file: File,
+        length: u64,
+        columns: Option<Vec<usize>>,
+        memory: &Memory,
+    ) -> Result<IpcReader> {
+        let end = length.checked_sub(END).filter(|&end| end >= START).ok_or_else(cut)?;
+        let mut trailer = [0; END as usize];
+        file.seek(SeekFrom::Start(end))?;
+        file.read_exact(&mut trailer)?;
+        let footer_length = ipc::reader::read_footer_length(trailer)? as u64;
+        let start = end.checked_sub(footer_length).filter(|&start| start >= START);
+        let start = start.ok_or_else(|| lie("the footer", footer_length))?;
+        let _held =
+            memory.reserve(metadata_memory(footer_length), "the footer of an Arrow file")?;
+        let mut footer = vec![0; footer_length as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut footer)?;
+        let footer = ipc::root_as_footer_with_opts(&verifier(footer.len()), &footer)
+            .map_err(|error| ArrowError::ParseError(format!("bad footer: {error:?}")))?;
+        let schema = footer.schema().ok_or_else(|| bad("the footer has no schema"))?;
+        let blocks: VecDeque<Block> = footer
+            .dictionaries()
+            .into_iter()
+            .chain(footer.recordBatches())
+            .flat_map(|blocks| blocks.iter().copied())
+            .collect();
+        let schema = converted(schema)?;
+        IpcReader::new(schema, columns, Messages::Blocks { file, length: start, blocks }, memory)
+    }
+
+    fn stream(
+        mut stream: Stream,
+        columns: Option<Vec<usize>>,
+        memory: &Memory,
+    ) -> Result<IpcReader> {
+        let mut held = memory.reserve(0, "an Arrow message")?;
+        let message = stream.next(memory, &mut held)?.ok_or_else(|| bad("the stream is empty"))?;
+        let schema = parsed(&message.metadata)?
+            .header_as_schema()
+            .ok_or_else(|| bad("the stream does not begin with a schema"))?;
+        let schema = converted(schema)?;
+        IpcReader::new(schema, columns, Messages::Stream(stream), memory)
+    }
+
+    fn new(
+        schema: SchemaRef,
+        columns: Option<Vec<usize>>,
+        messages: Messages,
+        memory: &Memory,
+    ) -> Result<IpcReader> {
+        Ok(IpcReader {
+            schema,
+            columns,
+            messages,
+            dictionaries: HashMap::new(),
+            memory: memory.clone(),
+            decoding: memory.reserve(0, "an Arrow message")?,
+            kept: memory.reserve(0, "an Arrow dictionary")?,
+            ended: false,
+        })
+    }
+
+    fn advance(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            let message = match &mut self.messages {
+                Messages::Stream(stream) => stream.next(&self.memory, &mut self.decoding)?,
+                Messages::Blocks { file, length, blocks } => match blocks.pop_front() {
+                    None => None,
+                    Some(block) => {
+                        Some(read_block(file, *length, &block, &self.memory, &mut self.decoding)?)
+                    }
+                },
+            };
+            let Some(message) = message else { return Ok(None) };
+            if let Some(batch) = self.decode(&message)? {
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    /// Decodes a batch, or keeps a dictionary.
+    fn decode(&mut self, message: &Message) -> Result<Option<RecordBatch>> {
+        let header = parsed(&message.metadata)?;
+        let version = header.version();
+        match header.header_type() {
+            MessageHeader::RecordBatch => {
+                let batch = header.header_as_record_batch().ok_or_else(|| bad("an empty batch"))?;
+                self.admit(&batch, &message.body)?;
+                self.decode_batch(batch, &message.body, version).map(Some)
+            }
+            MessageHeader::DictionaryBatch => {
+                let dictionary = header
+                    .header_as_dictionary_batch()
+                    .ok_or_else(|| bad("an empty dictionary"))?;
+                let batch = dictionary.data().ok_or_else(|| bad("a dictionary without values"))?;
+                self.admit(&batch, &message.body)?;
+                if dictionary.isDelta() {
+                    // The old values and the new ones are copied into one array.
+                    let old = self.dictionaries.get(&dictionary.id());
+                    let old = old.map_or(0, |values| values.get_array_memory_size() as u64);
+                    let both = 2 * old + 2 * self.decoding.bytes();
+                    self.memory.resize(&mut self.decoding, both, "an Arrow dictionary")?;
+                }
+                let (schema, dictionaries) = (&self.schema, &mut self.dictionaries);
+                read_dictionary(&message.body, dictionary, schema, dictionaries, &version)?;
+                let sizes = self.dictionaries.values().map(|d| d.get_array_memory_size() as u64);
+                self.decoding.shrink(self.decoding.bytes());
+                self.memory.resize(&mut self.kept, sizes.sum(), "an Arrow dictionary")?;
+                Ok(None)
+            }
+            MessageHeader::NONE => Ok(None),
+            other => Err(bad(&format!("a message of type {other:?} where rows are expected"))),
+        }
+    }
+
+    fn decode_batch(
+        &self,
+        batch: ipc::RecordBatch<'_>,
+        body: &Buffer,
+        version: MetadataVersion,
+    ) -> Result<RecordBatch> {
+        let schema = self.schema.clone();
+        RecordBatchDecoder::try_new(body, batch, schema, &self.dictionaries, &version)?
+            .with_projection(self.columns.as_deref())
+            .read_record_batch()
+    }
+
+    /// Checks the lengths in a batch's metadata, and reserves what decoding the batch takes beside
+    /// its body.
+    fn admit(&mut self, batch: &ipc::RecordBatch<'_>, body: &Buffer) -> Result<()> {
+        let length = body.len() as u64;
+        let compressed = batch.compression().is_some();
+        let mut decoded: u64 = 0;
+        for buffer in batch.buffers().into_iter().flatten() {
+            let (at, bytes) = (unsigned(buffer.offset())?, unsigned(buffer.length())?);
+            let end = at.checked_add(bytes).filter(|&end| end <= length);
+            end.ok_or_else(|| lie("a buffer", bytes))?;
+            let more = match compressed {
+                true => uncompressed(&body[at as usize..(at + bytes) as usize])?,
+                // Arrow copies a buffer that is not aligned for its type.
+                false if at % 16 != 0 => bytes,
+                false => 0,
+            };
+            decoded = decoded.saturating_add(more);
+        }
+        let most = (8 * length).saturating_add(decoded.saturating_mul(8)).max(i32::MAX as u64);
+        let rows = unsigned(batch.length())?;
+        if rows > most {
+            return Err(lie("a batch", rows));
+        }
+        for node in batch.nodes().into_iter().flatten() {
+            if unsigned(node.null_count())? > unsigned(node.length())? || node.length() >> 48 != 0 {
+                return Err(lie("a column", node.length() as u64));
+            }
+        }
+        let buffers = batch.buffers().map_or(0, |buffers| buffers.len() as i64);
+        if batch.variadicBufferCounts().into_iter().flatten().any(|n| !(0..=buffers).contains(&n)) {
+            return Err(bad("a batch with more buffers than it lists"));
+        }
+        let all = self.decoding.bytes().saturating_add(decoded);
+        Ok(self.memory.resize(&mut self.decoding, all, "decoding an Arrow batch")?)
+    }
+}
+
+impl Iterator for IpcReader {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.advance();
+        self.ended = !matches!(next, Ok(Some(_)));
+        // Whoever takes the batch reserves it.
+        self.decoding.shrink(self.decoding.bytes());
+        next.transpose()
+    }
+}
+
+impl RecordBatchReader for IpcReader {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+}
+
+impl Stream {
+    /// Reads the next message. None at the end.
+    fn next(&mut self, memory: &Memory, held: &mut MemoryReservation) -> Result<Option<Message>> {
+        let Some(mut length) = self.length()? else { return Ok(None) };
+        if length == CONTINUATION {
+            length = self.length()?.ok_or_else(cut)?;
+        }
+        let length = unsigned(i32::from_le_bytes(length).into())?;
+        if length == 0 {
+            return Ok(None);
+        }
+        self.claim(length)?;
+        if length > MOST_METADATA {
+            return Err(lie("the metadata of a message", length));
+        }
+        memory.resize(held, metadata_memory(length), "the metadata of an Arrow message")?;
+        // Grows as bytes arrive: a length that is a lie ends with the stream.
+        let mut metadata = Vec::with_capacity(length.min(1 << 16) as usize);
+        (&mut self.bytes).take(length).read_to_end(&mut metadata)?;
+        if metadata.len() as u64 != length {
+            return Err(cut());
+        }
+        let length = unsigned(parsed(&metadata)?.bodyLength())?;
+        self.claim(length)?;
+        memory.resize(held, held.bytes().saturating_add(length), "an Arrow message")?;
+        let mut body = MutableBuffer::from_len_zeroed(length as usize);
+        self.bytes.read_exact(&mut body).map_err(end)?;
+        Ok(Some(Message { metadata, body: body.into() }))
+    }
+
+    /// The next four bytes. None at the end.
+    fn length(&mut self) -> Result<Option<[u8; 4]>> {
+        let mut length = Vec::with_capacity(4);
+        (&mut self.bytes).take(4).read_to_end(&mut length)?;
+        if length.is_empty() {
+            return Ok(None);
+        }
+        self.claim(4)?;
+        length.try_into().map(Some).map_err(|_| cut())
+    }
+
+    /// Takes bytes off what is left, if there are as many.
+    fn claim(&mut self, bytes: u64) -> Result<()> {
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(bytes).ok_or_else(|| lie("a message", bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a message of a file whose footer begins at `length`.
+fn read_block(
+    file: &mut File,
+    length: u64,
+    block: &Block,
+    memory: &Memory,
+    held: &mut MemoryReservation,
+) -> Result<Message> {
+    let (at, body) = (unsigned(block.offset())?, unsigned(block.bodyLength())?);
+    let metadata = unsigned(block.metaDataLength().into())?;
+    let end = at.checked_add(metadata).and_then(|end| end.checked_add(body));
+    end.filter(|&end| end <= length).ok_or_else(|| lie("a block", body))?;
+    let needed = metadata_memory(metadata).saturating_add(body);
+    memory.resize(held, needed, "an Arrow message")?;
+    file.seek(SeekFrom::Start(at))?;
+    let mut bytes = vec![0; metadata as usize];
+    file.read_exact(&mut bytes)?;
+    let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
+    if bytes.len() < prefix {
+        return Err(bad("a block without metadata"));
+    }
+    bytes.drain(..prefix);
+    let mut body = MutableBuffer::from_len_zeroed(body as usize);
+    file.read_exact(&mut body)?;
+    Ok(Message { metadata: bytes, body: body.into() })
+}
+
+/// The memory that metadata takes once it is decoded, about.
+fn metadata_memory(bytes: u64) -> u64 {
+    bytes.saturating_mul(16)
+}
+
+fn parsed(metadata: &[u8]) -> Result<ipc::Message<'_>> {
+    ipc::root_as_message_with_opts(&verifier(metadata.len()), metadata)
+        .map_err(|error| ArrowError::ParseError(format!("bad metadata: {error:?}")))
+}
+
+/// Bounds for the verifier of metadata of `length` bytes. A table takes at least eight bytes, unless
+/// several tables share one, which only an attacker does: it makes a few bytes stand for millions of
+/// columns.
+pub(super) fn verifier(length: usize) -> VerifierOptions {
+    VerifierOptions {
+        max_depth: schema::DEEPEST,
+        max_tables: length / 8 + 64,
+        max_apparent_size: 64 * length + 4096,
+        ..VerifierOptions::default()
+    }
+}
+
+fn converted(found: ipc::Schema<'_>) -> Result<SchemaRef> {
+    if !found.endianness().equals_to_target_endianness() {
+        return Err(bad("its bytes are in the order of another kind of processor"));
+    }
+    let found = ipc::convert::fb_to_schema(found);
+    schema::check(&found).map_err(|why| bad(&why))?;
+    Ok(found.into())
+}
+
+/// The bytes that a compressed buffer says it holds.
+fn uncompressed(buffer: &[u8]) -> Result<u64> {
+    let Some((length, rest)) = buffer.split_first_chunk::<8>() else { return Ok(0) };
+    let most = (rest.len() as u64).saturating_mul(MOST_EXPANSION);
+    match i64::from_le_bytes(*length) {
+        // Not compressed after all.
+        -1 => Ok(0),
+        length => match unsigned(length)? {
+            length if length <= most => Ok(length),
+            length => Err(lie("a compressed buffer", length)),
+        },
+    }
+}
+
+fn unsigned(length: i64) -> Result<u64> {
+    u64::try_from(length).map_err(|_| bad("a length below zero"))
+}
+
+fn lie(what: &str, bytes: u64) -> ArrowError {
+    bad(&format!("{what} claims a size of {bytes}, which is more than there is"))
+}
+
+fn cut() -> ArrowError {
+    bad("it ends too early")
+}
+
+fn end(error: io::Error) -> ArrowError {
+    if error.kind() == io::ErrorKind::UnexpectedEof { cut() } else { error.into() }
+}
+
+fn bad(what: &str) -> ArrowError {
+    ArrowError::IpcError(what.to_string())
 }

@@ -4,14 +4,23 @@
 //! read by [`reader`], file after file, and of each only the columns the join needs.
 
 mod ahead;
+mod codec;
 mod csv;
 mod find;
 mod format;
 mod hive;
+#[cfg(test)]
+mod hostile;
 mod ipc;
+mod ledger;
+mod levels;
+mod pages;
 mod parquet;
 mod reader;
+mod schema;
 mod table;
+mod text;
+mod thrift;
 
 pub(crate) use find::{Found, find};
 pub(crate) use table::Table;

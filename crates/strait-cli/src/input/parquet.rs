@@ -3,21 +3,63 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::{Context, bail};
-use arrow::array::RecordBatchReader;
-use arrow::datatypes::DataType;
-use parquet::arrow::ProjectionMask;
+use anyhow::{Context, anyhow, bail};
+use arrow::array::{RecordBatch, RecordBatchReader};
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::error::ArrowError;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
 };
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::statistics::Statistics;
+use strait::MemoryReservation;
+
+use super::codec::Shared;
+use super::ledger::Ledger;
+use super::pages::Groups;
+use super::thrift::footer_shape;
+use super::{ipc, levels, schema};
+use crate::failure::of_join;
+use crate::memory::{Memory, Refusal};
+use crate::panics::caught;
 
 /// What a Parquet file begins and ends with.
 const MAGIC: &[u8; 4] = b"PAR1";
 
+/// The length of the footer and the magic, at the end.
+const END: u64 = 8;
+
+/// The deepest schema, as Parquet counts: a list takes two or three levels.
+const DEEPEST: u64 = 3 * schema::DEEPEST as u64;
+
+/// The most elements of a schema, as Parquet counts them.
+const MOST_ELEMENTS: u64 = 3 * schema::MOST_COLUMNS as u64;
+
+/// A batch may take this part of a memory limit.
+const BATCH_SHARE: u64 = 16;
+
+/// A file's footer, and the memory that it takes.
+#[derive(Clone)]
+pub(super) struct Footer {
+    metadata: ArrowReaderMetadata,
+    _reservation: Arc<MemoryReservation>,
+}
+
+impl std::ops::Deref for Footer {
+    type Target = ArrowReaderMetadata;
+
+    fn deref(&self) -> &ArrowReaderMetadata {
+        &self.metadata
+    }
+}
+
 /// Reads the footer, and tells apart what is wrong with a file that has none.
-pub(super) fn metadata(path: &Path) -> anyhow::Result<ArrowReaderMetadata> {
+pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let shown = path.display();
     let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (start, end) = ends(&mut file).with_context(|| format!("cannot read {shown}"))?;
@@ -35,11 +77,89 @@ pub(super) fn metadata(path: &Path) -> anyhow::Result<ArrowReaderMetadata> {
              a copy or write was cut short, so get the file again"
         );
     }
-    ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(|error| {
-        anyhow::anyhow!(
-            "{shown} is damaged: its Parquet footer cannot be read ({error}); get the file again"
-        )
-    })
+    let damaged = |why: String| {
+        anyhow!("{shown} is damaged: its Parquet footer cannot be read ({why}); get the file again")
+    };
+    let bytes = footer_bytes(&mut file, memory, &shown.to_string())?
+        .ok_or_else(|| damaged("it claims to be longer than the file".to_string()))?;
+    let shape = footer_shape(&bytes.0).ok_or_else(|| damaged("it makes no sense".to_string()))?;
+    if shape.depth > DEEPEST {
+        return Err(damaged(format!("its columns are nested more than {DEEPEST} levels deep")));
+    }
+    if shape.elements > MOST_ELEMENTS {
+        return Err(damaged(format!("it has more than {} columns", schema::MOST_COLUMNS)));
+    }
+    let decoded = 512 * shape.elements + 1024 * shape.chunks + 256 * shape.groups;
+    let reservation = memory.reserve(decoded, "the footer of a Parquet file");
+    let reservation = reservation.map_err(|error| refused(error, &shown.to_string()))?;
+    let metadata = caught(|| decoded_footer(&bytes.0)).unwrap_or_else(Err).map_err(damaged)?;
+    Ok(Footer { metadata, _reservation: Arc::new(reservation) })
+}
+
+fn refused(error: strait::Error, name: &str) -> anyhow::Error {
+    of_join(error).context(format!("cannot read {name}"))
+}
+
+/// The bytes of the footer, and their reservation. None if the file is shorter than it says.
+fn footer_bytes(
+    file: &mut File,
+    memory: &Memory,
+    name: &str,
+) -> anyhow::Result<Option<(Vec<u8>, MemoryReservation)>> {
+    let context = || format!("cannot read {name}");
+    let end = file.metadata().with_context(context)?.len() - END;
+    let mut length = [0; 4];
+    file.seek(SeekFrom::Start(end)).with_context(context)?;
+    file.read_exact(&mut length).with_context(context)?;
+    let length = u64::from(u32::from_le_bytes(length));
+    let Some(start) = end.checked_sub(length).filter(|&start| start >= MAGIC.len() as u64) else {
+        return Ok(None);
+    };
+    let reservation = memory.reserve(2 * length, "the footer of a Parquet file");
+    let reservation = reservation.map_err(|error| refused(error, name))?;
+    let mut bytes = vec![0; length as usize];
+    file.seek(SeekFrom::Start(start)).with_context(context)?;
+    file.read_exact(&mut bytes).with_context(context)?;
+    Ok(Some((bytes, reservation)))
+}
+
+/// Decodes a footer, and checks what the reader relies on.
+fn decoded_footer(bytes: &[u8]) -> Result<ArrowReaderMetadata, String> {
+    let metadata = ParquetMetaDataReader::decode_metadata(bytes).map_err(|e| e.to_string())?;
+    for pair in metadata.file_metadata().key_value_metadata().into_iter().flatten() {
+        if let ("ARROW:schema", Some(value)) = (pair.key.as_str(), &pair.value) {
+            check_arrow_schema(value)?;
+        }
+    }
+    let leaves = metadata.file_metadata().schema_descr().num_columns();
+    for group in metadata.row_groups() {
+        if group.num_columns() != leaves {
+            return Err("a row group has other columns than the schema".to_string());
+        }
+        let shortest = group.columns().iter().map(|column| column.num_values()).min();
+        if group.num_rows() < 0 || shortest.is_some_and(|values| values < group.num_rows()) {
+            return Err("a row group has fewer values than rows".to_string());
+        }
+    }
+    let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())
+        .map_err(|error| error.to_string())?;
+    schema::check(metadata.schema())?;
+    Ok(metadata)
+}
+
+/// Checks the Arrow schema that Arrow's writers add to a footer. A few bytes can stand for millions
+/// of columns there.
+fn check_arrow_schema(encoded: &str) -> Result<(), String> {
+    // One that cannot be decoded is an error of the Parquet crate, in better words.
+    let Ok(bytes) = BASE64_STANDARD.decode(encoded) else { return Ok(()) };
+    let message = match bytes.get(..4) {
+        Some([0xff, 0xff, 0xff, 0xff]) => bytes.get(8..),
+        _ => Some(&bytes[..]),
+    };
+    let message = message.ok_or("its Arrow schema is cut short")?;
+    arrow::ipc::root_as_message_with_opts(&ipc::verifier(message.len()), message)
+        .map(drop)
+        .map_err(|error| format!("its Arrow schema is damaged: {error:?}"))
 }
 
 /// The first and the last four bytes.
@@ -60,20 +180,84 @@ fn ends(file: &mut File) -> std::io::Result<([u8; 4], [u8; 4])> {
 /// Reads the given columns, in the order of the file: of one row group, or of all.
 pub(super) fn read(
     path: &Path,
-    metadata: &ArrowReaderMetadata,
+    footer: &Footer,
     columns: &[usize],
     group: Option<usize>,
+    memory: &Memory,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.iter().copied());
-    let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata.clone())
-        .with_projection(mask)
-        .with_batch_size(strait::DEFAULT_BATCH_SIZE);
-    if let Some(group) = group {
-        builder = builder.with_row_groups(vec![group]);
+    let context = || format!("cannot read {}", path.display());
+    let file = Arc::new(File::open(path).with_context(context)?);
+    let metadata = Arc::clone(footer.metadata());
+    let groups = match group {
+        Some(group) => vec![group],
+        None => (0..metadata.num_row_groups()).collect(),
+    };
+    let mask = ProjectionMask::roots(footer.parquet_schema(), columns.iter().copied());
+    let rows = batch_rows(&metadata, &mask, memory);
+    let leaves = footer.parquet_schema().num_columns();
+    let refusal = Refusal::default();
+    let ledger = Ledger::new(memory, &refusal, leaves, rows)
+        .map_err(|error| refused(error, &path.display().to_string()))?;
+    let ledger = Arc::new(ledger);
+    let open = || {
+        let hint = Some(footer.schema().fields());
+        let levels = parquet_to_arrow_field_levels(footer.parquet_schema(), mask, hint)?;
+        let groups =
+            Groups { file, metadata, groups, ledger: Arc::clone(&ledger), zstd: Shared::default() };
+        ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, rows, None)
+    };
+    let opened = caught(open).map_err(|why| anyhow!(why)).with_context(context)?;
+    let reader = opened.with_context(context)?;
+    Ok(Box::new(ParquetReader { reader, ledger, refusal }))
+}
+
+/// How many rows a batch has: fewer under a memory limit if they are wide.
+fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory) -> usize {
+    let Some(limit) = memory.limit() else { return strait::DEFAULT_BATCH_SIZE };
+    let mut row = 1;
+    for leaf in 0..metadata.file_metadata().schema_descr().num_columns() {
+        if !mask.leaf_included(leaf) {
+            continue;
+        }
+        let mut widest = 0;
+        for group in metadata.row_groups() {
+            let column = group.column(leaf);
+            let bytes = column.uncompressed_size().max(0) as u64;
+            let average = bytes / group.num_rows().max(1) as u64;
+            widest =
+                widest.max(levels::Shape::new(column.column_descr()).fixed_bytes() + 2 * average);
+        }
+        row += widest;
     }
-    let reader = builder.build().with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Box::new(reader))
+    let rows = (limit / BATCH_SHARE / row).clamp(64, strait::DEFAULT_BATCH_SIZE as u64);
+    rows as usize
+}
+
+/// Reads batches, and reserves what decoding them takes.
+struct ParquetReader {
+    reader: ParquetRecordBatchReader,
+    ledger: Arc<Ledger>,
+    refusal: Refusal,
+}
+
+impl Iterator for ParquetReader {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = match self.ledger.begin_batch() {
+            Ok(()) => self.reader.next(),
+            Err(error) => Some(Err(error.into())),
+        };
+        self.ledger.end_batch();
+        batch
+            .map(|batch| batch.map_err(|error| self.refusal.take().map_or(error, ArrowError::from)))
+    }
+}
+
+impl RecordBatchReader for ParquetReader {
+    fn schema(&self) -> SchemaRef {
+        self.reader.schema()
+    }
 }
 
 /// The rows of the file, and the bytes of the given columns once decompressed.
@@ -81,10 +265,10 @@ pub(super) fn size(metadata: &ArrowReaderMetadata, columns: &[usize]) -> (u64, u
     let schema = metadata.parquet_schema();
     let mut size = (0, 0);
     for group in metadata.metadata().row_groups() {
-        size.0 += group.num_rows().max(0) as u64;
+        size.0 = u64::saturating_add(size.0, group.num_rows().max(0) as u64);
         for (leaf, column) in group.columns().iter().enumerate() {
             if columns.contains(&schema.get_column_root_idx(leaf)) {
-                size.1 += column.uncompressed_size().max(0) as u64;
+                size.1 = u64::saturating_add(size.1, column.uncompressed_size().max(0) as u64);
             }
         }
     }

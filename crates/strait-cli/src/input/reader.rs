@@ -6,12 +6,15 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions, RecordBatchReader};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
+use strait::Error;
 
 use super::ahead::{Ahead, Unit};
 use super::format::Format;
 use super::table::{Files, TableFile};
 use super::{csv, hive, ipc, parquet};
-use crate::failure::Told;
+use crate::failure::{Told, of_join, one_line};
+use crate::memory::Memory;
+use crate::panics::caught;
 
 /// Which columns of a table are wanted, in which order.
 pub(super) struct Columns {
@@ -55,6 +58,7 @@ enum Remaining {
         stored: Vec<usize>,
         /// How many threads may decode ahead; one means that none does.
         threads: usize,
+        memory: Memory,
     },
 }
 
@@ -63,12 +67,13 @@ impl TableReader {
         TableReader { columns, rows: Remaining::Stdin, open: Some(Open::File(0, reader)) }
     }
 
-    pub(super) fn files(files: Files, columns: Columns, threads: usize) -> Self {
+    pub(super) fn files(files: Files, columns: Columns, threads: usize, memory: &Memory) -> Self {
         let held = files.stored.fields().len();
         let mut stored: Vec<usize> = columns.wanted.iter().copied().filter(|&i| i < held).collect();
         stored.sort_unstable();
         stored.dedup();
-        let rows = Remaining::Files { files, next: 0, stored, threads };
+        let memory = memory.clone();
+        let rows = Remaining::Files { files, next: 0, stored, threads, memory };
         TableReader { columns, rows, open: None }
     }
 
@@ -76,14 +81,23 @@ impl TableReader {
     fn advance(&mut self) -> Result<Option<RecordBatch>, Told> {
         loop {
             let next = match &mut self.open {
-                Some(Open::File(index, reader)) => reader.next().map(|batch| (*index, batch)),
+                Some(Open::File(index, reader)) => {
+                    let batch = caught(|| reader.next());
+                    let batch = batch.unwrap_or_else(|why| Some(Err(ArrowError::IpcError(why))));
+                    batch.map(|batch| (*index, batch))
+                }
                 Some(Open::Ahead(ahead)) => ahead.next(),
                 None => None,
             };
             match next {
                 Some((_, Ok(batch))) if batch.num_rows() == 0 => {}
                 Some((index, Ok(batch))) => return self.arranged(index, &batch).map(Some),
-                Some((index, Err(error))) => return Err(self.explain(index, &error)),
+                Some((index, Err(error))) => {
+                    // What failed is not asked again.
+                    self.open = None;
+                    self.rows.end();
+                    return Err(self.explain(index, error));
+                }
                 None => {
                     self.open = self.rows.open().map_err(|error| Told(format!("{error:#}")))?;
                     if self.open.is_none() {
@@ -116,19 +130,28 @@ impl TableReader {
             .and_then(|columns| {
                 RecordBatch::try_new_with_options(self.columns.schema.clone(), columns, &options)
             })
-            .map_err(|error| self.explain(index, &error))
+            .map_err(|error| self.explain(index, error))
     }
 
-    fn explain(&self, index: usize, error: &ArrowError) -> Told {
+    fn explain(&self, index: usize, error: ArrowError) -> Told {
+        let name = match &self.rows {
+            Remaining::Stdin => "stdin".to_string(),
+            Remaining::Files { files, .. } => files.files[index].found.path.display().to_string(),
+        };
+        // A refused reservation is about the limit, not about the file.
+        let error = match Error::from_arrow(error) {
+            Error::Arrow { source, .. } => source,
+            refused => return Told(format!("cannot read {name}: {:#}", of_join(refused))),
+        };
         let Remaining::Files { files, .. } = &self.rows else {
             return Told(format!("cannot read stdin: {error}; was its writer cut short?"));
         };
         let found = &files.files[index].found;
         Told(match found.format {
-            Format::Csv(_) => csv::explain(&found.path, Some(&files.stored), &files.csv, error),
+            Format::Csv(_) => csv::explain(&found.path, Some(&files.stored), &files.csv, &error),
             format => format!(
-                "cannot read {}: {error}; the {} file may be damaged, so get it again",
-                found.path.display(),
+                "cannot read {name}: {}; the {} file may be damaged, so get it again",
+                one_line(&error.to_string()),
                 format.name()
             ),
         })
@@ -138,18 +161,27 @@ impl TableReader {
 impl Remaining {
     /// Opens the next file, or all of them at once.
     fn open(&mut self) -> anyhow::Result<Option<Open>> {
-        let Remaining::Files { files, next, stored, threads } = self else { return Ok(None) };
+        let Remaining::Files { files, next, stored, threads, memory } = self else {
+            return Ok(None);
+        };
         let Some(file) = files.files.get(*next) else { return Ok(None) };
         if *threads > 1
             && let Some(units) = row_groups(files)
         {
             *next = files.files.len();
-            return Ok(Some(Open::Ahead(Ahead::start(units, stored, *threads)?)));
+            return Ok(Some(Open::Ahead(Ahead::start(units, stored, *threads, memory)?)));
         }
         log::trace!("reading {}", file.found.path.display());
-        let reader = open(file, files, stored)?;
+        let reader = open(file, files, stored, memory)?;
         *next += 1;
         Ok(Some(Open::File(*next - 1, reader)))
+    }
+
+    /// Opens nothing more.
+    fn end(&mut self) {
+        if let Remaining::Files { files, next, .. } = self {
+            *next = files.files.len();
+        }
     }
 }
 
@@ -172,13 +204,20 @@ fn open(
     file: &TableFile,
     files: &Files,
     stored: &[usize],
+    memory: &Memory,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     let path = &file.found.path;
     match (file.found.format, &file.footer) {
-        (Format::Parquet, Some(footer)) => parquet::read(path, footer, stored, None),
-        (Format::Parquet, None) => parquet::read(path, &parquet::metadata(path)?, stored, None),
-        (Format::Csv(text), _) => csv::read(path, text, &files.csv, files.stored.clone(), stored),
-        (Format::Ipc, _) => ipc::read(path, Some(stored)),
+        (Format::Parquet, Some(footer)) => parquet::read(path, footer, stored, None, memory),
+        (Format::Parquet, None) => {
+            parquet::read(path, &parquet::footer(path, memory)?, stored, None, memory)
+        }
+        (Format::Csv(text), _) => {
+            let schema = files.stored.clone();
+            let file = csv::CsvFile { path, text, schema, record: file.record };
+            csv::read(&file, &files.csv, stored, memory)
+        }
+        (Format::Ipc, _) => ipc::read(path, Some(stored), memory),
     }
 }
 

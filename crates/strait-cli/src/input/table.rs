@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ::parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use anyhow::{Context, bail};
 use arrow::array::RecordBatchReader;
 use arrow::datatypes::{Field, Schema, SchemaRef};
@@ -10,9 +9,11 @@ use strait::Statistics;
 
 use super::find::{Found, FoundFile};
 use super::format::Format;
+use super::parquet::Footer;
 use super::reader::{Columns, TableReader};
 use super::{csv, hive, ipc, parquet};
 use crate::arguments::CsvArguments;
+use crate::memory::Memory;
 
 /// A table to be read.
 pub(crate) struct Table {
@@ -20,6 +21,7 @@ pub(crate) struct Table {
     pub(crate) name: String,
     schema: SchemaRef,
     rows: Rows,
+    memory: Memory,
 }
 
 /// Where its rows are.
@@ -39,31 +41,34 @@ pub(super) struct Files {
 /// A file and what was learnt of it.
 pub(super) struct TableFile {
     pub(super) found: FoundFile,
-    pub(super) footer: Option<ArrowReaderMetadata>,
+    pub(super) footer: Option<Footer>,
+    /// The average length of the records of a CSV file.
+    pub(super) record: u64,
 }
 
 impl Table {
     /// Reads as much of the files as tells their schema.
-    pub(crate) fn open(found: Found, csv: &CsvArguments) -> anyhow::Result<Table> {
+    pub(crate) fn open(found: Found, csv: &CsvArguments, memory: &Memory) -> anyhow::Result<Table> {
         if found.is_stdin() {
-            let reader = ipc::stdin()?;
+            let reader = ipc::stdin(memory)?;
             let schema = reader.schema();
-            return Ok(Table { name: found.name, schema, rows: Rows::Stdin(reader) });
+            let (rows, memory) = (Rows::Stdin(reader), memory.clone());
+            return Ok(Table { name: found.name, schema, rows, memory });
         }
         let mut folders = hive::fields(&found.files)?;
         let mut files = Vec::with_capacity(found.files.len());
         let mut stored: Option<(Schema, String)> = None;
         for file in found.files {
-            let (schema, footer) = schema_of(&file, csv)?;
-            let shown = file.path.display().to_string();
+            let (schema, file) = schema_of(file, csv, memory)?;
+            let shown = file.found.path.display().to_string();
             stored = Some(match stored {
                 None => (schema, shown),
                 Some((first, name)) => {
-                    let is_csv = matches!(file.format, Format::Csv(_));
+                    let is_csv = matches!(file.found.format, Format::Csv(_));
                     (merged(&first, &name, &schema, &shown, is_csv)?, name)
                 }
             });
-            files.push(TableFile { found: file, footer });
+            files.push(file);
         }
         let (stored, _) = stored.context("a table has at least one file")?;
         let is_csv = files.iter().any(|file| matches!(file.found.format, Format::Csv(_)));
@@ -74,7 +79,7 @@ impl Table {
             stored.fields().iter().cloned().chain(folders.into_iter().map(Arc::new)).collect();
         let files = Files { files, stored: Arc::new(stored), csv: csv.clone() };
         let schema = Arc::new(Schema::new(fields));
-        Ok(Table { name: found.name, schema, rows: Rows::Files(files) })
+        Ok(Table { name: found.name, schema, rows: Rows::Files(files), memory: memory.clone() })
     }
 
     /// All its columns.
@@ -94,7 +99,8 @@ impl Table {
         let footers: Option<Vec<_>> = files.files.iter().map(|file| file.footer.as_ref()).collect();
         let Some(footers) = footers else { return Statistics::unknown() };
         let sizes = footers.iter().map(|footer| parquet::size(footer, columns));
-        let (rows, bytes) = sizes.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
+        let (rows, bytes) = sizes.fold((0, 0), add);
         let mut statistics = Statistics::rows(rows).with_bytes(bytes);
         if let Some(key) = key.and_then(|key| files.stored.index_of(key).ok()) {
             let ranges = footers.iter().map(|footer| parquet::range(footer, key));
@@ -110,23 +116,30 @@ impl Table {
         let columns = Columns::new(&self.schema, columns);
         match self.rows {
             Rows::Stdin(reader) => TableReader::stdin(reader, columns),
-            Rows::Files(files) => TableReader::files(files, columns, threads),
+            Rows::Files(files) => TableReader::files(files, columns, threads, &self.memory),
         }
     }
 }
 
 fn schema_of(
-    file: &FoundFile,
+    found: FoundFile,
     csv: &CsvArguments,
-) -> anyhow::Result<(Schema, Option<ArrowReaderMetadata>)> {
-    Ok(match file.format {
+    memory: &Memory,
+) -> anyhow::Result<(Schema, TableFile)> {
+    let (mut footer, mut record) = (None, 0);
+    let schema = match found.format {
         Format::Parquet => {
-            let footer = parquet::metadata(&file.path)?;
-            (footer.schema().as_ref().clone(), Some(footer))
+            let found = footer.insert(parquet::footer(&found.path, memory)?);
+            found.schema().as_ref().clone()
         }
-        Format::Csv(text) => (csv::infer(&file.path, text, csv)?, None),
-        Format::Ipc => (ipc::schema(&file.path)?.as_ref().clone(), None),
-    })
+        Format::Csv(text) => {
+            let (schema, average) = csv::infer(&found.path, text, csv, memory)?;
+            record = average;
+            schema
+        }
+        Format::Ipc => ipc::schema(&found.path, memory)?.as_ref().clone(),
+    };
+    Ok((schema, TableFile { found, footer, record }))
 }
 
 /// The schema of both files, or which column tells them apart. What CSV files suggest may meet in

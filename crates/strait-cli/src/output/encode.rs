@@ -4,10 +4,9 @@ use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
 
 use anyhow::{Context, bail};
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::csv;
 use arrow::datatypes::{DataType, SchemaRef};
-use arrow::error::ArrowError;
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use flate2::write::GzEncoder;
@@ -15,7 +14,9 @@ use flate2::write::GzEncoder;
 use super::destination::{Compression, FileFormat, Squeeze};
 use super::parquet::ParquetEncoder;
 use super::plain::{unpacked, without_dictionaries};
+use super::sink::SinkOptions;
 use super::watched::Watched;
+use crate::memory::Memory;
 
 /// Where bytes go in the end.
 pub(super) type Bytes = BufWriter<Watched<Drain>>;
@@ -42,8 +43,13 @@ impl Write for Drain {
     }
 }
 
-/// A format's writer.
-pub(super) enum Encoder {
+/// A format's writer, and the memory that it may hold.
+pub(super) struct Encoder {
+    format: FormatWriter,
+    memory: Memory,
+}
+
+enum FormatWriter {
     Parquet(Box<ParquetEncoder>),
     Csv(Box<csv::Writer<Text>>),
     /// With the schema that its batches are converted to: an Arrow file holds one dictionary per
@@ -55,57 +61,79 @@ pub(super) enum Encoder {
 impl Encoder {
     pub(super) fn new(
         format: FileFormat,
-        compression: Option<Compression>,
-        threads: usize,
+        options: &SinkOptions,
         schema: &SchemaRef,
         bytes: Bytes,
     ) -> anyhow::Result<Encoder> {
-        Ok(match format {
+        let SinkOptions { compression, threads, memory, .. } = options;
+        let format = match format {
             FileFormat::Parquet => {
-                let encoder = ParquetEncoder::new(schema, compression, threads, bytes)?;
-                Encoder::Parquet(Box::new(encoder))
+                let encoder = ParquetEncoder::new(schema, *compression, *threads, memory, bytes)?;
+                FormatWriter::Parquet(Box::new(encoder))
             }
             FileFormat::Csv(squeeze) => {
                 flat(schema)?;
                 let mut writer = csv::WriterBuilder::new().build(Text::new(squeeze, bytes)?);
                 // The header comes with the first batch, and there may be none.
                 writer.write(&RecordBatch::new_empty(schema.clone()))?;
-                Encoder::Csv(Box::new(writer))
+                FormatWriter::Csv(Box::new(writer))
             }
             FileFormat::IpcFile => {
-                let options = ipc_options(compression)?;
+                let options = ipc_options(*compression)?;
                 let plain = without_dictionaries(schema);
                 let writer = FileWriter::try_new_with_options(bytes, &plain, options)?;
-                Encoder::IpcFile(Box::new(writer), plain)
+                FormatWriter::IpcFile(Box::new(writer), plain)
             }
             FileFormat::IpcStream => {
-                let options = ipc_options(compression)?;
+                let options = ipc_options(*compression)?;
                 let writer = StreamWriter::try_new_with_options(bytes, schema, options)?;
-                Encoder::IpcStream(Box::new(writer))
+                FormatWriter::IpcStream(Box::new(writer))
             }
-        })
+        };
+        Ok(Encoder { format, memory: memory.clone() })
     }
 
-    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
-        match self {
-            Encoder::Parquet(encoder) => encoder.write(batch).map_err(ArrowError::from),
-            Encoder::Csv(writer) => writer.write(batch),
-            Encoder::IpcFile(writer, plain) => writer.write(&unpacked(plain, batch)?),
-            // A stream's reader waits for rows, not for a full buffer.
-            Encoder::IpcStream(writer) => writer.write(batch).and_then(|()| writer.flush()),
-        }
-    }
-
-    /// Writes what ends the format, and empties all buffers.
-    pub(super) fn finish(self) -> Result<(), ArrowError> {
-        match self {
-            Encoder::Parquet(encoder) => encoder.finish()?,
-            Encoder::Csv(writer) => writer.into_inner().finish()?,
-            Encoder::IpcFile(writer, _) => writer.into_inner()?.flush()?,
-            Encoder::IpcStream(writer) => writer.into_inner()?.flush()?,
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        // An Arrow writer copies a batch into one message. CSV is written row by row.
+        let memory = &self.memory;
+        let copy = |batch| memory.reserve(slice_bytes(batch), "encoding an Arrow message");
+        match &mut self.format {
+            FormatWriter::Parquet(encoder) => encoder.write(batch)?,
+            FormatWriter::Csv(writer) => writer.write(batch)?,
+            FormatWriter::IpcFile(writer, plain) => {
+                let batch = unpacked(plain, batch)?;
+                let _copy = copy(&batch)?;
+                writer.write(&batch)?;
+            }
+            FormatWriter::IpcStream(writer) => {
+                let _copy = copy(batch)?;
+                writer.write(batch)?;
+                // A stream's reader waits for rows, not for a full buffer.
+                writer.flush()?;
+            }
         }
         Ok(())
     }
+
+    /// Writes what ends the format, and empties all buffers.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        match self.format {
+            FormatWriter::Parquet(encoder) => encoder.finish()?,
+            FormatWriter::Csv(writer) => writer.into_inner().finish()?,
+            FormatWriter::IpcFile(writer, _) => writer.into_inner()?.flush()?,
+            FormatWriter::IpcStream(writer) => writer.into_inner()?.flush()?,
+        }
+        Ok(())
+    }
+}
+
+/// Returns how many bytes the rows of a batch take, without those of the arrays they are slices of.
+pub(super) fn slice_bytes(batch: &RecordBatch) -> u64 {
+    let bytes = |column: &ArrayRef| {
+        let exact = column.to_data().get_slice_memory_size();
+        exact.unwrap_or_else(|_| column.get_array_memory_size()) as u64
+    };
+    batch.columns().iter().map(bytes).sum()
 }
 
 fn ipc_options(compression: Option<Compression>) -> anyhow::Result<IpcWriteOptions> {

@@ -9,6 +9,7 @@ mod preview;
 mod sink;
 mod stdout;
 mod watched;
+mod workers;
 
 pub(crate) use aside::{Aside, resolved};
 pub(crate) use destination::{Compression, Destination, FileFormat};

@@ -1,26 +1,25 @@
 //! Parquet files, their columns encoded by several threads.
 //!
 //! Compression takes longer than most joins. So each batch's columns are dealt out to the threads;
-//! only encoded bytes are held until their row group is complete.
-
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+//! only encoded bytes are held until their row group is complete. Under a memory limit, a row group
+//! ends early when it grows too large for the limit.
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::{
-    ArrowColumnWriter, ArrowLeafColumn, ArrowRowGroupWriterFactory, compute_leaves,
-};
+use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
-use parquet::errors::Result;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
+use strait::MemoryReservation;
 
 use super::destination::Compression;
-use super::encode::Bytes;
+use super::encode::{Bytes, slice_bytes};
+use super::plain::{unpacked, without_dictionaries};
+use super::workers::Workers;
+use crate::memory::Memory;
 
 /// Rows in a row group, as Arrow's own writer has it.
 const GROUP_ROWS: usize = 1 << 20;
@@ -28,18 +27,29 @@ const GROUP_ROWS: usize = 1 << 20;
 /// Rows that are worth waking threads for.
 const CHUNK_ROWS: usize = 1 << 16;
 
+/// What a column writer holds beside its values, in bytes: its compression contexts above all.
+const COLUMN_BYTES: u64 = 256 << 10;
+
+/// A row group ends when it takes this part of the memory limit.
+const GROUP_SHARE: u64 = 8;
+
+const WHAT: &str = "encoding Parquet columns";
+
 /// A Parquet file under way.
 pub(super) struct ParquetEncoder {
     writer: SerializedFileWriter<Bytes>,
     factory: ArrowRowGroupWriterFactory,
+    /// The schema that batches are converted to.
     schema: SchemaRef,
-    threads: usize,
+    workers: Workers,
     /// Batches not yet encoded.
     pending: Vec<RecordBatch>,
     pending_rows: usize,
     /// The row group under way: its columns and rows.
     columns: Vec<ArrowColumnWriter>,
     group_rows: usize,
+    memory: Memory,
+    reservation: MemoryReservation,
 }
 
 impl ParquetEncoder {
@@ -47,6 +57,7 @@ impl ParquetEncoder {
         schema: &SchemaRef,
         compression: Option<Compression>,
         threads: usize,
+        memory: &Memory,
         bytes: Bytes,
     ) -> anyhow::Result<Self> {
         let codec = match compression {
@@ -54,23 +65,38 @@ impl ParquetEncoder {
             Some(Compression::Snappy) => Codec::SNAPPY,
             Some(Compression::None) => Codec::UNCOMPRESSED,
         };
-        let properties = WriterProperties::builder().set_compression(codec).build();
-        let (writer, factory) = ArrowWriter::try_new(bytes, schema.clone(), Some(properties))
-            .and_then(ArrowWriter::into_serialized_writer)
-            .context("cannot write these columns as Parquet")?;
+        let mut properties = WriterProperties::builder().set_compression(codec);
+        if let Some(limit) = memory.limit() {
+            // Every column holds a page and a dictionary. All of them together have to fit.
+            let leaves = schema.flattened_fields().len().max(1) as u64;
+            let page = (limit / (8 * GROUP_SHARE * leaves)).clamp(16 << 10, 1 << 20) as usize;
+            properties =
+                properties.set_data_page_size_limit(page).set_dictionary_page_size_limit(page);
+        }
+        let schema = writable(schema);
+        let (writer, factory) =
+            ArrowWriter::try_new(bytes, schema.clone(), Some(properties.build()))
+                .and_then(ArrowWriter::into_serialized_writer)
+                .context("cannot write these columns as Parquet")?;
+        let columns =
+            factory.create_column_writers(0).context("cannot write these columns as Parquet")?;
         Ok(ParquetEncoder {
             writer,
             factory,
-            schema: schema.clone(),
-            threads,
+            schema,
+            workers: Workers::new(threads, columns.len()),
             pending: Vec::new(),
             pending_rows: 0,
             columns: Vec::new(),
             group_rows: 0,
+            memory: memory.clone(),
+            reservation: memory.reserve(0, WHAT)?,
         })
     }
 
-    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        // Under a limit nothing waits: a waiting batch may hold more memory than its own rows.
+        let chunk = if self.memory.limit().is_some() { 1 } else { CHUNK_ROWS };
         let mut start = 0;
         while start < batch.num_rows() {
             let room = GROUP_ROWS - self.group_rows - self.pending_rows;
@@ -79,7 +105,7 @@ impl ParquetEncoder {
             self.pending_rows += rows;
             start += rows;
             let full = self.group_rows + self.pending_rows == GROUP_ROWS;
-            if full || self.pending_rows >= CHUNK_ROWS {
+            if full || self.pending_rows >= chunk {
                 self.encode()?;
             }
             if full {
@@ -89,7 +115,7 @@ impl ParquetEncoder {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(super) fn finish(mut self) -> anyhow::Result<()> {
         self.encode()?;
         self.close_group()?;
         self.writer.finish()?;
@@ -98,27 +124,69 @@ impl ParquetEncoder {
     }
 
     /// Encodes the pending rows into the row group under way.
-    fn encode(&mut self) -> Result<()> {
+    fn encode(&mut self) -> anyhow::Result<()> {
         if self.pending_rows == 0 {
             return Ok(());
         }
+        self.make_room()?;
         if self.columns.is_empty() {
             let index = self.writer.flushed_row_groups().len();
             self.columns = self.factory.create_column_writers(index)?;
         }
-        let batch = concat_batches(&self.schema, &self.pending)?;
+        let batch = match self.pending.as_slice() {
+            [] => return Ok(()),
+            [only] => only.clone(),
+            [first, ..] => concat_batches(&first.schema(), &self.pending)?,
+        };
+        let batch = match batch.schema().fields() == self.schema.fields() {
+            true => batch,
+            false => unpacked(&self.schema, &batch)?,
+        };
         let mut leaves = Vec::with_capacity(self.columns.len());
         for (field, array) in self.schema.fields().iter().zip(batch.columns()) {
             leaves.extend(compute_leaves(field, array)?);
         }
-        encode_columns(self.columns.iter_mut().zip(leaves), self.threads)?;
+        self.columns = self.workers.encode(std::mem::take(&mut self.columns), leaves)?;
         self.group_rows += self.pending_rows;
         self.pending_rows = 0;
         self.pending.clear();
+        self.settle()
+    }
+
+    /// Reserves what encoding the pending rows takes: a copy of them, and their encoded bytes. If
+    /// that does not fit, the row group under way is written first.
+    fn make_room(&mut self) -> anyhow::Result<()> {
+        if self.memory.limit().is_none() {
+            return Ok(());
+        }
+        let pending = self.pending.iter().map(slice_bytes).sum::<u64>();
+        let columns = match self.columns.len() {
+            0 => self.schema.flattened_fields().len(),
+            _ => 0,
+        };
+        let more = 2 * pending + columns as u64 * COLUMN_BYTES;
+        let held = self.reservation.bytes();
+        if self.memory.resize(&mut self.reservation, held + more, WHAT).is_ok() {
+            return Ok(());
+        }
+        self.close_group()?;
+        Ok(self.memory.resize(&mut self.reservation, more, WHAT)?)
+    }
+
+    /// Makes the reservation as large as what the row group holds, and ends the group if that is
+    /// too much.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        let Some(limit) = self.memory.limit() else { return Ok(()) };
+        let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
+        let held = encoded + self.columns.len() as u64 * COLUMN_BYTES;
+        let fits = self.memory.resize(&mut self.reservation, held, WHAT);
+        if fits.is_err() || encoded > limit / GROUP_SHARE {
+            self.close_group()?;
+        }
         Ok(())
     }
 
-    fn close_group(&mut self) -> Result<()> {
+    fn close_group(&mut self) -> anyhow::Result<()> {
         if self.group_rows > 0 {
             let mut group = self.writer.next_row_group()?;
             for column in self.columns.drain(..) {
@@ -127,34 +195,19 @@ impl ParquetEncoder {
             group.close()?;
             self.group_rows = 0;
         }
+        self.reservation.shrink(self.reservation.bytes());
         Ok(())
     }
 }
 
-/// Encodes each leaf by its writer, as many at once as there are threads.
-fn encode_columns<'a>(
-    jobs: impl Iterator<Item = (&'a mut ArrowColumnWriter, ArrowLeafColumn)> + Send,
-    threads: usize,
-) -> Result<()> {
-    let jobs = Arc::new(Mutex::new(jobs));
-    let work = || {
-        loop {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-            match job {
-                Some((writer, leaf)) => writer.write(&leaf)?,
-                None => return Ok(()),
-            }
-        }
-    };
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut result = work();
-        for other in others {
-            match other.join() {
-                Ok(theirs) => result = result.and(theirs),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        result
-    })
+/// Returns the schema to write: dictionaries stay, unless one has values that Parquet cannot hold in
+/// a dictionary.
+fn writable(schema: &SchemaRef) -> SchemaRef {
+    let trial = ArrowWriter::try_new(std::io::sink(), schema.clone(), None)
+        .and_then(ArrowWriter::into_serialized_writer)
+        .and_then(|(_, factory)| factory.create_column_writers(0));
+    match trial {
+        Ok(_) => schema.clone(),
+        Err(_) => without_dictionaries(schema),
+    }
 }

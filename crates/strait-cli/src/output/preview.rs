@@ -3,10 +3,17 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use arrow::array::RecordBatch;
+use anyhow::anyhow;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::SchemaRef;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions, ValueFormatter};
 use console::{Alignment, Term, measure_text_width, pad_str, truncate_str};
+use strait::MemoryReservation;
+
+use crate::failure;
+use crate::memory::Memory;
+use crate::panics::caught;
 
 /// How wide a table is where there is no terminal to fit.
 const WIDTH: usize = 120;
@@ -22,7 +29,14 @@ pub(crate) struct Preview {
     columns: Vec<Column>,
     rows: usize,
     limit: usize,
+    /// Bytes of all cells.
+    bytes: u64,
+    memory: Memory,
+    reservation: MemoryReservation,
 }
+
+/// The longest text kept of a value: more than any terminal shows in a cell.
+const CELL_BYTES: usize = 1 << 10;
 
 struct Column {
     name: String,
@@ -32,7 +46,11 @@ struct Column {
 
 impl Preview {
     /// An empty preview that will hold `limit` rows.
-    pub(crate) fn new(schema: &SchemaRef, limit: usize) -> Preview {
+    pub(crate) fn new(
+        schema: &SchemaRef,
+        limit: usize,
+        memory: &Memory,
+    ) -> anyhow::Result<Preview> {
         let columns = schema.fields().iter().map(|field| Column {
             name: one_line(field.name()).into_owned(),
             alignment: match field.data_type().is_numeric() {
@@ -41,7 +59,9 @@ impl Preview {
             },
             cells: Vec::new(),
         });
-        Preview { columns: columns.collect(), rows: 0, limit }
+        let reservation = memory.reserve(0, "the rows to be shown")?;
+        let columns = columns.collect();
+        Ok(Preview { columns, rows: 0, limit, bytes: 0, memory: memory.clone(), reservation })
     }
 
     /// How many rows it holds.
@@ -54,12 +74,18 @@ impl Preview {
         let rows = batch.num_rows().min(self.limit - self.rows);
         let options = FormatOptions::default().with_null("null");
         for (column, array) in self.columns.iter_mut().zip(batch.columns()) {
-            let formatter = ArrayFormatter::try_new(array, &options)?;
-            for row in 0..rows {
-                let text = formatter.value(row).try_to_string()?;
-                column.cells.push(one_line(&text).into_owned());
+            let cells = caught(|| cells(array, rows, &options)).map_err(|why| {
+                anyhow!("column \"{}\" has values that cannot be shown: {why}", column.name)
+            })?;
+            for cell in cells? {
+                self.bytes += (size_of::<String>() + cell.capacity()) as u64;
+                column.cells.push(cell);
             }
         }
+        // Laying the table out takes about as much again.
+        self.memory
+            .resize(&mut self.reservation, 2 * self.bytes, "the rows to be shown")
+            .map_err(failure::of_join)?;
         self.rows += rows;
         Ok(())
     }
@@ -124,6 +150,34 @@ impl Preview {
     }
 }
 
+/// The first values of a column as text.
+fn cells(
+    array: &ArrayRef,
+    rows: usize,
+    options: &FormatOptions<'_>,
+) -> Result<Vec<String>, ArrowError> {
+    let formatter = ArrayFormatter::try_new(array, options)?;
+    (0..rows).map(|row| Ok(one_line(&shortened(&formatter.value(row))?).into_owned())).collect()
+}
+
+/// Writes a value as text, at most [`CELL_BYTES`] of it.
+fn shortened(value: &ValueFormatter<'_>) -> Result<String, ArrowError> {
+    struct Short(String);
+    impl Write for Short {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            let room = CELL_BYTES - self.0.len();
+            let kept = text.floor_char_boundary(room);
+            self.0.push_str(&text[..kept]);
+            if kept < text.len() { Err(std::fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut short = Short(String::new());
+    match value.write(&mut short) {
+        Err(_) if short.0.len() + 4 > CELL_BYTES => Ok(short.0),
+        written => written.map(|()| short.0),
+    }
+}
+
 impl Column {
     fn width(&self) -> usize {
         let cells = self.cells.iter().map(|cell| measure_text_width(cell)).max().unwrap_or(0);
@@ -156,7 +210,7 @@ mod tests {
 
     fn preview(columns: Vec<(&str, ArrayRef)>) -> Preview {
         let batch = RecordBatch::try_from_iter(columns).unwrap();
-        let mut preview = Preview::new(&batch.schema(), 10);
+        let mut preview = Preview::new(&batch.schema(), 10, &Memory::new(None)).unwrap();
         preview.add(&batch).unwrap();
         preview
     }

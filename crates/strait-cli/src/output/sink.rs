@@ -11,14 +11,19 @@ use super::destination::{Compression, Destination, FileFormat};
 use super::encode::{Drain, Encoder};
 use super::stdout::Closed;
 use super::watched::{Fault, Watched};
+use crate::failure;
+use crate::memory::Memory;
+use crate::panics::caught;
 
 /// How a sink writes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct SinkOptions {
     pub(crate) overwrite: bool,
     pub(crate) compression: Option<Compression>,
     /// How many threads may encode.
     pub(crate) threads: usize,
+    /// What encoders reserve their memory from.
+    pub(crate) memory: Memory,
 }
 
 /// Output under way. Dropped before [`Sink::finish`], it leaves nothing behind.
@@ -48,21 +53,22 @@ impl Sink {
         };
         let fault = Fault::default();
         let bytes = BufWriter::with_capacity(1 << 18, Watched::new(drain, fault.clone()));
-        let encoder = Encoder::new(format, options.compression, options.threads, schema, bytes)
+        let encoder = Encoder::new(format, &options, schema, bytes)
             .map_err(|error| explain(&fault, &name, aside.is_some(), error))?;
         Ok(Sink { encoder, fault, aside, name })
     }
 
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        let written = self.encoder.write(batch);
-        written.map_err(|e| explain(&self.fault, &self.name, self.aside.is_some(), e.into()))
+        let written = caught(|| self.encoder.write(batch)).unwrap_or_else(|why| Err(anyhow!(why)));
+        written.map_err(|error| explain(&self.fault, &self.name, self.aside.is_some(), error))
     }
 
     /// Ends the output; a file gets its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let Sink { encoder, fault, aside, name } = self;
         let is_file = aside.is_some();
-        encoder.finish().map_err(|error| explain(&fault, &name, is_file, error.into()))?;
+        let finished = caught(|| encoder.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
+        finished.map_err(|error| explain(&fault, &name, is_file, error))?;
         match aside {
             None => Ok(()),
             Some(aside) => aside.persist().map_err(|error| cannot_write(&name, is_file, &error)),
@@ -75,7 +81,10 @@ fn explain(fault: &Fault, name: &str, is_file: bool, error: anyhow::Error) -> an
     match fault.take() {
         Some(error) if !is_file && error.kind() == io::ErrorKind::BrokenPipe => Closed.into(),
         Some(error) => cannot_write(name, is_file, &error),
-        None => error.context(format!("cannot write {name}")),
+        None => match error.downcast::<strait::Error>() {
+            Ok(refused) => failure::of_join(refused),
+            Err(error) => error.context(format!("cannot write {name}")),
+        },
     }
 }
 

@@ -7,6 +7,7 @@ mod devices;
 mod explain;
 mod faults;
 mod generate;
+mod hostile;
 mod inputs;
 mod interrupts;
 mod joins;

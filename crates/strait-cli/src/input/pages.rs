@@ -1,0 +1,292 @@
+//! The pages of Parquet files. Headers are checked before their pages are read, and what a page and
+//! its values take is reserved before it is allocated.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
+
+use parquet::arrow::arrow_reader::RowGroups;
+use parquet::basic::Encoding;
+use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::codec::{Codec, Shared};
+use super::ledger::{Ledger, Values};
+use super::levels;
+use super::thrift::{
+    DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, INDEX_PAGE, PageHeader, page_header,
+};
+
+/// How many bytes are read to find a header in, one size after another. Most headers are short, but
+/// they may have statistics with long values in them.
+const HEADER_BYTES: [usize; 3] = [512, 64 << 10, 16 << 20];
+
+/// Row groups of a file whose pages are to be read.
+pub(super) struct Groups {
+    pub(super) file: Arc<File>,
+    pub(super) metadata: Arc<ParquetMetaData>,
+    pub(super) groups: Vec<usize>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) zstd: Shared,
+}
+
+impl RowGroups for Groups {
+    fn num_rows(&self) -> usize {
+        self.row_groups().map(|group| group.num_rows().max(0) as usize).sum()
+    }
+
+    fn column_chunks(&self, column: usize) -> Result<Box<dyn PageIterator>> {
+        Ok(Box::new(Chunks {
+            file: Arc::clone(&self.file),
+            metadata: Arc::clone(&self.metadata),
+            groups: self.groups.clone().into(),
+            column,
+            ledger: Arc::clone(&self.ledger),
+            zstd: Arc::clone(&self.zstd),
+        }))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(self.groups.iter().map(|&group| self.metadata.row_group(group)))
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        &self.metadata
+    }
+}
+
+/// The chunks of one column, one per row group.
+struct Chunks {
+    file: Arc<File>,
+    metadata: Arc<ParquetMetaData>,
+    groups: VecDeque<usize>,
+    column: usize,
+    ledger: Arc<Ledger>,
+    zstd: Shared,
+}
+
+impl Iterator for Chunks {
+    type Item = Result<Box<dyn PageReader>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let group = self.groups.pop_front()?;
+        let chunk = self.metadata.row_group(group).columns().get(self.column);
+        let pages = chunk
+            .ok_or_else(|| bad("a row group has fewer columns than the schema"))
+            .and_then(|chunk| self.pages(chunk));
+        Some(pages.map(|pages| Box::new(pages) as _))
+    }
+}
+
+impl Chunks {
+    fn pages(&self, chunk: &ColumnChunkMetaData) -> Result<Pages> {
+        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        let (start, length) = (unsigned(start)?, unsigned(chunk.compressed_size())?);
+        let end = start.checked_add(length).filter(|&end| end <= self.file.len());
+        let end = end.ok_or_else(|| bad("a column chunk lies past the end of the file"))?;
+        self.ledger.begin_chunk(self.column);
+        Ok(Pages {
+            file: Arc::clone(&self.file),
+            at: start,
+            end,
+            next: None,
+            codec: Codec::new(chunk.compression(), &self.zstd),
+            shape: levels::Shape::new(chunk.column_descr()),
+            column: self.column,
+            ledger: Arc::clone(&self.ledger),
+        })
+    }
+}
+
+impl PageIterator for Chunks {}
+
+/// The pages of a column chunk.
+struct Pages {
+    file: Arc<File>,
+    /// Where the next page begins, and where the chunk ends.
+    at: u64,
+    end: u64,
+    next: Option<PageHeader>,
+    codec: Codec,
+    shape: levels::Shape,
+    column: usize,
+    ledger: Arc<Ledger>,
+}
+
+impl Pages {
+    /// Reads the next header, if there is one.
+    fn header(&mut self) -> Result<Option<PageHeader>> {
+        if let Some(header) = self.next.take() {
+            return Ok(Some(header));
+        }
+        while self.at < self.end {
+            let header = self.parse_header()?;
+            let (compressed, _) = (unsigned(header.compressed)?, unsigned(header.uncompressed)?);
+            self.at += header.length as u64;
+            if compressed > self.end - self.at {
+                return Err(bad("a page is larger than its column chunk"));
+            }
+            match header.kind {
+                // Such pages are allowed, and of no use here.
+                INDEX_PAGE => self.at += compressed,
+                DATA_PAGE | DATA_PAGE_V2 | DICTIONARY_PAGE if header.complete => {
+                    return Ok(Some(header));
+                }
+                kind => return Err(bad(&format!("a page of unknown kind {kind}"))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn parse_header(&self) -> Result<PageHeader> {
+        let left = self.end - self.at;
+        for bytes in HEADER_BYTES {
+            let bytes = left.min(bytes as u64) as usize;
+            if let Some(header) = page_header(&self.file.get_bytes(self.at, bytes)?) {
+                return Ok(header);
+            }
+            if bytes as u64 == left {
+                break;
+            }
+        }
+        Err(bad("the header of a page cannot be read"))
+    }
+
+    /// Reads and decompresses the page after its header.
+    fn page(&mut self, header: &PageHeader) -> Result<Page> {
+        let (compressed, uncompressed) =
+            (unsigned(header.compressed)?, unsigned(header.uncompressed)?);
+        self.ledger.admit_page(compressed, uncompressed)?;
+        let raw = self.file.get_bytes(self.at, compressed as usize)?;
+        self.at += compressed;
+        let is_v2 = header.kind == DATA_PAGE_V2;
+        // The levels of such pages are never compressed.
+        let plain = match is_v2 {
+            true => unsigned(header.definition_bytes)? + unsigned(header.repetition_bytes)?,
+            false => 0,
+        };
+        if plain > compressed || plain > uncompressed {
+            return Err(bad("the levels of a page are larger than the page"));
+        }
+        let buf = if self.codec.is_none() || (is_v2 && !header.is_compressed) {
+            raw
+        } else {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(uncompressed as usize).map_err(|e| bad(&e.to_string()))?;
+            let (levels, values) = raw.split_at(plain as usize);
+            bytes.extend_from_slice(levels);
+            let length = (uncompressed - plain) as usize;
+            if length > 0 {
+                self.codec.decompress(values, length, &mut bytes)?;
+            }
+            bytes.into()
+        };
+        let encoding = encoding(header.encoding)?;
+        let num_values = u32::try_from(header.values).map_err(|_| bad("a page of no size"))?;
+        if header.kind == DICTIONARY_PAGE {
+            let values = self.shape.dictionary(&buf, num_values)?;
+            self.ledger.keep_dictionary(self.column, buf.len() as u64, values);
+            return Ok(Page::DictionaryPage { buf, num_values, encoding, is_sorted: false });
+        }
+        let page = if is_v2 {
+            let count = |number: i64| u32::try_from(number).map_err(|_| bad("a count below zero"));
+            let (num_nulls, num_rows) = (count(header.nulls)?, count(header.rows)?);
+            if num_nulls > num_values || num_rows > num_values {
+                return Err(bad("a page has more rows or nulls than values"));
+            }
+            Page::DataPageV2 {
+                buf: buf.clone(),
+                num_values,
+                encoding,
+                num_nulls,
+                num_rows,
+                def_levels_byte_len: count(header.definition_bytes)?,
+                rep_levels_byte_len: count(header.repetition_bytes)?,
+                is_compressed: header.is_compressed,
+                statistics: None,
+            }
+        } else {
+            Page::DataPage {
+                buf: buf.clone(),
+                num_values,
+                encoding,
+                def_level_encoding: self::encoding(header.definition_encoding)?,
+                rep_level_encoding: self::encoding(header.repetition_encoding)?,
+                statistics: None,
+            }
+        };
+        let values = match encoding {
+            Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY => Values::InDictionary,
+            _ => Values::Bytes(self.shape.decoded_bytes(&page)?),
+        };
+        let repeated = self.shape.is_repeated();
+        let fixed = self.shape.fixed_bytes();
+        self.ledger.admit_values(
+            self.column,
+            buf.len() as u64,
+            (num_values, fixed, repeated),
+            values,
+        )?;
+        Ok(page)
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        match self.header()? {
+            None => Ok(None),
+            Some(header) => self.page(&header).map(Some),
+        }
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        let header = self.header()?;
+        self.next.clone_from(&header);
+        Ok(header.map(|header| PageMetadata {
+            num_rows: (header.kind == DATA_PAGE_V2).then_some(header.rows.max(0) as usize),
+            num_levels: (header.kind != DICTIONARY_PAGE).then_some(header.values.max(0) as usize),
+            is_dict: header.kind == DICTIONARY_PAGE,
+        }))
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        if let Some(header) = self.header()? {
+            self.at += unsigned(header.compressed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+fn encoding(number: i64) -> Result<Encoding> {
+    Ok(match number {
+        0 => Encoding::PLAIN,
+        2 => Encoding::PLAIN_DICTIONARY,
+        3 => Encoding::RLE,
+        #[allow(deprecated)]
+        4 => Encoding::BIT_PACKED,
+        5 => Encoding::DELTA_BINARY_PACKED,
+        6 => Encoding::DELTA_LENGTH_BYTE_ARRAY,
+        7 => Encoding::DELTA_BYTE_ARRAY,
+        8 => Encoding::RLE_DICTIONARY,
+        9 => Encoding::BYTE_STREAM_SPLIT,
+        other => return Err(bad(&format!("unknown encoding {other}"))),
+    })
+}
+
+fn unsigned(number: i64) -> Result<u64> {
+    u64::try_from(number).map_err(|_| bad("a size below zero"))
+}
+
+pub(super) fn bad(what: &str) -> ParquetError {
+    ParquetError::General(what.to_string())
+}

@@ -1,0 +1,294 @@
+//! The bytes of CSV files: decompressed, and scanned for records that are too long to be read.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::Context;
+use flate2::read::MultiGzDecoder;
+use strait::MemoryReservation;
+
+use super::format::{Squeeze, Text};
+use crate::failure::of_join;
+use crate::memory::{Memory, Refusal};
+
+/// The longest record. Text columns cannot hold more in one batch.
+const MOST_RECORD: u64 = i32::MAX as u64;
+
+/// The buffers of a decompressor, beside its window.
+const DECOMPRESSOR: u64 = 512 << 10;
+
+/// Decompressed text, and the memory of its decompressor.
+pub(super) struct Opened {
+    bytes: Box<dyn BufRead + Send>,
+    _reservation: MemoryReservation,
+}
+
+/// Opens a file, decompresses it, and skips the byte order mark that some programs write.
+pub(super) fn open(path: &Path, text: Text, memory: &Memory) -> anyhow::Result<Opened> {
+    let context = || format!("cannot read {}", path.display());
+    let refused = |error| of_join(error).context(context());
+    let what = "decompressing text";
+    let mut reservation = memory.reserve(DECOMPRESSOR, what).map_err(refused)?;
+    let mut file = BufReader::with_capacity(1 << 18, File::open(path).with_context(context)?);
+    let bytes: Box<dyn Read + Send> = match text.squeeze {
+        Squeeze::None => Box::new(file),
+        Squeeze::Gzip => Box::new(MultiGzDecoder::new(file)),
+        Squeeze::Zstd => {
+            let window = window(file.fill_buf().with_context(context)?);
+            let mut decoder = zstd::Decoder::with_buffer(file).with_context(context)?;
+            if memory.limit().is_some() {
+                let all = DECOMPRESSOR + window;
+                memory.resize(&mut reservation, all, what).map_err(refused)?;
+                // A later frame may not take more than the first one says.
+                let bits = window.next_power_of_two().ilog2().max(10);
+                decoder.window_log_max(bits).with_context(context)?;
+            }
+            Box::new(decoder)
+        }
+    };
+    let mut bytes = BufReader::with_capacity(1 << 18, bytes);
+    let mut start = Vec::new();
+    (&mut bytes).take(3).read_to_end(&mut start).with_context(context)?;
+    if start == b"\xef\xbb\xbf" {
+        start.clear();
+    }
+    Ok(Opened { bytes: Box::new(io::Cursor::new(start).chain(bytes)), _reservation: reservation })
+}
+
+/// The bytes of history that the first frame of a Zstandard file asks for: RFC 8878, section 3.1.1.1.
+fn window(start: &[u8]) -> u64 {
+    const UNKNOWN: u64 = 8 << 20;
+    let Some((&[0x28, 0xb5, 0x2f, 0xfd, descriptor], rest)) = start.split_first_chunk::<5>() else {
+        return UNKNOWN;
+    };
+    let single_segment = descriptor & 0x20 != 0;
+    let size = if !single_segment {
+        let Some(&window) = rest.first() else { return UNKNOWN };
+        let base = 1u64 << (10 + (window >> 3));
+        base + base / 8 * u64::from(window & 7)
+    } else {
+        let skipped = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let length = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+        let Some(size) = rest.get(skipped..skipped + length) else { return UNKNOWN };
+        size.iter().rev().fold(0, |size, &byte| size << 8 | u64::from(byte))
+    };
+    // The decoder refuses larger ones.
+    size.clamp(1 << 10, 1 << 27)
+}
+
+impl Read for Opened {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.bytes.read(buffer)
+    }
+}
+
+impl BufRead for Opened {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.bytes.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.bytes.consume(bytes);
+    }
+}
+
+/// Hands bytes on, and reserves what the longest record among them takes.
+pub(super) struct Scanned<R> {
+    inner: R,
+    scan: Scan,
+    memory: Memory,
+    reservation: MemoryReservation,
+    refusal: Refusal,
+}
+
+/// Follows the records of a CSV file as the parser does.
+#[derive(Debug)]
+pub(super) struct Scan {
+    delimiter: u8,
+    state: State,
+    /// Bytes and fields of the record under way.
+    record: u64,
+    fields: u64,
+    longest: u64,
+    most_fields: u64,
+    records: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Where a quote would open a quoted field.
+    FieldStart,
+    Unquoted,
+    Quoted,
+    /// After a quote in a quoted field: its end, or the first half of a quoted quote.
+    QuoteInQuoted,
+}
+
+impl Scan {
+    pub(super) fn new(delimiter: u8) -> Scan {
+        Scan {
+            delimiter,
+            state: State::FieldStart,
+            record: 0,
+            fields: 1,
+            longest: 0,
+            most_fields: 1,
+            records: 0,
+            bytes: 0,
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        use State::{FieldStart, QuoteInQuoted, Quoted, Unquoted};
+        for &byte in bytes {
+            self.record += 1;
+            self.state = match (self.state, byte) {
+                (Quoted, b'"') => QuoteInQuoted,
+                (Quoted, _) | (FieldStart | QuoteInQuoted, b'"') => Quoted,
+                (_, b'\n' | b'\r') => {
+                    self.end_record();
+                    FieldStart
+                }
+                (_, byte) if byte == self.delimiter => {
+                    self.fields += 1;
+                    FieldStart
+                }
+                _ => Unquoted,
+            };
+        }
+        self.bytes += bytes.len() as u64;
+        self.longest = self.longest.max(self.record);
+        self.most_fields = self.most_fields.max(self.fields);
+    }
+
+    fn end_record(&mut self) {
+        self.longest = self.longest.max(self.record);
+        self.most_fields = self.most_fields.max(self.fields);
+        // The two bytes of a line end are one.
+        self.records += u64::from(self.record > 1);
+        self.record = 0;
+        self.fields = 1;
+    }
+
+    /// What reading the longest record takes: its text, twice while a buffer grows, and its fields.
+    fn memory(&self) -> u64 {
+        3 * self.longest + 256 * self.most_fields
+    }
+
+    /// The average length of a record.
+    pub(super) fn average(&self) -> u64 {
+        self.bytes / self.records.max(1) + 1
+    }
+}
+
+impl<R: Read> Scanned<R> {
+    pub(super) fn new(
+        inner: R,
+        delimiter: u8,
+        memory: &Memory,
+        refusal: &Refusal,
+    ) -> strait::Result<Self> {
+        let reservation = memory.reserve(0, "a record of a CSV file")?;
+        let scan = Scan::new(delimiter);
+        Ok(Scanned { inner, scan, memory: memory.clone(), reservation, refusal: refusal.clone() })
+    }
+
+    pub(super) fn scan(&self) -> &Scan {
+        &self.scan
+    }
+}
+
+impl<R: Read> Read for Scanned<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.scan.feed(&buffer[..read]);
+        if self.scan.longest > MOST_RECORD {
+            return Err(io::Error::other("a record is longer than 2 GiB; is a quote missing?"));
+        }
+        let needed = self.scan.memory().max(self.reservation.bytes());
+        self.memory
+            .resize(&mut self.reservation, needed, "a record of a CSV file")
+            .map_err(|error| io::Error::other(self.refusal.note(error)))?;
+        Ok(read)
+    }
+}
+
+/// Checks that bytes which come in pieces are UTF-8.
+///
+/// Arrow's parser joins the fields of a batch before it checks them. A character that is cut by a
+/// delimiter would pass there.
+#[derive(Debug, Default)]
+pub(super) struct Utf8 {
+    /// The start of a character whose rest has not come yet.
+    started: Vec<u8>,
+    invalid: bool,
+}
+
+impl Utf8 {
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+        while let ([first, rest @ ..], false) = (bytes, self.started.is_empty() || self.invalid) {
+            self.started.push(*first);
+            bytes = rest;
+            match std::str::from_utf8(&self.started) {
+                Ok(_) => self.started.clear(),
+                Err(error) => self.invalid = error.error_len().is_some(),
+            }
+        }
+        if let (Err(error), false) = (std::str::from_utf8(bytes), self.invalid) {
+            self.invalid = error.error_len().is_some();
+            self.started = bytes[error.valid_up_to()..].to_vec();
+        }
+    }
+
+    /// Whether everything up to now is UTF-8, with nothing left to come.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.invalid && self.started.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_followed_through_quotes() {
+        let scanned = |text: &str| {
+            let mut scan = Scan::new(b',');
+            text.as_bytes().chunks(3).for_each(|piece| scan.feed(piece));
+            (scan.records, scan.longest, scan.most_fields)
+        };
+        assert_eq!(scanned("a,b\nc,d,e\n"), (2, 6, 3));
+        assert_eq!(scanned("a,\"b\nc\"\nd\n"), (2, 8, 2));
+        assert_eq!(scanned("a,\"b\"\"\nc\"\nd\n"), (2, 10, 2));
+        // A quote within a field is a character like others.
+        assert_eq!(scanned("5\",b\nc\n"), (2, 5, 2));
+        assert_eq!(scanned("a\r\nb\r\n"), (2, 2, 1));
+    }
+
+    #[test]
+    fn characters_may_come_in_pieces() {
+        let check = |text: &[u8], step: usize| {
+            let mut utf8 = Utf8::default();
+            text.chunks(step).for_each(|piece| utf8.feed(piece));
+            utf8.is_whole()
+        };
+        for step in 1..8 {
+            assert!(check("aé€😀z".as_bytes(), step), "{step}");
+            assert!(!check(b"\xc3,\xa9", step), "{step}");
+            assert!(!check(b"ab\xff", step), "{step}");
+            assert!(!check(b"ab\xc3", step), "{step}");
+        }
+    }
+
+    #[test]
+    fn windows_are_read_from_the_first_frame() {
+        let text = vec![b'x'; 3 << 20];
+        let frame = zstd::encode_all(text.as_slice(), 1).unwrap();
+        assert!((1 << 19..=1 << 22).contains(&window(&frame)), "{}", window(&frame));
+        let bulk = zstd::bulk::compress(&text[..1000], 1).unwrap();
+        assert_eq!(window(&bulk), 1 << 10);
+        assert_eq!(window(b"no frame"), 8 << 20);
+    }
+}

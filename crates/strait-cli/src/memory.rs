@@ -1,0 +1,141 @@
+//! The memory of the command's own readers and writers, reserved before it is held.
+//!
+//! Readers and writers share one [`MemoryBudget`] with the join, so `--memory` limits all of them
+//! together. Without a limit, a single request is still compared with what the machine has free: a
+//! damaged file may claim sizes that no machine has.
+
+use std::ffi::{c_int, c_long};
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use strait::{Error, MemoryBudget, MemoryReservation, Result};
+
+/// Requests from this size on are compared with the machine's free memory. Smaller ones are not,
+/// because looking it up takes longer than most of them.
+const LARGE: u64 = 1 << 30;
+
+/// The budget that the join, its readers and its writer share.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory(Arc<MemoryBudget>);
+
+impl Memory {
+    /// A budget of `limit` bytes; without a limit, one that only counts.
+    pub(crate) fn new(limit: Option<u64>) -> Memory {
+        if limit.is_some() {
+            return_freed_memory_at_once();
+        }
+        Memory(MemoryBudget::new(limit))
+    }
+
+    /// The budget, for the join.
+    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.0
+    }
+
+    /// The limit in bytes, if there is one.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.0.limit()
+    }
+
+    /// Reserves `bytes` for `what`, until the reservation is dropped.
+    pub(crate) fn reserve(&self, bytes: u64, what: &str) -> Result<MemoryReservation> {
+        let mut reservation = self.0.reserve(0, what)?;
+        self.resize(&mut reservation, bytes, what)?;
+        Ok(reservation)
+    }
+
+    /// Makes `reservation` as large as `bytes`.
+    pub(crate) fn resize(
+        &self,
+        reservation: &mut MemoryReservation,
+        bytes: u64,
+        what: &str,
+    ) -> Result<()> {
+        let held = reservation.bytes();
+        if bytes <= held {
+            reservation.shrink(held - bytes);
+            return Ok(());
+        }
+        let more = bytes - held;
+        if more >= LARGE && self.limit().is_none() && more > machine_free() {
+            return Err(Error::OutOfMemory { what: what.to_string(), needed: more });
+        }
+        reservation.grow(more, what)
+    }
+}
+
+/// Makes the allocator return freed memory to the system without delay. It keeps memory for a while
+/// otherwise, which the system would count beside what is reserved.
+fn return_freed_memory_at_once() {
+    unsafe extern "C" {
+        fn mi_option_set(option: c_int, value: c_long);
+    }
+    /// `mi_option_purge_delay` in mimalloc.h.
+    const PURGE_DELAY: c_int = 15;
+    // SAFETY: mimalloc is linked, as the allocator of this program. The function takes a number of
+    // an option and a value, and may be called at any time.
+    unsafe { mi_option_set(PURGE_DELAY, 0) };
+}
+
+/// Keeps a refused reservation while its message passes through a decoder, which would turn it into
+/// words of its own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Refusal(Arc<Mutex<Option<Error>>>);
+
+impl Refusal {
+    /// Keeps the error if it is the first, and returns its message.
+    pub(crate) fn note(&self, error: Error) -> String {
+        let message = error.to_string();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        message
+    }
+
+    /// Returns the error that was kept, and forgets it.
+    pub(crate) fn take(&self) -> Option<Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The memory that the machine, or the control group of the process, has free. Unknown is no bound.
+fn machine_free() -> u64 {
+    let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let limit = number("/sys/fs/cgroup/memory.max");
+    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
+    let group = limit.map(|limit| limit.saturating_sub(used));
+    host.unwrap_or(u64::MAX).min(group.unwrap_or(u64::MAX))
+}
+
+/// The bytes in the `MemAvailable` line of `/proc/meminfo`.
+fn available(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_machine_has_an_exbibyte() {
+        let error = Memory::new(None).reserve(1 << 60, "a page").expect_err("too much");
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        assert!(Memory::new(None).reserve(1 << 20, "a page").is_ok());
+    }
+
+    #[test]
+    fn reservations_follow_their_size() {
+        let memory = Memory::new(Some(100));
+        let mut held = memory.reserve(40, "a page").expect("fits");
+        memory.resize(&mut held, 100, "a page").expect("fits");
+        assert!(memory.resize(&mut held, 101, "a page").is_err());
+        memory.resize(&mut held, 7, "a page").expect("shrinks");
+        assert_eq!(memory.budget().used(), 7);
+    }
+
+    #[test]
+    fn free_memory_is_read_in_kibibytes() {
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    12 kB\n"), Some(12 * 1024));
+        assert_eq!(available("MemTotal: 9 kB\n"), None);
+    }
+}

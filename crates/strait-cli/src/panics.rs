@@ -1,0 +1,46 @@
+//! Turns panics of decoders into errors. Damaged files make the Arrow and Parquet crates panic in
+//! places; the user gets a message about the file instead of a stack trace.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+
+thread_local! {
+    /// Whether this thread runs a decoder whose panics are caught.
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Installs a panic hook that logs caught panics instead of printing them.
+pub(crate) fn install() {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |info| match CAUGHT.try_with(Cell::get) {
+        Ok(true) => log::debug!("caught: {info}"),
+        _ => default(info),
+    }));
+}
+
+/// Runs `work`. A panic becomes an error with the panic's message. The caller must not use again
+/// what `work` has changed, because the panic may have left it half changed.
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let before = CAUGHT.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    CAUGHT.set(before);
+    result.map_err(|payload| format!("the decoder failed ({})", message(payload.as_ref())))
+}
+
+fn message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::caught;
+
+    #[test]
+    fn a_panic_becomes_a_message() {
+        assert_eq!(caught(|| 7), Ok(7));
+        let error = caught(|| std::iter::empty::<u8>().next().expect("a byte")).unwrap_err();
+        assert_eq!(error, "the decoder failed (a byte)");
+    }
+}
