@@ -1,0 +1,200 @@
+//! Holds `--memory` to its word, measured from outside: the real binary runs under a limit, and the
+//! kernel says how much it had at most.
+
+// A test fails by panicking, in the functions it calls as well.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::Int32Type;
+use arrow::ipc::writer::FileWriter;
+use parquet::arrow::ArrowWriter;
+
+/// What the process has beside what it reserves: its code, stacks, and what the allocator keeps.
+const CONSTANT: u64 = 56 << 20;
+
+const MIB: u64 = 1 << 20;
+
+/// The most memory that the child had. The kernel keeps the peak, so the last look before the end
+/// counts.
+fn peak(child: &mut Child) -> u64 {
+    let path = format!("/proc/{}/status", child.id());
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(&path).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        if let Some(kib) = line.and_then(|line| line.trim().strip_suffix(" kB")) {
+            most = most.max(kib.parse::<u64>().unwrap() * 1024);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    most
+}
+
+/// Runs a join under a limit. It succeeds, or fails with a message about the limit; either way it
+/// stays within. Returns whether it succeeded.
+fn within(folder: &Path, join: &str, limit: u64) -> bool {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(join.split_whitespace()).arg("--memory").arg(limit.to_string());
+    let mut child = command.spawn().unwrap();
+    let most = peak(&mut child);
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        most <= limit + limit / 10 + CONSTANT,
+        "{join}: {limit} allowed, {most} held: {message}"
+    );
+    assert!(
+        output.status.success() || message.contains("the memory limit of"),
+        "{join}, {limit}: {message}"
+    );
+    output.status.success()
+}
+
+fn parquet(path: &Path, batches: &[RecordBatch]) {
+    let file = fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batches[0].schema(), None).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.close().unwrap();
+}
+
+fn arrow(path: &Path, batches: &[RecordBatch]) {
+    let file = fs::File::create(path).unwrap();
+    let mut writer = FileWriter::try_new(file, &batches[0].schema()).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.finish().unwrap();
+}
+
+fn keys(rows: std::ops::Range<i64>) -> (&'static str, ArrayRef) {
+    ("k", Arc::new(Int64Array::from_iter_values(rows)))
+}
+
+/// Batches of a key and of what `payload` makes of the rows.
+fn table(
+    batches: i64,
+    rows: i64,
+    payload: impl Fn(std::ops::Range<i64>) -> Vec<(String, ArrayRef)>,
+) -> Vec<RecordBatch> {
+    let batch = |i: i64| {
+        let range = i * rows..(i + 1) * rows;
+        let payload = payload(range.clone());
+        let payload = payload.iter().map(|(name, column)| (name.as_str(), column.clone()));
+        RecordBatch::try_from_iter(std::iter::once(keys(range)).chain(payload)).unwrap()
+    };
+    (0..batches).map(batch).collect()
+}
+
+fn small(folder: &Path) {
+    parquet(&folder.join("small.parquet"), &table(1, 20_000, |_| vec![]));
+}
+
+#[test]
+fn parquet_of_many_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let column = |range: std::ops::Range<i64>, i: i64| -> (String, ArrayRef) {
+        (format!("c{i}"), Arc::new(Int64Array::from_iter_values(range.map(|k| k * i % 1009))))
+    };
+    let batches = table(4, 30_000, |range| (0..60).map(|i| column(range.clone(), i)).collect());
+    parquet(&folder.path().join("wide.parquet"), &batches);
+    parquet(&folder.path().join("all.parquet"), &table(1, 120_000, |_| vec![]));
+    let join = "join all.parquet wide.parquet --on k -o out.parquet --overwrite";
+    within(folder.path(), join, 64 * MIB);
+    within(folder.path(), join, 128 * MIB);
+    assert!(within(folder.path(), join, 512 * MIB));
+}
+
+#[test]
+fn a_compressed_csv_bomb() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(b"k,t\n1,").unwrap();
+    (0..300).for_each(|_| gzip.write_all(&[b'x'; 1 << 20]).unwrap());
+    fs::write(folder.path().join("bomb.csv.gz"), gzip.finish().unwrap()).unwrap();
+    let join = "join small.parquet bomb.csv.gz --on k -o out.parquet --overwrite";
+    for limit in [16, 64, 256] {
+        assert!(!within(folder.path(), join, limit * MIB));
+    }
+}
+
+#[test]
+fn wide_strings_in_parquet_and_arrow() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let text = |k: i64| format!("{k}-").repeat(300);
+    let batches = table(10, 2_000, |range| {
+        vec![(
+            "t".to_string(),
+            Arc::new(StringArray::from_iter_values(range.map(text))) as ArrayRef,
+        )]
+    });
+    parquet(&folder.path().join("text.parquet"), &batches);
+    arrow(&folder.path().join("text.arrow"), &batches);
+    for input in ["text.parquet", "text.arrow"] {
+        for out in ["out.parquet", "out.arrow", "out.csv"] {
+            let join = format!("join small.parquet {input} --on k -o {out} --overwrite");
+            within(folder.path(), &join, 64 * MIB);
+        }
+        let join = format!("join small.parquet {input} --on k -o out.parquet --overwrite");
+        assert!(within(folder.path(), &join, 256 * MIB));
+    }
+}
+
+#[test]
+fn dictionaries() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let batches = table(20, 1_000, |range| {
+        let words: DictionaryArray<Int32Type> = range
+            .map(|k| format!("{:0200}", k % 50))
+            .collect::<Vec<_>>()
+            .iter()
+            .map(String::as_str)
+            .collect();
+        vec![("d".to_string(), Arc::new(words) as ArrayRef)]
+    });
+    parquet(&folder.path().join("words.parquet"), &batches);
+    for out in ["out.parquet", "out.arrow", "out.arrows"] {
+        let join = format!("join small.parquet words.parquet --on k -o {out} --overwrite");
+        within(folder.path(), &join, 64 * MIB);
+        assert!(within(folder.path(), &join, 512 * MIB));
+    }
+}
+
+#[test]
+fn output_that_is_read_slowly() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = table(8, 30_000, |range| {
+        let text = |k: i64| format!("value {k:040}");
+        vec![(
+            "t".to_string(),
+            Arc::new(StringArray::from_iter_values(range.map(text))) as ArrayRef,
+        )]
+    });
+    parquet(&folder.path().join("a.parquet"), &rows);
+    let limit = 64 * MIB;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args("join a.parquet a.parquet --on k -o - --memory".split(' ')).arg(limit.to_string());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let slow = std::thread::spawn(move || {
+        let mut buffer = vec![0; 256 << 10];
+        while stdout.read(&mut buffer).unwrap() > 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let most = peak(&mut child);
+    slow.join().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(most <= limit + limit / 10 + CONSTANT, "{most} held: {message}");
+    assert!(output.status.success() || message.contains("the memory limit of"), "{message}");
+}
