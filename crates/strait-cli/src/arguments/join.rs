@@ -116,7 +116,8 @@ pub(crate) struct JoinArguments {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The most memory the join may hold, as in 512MiB or 8GiB [default: no limit]
+    /// The most memory to hold, for reading, joining and writing together, as in 512MiB or 8GiB
+    /// [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 

@@ -26,6 +26,18 @@ impl Codec {
         self.compression == Compression::UNCOMPRESSED
     }
 
+    /// The most bytes that so many compressed bytes can stand for.
+    pub(super) fn most(&self, compressed: u64) -> u64 {
+        let each = match self.compression {
+            Compression::SNAPPY => 64,
+            Compression::LZ4 | Compression::LZ4_RAW => 256,
+            Compression::GZIP(_) => 1100,
+            // A block of 128 KiB in four bytes.
+            _ => 1 << 15,
+        };
+        compressed.saturating_mul(each)
+    }
+
     /// Appends the decompressed `input` to `output`. It has to have `length` bytes.
     pub(super) fn decompress(
         &self,

@@ -9,7 +9,7 @@ use std::io::{self, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchReader};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchReader};
 use arrow::buffer::{Buffer, MutableBuffer};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
@@ -124,6 +124,8 @@ struct IpcReader {
     columns: Option<Vec<usize>>,
     messages: Messages,
     dictionaries: HashMap<i64, ArrayRef>,
+    /// The memory of each of them.
+    sizes: HashMap<i64, u64>,
     memory: Memory,
     /// For the message that is being decoded.
     decoding: MemoryReservation,
@@ -212,6 +214,7 @@ impl IpcReader {
             columns,
             messages,
             dictionaries: HashMap::new(),
+            sizes: HashMap::new(),
             memory: memory.clone(),
             decoding: memory.reserve(0, "an Arrow message")?,
             kept: memory.reserve(0, "an Arrow dictionary")?,
@@ -253,18 +256,19 @@ impl IpcReader {
                     .ok_or_else(|| bad("an empty dictionary"))?;
                 let batch = dictionary.data().ok_or_else(|| bad("a dictionary without values"))?;
                 self.admit(&batch, &message.body)?;
+                let (id, mut size) = (dictionary.id(), self.decoding.bytes());
                 if dictionary.isDelta() {
                     // The old values and the new ones are copied into one array.
-                    let old = self.dictionaries.get(&dictionary.id());
-                    let old = old.map_or(0, |values| values.get_array_memory_size() as u64);
-                    let both = 2 * old + 2 * self.decoding.bytes();
+                    size = size.saturating_add(self.sizes.get(&id).copied().unwrap_or(0));
+                    let both = self.decoding.bytes().saturating_add(size);
                     self.memory.resize(&mut self.decoding, both, "an Arrow dictionary")?;
                 }
                 let (schema, dictionaries) = (&self.schema, &mut self.dictionaries);
                 read_dictionary(&message.body, dictionary, schema, dictionaries, &version)?;
-                let sizes = self.dictionaries.values().map(|d| d.get_array_memory_size() as u64);
+                self.sizes.insert(id, size);
                 self.decoding.shrink(self.decoding.bytes());
-                self.memory.resize(&mut self.kept, sizes.sum(), "an Arrow dictionary")?;
+                let all = self.sizes.values().copied().fold(0, u64::saturating_add);
+                self.memory.resize(&mut self.kept, all, "an Arrow dictionary")?;
                 Ok(None)
             }
             MessageHeader::NONE => Ok(None),

@@ -158,6 +158,9 @@ impl Pages {
     fn page(&mut self, header: &PageHeader) -> Result<Page> {
         let (compressed, uncompressed) =
             (unsigned(header.compressed)?, unsigned(header.uncompressed)?);
+        if !self.codec.is_none() && uncompressed > self.codec.most(compressed) {
+            return Err(bad("a page claims to be larger than it can be"));
+        }
         self.ledger.admit_page(compressed, uncompressed)?;
         let raw = self.file.get_bytes(self.at, compressed as usize)?;
         self.at += compressed;

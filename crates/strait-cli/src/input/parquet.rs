@@ -193,7 +193,11 @@ pub(super) fn read(
         None => (0..metadata.num_row_groups()).collect(),
     };
     let mask = ProjectionMask::roots(footer.parquet_schema(), columns.iter().copied());
+    let in_groups = groups.iter().map(|&group| metadata.row_group(group).num_rows());
+    let in_groups = in_groups.fold(0i64, i64::saturating_add);
+    // Decoders allocate room for a whole batch at once.
     let rows = batch_rows(&metadata, &mask, memory);
+    let rows = rows.min(usize::try_from(in_groups).unwrap_or(0)).max(1);
     let leaves = footer.parquet_schema().num_columns();
     let refusal = Refusal::default();
     let ledger = Ledger::new(memory, &refusal, leaves, rows)
