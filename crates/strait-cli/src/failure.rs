@@ -16,10 +16,17 @@ pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
         // Whoever read stdout has seen enough: `strait … | head` is no failure.
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", printable(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The text without control characters that would do something to a terminal: column names of files
+/// are part of messages.
+fn printable(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
+    text.chars().map(harmless).collect()
 }
 
 /// A failure with a message that is fit to be read as it is.
@@ -75,4 +82,16 @@ pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
 /// [`of_join`] for the errors that come out of the join's reader.
 pub(crate) fn of_stream(error: ArrowError) -> anyhow::Error {
     of_join(strait::Error::from_arrow(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{one_line, printable};
+
+    #[test]
+    fn messages_do_nothing_to_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc\u{7}"), "a [2Jb\nc ");
+        assert_eq!(one_line("a\nb\u{1b}c"), "a b c");
+        assert_eq!(one_line(&"é".repeat(1000)).chars().count(), 201);
+    }
 }

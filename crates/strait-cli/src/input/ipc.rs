@@ -19,7 +19,7 @@ use flatbuffers::VerifierOptions;
 use strait::MemoryReservation;
 
 use super::schema;
-use crate::failure::of_join;
+use crate::failure::{of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
 
@@ -80,7 +80,8 @@ pub(super) fn read(
     opened.map(|reader| Box::new(reader) as _).map_err(|error| {
         refused(error, &shown.to_string()).unwrap_or_else(|error| {
             anyhow!(
-                "{shown} is truncated or damaged: it cannot be read as Arrow IPC ({error}); get the file again"
+                "{shown} is truncated or damaged: it cannot be read as Arrow IPC ({}); get the file again",
+                one_line(&error.to_string())
             )
         })
     })
@@ -113,7 +114,7 @@ pub(super) fn stdin(memory: &Memory) -> anyhow::Result<Box<dyn RecordBatchReader
     let opened = opened.unwrap_or_else(|why| Err(ArrowError::IpcError(why)));
     opened.map(|reader| Box::new(reader) as _).map_err(|error| {
         refused(error, "stdin").unwrap_or_else(|error| {
-            anyhow!("stdin is not an Arrow IPC stream ({error}); pipe the output of `strait join … -o -` or of another writer of Arrow streams")
+            anyhow!("stdin is not an Arrow IPC stream ({}); pipe the output of `strait join … -o -` or of another writer of Arrow streams", one_line(&error.to_string()))
         })
     })
 }

@@ -24,7 +24,7 @@ use super::ledger::Ledger;
 use super::pages::Groups;
 use super::thrift::footer_shape;
 use super::{ipc, levels, schema};
-use crate::failure::of_join;
+use crate::failure::{of_join, one_line};
 use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
 
@@ -78,6 +78,7 @@ pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
         );
     }
     let damaged = |why: String| {
+        let why = one_line(&why);
         anyhow!("{shown} is damaged: its Parquet footer cannot be read ({why}); get the file again")
     };
     let bytes = footer_bytes(&mut file, memory, &shown.to_string())?

@@ -144,6 +144,7 @@ impl TableReader {
             refused => return Told(format!("cannot read {name}: {:#}", of_join(refused))),
         };
         let Remaining::Files { files, .. } = &self.rows else {
+            let error = one_line(&error.to_string());
             return Told(format!("cannot read stdin: {error}; was its writer cut short?"));
         };
         let found = &files.files[index].found;
