@@ -36,7 +36,7 @@ fn types() -> Vec<DataType> {
 fn chunks(rng: &mut Rng, data_type: &DataType) -> Vec<ArrayRef> {
     let meeting = Meeting::alone(data_type);
     let style = *rng.pick(&Style::ALL);
-    let domain = Domain::new(rng, data_type, meeting.clone(), style);
+    let domain = Domain::new(rng, data_type, meeting, style);
     let count = rng.between(1, 4);
     let chunk = |rng: &mut Rng| {
         let len = rng.between(3, 30);
