@@ -486,3 +486,21 @@ fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> Ar
     let nulls = (!picked.all_there()).then(|| NullBuffer::new(there()));
     Arc::new(UInt64Array::new(ids.into(), nulls))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_a_turn_that_never_comes_hears_of_the_end() {
+        let (turn, cancelled) = (Turn::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            // Segment 0 is left out, as `Workers::each` does with tasks once the join was cancelled.
+            let waits = scope.spawn(|| turn.wait_for(1, &cancelled));
+            cancelled.store(true, Ordering::Relaxed);
+            assert!(matches!(waits.join().expect("no panic"), Err(Error::Cancelled)));
+        });
+        turn.pass(0);
+        assert!(turn.wait_for(1, &cancelled).is_ok(), "its turn has come");
+    }
+}
