@@ -165,14 +165,12 @@ impl<'a> Session<'a> {
 
     /// Reads a few values back, once all stages so far are done.
     pub(crate) fn read<T: Plain + Default>(&self, from: View, count: usize) -> Result<Vec<T>> {
-        let size = size_of::<T>();
         let mut values = vec![T::default(); count];
-        for (i, some) in values.chunks_mut((SMALL / size).max(1)).enumerate() {
+        let mut at = 0;
+        for some in values.chunks_mut(self.at_once::<T>()) {
             let bytes = size_of_val(some);
-            let view = from.part((i * SMALL / size * size) as u64, bytes as u64);
-            if view.bytes != bytes as u64 {
-                return Err(Error::Worker("a read-back passes the end of its memory".to_string()));
-            }
+            let view = within(from, at, bytes)?;
+            at += bytes;
             self.device.copy_out(self.compute, view, &self.small, 0)?;
             self.device.synchronize(self.compute)?;
             // SAFETY: the copy is done, and nobody else has this buffer; the values are plain.
@@ -186,19 +184,26 @@ impl<'a> Session<'a> {
 
     /// Writes a few values, before all stages that follow.
     pub(crate) fn write<T: Plain>(&self, values: &[T], to: View) -> Result<()> {
-        let size = size_of::<T>();
-        for (i, some) in values.chunks((SMALL / size).max(1)).enumerate() {
+        let mut at = 0;
+        for some in values.chunks(self.at_once::<T>()) {
             let bytes = size_of_val(some);
+            let view = within(to, at, bytes)?;
+            at += bytes;
             // SAFETY: no copy from or to the buffer is under way: each is waited for.
             unsafe {
                 let to = self.small.bytes_mut().as_mut_ptr();
                 std::ptr::copy_nonoverlapping(some.as_ptr().cast::<u8>(), to, bytes);
             }
-            let view = to.part((i * SMALL / size * size) as u64, bytes as u64);
             self.device.copy_in(self.compute, &self.small, 0, view)?;
             self.device.synchronize(self.compute)?;
         }
         Ok(())
+    }
+
+    /// How many values fit the staging buffer of [`read`](Session::read) and
+    /// [`write`](Session::write).
+    fn at_once<T>(&self) -> usize {
+        (self.small.len / size_of::<T>().max(1)).max(1)
     }
 
     /// Says that what was enqueued since the last mark was this stage.
@@ -305,6 +310,15 @@ impl<'a> Session<'a> {
     }
 }
 
+/// `bytes` of a view from byte `at` on; an error where it does not have as many.
+fn within(view: View, at: usize, bytes: usize) -> Result<View> {
+    let part = view.part(at as u64, bytes as u64);
+    if part.bytes != bytes as u64 {
+        return Err(Error::Worker("values pass the end of their memory on the device".to_string()));
+    }
+    Ok(part)
+}
+
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         for stream in [self.compute, self.copies, self.back] {
@@ -319,6 +333,32 @@ impl Drop for Session<'_> {
 mod tests {
     use super::*;
     use crate::device::simulated::{Settings, Simulated, TINY};
+
+    /// Values whose size does not divide the staging buffer, in many pieces: each piece continues
+    /// where the one before ended.
+    #[test]
+    fn values_of_any_size_are_read_and_written_in_pieces() {
+        let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
+        let session = Session::new(&device, Word::W8).unwrap();
+        let size = size_of::<abi::Task>();
+        assert_ne!(SMALL % size, 0, "otherwise this tests nothing");
+        for bytes in [1, SMALL - 1, SMALL + 1, (1 << 20) + 123, (3 << 20) + 7] {
+            let count = bytes.div_ceil(size);
+            let task = |i| abi::Task { build: i, probe: !i, build_rows: i as u32, probe_rows: 7 };
+            let tasks: Vec<abi::Task> = (0..count as u64).map(task).collect();
+            let view = session.allocate((count * size) as u64, "a test").unwrap();
+            session.write(&tasks, view).unwrap();
+            let back: Vec<abi::Task> = session.read(view, count).unwrap();
+            assert!(back == tasks, "{count} values");
+            let octets: Vec<u8> = (0..bytes).map(|i| (i * 7) as u8).collect();
+            session.write(&octets, view).unwrap();
+            let back: Vec<u8> = session.read(view, bytes).unwrap();
+            assert!(back == octets, "{bytes} bytes");
+            let beyond = session.read::<abi::Task>(view, count + 1);
+            assert!(beyond.is_err(), "a value past the end is not read");
+            assert!(session.write(&vec![task(0); count + 1], view).is_err(), "nor written");
+        }
+    }
 
     /// The device forgets events, but not the times of stages that had many.
     #[test]
