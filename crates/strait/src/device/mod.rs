@@ -270,6 +270,10 @@ pub(crate) trait Device: Send + Sync {
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory>;
     /// Host memory with any content.
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>>;
+    /// Prepares the calling thread for many calls, until what is returned is dropped, on that thread.
+    fn enter(&self) -> Result<Box<dyn Any>> {
+        Ok(Box::new(()))
+    }
     /// A stream. Streams live as long as the device, and are used again.
     fn stream(&self, index: usize) -> Result<Stream>;
     /// Copies `bytes` from byte `at` of the host to the device.

@@ -3,6 +3,7 @@
 //! A session owns its memory and synchronises before it lets any go, so that an error on the way
 //! leaves nothing running on memory that another join is given.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -56,6 +57,8 @@ pub(crate) struct Session<'a> {
     moved: Cell<u64>,
     /// Bytes that crossed the link, to the device and back.
     crossed: [Cell<u64>; 2],
+    /// The thread's part: dropped last.
+    _entered: Box<dyn Any>,
 }
 
 impl<'a> Session<'a> {
@@ -66,6 +69,7 @@ impl<'a> Session<'a> {
 
     /// A session whose keys are mixed with the seed of a join.
     pub(crate) fn seeded(device: &'a dyn Device, word: Word, seed: &Seed) -> Result<Self> {
+        let entered = device.enter()?;
         let session = Session {
             device,
             word,
@@ -81,6 +85,7 @@ impl<'a> Session<'a> {
             under_way: Cell::default(),
             moved: Cell::new(0),
             crossed: Default::default(),
+            _entered: entered,
         };
         session.mark("start")?;
         Ok(session)

@@ -23,6 +23,24 @@ pub(super) struct Context {
     modules: Mutex<HashMap<(&'static str, Word), Module>>,
 }
 
+/// A context that is the calling thread's current one while this lives. Dropping it makes the one before
+/// current again, or none where there was none. Not `Send`: it belongs to its thread.
+#[must_use = "the context is current only while this lives"]
+pub(super) struct Bound {
+    /// The context before, where it was another.
+    before: Option<sys::CUcontext>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let Some(before) = self.before else { return };
+        // SAFETY: the context that was current, or null for none.
+        if let Err(error) = check(unsafe { sys::cuCtxSetCurrent(before) }, "restoring a context") {
+            log::debug!("{error}");
+        }
+    }
+}
+
 /// A loaded module and the entries that were asked for.
 struct Module {
     raw: sys::CUmodule,
@@ -55,10 +73,19 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes it the calling thread's. The driver keeps that by thread, and any thread may call.
-    pub(super) fn bind(&self) -> Result<()> {
+    /// Makes it the calling thread's current context for as long as what is returned lives. The driver
+    /// keeps one for each thread, and the thread may be the caller's, who may use another.
+    pub(super) fn bind(&self) -> Result<Bound> {
+        let doing = "binding a context";
+        let mut before = std::ptr::null_mut();
+        // SAFETY: writes a handle.
+        check(unsafe { sys::cuCtxGetCurrent(&mut before) }, doing)?;
+        if before == self.raw {
+            return Ok(Bound { before: None });
+        }
         // SAFETY: a context that is never released.
-        check(unsafe { sys::cuCtxSetCurrent(self.raw) }, "binding a context")
+        check(unsafe { sys::cuCtxSetCurrent(self.raw) }, doing)?;
+        Ok(Bound { before: Some(before) })
     }
 
     /// An entry of a module for words of that width: compiled and loaded on first use.
@@ -72,7 +99,7 @@ impl Context {
         if let Some(function) = modules.get(&(module, word)).and_then(|m| m.entries.get(entry)) {
             return Ok(*function);
         }
-        self.bind()?;
+        let _bound = self.bind()?;
         let loaded = match modules.entry((module, word)) {
             std::collections::hash_map::Entry::Occupied(loaded) => loaded.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {

@@ -27,6 +27,7 @@ const FUNCTIONS: &[&str] = &[
     "cuDeviceGetPCIBusId",
     "cuDeviceTotalMem_v2",
     "cuDevicePrimaryCtxRetain",
+    "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
     "cuMemGetInfo_v2",
@@ -196,7 +197,7 @@ impl Gpu {
     /// time.
     pub fn free_memory(&self) -> Result<u64> {
         let context = Context::of(self)?;
-        context.bind()?;
+        let _bound = context.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: a context is bound; writes two numbers.
         check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "asking for free memory")?;

@@ -88,10 +88,13 @@ fn locked() -> MutexGuard<'static, Vec<HostPiece>> {
 
 impl Drop for HostPiece {
     fn drop(&mut self) {
-        if let Err(error) = self.context.bind() {
-            log::debug!("{error}");
-            return;
-        }
+        let _bound = match self.context.bind() {
+            Ok(bound) => bound,
+            Err(error) => {
+                log::debug!("{error}");
+                return;
+            }
+        };
         // SAFETY: a handle from above, mapped nowhere any more.
         let code = unsafe { sys::cuMemRelease(self.handle) };
         if code != CUresult::CUDA_SUCCESS {

@@ -68,7 +68,7 @@ pub(super) fn prefetch(device: &CudaDevice, stream: Stream, view: View) -> Resul
     if view.bytes == 0 {
         return Ok(());
     }
-    device.context.bind()?;
+    let _bound = device.context.bind()?;
     let raw = device.streams.raw(stream)?;
     let (address, bytes) = (view.address, view.bytes as usize);
     // The second version came with CUDA 12.2, and nobody says how long drivers keep the first.
@@ -92,7 +92,7 @@ pub(super) fn prefetch(device: &CudaDevice, stream: Stream, view: View) -> Resul
 
 impl Block {
     fn allocate(context: &Arc<Context>, size: u64) -> Result<Block, Refusal> {
-        context.bind().map_err(Refusal::Failed)?;
+        let _bound = context.bind().map_err(Refusal::Failed)?;
         let mut address = 0;
         let flags = sys::CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as u32;
         // SAFETY: the context is bound; writes an address.
@@ -107,7 +107,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // Freeing waits for the GPU, so work that still used the memory would be done first.
-        let freed = self.context.bind().and_then(|()| {
+        let freed = self.context.bind().and_then(|_bound| {
             // SAFETY: an address of `allocate`, freed once.
             check(unsafe { sys::cuMemFree_v2(self.address) }, "freeing managed memory")
         });

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Where the GPU sees pinned memory.
 pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory> {
-    device.context.bind()?;
+    let _bound = device.context.bind()?;
     let bytes = pinned.len as u64;
     let mut address = None;
     for (at, _) in Pieces::of(bytes).cut(pages::cuts(pinned, 0)).list() {

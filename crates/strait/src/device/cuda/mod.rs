@@ -43,6 +43,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -128,7 +129,7 @@ impl CudaDevice {
         stream: Stream,
         argument: *mut c_void,
     ) -> Result<()> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
         if shared > UNASKED_SHARED {
             let which =
@@ -207,8 +208,12 @@ impl Device for CudaDevice {
         pinned::take(bytes, what, &self.context)
     }
 
+    fn enter(&self) -> Result<Box<dyn Any>> {
+        Ok(Box::new(self.context.bind()?))
+    }
+
     fn stream(&self, index: usize) -> Result<Stream> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         self.streams.open(index)
     }
 
@@ -217,7 +222,7 @@ impl Device for CudaDevice {
         if to.bytes == 0 {
             return Ok(());
         }
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         let pieces = self.pieces(from, at, to);
         self.streams.copy(stream, from, "copying to the GPU", |raw| {
             // SAFETY: inside both memories; the host's is held until the stream is synchronised,
@@ -234,7 +239,7 @@ impl Device for CudaDevice {
         if from.bytes == 0 {
             return Ok(());
         }
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         let pieces = self.pieces(to, at, from);
         self.streams.copy(stream, to, "copying from the GPU", |raw| {
             // SAFETY: as in `copy_in`.
@@ -249,7 +254,7 @@ impl Device for CudaDevice {
         if to.bytes == 0 {
             return Ok(());
         }
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
         // SAFETY: device memory of that length, kept by the caller.
         let code = Pieces::of(to.bytes).cut(self.ranges.cuts(to)).copy(|at, bytes| unsafe {
@@ -264,33 +269,33 @@ impl Device for CudaDevice {
     }
 
     fn record(&self, stream: Stream) -> Result<Event> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         self.streams.record(stream)
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<()> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         self.streams.wait(stream, event)
     }
 
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         self.streams.seconds(from, to)
     }
 
     fn synchronize(&self, stream: Stream) -> Result<()> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         self.streams.synchronize(stream)
     }
 
     fn wait_for(&self, event: Event) -> Result<()> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         self.streams.wait_for(event)
     }
 
     unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
         Self::alike(from.bytes, to.bytes)?;
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
         let pieces = Pieces::of(to.bytes)
             .cut(pages::cuts_at(from.start as usize, from.bytes))
@@ -305,7 +310,7 @@ impl Device for CudaDevice {
 
     fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
         Self::alike(from.bytes, to.bytes)?;
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
         // Mapped memory has the addresses that it has on the host.
         let mapped = |view: View| pages::cuts_at(view.address as usize, view.bytes);
@@ -349,7 +354,7 @@ impl Device for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
+        if let Ok(_bound) = self.context.bind() {
             self.streams.close();
         }
     }
@@ -360,7 +365,7 @@ struct Driver(Arc<Context>);
 
 impl Source for Driver {
     fn allocate(&self, bytes: u64) -> Result<u64, Refusal> {
-        self.0.bind().map_err(Refusal::Failed)?;
+        let _bound = self.0.bind().map_err(Refusal::Failed)?;
         let mut address = 0;
         // SAFETY: the context is bound; writes an address.
         match unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) } {
@@ -372,7 +377,7 @@ impl Source for Driver {
 
     fn free(&self, address: u64) {
         // Freeing waits for the GPU, so work that still used the memory would be done first.
-        let freed = self.0.bind().and_then(|()| {
+        let freed = self.0.bind().and_then(|_bound| {
             // SAFETY: an address of `allocate`, freed once.
             check(unsafe { sys::cuMemFree_v2(address) }, "freeing memory")
         });

@@ -40,7 +40,7 @@ pub(super) trait Registrar: Clone + Send + Sync + 'static {
 
 impl Registrar for Arc<Context> {
     fn register(&self, start: usize, bytes: usize, what: &str) -> Result<()> {
-        self.bind()?;
+        let _bound = self.bind()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: whoever asks for the pages keeps them mapped until they are unregistered.
         match unsafe { sys::cuMemHostRegister_v2(start as *mut libc::c_void, bytes, flags) } {
@@ -63,10 +63,10 @@ impl Registrar for Arc<Context> {
     }
 
     fn unregister(&self, start: usize) -> bool {
-        self.bind().is_ok()
-            // SAFETY: registered by `register`, once; whoever asked for it has no copy under way.
-            && unsafe { sys::cuMemHostUnregister(start as *mut libc::c_void) }
-                == CUresult::CUDA_SUCCESS
+        let Ok(_bound) = self.bind() else { return false };
+        // SAFETY: registered by `register`, once; whoever asked for it has no copy under way.
+        let code = unsafe { sys::cuMemHostUnregister(start as *mut libc::c_void) };
+        code == CUresult::CUDA_SUCCESS
     }
 }
 

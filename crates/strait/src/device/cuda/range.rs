@@ -97,7 +97,7 @@ impl Layout {
 
 /// Memory of `bytes`, the first `on_gpu` of which lie on the GPU.
 pub(super) fn allocate(device: &CudaDevice, bytes: u64, on_gpu: u64, what: &str) -> Result<Memory> {
-    device.context.bind()?;
+    let _bound = device.context.bind()?;
     let page = page(&device.gpu)?;
     let too_much = || Error::OutOfMemory { what: what.to_string(), needed: bytes };
     let layout = Layout::new(bytes, on_gpu, page);
@@ -203,7 +203,7 @@ struct Range {
 
 impl Range {
     fn reserve(device: &CudaDevice, bytes: u64, alignment: u64) -> Result<Range> {
-        device.context.bind()?;
+        let _bound = device.context.bind()?;
         let mut address = 0;
         // SAFETY: addresses of the driver's choice; writes the first.
         let code = unsafe {
@@ -253,7 +253,7 @@ impl Range {
 
     /// Undoes all, as far as the driver lets us.
     fn undo(&self) -> Result<()> {
-        self.context.bind()?;
+        let _bound = self.context.bind()?;
         // Unmapping does not wait for the GPU, as freeing does: work that still uses the range would
         // fail, and the process could not use the GPU any more.
         // SAFETY: the context is bound.
