@@ -270,6 +270,15 @@ pub(crate) trait Device: Send + Sync {
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory>;
     /// Host memory with any content.
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>>;
+    /// The same, given back to the system when dropped instead of being kept: for joins with a memory
+    /// limit.
+    fn pinned_once(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        self.pinned(bytes, what)
+    }
+    /// The host memory that [pinned](Device::pinned) memory of so many bytes takes.
+    fn pinned_size(&self, bytes: usize) -> u64 {
+        bytes as u64
+    }
     /// Prepares the calling thread for many calls, until what is returned is dropped, on that thread.
     fn enter(&self) -> Result<Box<dyn Any>> {
         Ok(Box::new(()))

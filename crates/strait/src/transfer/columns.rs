@@ -111,7 +111,14 @@ impl<'a> Carriers<'_, 'a> {
                 Box::new(pageable_copy::Pageable::new(session, column, bytes)?)
             }
             Transfer::StagedCopy | Transfer::Auto if key => {
-                Box::new(packed::Packed::new(session, self.desk(bytes)?, column, self.chunk_rows)?)
+                let threads = self.crossing.workers.threads();
+                let desk = self.desk(bytes)?;
+                Box::new(packed::Packed::new(
+                    session,
+                    desk,
+                    column,
+                    [self.chunk_rows, threads as u64],
+                )?)
             }
             Transfer::StagedCopy | Transfer::Auto => {
                 Box::new(staged_copy::Staged::new(session, self.desk(bytes)?, column, bytes)?)
@@ -135,7 +142,7 @@ impl<'a> Carriers<'_, 'a> {
         let Crossing { session, workers, .. } = self.crossing;
         let desk = match self.desk.take() {
             Some(desk) => desk,
-            None => Arc::new(Desk::new(session, workers, bytes)?),
+            None => Arc::new(Desk::new(session, workers, [bytes, packed::unit(session.word)])?),
         };
         Ok(Arc::clone(self.desk.insert(desk)))
     }

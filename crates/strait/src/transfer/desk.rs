@@ -23,6 +23,8 @@ use crate::schedule::Workers;
 const BLOCK: usize = 4 << 20;
 /// Where the cache is small, buffers are no shorter than this.
 const SHORTEST: usize = 512 << 10;
+/// The part of what a memory limit leaves, one of so many, that all buffers together may take.
+const SHARE: u64 = 8;
 
 /// See the [module](self).
 pub(super) struct Desk<'a> {
@@ -37,13 +39,22 @@ pub(super) struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    /// Buffers for the blocks of a chunk of so many bytes.
-    pub(super) fn new(session: &Session<'a>, workers: &Workers, bytes: u64) -> Result<Desk<'a>> {
+    /// Buffers for the blocks of a chunk of so many bytes, each at least as long as a `unit`. Under a
+    /// memory limit that leaves little, buffers are shorter, and then fewer: one for each worker.
+    pub(super) fn new(
+        session: &Session<'a>,
+        workers: &Workers,
+        [bytes, unit]: [u64; 2],
+    ) -> Result<Desk<'a>> {
         let count = 2 * workers.threads() + 2;
         let cache = crate::plan::Machine::detect().last_level as usize;
         let block = (cache / 2 / count).clamp(SHORTEST, BLOCK) / SHORTEST * SHORTEST;
-        let bytes = (bytes.max(1)).min(block as u64) as usize;
-        let buffer = |_| Ok((session.device.pinned(bytes, "staging")?, None));
+        let wish = (bytes.max(1)).min(block as u64) as usize;
+        let least = (unit as usize).min(wish);
+        let share = session.portion(SHARE, wish.saturating_mul(count));
+        let bytes = (share / count).clamp(least, wish);
+        let count = (share / bytes).clamp(workers.threads(), count);
+        let buffer = |_| Ok((session.pinned(bytes, "staging buffers")?, None));
         let buffers = (0..count).map(buffer).collect::<Result<_>>()?;
         let (device, stream) = (session.device, session.copies);
         Ok(Desk { device, stream, block: bytes, count: count as u64, buffers: Mutex::new(buffers) })
@@ -101,7 +112,7 @@ mod tests {
         let session = Session::new(&device, Word::W8).unwrap();
         let workers = Workers::new(2, Arc::default());
         for bytes in [1, 8, 100 << 10, (40 << 20) + 24, 512 << 20] {
-            let desk = Desk::new(&session, &workers, bytes).unwrap();
+            let desk = Desk::new(&session, &workers, [bytes, 128 << 10]).unwrap();
             for unit in [1, 128 << 10] {
                 let pieces = desk.cut(bytes, unit);
                 assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), bytes);

@@ -14,9 +14,11 @@ use crate::device::{Event, Pinned, View};
 use crate::error::{Error, Result};
 
 /// Bytes of a buffer of one column, at most.
-const PIECE_BYTES: u64 = 64 << 20;
+const PIECE_BYTES: usize = 64 << 20;
 /// Buffers: one crosses, one waits its turn, one is with the taker.
 const BUFFERS: usize = 3;
+/// The part of what a memory limit leaves, one of so many, that all buffers together may take.
+const SHARE: u64 = 4;
 
 /// Columns of a block, or of a part of one, in host memory.
 struct Load {
@@ -32,6 +34,8 @@ pub(crate) struct Drain {
     widths: Vec<u64>,
     under_way: VecDeque<Load>,
     idle: Vec<Vec<Arc<Pinned>>>,
+    /// Bytes of a buffer of one column, at most: known once the first block is sent.
+    piece: Option<u64>,
 }
 
 /// Takes rows from pinned memory: how many, and the bytes of each column.
@@ -40,7 +44,7 @@ pub(crate) type Taker<'a> = dyn FnMut(usize, &[&[u8]]) -> Result<()> + 'a;
 impl Drain {
     /// For blocks of columns whose values have so many bytes.
     pub(crate) fn new(widths: Vec<u64>) -> Drain {
-        Drain { widths, under_way: VecDeque::new(), idle: Vec::new() }
+        Drain { widths, under_way: VecDeque::new(), idle: Vec::new(), piece: None }
     }
 
     /// Sends a block. The event is when its memory may be used again.
@@ -52,7 +56,9 @@ impl Drain {
         take: &mut Taker<'_>,
     ) -> Result<Option<Event>> {
         let widest = self.widths.iter().copied().max().unwrap_or(1);
-        let step = (PIECE_BYTES / widest).min(rows).max(1);
+        let parts = SHARE * (BUFFERS * self.widths.len()) as u64;
+        let piece = *self.piece.get_or_insert_with(|| session.portion(parts, PIECE_BYTES) as u64);
+        let step = (piece / widest).min(rows).max(1);
         // Stages that wrote the block come first.
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;
@@ -108,7 +114,20 @@ impl Drain {
         {
             return Ok(buffers);
         }
-        let pinned = |width: &u64| session.device.pinned((rows * width) as usize, "rows");
-        self.widths.iter().map(pinned).collect()
+        let pinned = |width: &u64| session.pinned((rows * width) as usize, "rows from the GPU");
+        match self.widths.iter().map(pinned).collect() {
+            // Without memory for one more, those that are under way have to do.
+            Err(Error::MemoryLimit { .. }) if !self.under_way.is_empty() => {
+                self.settle(session, take)?;
+                match self.idle.pop().filter(|buffers| fits(buffers, &self.widths)) {
+                    Some(buffers) => Ok(buffers),
+                    None => {
+                        self.idle.clear();
+                        self.widths.iter().map(pinned).collect()
+                    }
+                }
+            }
+            made => made,
+        }
     }
 }

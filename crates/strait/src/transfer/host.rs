@@ -64,6 +64,11 @@ impl HostColumn {
         matches!(self.0, Lies::Together(_, Some(_)))
     }
 
+    /// Whether it lies in one piece.
+    pub(super) fn in_one_piece(&self) -> bool {
+        matches!(self.0, Lies::Together(..))
+    }
+
     /// What each of its words is short of, modulo its width.
     pub(super) fn plus(&self) -> u64 {
         match &self.0 {

@@ -39,12 +39,10 @@ mod zero_copy;
 mod tests;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::algorithm::gpu::{Session, Side};
 use crate::device::{Memory, Stage, View, abi};
 use crate::error::Result;
-use crate::memory::Budget;
 use crate::on_gpu::Transfer;
 use crate::schedule::Workers;
 
@@ -70,8 +68,6 @@ pub(crate) struct Crossing<'a> {
     pub(crate) transfer: Transfer,
     /// Rows of a chunk, at most; what suits the link where there is no other reason.
     pub(crate) most_rows: Option<u64>,
-    /// What host memory is set aside in.
-    pub(crate) budget: &'a Arc<Budget>,
 }
 
 impl Crossing<'_> {

@@ -17,12 +17,18 @@ use super::{Carry, Filling, HostColumn, SLOTS, Target};
 use crate::algorithm::gpu::Session;
 use crate::device::{Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
+use crate::memory::Reservation;
 use crate::processor::on_newest_processor;
 
 /// Keys that share a frame: they fit a core's cache.
 const PIECE_ROWS: usize = 16 << 10;
 /// What pieces are aligned to where they are packed.
 const ALIGNMENT: usize = 16;
+
+/// The bytes of a piece, which a staging buffer has to hold.
+pub(super) fn unit(word: Word) -> u64 {
+    PIECE_ROWS as u64 * word.bytes()
+}
 
 pub(super) struct Packed<'a> {
     desk: Arc<Desk<'a>>,
@@ -31,6 +37,8 @@ pub(super) struct Packed<'a> {
     slots: Vec<Slot>,
     /// Where the words of the chunk are made that is in use.
     keys: Memory,
+    /// What workers put the words of a piece together in, where it lies in several batches.
+    _scratch: Option<Reservation>,
 }
 
 struct Slot {
@@ -55,7 +63,7 @@ impl<'a> Packed<'a> {
         session: &Session<'_>,
         desk: Arc<Desk<'a>>,
         column: &HostColumn,
-        chunk_rows: u64,
+        [chunk_rows, threads]: [u64; 2],
     ) -> Result<Self> {
         let device = session.device;
         let word = session.word;
@@ -63,9 +71,16 @@ impl<'a> Packed<'a> {
         let pieces = rows.div_ceil(PIECE_ROWS);
         let bytes = chunk_rows * word.bytes();
         let pack_bytes = (pieces.max(1) * size_of::<abi::Pack>()) as u64;
+        let scratch = match column.in_one_piece() {
+            true => None,
+            false => {
+                let bytes = threads * unit(word).min(bytes);
+                Some(session.reserve(bytes, "words of several batches")?)
+            }
+        };
         let slot = |_| {
             Ok(Slot {
-                packs: device.pinned(pack_bytes as usize, "staging")?,
+                packs: session.pinned(pack_bytes as usize, "staging buffers")?,
                 landed: device.allocate(bytes.max(1), "a ring of chunks")?,
                 landed_packs: device.allocate(pack_bytes, "a ring of chunks")?,
                 segments: Vec::new(),
@@ -75,7 +90,7 @@ impl<'a> Packed<'a> {
         };
         let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
         let keys = device.allocate(bytes.max(1), "unpacked keys")?;
-        Ok(Packed { desk, column: column.clone(), word, slots, keys })
+        Ok(Packed { desk, column: column.clone(), word, slots, keys, _scratch: scratch })
     }
 }
 
@@ -93,9 +108,8 @@ impl Carry for Packed<'_> {
             rows: (bytes.start / size) as usize..(bytes.end / size) as usize,
             used: AtomicU64::new(0),
         };
-        let unit = PIECE_ROWS as u64 * size;
         slot.segments =
-            self.desk.cut(bytes.end - bytes.start, unit).into_iter().map(segment).collect();
+            self.desk.cut(bytes.end - bytes.start, unit(word)).into_iter().map(segment).collect();
         let (segments, landed) = (&slot.segments, slot.landed.view);
         let (packs, desk) = (Target(slot.packs.start), &self.desk);
         let from = Chunk { column: &self.column, first: bytes.start / size, word };

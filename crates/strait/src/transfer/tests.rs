@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, HostView, Word};
-use crate::memory::Budget;
 
 /// Where the columns of a side lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +42,6 @@ fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<
     let device = Simulated::new(settings);
     let session = Session::new(&device, Word::W8).unwrap();
     let workers = Workers::new(2, Arc::default());
-    let budget = Budget::new(None);
     let short = if let Lie::Batches(short) = lie { short } else { 0 };
     let size = 1 + seed as usize % 30;
     let key_batches = batches(keys, size, short);
@@ -70,13 +68,7 @@ fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<
         values: values.map(|values| column(values, &value_batches, 0)),
         rows: keys.len() as u64,
     };
-    let crossing = Crossing {
-        session: &session,
-        workers: &workers,
-        transfer,
-        most_rows: Some(13),
-        budget: &budget,
-    };
+    let crossing = Crossing { session: &session, workers: &workers, transfer, most_rows: Some(13) };
     let loaded = load(&crossing, &side);
     if lie == Lie::Batches(short) && !matches!(transfer, Transfer::Auto | Transfer::StagedCopy) {
         let refused = loaded.err().map(|error| error.to_string()).unwrap_or_default();
@@ -150,13 +142,11 @@ fn runs_become_chunks() {
         let device = Simulated::new(settings);
         let session = Session::new(&device, Word::W4).unwrap();
         let workers = Workers::new(1, Arc::default());
-        let budget = Budget::new(None);
         let crossing = Crossing {
             session: &session,
             workers: &workers,
             transfer: Transfer::Auto,
             most_rows: None,
-            budget: &budget,
         };
         let tuples: Vec<u32> = (0..2 * 60).collect();
         let pinned = device.pinned(60 * 8, "a test").unwrap();
@@ -200,13 +190,11 @@ fn a_second_chunk_is_refused() {
     let device = Simulated::new(settings);
     let session = Session::new(&device, Word::W8).unwrap();
     let workers = Workers::new(1, Arc::default());
-    let budget = Budget::new(None);
     let crossing = Crossing {
         session: &session,
         workers: &workers,
         transfer: Transfer::Auto,
         most_rows: None,
-        budget: &budget,
     };
     let keys = [1u64, 2, 3];
     // SAFETY: the slice outlives the pipeline.

@@ -27,7 +27,7 @@ impl Unified {
         bytes: u64,
         prefetch: bool,
     ) -> Result<Self> {
-        let slot = |_| Ok((session.device.managed(bytes.max(1), "a ring of chunks")?, 0));
+        let slot = |_| Ok((session.managed(bytes.max(1), "a ring of chunks")?, 0));
         let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
         Ok(Unified { column: column.clone(), slots, prefetch })
     }

@@ -7,8 +7,10 @@ use super::{Receiver, Session, Which};
 use crate::device::{Pinned, View};
 use crate::error::Result;
 
-/// Bytes fetched at once.
+/// Bytes fetched at once, at most.
 const PIECE: u64 = 16 << 20;
+/// The part of what a memory limit leaves, one of so many, that is fetched at once.
+const SHARE: u64 = 32;
 
 /// See the [module](self).
 pub(super) struct Window {
@@ -35,12 +37,12 @@ impl Window {
         let memory = match most_rows > session.left() / 4 {
             true => {
                 let on_device = session.left() / 8;
-                session.keep(session.device.range(most_rows, on_device, WHAT)?)
+                session.range(most_rows, on_device, WHAT)?
             }
             false => session.allocate(most_rows, WHAT)?,
         };
-        let bytes = most_rows.clamp(1, PIECE) as usize;
-        let pinned = session.device.pinned(bytes, WHAT)?;
+        let bytes = session.portion(SHARE, most_rows.clamp(1, PIECE) as usize);
+        let pinned = session.pinned(bytes, WHAT)?;
         Ok(Some(Window { which, memory, pinned, first: 0, rows: 0 }))
     }
 
@@ -57,7 +59,7 @@ impl Window {
     pub(super) fn close(&self, session: &Session<'_>, to: &mut dyn Receiver) -> Result<()> {
         let mut at = 0;
         while at < self.rows {
-            let some = PIECE.min(self.rows - at);
+            let some = (self.pinned.len as u64).min(self.rows - at);
             let part = self.memory.part(at, some);
             session.device.copy_out(session.compute, part, &self.pinned, 0)?;
             session.device.synchronize(session.compute)?;

@@ -68,7 +68,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let rows = job.build.rows().max(probe.rows());
     let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.force.wide_rows;
     let word = if narrow { Word::W4 } else { Word::W8 };
-    let session = Session::seeded(device, word, job.keys.seed())?;
+    let session = Session::within(device, word, job.keys.seed(), &cx.budget)?;
 
     cx.counters.enter(Stage::Partition, job.build.rows() + probe.rows());
     let matcher = job.matcher(cx, job.keys.exact());
@@ -121,7 +121,6 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         workers: &cx.workers,
         transfer: cx.on_gpu.transfer,
         most_rows: cx.force.tiny_chunks.then_some(TINY_CHUNK),
-        budget: &cx.budget,
     };
     let sides = [build_keys.side(), probe_keys.side()];
     let tiny = (sides[0].rows / TINY_PARTS).max(TINY_PART);

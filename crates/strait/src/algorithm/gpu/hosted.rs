@@ -133,7 +133,7 @@ impl Hosted {
             asked => asked,
         };
         let started = Instant::now();
-        let session = Session::new(&*self.device, self.word)?;
+        let session = Session::within(&*self.device, self.word, &self.budget)?;
         let crossing = self.crossing(&session, on_gpu.transfer);
         let columns = if wanted.keys { 3 } else { 2 };
         let mut back = Back {
@@ -198,7 +198,7 @@ impl Hosted {
     pub fn transfer(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let [_, probe] = &self.tables;
         let side = probe.side(false)?;
-        let session = Session::new(&*self.device, self.word)?;
+        let session = Session::within(&*self.device, self.word, &self.budget)?;
         let crossing = self.crossing(&session, transfer);
         let started = Instant::now();
         crate::transfer::survey(&crossing, &side)?;
@@ -208,8 +208,7 @@ impl Hosted {
 
     /// How rows cross in a session.
     fn crossing<'a>(&'a self, session: &'a Session<'a>, transfer: Transfer) -> Crossing<'a> {
-        let (workers, budget) = (&self.workers, &self.budget);
-        Crossing { session, workers, transfer, most_rows: None, budget }
+        Crossing { session, workers: &self.workers, transfer, most_rows: None }
     }
 }
 

@@ -186,7 +186,7 @@ pub(super) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Res
         // Something has to be left for the rows that are looked up.
         TablePlace::Hybrid => bytes.min(session.left() / 8 * 5),
     };
-    Ok(session.keep(session.device.range(bytes, on_device, WHAT)?))
+    session.range(bytes, on_device, WHAT)
 }
 
 /// A table whose slots have values; None where a key comes twice.

@@ -7,10 +7,12 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use crate::device::{Device, EVENTS, Event, Memory, Pinned, Stage, Stream, View, Word, abi};
+use crate::device::{
+    Device, EVENTS, Event, Managed, Memory, Pinned, Stage, Stream, View, Word, abi,
+};
 use crate::error::{Error, Result};
 use crate::key::{KeyWord, Mixer, Seed};
-use crate::memory::Plain;
+use crate::memory::{Budget, Plain, Reservation};
 
 /// Marks that are kept before they are booked.
 const MARKS: usize = 256;
@@ -18,6 +20,8 @@ const MARKS: usize = 256;
 const UNDER_WAY: &str = "";
 /// Bytes read back or written at once, at most: see [`Session::read`].
 const SMALL: usize = 256 << 10;
+/// The part of what a memory limit leaves, one of so many, that a buffer for a join's own use may take.
+const SHARE: u64 = 64;
 
 /// What a stage of a join on a device took.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,6 +47,8 @@ pub(crate) struct Session<'a> {
     pub(crate) copies: Stream,
     /// Where large copies from the device run.
     pub(crate) back: Stream,
+    /// What host memory is reserved in.
+    budget: Arc<Budget>,
     small: Arc<Pinned>,
     /// Memory by number, ascending.
     kept: RefCell<Vec<(u64, Memory)>>,
@@ -62,13 +68,20 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A session for measuring and for tests, with a seed that is always the same.
+    /// A session for measuring and for tests: its seed is always the same, and its host memory has no
+    /// limit.
     pub(crate) fn new(device: &'a dyn Device, word: Word) -> Result<Self> {
-        Session::seeded(device, word, &Seed::new(1))
+        Session::within(device, word, &Seed::new(1), &Budget::new(None))
     }
 
-    /// A session whose keys are mixed with the seed of a join.
-    pub(crate) fn seeded(device: &'a dyn Device, word: Word, seed: &Seed) -> Result<Self> {
+    /// A session that mixes keys with the seed of a join, and reserves its host memory in a budget.
+    pub(crate) fn within(
+        device: &'a dyn Device,
+        word: Word,
+        seed: &Seed,
+        budget: &Arc<Budget>,
+    ) -> Result<Self> {
+        let small = portion(budget, SHARE, [LEAST_PINNED, SMALL]);
         let entered = device.enter()?;
         let session = Session {
             device,
@@ -77,7 +90,8 @@ impl<'a> Session<'a> {
             compute: device.stream(0)?,
             copies: device.stream(1)?,
             back: device.stream(2)?,
-            small: device.pinned(SMALL, "read-backs")?,
+            budget: Arc::clone(budget),
+            small: pinned(device, budget, small, "read-backs")?,
             kept: RefCell::default(),
             count: Cell::new(0),
             marks: RefCell::default(),
@@ -124,6 +138,41 @@ impl<'a> Session<'a> {
         let number = self.count.replace(self.count.get() + 1);
         self.kept.borrow_mut().push((number, memory));
         view
+    }
+
+    /// Pinned host memory, reserved in the budget for as long as it is held.
+    pub(crate) fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        pinned(self.device, &self.budget, bytes, what)
+    }
+
+    /// Reserves host memory.
+    pub(crate) fn reserve(&self, bytes: u64, what: &str) -> Result<Reservation> {
+        self.budget.reserve(bytes, what)
+    }
+
+    /// Bytes for a pinned buffer: `most`, or one of so many `parts` of what a memory limit leaves where
+    /// that is less, but not less than a page.
+    pub(crate) fn portion(&self, parts: u64, most: usize) -> usize {
+        portion(&self.budget, parts, [LEAST_PINNED, most])
+    }
+
+    /// Managed memory, reserved in the budget too: it lies in host memory until a stage reads it.
+    pub(crate) fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>> {
+        let reserved = self.budget.reserve(bytes, what)?;
+        let mut managed = self.device.managed(bytes, what)?;
+        if let Some(managed) = Arc::get_mut(&mut managed) {
+            let owner = std::mem::replace(&mut managed._owner, Box::new(()));
+            managed._owner = Box::new((owner, reserved));
+        }
+        Ok(managed)
+    }
+
+    /// A [range](Device::range) over both memories, for the rest of the session or until it is released.
+    /// The part in host memory is reserved in the budget.
+    pub(crate) fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<View> {
+        let reserved = self.budget.reserve(bytes.saturating_sub(on_device), what)?;
+        let Memory { view, _owner } = self.device.range(bytes, on_device, what)?;
+        Ok(self.keep(Memory { view, _owner: Box::new((_owner, reserved)) }))
     }
 
     /// Memory that was allocated here, to be kept by the caller from now on.
@@ -315,6 +364,37 @@ impl<'a> Session<'a> {
     }
 }
 
+/// The least pinned memory that is worth having.
+const LEAST_PINNED: usize = 4 << 10;
+
+/// One of so many `parts` of what a budget has left, between two bounds; the upper one without a limit.
+fn portion(budget: &Budget, parts: u64, [least, most]: [usize; 2]) -> usize {
+    if budget.unlimited() {
+        return most;
+    }
+    usize::try_from(budget.left() / parts).unwrap_or(most).clamp(least.min(most), most)
+}
+
+/// Pinned memory, reserved in a budget for as long as anybody has it, copies under way included. Under a
+/// limit it is not kept for later joins.
+fn pinned(
+    device: &dyn Device,
+    budget: &Arc<Budget>,
+    bytes: usize,
+    what: &str,
+) -> Result<Arc<Pinned>> {
+    let reserved = budget.reserve(device.pinned_size(bytes), what)?;
+    let mut pinned = match budget.unlimited() {
+        true => device.pinned(bytes, what)?,
+        false => device.pinned_once(bytes, what)?,
+    };
+    if let Some(pinned) = Arc::get_mut(&mut pinned) {
+        let owner = std::mem::replace(&mut pinned._owner, Box::new(()));
+        pinned._owner = Box::new((owner, reserved));
+    }
+    Ok(pinned)
+}
+
 /// `bytes` of a view from byte `at` on; an error where it does not have as many.
 fn within(view: View, at: usize, bytes: usize) -> Result<View> {
     let part = view.part(at as u64, bytes as u64);
@@ -338,6 +418,37 @@ impl Drop for Session<'_> {
 mod tests {
     use super::*;
     use crate::device::simulated::{Settings, Simulated, TINY};
+
+    /// Host memory is reserved for as long as it is held, and buffers are shorter under a limit.
+    #[test]
+    fn host_memory_is_reserved() {
+        let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
+        for (limit, small) in [(None, SMALL), (Some(1 << 20), 16 << 10), (Some(9 << 10), 4 << 10)] {
+            let budget = Budget::new(limit);
+            let session = Session::within(&device, Word::W8, &budget).unwrap();
+            assert_eq!(budget.used(), small as u64);
+            let pinned = session.pinned(1000, "a test").unwrap();
+            let memory = session.allocate(1000, "a test").unwrap();
+            // A copy under way holds the memory, and the reservation with it.
+            session.copy_in(&pinned, 0, memory).unwrap();
+            drop(pinned);
+            assert_eq!(budget.used(), small as u64 + 1000);
+            session.device.synchronize(session.copies).unwrap();
+            assert_eq!(budget.used(), small as u64);
+            session.range(3000, 1000, "a test").unwrap();
+            assert_eq!(budget.used(), small as u64 + 2000);
+            drop(session.managed(500, "a test").unwrap());
+            assert_eq!(budget.used(), small as u64 + 2000);
+            if limit.is_some() {
+                let refused = session.pinned(1 << 20, "a test").map(|_| ());
+                assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
+            }
+            drop(session);
+            assert_eq!(budget.used(), 0);
+        }
+        let refused = Session::within(&device, Word::W8, &Budget::new(Some(100))).map(|_| ());
+        assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
+    }
 
     /// Values whose size does not divide the staging buffer, in many pieces: each piece continues
     /// where the one before ended.

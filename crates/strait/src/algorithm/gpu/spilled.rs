@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::device::Pinned;
 use crate::error::Result;
-use crate::memory::Reservation;
 use crate::transfer::{Crossing, Run};
 
 /// What host memory is set aside for.
@@ -25,23 +24,20 @@ pub(super) struct Spilled {
     pub(super) bits: u32,
     pub(super) runs: Vec<Vec<Run>>,
     pub(super) rows: Vec<u64>,
-    /// The host memory that is set aside for those that lie there.
-    reserved: Vec<Reservation>,
 }
 
 impl Spilled {
     pub(super) fn new(bits: u32) -> Spilled {
         let partitions = 1usize << bits;
         let runs = (0..partitions).map(|_| Vec::new()).collect();
-        Spilled { bits, runs, rows: vec![0; partitions], reserved: Vec::new() }
+        Spilled { bits, runs, rows: vec![0; partitions] }
     }
 
     /// Pinned memory for so many bytes, and some more: sizes that come again find memory that was
     /// pinned before.
-    pub(super) fn pin(&mut self, crossing: &Crossing<'_>, bytes: u64) -> Result<Arc<Pinned>> {
+    pub(super) fn pin(&self, crossing: &Crossing<'_>, bytes: u64) -> Result<Arc<Pinned>> {
         let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
-        self.reserved.push(crossing.budget.reserve(bytes, WHAT)?);
-        crossing.session.device.pinned(bytes as usize, WHAT)
+        crossing.session.pinned(bytes as usize, WHAT)
     }
 
     /// Adds a run to a partition.

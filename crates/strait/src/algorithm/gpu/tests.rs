@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{EVENTS, HostView, Word};
-use crate::memory::Budget;
 use crate::on_gpu::{Histogram, TablePlace, Transfer};
 use crate::schedule::Workers;
 use crate::transfer::{Drain, HostColumn};
@@ -71,13 +70,11 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let device = Simulated::new(settings);
     let session = Session::new(&device, Word::W8)?;
     let workers = Workers::new(2, Arc::default());
-    let budget = Budget::new(None);
     let crossing = Crossing {
         session: &session,
         workers: &workers,
         transfer: how.on_gpu.transfer,
         most_rows: *chunk_rows,
-        budget: &budget,
     };
     // Half of the seeds have their columns in pinned memory, which stages may read themselves.
     let side = |keys: &[u64]| -> Result<HostSide> {

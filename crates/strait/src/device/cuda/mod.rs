@@ -208,6 +208,14 @@ impl Device for CudaDevice {
         pinned::take(bytes, what, &self.context)
     }
 
+    fn pinned_once(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        pinned::take_once(bytes, what, &self.context)
+    }
+
+    fn pinned_size(&self, bytes: usize) -> u64 {
+        pinned::region_size(bytes).map_or(u64::MAX, |size| size as u64)
+    }
+
     fn enter(&self) -> Result<Box<dyn Any>> {
         Ok(Box::new(self.context.bind()?))
     }

@@ -40,7 +40,8 @@ unsafe impl Sync for Region {}
 /// Goes back to the idle ones when dropped.
 struct Lent {
     region: Option<Region>,
-    home: &'static Idle,
+    /// None where it is not to be kept.
+    home: Option<&'static Idle>,
 }
 
 /// Memory of at least `bytes`, with any content, registered with the context.
@@ -48,10 +49,26 @@ pub(super) fn take(bytes: usize, what: &str, context: &Arc<Context>) -> Result<A
     take_from(&IDLE, bytes, what, Some(context))
 }
 
+/// The same, given back to the system when dropped. Idle memory is used where there is some: it is there
+/// in any case.
+pub(super) fn take_once(bytes: usize, what: &str, context: &Arc<Context>) -> Result<Arc<Pinned>> {
+    take_to(&IDLE, None, (bytes, what), Some(context))
+}
+
 fn take_from(
     home: &'static Idle,
     bytes: usize,
     what: &str,
+    context: Option<&Arc<Context>>,
+) -> Result<Arc<Pinned>> {
+    take_to(home, Some(home), (bytes, what), context)
+}
+
+/// Takes memory from idle regions, or makes one, and lets it go to `to` when dropped, if anywhere.
+fn take_to(
+    home: &'static Idle,
+    to: Option<&'static Idle>,
+    (bytes, what): (usize, &str),
     context: Option<&Arc<Context>>,
 ) -> Result<Arc<Pinned>> {
     let refused = || Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 };
@@ -61,7 +78,7 @@ fn take_from(
         None => Region::new(size, what, context)?,
     };
     let start = region.mapping.data().as_ptr();
-    let owner = Lent { region: Some(region), home };
+    let owner = Lent { region: Some(region), home: to };
     Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
 }
 
@@ -75,7 +92,8 @@ fn locked(idle: &'static Idle) -> MutexGuard<'static, Vec<Region>> {
     idle.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-fn region_size(bytes: usize) -> Option<usize> {
+/// The bytes of the region for so many bytes; none where there is no such number.
+pub(super) fn region_size(bytes: usize) -> Option<usize> {
     let step = if bytes < HUGE_PAGE { SMALL_STEP } else { HUGE_PAGE };
     bytes.max(1).checked_next_multiple_of(step)
 }
@@ -149,7 +167,8 @@ impl Drop for Region {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut idle = locked(self.home);
+        let Some(home) = self.home else { return };
+        let mut idle = locked(home);
         idle.extend(self.region.take());
         // The oldest go first. They are dropped after the lock: unpinning takes its time.
         let mut surplus = Vec::new();
@@ -192,5 +211,9 @@ mod tests {
         drop((again, other, small));
         assert_eq!(locked(&HOME).len(), 3);
         assert!(matches!(take(usize::MAX), Err(Error::OutOfMemory { .. })));
+        let once = take_to(&HOME, None, (1, "a test"), None).unwrap();
+        assert_eq!(locked(&HOME).len(), 2, "idle memory is used");
+        drop(once);
+        assert_eq!(locked(&HOME).len(), 2, "but not kept again");
     }
 }
