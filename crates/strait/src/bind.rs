@@ -16,15 +16,14 @@ use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::{Schema, SchemaRef};
 
 use crate::algorithm::{self, Context, Job, with_seeds};
-use crate::device::{self, Device};
-use crate::error::{Error, Result};
+use crate::device::{self, Device, Prospect};
+use crate::error::{Error, Result, bytes};
 use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
 use crate::join::{Join, Side};
 use crate::key::{Equality, KeyPlan, Width};
 use crate::matches::{Asked, BoundFilter, Roles};
 use crate::memory::{Budget, Ledger};
 use crate::metrics::{Report, Stopwatch};
-use crate::on_gpu::Processor;
 use crate::output::{Aggregate, Origin, Output, OutputPlan, Parcel, Sink, Turn};
 use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, WordsLie, choose};
 use crate::progress::{Stage, Ticker};
@@ -120,6 +119,8 @@ pub struct BoundJoin {
     keys: KeyPlan,
     filter: Option<BoundFilter>,
     output: OutputPlan,
+    /// The device that was asked for by name, if one was.
+    device: Option<Arc<dyn Device>>,
 }
 
 impl BoundJoin {
@@ -188,7 +189,8 @@ impl BoundJoin {
             let schema = Arc::new(Schema::new(fields));
             BoundFilter { columns, schema, predicate: Arc::clone(&filter.predicate) }
         });
-        Ok(BoundJoin { join: join.clone(), columns, schemas, keys, filter, output: plan })
+        let device = device::asked(join)?;
+        Ok(BoundJoin { join: join.clone(), columns, schemas, keys, filter, output: plan, device })
     }
 
     /// The schema of the output.
@@ -209,24 +211,79 @@ impl BoundJoin {
             Some(Side::Right) => (right, left),
             _ => (left, right),
         };
-        // A GPU that cannot be used is an error when the join runs.
-        let device = device::open(&self.join).unwrap_or_default();
-        self.plan(&Machine::detect(), side, *build, *probe, &device)
+        let machine = Machine::detect();
+        let known = Known { machine: &machine, side, build: *build, probe: *probe };
+        match self.prospects(&known) {
+            (plan, Some(prospect)) => match prospect.check() {
+                Ok(()) => plan,
+                Err(why) => self.abandon(&known, &why.to_string()),
+            },
+            (plan, None) => plan,
+        }
     }
 
-    fn plan(
-        &self,
-        machine: &Machine,
-        side: Option<Side>,
-        build: Statistics,
-        probe: Statistics,
-        device: &Option<Arc<dyn Device>>,
-    ) -> Plan {
+    /// The plan by what is known without opening a device, and the device that it wants opened.
+    fn prospects(&self, known: &Known<'_>) -> (Plan, Option<Prospect>) {
+        if let Some(device) = &self.device {
+            let budget = device.memory().budget;
+            return (self.plan(known, Some((device.name(), budget))), None);
+        }
+        let prospect = device::prospect(&self.join);
+        let of = |prospect: &Prospect| prospect.budget(&self.join);
+        let plan = self.plan(known, prospect.as_ref().map(|p| (p.name(), of(p))));
+        let wanted = prospect.filter(|_| plan.device.is_some());
+        (plan, wanted)
+    }
+
+    /// The plan, and the device it needs, opened. A GPU that nobody asked for is opened only where the
+    /// plan wants it. It is planned again by the memory that is free there.
+    fn decide(&self, known: &Known<'_>) -> Result<(Plan, Option<Arc<dyn Device>>)> {
+        let (plan, prospect) = self.prospects(known);
+        let Some(prospect) = prospect else {
+            let device = self.device.clone().filter(|_| plan.device.is_some());
+            return Ok((plan, device));
+        };
+        let opened = prospect.open(&self.join).and_then(|device| {
+            let free = device.available()?;
+            Ok((device, free))
+        });
+        let (device, free) = match opened {
+            Ok(opened) => opened,
+            Err(why) if self.goes_on() => return Ok((self.abandon(known, &why.to_string()), None)),
+            Err(why) => return Err(why),
+        };
+        let again = self.plan(known, Some((device.name(), free)));
+        if again.device.is_some() {
+            return Ok((again, Some(device)));
+        }
+        if !self.goes_on() {
+            // What needs a GPU is tried there, and says what it lacks.
+            return Ok((plan, Some(device)));
+        }
+        let why = format!("too little of its memory is free ({})", bytes(free));
+        Ok((self.abandon(known, &why), None))
+    }
+
+    /// Whether the join goes on on the CPU where a GPU fails: that nobody asked for, nor something that
+    /// only runs there.
+    fn goes_on(&self) -> bool {
+        self.device.is_none() && !self.join.algorithm.needs_gpu()
+    }
+
+    /// The plan for the CPU after a GPU failed.
+    fn abandon(&self, known: &Known<'_>, why: &str) -> Plan {
+        log::warn!("the GPU was abandoned: {why}; joining on the CPU");
+        Plan { abandoned: Some(why.to_string()), ..self.plan(known, None) }
+    }
+
+    /// Plans for the CPU, and for a device of that name and so much memory if there is one.
+    fn plan(&self, known: &Known<'_>, device: Option<(&str, u64)>) -> Plan {
+        let Known { machine, side, build, probe } = *known;
         let word_bytes = if self.keys.width() == Width::W32 { 4 } else { 8 };
-        let device = device.as_ref().map(|device| OnDevice {
-            name: device.name().to_string(),
-            budget: device.memory().budget,
-            asked: self.join.processor != Processor::Auto || self.join.force.simulated.is_some(),
+        let device = device.map(|(name, budget)| OnDevice {
+            name: name.to_string(),
+            budget,
+            asked: self.device.is_some() || self.join.force.simulated.is_some(),
             back: self.back(side.unwrap_or(Side::Left)),
             row_bytes: word_bytes as u64,
             words: match self.keys.lies_in_columns() {
@@ -314,10 +371,9 @@ impl BoundJoin {
         let schema = self.schema();
         let conductor = {
             let shared = Arc::clone(&shared);
-            let mut bound = self;
             std::thread::Builder::new().name("strait-conductor".to_string()).spawn(move || {
                 let failures = sender.clone();
-                let done = guarded(|| bound.conduct(left, right, sender, &shared));
+                let done = guarded(|| self.conduct(left, right, sender, &shared));
                 match done {
                     Ok(report) => *lock(&shared.report) = Some(report),
                     // Nobody may be left to hear it.
@@ -355,9 +411,18 @@ impl BoundJoin {
         Box::new(RecordBatchIterator::new(reader, Arc::clone(&self.schemas[side as usize])))
     }
 
+    /// What is known of a probe side that was read for a device, and then not joined there.
+    fn probe_left(&self, known: &Known<'_>, probe: Option<&Source>) -> Statistics {
+        let rows = probe.and_then(Source::known_rows);
+        let held = probe.map_or(0, Source::waiting_bytes);
+        // What is not read to its end is longer than the limit lets it be held.
+        let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
+        Statistics { rows, bytes: Some(held.max(least)), ..known.probe }
+    }
+
     /// The whole join, on the conductor's thread.
     fn conduct(
-        &mut self,
+        &self,
         left: Reader,
         right: Reader,
         sender: SyncSender<Result<Parcel>>,
@@ -394,10 +459,13 @@ impl BoundJoin {
         let rows = probe.known_rows();
         let bytes = rows.map(|_| probe.waiting_bytes());
         let probe_known = Statistics { rows, bytes, ..Statistics::default() };
-        let device = device::open(&self.join)?;
-        let plan = self.plan(&machine, Some(build_side), build_known, probe_known, &device);
-        // The planner has weighed the device against the CPU.
-        let device = device.filter(|_| plan.device.is_some());
+        let mut known = Known {
+            machine: &machine,
+            side: Some(build_side),
+            build: build_known,
+            probe: probe_known,
+        };
+        let (plan, device) = self.decide(&known)?;
         log::info!("{plan}");
 
         let sink = Sink {
@@ -425,22 +493,32 @@ impl BoundJoin {
         };
         let candidates = AtomicU64::new(0);
         let mut probe = Some(probe);
+        let (mut ran, mut device) = (plan, device);
         let seeded = with_seeds(self.join.force, |seed, bounded| {
-            self.keys.reseed(seed);
+            let keys = &self.keys.reseeded(seed);
             cx.bounded = bounded;
-            let job = Job {
-                keys: &self.keys,
-                filter: self.filter.as_ref(),
-                roles: Roles::of(self.join.join_type, build_side),
-                build: &build,
-                build_side,
-                probe: &mut probe,
-                sink: &sink,
-                plan: &plan,
-                candidates: &candidates,
-            };
-            algorithm::run(&cx, job, device.as_deref())
+            let roles = Roles::of(self.join.join_type, build_side);
+            let (filter, sink) = (self.filter.as_ref(), &sink);
+            let (build, candidates) = (&build, &candidates);
+            if let Some(on) = &device {
+                let (probe, plan) = (&mut probe, &ran);
+                let mut job =
+                    Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
+                match algorithm::run_on(&cx, &mut job, &**on, self.goes_on())? {
+                    None => return Ok(()),
+                    Some(why) => {
+                        known.probe = self.probe_left(&known, job.probe.as_ref());
+                        ran = self.abandon(&known, &why.to_string());
+                        log::info!("{ran}");
+                    }
+                }
+            }
+            device = None;
+            let (probe, plan) = (&mut probe, &ran);
+            let job = Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
+            algorithm::run(&cx, job)
         })?;
+        drop(device);
         *lock(&shared.sums) = std::mem::take(&mut *lock(&sink.sums));
         counters.enter(Stage::Done, 0);
         let seen = counters.snapshot();
@@ -455,9 +533,17 @@ impl BoundJoin {
             crossed: watch.crossed(),
             seed: seeded.number,
             seeds_tried: seeded.tried,
-            plan,
+            plan: ran,
         })
     }
+}
+
+/// What a plan follows from, besides the join and the device.
+struct Known<'a> {
+    machine: &'a Machine,
+    side: Option<Side>,
+    build: Statistics,
+    probe: Statistics,
 }
 
 /// The columns needed of each side, ascending.

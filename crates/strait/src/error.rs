@@ -219,6 +219,12 @@ impl Error {
         }
     }
 
+    /// Whether a join that failed with this on a device may succeed without one. The caller's own code,
+    /// its data and its wish to stop would fail elsewhere too.
+    pub(crate) fn concerns_device(&self) -> bool {
+        !matches!(self, Error::Arrow { .. } | Error::SchemaChanged { .. } | Error::Cancelled)
+    }
+
     /// The error of this crate that came through a reader as an Arrow error.
     pub fn from_arrow(error: ArrowError) -> Error {
         Error::arrow("joining")(error)

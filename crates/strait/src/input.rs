@@ -232,12 +232,19 @@ impl Source {
         Ok(Relation::new(self.schema, self.waiting.into(), self.waiting_bytes))
     }
 
-    /// Reads to the end, keeping everything waiting.
-    fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
+    /// Reads to the end, keeping everything waiting. After an error of the budget, what was read can
+    /// still be streamed, and the rest be read.
+    pub(crate) fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
         while self.advance()? {
             check()?;
         }
         Ok(())
+    }
+
+    /// What was read and waits, as a held side. It keeps waiting here too.
+    pub(crate) fn waiting(&self) -> Relation {
+        let waiting = self.waiting.iter().cloned().collect();
+        Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes)
     }
 
     fn ended(&self) -> bool {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow::array::{BooleanArray, RecordBatch};
 use arrow::error::ArrowError;
 
+use crate::device::simulated::Fault;
 use crate::error::{Error, Result};
 use crate::memory::MemoryBudget;
 use crate::on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
@@ -94,8 +95,9 @@ pub enum Algorithm {
     NoPartition,
     /// Both sides radix-partitioned until a pair of partitions fits the cache.
     Radix,
-    /// Both sides sorted, then merged. The output is sorted by key, ascending, nulls last; on a GPU
-    /// it comes in no order.
+    /// Both sides sorted, then merged. The output is sorted by key, ascending, nulls last. On a GPU it
+    /// comes in no order: the join runs there only where one was asked for by name
+    /// ([`Processor::Gpu`]), never by [`Processor::Auto`].
     SortMerge,
     /// The build side partitioned in GPU memory, the probe side streamed to it. GPUs only.
     StreamedProbe,
@@ -297,6 +299,11 @@ pub struct Force {
     pub seed: Option<u64>,
     /// So many of the first seeds send chosen keys to one place, and give all hashed keys one hash.
     pub bad_seeds: u32,
+    /// The simulated device is one that [`Processor::Auto`] has chosen: what fails there before the
+    /// first row of output goes on on the CPU. Otherwise it is one that was asked for by name.
+    pub auto: bool,
+    /// What fails on the simulated device.
+    pub fault: Option<Fault>,
 }
 
 /// The callback of [`Join::on_progress`].
@@ -461,7 +468,10 @@ impl Join {
         self
     }
 
-    /// Where the join runs. By default on a GPU only where that is predicted to be faster.
+    /// Where the join runs. By default on a GPU only where that is predicted to be faster; where the GPU
+    /// then fails before the first row of output, the join goes on on the CPU, and the report says so. A
+    /// GPU that is named here is opened when the join is [bound](Join::bind), and its failure is the
+    /// join's.
     pub fn device(mut self, processor: Processor) -> Self {
         self.processor = processor;
         self

@@ -55,6 +55,8 @@ pub use device::cuda::testing as device_testing;
 pub use device::cuda::{
     Architecture, CompiledKernel, Gpu, Link, Nvrtc, compile_kernels, kernel_cache,
 };
+#[doc(hidden)]
+pub use device::simulated::{Fault, FaultKind};
 pub use error::{Error, Result, bytes, nearest_name};
 pub use join::{
     Algorithm, DEFAULT_BATCH_SIZE, Filter, FloatEquality, Force, Join, JoinType, NullEquality,

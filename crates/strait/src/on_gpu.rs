@@ -9,7 +9,8 @@ use crate::join::by_name;
 /// Where a join runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Processor {
-    /// On a GPU where that is predicted to be faster, copies included; else on the CPU.
+    /// On a GPU where that is predicted to be faster, copies included; else on the CPU. The CPU also
+    /// joins where the GPU fails before the first row of output.
     #[default]
     Auto,
     /// On the CPU.

@@ -105,6 +105,18 @@ pub(crate) struct Sink<'a> {
 }
 
 impl Sink<'_> {
+    /// Whether nobody outside has seen anything of the output yet: no rows have been sent, and counts
+    /// are told at the end.
+    pub(crate) fn untouched(&self) -> bool {
+        self.plan.output == Output::Count || self.counters.output_rows.load(Ordering::Relaxed) == 0
+    }
+
+    /// Forgets what was counted, so that the join can begin again. Nothing may have been sent.
+    pub(crate) fn reset(&self) {
+        self.counters.output_rows.store(0, Ordering::Relaxed);
+        lock(&self.sums).fill(0);
+    }
+
     /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes.
     fn parcel(&self, batch: RecordBatch, mut reserved: Reservation) -> Result<Parcel> {
         let Some(ledger) = self.ledger else {

@@ -9,7 +9,8 @@ use super::size;
 /// Where a join runs, and what is asked of a GPU.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
-    /// Which processor joins: auto takes a GPU where it wins, copies included; cpu; gpu or gpu:N
+    /// Which processor joins: auto takes a GPU where it is predicted to be faster, copies included, and
+    /// the CPU if the GPU fails before the first row of output; cpu; gpu or gpu:N, which has to work
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 
@@ -109,7 +110,9 @@ fn about(algorithm: Algorithm) -> &'static str {
         Algorithm::Auto => "The fastest by prediction; --explain says which and why",
         Algorithm::NoPartition => "One hash table over the smaller table, the other streamed by",
         Algorithm::Radix => "Both tables partitioned until pairs of partitions fit a cache",
-        Algorithm::SortMerge => "Both tables sorted, then merged",
+        Algorithm::SortMerge => {
+            "Both tables sorted, then merged: output sorted by key on the CPU, which auto takes for it; in no order with --device gpu"
+        }
         Algorithm::StreamedProbe => {
             "On a GPU: the smaller table partitioned in its memory, the other streamed by"
         }

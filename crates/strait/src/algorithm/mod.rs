@@ -18,7 +18,7 @@ mod sort_merge;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -32,13 +32,14 @@ use crate::metrics::Stopwatch;
 use crate::on_gpu::OnGpu;
 use crate::output::{Emitter, Output, Sink};
 use crate::partition::RowId;
-use crate::plan::{Machine, Plan};
+use crate::plan::{Machine, Plan, Prediction};
 use crate::progress::Counters;
 use crate::schedule::Workers;
 
 pub(crate) use seeds::with_seeds;
 
 /// What every stage works with.
+#[derive(Clone)]
 pub(crate) struct Context<'a> {
     pub(crate) workers: Workers,
     pub(crate) budget: Arc<Budget>,
@@ -77,6 +78,15 @@ impl<'a> Job<'a> {
     /// The probe side, read to its end and held.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
         self.stream_probe()?.collect(|| cx.workers.check())
+    }
+
+    /// What has to be left of a memory limit, while the probe side is read for a device, so that the CPU
+    /// can still join if the device does not: what its table takes, and at least a quarter.
+    fn needed_without_device(&self, cx: &Context<'_>) -> u64 {
+        let Some(limit) = cx.budget.limit() else { return 0 };
+        let of_cpu = |p: &&Prediction| !p.on_gpu && p.algorithm == Algorithm::NoPartition;
+        let all = self.plan.predictions.iter().find(of_cpu).map_or(0, |p| p.bytes);
+        all.saturating_sub(self.build.bytes()).max(limit / 4)
     }
 
     /// The build side's columns, where they may travel with the key and are narrow enough to.
@@ -119,15 +129,72 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Runs the conductor the plan names, on a device if there is one. [`Error::BadSeed`] says that the
-/// keys want another seed; then nothing has been written, and the probe side is still there.
-pub(crate) fn run(cx: &Context<'_>, job: Job<'_>, device: Option<&dyn Device>) -> Result<()> {
-    let sorts = device.is_none() && job.plan.algorithm == Algorithm::SortMerge;
-    if cx.bounded && !sorts && !seeds::suits(cx, job.keys, job.build_side, job.build)? {
-        return Err(Error::BadSeed);
+/// Joins on a device. Where that fails and the join may go on elsewhere, returns the error: nothing of
+/// what was found on the device is left then. The job's probe side is there after every failure.
+pub(crate) fn run_on(
+    cx: &Context<'_>,
+    job: &mut Job<'_>,
+    device: &dyn Device,
+    elsewhere: bool,
+) -> Result<Option<Error>> {
+    check_seed(cx, job)?;
+    let mut source = job.stream_probe()?;
+    let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
+    let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
+    let filled = cx.watch.time("read probe side", || source.fill(check));
+    let probe = source.waiting();
+    *job.probe = Some(source);
+    match filled {
+        Ok(()) => {}
+        // The CPU may do without holding it.
+        Err(error @ Error::MemoryLimit { .. }) if elsewhere => return Ok(Some(error)),
+        Err(error) => return Err(error),
     }
-    if let Some(device) = device {
-        return gpu::run(cx, job, device);
+    // Workers that fail end this attempt, not the join.
+    let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
+    let joined = gpu::run(&attempt, job, &probe, device);
+    device.check_released()?;
+    if !cx.budget.unlimited() {
+        // Under a limit, memory that the device's pools keep counts too.
+        crate::memory::release_memory();
+    }
+    let Err(error) = joined else { return Ok(None) };
+    if !elsewhere || !error.concerns_device() || !job.sink.untouched() {
+        return Err(error);
+    }
+    cx.workers.check()?;
+    job.sink.reset();
+    job.candidates.store(0, Ordering::Relaxed);
+    Ok(Some(error))
+}
+
+/// Fails with [`Error::BadSeed`] where the keys want another seed. Nothing has been written then, and
+/// the probe side is still there.
+fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
+    match !cx.bounded || seeds::suits(cx, job.keys, job.build_side, job.build)? {
+        true => Ok(()),
+        false => Err(Error::BadSeed),
+    }
+}
+
+/// An error where a budget has less than that left.
+fn has_left(budget: &Budget, needed: u64) -> Result<()> {
+    match budget.limit() {
+        Some(limit) if budget.left() < needed => Err(Error::MemoryLimit {
+            what: "a join on the GPU, which holds both tables,".to_string(),
+            needed,
+            used: budget.used(),
+            limit,
+            hint: String::new(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Runs the conductor the plan names, on the CPU.
+pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
+    if job.plan.algorithm != Algorithm::SortMerge {
+        check_seed(cx, &job)?;
     }
     match job.plan.algorithm {
         Algorithm::NoPartition | Algorithm::Auto => no_partition::run(cx, job),

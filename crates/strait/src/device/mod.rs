@@ -22,7 +22,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::join::Join;
+use crate::join::{Algorithm, Join};
 use crate::memory::Plain;
 use crate::on_gpu::Processor;
 
@@ -265,6 +265,10 @@ pub(crate) trait Device: Send + Sync {
     fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64;
     /// How much memory joins may hold, do hold, and did hold at most.
     fn memory(&self) -> MemoryUse;
+    /// How much of its budget joins can have now: less than all of it where others use the device.
+    fn available(&self) -> Result<u64> {
+        Ok(self.memory().budget)
+    }
     /// Memory with any content, aligned to 256 bytes. Running out is
     /// [`Error::DeviceMemory`].
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory>;
@@ -343,37 +347,99 @@ pub(crate) trait Device: Send + Sync {
     /// memory is. The first `on_device` bytes, rounded up to whole pages, lie in the device's memory
     /// and are charged to the budget.
     fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory>;
+
+    /// An error where a join that has ended left memory, pins or work behind, or used memory after it
+    /// gave it back. Only the simulated device knows, which no two joins share.
+    fn check_released(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// The device a join may run on: None where it is to run on the CPU, or may and there is no GPU.
-pub(crate) fn open(join: &Join) -> Result<Option<Arc<dyn Device>>> {
-    if let Some(seed) = join.force.simulated {
-        let memory = join.gpu_memory.unwrap_or(SIMULATED_MEMORY);
-        let settings = simulated::Settings { memory, shape: simulated::TINY, seed, coherent: true };
-        return Ok(Some(Arc::new(simulated::Simulated::new(settings))));
-    }
-    let opened = |gpu: &cuda::Gpu| -> Result<Option<Arc<dyn Device>>> {
-        let device: Arc<dyn Device> = cuda::shared(gpu, join.gpu_memory)?;
-        Ok(Some(device))
-    };
-    match join.processor {
-        Processor::Cpu => Ok(None),
-        Processor::Auto => match detected() {
-            // Without a compiler for its kernels, or with the GPU in others' hands, there is the CPU.
-            Ok(gpus) => Ok(gpus.first().and_then(|gpu| opened(gpu).ok()).flatten()),
-            Err(why) => {
-                log::debug!("no GPU: {why}");
-                Ok(None)
-            }
-        },
-        Processor::Gpu(number) => {
+/// The device that a join was told to run on, opened; None where it may choose, or is to run on the CPU.
+pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
+    let simulated = join.force.simulated.filter(|_| !join.force.auto);
+    let prospect = match (simulated, join.processor) {
+        (Some(seed), _) => Prospect::Simulated(seed),
+        (None, Processor::Gpu(number)) => {
             let gpus = detected().as_ref().map_err(Error::clone)?;
-            match gpus.get(number) {
-                Some(gpu) => opened(gpu),
-                None => Err(Error::Setting(format!(
-                    "there is no GPU {number}: this machine has {}; `strait devices` lists them",
-                    gpus.len()
-                ))),
+            let missing = || {
+                let count = gpus.len();
+                format!(
+                    "there is no GPU {number}: this machine has {count}; `strait devices` lists them"
+                )
+            };
+            Prospect::Gpu(gpus.get(number).ok_or_else(|| Error::Setting(missing()))?)
+        }
+        (None, Processor::Auto | Processor::Cpu) => return Ok(None),
+    };
+    prospect.open(join).map(Some)
+}
+
+/// The device that a join may choose to run on; None where it has no choice. A sort-merge join promises
+/// an order, which a GPU does not keep: it runs there only when told to.
+pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
+    if join.algorithm == Algorithm::SortMerge {
+        return None;
+    }
+    if let Some(seed) = join.force.simulated {
+        return Some(Prospect::Simulated(seed));
+    }
+    if join.processor != Processor::Auto {
+        return None;
+    }
+    match detected() {
+        Ok(gpus) => gpus.first().map(Prospect::Gpu),
+        Err(why) => {
+            log::debug!("no GPU: {why}");
+            None
+        }
+    }
+}
+
+/// A device that a join may run on, as far as it is known before it is opened: opening a GPU makes a
+/// context, which takes a tenth of a second and some of its memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Prospect {
+    Gpu(&'static cuda::Gpu),
+    /// A simulated device of that seed.
+    Simulated(u64),
+}
+
+impl Prospect {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Prospect::Gpu(gpu) => &gpu.name,
+            Prospect::Simulated(_) => "simulated",
+        }
+    }
+
+    /// The device memory that the join may hold, if nobody else uses the device.
+    pub(crate) fn budget(&self, join: &Join) -> u64 {
+        match (join.gpu_memory, self) {
+            (Some(asked), _) => asked,
+            (None, Prospect::Gpu(gpu)) => gpu.memory / 10 * 9,
+            (None, Prospect::Simulated(_)) => SIMULATED_MEMORY,
+        }
+    }
+
+    /// An error where it is known, without opening the device, that no join can run on it.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            // Kernels are compiled, and kept by the version of the compiler.
+            Prospect::Gpu(_) => cuda::Nvrtc::find().map(|_| ()),
+            Prospect::Simulated(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn open(&self, join: &Join) -> Result<Arc<dyn Device>> {
+        self.check()?;
+        match *self {
+            Prospect::Gpu(gpu) => Ok(cuda::shared(gpu, join.gpu_memory)?),
+            Prospect::Simulated(seed) => {
+                let memory = self.budget(join);
+                let shape = simulated::TINY;
+                let settings = simulated::Settings { memory, shape, seed, coherent: true };
+                Ok(Arc::new(simulated::Simulated::open(settings, join.force.fault)?))
             }
         }
     }
@@ -388,3 +454,38 @@ fn detected() -> &'static Result<Vec<cuda::Gpu>> {
 
 /// The memory of a simulated device, where a join does not say.
 const SIMULATED_MEMORY: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::join::Force;
+
+    /// Joins may choose a device only where nobody named one, and never one that loses their order.
+    #[test]
+    fn a_device_is_asked_for_or_may_be_chosen() {
+        let force = |auto| Force { simulated: Some(1), auto, ..Force::default() };
+        let auto = Join::inner().force(force(true));
+        assert!(asked(&auto).unwrap().is_none() && prospect(&auto).is_some());
+        let sorted = auto.algorithm(Algorithm::SortMerge);
+        assert!(asked(&sorted).unwrap().is_none() && prospect(&sorted).is_none());
+        let named = Join::inner().algorithm(Algorithm::SortMerge).force(force(false));
+        assert_eq!(
+            asked(&named).unwrap().map(|d| d.name().to_string()).as_deref(),
+            Some("simulated")
+        );
+        let on_cpu = Join::inner().device(Processor::Cpu);
+        assert!(asked(&on_cpu).unwrap().is_none() && prospect(&on_cpu).is_none());
+    }
+
+    /// What is known before a device is opened.
+    #[test]
+    fn prospects_know_a_budget() {
+        let join =
+            Join::inner().force(Force { simulated: Some(1), auto: true, ..Force::default() });
+        let simulated = prospect(&join).unwrap();
+        assert_eq!((simulated.name(), simulated.budget(&join)), ("simulated", SIMULATED_MEMORY));
+        let join = join.gpu_memory(1000);
+        assert_eq!(simulated.budget(&join), 1000);
+        assert_eq!(simulated.open(&join).unwrap().available().unwrap(), 1000);
+    }
+}

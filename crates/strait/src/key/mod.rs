@@ -36,6 +36,8 @@ mod seed;
 mod verify;
 mod word;
 
+use std::sync::Arc;
+
 use arrow::array::RecordBatch;
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema};
@@ -83,8 +85,9 @@ pub(crate) struct Location {
 }
 
 /// How the key columns of both sides become words.
+#[derive(Clone)]
 pub(crate) struct KeyPlan {
-    columns: Vec<KeyColumn>,
+    columns: Arc<[KeyColumn]>,
     null_equality: NullEquality,
     mode: Mode,
     seed: Seed,
@@ -132,12 +135,17 @@ impl KeyPlan {
             Some(bits) => Mode::Packed(bits),
             None => Mode::Hashed,
         };
-        Ok(KeyPlan { columns, null_equality: equality.nulls, mode, seed: Seed::new(0) })
+        Ok(KeyPlan {
+            columns: columns.into(),
+            null_equality: equality.nulls,
+            mode,
+            seed: Seed::new(0),
+        })
     }
 
-    /// Takes another seed: hashed words, and the places of all words, are others from now on.
-    pub(crate) fn reseed(&mut self, seed: Seed) {
-        self.seed = seed;
+    /// The same with another seed: hashed words, and the places of all words, are others.
+    pub(crate) fn reseeded(&self, seed: Seed) -> KeyPlan {
+        KeyPlan { seed, ..self.clone() }
     }
 
     /// The seed that hashed words and the places of words depend on.
@@ -192,7 +200,7 @@ impl KeyPlan {
     /// Whether the word is one integer, at most with its sign bit flipped, so that keys of a
     /// dense range are words of a dense range.
     pub(crate) fn dense_candidate(&self) -> bool {
-        match (self.mode, self.columns.as_slice()) {
+        match (self.mode, &*self.columns) {
             (Mode::Packed(_), [column]) if !column.field.null_bit => match column.form {
                 Form::Signed(_) => true,
                 Form::Unsigned(_) => !matches!(
@@ -214,7 +222,7 @@ impl KeyPlan {
     /// Whether the words of both sides are the values of their columns, but for a summand; and if so,
     /// whether there may be nulls, for which they are not.
     pub(crate) fn lies_in_columns(&self) -> Option<bool> {
-        let [column] = self.columns.as_slice() else { return None };
+        let [column] = &*self.columns else { return None };
         let sides = [Side::Left, Side::Right];
         let bits = self.width().bits();
         let lies = sides.iter().all(|&side| self.plain(side) && column.fills(side, bits));
@@ -228,7 +236,7 @@ impl KeyPlan {
         side: Side,
         batches: &[RecordBatch],
     ) -> Result<Option<(Vec<ScalarBuffer<K>>, u64)>> {
-        let [column] = self.columns.as_slice() else { return Ok(None) };
+        let [column] = &*self.columns else { return Ok(None) };
         if !self.plain(side) {
             return Ok(None);
         }
@@ -297,7 +305,7 @@ impl KeyPlan {
     ) -> Result<KeyValues> {
         let mut bytes = 0;
         let mut columns = Vec::with_capacity(self.columns.len());
-        for key in &self.columns {
+        for key in self.columns.iter() {
             let mut column =
                 Column { form: key.form, data: Data::empty(key.form), nulls: Vec::new() };
             for (side, batch) in chunks.clone() {

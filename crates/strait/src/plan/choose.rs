@@ -100,6 +100,8 @@ pub struct Plan {
     pub over_the_link: Option<String>,
     /// Why this algorithm.
     pub reason: String,
+    /// Why a GPU that was predicted to be faster was abandoned for the CPU, if one was.
+    pub abandoned: Option<String>,
     /// What each algorithm was expected to take.
     pub predictions: Vec<Prediction>,
 }
@@ -156,6 +158,7 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         threads: request.threads,
         memory_limit: request.limit,
         reason,
+        abandoned: None,
         predictions,
     }
 }

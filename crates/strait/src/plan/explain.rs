@@ -9,6 +9,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = self.device.as_ref().map_or(String::new(), |device| format!(" on {device}"));
         writeln!(f, "{} join by {}{on}: {}", self.join_type, self.algorithm, self.reason)?;
+        if let Some(why) = &self.abandoned {
+            writeln!(f, "  the GPU was abandoned: {why}; joined on the CPU")?;
+        }
         writeln!(f, "  {:<14} {}", "key", self.key)?;
         match self.build_side {
             Some(side) => {

@@ -19,11 +19,19 @@ pub(crate) struct Workers {
     threads: usize,
     crew: Arc<Crew>,
     cancelled: Arc<AtomicBool>,
+    /// The flag of the join, where this is an [attempt](Workers::attempt) within it.
+    outer: Option<Arc<AtomicBool>>,
 }
 
 impl Workers {
     pub(crate) fn new(threads: usize, cancelled: Arc<AtomicBool>) -> Self {
-        Workers { threads: threads.max(1), crew: Arc::default(), cancelled }
+        Workers { threads: threads.max(1), crew: Arc::default(), cancelled, outer: None }
+    }
+
+    /// The same threads, for work whose failure does not end the join. The join's end ends the work.
+    pub(crate) fn attempt(&self) -> Workers {
+        let outer = Some(Arc::clone(&self.cancelled));
+        Workers { cancelled: Arc::default(), outer, ..self.clone() }
     }
 
     /// The same, with at most `threads` threads.
@@ -46,7 +54,9 @@ impl Workers {
 
     /// An error once the join was cancelled. Long loops ask between morsels.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+        let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+        let cancelled = set(&self.cancelled) || self.outer.as_ref().is_some_and(set);
+        if cancelled { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// Runs `work(worker)` once on each thread and waits for all.

@@ -2,6 +2,7 @@
 
 mod carried;
 mod chosen;
+mod devices;
 mod encodings;
 mod faults;
 mod filters;

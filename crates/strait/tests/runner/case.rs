@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
 use strait::{
-    Algorithm, FloatEquality, Force, Histogram, JoinType, NullEquality, OnGpu, Output, Partitioner,
-    Processor, Side, TablePlace, Transfer,
+    Algorithm, Fault, FaultKind, FloatEquality, Force, Histogram, JoinType, NullEquality, OnGpu,
+    Output, Partitioner, Processor, Side, TablePlace, Transfer,
 };
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
@@ -153,7 +153,18 @@ impl Case {
 
     /// Whether it runs on a device, real or simulated.
     pub(crate) fn on_device(&self) -> bool {
-        self.force.simulated.is_some() || matches!(self.processor, Processor::Gpu(_))
+        let simulated = self.force.simulated.is_some() && !self.on_cpu_under_auto();
+        simulated || matches!(self.processor, Processor::Gpu(_))
+    }
+
+    /// Whether `auto` leaves the device aside: a sort-merge join promises an order.
+    fn on_cpu_under_auto(&self) -> bool {
+        self.force.auto && self.algorithm == Algorithm::SortMerge
+    }
+
+    /// Whether a failing device ends the join, even before the first row.
+    pub(crate) fn ends_with_device(&self) -> bool {
+        !self.force.auto || self.algorithm.needs_gpu()
     }
 
     /// A case of tables of tens of thousands of rows, on three threads.
@@ -218,6 +229,12 @@ fn on_device(rng: &mut Rng, mut case: Case) -> Case {
     if case.processor == Processor::Cpu && (case.algorithm.needs_gpu() || rng.chance(1, 3)) {
         case.force.simulated = Some(rng.bits());
         case.gpu_memory = rng.chance(1, 5).then(|| 1 << rng.between(10, 22));
+        // Some run as if `auto` had chosen the device, and on some an operation fails.
+        case.force.auto = rng.chance(1, 6);
+        let most = 1 << rng.below(9);
+        let nth = rng.below(most) as u64;
+        case.force.fault =
+            rng.chance(1, 8).then(|| Fault { kind: *rng.pick(&FaultKind::ALL), nth });
     }
     if case.on_device() {
         case.on_gpu = on_gpu(rng, &case);
@@ -264,8 +281,8 @@ fn force(rng: &mut Rng, large: bool) -> Force {
         tiny_partitions: on(),
         tiny_chunks: on(),
         row_ids: on(),
-        simulated: None,
         seed,
         bad_seeds,
+        ..Force::default()
     }
 }

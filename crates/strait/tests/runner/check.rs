@@ -44,9 +44,9 @@ pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
     }
     let taken = match outcome {
         Err(Trouble::Test(failure)) => return Err(failure),
-        Err(Trouble::Join(error)) => {
+        Err(Trouble::Join(error, rows)) => {
             run.check_ended()?;
-            return excuse(case, pair, &error).map(|()| 0);
+            return excuse(case, pair, &error, rows).map(|()| 0);
         }
         Ok(taken) => taken,
     };
@@ -130,8 +130,8 @@ fn check_again(run: &Run<'_>, limit: u64) -> Result<(), Failure> {
         let again = Run { limit: Some(limit), budget: None, gate: Arc::default(), ..*run };
         match again.outcome(taking) {
             Ok(_) => "succeeds".to_string(),
-            Err(Trouble::Join(Error::MemoryLimit { .. })) => "runs out of memory".to_string(),
-            Err(Trouble::Join(error)) => format!("fails: {error}"),
+            Err(Trouble::Join(Error::MemoryLimit { .. }, _)) => "runs out of memory".to_string(),
+            Err(Trouble::Join(error, _)) => format!("fails: {error}"),
             Err(Trouble::Test(failure)) => failure,
         }
     };
@@ -141,12 +141,12 @@ fn check_again(run: &Run<'_>, limit: u64) -> Result<(), Failure> {
 }
 
 /// Whether the case explains why the join failed.
-fn excuse(case: &Case, pair: &Pair, error: &Error) -> Result<(), Failure> {
+fn excuse(case: &Case, pair: &Pair, error: &Error, rows: u64) -> Result<(), Failure> {
     let excused = match error {
         // A limit that does not suffice is an answer too, if it says so.
         Error::MemoryLimit { limit, .. } => Some(*limit) == case.memory_limit,
-        Error::DeviceMemory { .. } => case.gpu_memory.is_some(),
-        _ => false,
+        // So is a device that fails, unless the CPU could still have joined.
+        error => device_may_fail(case, error) && (case.ends_with_device() || rows > 0),
     };
     let complaints = case.unusual.complaints();
     let text = error.to_string();
@@ -160,15 +160,26 @@ fn excuse(case: &Case, pair: &Pair, error: &Error) -> Result<(), Failure> {
 
 /// What came of a run that yielded nothing to compare.
 enum Trouble {
-    /// The join says it failed.
-    Join(Error),
+    /// The join says it failed, after so many rows.
+    Join(Error, u64),
     /// The join broke a promise.
     Test(Failure),
 }
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
-        Trouble::Join(error)
+        Trouble::Join(error, 0)
+    }
+}
+
+/// Whether an error is one that the case's device may have.
+fn device_may_fail(case: &Case, error: &Error) -> bool {
+    match error {
+        Error::DeviceMemory { .. } => case.gpu_memory.is_some() || case.force.fault.is_some(),
+        Error::Cuda { .. } | Error::KernelCompile { .. } | Error::OutOfMemory { .. } => {
+            case.force.fault.is_some()
+        }
+        _ => false,
     }
 }
 
@@ -309,7 +320,8 @@ fn collect(run: &Run<'_>, join: &Join, taking: Taking) -> Result<Taken, Trouble>
             return Ok(Taken { batches, rows, report: None });
         }
         let Some(batch) = output.next() else { break };
-        let batch = batch.map_err(|e: ArrowError| Error::from_arrow(e))?;
+        let failed = |e: ArrowError| Trouble::Join(Error::from_arrow(e), rows);
+        let batch = batch.map_err(failed)?;
         let checked = check_batch(run.case, &batch).and_then(|()| match batch.schema() == schema {
             true => Ok(()),
             false => Err("a batch has another schema than its reader".to_string()),

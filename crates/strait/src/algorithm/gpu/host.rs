@@ -50,18 +50,22 @@ const TINY_CHUNK: u64 = 7;
 const TINY_PART: u64 = 11;
 const TINY_PARTS: u64 = 6;
 
-/// Joins on `device`.
-pub(crate) fn run(cx: &Context<'_>, mut job: Job<'_>, device: &dyn Device) -> Result<()> {
-    let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
+/// Joins on `device`. The probe side is held, and not that of the job.
+pub(crate) fn run(
+    cx: &Context<'_>,
+    job: &Job<'_>,
+    probe: &Relation,
+    device: &dyn Device,
+) -> Result<()> {
     match job.keys.width() {
-        Width::W32 => conduct::<u32>(cx, job, &probe, device),
-        Width::W64 => conduct::<u64>(cx, job, &probe, device),
+        Width::W32 => conduct::<u32>(cx, job, probe, device),
+        Width::W64 => conduct::<u64>(cx, job, probe, device),
     }
 }
 
 fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx: &Context<'_>,
-    job: Job<'_>,
+    job: &Job<'_>,
     probe: &Relation,
     device: &dyn Device,
 ) -> Result<()> {
@@ -137,7 +141,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         Ok::<Found, Error>(found)
     })?;
     if wanted.flavour == Flavour::Aggregate {
-        count(&job, &found)?;
+        count(job, &found)?;
     }
     cx.watch.add_device(session.times()?, session.crossed());
     drop(session);

@@ -20,6 +20,7 @@ use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
 use crate::join::{Algorithm, JoinType};
+use crate::key::Seed;
 use crate::matches::Asked;
 use crate::memory::{Budget, Buffer, Shared};
 use crate::on_gpu::{OnGpu, Transfer};
@@ -133,7 +134,7 @@ impl Hosted {
             asked => asked,
         };
         let started = Instant::now();
-        let session = Session::within(&*self.device, self.word, &self.budget)?;
+        let session = Session::within(&*self.device, self.word, &Seed::new(1), &self.budget)?;
         let crossing = self.crossing(&session, on_gpu.transfer);
         let columns = if wanted.keys { 3 } else { 2 };
         let mut back = Back {
@@ -198,7 +199,7 @@ impl Hosted {
     pub fn transfer(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let [_, probe] = &self.tables;
         let side = probe.side(false)?;
-        let session = Session::within(&*self.device, self.word, &self.budget)?;
+        let session = Session::within(&*self.device, self.word, &Seed::new(1), &self.budget)?;
         let crossing = self.crossing(&session, transfer);
         let started = Instant::now();
         crate::transfer::survey(&crossing, &side)?;

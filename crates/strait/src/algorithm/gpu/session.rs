@@ -425,7 +425,7 @@ mod tests {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
         for (limit, small) in [(None, SMALL), (Some(1 << 20), 16 << 10), (Some(9 << 10), 4 << 10)] {
             let budget = Budget::new(limit);
-            let session = Session::within(&device, Word::W8, &budget).unwrap();
+            let session = Session::within(&device, Word::W8, &Seed::new(1), &budget).unwrap();
             assert_eq!(budget.used(), small as u64);
             let pinned = session.pinned(1000, "a test").unwrap();
             let memory = session.allocate(1000, "a test").unwrap();
@@ -446,8 +446,10 @@ mod tests {
             drop(session);
             assert_eq!(budget.used(), 0);
         }
-        let refused = Session::within(&device, Word::W8, &Budget::new(Some(100))).map(|_| ());
+        let refused =
+            Session::within(&device, Word::W8, &Seed::new(1), &Budget::new(Some(100))).map(|_| ());
         assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
+        device.check_released().unwrap();
     }
 
     /// Values whose size does not divide the staging buffer, in many pieces: each piece continues

@@ -200,6 +200,10 @@ impl Device for CudaDevice {
         self.pool.memory()
     }
 
+    fn available(&self) -> Result<u64> {
+        Ok(self.pool.available(self.gpu.free_memory()?))
+    }
+
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory> {
         self.pool.allocate(bytes, what)
     }

@@ -104,6 +104,13 @@ impl<S: Source> Pool<S> {
         MemoryUse { budget: self.budget, used: state.used, peak: state.peak }
     }
 
+    /// How much of the budget joins can have, where the device has so much `free`: kept blocks can be
+    /// used, and what joins hold now is theirs.
+    pub(super) fn available(&self, free: u64) -> u64 {
+        let state = self.state();
+        free.saturating_add(state.idle).saturating_add(state.used).min(self.budget)
+    }
+
     /// Memory for `what`, with any content.
     pub(super) fn allocate(self: &Arc<Self>, bytes: u64, what: &str) -> Result<Memory> {
         let mut state = self.state();
@@ -331,6 +338,9 @@ mod tests {
         let small = pool.allocate(100, "small").unwrap();
         assert_eq!((small.view.bytes, pool.memory().used), (100, 256));
         drop(small);
+        // Idle blocks can be used; others may have taken the rest.
+        assert_eq!(pool.available(0), 28 * MIB + 256);
+        assert_eq!(pool.available(1 << 40), 100 * MIB);
         drop(pool);
         assert_eq!(driver.given(), 0, "all given back");
     }

@@ -63,6 +63,64 @@ fn copies_and_fills_run_in_order() {
     }
 }
 
+/// The context that is current for this thread.
+fn current() -> sys::CUcontext {
+    let mut current = std::ptr::null_mut();
+    // SAFETY: writes a handle.
+    let code = unsafe { sys::cuCtxGetCurrent(&mut current) };
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+    current
+}
+
+/// Calls on a thread of the caller's leave its current context as it was: none, or one of its own.
+#[test]
+fn the_callers_context_stays_current() {
+    let Some(device) = device(None) else { return };
+    let mut own = std::ptr::null_mut();
+    // The bindings only know a later version of the function, which older drivers do not have.
+    type Create =
+        unsafe extern "C" fn(*mut sys::CUcontext, libc::c_uint, sys::CUdevice) -> CUresult;
+    // SAFETY: the type is that of cuda.h.
+    let create = unsafe { sys::culib().get::<Create>("cuCtxCreate_v2".as_bytes()) }.unwrap();
+    // SAFETY: a device of the driver's; writes a handle, and makes it current.
+    let code = unsafe { create(&mut own, 0, device.gpu.device) };
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+    for before in [std::ptr::null_mut(), own] {
+        // SAFETY: a context of this test's, or none.
+        assert_eq!(unsafe { sys::cuCtxSetCurrent(before) }, CUresult::CUDA_SUCCESS);
+        let unchanged = |what: &str| assert_eq!(current(), before, "{what}");
+        Gpu::detect().unwrap();
+        unchanged("detecting");
+        device.gpu.free_memory().unwrap();
+        unchanged("asking for free memory");
+        device.available().unwrap();
+        unchanged("asking for what is available");
+        let other = CudaDevice::new(&device.gpu, Some(64 << 20)).unwrap();
+        unchanged("opening");
+        let stream = other.stream(0).unwrap();
+        unchanged("making a stream");
+        let keys = other.allocate(8 * WORDS as u64, "keys").unwrap();
+        unchanged("allocating");
+        let host = words(&other, 0..WORDS as u64);
+        unchanged("pinning");
+        other.copy_in(stream, &host, 0, keys.view).unwrap();
+        assert_eq!(largest(&other, stream, keys.address(), WORDS), WORDS as u64 - 1);
+        unchanged("running a kernel");
+        let event = other.record(stream).unwrap();
+        other.wait_for(event).unwrap();
+        unchanged("waiting");
+        let once = other.pinned_once(1 << 20, "a test").unwrap();
+        drop((keys, host, once));
+        unchanged("giving memory back");
+        crate::release_memory();
+        unchanged("releasing memory");
+        drop(other);
+        unchanged("closing");
+    }
+    // SAFETY: made above, and used no more.
+    unsafe { sys::cuCtxDestroy_v2(own) };
+}
+
 #[test]
 fn a_kernel_runs_for_both_widths() {
     let Some(device) = device(None) else { return };

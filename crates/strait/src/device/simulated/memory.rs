@@ -94,6 +94,8 @@ pub(super) struct Space {
     next: u64,
     usage: MemoryUse,
     random: Random,
+    /// Whether freed memory is gone at once, so that late operations on it are errors.
+    pub(super) strict: bool,
 }
 
 impl Space {
@@ -105,6 +107,7 @@ impl Space {
             next: START + ALIGNMENT * random.below(1 << 20),
             usage: MemoryUse { budget: capacity, used: 0, peak: 0 },
             random,
+            strict: false,
         }
     }
 
@@ -174,6 +177,9 @@ impl Space {
         let byte = 0xd0 | self.random.below(16) as u8;
         let Some(Block { bytes, charged }) = self.blocks.remove(&address) else { return };
         self.usage.used -= charged;
+        if self.strict {
+            return;
+        }
         let poison = match bytes {
             Bytes::Own(mut bytes) => {
                 bytes.fill(byte);

@@ -10,8 +10,10 @@
 //! | [`memory`] | addresses, poison, the capacity |
 //! | [`host`] | pinned and managed memory |
 //! | [`schedule`] | streams, events, and what runs when |
+//! | [`fault`] | failures that tests ask for |
 //! | [`stages`] | a twin on the CPU for each kernel |
 
+mod fault;
 mod host;
 mod memory;
 mod random;
@@ -22,9 +24,12 @@ mod word;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use self::fault::{Fault, FaultKind};
+
+use self::fault::Faults;
 use self::host::{HostMemory, Pin};
 use self::memory::Space;
 use self::random::Random;
@@ -75,24 +80,54 @@ pub(crate) struct Simulated {
     coherent: bool,
     /// How many pins of others' memory there are.
     pins: Arc<AtomicUsize>,
+    /// How many pieces of pinned memory of its own there are.
+    pinned: Arc<AtomicUsize>,
+    faults: Faults,
 }
 
 impl Simulated {
     pub(crate) fn new(settings: Settings) -> Simulated {
+        Simulated::failing(settings, None)
+    }
+
+    /// A device on which an operation fails, if one is to. With a fault, freed memory is gone at once
+    /// rather than poisoned: late operations on it are errors that
+    /// [`check_released`](Device::check_released) tells of.
+    pub(crate) fn failing(settings: Settings, fault: Option<Fault>) -> Simulated {
+        let faults = Faults::new(fault);
         let Settings { memory, shape, seed, coherent } = settings;
         let mut seeds = Random::new(seed);
         let mut random = || Random::new(seeds.next());
-        let space = Space::new(memory, random());
+        let mut space = Space::new(memory, random());
+        space.strict = faults.any();
         let machine = Machine { space, random: random(), shape };
         let schedule = Arc::new(Mutex::new(Schedule::new(machine, random())));
-        let (random, pins) = (Mutex::new(random()), Arc::default());
-        Simulated { shape, schedule, random, coherent, pins }
+        let (random, pins, pinned) = (Mutex::new(random()), Arc::default(), Arc::default());
+        Simulated { shape, schedule, random, coherent, pins, pinned, faults }
+    }
+
+    /// Opens a device that may be one that does not open.
+    pub(crate) fn open(settings: Settings, fault: Option<Fault>) -> Result<Simulated> {
+        let device = Simulated::failing(settings, fault);
+        device.faults.check(FaultKind::Open)?;
+        Ok(device)
+    }
+
+    /// Enqueues a copy or a fill.
+    fn enqueue(&self, stream: Stream, operation: Operation) -> Result<()> {
+        self.faults.check(FaultKind::Copy)?;
+        self.schedule().enqueue(stream, operation)
+    }
+
+    /// Fails if waiting is what is to fail: the device is dead from then on.
+    fn survives(&self, schedule: &mut Schedule) -> Result<()> {
+        self.faults.check(FaultKind::Synchronize).inspect_err(|error| schedule.die(error))
     }
 
     /// How many pins of others' memory there are.
     #[cfg(test)]
     pub(crate) fn pins(&self) -> usize {
-        self.pins.load(std::sync::atomic::Ordering::Relaxed)
+        self.pins.load(Ordering::Relaxed)
     }
 
     /// Fresh host memory.
@@ -128,13 +163,17 @@ impl Device for Simulated {
     }
 
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory> {
+        self.faults.check(FaultKind::Allocate)?;
         let view = self.schedule().machine.space.allocate(bytes, what)?;
         Ok(Memory { view, _owner: Box::new(self.owner(view)) })
     }
 
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        self.faults.check(FaultKind::Pin)?;
         let memory = self.host_memory(bytes, what)?;
-        Ok(Arc::new(Pinned { start: memory.start(), len: bytes, _owner: Box::new(memory) }))
+        let start = memory.start();
+        let owner = (memory, Pin::new(&self.pinned));
+        Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
     }
 
     fn stream(&self, index: usize) -> Result<Stream> {
@@ -144,28 +183,32 @@ impl Device for Simulated {
     fn copy_in(&self, stream: Stream, from: &Arc<Pinned>, at: usize, to: View) -> Result<()> {
         within(from, at, to.bytes)?;
         let from = Arc::clone(from);
-        self.schedule().enqueue(stream, Operation::CopyIn { from, at, to })
+        self.enqueue(stream, Operation::CopyIn { from, at, to })
     }
 
     fn copy_out(&self, stream: Stream, from: View, to: &Arc<Pinned>, at: usize) -> Result<()> {
         within(to, at, from.bytes)?;
         let to = Arc::clone(to);
-        self.schedule().enqueue(stream, Operation::CopyOut { from, to, at })
+        self.enqueue(stream, Operation::CopyOut { from, to, at })
     }
 
     fn fill(&self, stream: Stream, to: View, byte: u8) -> Result<()> {
-        self.schedule().enqueue(stream, Operation::Fill { to, byte })
+        self.enqueue(stream, Operation::Fill { to, byte })
     }
 
     unsafe fn run(&self, stream: Stream, word: Word, stage: &Stage) -> Result<()> {
+        self.faults.check(FaultKind::Compile)?;
+        self.faults.check(FaultKind::Launch)?;
         self.schedule().enqueue(stream, Operation::Run { word, stage: *stage })
     }
 
     fn record(&self, stream: Stream) -> Result<Event> {
+        self.faults.check(FaultKind::Record)?;
         self.schedule().record(stream)
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+        self.faults.check(FaultKind::Record)?;
         self.schedule().wait(stream, event)
     }
 
@@ -183,16 +226,20 @@ impl Device for Simulated {
     }
 
     fn synchronize(&self, stream: Stream) -> Result<()> {
-        self.schedule().synchronize(stream)
+        let mut schedule = self.schedule();
+        self.survives(&mut schedule)?;
+        schedule.synchronize(stream)
     }
 
     fn wait_for(&self, event: Event) -> Result<()> {
-        self.schedule().wait_for(event)
+        let mut schedule = self.schedule();
+        self.survives(&mut schedule)?;
+        schedule.wait_for(event)
     }
 
     unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
         alike(from.bytes, to.bytes)?;
-        self.schedule().enqueue(stream, Operation::CopyFrom { from, to })
+        self.enqueue(stream, Operation::CopyFrom { from, to })
     }
 
     fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
@@ -203,15 +250,17 @@ impl Device for Simulated {
             let why = format!("copy: {bytes} bytes at {a:#x} and at {b:#x} overlap");
             return Err(Error::Worker(format!("simulated device: {why}")));
         }
-        self.schedule().enqueue(stream, Operation::CopyBetween { from, to })
+        self.enqueue(stream, Operation::CopyBetween { from, to })
     }
 
     unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {
+        self.faults.check(FaultKind::Pin)?;
         let (start, len) = (memory.start.cast_mut(), memory.bytes as usize);
         Ok(Arc::new(Pinned { start, len, _owner: Box::new(Pin::new(&self.pins)) }))
     }
 
     fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory> {
+        self.faults.check(FaultKind::Pin)?;
         let memory = HostView { start: pinned.start, bytes: pinned.len as u64 };
         // SAFETY: what is returned gives the address back first, and then the memory.
         let view = unsafe { self.schedule().machine.space.lend(memory, 0) };
@@ -229,6 +278,7 @@ impl Device for Simulated {
     }
 
     fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>> {
+        self.faults.check(FaultKind::Allocate)?;
         let charged = memory::charge(bytes);
         let mut schedule = self.schedule();
         schedule.machine.space.room(charged, bytes, what)?;
@@ -241,14 +291,28 @@ impl Device for Simulated {
     }
 
     fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()> {
-        self.schedule().enqueue(stream, Operation::Prefetch(managed.view))
+        self.enqueue(stream, Operation::Prefetch(managed.view))
     }
 
     fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory> {
+        self.faults.check(FaultKind::Allocate)?;
         let pages = on_device.min(bytes).div_ceil(memory::PAGE);
         let charged = pages.saturating_mul(memory::PAGE);
         let view = self.schedule().machine.space.allocate_charged(bytes, charged, what)?;
         Ok(Memory { view, _owner: Box::new(self.owner(view)) })
+    }
+
+    fn check_released(&self) -> Result<()> {
+        let schedule = self.schedule();
+        schedule.check_idle()?;
+        let used = schedule.machine.space.usage().used;
+        let [pinned, pins] = [&self.pinned, &self.pins].map(|n| n.load(Ordering::Relaxed));
+        if (used, pinned, pins) == (0, 0, 0) {
+            return Ok(());
+        }
+        Err(Error::Worker(format!(
+            "simulated device: a join left {used} bytes allocated, {pinned} pinned buffers and {pins} pins"
+        )))
     }
 }
 

@@ -74,11 +74,39 @@ pub(super) struct Schedule {
     marks: Vec<Mark>,
     random: Random,
     failure: Option<Error>,
+    /// Whether a test asked for the failure.
+    asked_for: bool,
 }
 
 impl Schedule {
     pub(super) fn new(machine: Machine, random: Random) -> Schedule {
-        Schedule { machine, queues: Vec::new(), marks: Vec::new(), random, failure: None }
+        let (queues, marks) = (Vec::new(), Vec::new());
+        Schedule { machine, queues, marks, random, failure: None, asked_for: false }
+    }
+
+    /// Drops all queued work; everything that uses the device fails from here on. For failures that a
+    /// test asks for.
+    pub(super) fn die(&mut self, error: &Error) {
+        self.queues.iter_mut().for_each(|queue| queue.operations.clear());
+        self.asked_for = self.failure.is_none();
+        self.failure.get_or_insert_with(|| error.clone());
+    }
+
+    /// An error where work is still queued, or where an operation went wrong by itself: a failure that a
+    /// test asked for is none.
+    pub(super) fn check_idle(&self) -> Result<()> {
+        if let Some(failure) = self.failure.as_ref().filter(|_| !self.asked_for) {
+            return Err(failure.clone());
+        }
+        match self.queues.iter().map(|queue| queue.operations.len()).sum::<usize>() {
+            0 => Ok(()),
+            left => Err(failed(format!("a join left {left} operations queued"))),
+        }
+    }
+
+    /// An error once the device has failed, as on a GPU.
+    fn alive(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     pub(super) fn stream(&mut self, index: usize) -> Stream {
@@ -89,11 +117,13 @@ impl Schedule {
     }
 
     pub(super) fn enqueue(&mut self, stream: Stream, operation: Operation) -> Result<()> {
+        self.alive()?;
         self.queue(stream)?.operations.push_back(operation);
         Ok(())
     }
 
     pub(super) fn record(&mut self, stream: Stream) -> Result<Event> {
+        self.alive()?;
         let event = self.marks.len();
         let queue = self.queue(stream)?;
         queue.operations.push_back(Operation::Record(event));

@@ -1,0 +1,323 @@
+//! Devices that fail: the n-th operation of every kind, on a simulated device.
+//!
+//! The device itself checks that a join leaves nothing allocated, pinned or queued behind, and that no
+//! operation uses memory that was given back: either would be an error that no test here expects.
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::Int64Type;
+use strait::{
+    Algorithm, Error, Fault, FaultKind, Force, Join, JoinType, MemoryBudget, Output, Partitioner,
+    Processor, Report, Side, TablePlace, Transfer,
+};
+
+use super::{batches, ints, keyed, whole};
+
+/// Successes in a row after which no later operation is there to fail. Single failures may be survived:
+/// a join goes on without memory that it does not need.
+const ENOUGH: u32 = 6;
+
+fn build() -> RecordBatch {
+    let keys = [3, 1, 4, 1].map(Some).into_iter().chain([None]).collect::<Vec<_>>();
+    let rows = (0..keys.len() as i64).map(Some).collect();
+    ints([("k", keys), ("b", rows)])
+}
+
+fn probe() -> RecordBatch {
+    let keys = [1, 7, 4, 1, 8].map(Some).into_iter().chain([None]).collect::<Vec<_>>();
+    let rows = (0..keys.len() as i64).map(Some).collect();
+    ints([("k", keys), ("p", rows)])
+}
+
+/// The rows of some batches, sorted.
+fn sorted(batches: &[RecordBatch]) -> Vec<Vec<Option<i64>>> {
+    let mut rows = Vec::new();
+    for batch in batches {
+        let columns: Vec<_> =
+            batch.columns().iter().map(|c| c.as_primitive::<Int64Type>()).collect();
+        rows.extend((0..batch.num_rows()).map(|i| {
+            let value = |c: &&arrow::array::Int64Array| c.is_valid(i).then(|| c.value(i));
+            columns.iter().map(value).collect()
+        }));
+    }
+    rows.sort();
+    rows
+}
+
+/// What a join came to: the batches before its end, and its report or its error.
+type Outcome = (Vec<RecordBatch>, Result<Report, Error>);
+
+fn outcome(join: &Join) -> Outcome {
+    let mut reader = match join.run(whole(&build()), whole(&probe())) {
+        Ok(reader) => reader,
+        Err(error) => return (Vec::new(), Err(error)),
+    };
+    let mut seen = Vec::new();
+    for batch in reader.by_ref() {
+        match batch {
+            Ok(batch) => seen.push(batch),
+            Err(error) => return (seen, Err(Error::from_arrow(error))),
+        }
+    }
+    let report = reader.report().expect("a report after the last batch");
+    (seen, Ok(report))
+}
+
+/// Whether an error is one that devices have.
+fn of_device(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Cuda { .. }
+            | Error::KernelCompile { .. }
+            | Error::DeviceMemory { .. }
+            | Error::OutOfMemory { .. }
+    )
+}
+
+/// Lets the n-th operation of every kind fail, one after the other, on a device that was asked for and on
+/// one that `auto` chose.
+fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: Force) {
+    let join = &join.clone().algorithm(algorithm);
+    let (expected, _) = outcome(&join.clone().device(Processor::Cpu).algorithm(Algorithm::Auto));
+    let expected = sorted(&expected);
+    assert!(!expected.is_empty());
+    for kind in FaultKind::ALL {
+        let (mut nth, mut succeeded, mut failed) = (0, 0, 0);
+        // A device without memory may be survived by going on in smaller parts.
+        let least = if kind == FaultKind::Allocate { 40 } else { 0 };
+        while succeeded < ENOUGH || nth < least {
+            // A sort-merge join does not run on a GPU under auto.
+            let modes = if algorithm == Algorithm::SortMerge { 1 } else { 2 };
+            for auto in [false, true].into_iter().take(modes) {
+                let fault = Some(Fault { kind, nth });
+                let simulated = Some(nth);
+                let budget = MemoryBudget::new(None);
+                let forced = join.clone().force(Force { simulated, auto, fault, ..force });
+                let (rows, ended) = outcome(&forced.memory_budget(&budget));
+                let what = format!("{name}, {kind:?} {nth}, auto {auto}");
+                assert_eq!(budget.used(), 0, "{what}: host memory is reserved no more");
+                match ended {
+                    Ok(report) => {
+                        assert_eq!(sorted(&rows), expected, "{what}");
+                        let abandoned = report.plan.abandoned.is_some();
+                        assert_eq!(report.plan.device.is_none(), abandoned, "{what}");
+                        assert!(auto || !abandoned, "{what}");
+                        succeeded = if abandoned { 0 } else { succeeded + u32::from(!auto) };
+                    }
+                    Err(error) => {
+                        assert!(of_device(&error), "{what}: {error}");
+                        // Rows that are out cannot be taken back.
+                        let may = !auto || !rows.is_empty() || algorithm.needs_gpu();
+                        assert!(may, "{what}: {error}");
+                        (succeeded, failed) = (0, failed + 1);
+                    }
+                }
+            }
+            nth += 1;
+        }
+        assert!(failed > 0 || kind == FaultKind::Allocate, "{name}: no {kind:?} failed");
+    }
+}
+
+fn tiny() -> Force {
+    Force { tiny_chunks: true, ..Force::default() }
+}
+
+#[test]
+fn every_operation_fails_in_every_algorithm() {
+    for algorithm in Algorithm::ALL {
+        // Chunks are as long as memory allows, and all of it is filled with poison: so there is little.
+        let join = Join::new(JoinType::Full).on("k").gpu_memory(1 << 20).build_side(Side::Left);
+        let join = join.threads(1);
+        every_operation_fails(algorithm.name(), algorithm, &join, Force::default());
+    }
+}
+
+#[test]
+fn every_operation_fails_in_every_way_to_cross() {
+    for transfer in Transfer::ALL {
+        let join =
+            Join::new(JoinType::Left).on("k").transfer(transfer).build_side(Side::Left).threads(2);
+        every_operation_fails(transfer.name(), Algorithm::NoPartition, &join, tiny());
+    }
+}
+
+#[test]
+fn every_operation_fails_in_every_partitioner() {
+    for partitioner in Partitioner::ALL {
+        let algorithm = if partitioner.to_host() { Algorithm::Triton } else { Algorithm::Radix };
+        let join = Join::inner()
+            .on("k")
+            .partitioner(partitioner)
+            .cache(64)
+            .build_side(Side::Left)
+            .threads(1);
+        every_operation_fails(partitioner.name(), algorithm, &join, tiny());
+    }
+    for table in TablePlace::ALL {
+        let join = Join::inner().on("k").table(table).threads(1);
+        every_operation_fails(table.name(), Algorithm::NoPartition, &join, Force::default());
+    }
+}
+
+/// A count is told at the end, so that it can begin again at any time.
+#[test]
+fn a_count_goes_on_on_the_cpu_whatever_fails() {
+    let (left, right) = (build(), probe());
+    let count = |join: &Join| join.count(whole(&left), whole(&right));
+    for join_type in [JoinType::Inner, JoinType::LeftAnti] {
+        let join = Join::new(join_type).on("k").threads(1);
+        let expected = count(&join.clone().device(Processor::Cpu)).unwrap().0;
+        for kind in FaultKind::ALL {
+            for nth in 0..60 {
+                let fault = Some(Fault { kind, nth });
+                let force = Force { simulated: Some(nth), auto: true, fault, ..Force::default() };
+                let (rows, report) = count(&join.clone().force(force)).unwrap();
+                assert_eq!((rows, report.output_rows), (expected, expected), "{kind:?} {nth}");
+            }
+        }
+        let sums = [(Side::Left, "b"), (Side::Right, "p")];
+        let sums = if join_type == JoinType::Inner { &sums[..] } else { &sums[..1] };
+        let sum = |join: &Join| join.aggregate(sums, whole(&left), whole(&right)).unwrap().0;
+        let expected = sum(&join.clone().device(Processor::Cpu));
+        for nth in 0..40 {
+            let fault = Some(Fault { kind: FaultKind::Synchronize, nth });
+            let force = Force { simulated: Some(nth), auto: true, fault, ..Force::default() };
+            assert_eq!(sum(&join.clone().force(force)), expected, "{nth}");
+        }
+    }
+}
+
+#[test]
+fn the_report_says_why_the_gpu_was_abandoned() {
+    let auto = |fault| Force { simulated: Some(1), auto: true, fault, ..Force::default() };
+    let fault = |kind, nth| Some(Fault { kind, nth });
+    for (kind, said) in [
+        (FaultKind::Open, "making a context"),
+        (FaultKind::Compile, "does not compile"),
+        (FaultKind::Allocate, "memory does not suffice"),
+        (FaultKind::Synchronize, "running kernels"),
+    ] {
+        let join = Join::inner().on("k").algorithm(Algorithm::Radix).force(auto(fault(kind, 0)));
+        let report = outcome(&join).1.unwrap();
+        assert_eq!((report.plan.device.clone(), report.plan.algorithm), (None, Algorithm::Radix));
+        let text = report.to_string();
+        assert!(text.contains("the GPU was abandoned") && text.contains(said), "{text}");
+    }
+    // Nothing failed: the device was used, and nothing is said.
+    let report = outcome(&Join::inner().on("k").force(auto(None))).1.unwrap();
+    assert_eq!((report.plan.device.as_deref(), report.plan.abandoned), (Some("simulated"), None));
+    // Too little of its memory.
+    let join = Join::inner().on("k").gpu_memory(300).force(auto(None));
+    let report = outcome(&join).1.unwrap();
+    assert!(report.plan.device.is_none(), "{report}");
+}
+
+/// What only a GPU runs does not go on without one.
+#[test]
+fn algorithms_of_gpus_fail_with_the_device() {
+    let fault = Some(Fault { kind: FaultKind::Open, nth: 0 });
+    let force = Force { simulated: Some(1), auto: true, fault, ..Force::default() };
+    let error = outcome(&Join::inner().on("k").algorithm(Algorithm::Triton).force(force)).1;
+    assert!(matches!(error, Err(Error::Cuda { .. })), "{error:?}");
+}
+
+/// The order that a sort-merge join promises is kept: `auto` does not run it on a device.
+#[test]
+fn a_sort_merge_join_keeps_its_order_under_auto() {
+    let keys = |seed: i64| keyed((0..400).map(move |i| (i * seed) % 101));
+    let (left, right) = (keys(37), keys(59));
+    let run = |auto: bool| {
+        let force = Force { simulated: Some(3), auto, ..Force::default() };
+        let join = Join::inner().on("k").algorithm(Algorithm::SortMerge).force(force);
+        super::drained(join.run(whole(&left), whole(&right)).unwrap()).unwrap()
+    };
+    let (rows, report) = run(true);
+    assert_eq!(report.plan.device, None);
+    let keys: Vec<i64> = rows
+        .iter()
+        .flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec())
+        .collect();
+    assert!(keys.is_sorted());
+    let (named, report) = run(false);
+    assert_eq!(report.plan.device.as_deref(), Some("simulated"));
+    assert_eq!(sorted(&rows), sorted(&named));
+}
+
+/// A GPU that was asked for is opened when the join is bound, before any input is read.
+#[test]
+fn a_device_that_was_asked_for_is_opened_when_the_join_is_bound() {
+    let bind =
+        |join: Join| join.bind(Output::Rows, &build().schema(), &probe().schema()).map(|_| ());
+    let fault = Some(Fault { kind: FaultKind::Open, nth: 0 });
+    let force = Force { simulated: Some(1), fault, ..Force::default() };
+    let error = bind(Join::inner().on("k").force(force)).unwrap_err();
+    assert!(matches!(error, Error::Cuda { .. }), "{error}");
+    let error = bind(Join::inner().on("k").device(Processor::Gpu(1000))).unwrap_err();
+    assert!(matches!(error, Error::NoGpu { .. } | Error::Setting(_)), "{error}");
+    bind(Join::inner().on("k")).unwrap();
+}
+
+/// Staging buffers and what comes back are reserved: under less and less memory, a join is right and
+/// within its limit, or says that the limit is too small.
+#[test]
+fn host_memory_of_a_device_join_is_within_the_limit() {
+    let rows = |seed: i64| {
+        let batch = keyed((0..3000).map(move |i| (i * seed) % 1500));
+        batches(batch.schema(), (0..6).map(|i| batch.slice(i * 500, 500)).collect())
+    };
+    for algorithm in Algorithm::ALL {
+        let mut least = u64::MAX;
+        for limit in (12..24).map(|bits| 1u64 << bits).rev() {
+            for auto in [false, true] {
+                let force = Force { simulated: Some(limit), auto, ..Force::default() };
+                let budget = MemoryBudget::new(Some(limit));
+                let join = Join::new(JoinType::Full).on("k").algorithm(algorithm).threads(2);
+                let join = join.force(force).memory_budget(&budget).batch_size(256);
+                let ran = join.run(rows(7), rows(11)).and_then(super::drained);
+                let what = format!("{algorithm}, {limit} bytes, auto {auto}");
+                match ran {
+                    Ok((batches, report)) => {
+                        let count: usize = batches.iter().map(RecordBatch::num_rows).sum();
+                        assert_eq!(count, 6000, "{what}");
+                        assert!(report.peak_memory <= limit, "{what}: {}", report.peak_memory);
+                        least = if auto { least } else { least.min(limit) };
+                    }
+                    Err(Error::MemoryLimit { .. }) => {}
+                    Err(error) => panic!("{what}: {error}"),
+                }
+                assert_eq!(budget.used(), 0, "{what}");
+            }
+        }
+        assert!(least <= 2 << 20, "{algorithm} needs {least}");
+    }
+}
+
+/// A device needs the probe side held. Where the limit does not let it, the CPU streams it: what was read
+/// of it before is not lost.
+#[test]
+fn a_probe_side_that_cannot_be_held_is_streamed_on_the_cpu() {
+    let build = keyed(0..100);
+    let part = |i: i64| keyed((0..500).map(move |row| (row * 7 + i) % 2000));
+    let rows = || batches(part(0).schema(), (0..200).map(part).collect());
+    let join = |limit: Option<u64>, auto: bool| {
+        let simulated = limit.map(|_| 5);
+        let force = Force { simulated, auto, ..Force::default() };
+        let budget = MemoryBudget::new(limit);
+        let join = Join::inner().on("k").build_side(Side::Left).threads(2).batch_size(512);
+        let ran = join.force(force).memory_budget(&budget).run(whole(&build), rows());
+        let ran = ran.and_then(super::drained);
+        (ran, budget)
+    };
+    let expected = join(None, false).0.unwrap().0;
+    let (refused, budget) = join(Some(1 << 20), false);
+    assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
+    assert_eq!(budget.used(), 0);
+    let (ran, budget) = join(Some(1 << 20), true);
+    let (rows, report) = ran.unwrap();
+    assert_eq!(budget.used(), 0);
+    assert_eq!(sorted(&rows), sorted(&expected));
+    assert_eq!(report.right_rows, 200 * 500);
+    let why = report.plan.abandoned.expect("the device cannot hold the probe side");
+    assert!(why.contains("memory limit"), "{why}");
+    assert!(report.peak_memory <= 1 << 20);
+}
