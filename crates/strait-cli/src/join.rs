@@ -169,9 +169,9 @@ fn execute(
     };
     let reader = bound.run(left, right).map_err(failure::of_join)?;
     match (sink, arguments.explain_analyze) {
-        (Some(sink), _) => write(arguments, reader, sink),
+        (Some(sink), _) => write(arguments, reader, sink, memory),
         (None, true) => {
-            let (_, report) = drain(reader, arguments.limit, |_| Ok(()))?;
+            let (_, report) = drain(reader, arguments.limit, memory, |_| Ok(()))?;
             progress::clear();
             print(&reported(report))
         }
@@ -184,7 +184,7 @@ fn options(arguments: &JoinArguments, memory: &Memory) -> SinkOptions {
         overwrite: arguments.overwrite,
         compression: arguments.compression,
         threads: arguments.threads.unwrap_or_else(cores),
-        memory: memory.clone(),
+        memory: memory.for_writing(),
     }
 }
 
@@ -193,8 +193,13 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-fn write(arguments: &JoinArguments, reader: JoinReader, mut sink: Sink) -> anyhow::Result<()> {
-    let (rows, report) = drain(reader, arguments.limit, |batch| sink.write(batch))?;
+fn write(
+    arguments: &JoinArguments,
+    reader: JoinReader,
+    mut sink: Sink,
+    memory: &Memory,
+) -> anyhow::Result<()> {
+    let (rows, report) = drain(reader, arguments.limit, memory, |batch| sink.write(batch))?;
     sink.finish()?;
     progress::clear();
     let analyzed = arguments.explain_analyze.then(|| reported(report));
@@ -239,8 +244,8 @@ pub(crate) fn previewed(
 ) -> anyhow::Result<(String, Option<Report>)> {
     let schema = arrow::array::RecordBatchReader::schema(&reader);
     let shown = limit.map_or(SHOWN, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let mut preview = Preview::new(&schema, shown, memory)?;
-    let (rows, report) = drain(reader, limit, |batch| preview.add(batch))?;
+    let mut preview = Preview::new(&schema, shown, &memory.for_writing())?;
+    let (rows, report) = drain(reader, limit, memory, |batch| preview.add(batch))?;
     let (mut text, hidden) = preview.render();
     let rows = match preview.rows() as u64 {
         shown if shown < rows => format!("first {} of {}", grouped(shown), counted(rows, "row")),
@@ -261,8 +266,10 @@ pub(crate) fn previewed(
 fn drain(
     mut reader: JoinReader,
     limit: Option<u64>,
+    memory: &Memory,
     mut take: impl FnMut(&RecordBatch) -> anyhow::Result<()>,
 ) -> anyhow::Result<(u64, Option<Report>)> {
+    let taking = memory.taking();
     let mut rows = 0;
     while limit.is_none_or(|limit| rows < limit) {
         let Some(batch) = reader.next() else {
@@ -275,7 +282,7 @@ fn drain(
             batch = batch.slice(0, room as usize);
         }
         rows += batch.num_rows() as u64;
-        take(&batch)?;
+        taking.writing(|| take(&batch))?;
     }
     Ok((rows, None))
 }

@@ -6,7 +6,9 @@
 
 use std::ffi::{c_int, c_long};
 use std::fs;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use strait::{Error, MemoryBudget, MemoryReservation, Result};
 
@@ -14,9 +16,47 @@ use strait::{Error, MemoryBudget, MemoryReservation, Result};
 /// because looking it up takes longer than most of them.
 const LARGE: u64 = 1 << 30;
 
+/// How long nothing may change before a reader no longer waits for memory.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// The budget that the join, its readers and its writer share.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory(Arc<MemoryBudget>);
+pub(crate) struct Memory {
+    budget: Arc<MemoryBudget>,
+    output: Arc<Output>,
+    /// Whether a refused request waits for memory that queued output holds.
+    waits: bool,
+}
+
+/// What becomes of the rows that a join has made: one of the constants below.
+#[derive(Debug, Default)]
+struct Output(AtomicU8);
+
+/// No rows are taken, or no more.
+const NOT_TAKEN: u8 = 0;
+/// The last rows have been written; the next ones are awaited.
+const AWAITED: u8 = 1;
+/// Rows are being written. They and others in the queue hold memory until then.
+const WRITTEN: u8 = 2;
+
+/// Says that rows are taken from a join, until it is dropped.
+pub(crate) struct Taking(Arc<Output>);
+
+impl Taking {
+    /// Runs `write`, which takes rows out of the queue for good.
+    pub(crate) fn writing<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.0.store(WRITTEN, Ordering::Relaxed);
+        let result = write();
+        self.0.0.store(AWAITED, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.0.0.store(NOT_TAKEN, Ordering::Relaxed);
+    }
+}
 
 impl Memory {
     /// A budget of `limit` bytes; without a limit, one that only counts.
@@ -24,22 +64,33 @@ impl Memory {
         if limit.is_some() {
             return_freed_memory_at_once();
         }
-        Memory(MemoryBudget::new(limit))
+        Memory { budget: MemoryBudget::new(limit), output: Arc::default(), waits: true }
+    }
+
+    /// The same memory for the thread that writes: it must not wait for itself.
+    pub(crate) fn for_writing(&self) -> Memory {
+        Memory { waits: false, ..self.clone() }
+    }
+
+    /// Announces that rows are going to be taken from the join.
+    pub(crate) fn taking(&self) -> Taking {
+        self.output.0.store(AWAITED, Ordering::Relaxed);
+        Taking(Arc::clone(&self.output))
     }
 
     /// The budget, for the join.
     pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
-        &self.0
+        &self.budget
     }
 
     /// The limit in bytes, if there is one.
     pub(crate) fn limit(&self) -> Option<u64> {
-        self.0.limit()
+        self.budget.limit()
     }
 
     /// Reserves `bytes` for `what`, until the reservation is dropped.
     pub(crate) fn reserve(&self, bytes: u64, what: &str) -> Result<MemoryReservation> {
-        let mut reservation = self.0.reserve(0, what)?;
+        let mut reservation = self.budget.reserve(0, what)?;
         self.resize(&mut reservation, bytes, what)?;
         Ok(reservation)
     }
@@ -60,7 +111,37 @@ impl Memory {
         if more >= LARGE && self.limit().is_none() && more > machine_free() {
             return Err(Error::OutOfMemory { what: what.to_string(), needed: more });
         }
-        reservation.grow(more, what)
+        reservation.grow(more, what).or_else(|refused| self.wait(reservation, more, what, refused))
+    }
+
+    /// Tries again while rows are written or memory comes and goes: whether a join fits its limit
+    /// must not depend on how fast its output is taken.
+    fn wait(
+        &self,
+        reservation: &mut MemoryReservation,
+        more: u64,
+        what: &str,
+        mut refused: Error,
+    ) -> Result<()> {
+        let (mut used, mut since) = (self.budget.used(), Instant::now());
+        let fits = self.limit().is_none_or(|limit| more <= limit);
+        while self.waits && fits && since.elapsed() < QUIET {
+            match self.output.0.load(Ordering::Relaxed) {
+                NOT_TAKEN => break,
+                WRITTEN => since = Instant::now(),
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            match reservation.grow(more, what) {
+                Ok(()) => return Ok(()),
+                Err(error) => refused = error,
+            }
+            let now = self.budget.used();
+            if now != used {
+                (used, since) = (now, Instant::now());
+            }
+        }
+        Err(refused)
     }
 }
 
@@ -131,6 +212,25 @@ mod tests {
         assert!(memory.resize(&mut held, 101, "a page").is_err());
         memory.resize(&mut held, 7, "a page").expect("shrinks");
         assert_eq!(memory.budget().used(), 7);
+    }
+
+    #[test]
+    fn readers_wait_for_output_that_is_written() {
+        let memory = Memory::new(Some(100));
+        let output = memory.reserve(60, "a batch").expect("fits");
+        assert!(memory.reserve(60, "a page").is_err());
+        let taking = memory.taking();
+        let reader = memory.clone();
+        let reading = std::thread::spawn(move || reader.reserve(60, "a page").is_ok());
+        // Longer than a reader waits where nothing changes.
+        taking.writing(|| {
+            std::thread::sleep(2 * QUIET);
+            drop(output);
+        });
+        assert!(reading.join().expect("no panic"));
+        let _output = memory.reserve(60, "a batch").expect("fits");
+        assert!(memory.reserve(60, "a page").is_err(), "nothing is written any more");
+        assert!(memory.for_writing().reserve(60, "a page").is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use flate2::write::GzEncoder;
+use strait::MemoryReservation;
 
 use super::destination::{Compression, FileFormat, Squeeze};
 use super::parquet::ParquetEncoder;
@@ -47,7 +48,15 @@ impl Write for Drain {
 pub(super) struct Encoder {
     format: FormatWriter,
     memory: Memory,
+    /// For the message that an Arrow writer copies a batch into.
+    message: MemoryReservation,
 }
+
+/// Writers reserve this part of a memory limit before the join begins. What they need later could be
+/// in use by then.
+pub(super) const STANDING_SHARE: u64 = 16;
+
+const MESSAGE: &str = "encoding an Arrow message";
 
 enum FormatWriter {
     Parquet(Box<ParquetEncoder>),
@@ -90,23 +99,33 @@ impl Encoder {
                 FormatWriter::IpcStream(Box::new(writer))
             }
         };
-        Ok(Encoder { format, memory: memory.clone() })
+        let standing = match &format {
+            FormatWriter::IpcFile(..) | FormatWriter::IpcStream(_) => {
+                memory.limit().unwrap_or(0) / STANDING_SHARE
+            }
+            _ => 0,
+        };
+        let message = memory.reserve(standing, MESSAGE)?;
+        Ok(Encoder { format, memory: memory.clone(), message })
     }
 
     pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         // An Arrow writer copies a batch into one message. CSV is written row by row.
-        let memory = &self.memory;
-        let copy = |batch| memory.reserve(slice_bytes(batch), "encoding an Arrow message");
+        let (memory, message) = (&self.memory, &mut self.message);
+        let mut copy = |batch| {
+            let needed = slice_bytes(batch).max(message.bytes());
+            memory.resize(message, needed, MESSAGE)
+        };
         match &mut self.format {
             FormatWriter::Parquet(encoder) => encoder.write(batch)?,
             FormatWriter::Csv(writer) => writer.write(batch)?,
             FormatWriter::IpcFile(writer, plain) => {
                 let batch = unpacked(plain, batch)?;
-                let _copy = copy(&batch)?;
+                copy(&batch)?;
                 writer.write(&batch)?;
             }
             FormatWriter::IpcStream(writer) => {
-                let _copy = copy(batch)?;
+                copy(batch)?;
                 writer.write(batch)?;
                 // A stream's reader waits for rows, not for a full buffer.
                 writer.flush()?;

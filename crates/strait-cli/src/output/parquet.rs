@@ -16,7 +16,7 @@ use parquet::file::writer::SerializedFileWriter;
 use strait::MemoryReservation;
 
 use super::destination::Compression;
-use super::encode::{Bytes, slice_bytes};
+use super::encode::{Bytes, STANDING_SHARE, slice_bytes};
 use super::plain::{unpacked, without_dictionaries};
 use super::workers::Workers;
 use crate::memory::Memory;
@@ -50,6 +50,8 @@ pub(super) struct ParquetEncoder {
     group_rows: usize,
     memory: Memory,
     reservation: MemoryReservation,
+    /// What stays reserved while nothing is held.
+    standing: u64,
 }
 
 impl ParquetEncoder {
@@ -80,6 +82,10 @@ impl ParquetEncoder {
                 .context("cannot write these columns as Parquet")?;
         let columns =
             factory.create_column_writers(0).context("cannot write these columns as Parquet")?;
+        let standing = match memory.limit() {
+            Some(limit) => limit / STANDING_SHARE + columns.len() as u64 * COLUMN_BYTES,
+            None => 0,
+        };
         Ok(ParquetEncoder {
             writer,
             factory,
@@ -90,7 +96,8 @@ impl ParquetEncoder {
             columns: Vec::new(),
             group_rows: 0,
             memory: memory.clone(),
-            reservation: memory.reserve(0, WHAT)?,
+            reservation: memory.reserve(standing, WHAT)?,
+            standing,
         })
     }
 
@@ -159,28 +166,32 @@ impl ParquetEncoder {
         if self.memory.limit().is_none() {
             return Ok(());
         }
-        let pending = self.pending.iter().map(slice_bytes).sum::<u64>();
-        let columns = match self.columns.len() {
-            0 => self.schema.flattened_fields().len(),
-            _ => 0,
-        };
-        let more = 2 * pending + columns as u64 * COLUMN_BYTES;
-        let held = self.reservation.bytes();
-        if self.memory.resize(&mut self.reservation, held + more, WHAT).is_ok() {
+        let more = 2 * self.pending.iter().map(slice_bytes).sum::<u64>();
+        let needed = self.held() + more;
+        if self.reserve(needed).is_ok() {
             return Ok(());
         }
         self.close_group()?;
-        Ok(self.memory.resize(&mut self.reservation, more, WHAT)?)
+        self.reserve(self.held() + more)
+    }
+
+    /// What the row group under way holds, about.
+    fn held(&self) -> u64 {
+        let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
+        encoded + self.schema.flattened_fields().len() as u64 * COLUMN_BYTES
+    }
+
+    fn reserve(&mut self, bytes: u64) -> anyhow::Result<()> {
+        let bytes = bytes.max(self.standing);
+        Ok(self.memory.resize(&mut self.reservation, bytes, WHAT)?)
     }
 
     /// Makes the reservation as large as what the row group holds, and ends the group if that is
     /// too much.
     fn settle(&mut self) -> anyhow::Result<()> {
         let Some(limit) = self.memory.limit() else { return Ok(()) };
-        let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
-        let held = encoded + self.columns.len() as u64 * COLUMN_BYTES;
-        let fits = self.memory.resize(&mut self.reservation, held, WHAT);
-        if fits.is_err() || encoded > limit / GROUP_SHARE {
+        let held = self.held();
+        if self.reserve(held).is_err() || held > limit / GROUP_SHARE + self.standing {
             self.close_group()?;
         }
         Ok(())
@@ -195,7 +206,8 @@ impl ParquetEncoder {
             group.close()?;
             self.group_rows = 0;
         }
-        self.reservation.shrink(self.reservation.bytes());
+        let beyond = self.reservation.bytes().saturating_sub(self.standing);
+        self.reservation.shrink(beyond);
         Ok(())
     }
 }
