@@ -136,9 +136,9 @@ impl Shape {
             false => (&mut shape.right, &mut shape.left),
         };
         other.split = *rng.pick(&[Split::Whole, Split::Every(1), Split::Random(20)]);
-        (bulk.rows, bulk.split) = match rng.below(3) {
-            0 => (rng.between(33_000, 36_000), Split::Whole),
-            1 => (rng.between(36_000, 40_000), Split::Every(rng.between(18_000, 20_000))),
+        (bulk.rows, bulk.split) = match rng.below(4) {
+            0 | 1 => (rng.between(33_000, 36_000), Split::Whole),
+            2 => (rng.between(36_000, 40_000), Split::Every(rng.between(18_000, 20_000))),
             _ => {
                 let rows = rng.between(1, 20);
                 other.split = Split::Every(1);

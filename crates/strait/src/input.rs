@@ -11,8 +11,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{RecordBatch, RecordBatchReader};
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, RecordBatch, RecordBatchReader};
+use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::{Error, Result};
 use crate::join::Side;
@@ -191,8 +191,9 @@ impl Source {
                 return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
             }
             // Nulls that the key plan does not expect would be lost as matches.
-            if !field.is_nullable() && column.null_count() > 0 {
-                let (name, nulls) = (field.name(), column.null_count());
+            let nulls = if field.is_nullable() { 0 } else { nulls_of(column) };
+            if nulls > 0 {
+                let name = field.name();
                 return Err(changed(format!(
                     "column \"{name}\" is declared non-nullable and has {nulls} null(s); declare it nullable"
                 )));
@@ -286,6 +287,15 @@ pub(crate) fn race(
     };
     let (build, probe) = if left_builds { (left, right) } else { (right, left) };
     Ok((build.collect(check)?, probe))
+}
+
+/// How many rows are null, also by the values of a dictionary or of runs.
+fn nulls_of(column: &dyn Array) -> usize {
+    use DataType::{Dictionary, RunEndEncoded, Union};
+    match column.data_type() {
+        Dictionary(..) | RunEndEncoded(..) | Union(..) => column.logical_null_count(),
+        _ => column.null_count(),
+    }
 }
 
 /// Counts each buffer's bytes once, however many batches share it.

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchReader};
+use arrow::array::{
+    ArrayRef, DictionaryArray, Int8Array, Int32Array, Int64Array, RecordBatch, RecordBatchReader,
+    RunArray,
+};
 use arrow::datatypes::{DataType, Field, Schema};
 use strait::{Algorithm, Error, Join, JoinType, NullEquality, Output, Side};
 
@@ -80,5 +83,32 @@ fn readers_that_deliver_nulls_they_did_not_announce_are_refused() {
         let error = join(algorithm).count(table(), table()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("left") && text.contains("\"k\""), "{algorithm}: {text}");
+    }
+}
+
+/// A dictionary and runs say by their values which rows are null.
+#[test]
+fn nulls_in_the_values_of_encoded_columns_are_refused_too() {
+    let values: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), None]));
+    let keys = Int8Array::from(vec![0, 1]);
+    let dictionary: ArrayRef = Arc::new(DictionaryArray::new(keys, Arc::clone(&values)));
+    let ends = Int32Array::from(vec![1, 2]);
+    let runs: ArrayRef = Arc::new(RunArray::try_new(&ends, &values).expect("two runs"));
+    for column in [dictionary, runs] {
+        let field = |nullable| Field::new("p", column.data_type().clone(), nullable);
+        let key = Field::new("k", DataType::Int64, false);
+        let schema = |nullable| Arc::new(Schema::new(vec![key.clone(), field(nullable)]));
+        let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let batch = RecordBatch::try_new(schema(true), vec![ids, Arc::clone(&column)]);
+        let batch = batch.expect("columns of one length");
+        for algorithm in Algorithm::ANYWHERE {
+            let table = || batches(schema(false), vec![batch.clone()]);
+            let output = join(algorithm).keep_keys(true).run(table(), table()).expect("starts");
+            let error = drained(output).unwrap_err().to_string();
+            assert!(
+                error.contains("column \"p\" is declared non-nullable"),
+                "{algorithm}: {error}"
+            );
+        }
     }
 }
