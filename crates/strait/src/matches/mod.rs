@@ -206,7 +206,7 @@ impl Matcher<'_> {
             return Ok(());
         }
         self.verify(build, probe, pairs);
-        self.apply_filter(build, probe, pairs)?;
+        self.apply_filter([build, probe], pairs, emitter)?;
         if let Some(flags) = &build.flags {
             pairs.build.iter().for_each(|&row| flags.set(row));
         }
@@ -298,8 +298,13 @@ impl Matcher<'_> {
     }
 
     /// Drops pairs for which the residual filter is not true.
-    fn apply_filter(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) -> Result<()> {
-        if let Some(passed) = self.filtered(build, probe, pairs)? {
+    fn apply_filter(
+        &self,
+        units: [&Unit; 2],
+        pairs: &mut Pairs<u64>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        if let Some(passed) = self.filtered(units, pairs, emitter)? {
             retain(pairs, &passed);
         }
         Ok(())
@@ -308,19 +313,19 @@ impl Matcher<'_> {
     /// Which candidates with equal keys are matches; None if all are. Counts them.
     pub(crate) fn judge(
         &self,
-        build: &Unit,
-        probe: &Unit,
+        units: [&Unit; 2],
         pairs: &Pairs<u64>,
+        emitter: &mut Emitter<'_>,
     ) -> Result<Option<Vec<bool>>> {
         self.candidates.fetch_add(pairs.len() as u64, Ordering::Relaxed);
-        self.filtered(build, probe, pairs)
+        self.filtered(units, pairs, emitter)
     }
 
     fn filtered(
         &self,
-        build: &Unit,
-        probe: &Unit,
+        units: [&Unit; 2],
         pairs: &Pairs<u64>,
+        emitter: &mut Emitter<'_>,
     ) -> Result<Option<Vec<bool>>> {
         let Some(filter) = self.filter else { return Ok(None) };
         if pairs.len() == 0 {
@@ -332,7 +337,7 @@ impl Matcher<'_> {
         };
         let mut passed = Vec::with_capacity(pairs.len());
         let rows = [Chosen::Ids(pairs.build.clone()), probe_rows];
-        self.evaluate(filter, [build, probe], rows, &mut passed)?;
+        self.evaluate((filter, units), rows, emitter, &mut passed)?;
         Ok(Some(passed))
     }
 
@@ -340,21 +345,21 @@ impl Matcher<'_> {
     /// their columns exceed the memory or the offsets of a type.
     fn evaluate(
         &self,
-        filter: &BoundFilter,
-        units: [&Unit; 2],
+        (filter, units): (&BoundFilter, [&Unit; 2]),
         rows: [Chosen; 2],
+        emitter: &mut Emitter<'_>,
         passed: &mut Vec<bool>,
     ) -> Result<()> {
         let len = rows[0].len();
         let [build, probe] = rows;
         let picked = [units[0].columns.pick(build, false), units[1].columns.pick(probe, false)];
-        let gathered = self.filter_batch(filter, units, &picked, len);
+        let gathered = emitter.patiently(|| self.filter_batch(filter, units, &picked, len));
         let (batch, _reserved) = match gathered {
             Ok(batch) => batch,
             Err(error) if len > 1 && fewer_would_do(&error) => {
                 for range in [0..len / 2, len / 2..len] {
                     let part = |i: usize| picked[i].chosen.part(range.clone());
-                    self.evaluate(filter, units, [part(0), part(1)], passed)?;
+                    self.evaluate((filter, units), [part(0), part(1)], emitter, passed)?;
                 }
                 return Ok(());
             }

@@ -109,7 +109,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
     fn settle(&mut self) -> Result<()> {
         self.emitter.check()?;
         let mut candidates = std::mem::take(&mut self.candidates);
-        let passed = self.matcher.judge(self.build, self.probe, &candidates)?;
+        let passed = self.matcher.judge([self.build, self.probe], &candidates, self.emitter)?;
         let block = std::mem::take(&mut self.block);
         let mut at = 0;
         for part in &block {
