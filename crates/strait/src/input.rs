@@ -289,11 +289,11 @@ pub(crate) fn race(
     Ok((build.collect(check)?, probe))
 }
 
-/// How many rows are null, also by the values of a dictionary or of runs.
+/// How many rows are null, also by the values of a dictionary or of runs, or by their type.
 fn nulls_of(column: &dyn Array) -> usize {
-    use DataType::{Dictionary, RunEndEncoded, Union};
+    use DataType::{Dictionary, Null, RunEndEncoded, Union};
     match column.data_type() {
-        Dictionary(..) | RunEndEncoded(..) | Union(..) => column.logical_null_count(),
+        Null | Dictionary(..) | RunEndEncoded(..) | Union(..) => column.logical_null_count(),
         _ => column.null_count(),
     }
 }
