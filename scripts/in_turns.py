@@ -3,10 +3,10 @@
 
     scripts/in_turns.py BEFORE AFTER [--rounds 5] [--only W2s,W8] [-- ARGUMENTS]
 
-Each round runs every workload of the README's CPU tables once with either binary, one after the other,
-so that a machine whose speed changes from minute to minute changes it for both. The times are medians
-over the rounds. ARGUMENTS go to `strait bench join`, `--threads 16` for example. A workload that is more than
-5 % slower makes the exit status 1.
+Each round runs every workload of the README's CPU tables with either binary, one after the other, so that a
+machine whose speed changes from minute to minute changes it for both. One such run is the median of nine
+joins; the times are medians over the rounds. ARGUMENTS go to `strait bench join`, `--threads 16` for example.
+A workload that is more than 5 % slower makes the exit status 1.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SLOWER = 1.05
 
 def seconds(binary, workload, mode, more):
     command = [binary, "bench", "join", *WORKLOADS[workload].split(), "--mode", mode]
-    command += ["--repeat", "3", "--format", "json", *more]
+    command += ["--repeat", "9", "--format", "json", *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
