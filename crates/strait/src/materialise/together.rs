@@ -29,7 +29,7 @@ pub(crate) fn concat(
     RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
 }
 
-/// The bytes that [`concat`] takes.
+/// The bytes that [`concat()`] takes.
 pub(crate) fn concat_bytes(schema: &SchemaRef, batches: &[&RecordBatch]) -> u64 {
     let column = |i: usize| size::whole(schema.field(i).data_type(), &columns(batches, i));
     (0..schema.fields().len()).map(column).sum()
