@@ -489,6 +489,7 @@ impl BoundJoin {
             force: self.join.force,
             algorithm: self.join.algorithm,
             on_gpu: self.join.on_gpu,
+            ledger: ledger.clone(),
             bounded: true,
         };
         let candidates = AtomicU64::new(0);

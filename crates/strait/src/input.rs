@@ -152,6 +152,10 @@ impl Source {
         while self.fetched.is_empty() {
             if let Some(failure) = self.failure.take() {
                 self.state = State::Failed;
+                if let Error::MemoryLimit { .. } = failure {
+                    // The caller may wait for memory and ask again. The reader has ended all the same.
+                    self.failure = Some(failure.clone());
+                }
                 return Err(failure);
             }
             let Some(reader) = self.reader.take() else {

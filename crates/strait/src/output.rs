@@ -14,7 +14,7 @@ use crate::join::Side;
 use crate::materialise::{
     ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes, too_long,
 };
-use crate::memory::{Active, Budget, Flow, Hold, Ledger, Reservation, frame};
+use crate::memory::{Active, Budget, Flow, Hold, Ledger, Refused, Reservation, frame};
 use crate::progress::Counters;
 use crate::reader::lock;
 use crate::schedule::wait_while;
@@ -213,13 +213,26 @@ impl<'a> Emitter<'a> {
 
     /// Runs `attempt`. Where it is refused memory, sends what waits, and tries again as long as memory
     /// may come free.
-    pub(crate) fn patiently<T>(&mut self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn patiently<T>(
+        &mut self,
+        refused: Refused,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         match attempt() {
             Err(Error::MemoryLimit { .. }) if !self.sink.budget.unlimited() => {}
             done => return done,
         }
         self.send_waiting()?;
-        self.sink.flow.patiently(self.sink.budget, self.sink.cancelled, attempt)
+        self.sink.flow.patiently((self.sink.budget, refused), self.sink.cancelled, attempt)
+    }
+
+    /// Sends what waits if memory is scarce: whoever reads the next input may need it, and cannot ask.
+    pub(crate) fn relieve(&mut self) -> Result<()> {
+        let scarce = |limit: u64| self.sink.budget.used() > limit / 2;
+        match self.sink.budget.limit().is_some_and(scarce) && !self.waiting.is_empty() {
+            true => self.flush(),
+            false => Ok(()),
+        }
     }
 
     /// Writes rows: at most a batch. Gives the vectors back for the next.
@@ -253,7 +266,7 @@ impl<'a> Emitter<'a> {
             sides[1].map(|columns| columns.pick(rows.right, pooled)),
         ];
         let bytes = plan.bytes(sides, &picked, len);
-        let gathered = self.patiently(|| {
+        let gathered = self.patiently(fewer(len), || {
             let reserved = sink.budget.reserve(bytes, OUTPUT)?;
             let batch = plan.gather(sides, &picked, rows.marks.as_deref(), len);
             sink.parcel(batch.map_err(Error::arrow("gathering output rows"))?, reserved)
@@ -472,6 +485,11 @@ impl OutputPlan {
         let options = RecordBatchOptions::new().with_row_count(Some(len));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
     }
+}
+
+/// What becomes of so many rows where memory is refused for good.
+pub(crate) fn fewer(rows: usize) -> Refused {
+    if rows > 1 { Refused::TakesLess } else { Refused::Fails }
 }
 
 /// Whether a batch of fewer rows would get round an error.

@@ -27,7 +27,7 @@ use crate::join::{Algorithm, Force};
 use crate::key::{KeyPlan, KeyWord};
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Budget, Ledger, Reservation};
 use crate::metrics::Stopwatch;
 use crate::on_gpu::OnGpu;
 use crate::output::{Emitter, Output, Sink};
@@ -51,6 +51,8 @@ pub(crate) struct Context<'a> {
     pub(crate) algorithm: Algorithm,
     /// How a join on a device goes about it.
     pub(crate) on_gpu: OnGpu,
+    /// The buffers of the input, where there is a limit.
+    pub(crate) ledger: Option<Arc<Ledger>>,
     /// Whether a search that takes too long ends with [`Error::BadSeed`].
     pub(crate) bounded: bool,
 }

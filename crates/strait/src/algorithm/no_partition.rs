@@ -20,6 +20,7 @@ use crate::input::Source;
 use crate::key::{KeyPlan, KeyWord, Width};
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
+use crate::memory::Refused;
 use crate::output::{Emitter, Sink};
 use crate::partition::{Load, Placing, RowId, Words, key_words, partition};
 use crate::plan::{TableShape, table_shape};
@@ -123,10 +124,12 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
             let mut pairs = Pairs::<B>::default();
             loop {
                 workers.check()?;
-                let next = emitter.patiently(|| lock(&self.probe).morsel(MORSEL))?;
+                emitter.relieve()?;
+                let next =
+                    emitter.patiently(Refused::Fails, || lock(&self.probe).morsel(MORSEL))?;
                 let Some(morsel) = next else { break };
                 let batches = std::slice::from_ref(&morsel.batch);
-                let unit = emitter.patiently(|| {
+                let unit = emitter.patiently(Refused::Fails, || {
                     let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
                     self.matcher.unit(side, columns, batches, keep)
                 })?;

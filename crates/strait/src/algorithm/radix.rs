@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::input::Relation;
 use crate::key::{KeyWord, Width};
 use crate::matches::{Matcher, Unit};
+use crate::memory::Refused;
 use crate::output::{Emitter, Sink};
 use crate::partition::{Load, Partitions, Placing, RowId, Tuple, key_words, partition};
 use crate::plan::radix_passes;
@@ -105,14 +106,16 @@ impl Joining<'_> {
         let next = AtomicUsize::new(0);
         self.workers.for_rows(total).run(|_| {
             let mut emitter = Emitter::new(self.sink);
-            let mut table =
-                emitter.patiently(|| LocalTable::with_room(self.cx, most, self.bits))?;
+            let mut table = emitter
+                .patiently(Refused::Fails, || LocalTable::with_room(self.cx, most, self.bits))?;
             let mut pairs = Pairs::default();
             while let Some(&p) = own.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.workers.check()?;
-                emitter.patiently(|| table.build(self.cx, p, build.tuples(p)))?;
+                emitter.patiently(Refused::Fails, || table.build(self.cx, p, build.tuples(p)))?;
                 self.pair(&table, probe.tuples(p), &mut pairs, &mut emitter)?;
             }
+            // Another worker may wait for this memory, as long as this one counts as active.
+            drop(table);
             emitter.finish()
         })
     }
@@ -125,9 +128,9 @@ impl Joining<'_> {
         probe: &[Tuple<K, I>],
     ) -> Result<()> {
         let mut emitter = Emitter::new(self.sink);
-        let mut table =
-            emitter.patiently(|| LocalTable::with_room(self.cx, build.len(), self.bits))?;
-        emitter.patiently(|| table.build(self.cx, p, build))?;
+        let mut table = emitter
+            .patiently(Refused::Fails, || LocalTable::with_room(self.cx, build.len(), self.bits))?;
+        emitter.patiently(Refused::Fails, || table.build(self.cx, p, build))?;
         // From here on the workers have emitters, and this one would count as one more.
         drop(emitter);
         self.workers.each(probe.len().div_ceil(SPLIT), |task, _| {

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::input::Relation;
 use crate::join::{Force, Side};
 use crate::key::{KeyPlan, KeyWord, Location, Seed, Width};
+use crate::memory::Budget;
 
 /// Seeds that a join tries, at most.
 const MOST_SEEDS: u32 = 4;
@@ -131,7 +132,7 @@ fn one_hash<K: KeyWord>(
     if one.is_empty() {
         return Ok(false);
     }
-    let values = keys.values(side, sample)?;
+    let values = keys.values(side, sample, &Budget::new(None))?;
     let mut same = vec![true; one.len()];
     keys.equal(&values, &one, &values, &other, &mut same);
     Ok(same.contains(&false))

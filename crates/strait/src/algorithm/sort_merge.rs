@@ -89,14 +89,12 @@ fn words<'a, K: KeyWord>(
             Side::Left => (build, probe),
             Side::Right => (probe, build),
         };
-        // Ranking holds the keys as comparable bytes, their order, and the ranks.
+        // Ranking holds the order of the keys, and the ranks.
         let rows = left.rows() + right.rows();
-        let keys = job.keys.key_bytes(Side::Left, left.batches())
-            + job.keys.key_bytes(Side::Right, right.batches());
-        let bytes = rows * 3 * size_of::<u64>() as u64 + keys;
+        let bytes = rows * 3 * size_of::<u64>() as u64;
         let _reserved = cx.budget.reserve(bytes, "ranking keys that do not fit a word")?;
         let (left_ranks, right_ranks) =
-            job.keys.ranks(left.batches(), right.batches(), &cx.workers)?;
+            job.keys.ranks(left.batches(), right.batches(), (&cx.workers, &cx.budget))?;
         let left = Words::of_ranks(cx, left, &left_ranks)?;
         let right = Words::of_ranks(cx, right, &right_ranks)?;
         Ok(if side == Side::Left { [left, right] } else { [right, left] })

@@ -47,6 +47,7 @@ use self::pair::KeyColumn;
 use self::verify::{Column, Data};
 use crate::error::{Error, Result};
 use crate::join::{NullEquality, Side};
+use crate::memory::Budget;
 use crate::schedule::Workers;
 
 pub(crate) use self::float::has_floats;
@@ -101,6 +102,9 @@ enum Mode {
     /// Hashed, and all hashes are the same.
     Collide,
 }
+
+/// What key columns in their common form are held for.
+const VERIFYING: &str = "comparing keys";
 
 /// The word of every row under [`Mode::Collide`].
 const COLLISION: u64 = 42;
@@ -295,25 +299,34 @@ impl KeyPlan {
     }
 
     /// The key columns of a side's batches, in the form they are compared in.
-    pub(crate) fn values(&self, side: Side, batches: &[RecordBatch]) -> Result<KeyValues> {
-        self.values_of(batches.iter().map(|batch| (side, batch)))
+    /// What they take beyond the batches is reserved in the budget.
+    pub(crate) fn values(
+        &self,
+        side: Side,
+        batches: &[RecordBatch],
+        budget: &Arc<Budget>,
+    ) -> Result<KeyValues> {
+        self.values_of(batches.iter().map(|batch| (side, batch)), budget)
     }
 
     fn values_of<'a>(
         &self,
         chunks: impl Iterator<Item = (Side, &'a RecordBatch)> + Clone,
+        budget: &Arc<Budget>,
     ) -> Result<KeyValues> {
-        let mut bytes = 0;
+        let mut reserved = budget.reserve(0, VERIFYING)?;
         let mut columns = Vec::with_capacity(self.columns.len());
         for key in self.columns.iter() {
             let mut column =
                 Column { form: key.form, data: Data::empty(key.form), nulls: Vec::new() };
             for (side, batch) in chunks.clone() {
-                bytes += key.append(side, batch, &mut column)?;
+                // Nobody knows what nested values take before they are converted. So a batch is reserved
+                // right after it, before the next one.
+                reserved.grow(key.append(side, batch, &mut column)? as u64, VERIFYING)?;
             }
             columns.push(column);
         }
-        Ok(KeyValues { columns, bytes, flat: false, reserved: Vec::new() })
+        Ok(KeyValues { columns, flat: false, reserved: vec![reserved] })
     }
 
     /// Clears `keep[i]` unless the keys at `a_at[i]` and `b_at[i]` are equal. All have one length.
@@ -329,24 +342,14 @@ impl KeyPlan {
         a.equal(a_at, b, b_at, self.null_equality == NullEquality::Equal, keep);
     }
 
-    /// Bytes that the key columns of these batches take, about: what ranking them holds.
-    pub(crate) fn key_bytes(&self, side: Side, batches: &[RecordBatch]) -> u64 {
-        let columns = self.columns.iter().map(|column| column.indices[pair::part(side)]);
-        let of = |batch: &RecordBatch, column: usize| {
-            let data = batch.columns().get(column).map(|array| array.to_data());
-            data.map_or(0, |data| data.get_slice_memory_size().unwrap_or(0) as u64)
-        };
-        columns.map(|column| batches.iter().map(|batch| of(batch, column)).sum::<u64>()).sum()
-    }
-
     /// Exact words for any keys, that sort as the keys do: dense ranks over both sides.
     pub(crate) fn ranks(
         &self,
         left: &[RecordBatch],
         right: &[RecordBatch],
-        workers: &Workers,
+        (workers, budget): (&Workers, &Arc<Budget>),
     ) -> Result<(Ranked, Ranked)> {
-        rank::ranks(self, left, right, workers)
+        rank::ranks(self, left, right, (workers, budget))
     }
 }
 

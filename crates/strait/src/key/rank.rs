@@ -5,6 +5,7 @@
 //! so each key carries a prefix that decides most comparisons without a look at the values.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 use std::sync::Mutex;
 
 use arrow::array::BooleanBufferBuilder;
@@ -17,6 +18,7 @@ use super::verify::{Bytes, Column, Data, KeyValues, is_valid};
 use super::{KeyPlan, Location};
 use crate::error::{Error, Result};
 use crate::join::{NullEquality, Side};
+use crate::memory::Budget;
 use crate::reader::lock;
 use crate::schedule::Workers;
 
@@ -43,11 +45,11 @@ pub(super) fn ranks(
     plan: &KeyPlan,
     left: &[RecordBatch],
     right: &[RecordBatch],
-    workers: &Workers,
+    (workers, budget): (&Workers, &Arc<Budget>),
 ) -> Result<(Ranked, Ranked)> {
     let left_chunks = left.iter().map(|batch| (Side::Left, batch));
     let right_chunks = right.iter().map(|batch| (Side::Right, batch));
-    let values = plan.values_of(left_chunks.chain(right_chunks))?;
+    let values = plan.values_of(left_chunks.chain(right_chunks), budget)?;
     let nulls_match = plan.null_equality == NullEquality::Equal;
     // One numbering for the chunks of both sides; where each chunk's rows start in its side.
     let mut starts = Vec::with_capacity(left.len() + right.len());

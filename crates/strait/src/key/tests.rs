@@ -130,10 +130,14 @@ fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
     };
     let (l_words, l_valid) = words(Side::Left, &l_chunks);
     let (r_words, r_valid) = words(Side::Right, &r_chunks);
-    let (l_values, r_values) =
-        (plan.values(Side::Left, &l_chunks).unwrap(), plan.values(Side::Right, &r_chunks).unwrap());
-    let (l_ranks, r_ranks) =
-        plan.ranks(&l_chunks, &r_chunks, &Workers::new(2, Arc::default())).unwrap();
+    let budget = Budget::new(None);
+    let (l_values, r_values) = (
+        plan.values(Side::Left, &l_chunks, &budget).unwrap(),
+        plan.values(Side::Right, &r_chunks, &budget).unwrap(),
+    );
+    let (l_ranks, r_ranks) = plan
+        .ranks(&l_chunks, &r_chunks, (&Workers::new(2, Arc::default()), &Budget::new(None)))
+        .unwrap();
     let ranked_valid = |ranked: &Ranked, i| ranked.valid.as_ref().is_none_or(|v| v.is_valid(i));
     let at = |i: usize| Location { chunk: (i / size) as u32, row: (i % size) as u32 };
     for (i, a) in left.rows.iter().enumerate() {
@@ -632,9 +636,10 @@ fn empty_batches_and_no_batches() {
     let schema = batch.schema();
     let plan = KeyPlan::new(&schema, &schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
     assert!(plan.words(Side::Right, &batch, &mut vec![1u64]).unwrap().is_none());
-    let values = plan.values(Side::Left, &[]).unwrap();
+    let values = plan.values(Side::Left, &[], &Budget::new(None)).unwrap();
     plan.equal(&values, &[], &values, &[], &mut []);
-    let (left, right) = plan.ranks(&[], &[batch], &Workers::new(1, Arc::default())).unwrap();
+    let (left, right) =
+        plan.ranks(&[], &[batch], (&Workers::new(1, Arc::default()), &Budget::new(None))).unwrap();
     assert!(left.words.is_empty() && right.words.is_empty() && right.valid.is_none());
 }
 
@@ -663,7 +668,9 @@ fn values_take_memory_only_where_they_are_converted() {
     let bytes = |left: &Key, right: &Key| {
         let (left, right) = (table(from_ref(left)), table(from_ref(right)));
         let plan = KeyPlan::new(&left.schema, &right.schema, &[(0, 0)], NullEquality::Equal, true);
-        plan.unwrap().values(Side::Left, &[left.batch]).unwrap().bytes()
+        let budget = Budget::new(None);
+        let _values = plan.unwrap().values(Side::Left, &[left.batch], &budget).unwrap();
+        budget.used() as usize
     };
     use DataType::*;
     for t in [Int32, Int64, Float64, Decimal128(38, 0), Decimal256(76, 0)] {

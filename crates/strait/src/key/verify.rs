@@ -20,9 +20,8 @@ use crate::memory::Reservation;
 /// The key columns of a list of batches, ready to be compared.
 pub(crate) struct KeyValues {
     pub(super) columns: Vec<Column>,
-    pub(super) bytes: usize,
     pub(super) flat: bool,
-    /// What the columns in one piece take.
+    /// What the columns take beyond the batches' own buffers.
     pub(super) reserved: Vec<Reservation>,
 }
 
@@ -378,11 +377,6 @@ pub(super) fn is_valid(nulls: &[Option<NullBuffer>], at: Location) -> bool {
 }
 
 impl KeyValues {
-    /// The memory it holds beyond the batches' own buffers.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Whether it is one chunk, in which a row's place is its id.
     pub(crate) fn flat(&self) -> bool {
         self.flat
@@ -417,7 +411,7 @@ impl KeyValues {
             flat.push(Column { form: column.form, data, nulls: vec![column.one_mask()] });
         }
         self.columns = flat;
-        self.reserved = reserved;
+        self.reserved.extend(reserved);
         self.flat = true;
         Ok(())
     }

@@ -28,7 +28,7 @@ use crate::join::{JoinType, Predicate, Side};
 use crate::key::{KeyPlan, KeyValues, Location};
 use crate::materialise::{ABSENT, Chosen, Columns, Picked};
 use crate::memory::{Budget, Reservation};
-use crate::output::{Emitter, Rows, fewer_would_do};
+use crate::output::{Emitter, Rows, fewer, fewer_would_do};
 use crate::partition::RowId;
 use crate::table::{Pairs, Want};
 pub(crate) use flags::Flags;
@@ -113,7 +113,7 @@ pub(crate) struct Unit {
     pub(crate) columns: Columns,
     pub(crate) rows: usize,
     /// The key columns, where candidates have to be verified.
-    values: Option<(KeyValues, Reservation)>,
+    values: Option<KeyValues>,
     /// Which rows have a match, where the join type asks.
     pub(crate) flags: Option<Flags>,
 }
@@ -122,7 +122,7 @@ impl Unit {
     /// Lays its key columns out for verification at random rows.
     pub(crate) fn flatten_keys(&mut self, cx: &Context<'_>) -> Result<()> {
         match &mut self.values {
-            Some((values, _)) => values.flatten(cx, self.rows),
+            Some(values) => values.flatten(cx, self.rows),
             None => Ok(()),
         }
     }
@@ -151,13 +151,8 @@ impl Matcher<'_> {
         keep: Keep,
     ) -> Result<Unit> {
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
-        let values = if self.exact {
-            None
-        } else {
-            let values = self.keys.values(side, batches)?;
-            let reserved = self.budget.reserve(values.bytes() as u64, "verifying keys")?;
-            Some((values, reserved))
-        };
+        let values =
+            if self.exact { None } else { Some(self.keys.values(side, batches, self.budget)?) };
         let flags = match keep {
             Keep::Nothing => None,
             _ => Some(Flags::new(rows, self.budget)?),
@@ -282,8 +277,7 @@ impl Matcher<'_> {
 
     /// Drops pairs whose words met but whose keys differ.
     fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) {
-        let (Some((build_values, _)), Some((probe_values, _))) = (&build.values, &probe.values)
-        else {
+        let (Some(build_values), Some(probe_values)) = (&build.values, &probe.values) else {
             return;
         };
         let place = |&row: &u64| Location { chunk: 0, row: row as u32 };
@@ -353,7 +347,8 @@ impl Matcher<'_> {
         let len = rows[0].len();
         let [build, probe] = rows;
         let picked = [units[0].columns.pick(build, false), units[1].columns.pick(probe, false)];
-        let gathered = emitter.patiently(|| self.filter_batch(filter, units, &picked, len));
+        let gathered =
+            emitter.patiently(fewer(len), || self.filter_batch(filter, units, &picked, len));
         let (batch, _reserved) = match gathered {
             Ok(batch) => batch,
             Err(error) if len > 1 && fewer_would_do(&error) => {

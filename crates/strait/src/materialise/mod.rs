@@ -45,6 +45,9 @@ use cpu::Fixed;
 use rows::Selection;
 pub(crate) use together::{coalesce, concat, concat_bytes};
 
+/// Rows are sliced from a batch if they are at least one of so many of its rows, where memory is limited.
+const SLICED_FROM: u64 = 4;
+
 /// The row id of a row that is not there: the other side of an unmatched row.
 pub(crate) const ABSENT: u64 = u64::MAX;
 
@@ -63,7 +66,7 @@ struct Column {
     chunks: Vec<ArrayRef>,
     fixed: Option<Fixed>,
     /// The memory of chunks that were made here, and not read.
-    _made: Option<Reservation>,
+    _made: Option<Arc<Reservation>>,
 }
 
 /// Rows of one side that go into a batch.
@@ -205,8 +208,12 @@ impl Columns {
     /// Looks at the rows; [`ABSENT`] ones become nulls. Gathered columns come from the pool if
     /// `pooled`.
     pub(crate) fn pick(&self, chosen: Chosen, pooled: bool) -> Picked {
+        // A slice keeps its whole batch in memory. Under a limit, a few rows of a batch are copied.
+        let few = |rows: u64| !pooled && rows < self.places.rows() / SLICED_FROM;
         let chosen = match chosen {
-            Chosen::Run(run) if !self.places.single() => Chosen::Ids(run.collect()),
+            Chosen::Run(run) if !self.places.single() || few(run.end - run.start) => {
+                Chosen::Ids(run.collect())
+            }
             chosen => chosen,
         };
         let (absent, run) = match &chosen {
@@ -218,7 +225,8 @@ impl Columns {
                     n if n == ids.len() => Absent::All,
                     _ => Absent::Some,
                 };
-                let may_run = absent == Absent::None && self.places.single();
+                let may_run =
+                    absent == Absent::None && self.places.single() && !few(ids.len() as u64);
                 (absent, may_run.then(|| flat::is_run(ids)).flatten())
             }
         };
@@ -439,6 +447,11 @@ impl Column {
             && let Some((chunks, made)) =
                 dictionary::unified(keys, values, &self.chunks, &cx.budget)?
         {
+            let made = Arc::new(made);
+            if let Some(ledger) = &cx.ledger {
+                // Batches of output refer to the dictionary, and do not hold it once more.
+                ledger.adopt(&chunks, &made);
+            }
             (self.chunks, self._made) = (chunks, Some(made));
         }
         Ok(())
@@ -473,5 +486,10 @@ fn text_bytes<'a, T: ByteArrayType>(
 
 /// Whether fewer rows at a time would help: offsets, run ends or dictionary keys ran out of bits.
 pub(crate) fn too_long(error: &ArrowError) -> bool {
-    matches!(error, ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError)
+    match error {
+        ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError => true,
+        // Arrow's `MutableArrayData` has no other way to say it.
+        ArrowError::InvalidArgumentError(message) => message.contains("offset overflow"),
+        _ => false,
+    }
 }

@@ -120,9 +120,14 @@ impl Waiter<'_> {
         cancelled: &AtomicBool,
     ) -> Result<bool> {
         let waiting = &self.0.waiting;
-        let wait = |_: &mut ()| self.0.used() >= level && !hopeless();
+        // What ended the wait is what counts: others may reserve memory right after it.
+        let mut less = false;
+        let wait = |_: &mut ()| {
+            less = self.0.used() < level;
+            !less && !hopeless()
+        };
         drop(wait_while(cancelled, &waiting.changed, lock(&waiting.looking), wait)?);
-        Ok(self.0.used() < level)
+        Ok(less)
     }
 }
 
@@ -160,6 +165,13 @@ impl MemoryReservation {
         let less = less.min(self.bytes);
         self.budget.give_back(less);
         self.bytes -= less;
+    }
+
+    /// Cuts `bytes` off, as a reservation of their own.
+    pub(crate) fn split(&mut self, bytes: u64) -> MemoryReservation {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        MemoryReservation { budget: Arc::clone(&self.budget), bytes }
     }
 
     /// How many bytes are reserved.

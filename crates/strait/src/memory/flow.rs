@@ -5,11 +5,16 @@
 //!
 //! - another worker, unless it waits for memory or for its turn, too;
 //! - the consumer, unless it waits for a batch and there is none.
+//!
+//! When nobody is left, one waiting worker after the other makes a last attempt: first those that can
+//! do with less, then those that cannot. If an attempt succeeds, the others go on waiting.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
+use crate::reader::lock;
 
 /// The workers, batches and the consumer of a running join.
 #[derive(Debug, Default)]
@@ -20,6 +25,19 @@ pub(crate) struct Flow {
     queued: AtomicUsize,
     /// The consumer waits for a batch.
     awaited: AtomicBool,
+    /// Workers that wait for memory and can do with less.
+    flexible: AtomicUsize,
+    /// Held by whoever makes a last attempt.
+    last: Mutex<()>,
+}
+
+/// What a worker does when it is refused memory for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It goes on with less, half a batch say.
+    TakesLess,
+    /// It ends the join.
+    Fails,
 }
 
 impl Flow {
@@ -42,9 +60,14 @@ impl Flow {
         let _ = self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 
-    /// Whether nobody is left who could give memory back.
-    fn hopeless(&self) -> bool {
-        self.active.load(Ordering::SeqCst) == 0
+    /// Whether nobody is left who could give memory back to a waiting worker.
+    fn hopeless(&self, refused: Refused) -> bool {
+        let others = match refused {
+            Refused::TakesLess => 0,
+            Refused::Fails => self.flexible.load(Ordering::SeqCst),
+        };
+        others == 0
+            && self.active.load(Ordering::SeqCst) == 0
             && self.queued.load(Ordering::SeqCst) == 0
             && self.awaited.load(Ordering::SeqCst)
     }
@@ -54,23 +77,42 @@ impl Flow {
     /// output that it could send.
     pub(crate) fn patiently<T>(
         &self,
-        budget: &Budget,
+        (budget, refused): (&Budget, Refused),
         cancelled: &AtomicBool,
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         let waiter = budget.waiter();
-        let mut hope = true;
         loop {
             match attempt() {
-                Err(Error::MemoryLimit { .. }) if hope => {}
+                Err(Error::MemoryLimit { .. }) => {}
                 done => return done,
             }
             // What the attempt itself has reserved is given back. If others gave memory back since it
             // failed, it is tried again at the latest when nobody else is left.
             let level = budget.used();
-            let _idle = self.idle(budget);
-            hope = waiter.wait(level, || self.hopeless(), cancelled)?;
+            let idle = self.idle(budget);
+            let flexible = self.flexible(budget, refused);
+            let hope = waiter.wait(level, || self.hopeless(refused), cancelled)?;
+            if hope {
+                continue;
+            }
+            let _last = lock(&self.last);
+            // Whoever was here before may have succeeded, and gives memory back later.
+            if self.hopeless(refused) {
+                // Active before the attempt, so that the others wait for what comes of it.
+                drop(idle);
+                drop(flexible);
+                return attempt();
+            }
         }
+    }
+
+    /// Counts a waiting worker that can do with less, until the answer is dropped.
+    fn flexible<'a>(&'a self, budget: &'a Budget, refused: Refused) -> Option<Flexible<'a>> {
+        (refused == Refused::TakesLess).then(|| {
+            self.flexible.fetch_add(1, Ordering::SeqCst);
+            Flexible { flow: self, budget }
+        })
     }
 
     /// Counts a worker as active until the answer is dropped.
@@ -96,6 +138,20 @@ impl Drop for Active<'_> {
     fn drop(&mut self) {
         // The last one to go leaves those who wait without hope, and they should know.
         if self.flow.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.budget.nudge();
+        }
+    }
+}
+
+/// A waiting worker that can do with less.
+struct Flexible<'a> {
+    flow: &'a Flow,
+    budget: &'a Budget,
+}
+
+impl Drop for Flexible<'_> {
+    fn drop(&mut self) {
+        if self.flow.flexible.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.budget.nudge();
         }
     }
@@ -132,7 +188,8 @@ mod tests {
                 flow.taken();
                 drop(queued);
             });
-            let reserved = flow.patiently(&budget, &cancelled, || budget.reserve(50, "more"));
+            let reserved = flow
+                .patiently((&budget, Refused::Fails), &cancelled, || budget.reserve(50, "more"));
             assert_eq!(reserved.expect("it comes free").bytes(), 50);
         });
     }
@@ -148,8 +205,9 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     let _me = flow.active(&budget);
-                    let refused =
-                        flow.patiently(&budget, &cancelled, || budget.reserve(50, "more"));
+                    let refused = flow.patiently((&budget, Refused::Fails), &cancelled, || {
+                        budget.reserve(50, "more")
+                    });
                     assert!(matches!(refused, Err(Error::MemoryLimit { .. })));
                 });
             }
@@ -167,7 +225,8 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(30));
                 cancelled.store(true, Ordering::Relaxed);
             });
-            let refused = flow.patiently(&budget, &cancelled, || budget.reserve(50, "more"));
+            let refused = flow
+                .patiently((&budget, Refused::Fails), &cancelled, || budget.reserve(50, "more"));
             assert!(matches!(refused, Err(Error::Cancelled)));
         });
     }

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
 
-use arrow::array::{Array, ArrayData, RecordBatch};
+use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch};
 
 use crate::error::Result;
 use crate::memory::{Budget, Reservation};
@@ -34,9 +34,35 @@ struct Live {
     sweep_at: usize,
 }
 
+/// The reservations of one allocation. Slices of it may show more and more of it, as those of the C data
+/// interface do: each part is what a longer slice shows beyond the part before.
+#[derive(Default)]
 struct Entry {
-    bytes: usize,
-    reservation: Weak<Reservation>,
+    /// Up to which byte each part goes, and its reservation.
+    parts: Vec<(usize, Weak<Reservation>)>,
+}
+
+impl Entry {
+    /// Forgets the parts from the first one on that is gone. Returns how many bytes are reserved.
+    fn trim(&mut self) -> usize {
+        let gone = self.parts.iter().position(|(_, part)| part.strong_count() == 0);
+        self.parts.truncate(gone.unwrap_or(self.parts.len()));
+        self.parts.last().map_or(0, |&(end, _)| end)
+    }
+
+    /// Adds the reservations of the first `bytes` bytes. False if not all of them are reserved.
+    fn share(&self, bytes: usize, hold: &mut Hold) -> bool {
+        let before = hold.len();
+        for (end, part) in &self.parts {
+            let Some(part) = part.upgrade() else { break };
+            hold.push(part);
+            if *end >= bytes {
+                return true;
+            }
+        }
+        hold.truncate(before);
+        false
+    }
 }
 
 /// What a batch of output refers to.
@@ -53,44 +79,45 @@ impl Ledger {
         Ledger { budget: Arc::clone(budget), live: Mutex::default() }
     }
 
-    /// Reserves the buffers of an input batch that are not reserved yet.
+    /// Reserves the buffers of an input batch that are not reserved yet, all of them or none.
     pub(crate) fn hold(&self, batch: &RecordBatch, what: &str) -> Result<Hold> {
-        let mut hold = vec![Arc::new(self.budget.reserve(frame(batch), what)?)];
         let mut live = lock(&self.live);
-        let mut failed = None;
+        let mut needed = frame(batch);
+        let mut longest: HashMap<usize, usize> = HashMap::new();
         each_buffer(batch, &mut |address, bytes| {
-            if failed.is_some() {
-                return;
-            }
-            if let Some(held) = live.find(address, bytes) {
-                hold.push(held);
-                return;
-            }
-            match self.budget.reserve(bytes as u64, what) {
-                Ok(reservation) => {
-                    let reservation = Arc::new(reservation);
-                    let entry = Entry { bytes, reservation: Arc::downgrade(&reservation) };
-                    live.buffers.insert(address, entry);
-                    hold.push(reservation);
-                }
-                Err(error) => failed = Some(error),
-            }
+            let longest = longest.entry(address).or_default();
+            *longest = bytes.max(*longest);
         });
-        live.sweep();
-        match failed {
-            Some(error) => {
-                drop((live, hold));
-                // An error should say what the whole batch needs, not what its next buffer does.
-                self.budget.reserve(self.bytes_of(batch), what)?;
-                Err(error)
-            }
-            None => Ok(hold),
+        for (&address, &bytes) in &longest {
+            let reserved = live.buffers.get_mut(&address).map_or(0, Entry::trim);
+            needed += bytes.saturating_sub(reserved) as u64;
         }
+        let mut reservation = self.budget.reserve(needed, what)?;
+        let mut hold = Hold::new();
+        for (address, bytes) in longest {
+            let entry = live.buffers.entry(address).or_default();
+            let reserved = entry.trim();
+            entry.share(reserved.min(bytes), &mut hold);
+            if bytes > reserved {
+                let part = Arc::new(reservation.split((bytes - reserved) as u64));
+                entry.parts.push((bytes, Arc::downgrade(&part)));
+                hold.push(part);
+            }
+        }
+        hold.push(Arc::new(reservation));
+        live.sweep();
+        Ok(hold)
     }
 
-    /// The bytes of a batch's buffers that are not reserved yet, and of its frame.
-    fn bytes_of(&self, batch: &RecordBatch) -> u64 {
-        frame(batch) + self.refer(batch).own
+    /// Notes buffers that the join made itself, which lie in `reservation`.
+    pub(crate) fn adopt(&self, arrays: &[ArrayRef], reservation: &Arc<Reservation>) {
+        let mut live = lock(&self.live);
+        for array in arrays {
+            of_data(&array.to_data(), &mut |address, bytes| {
+                let parts = vec![(bytes, Arc::downgrade(reservation))];
+                live.buffers.insert(address, Entry { parts });
+            });
+        }
     }
 
     /// Looks up what a batch of output refers to.
@@ -100,9 +127,9 @@ impl Ledger {
         let mut referred = Referred::default();
         each_buffer(batch, &mut |address, bytes| {
             if seen.insert(address) {
-                match live.find(address, bytes) {
-                    Some(reservation) => referred.hold.push(reservation),
-                    None => referred.own += bytes as u64,
+                let entry = live.buffers.get(&address);
+                if !entry.is_some_and(|entry| entry.share(bytes, &mut referred.hold)) {
+                    referred.own += bytes as u64;
                 }
             }
         });
@@ -111,17 +138,10 @@ impl Ledger {
 }
 
 impl Live {
-    fn find(&self, address: usize, bytes: usize) -> Option<Arc<Reservation>> {
-        // Another allocation may have taken the address of one that is gone. One of the same size may
-        // as well share its reservation.
-        let entry = self.buffers.get(&address).filter(|entry| entry.bytes == bytes)?;
-        entry.reservation.upgrade()
-    }
-
     /// Forgets buffers that are gone, at a cost that the entries made since the last time pay for.
     fn sweep(&mut self) {
         if self.buffers.len() > self.sweep_at.max(SWEEP_FROM) {
-            self.buffers.retain(|_, entry| entry.reservation.strong_count() > 0);
+            self.buffers.retain(|_, entry| entry.trim() > 0);
             self.sweep_at = 2 * self.buffers.len();
         }
     }
@@ -136,14 +156,15 @@ pub(crate) fn frame(batch: &RecordBatch) -> u64 {
 /// Calls `visit(address, bytes)` for the allocation of every buffer of a batch. An allocation that
 /// several of them share is visited as often.
 pub(crate) fn each_buffer(batch: &RecordBatch, visit: &mut dyn FnMut(usize, usize)) {
-    fn of_data(data: &ArrayData, visit: &mut dyn FnMut(usize, usize)) {
-        let nulls = data.nulls().map(|nulls| nulls.buffer());
-        for buffer in data.buffers().iter().chain(nulls).filter(|buffer| buffer.capacity() > 0) {
-            visit(buffer.data_ptr().as_ptr() as usize, buffer.capacity());
-        }
-        data.child_data().iter().for_each(|child| of_data(child, visit));
-    }
     batch.columns().iter().for_each(|column| of_data(&column.to_data(), visit));
+}
+
+fn of_data(data: &ArrayData, visit: &mut dyn FnMut(usize, usize)) {
+    let nulls = data.nulls().map(|nulls| nulls.buffer());
+    for buffer in data.buffers().iter().chain(nulls).filter(|buffer| buffer.capacity() > 0) {
+        visit(buffer.data_ptr().as_ptr() as usize, buffer.capacity());
+    }
+    data.child_data().iter().for_each(|child| of_data(child, visit));
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod limits;
 mod names;
 mod nullability;
 mod runs;
+mod scarce;
 mod sizes;
 
 use std::sync::Arc;
