@@ -73,7 +73,7 @@ impl Codec {
             Compression::LZ4 => lz4(input, length, output)?,
             other => {
                 return Err(ParquetError::NYI(format!(
-                    "pages compressed with {other} are not read"
+                    "pages compressed with {other} are not read; write the file with zstd or snappy"
                 )));
             }
         }

@@ -63,13 +63,13 @@ pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let shown = path.display();
     let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (start, end) = ends(&mut file).with_context(|| format!("cannot read {shown}"))?;
+    if start == *b"PARE" || end == *b"PARE" {
+        bail!("{shown} is an encrypted Parquet file; decrypt it first");
+    }
     if start != *MAGIC {
         bail!(
             "{shown} is not a Parquet file: it does not begin with PAR1; give it the ending of the format it has"
         );
-    }
-    if end == *b"PARE" {
-        bail!("{shown} is an encrypted Parquet file; decrypt it first");
     }
     if end != *MAGIC {
         bail!(

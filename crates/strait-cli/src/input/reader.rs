@@ -150,11 +150,16 @@ impl TableReader {
         let found = &files.files[index].found;
         Told(match found.format {
             Format::Csv(_) => csv::explain(&found.path, Some(&files.stored), &files.csv, &error),
-            format => format!(
-                "cannot read {name}: {}; the {} file may be damaged, so get it again",
-                one_line(&error.to_string()),
-                format.name()
-            ),
+            format => {
+                let text = one_line(&error.to_string());
+                match text.contains("are not read") {
+                    true => format!("cannot read {name}: {text}"),
+                    false => format!(
+                        "cannot read {name}: {text}; the {} file may be damaged, so get it again",
+                        format.name()
+                    ),
+                }
+            }
         })
     }
 }

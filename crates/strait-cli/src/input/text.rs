@@ -18,6 +18,9 @@ const MOST_RECORD: u64 = i32::MAX as u64;
 /// The buffers of a decompressor, beside its window.
 const DECOMPRESSOR: u64 = 512 << 10;
 
+/// The window of a Zstandard file, at most, unless it was written with `--ultra` or `--long`.
+const USUAL_WINDOW: u64 = 8 << 20;
+
 /// Decompressed text, and the memory of its decompressor.
 pub(super) struct Opened {
     bytes: Box<dyn BufRead + Send>,
@@ -37,11 +40,12 @@ pub(super) fn open(path: &Path, text: Text, memory: &Memory) -> anyhow::Result<O
         Squeeze::Zstd => {
             let window = window(file.fill_buf().with_context(context)?);
             let mut decoder = zstd::Decoder::with_buffer(file).with_context(context)?;
-            if memory.limit().is_some() {
+            if let Some(limit) = memory.limit() {
+                // Later frames may take more than the first one, up to what most files are written with.
+                let window = window.max((limit / 8).min(USUAL_WINDOW)).next_power_of_two();
                 let all = DECOMPRESSOR + window;
                 memory.resize(&mut reservation, all, what).map_err(refused)?;
-                // A later frame may not take more than the first one says.
-                let bits = window.next_power_of_two().ilog2().max(10);
+                let bits = window.ilog2().max(10);
                 decoder.window_log_max(bits).with_context(context)?;
             }
             Box::new(decoder)
@@ -265,6 +269,23 @@ mod tests {
         // A quote within a field is a character like others.
         assert_eq!(scanned("5\",b\nc\n"), (2, 5, 2));
         assert_eq!(scanned("a\r\nb\r\n"), (2, 2, 1));
+    }
+
+    /// Files are joined by joining their frames, and the first one may be the shortest.
+    #[test]
+    fn frames_may_have_longer_windows_than_the_first() {
+        let rows: String = (0..400_000u64).map(|i| format!("{},{i}\n", i * 7919)).collect();
+        let mut file = zstd::encode_all(&b"a,b\n"[..], 3).expect("compresses");
+        file.extend(zstd::encode_all(rows.as_bytes(), 3).expect("compresses"));
+        let path = std::env::temp_dir().join(format!("strait-frames-{}.zst", std::process::id()));
+        std::fs::write(&path, file).expect("a temporary file");
+        let text = Text { delimiter: b',', squeeze: Squeeze::Zstd };
+        let mut read = String::new();
+        let opened = open(&path, text, &Memory::new(Some(64 << 20)));
+        let length = opened.expect("opens").read_to_string(&mut read);
+        std::fs::remove_file(&path).expect("it was there");
+        assert_eq!(length.expect("both frames"), 4 + rows.len());
+        assert!(read.ends_with(&rows));
     }
 
     #[test]
