@@ -11,10 +11,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray};
-use arrow::datatypes::Int32Type;
+use arrow::array::{
+    Array, ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Int32Type};
 use arrow::ipc::writer::FileWriter;
 use parquet::arrow::ArrowWriter;
+use parquet::basic::Encoding;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 
 /// What the process has beside what it reserves: its code, stacks, and what the allocator keeps. An
 /// unoptimised binary has 44 MiB of it before it reads anything.
@@ -167,6 +172,72 @@ fn dictionaries() {
         within(folder.path(), &join, 64 * MIB);
         assert!(within(folder.path(), &join, 512 * MIB));
     }
+}
+
+/// Joins `values` with the small table, without a limit and with one.
+fn joins(values: ArrayRef, properties: WriterProperties, limit: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let columns = [keys(0..values.len() as i64), ("v", values)];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let file = fs::File::create(folder.path().join("values.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let join = "join values.parquet small.parquet --on k -o out.arrow --overwrite";
+    assert!(within(folder.path(), join, limit), "refused under {limit}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    let output = command.current_dir(folder.path()).args(join.split(' ')).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && message.contains("20,000 rows"), "{message}");
+}
+
+/// A long text among short ones.
+fn texts(rows: usize) -> StringArray {
+    let long = "x".repeat(900_000);
+    let text = |i| if i == 5 { long.as_str() } else { ["N/A", "short", ""][i % 3] };
+    StringArray::from_iter_values((0..rows).map(text))
+}
+
+/// As few pages as possible.
+fn large_pages() -> WriterPropertiesBuilder {
+    WriterProperties::builder()
+        .set_data_page_row_count_limit(usize::MAX)
+        .set_dictionary_page_size_limit(16 << 20)
+}
+
+#[test]
+fn a_long_text_among_short_ones() {
+    joins(Arc::new(texts(100_000)), WriterProperties::default(), 64 * MIB);
+    joins(Arc::new(texts(100_000)), large_pages().build(), 64 * MIB);
+}
+
+#[test]
+fn a_long_text_in_one_of_many_lists() {
+    let offsets = OffsetBuffer::from_lengths(vec![10; 30_000]);
+    let field = Arc::new(Field::new("item", DataType::Utf8, true));
+    let lists = ListArray::new(field, offsets, Arc::new(texts(300_000)), None);
+    joins(Arc::new(lists), large_pages().build(), 128 * MIB);
+}
+
+#[test]
+fn lists_of_one_number() {
+    let offsets = OffsetBuffer::from_lengths(vec![400; 20_000]);
+    let field = Arc::new(Field::new("item", DataType::Int64, true));
+    let zeros = Arc::new(Int64Array::from(vec![0; 8_000_000]));
+    let lists = ListArray::new(field, offsets, zeros, None);
+    joins(Arc::new(lists), large_pages().build(), 128 * MIB);
+}
+
+#[test]
+fn texts_that_begin_like_the_ones_before() {
+    let text = "y".repeat(3_000);
+    let texts = StringArray::from_iter_values((0..50_000).map(|_| &text));
+    let properties =
+        large_pages().set_dictionary_enabled(false).set_encoding(Encoding::DELTA_BYTE_ARRAY);
+    // Only the column of texts can have this encoding.
+    let properties = properties.set_column_encoding("k".into(), Encoding::PLAIN);
+    joins(Arc::new(texts), properties.build(), 128 * MIB);
 }
 
 #[test]

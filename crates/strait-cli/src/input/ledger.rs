@@ -10,6 +10,9 @@ use crate::memory::{Memory, Refusal};
 
 const WHAT: &str = "decoding Parquet pages";
 
+/// A bound on the bytes of a page's values that is not worth a closer look, if nothing limits memory.
+const ENOUGH: u64 = 4 << 20;
+
 /// The books of one reader. Its columns are decoded one after another by the same thread.
 pub(super) struct Ledger {
     memory: Memory,
@@ -29,18 +32,37 @@ struct Books {
 struct Column {
     page: u64,
     dictionary: u64,
-    /// The longest value in the dictionary.
-    longest: u64,
     /// What decoding the rest of the current page takes in one batch, at most.
     values: u64,
+    /// Rows of the current page that no batch has taken yet.
+    left: u64,
+    /// Rows of the current batch that pages were reserved for.
+    taken: u64,
+    /// Whether a row may have several values: how many rows a page has is not known then.
+    is_repeated: bool,
 }
 
-/// How many bytes the values of a page decode to.
-pub(super) enum Values {
-    /// Each is a value of the dictionary.
-    InDictionary,
-    /// So many in all, beside what each value takes itself.
-    Bytes(u64),
+/// What decoding a page takes.
+pub(super) struct Needs<F> {
+    /// The memory of the page, while it is the current one.
+    pub(super) page: u64,
+    /// How many values it has, and the most that a batch takes of them.
+    pub(super) count: u64,
+    pub(super) most: u64,
+    /// What each value takes at least.
+    pub(super) fixed: u64,
+    /// Whether a row may have several values.
+    pub(super) is_repeated: bool,
+    /// The bytes of so many consecutive values, at most, beside what each takes.
+    pub(super) bytes: F,
+}
+
+impl<F: Fn(u64) -> u64> Needs<F> {
+    fn of(&self, values: u64) -> u64 {
+        // A buffer that grows may be twice as large as what is in it.
+        let bytes = (self.bytes)(values).saturating_mul(2);
+        values.saturating_mul(self.fixed).saturating_add(bytes)
+    }
 }
 
 impl Ledger {
@@ -76,7 +98,15 @@ impl Ledger {
     /// Reserves what the current pages decode to in the next batch.
     pub(super) fn begin_batch(&self) -> Result<()> {
         let books = &mut *self.books();
-        let values = books.columns.iter().map(|column| column.values).sum();
+        let mut values = 0u64;
+        for column in &mut books.columns {
+            column.taken = column.left.min(self.rows);
+            column.left -= column.taken;
+            values = values.saturating_add(column.values);
+            if column.left == 0 && !column.is_repeated {
+                column.values = 0;
+            }
+        }
         self.grow(books, values)
     }
 
@@ -91,44 +121,57 @@ impl Ledger {
     /// Forgets the pages of the column's last chunk.
     pub(super) fn begin_chunk(&self, column: usize) {
         if let Some(column) = self.books().columns.get_mut(column) {
-            *column = Column::default();
+            *column = Column { taken: column.taken, ..Column::default() };
         }
     }
 
-    /// Reserves a page, compressed and decompressed.
-    pub(super) fn admit_page(&self, compressed: u64, uncompressed: u64) -> Result<()> {
-        self.grow(&mut self.books(), compressed.saturating_add(uncompressed))
+    /// Rows in a batch, at most.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
     }
 
-    /// Notes a dictionary of `bytes`: the decoder holds a copy of it.
-    pub(super) fn keep_dictionary(&self, column: usize, bytes: u64, (memory, longest): (u64, u64)) {
-        if let Some(column) = self.books().columns.get_mut(column) {
-            column.dictionary = bytes + memory;
-            column.longest = longest;
-        }
+    /// A bound on the bytes of a page's values that is not worth a closer look.
+    pub(super) fn enough(&self) -> u64 {
+        self.memory.limit().map_or(ENOUGH, |limit| (limit / 512).min(ENOUGH))
     }
 
-    /// Reserves what the values of a page of `bytes` decode to: how many values there are, what
-    /// each takes at least, and whether a row may have several.
-    pub(super) fn admit_values(
+    /// Reserves more for a page: what it is itself, compressed and decompressed, or what its decoder
+    /// keeps.
+    pub(super) fn admit_page(&self, bytes: u64) -> Result<()> {
+        self.grow(&mut self.books(), bytes)
+    }
+
+    /// Reserves what a dictionary takes beside its page of `bytes`.
+    pub(super) fn admit_dictionary(&self, column: usize, bytes: u64, beside: u64) -> Result<()> {
+        let books = &mut *self.books();
+        let Some(column) = books.columns.get_mut(column) else { return Ok(()) };
+        column.dictionary = bytes.saturating_add(beside);
+        self.grow(books, beside)
+    }
+
+    /// Reserves what decoding a page takes in the current batch, and notes what it takes in one
+    /// that follows.
+    pub(super) fn admit_values<F: Fn(u64) -> u64>(
         &self,
         column: usize,
-        bytes: u64,
-        (count, fixed, repeated): (u32, u64, bool),
-        values: Values,
+        needs: &Needs<F>,
     ) -> Result<()> {
         let books = &mut *self.books();
         let Some(column) = books.columns.get_mut(column) else { return Ok(()) };
-        let count = u64::from(count);
-        let count = if repeated { count } else { count.min(self.rows) };
-        // A buffer that grows may be twice as large as what is in it.
-        let variable = match values {
-            Values::InDictionary => count.saturating_mul(2 * column.longest),
-            Values::Bytes(bytes) => bytes.saturating_mul(2),
+        column.page = needs.page;
+        column.is_repeated = needs.is_repeated;
+        let now = if needs.is_repeated {
+            column.values = needs.of(needs.most);
+            column.values
+        } else {
+            // A batch has no more rows than it wants, however many pages they come from.
+            let taken = needs.count.min(self.rows.saturating_sub(column.taken));
+            column.taken += taken;
+            column.left = needs.count - taken;
+            let later = column.left.min(self.rows).min(needs.most);
+            column.values = if later > 0 { needs.of(later) } else { 0 };
+            if taken > 0 { needs.of(taken) } else { 0 }
         };
-        column.page = bytes;
-        column.values = count.saturating_mul(fixed).saturating_add(variable);
-        let needed = column.values;
-        self.grow(books, needed)
+        self.grow(books, now)
     }
 }

@@ -6,6 +6,7 @@ use parquet::column::page::Page;
 use parquet::errors::Result;
 use parquet::schema::types::ColumnDescriptor;
 
+use super::lengths::{Deltas, Runs, most, most_slots};
 use super::pages::bad;
 
 /// What the schema says of a column's values.
@@ -55,9 +56,9 @@ impl Shape {
         value + decimal + definition + repetition
     }
 
-    /// Checks the values of a dictionary. Returns the memory of its decoded copy, and the length of
-    /// its longest value.
-    pub(super) fn dictionary(&self, mut page: &[u8], values: u32) -> Result<(u64, u64)> {
+    /// Checks the values of a dictionary. Returns their lengths, if these differ. Whoever calls has
+    /// reserved [their memory](Dictionary::memory).
+    pub(super) fn dictionary(&self, mut page: &[u8], values: u32) -> Result<Dictionary> {
         let values = u64::from(values);
         let bytes = page.len() as u64;
         let smallest = match self.physical {
@@ -73,40 +74,86 @@ impl Shape {
         if needed.is_none() || (smallest == 0 && values > 1) {
             return Err(bad("a dictionary claims more values than it has"));
         }
-        let mut longest = 0;
+        let mut dictionary = Dictionary::default();
         if self.physical == Type::BYTE_ARRAY {
+            dictionary.lengths.reserve_exact(values as usize);
             for _ in 0..values {
                 let cut = || bad("a dictionary ends within a value");
                 let (length, rest) = page.split_first_chunk::<4>().ok_or_else(cut)?;
-                let length = u32::from_le_bytes(*length) as usize;
-                page = rest.get(length..).ok_or_else(cut)?;
-                longest = longest.max(length as u64);
+                let length = u32::from_le_bytes(*length);
+                page = rest.get(length as usize..).ok_or_else(cut)?;
+                dictionary.longest = dictionary.longest.max(length.into());
+                dictionary.lengths.push(length);
             }
         }
-        Ok((bytes + 16 * values, longest))
+        Ok(dictionary)
+    }
+
+    /// The most slots that `rows` rows of a page have.
+    pub(super) fn most_slots(&self, page: &Page, rows: u64) -> Result<u64> {
+        let count = u64::from(page.num_values());
+        if !self.is_repeated() {
+            return Ok(count.min(rows));
+        }
+        let levels = match page {
+            Page::DataPageV2 { buf, rep_levels_byte_len, .. } => {
+                buf.get(..*rep_levels_byte_len as usize)
+            }
+            Page::DataPage { buf, rep_level_encoding: Encoding::RLE, .. } => {
+                let length = buf.first_chunk::<4>().ok_or_else(cut)?;
+                buf.get(4..).and_then(|rest| rest.get(..u32::from_le_bytes(*length) as usize))
+            }
+            _ => return Ok(count),
+        };
+        let width = 16 - (self.repetition as u16).leading_zeros() as u8;
+        let levels = Runs::new(levels.ok_or_else(cut)?, width, count)?;
+        Ok(most_slots(levels, count, rows))
     }
 
     /// The bytes that the values of a page decode to, beside [their fixed part](Shape::fixed_bytes).
     /// Also checks the counts that decoders allocate by.
-    pub(super) fn decoded_bytes(&self, page: &Page) -> Result<u64> {
-        if !matches!(self.physical, Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY) {
-            return Ok(0);
-        }
+    pub(super) fn content<'a>(
+        &self,
+        page: &'a Page,
+        dictionary: &'a Dictionary,
+    ) -> Result<Content<'a>> {
+        let count = u64::from(page.num_values());
         let bytes = page.buffer().len() as u64;
-        match page.encoding() {
-            Encoding::DELTA_LENGTH_BYTE_ARRAY => {
-                check_count(self.values(page)?, page.num_values())?;
-                Ok(bytes)
-            }
-            Encoding::DELTA_BYTE_ARRAY => {
+        match (self.physical, page.encoding()) {
+            (Type::BYTE_ARRAY, Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY) => {
+                // The first byte is the width of the numbers that follow. No bytes are no values.
                 let values = self.values(page)?;
-                check_count(values, page.num_values())?;
-                // Each value begins with so many bytes of the one before it.
-                let (prefixes, end) = delta_sum(values).ok_or_else(cut)?;
-                check_count(&values[end..], page.num_values())?;
-                Ok(bytes.saturating_add(prefixes))
+                let (&width, values) = values.split_first().unwrap_or((&0, &[]));
+                Ok(Content::InDictionary(Runs::new(values, width, count)?, dictionary))
             }
-            _ => Ok(bytes),
+            (_, Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY) => Ok(Content::Bytes(0)),
+            (Type::BYTE_ARRAY, Encoding::DELTA_LENGTH_BYTE_ARRAY) => {
+                deltas(self.values(page)?, count)?;
+                Ok(Content::Bytes(bytes))
+            }
+            (Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY) => {
+                let values = self.values(page)?;
+                // Each value begins with so many bytes of the one before it.
+                let prefixes = deltas(values, count)?;
+                let (prefix_bytes, end) = prefixes.clone().sum().ok_or_else(cut)?;
+                let suffixes = deltas(&values[end..], count)?;
+                let all = bytes.saturating_add(prefix_bytes);
+                Ok(Content::Deltas { prefixes, suffixes, all })
+            }
+            (Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY, _) => Ok(Content::Bytes(bytes)),
+            _ => Ok(Content::Bytes(0)),
+        }
+    }
+
+    /// The memory of the lengths that a decoder keeps while it reads a page.
+    pub(super) fn lengths_bytes(&self, page: &Page) -> u64 {
+        let count = u64::from(page.num_values());
+        match (self.physical, page.encoding()) {
+            (Type::BYTE_ARRAY, Encoding::DELTA_LENGTH_BYTE_ARRAY) => 4 * count,
+            (Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY) => {
+                8 * count
+            }
+            _ => 0,
         }
     }
 
@@ -145,122 +192,68 @@ fn cut() -> parquet::errors::ParquetError {
     bad("a page ends within its levels or lengths")
 }
 
-/// Checks that delta-encoded numbers are not more than the page's values: decoders allocate room for
-/// as many as they claim to be.
-fn check_count(deltas: &[u8], values: u32) -> Result<()> {
-    let count = Deltas::new(deltas).map(|deltas| deltas.count);
-    match count {
-        Some(count) if count <= u64::from(values) => Ok(()),
-        Some(_) => Err(bad("a page has more lengths than values")),
-        // An empty page has no lengths.
-        None if deltas.is_empty() => Ok(()),
-        None => Err(cut()),
+/// Reads the header of delta-encoded lengths. Checks that they are not more than the page's values:
+/// decoders allocate room for as many as they claim to be.
+fn deltas(bytes: &[u8], values: u64) -> Result<Deltas<'_>> {
+    let deltas = Deltas::new(bytes).ok_or_else(cut)?;
+    match deltas.count <= values {
+        true => Ok(deltas),
+        false => Err(bad("a page has more lengths than values")),
     }
 }
 
-/// The header of delta-encoded numbers.
-struct Deltas<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    block: u64,
-    mini_blocks: u64,
-    count: u64,
-    first: i64,
+/// The lengths of a dictionary's values, if they differ.
+#[derive(Default)]
+pub(super) struct Dictionary {
+    lengths: Vec<u32>,
+    longest: u64,
 }
 
-impl<'a> Deltas<'a> {
-    fn new(bytes: &'a [u8]) -> Option<Self> {
-        let mut deltas = Deltas { bytes, at: 0, block: 0, mini_blocks: 0, count: 0, first: 0 };
-        deltas.block = deltas.varint()?;
-        deltas.mini_blocks = deltas.varint()?;
-        deltas.count = deltas.varint()?;
-        deltas.first = deltas.signed()?;
-        Some(deltas)
+impl Dictionary {
+    /// What a dictionary takes beside its page, at most: the decoder's copy, and the lengths.
+    pub(super) fn memory(bytes: u64, values: u32) -> u64 {
+        // Lengths are as many as the page has room for.
+        bytes + 16 * u64::from(values).min(bytes) + bytes.min(4 * u64::from(values))
     }
+}
 
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = *self.bytes.get(self.at)?;
-            self.at += 1;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
+/// Where the bytes of a page's values are.
+pub(super) enum Content<'a> {
+    /// At most so many in all.
+    Bytes(u64),
+    InDictionary(Runs<'a>, &'a Dictionary),
+    Deltas {
+        prefixes: Deltas<'a>,
+        suffixes: Deltas<'a>,
+        all: u64,
+    },
+}
+
+impl Content<'_> {
+    /// The bytes of `slots` consecutive values, at most. A bound that is found without looking at
+    /// each value will do if it is not above `enough`.
+    pub(super) fn most(&self, slots: u64, enough: u64) -> u64 {
+        match self {
+            Content::Bytes(all) => *all,
+            Content::InDictionary(places, dictionary) => {
+                let bound = slots.saturating_mul(dictionary.longest);
+                if bound <= enough {
+                    return bound;
+                }
+                // Decoders of small types cut places short, so that one outside may be any.
+                let length = |place| match dictionary.lengths.get(place as usize) {
+                    Some(&length) => u64::from(length),
+                    None => dictionary.longest,
+                };
+                most(places.clone().map(|(place, count)| (length(place), count)), slots)
+            }
+            Content::Deltas { prefixes, suffixes, all } => {
+                if *all <= enough {
+                    return *all;
+                }
+                let lengths = prefixes.clone().zip(suffixes.clone());
+                most(lengths.map(|(prefix, suffix)| (prefix + suffix, 1)), slots)
             }
         }
-        None
-    }
-
-    fn signed(&mut self) -> Option<i64> {
-        let value = self.varint()?;
-        Some((value >> 1) as i64 ^ -((value & 1) as i64))
-    }
-}
-
-/// The sum of delta-encoded lengths, and where they end.
-fn delta_sum(bytes: &[u8]) -> Option<(u64, usize)> {
-    if bytes.is_empty() {
-        return Some((0, 0));
-    }
-    let mut deltas = Deltas::new(bytes)?;
-    if deltas.mini_blocks == 0 || deltas.block % deltas.mini_blocks != 0 {
-        return None;
-    }
-    let in_mini_block = deltas.block / deltas.mini_blocks;
-    let mut value = deltas.first as i32;
-    let mut sum = if deltas.count > 0 { value.max(0) as u64 } else { 0 };
-    let mut left = deltas.count.saturating_sub(1);
-    while left > 0 {
-        let least = deltas.signed()? as i32;
-        let widths_at = deltas.at;
-        let widths_end = deltas.at.checked_add(usize::try_from(deltas.mini_blocks).ok()?)?;
-        let widths = bytes.get(widths_at..widths_end)?;
-        deltas.at = widths_end;
-        for &width in widths {
-            if left == 0 {
-                break;
-            }
-            if width > 32 || in_mini_block == 0 {
-                return None;
-            }
-            let packed = bytes.get(deltas.at..)?;
-            for i in 0..in_mini_block.min(left) {
-                let delta = bits(packed, i * u64::from(width), width.into())?;
-                value = value.wrapping_add(least).wrapping_add(delta as i32);
-                sum += value.max(0) as u64;
-            }
-            left -= in_mini_block.min(left);
-            let length = (in_mini_block.checked_mul(width.into())?).div_ceil(8);
-            deltas.at = deltas.at.checked_add(usize::try_from(length).ok()?)?.min(bytes.len());
-        }
-    }
-    Some((sum, deltas.at))
-}
-
-/// `width` bits from bit `at` on, the lowest first.
-fn bits(bytes: &[u8], at: u64, width: u64) -> Option<u32> {
-    let first = usize::try_from(at / 8).ok()?;
-    let last = usize::try_from((at + width).div_ceil(8)).ok()?;
-    let window = bytes.get(first..last.max(first))?;
-    let word = window.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
-    Some(((word >> (at % 8)) & ((1 << width) - 1)) as u32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deltas_are_summed() {
-        // Block of 128 in 4 parts, 5 values from 7 on: 7, 5, 3, 1, 2 (parquet-format, Encodings.md).
-        let mut bytes = vec![128, 1, 4, 5, 14, 3];
-        bytes.extend([2, 0, 0, 0]);
-        // Deltas -2, -2, -2, 1; the least is -2, so 0, 0, 0, 3 in two bits each, padded to 32.
-        bytes.extend([0b1100_0000, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(delta_sum(&bytes), Some((18, bytes.len())));
-        bytes.extend([9, 9]);
-        assert_eq!(delta_sum(&bytes), Some((18, bytes.len() - 2)));
-        assert_eq!(delta_sum(&bytes[..7]), None);
-        assert_eq!(delta_sum(&[]), Some((0, 0)));
     }
 }

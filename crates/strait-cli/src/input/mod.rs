@@ -13,6 +13,7 @@ mod hive;
 mod hostile;
 mod ipc;
 mod ledger;
+mod lengths;
 mod levels;
 mod pages;
 mod parquet;

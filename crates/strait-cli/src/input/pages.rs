@@ -13,8 +13,8 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::codec::{Codec, Shared};
-use super::ledger::{Ledger, Values};
-use super::levels;
+use super::ledger::{Ledger, Needs};
+use super::levels::{Dictionary, Shape};
 use super::thrift::{
     DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, INDEX_PAGE, PageHeader, page_header,
 };
@@ -93,7 +93,8 @@ impl Chunks {
             end,
             next: None,
             codec: Codec::new(chunk.compression(), &self.zstd),
-            shape: levels::Shape::new(chunk.column_descr()),
+            shape: Shape::new(chunk.column_descr()),
+            dictionary: Dictionary::default(),
             column: self.column,
             ledger: Arc::clone(&self.ledger),
         })
@@ -110,7 +111,8 @@ struct Pages {
     end: u64,
     next: Option<PageHeader>,
     codec: Codec,
-    shape: levels::Shape,
+    shape: Shape,
+    dictionary: Dictionary,
     column: usize,
     ledger: Arc<Ledger>,
 }
@@ -161,7 +163,7 @@ impl Pages {
         if !self.codec.is_none() && uncompressed > self.codec.most(compressed) {
             return Err(bad("a page claims to be larger than it can be"));
         }
-        self.ledger.admit_page(compressed, uncompressed)?;
+        self.ledger.admit_page(compressed.saturating_add(uncompressed))?;
         let raw = self.file.get_bytes(self.at, compressed as usize)?;
         self.at += compressed;
         let is_v2 = header.kind == DATA_PAGE_V2;
@@ -189,8 +191,10 @@ impl Pages {
         let encoding = encoding(header.encoding)?;
         let num_values = u32::try_from(header.values).map_err(|_| bad("a page of no size"))?;
         if header.kind == DICTIONARY_PAGE {
-            let values = self.shape.dictionary(&buf, num_values)?;
-            self.ledger.keep_dictionary(self.column, buf.len() as u64, values);
+            let bytes = buf.len() as u64;
+            let beside = Dictionary::memory(bytes, num_values);
+            self.ledger.admit_dictionary(self.column, bytes, beside)?;
+            self.dictionary = self.shape.dictionary(&buf, num_values)?;
             return Ok(Page::DictionaryPage { buf, num_values, encoding, is_sorted: false });
         }
         let page = if is_v2 {
@@ -200,7 +204,7 @@ impl Pages {
                 return Err(bad("a page has more rows or nulls than values"));
             }
             Page::DataPageV2 {
-                buf: buf.clone(),
+                buf,
                 num_values,
                 encoding,
                 num_nulls,
@@ -212,7 +216,7 @@ impl Pages {
             }
         } else {
             Page::DataPage {
-                buf: buf.clone(),
+                buf,
                 num_values,
                 encoding,
                 def_level_encoding: self::encoding(header.definition_encoding)?,
@@ -220,19 +224,31 @@ impl Pages {
                 statistics: None,
             }
         };
-        let values = match encoding {
-            Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY => Values::InDictionary,
-            _ => Values::Bytes(self.shape.decoded_bytes(&page)?),
-        };
-        let repeated = self.shape.is_repeated();
-        let fixed = self.shape.fixed_bytes();
-        self.ledger.admit_values(
-            self.column,
-            buf.len() as u64,
-            (num_values, fixed, repeated),
-            values,
-        )?;
+        self.admit_values(&page)?;
         Ok(page)
+    }
+
+    /// Reserves what decoding a page takes.
+    fn admit_values(&self, page: &Page) -> Result<()> {
+        // Reading the lengths takes as long as they are many.
+        let lengths = self.shape.lengths_bytes(page);
+        self.ledger.admit_page(lengths)?;
+        let content = self.shape.content(page, &self.dictionary)?;
+        let enough = self.ledger.enough();
+        let (count, fixed) = (u64::from(page.num_values()), self.shape.fixed_bytes());
+        let most = match count.saturating_mul(fixed) <= enough {
+            true => count,
+            false => self.shape.most_slots(page, self.ledger.rows())?,
+        };
+        let needs = Needs {
+            page: lengths + page.buffer().len() as u64,
+            count,
+            most,
+            fixed,
+            is_repeated: self.shape.is_repeated(),
+            bytes: |values| content.most(values, enough),
+        };
+        self.ledger.admit_values(self.column, &needs)
     }
 }
 

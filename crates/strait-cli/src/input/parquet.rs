@@ -227,12 +227,16 @@ fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory
         let mut widest = 0;
         for group in metadata.row_groups() {
             let column = group.column(leaf);
-            let bytes = column.uncompressed_size().max(0) as u64;
-            let average = bytes / group.num_rows().max(1) as u64;
-            widest =
-                widest.max(levels::Shape::new(column.column_descr()).fixed_bytes() + 2 * average);
+            // Long values that repeat take much less in the file than they do in a batch.
+            let decoded = column.unencoded_byte_array_data_bytes().unwrap_or(0);
+            let bytes = column.uncompressed_size().max(decoded).max(0) as u64;
+            let rows = group.num_rows().max(1) as u64;
+            // A row of a repeated column has several values.
+            let values = (column.num_values().max(0) as u64).div_ceil(rows).max(1);
+            let fixed = levels::Shape::new(column.column_descr()).fixed_bytes();
+            widest = widest.max(fixed.saturating_mul(values).saturating_add(2 * (bytes / rows)));
         }
-        row += widest;
+        row = u64::saturating_add(row, widest);
     }
     let rows = (limit / BATCH_SHARE / row).clamp(64, strait::DEFAULT_BATCH_SIZE as u64);
     rows as usize
