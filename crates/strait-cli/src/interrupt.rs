@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM: temporary files go away, the exit status is 130.
+//! SIGINT and SIGTERM: temporary files go away, the exit status is 130. SIGXFSZ is ignored: a write
+//! beyond the limit on a file's size then fails, and the command reports that.
 //!
 //! Temporaries are made, renamed and forgotten only under one lock, and the handler takes that lock
 //! and never gives it back: so a file is either whole under its own name or removed.
@@ -22,6 +23,8 @@ fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
 
 /// Installs the handler.
 pub(crate) fn install() -> anyhow::Result<()> {
+    // SAFETY: no code of this program runs when an ignored signal comes.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     ctrlc::set_handler(|| {
         let temporaries = temporaries();
         progress::clear();

@@ -6,6 +6,7 @@ mod demo;
 mod devices;
 mod digits;
 mod failure;
+mod freed;
 mod generate;
 mod input;
 mod interrupt;

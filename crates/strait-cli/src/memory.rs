@@ -4,13 +4,14 @@
 //! together. Without a limit, a single request is still compared with what the machine has free: a
 //! damaged file may claim sizes that no machine has.
 
-use std::ffi::{c_int, c_long};
 use std::fs;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use strait::{Error, MemoryBudget, MemoryReservation, Result};
+
+use crate::freed::Freed;
 
 /// Requests from this size on are compared with the machine's free memory. Smaller ones are not,
 /// because looking it up takes longer than most of them.
@@ -24,6 +25,8 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(crate) struct Memory {
     budget: Arc<MemoryBudget>,
     output: Arc<Output>,
+    /// Freed memory that the allocator keeps; only with a limit.
+    freed: Option<Arc<Freed>>,
     /// Whether a refused request waits for memory that queued output holds.
     waits: bool,
 }
@@ -61,10 +64,8 @@ impl Drop for Taking {
 impl Memory {
     /// A budget of `limit` bytes; without a limit, one that only counts.
     pub(crate) fn new(limit: Option<u64>) -> Memory {
-        if limit.is_some() {
-            return_freed_memory_at_once();
-        }
-        Memory { budget: MemoryBudget::new(limit), output: Arc::default(), waits: true }
+        let freed = limit.map(|limit| Arc::new(Freed::new(limit)));
+        Memory { budget: MemoryBudget::new(limit), output: Arc::default(), freed, waits: true }
     }
 
     /// The same memory for the thread that writes: it must not wait for itself.
@@ -111,6 +112,9 @@ impl Memory {
         if more >= LARGE && self.limit().is_none() && more > machine_free() {
             return Err(Error::OutOfMemory { what: what.to_string(), needed: more });
         }
+        if let Some(freed) = &self.freed {
+            freed.keep_small(more);
+        }
         reservation.grow(more, what).or_else(|refused| self.wait(reservation, more, what, refused))
     }
 
@@ -143,19 +147,6 @@ impl Memory {
         }
         Err(refused)
     }
-}
-
-/// Makes the allocator return freed memory to the system without delay. It keeps memory for a while
-/// otherwise, which the system would count beside what is reserved.
-fn return_freed_memory_at_once() {
-    unsafe extern "C" {
-        fn mi_option_set(option: c_int, value: c_long);
-    }
-    /// `mi_option_purge_delay` in mimalloc.h.
-    const PURGE_DELAY: c_int = 15;
-    // SAFETY: mimalloc is linked, as the allocator of this program. The function takes a number of
-    // an option and a value, and may be called at any time.
-    unsafe { mi_option_set(PURGE_DELAY, 0) };
 }
 
 /// Keeps a refused reservation while its message passes through a decoder, which would turn it into

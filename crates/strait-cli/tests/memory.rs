@@ -240,6 +240,92 @@ fn texts_that_begin_like_the_ones_before() {
     joins(Arc::new(texts), properties.build(), 128 * MIB);
 }
 
+/// A row stands for far more bytes than it takes itself.
+#[test]
+fn dictionaries_of_long_values() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let batches = table(1, 15_000, |range| {
+        let values: Vec<String> = (0..100).map(|i| format!("{i:03}").repeat(3_500)).collect();
+        let keys = arrow::array::Int32Array::from_iter_values(range.map(|k| (k % 100) as i32));
+        let words = DictionaryArray::new(keys, Arc::new(StringArray::from(values)));
+        vec![("d".to_string(), Arc::new(words) as ArrayRef)]
+    });
+    arrow(&folder.path().join("words.arrow"), &batches);
+    for out in ["out.parquet", "out.parquet --compression none", "out.arrow"] {
+        let join = format!("join small.parquet words.arrow --on k -o {out} --overwrite");
+        assert!(within(folder.path(), &join, 64 * MIB), "{out}");
+    }
+}
+
+/// Views share their values: each piece of the output must not bring all of them again.
+#[test]
+fn views_of_shared_values() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let text = "x".repeat(100_000);
+    let batches = table(1, 2_000, |range| {
+        let text = range.map(|k| text[(k % 1000) as usize..][..1_000].to_string());
+        let views = arrow::array::StringViewArray::from_iter_values(text);
+        vec![("t".to_string(), Arc::new(views) as ArrayRef)]
+    });
+    arrow(&folder.path().join("views.arrow"), &batches);
+    for out in ["out.parquet", "out.arrow", "out.arrows"] {
+        let join = format!("join small.parquet views.arrow --on k -o {out} --overwrite");
+        assert!(within(folder.path(), &join, 16 * MIB), "{out}");
+        assert!(fs::metadata(folder.path().join(out)).unwrap().len() < 8 * MIB, "{out}");
+    }
+}
+
+#[test]
+fn columns_that_hold_little() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let column = |range: std::ops::Range<i64>, i: i64| -> (String, ArrayRef) {
+        (format!("c{i}"), Arc::new(Int64Array::from_iter_values(range.map(|_| i))))
+    };
+    let batches = table(1, 200, |range| (0..2000).map(|i| column(range.clone(), i)).collect());
+    parquet(&folder.path().join("wide.parquet"), &batches);
+    let join = "join wide.parquet small.parquet --on k -o out.parquet --overwrite";
+    assert!(within(folder.path(), join, 256 * MIB));
+}
+
+/// How often the kernel had to give memory to a join, as far as seen before its end.
+fn faults(folder: &Path, more: &str) -> u64 {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let join = format!("join a.parquet a.parquet --on k -o out.parquet --overwrite {more}");
+    let mut child = command.args(join.split_whitespace()).spawn().unwrap();
+    let path = format!("/proc/{}/stat", child.id());
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let stat = fs::read_to_string(&path).unwrap_or_default();
+        // The name, in parentheses, is followed by the state and by six numbers before this one.
+        let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+        let count = fields.and_then(|fields| fields.split_whitespace().nth(7)?.parse().ok());
+        most = most.max(count.unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(child.wait().unwrap().success());
+    most
+}
+
+/// The allocator reuses freed memory while the limit is far away.
+#[test]
+fn a_distant_limit_costs_no_page_faults() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = table(20, 30_000, |range| {
+        let text = |k: i64| format!("value {:060}", k * 7919);
+        vec![(
+            "t".to_string(),
+            Arc::new(StringArray::from_iter_values(range.map(text))) as ArrayRef,
+        )]
+    });
+    parquet(&folder.path().join("a.parquet"), &rows);
+    let (free, limited) = (faults(folder.path(), ""), faults(folder.path(), "--memory 2GiB"));
+    assert!(limited < 2 * free + 5_000, "{free} faults without a limit, {limited} with one");
+}
+
 #[test]
 fn output_that_is_read_slowly() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use strait::MemoryReservation;
 
 use super::destination::{Compression, FileFormat, Squeeze};
 use super::parquet::ParquetEncoder;
-use super::plain::{unpacked, without_dictionaries};
+use super::plain::{Pieces, array_bytes, compacted, is_view, unpacked, without_dictionaries};
 use super::sink::SinkOptions;
 use super::watched::Watched;
 use crate::memory::Memory;
@@ -50,6 +50,8 @@ pub(super) struct Encoder {
     memory: Memory,
     /// For the message that an Arrow writer copies a batch into.
     message: MemoryReservation,
+    /// What stays reserved for messages.
+    standing: u64,
 }
 
 /// Writers reserve this part of a memory limit before the join begins. What they need later could be
@@ -106,27 +108,30 @@ impl Encoder {
             _ => 0,
         };
         let message = memory.reserve(standing, MESSAGE)?;
-        Ok(Encoder { format, memory: memory.clone(), message })
+        Ok(Encoder { format, memory: memory.clone(), message, standing })
     }
 
     pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         // An Arrow writer copies a batch into one message. CSV is written row by row.
-        let (memory, message) = (&self.memory, &mut self.message);
-        let mut copy = |batch| {
-            let needed = slice_bytes(batch).max(message.bytes());
-            memory.resize(message, needed, MESSAGE)
-        };
+        let (memory, message, standing) = (&self.memory, &mut self.message, self.standing);
         match &mut self.format {
             FormatWriter::Parquet(encoder) => encoder.write(batch)?,
             FormatWriter::Csv(writer) => writer.write(batch)?,
             FormatWriter::IpcFile(writer, plain) => {
-                let batch = unpacked(plain, batch)?;
-                copy(&batch)?;
-                writer.write(&batch)?;
+                let unpacks = batch.schema().fields() != plain.fields();
+                // Rows are copied when they are unpacked or compacted, and again into the message.
+                let views = plain.fields().iter().any(|field| is_view(field.data_type()));
+                let copies = if unpacks || views { 2 } else { 1 };
+                let most = memory.limit().map_or(u64::MAX, |_| standing / copies);
+                for (piece, bytes) in Pieces::new(batch, most) {
+                    memory.resize(message, (copies * bytes).max(standing), MESSAGE)?;
+                    let piece = if unpacks { unpacked(plain, &piece)? } else { piece };
+                    writer.write(&compacted(piece)?)?;
+                }
             }
             FormatWriter::IpcStream(writer) => {
-                copy(batch)?;
-                writer.write(batch)?;
+                memory.resize(message, slice_bytes(batch).max(message.bytes()), MESSAGE)?;
+                writer.write(&compacted(batch.clone())?)?;
                 // A stream's reader waits for rows, not for a full buffer.
                 writer.flush()?;
             }
@@ -147,8 +152,12 @@ impl Encoder {
 }
 
 /// Returns how many bytes the rows of a batch take, without those of the arrays they are slices of.
-pub(super) fn slice_bytes(batch: &RecordBatch) -> u64 {
+fn slice_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &ArrayRef| {
+        if is_view(column.data_type()) {
+            // The copy of the values, and the message.
+            return 2 * array_bytes(column);
+        }
         let exact = column.to_data().get_slice_memory_size();
         exact.unwrap_or_else(|_| column.get_array_memory_size()) as u64
     };

@@ -7,17 +7,18 @@
 use anyhow::Context;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::{Compression as Codec, ZstdLevel};
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::ColumnPath;
 use strait::MemoryReservation;
 
 use super::destination::Compression;
-use super::encode::{Bytes, STANDING_SHARE, slice_bytes};
-use super::plain::{unpacked, without_dictionaries};
+use super::encode::{Bytes, STANDING_SHARE};
+use super::plain::{Pieces, plain_bytes, unpacked, without_dictionaries};
 use super::workers::Workers;
 use crate::memory::Memory;
 
@@ -27,8 +28,18 @@ const GROUP_ROWS: usize = 1 << 20;
 /// Rows that are worth waking threads for.
 const CHUNK_ROWS: usize = 1 << 16;
 
-/// What a column writer holds beside its values, in bytes: its compression contexts above all.
-const COLUMN_BYTES: u64 = 256 << 10;
+/// What a column writer holds before it has values, in bytes.
+const COLUMN_BYTES: u64 = 16 << 10;
+
+/// What its compression contexts hold before they compress, in bytes; only Zstandard has contexts.
+const CONTEXT_BYTES: u64 = 48 << 10;
+
+/// Contexts grow with the data that they compress, up to this many bytes more for each column.
+const CONTEXT_GROWTH: u64 = 192 << 10;
+
+/// Encoding rows takes this many times their size: a copy, their encoded bytes, and the growth of
+/// the contexts.
+const COPIES: u64 = 3;
 
 /// A row group ends when it takes this part of the memory limit.
 const GROUP_SHARE: u64 = 8;
@@ -48,10 +59,16 @@ pub(super) struct ParquetEncoder {
     /// The row group under way: its columns and rows.
     columns: Vec<ArrowColumnWriter>,
     group_rows: usize,
+    /// What the rows of that group took before they were encoded.
+    group_bytes: u64,
     memory: Memory,
     reservation: MemoryReservation,
     /// What stays reserved while nothing is held.
     standing: u64,
+    /// What empty column writers hold.
+    empty: u64,
+    /// How much the contexts of all columns grow at most.
+    growth: u64,
 }
 
 impl ParquetEncoder {
@@ -74,34 +91,54 @@ impl ParquetEncoder {
             let page = (limit / (8 * GROUP_SHARE * leaves)).clamp(16 << 10, 1 << 20) as usize;
             properties =
                 properties.set_data_page_size_limit(page).set_dictionary_page_size_limit(page);
+            // Without their dictionary, these columns can be many times as large.
+            for path in schema.fields().iter().flat_map(dictionaries) {
+                properties = properties.set_column_dictionary_page_size_limit(
+                    ColumnPath::new(path),
+                    DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT,
+                );
+            }
         }
         let schema = writable(schema);
         let (writer, factory) =
             ArrowWriter::try_new(bytes, schema.clone(), Some(properties.build()))
                 .and_then(ArrowWriter::into_serialized_writer)
                 .context("cannot write these columns as Parquet")?;
-        let columns =
-            factory.create_column_writers(0).context("cannot write these columns as Parquet")?;
-        let standing = match memory.limit() {
-            Some(limit) => limit / STANDING_SHARE + columns.len() as u64 * COLUMN_BYTES,
-            None => 0,
+        let columns = writer.schema_descr().num_columns();
+        let (context, growth) = match codec {
+            Codec::ZSTD(_) => (CONTEXT_BYTES, CONTEXT_GROWTH),
+            _ => (0, 0),
         };
+        let empty = columns as u64 * (COLUMN_BYTES + context);
+        let standing = memory.limit().map_or(0, |limit| limit / STANDING_SHARE + empty);
         Ok(ParquetEncoder {
             writer,
             factory,
             schema,
-            workers: Workers::new(threads, columns.len()),
+            workers: Workers::new(threads, columns),
             pending: Vec::new(),
             pending_rows: 0,
             columns: Vec::new(),
             group_rows: 0,
+            group_bytes: 0,
             memory: memory.clone(),
             reservation: memory.reserve(standing, WHAT)?,
             standing,
+            empty,
+            growth: columns as u64 * growth,
         })
     }
 
     pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        let Some(limit) = self.memory.limit() else { return self.write_piece(batch) };
+        // Such pieces fit what stays reserved. Only a single row may be larger.
+        for (piece, _) in Pieces::new(batch, limit / STANDING_SHARE / COPIES) {
+            self.write_piece(&piece)?;
+        }
+        Ok(())
+    }
+
+    fn write_piece(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         // Under a limit nothing waits: a waiting batch may hold more memory than its own rows.
         let chunk = if self.memory.limit().is_some() { 1 } else { CHUNK_ROWS };
         let mut start = 0;
@@ -160,25 +197,25 @@ impl ParquetEncoder {
         self.settle()
     }
 
-    /// Reserves what encoding the pending rows takes: a copy of them, and their encoded bytes. If
-    /// that does not fit, the row group under way is written first.
+    /// Reserves what encoding the pending rows takes. If that does not fit, the row group under way
+    /// is written first.
     fn make_room(&mut self) -> anyhow::Result<()> {
         if self.memory.limit().is_none() {
             return Ok(());
         }
-        let more = 2 * self.pending.iter().map(slice_bytes).sum::<u64>();
-        let needed = self.held() + more;
-        if self.reserve(needed).is_ok() {
-            return Ok(());
+        let bytes = self.pending.iter().map(plain_bytes).sum::<u64>();
+        if self.reserve(self.held() + COPIES * bytes).is_err() {
+            self.close_group()?;
+            self.reserve(self.held() + COPIES * bytes)?;
         }
-        self.close_group()?;
-        self.reserve(self.held() + more)
+        self.group_bytes += bytes;
+        Ok(())
     }
 
     /// What the row group under way holds, about.
     fn held(&self) -> u64 {
         let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
-        encoded + self.schema.flattened_fields().len() as u64 * COLUMN_BYTES
+        encoded + self.empty + self.group_bytes.min(self.growth)
     }
 
     fn reserve(&mut self, bytes: u64) -> anyhow::Result<()> {
@@ -205,6 +242,7 @@ impl ParquetEncoder {
             }
             group.close()?;
             self.group_rows = 0;
+            self.group_bytes = 0;
         }
         let beyond = self.reservation.bytes().saturating_sub(self.standing);
         self.reservation.shrink(beyond);
@@ -215,11 +253,26 @@ impl ParquetEncoder {
 /// Returns the schema to write: dictionaries stay, unless one has values that Parquet cannot hold in
 /// a dictionary.
 fn writable(schema: &SchemaRef) -> SchemaRef {
+    let plain = without_dictionaries(schema);
+    if plain == *schema {
+        return plain;
+    }
     let trial = ArrowWriter::try_new(std::io::sink(), schema.clone(), None)
         .and_then(ArrowWriter::into_serialized_writer)
         .and_then(|(_, factory)| factory.create_column_writers(0));
     match trial {
         Ok(_) => schema.clone(),
-        Err(_) => without_dictionaries(schema),
+        Err(_) => plain,
     }
+}
+
+/// Returns the paths of a field's dictionaries, in structs too.
+fn dictionaries(field: &FieldRef) -> Vec<Vec<String>> {
+    let below: Vec<Vec<String>> = match field.data_type() {
+        DataType::Dictionary(..) => vec![Vec::new()],
+        DataType::Struct(fields) => fields.iter().flat_map(dictionaries).collect(),
+        _ => Vec::new(),
+    };
+    let named = |path| std::iter::once(field.name().clone()).chain(path).collect();
+    below.into_iter().map(named).collect()
 }
