@@ -1,5 +1,6 @@
 //! Rows on their way out: gathered into batches, handed to the reader, or only counted.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
@@ -84,7 +85,7 @@ pub(crate) struct Parcel {
     /// Of the buffers that were made for the batch.
     _reserved: Reservation,
     /// Of the buffers of the input that it refers to, where there is a limit.
-    _hold: Hold,
+    hold: Hold,
 }
 
 /// Where all workers send their rows.
@@ -120,7 +121,7 @@ impl Sink<'_> {
     /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes.
     fn parcel(&self, batch: RecordBatch, mut reserved: Reservation) -> Result<Parcel> {
         let Some(ledger) = self.ledger else {
-            return Ok(Parcel { batch, _reserved: reserved, _hold: Hold::new() });
+            return Ok(Parcel { batch, _reserved: reserved, hold: Hold::new() });
         };
         let referred = ledger.refer(&batch);
         let takes = referred.own + frame(&batch);
@@ -129,7 +130,7 @@ impl Sink<'_> {
         } else {
             reserved.shrink(reserved.bytes() - takes);
         }
-        Ok(Parcel { batch, _reserved: reserved, _hold: referred.hold })
+        Ok(Parcel { batch, _reserved: reserved, hold: referred.hold })
     }
 }
 
@@ -226,10 +227,15 @@ impl<'a> Emitter<'a> {
         self.sink.flow.patiently((self.sink.budget, refused), self.sink.cancelled, attempt)
     }
 
-    /// Sends what waits if memory is scarce: whoever reads the next input may need it, and cannot ask.
+    /// Sends what waits if it keeps much of the input in memory: whoever reads the next input may need
+    /// that memory, and cannot ask for it.
     pub(crate) fn relieve(&mut self) -> Result<()> {
-        let scarce = |limit: u64| self.sink.budget.used() > limit / 2;
-        match self.sink.budget.limit().is_some_and(scarce) && !self.waiting.is_empty() {
+        let Some(limit) = self.sink.budget.limit().filter(|_| !self.waiting.is_empty()) else {
+            return Ok(());
+        };
+        let held = self.waiting.iter().flat_map(|parcel| &parcel.hold);
+        let held: HashMap<_, _> = held.map(|part| (Arc::as_ptr(part), part.bytes())).collect();
+        match held.values().sum::<u64>() > limit / 4 {
             true => self.flush(),
             false => Ok(()),
         }

@@ -188,7 +188,7 @@ fn the_ranking_of_long_keys_can_be_left() {
         let reader = join.run(whole(&long), whole(&short)).expect("the join starts");
         std::thread::sleep(Duration::from_millis(wait));
         let took = watched("ranking", move || time_of_drop(reader));
-        assert!(took < Duration::from_secs(1), "after {wait} ms: {took:?}");
+        assert!(took < Duration::from_secs(3), "after {wait} ms: {took:?}");
     }
 }
 
