@@ -20,8 +20,9 @@ fn keyed(keys: impl IntoIterator<Item = i64>) -> RecordBatch {
     RecordBatch::try_from_iter([("k", keys), ("p", numbers)]).expect("columns of one length")
 }
 
-fn table(batches: &[RecordBatch]) -> impl RecordBatchReader + Send + 'static {
-    RecordBatchIterator::new(batches.to_vec().into_iter().map(Ok), batches[0].schema())
+fn table(batches: Vec<RecordBatch>) -> impl RecordBatchReader + Send + 'static {
+    let schema = batches[0].schema();
+    RecordBatchIterator::new(batches.into_iter().map(Ok), schema)
 }
 
 fn join(algorithm: Algorithm, limit: u64) -> Join {
@@ -39,7 +40,7 @@ fn a_reader_that_is_refused_memory_says_so() {
         let refused: ArrowError = refused.expect_err("does not fit").into();
         let reader = RecordBatchIterator::new([Ok(probe.clone()), Err(refused)], probe.schema());
         let join = join(Algorithm::NoPartition, 1 << 30).threads(threads);
-        let error = drained(join.run(table(&[build.clone()]), reader).expect("starts"));
+        let error = drained(join.run(table(vec![build.clone()]), reader).expect("starts"));
         let error = error.expect_err("the reader fails");
         assert!(matches!(&error, Error::MemoryLimit { what, .. } if what == "a decoded page"));
     }
@@ -52,7 +53,7 @@ fn workers_take_turns_where_memory_suffices_for_one() {
     let probe = keyed((0..20_000).map(|i| if i % 1000 == 0 { 7 } else { i + 100 }));
     let run = |threads, limit| {
         let join = join(Algorithm::Radix, limit).threads(threads);
-        join.count(table(&[build.clone()]), table(&[probe.clone()])).map(|(rows, _)| rows)
+        join.count(table(vec![build.clone()]), table(vec![probe.clone()])).map(|(rows, _)| rows)
     };
     let (mut least, mut most) = (1u64 << 20, 256u64 << 20);
     while most - least > 64 << 10 {
@@ -82,7 +83,8 @@ fn a_merged_dictionary_is_counted_once() {
     for mebibytes in [22, 26, 34, 50] {
         for rows in [256, 4096] {
             let join = join(Algorithm::NoPartition, mebibytes << 20).threads(2).batch_size(rows);
-            let output = join.run(table(&build), table(&[probe.clone()])).expect("starts");
+            let output =
+                join.run(table(build.clone()), table(vec![probe.clone()])).expect("starts");
             let (batches, _) = drained(output).expect("the dictionary fits twice");
             let found: usize = batches.iter().map(RecordBatch::num_rows).sum();
             assert_eq!(found, 20_000, "{mebibytes} MiB, batches of {rows}");
@@ -112,7 +114,7 @@ fn slices_of_one_allocation_are_counted_once() {
             build.reverse();
         }
         let join = join(Algorithm::NoPartition, 64 << 20);
-        let counted = join.count(table(&build), table(&[keyed(0..10)]));
+        let counted = join.count(table(build), table(vec![keyed(0..10)]));
         assert_eq!(counted.expect("8 MB of keys").0, 10);
     }
 }
