@@ -1,4 +1,4 @@
-//! Freed memory that the allocator keeps for reuse.
+//! Decides when the allocator returns freed memory to the system.
 //!
 //! The system counts that memory as held by the process, but no reservation counts it. If the
 //! allocator returned it at once, ordinary joins would spend much of their time on page faults. So
@@ -86,9 +86,8 @@ fn return_freed() {
     }
     /// `mi_option_purge_delay` in mimalloc.h.
     const PURGE_DELAY: c_int = 15;
-    // SAFETY: mimalloc is linked, as the allocator of this program. Both functions may be called at
-    // any time: the first takes a number of an option and a value, the second returns only memory
-    // that is free.
+    // SAFETY: mimalloc is linked, because it is the allocator of this program. Both functions may be
+    // called at any time. The first one sets an option. The second one returns only freed memory.
     unsafe {
         mi_option_set(PURGE_DELAY, 0);
         mi_collect(true);

@@ -32,7 +32,7 @@ use crate::reading::ReadingThread;
 use crate::resolve;
 use crate::schedule::{Workers, guarded};
 
-/// More threads than this are not started, whatever was asked for.
+/// The largest number of threads that a join starts, even if the user asks for more.
 const MOST_THREADS: usize = 4096;
 /// Batches that are read at once where memory is not limited.
 const READ_AHEAD: usize = 64;

@@ -110,7 +110,8 @@ impl Ledger {
         self.grow(books, values)
     }
 
-    /// Keeps only the pages and dictionaries reserved. Whoever takes the batch reserves it.
+    /// Gives back the reservation of the decoded batch: the caller that takes the batch reserves it
+    /// again. Pages and dictionaries stay reserved.
     pub(super) fn end_batch(&self) {
         let books = &mut *self.books();
         let kept = books.columns.iter().map(|column| column.page + column.dictionary).sum::<u64>();

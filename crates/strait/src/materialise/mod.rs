@@ -382,7 +382,8 @@ impl Columns {
         values + if complete { 0 } else { len / 8 + 1 }
     }
 
-    /// The bytes that copying a column's picked rows takes, without dictionaries and views.
+    /// Returns the bytes of a copy of the column's picked rows. The values of dictionaries and the data
+    /// buffers of views are not counted, because copies share them.
     pub(crate) fn plain_bytes(&self, column: usize, picked: &Picked) -> u64 {
         let column = &self.columns[column];
         if let Some(run) = &picked.run {

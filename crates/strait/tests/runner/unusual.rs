@@ -1,5 +1,5 @@
-//! What most cases do without: misbehaving readers, schemas that do not tell the truth about nulls,
-//! more threads than cores, extreme batch sizes, a budget that others share.
+//! Settings that only few cases have: readers that misbehave, schemas that are wrong about nulls, more
+//! threads than cores, very large batch sizes, and a memory budget shared with other owners.
 
 use std::borrow::Cow;
 use std::sync::Arc;
