@@ -43,8 +43,8 @@ fn peak(child: &mut Child) -> u64 {
     most
 }
 
-/// Runs a join under a limit. It succeeds, or fails with a message about the limit; either way it
-/// stays within. Returns whether it succeeded.
+/// Runs a join under a limit and checks that its memory stays within the limit. Returns whether the
+/// join succeeded. If it did not, the message has to name the limit.
 fn within(folder: &Path, join: &str, limit: u64) -> bool {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
