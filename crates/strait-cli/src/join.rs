@@ -26,27 +26,34 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let right = Table::open(right, &arguments.csv, &memory)?;
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
-    let bound = |join: Join| {
-        join.bind(output, left.schema(), right.schema())
-            .map_err(|error| named(error, &left.name, &right.name))
-    };
-    if arguments.explain {
-        return explain(arguments, &bound(described(arguments, &memory))?, &left, &right);
-    }
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
-    let mut join = progress::attach(described(arguments, &memory), arguments.progress, rows);
-    if let Some(side) = smaller(&bound(join.clone())?, &left, &right) {
-        join = join.build_side(side);
+    let join = progress::attach(described(arguments, &memory), arguments.progress, rows);
+    let bound = join
+        .bind(output, left.schema(), right.schema())
+        .map_err(|error| named(error, &left.name, &right.name))?;
+    let bound = with_statistics(arguments, bound, &left, &right);
+    if arguments.explain {
+        return print(&format!("{}\n", bound.explain()));
     }
-    let bound = bound(join)?;
     execute(arguments, bound, (left, right), &memory)
 }
 
-/// The side whose files say that it is the smaller.
-fn smaller(bound: &BoundJoin, left: &Table, right: &Table) -> Option<Side> {
-    let known = |table: &Table, side| table.statistics(bound.columns(side), None).bytes;
-    let (left, right) = (known(left, Side::Left)?, known(right, Side::Right)?);
-    Some(if left <= right { Side::Left } else { Side::Right })
+/// The join with what the files say of both tables, for `--explain` and for the run.
+fn with_statistics(
+    arguments: &JoinArguments,
+    bound: BoundJoin,
+    left: &Table,
+    right: &Table,
+) -> BoundJoin {
+    // Only a single key has a range.
+    let mut keys = arguments.keys();
+    let (left_key, right_key) = match (keys.next(), keys.next()) {
+        (Some((left, right)), None) => (Some(left.as_str()), Some(right.as_str())),
+        _ => (None, None),
+    };
+    let left = left.statistics(bound.columns(Side::Left), left_key);
+    let right = right.statistics(bound.columns(Side::Right), right_key);
+    bound.statistics(Side::Left, left).statistics(Side::Right, right)
 }
 
 /// The join that the arguments describe.
@@ -56,7 +63,7 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
         .suffix(&arguments.suffix)
         .mark_column(&arguments.mark_column)
         .float_equality(arguments.float_equality)
-        .algorithm(arguments.algorithm);
+        .algorithm(arguments.algorithm.0);
     for (left, right) in arguments.keys() {
         join = join.on_pair(left, right);
     }
@@ -117,25 +124,6 @@ fn named(error: strait::Error, left: &str, right: &str) -> anyhow::Error {
         Some(name) => anyhow::Error::from(error).context(name),
         None => error.into(),
     }
-}
-
-fn explain(
-    arguments: &JoinArguments,
-    bound: &BoundJoin,
-    left: &Table,
-    right: &Table,
-) -> anyhow::Result<()> {
-    // Only a single key has a range.
-    let mut keys = arguments.keys();
-    let (left_key, right_key) = match (keys.next(), keys.next()) {
-        (Some((left, right)), None) => (Some(left.as_str()), Some(right.as_str())),
-        _ => (None, None),
-    };
-    let plan = bound.explain(
-        &left.statistics(bound.columns(Side::Left), left_key),
-        &right.statistics(bound.columns(Side::Right), right_key),
-    );
-    print(&format!("{plan}\n"))
 }
 
 fn execute(

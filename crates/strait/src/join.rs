@@ -11,6 +11,7 @@ use crate::device::simulated::Fault;
 use crate::error::{Error, Result};
 use crate::memory::MemoryBudget;
 use crate::on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
+use crate::plan::Statistics;
 use crate::progress::Progress;
 
 /// Which rows a join keeps.
@@ -84,13 +85,10 @@ impl FromStr for JoinType {
     }
 }
 
-/// How a join is carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+/// How a join is carried out. Where no algorithm is named, the planner picks one, and the report says why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// The planner picks, and the report says why.
-    #[default]
-    Auto,
     /// One hash table over the build side, the probe side streamed through it.
     NoPartition,
     /// Both sides radix-partitioned until a pair of partitions fits the cache.
@@ -112,9 +110,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, `Auto` first.
-    pub const ALL: [Algorithm; 8] = [
-        Algorithm::Auto,
+    /// All of them.
+    pub const ALL: [Algorithm; 7] = [
         Algorithm::NoPartition,
         Algorithm::Radix,
         Algorithm::SortMerge,
@@ -125,13 +122,12 @@ impl Algorithm {
     ];
 
     /// Those that run without a GPU too.
-    pub const ANYWHERE: [Algorithm; 4] =
-        [Algorithm::Auto, Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
+    pub const ANYWHERE: [Algorithm; 3] =
+        [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Algorithm::Auto => "auto",
             Algorithm::NoPartition => "no-partition",
             Algorithm::Radix => "radix",
             Algorithm::SortMerge => "sort-merge",
@@ -336,11 +332,12 @@ pub struct Join {
     pub(crate) threads: usize,
     pub(crate) memory_limit: Option<u64>,
     pub(crate) memory_budget: Option<Arc<MemoryBudget>>,
-    pub(crate) algorithm: Algorithm,
+    pub(crate) algorithm: Option<Algorithm>,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
     pub(crate) on_gpu: OnGpu,
     pub(crate) build_side: Option<Side>,
+    pub(crate) statistics: [Statistics; 2],
     pub(crate) batch_size: usize,
     pub(crate) progress: Option<OnProgress>,
     pub(crate) force: Force,
@@ -365,11 +362,12 @@ impl Join {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_limit: None,
             memory_budget: None,
-            algorithm: Algorithm::Auto,
+            algorithm: None,
             processor: Processor::Auto,
             gpu_memory: None,
             on_gpu: OnGpu::default(),
             build_side: None,
+            statistics: [Statistics::unknown(); 2],
             batch_size: DEFAULT_BATCH_SIZE,
             progress: None,
             force: Force::default(),
@@ -462,9 +460,9 @@ impl Join {
         self
     }
 
-    /// The algorithm. By default the planner picks.
-    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
+    /// The algorithm. By default, and with `None`, the planner picks.
+    pub fn algorithm(mut self, algorithm: impl Into<Option<Algorithm>>) -> Self {
+        self.algorithm = algorithm.into();
         self
     }
 
@@ -519,10 +517,17 @@ impl Join {
         self
     }
 
-    /// The side to build on. By default the one that proves smaller while both are read; where it
-    /// is known before, saying so saves holding as much of the other for a while.
+    /// The side to build on. By default the smaller one by its [statistics](Join::statistics). If those do not
+    /// tell, both sides are read in turns until one ends, and that one is the build side.
     pub fn build_side(mut self, side: Side) -> Self {
         self.build_side = Some(side);
+        self
+    }
+
+    /// What is known of a side before it is read. The planner uses it to choose the build side, the algorithm
+    /// and the device. Facts that the join learns while it reads replace what was said here.
+    pub fn statistics(mut self, side: Side, statistics: Statistics) -> Self {
+        self.statistics[side as usize] = statistics;
         self
     }
 
@@ -537,6 +542,11 @@ impl Join {
     pub fn on_progress(mut self, callback: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
         self
+    }
+
+    /// Whether the join cannot run on the CPU.
+    pub(crate) fn needs_gpu(&self) -> bool {
+        self.algorithm.is_some_and(Algorithm::needs_gpu)
     }
 
     /// Forces rare paths, for tests.

@@ -24,6 +24,7 @@
 
 mod algorithm;
 mod bind;
+mod decide;
 mod device;
 mod error;
 mod input;
@@ -42,7 +43,9 @@ mod progress;
 mod reader;
 mod reading;
 mod resolve;
+mod run;
 mod schedule;
+mod settings;
 mod sort;
 mod table;
 mod transfer;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use strait::{Algorithm, Partitioner, Processor};
+use strait::{Partitioner, Processor};
 
 use super::beyond::{BeyondArguments, TransferArguments};
-use super::device::{DeviceArguments, algorithm, partitioner_on_gpu, processor};
+use super::device::{Choice, DeviceArguments, algorithm, partitioner_on_gpu, processor};
 use super::generate::{KeyType, Keys, Skew, rows, share};
 use super::join::threads;
 use super::size;
@@ -106,7 +106,7 @@ pub(crate) struct BenchJoinArguments {
     /// How to join; several algorithms, separated by commas, run one after the other.
     /// streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU
     #[arg(long, value_name = "A", default_value = "auto", value_delimiter = ',', value_parser = algorithm())]
-    pub(crate) algorithm: Vec<Algorithm>,
+    pub(crate) algorithm: Vec<Choice>,
 
     /// How many threads work on the join [default: one a core]
     #[arg(long, value_name = "N", value_parser = threads)]

@@ -1,5 +1,7 @@
 //! Where a join runs and how it goes about it there: flags that every command that joins has.
 
+use std::fmt;
+
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use strait::{Algorithm, Histogram, Join, OnGpu, Partitioner, Processor, TablePlace, Transfer};
@@ -99,15 +101,41 @@ pub(super) fn processor(text: &str) -> Result<Processor, String> {
     text.parse().map_err(|error: strait::Error| error.to_string())
 }
 
-pub(super) fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
-    let values = Algorithm::ALL.map(|a| PossibleValue::new(a.name()).help(about(a)));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<Algorithm>())
+/// The value of `--algorithm`: one of them, or `auto`, which leaves it to the planner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice(pub(crate) Option<Algorithm>);
+
+impl Choice {
+    /// The planner picks.
+    pub(crate) const AUTO: Choice = Choice(None);
+
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        self.0.map_or("auto", Algorithm::name)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+pub(super) fn algorithm() -> impl TypedValueParser<Value = Choice> {
+    let auto = PossibleValue::new(Choice::AUTO.name())
+        .help("The fastest by prediction; --explain says which and why");
+    let named = Algorithm::ALL.map(|a| PossibleValue::new(a.name()).help(about(a)));
+    PossibleValuesParser::new([auto].into_iter().chain(named)).try_map(|name| {
+        match name == Choice::AUTO.name() {
+            true => Ok(Choice::AUTO),
+            false => name.parse().map(|algorithm| Choice(Some(algorithm))),
+        }
+    })
 }
 
 /// What an algorithm does, in a line of help.
 fn about(algorithm: Algorithm) -> &'static str {
     match algorithm {
-        Algorithm::Auto => "The fastest by prediction; --explain says which and why",
         Algorithm::NoPartition => "One hash table over the smaller table, the other streamed by",
         Algorithm::Radix => "Both tables partitioned until pairs of partitions fit a cache",
         Algorithm::SortMerge => {

@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use strait::{Algorithm, FloatEquality, JoinType};
+use strait::{FloatEquality, JoinType};
 
-use super::device::{DeviceArguments, algorithm};
+use super::device::{Choice, DeviceArguments, algorithm};
 use super::names::{self, Names, Pair, Pairs};
 use super::size;
 use crate::output::{Compression, Destination, FileFormat};
@@ -110,7 +110,7 @@ pub(crate) struct JoinArguments {
     /// How to join; streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU, on tables
     /// that may be larger than its memory
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
-    pub(crate) algorithm: Algorithm,
+    pub(crate) algorithm: Choice,
 
     /// How many threads work on the join [default: one a core]
     #[arg(long, value_name = "N", value_parser = threads)]

@@ -19,7 +19,7 @@ pub(crate) use bench::{
     Engine, Mode, Placement, ScaleArguments, Shown, Study,
 };
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
-pub(crate) use device::DeviceArguments;
+pub(crate) use device::{Choice, DeviceArguments};
 pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{
     GenerateArguments, KeyType, Keys, Skew, TableFormat, Target, TpchArguments, TpchTable,

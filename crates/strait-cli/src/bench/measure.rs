@@ -5,17 +5,17 @@ use std::time::Instant;
 use anyhow::Context;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Int32Type, Int64Type, UInt64Type};
-use strait::{Algorithm, Join, JoinReader, Report, Side};
+use strait::{Join, JoinReader, Report, Side};
 
 use super::workload::{Answer, Table, Tables, bytes};
-use crate::arguments::{DeviceArguments, Mode};
+use crate::arguments::{Choice, DeviceArguments, Mode};
 use crate::failure;
 
 /// How a join is run and how often.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub(super) mode: Mode,
-    pub(super) algorithm: Algorithm,
+    pub(super) algorithm: Choice,
     pub(super) threads: usize,
     pub(super) repeat: u32,
     pub(super) device: DeviceArguments,
@@ -101,7 +101,7 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
 }
 
 fn join(tables: &Tables, task: &Task) -> anyhow::Result<(Yield, Report)> {
-    let join = Join::inner().on("key").algorithm(task.algorithm).threads(task.threads);
+    let join = Join::inner().on("key").algorithm(task.algorithm.0).threads(task.threads);
     let join = task.device.apply(join);
     let (build, probe) = (tables.build.reader(), tables.probe.reader());
     match task.mode {

@@ -4,11 +4,11 @@
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
 use strait::resident::{Ran, Resident, Yield};
-use strait::{Algorithm, Gpu, Partitioner, Processor};
+use strait::{Gpu, Partitioner, Processor};
 
 use super::measure::{Measured, Task};
 use super::workload::{Answer, Tables};
-use crate::arguments::Mode;
+use crate::arguments::{Choice, Mode};
 use crate::failure;
 
 /// The GPU that was asked for. `what` says what it is for, where none was.
@@ -94,10 +94,10 @@ pub(super) fn repeated(
 pub(super) fn runs(
     resident: &Resident,
     expected: &Answer,
-    (algorithm, partitioner, yields): (Algorithm, Partitioner, Yield),
+    (algorithm, partitioner, yields): (Choice, Partitioner, Yield),
     often: Often,
 ) -> anyhow::Result<Runs> {
-    repeated(expected, often, |check| resident.run(algorithm, partitioner, yields, check))
+    repeated(expected, often, |check| resident.run(algorithm.0, partitioner, yields, check))
         .with_context(|| format!("{yields:?} by {algorithm}"))
 }
 
@@ -146,7 +146,7 @@ pub(super) fn measured(
     };
     Ok(Measured {
         seconds: runs.seconds(),
-        ran: middle.algorithm.to_string(),
+        ran: Choice(middle.algorithm).to_string(),
         device: Some(gpu.name.clone()),
         stages: middle.stages.iter().map(|time| (time.stage.to_string(), time.seconds)).collect(),
         peak_memory: runs.peak_memory(),

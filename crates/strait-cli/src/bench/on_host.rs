@@ -1,11 +1,12 @@
 //! Measures joins on a GPU of tables that lie in host memory, pinned or not: columns cross, are joined,
 //! and rows come back into buffers that are used again.
 
+use crate::arguments::Choice;
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Yield;
-use strait::{Algorithm, Gpu, OnGpu};
+use strait::{Gpu, OnGpu};
 
 use super::measure::{Measured, Task};
 use super::on_gpu::{Often, Runs, measured, repeated, yields};
@@ -57,10 +58,10 @@ pub(super) fn joinable(tables: &Tables) -> anyhow::Result<()> {
 pub(super) fn runs(
     hosted: &Hosted,
     expected: &Answer,
-    (algorithm, on_gpu, yields): (Algorithm, OnGpu, Yield),
+    (algorithm, on_gpu, yields): (Choice, OnGpu, Yield),
     often: Often,
 ) -> anyhow::Result<Runs> {
-    repeated(expected, often, |check| hosted.run(algorithm, on_gpu, yields, check))
+    repeated(expected, often, |check| hosted.run(algorithm.0, on_gpu, yields, check))
         .with_context(|| format!("{yields:?} by {algorithm}"))
 }
 
@@ -81,6 +82,7 @@ mod tests {
     use super::*;
     use crate::arguments::{KeyType, Keys, Skew};
     use crate::generate::Shape;
+    use strait::Algorithm;
     use strait::{Histogram, Partitioner, TablePlace, Transfer};
 
     fn tables(rows: [u64; 2], keys: Keys, width: u8) -> Tables {
@@ -124,7 +126,7 @@ mod tests {
                 let hosted = hosted(3, placement, &tables);
                 for algorithm in algorithms {
                     for yields in YIELDS {
-                        let how = (algorithm, OnGpu::default(), yields);
+                        let how = (Choice(Some(algorithm)), OnGpu::default(), yields);
                         let runs = runs(&hosted, &tables.expected, how, Often::times(1))
                             .unwrap_or_else(|e| panic!("{keys:?} {width} {placement:?}: {e:#}"));
                         let middle = runs.middle().unwrap();
@@ -160,7 +162,7 @@ mod tests {
             }
         }
         for (algorithm, on_gpu) in ways {
-            let how = (algorithm, on_gpu, Yield::Aggregate);
+            let how = (Choice(Some(algorithm)), on_gpu, Yield::Aggregate);
             runs(&hosted, &tables.expected, how, Often::times(1))
                 .unwrap_or_else(|e| panic!("{on_gpu:?}: {e:#}"));
         }
@@ -172,12 +174,12 @@ mod tests {
         tables.expected.sums[1] += 1;
         let hosted = hosted(5, HostPlacement::Pinned, &tables);
         for yields in [Yield::Aggregate, Yield::Materialise] {
-            let how = (Algorithm::StreamedProbe, OnGpu::default(), yields);
+            let how = (Choice(Some(Algorithm::StreamedProbe)), OnGpu::default(), yields);
             let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
             assert!(format!("{wrong:#}").contains("payload column 2"), "{wrong:#}");
         }
         tables.expected.rows += 1;
-        let how = (Algorithm::Triton, OnGpu::default(), Yield::Count);
+        let how = (Choice(Some(Algorithm::Triton)), OnGpu::default(), Yield::Count);
         let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
         assert!(format!("{wrong:#}").contains("wrong answer"), "{wrong:#}");
     }
@@ -186,7 +188,7 @@ mod tests {
     fn a_slow_run_is_the_only_one() {
         let tables = tables([100, 100], Keys::Sparse, 8);
         let hosted = hosted(6, HostPlacement::Pinned, &tables);
-        let how = (Algorithm::NoPartition, OnGpu::default(), Yield::Count);
+        let how = (Choice(Some(Algorithm::NoPartition)), OnGpu::default(), Yield::Count);
         let often = Often { repeat: 5, patience: 0.0 };
         assert_eq!(runs(&hosted, &tables.expected, how, often).unwrap().timed.len(), 1);
     }

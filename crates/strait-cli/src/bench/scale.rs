@@ -11,7 +11,7 @@ use super::measure::{Task, measure};
 use super::plot::{Axis, Plot, Series};
 use super::record::{Record, write_whole};
 use super::workload::Tables;
-use crate::arguments::{DeviceArguments, KeyType, Keys, Mode, ScaleArguments, Skew, Study};
+use crate::arguments::{Choice, DeviceArguments, KeyType, Keys, Mode, ScaleArguments, Skew, Study};
 use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
@@ -47,7 +47,7 @@ struct Point {
 struct Line {
     name: String,
     mode: Mode,
-    algorithm: Algorithm,
+    algorithm: Choice,
     threads: usize,
 }
 
@@ -100,7 +100,7 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
 
 /// Says where the planner's own choice grows dearer too fast.
 fn cliffs(series: &[Series]) -> String {
-    let own = series.iter().filter(|series| series.name.contains(Algorithm::Auto.name()));
+    let own = series.iter().filter(|series| series.name.contains(Choice::AUTO.name()));
     let steps = own.flat_map(|series| series.points.windows(2).map(move |pair| (series, pair)));
     let steep = steps.filter(|(_, pair)| pair[1].1 < pair[0].1 * CLIFF);
     steep
@@ -227,8 +227,12 @@ impl Study {
     fn lines(self) -> Vec<Line> {
         let line = |name: String, mode, algorithm, threads| Line { name, mode, algorithm, threads };
         let each = |mode| {
-            let algorithms = Algorithm::ALL.into_iter().filter(|a| !a.needs_gpu());
-            algorithms.map(|a| line(a.name().to_string(), mode, a, 2)).collect()
+            let named = Algorithm::ANYWHERE.map(|algorithm| Choice(Some(algorithm)));
+            [Choice::AUTO]
+                .into_iter()
+                .chain(named)
+                .map(|a| line(a.name().to_string(), mode, a, 2))
+                .collect()
         };
         match self {
             Study::Payload => each(Mode::Materialise),
@@ -242,7 +246,7 @@ impl Study {
             .map(|(mode, threads)| {
                 let plural = if threads == 1 { "" } else { "s" };
                 let name = format!("auto, {}, {threads} thread{plural}", mode.name());
-                line(name, mode, Algorithm::Auto, threads)
+                line(name, mode, Choice::AUTO, threads)
             })
             .collect(),
             _ => each(Mode::Aggregate),

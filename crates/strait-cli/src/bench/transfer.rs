@@ -14,7 +14,7 @@ use super::on_gpu::{Often, the_gpu};
 use super::on_host;
 use super::record::Record;
 use super::workload::{Answer, Tables};
-use crate::arguments::{KeyType, Keys, Placements, Skew, TransferArguments};
+use crate::arguments::{Choice, KeyType, Keys, Placements, Skew, TransferArguments};
 use crate::digits::grouped;
 use crate::failure;
 use crate::generate::Shape;
@@ -141,7 +141,7 @@ fn attempt(
     seconds.sort_by(f64::total_cmp);
     let mut on_gpu = OnGpu::default();
     on_gpu.transfer = method;
-    let how = (Algorithm::NoPartition, on_gpu, Yield::Aggregate);
+    let how = (Choice(Some(Algorithm::NoPartition)), on_gpu, Yield::Aggregate);
     let runs = on_host::runs(hosted, expected, how, Often::times(repeat))?;
     let (join_seconds, crossed) = (median(&runs.seconds()), runs.middle()?.crossed);
     Ok(Figures { bytes, seconds: median(&seconds), join_seconds, crossed })

@@ -47,8 +47,6 @@ pub(crate) struct Context<'a> {
     pub(crate) watch: &'a Stopwatch,
     pub(crate) machine: &'a Machine,
     pub(crate) force: Force,
-    /// The algorithm that was asked for, perhaps [`Algorithm::Auto`].
-    pub(crate) algorithm: Algorithm,
     /// How a join on a device goes about it.
     pub(crate) on_gpu: OnGpu,
     /// The buffers of the input, where there is a limit.
@@ -199,14 +197,14 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
         check_seed(cx, &job)?;
     }
     match job.plan.algorithm {
-        Algorithm::NoPartition | Algorithm::Auto => no_partition::run(cx, job),
+        Algorithm::NoPartition => no_partition::run(cx, job),
         Algorithm::Radix => radix::run(cx, job),
         Algorithm::SortMerge => sort_merge::run(cx, job),
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
         | Algorithm::Triton => Err(Error::Setting(format!(
-            "{} runs on a GPU only, and none is used: `strait devices` says why; auto, no-partition, radix and sort-merge run anywhere",
+            "{} runs on a GPU only; no-partition, radix and sort-merge run anywhere",
             job.plan.algorithm
         ))),
     }

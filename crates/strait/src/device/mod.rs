@@ -355,13 +355,21 @@ pub(crate) trait Device: Send + Sync {
     }
 }
 
-/// The device that a join was told to run on, opened; None where it may choose, or is to run on the CPU.
+/// The device that a join was told to run on, by its number or by an algorithm that runs on GPUs only. It is
+/// opened. None if the join may choose, or is to run on the CPU.
 pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
-    let simulated = join.force.simulated.filter(|_| !join.force.auto);
-    let prospect = match (simulated, join.processor) {
+    if join.force.simulated.is_some() && join.force.auto {
+        return Ok(None);
+    }
+    let number = match join.processor {
+        Processor::Gpu(number) => Some(number),
+        Processor::Auto if join.needs_gpu() => Some(0),
+        Processor::Auto | Processor::Cpu => None,
+    };
+    let prospect = match (join.force.simulated, number) {
         (Some(seed), _) => Prospect::Simulated(seed),
-        (None, Processor::Gpu(number)) => {
-            let gpus = detected().as_ref().map_err(Error::clone)?;
+        (None, Some(number)) => {
+            let gpus = detected().as_ref().map_err(|why| without_gpu(join, why))?;
             let missing = || {
                 let count = gpus.len();
                 format!(
@@ -370,15 +378,25 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
             };
             Prospect::Gpu(gpus.get(number).ok_or_else(|| Error::Setting(missing()))?)
         }
-        (None, Processor::Auto | Processor::Cpu) => return Ok(None),
+        (None, None) => return Ok(None),
     };
     prospect.open(join).map(Some)
+}
+
+/// The error of a join that needs a GPU, on a machine without one.
+fn without_gpu(join: &Join, why: &Error) -> Error {
+    match (join.processor, join.algorithm) {
+        (Processor::Auto, Some(algorithm)) => Error::Setting(format!(
+            "{algorithm} runs on a GPU only, and none can be used ({why}); no-partition, radix and sort-merge run anywhere"
+        )),
+        _ => why.clone(),
+    }
 }
 
 /// The device that a join may choose to run on; None where it has no choice. A sort-merge join promises
 /// an order, which a GPU does not keep: it runs there only when told to.
 pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
-    if join.algorithm == Algorithm::SortMerge {
+    if join.algorithm == Some(Algorithm::SortMerge) {
         return None;
     }
     if let Some(seed) = join.force.simulated {

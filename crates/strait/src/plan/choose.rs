@@ -3,12 +3,16 @@
 use crate::error::bytes;
 use crate::join::{Algorithm, JoinType, Side};
 use crate::matches::Asked;
+use crate::on_gpu::Partitioner;
 use crate::plan::cost::{carried, predict, predict_on};
 use crate::plan::{Machine, Statistics};
 
 /// What is to be planned.
 pub(crate) struct Request<'a> {
-    pub(crate) asked: Algorithm,
+    /// The algorithm that was asked for, if one was.
+    pub(crate) asked: Option<Algorithm>,
+    /// The partitioner that was asked for, if one was.
+    pub(crate) partitioner: Option<Partitioner>,
     pub(crate) join_type: JoinType,
     pub(crate) build_side: Option<Side>,
     pub(crate) build: Statistics,
@@ -78,8 +82,11 @@ pub struct Prediction {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The algorithm; never [`Algorithm::Auto`].
+    /// The algorithm.
     pub algorithm: Algorithm,
+    /// The algorithm that goes on if this one needs more GPU memory than there is, before any row was
+    /// written; None if there is no such algorithm.
+    pub escalation: Option<Algorithm>,
     /// The GPU it runs on; None if it is the CPU.
     pub device: Option<String>,
     /// The join type.
@@ -108,46 +115,34 @@ pub struct Plan {
 
 /// Picks the algorithm.
 pub(crate) fn choose(request: Request<'_>) -> Plan {
-    let all = || Algorithm::ALL.into_iter().filter(|&a| a != Algorithm::Auto);
-    let on_cpu = all().filter(|a| !a.needs_gpu()).map(|a| predict(a, &request));
-    let mut predictions: Vec<_> = on_cpu.collect();
+    let mut predictions = Algorithm::ANYWHERE.map(|a| predict(a, &request)).to_vec();
     if let Some(device) = &request.device {
-        predictions.extend(all().map(|a| predict_on(device, a, &request)));
+        predictions.extend(Algorithm::ALL.map(|a| predict_on(device, a, &request)));
     }
     let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
-    let budget = request.device.as_ref().map(|device| device.budget);
-    let candidates: Vec<Prediction> = predictions
-        .iter()
-        .filter(|p| request.asked == Algorithm::Auto || p.algorithm == request.asked)
-        .filter(|p| !asked_device || p.on_gpu)
-        // What does not fit the GPU is tried there only where just that was asked for.
-        .filter(|p| {
-            let asked = asked_device && request.asked != Algorithm::Auto;
-            asked || !p.on_gpu || budget.is_none_or(|b| p.device_bytes <= b)
-        })
-        .copied()
-        .collect();
+    let candidates: Vec<Prediction> =
+        predictions.iter().filter(|p| is_candidate(p, &request)).copied().collect();
     let (chosen, mut reason) = best(&candidates, request.limit);
-    if candidates.len() == 1 || (request.asked != Algorithm::Auto && asked_device) {
+    if candidates.len() == 1 || (request.asked.is_some() && asked_device) {
         reason = "it was asked for".to_string();
     }
-    if chosen.is_none() && request.asked.needs_gpu() {
+    if chosen.is_none() && request.asked.is_some_and(Algorithm::needs_gpu) {
         reason = match request.device {
             None => "it was asked for, but runs on a GPU only, and none is used",
             Some(_) => "it was asked for, but needs more of the GPU's memory than it may hold",
         }
         .to_string();
     }
-    let algorithm = match (chosen, request.asked) {
-        (Some(chosen), _) => chosen.algorithm,
-        (None, Algorithm::Auto) => Algorithm::NoPartition,
-        (None, asked) => asked,
-    };
+    let algorithm = chosen.map(|p| p.algorithm).or(request.asked).unwrap_or(Algorithm::NoPartition);
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
     let on = request.device.as_ref().filter(|_| on_gpu);
+    // Where the algorithm was not asked for, another one may go on if GPU memory does not suffice for it.
+    let may_escalate = on_gpu && request.asked.is_none() && algorithm != Algorithm::MultiPass;
+    let escalation = may_escalate.then_some(Algorithm::MultiPass);
     let over_the_link = on.map(|on| crosses(on, algorithm, &request));
     Plan {
         algorithm,
+        escalation,
         over_the_link,
         device: request.device.filter(|_| on_gpu).map(|device| device.name),
         join_type: request.join_type,
@@ -161,6 +156,21 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         abandoned: None,
         predictions,
     }
+}
+
+/// Whether an algorithm may be chosen.
+fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
+    let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
+    let budget = request.device.as_ref().map_or(u64::MAX, |device| device.budget);
+    let as_asked = request.asked.is_none_or(|asked| asked == p.algorithm);
+    // If no algorithm was asked for, a partitioner is one of `radix`: others are refused before.
+    let partitions = request.asked.is_some()
+        || request.partitioner.is_none()
+        || p.algorithm != Algorithm::Triton;
+    // A plan that does not fit the GPU is tried only if exactly that was asked for.
+    let tried_anyway = asked_device && request.asked.is_some();
+    let fits = !p.on_gpu || p.device_bytes <= budget || tried_anyway;
+    as_asked && partitions && fits && (p.on_gpu || !asked_device)
 }
 
 /// What of a row crosses, and what comes back, in words.
@@ -216,7 +226,8 @@ mod tests {
         limit: Option<u64>,
     ) -> Request<'a> {
         Request {
-            asked: Algorithm::Auto,
+            asked: None,
+            partitioner: None,
             join_type: JoinType::Inner,
             build_side: None,
             build: Statistics::rows(build).with_bytes(build * 16),
@@ -373,7 +384,7 @@ mod tests {
     fn what_needs_a_gpu_says_so() {
         let machine = machine();
         let mut asked = request(&machine, 10, 10, None);
-        asked.asked = Algorithm::Triton;
+        asked.asked = Some(Algorithm::Triton);
         let plan = choose(asked);
         assert_eq!((plan.algorithm, plan.device), (Algorithm::Triton, None));
         assert!(plan.reason.contains("on a GPU only"), "{}", plan.reason);
@@ -383,7 +394,7 @@ mod tests {
     fn what_was_asked_for_is_done() {
         let machine = machine();
         let mut asked = request(&machine, 10, 10, None);
-        asked.asked = Algorithm::SortMerge;
+        asked.asked = Some(Algorithm::SortMerge);
         assert_eq!(choose(asked).algorithm, Algorithm::SortMerge);
     }
 }

@@ -9,7 +9,8 @@ use crate::join::Algorithm;
 use crate::matches::Asked;
 use crate::materialise::MOST_CARRIED;
 use crate::plan::choose::{OnDevice, Request, WordsLie};
-use crate::plan::{Machine, Prediction};
+use crate::plan::shape::is_dense;
+use crate::plan::{Machine, Prediction, Statistics};
 use crate::table::table_bytes;
 
 /// Nanoseconds a row.
@@ -36,7 +37,8 @@ pub(super) fn carried(request: &Request<'_>, most: usize) -> bool {
     request.carried_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
 }
 
-/// Rows of a side that may be unknown: then the probe side is taken to be four times the other.
+/// The sizes of both sides: rows that may match, and bytes. A probe side of unknown length is taken to be
+/// four times as long as the build side.
 struct Sizes {
     build_rows: f64,
     probe_rows: f64,
@@ -46,12 +48,18 @@ struct Sizes {
 
 impl Sizes {
     fn of(request: &Request<'_>) -> Sizes {
-        let build_rows = request.build.rows.unwrap_or(1 << 20);
-        let probe_rows = request.probe.rows.unwrap_or(4 * build_rows);
-        let bytes = |known: Option<u64>, rows: u64| known.unwrap_or(rows * 16);
+        // Statistics may say anything. The limits keep what is computed from them within 64 bits.
+        const MAX_ROWS: u64 = 1 << 44;
+        const MAX_BYTES: u64 = 1 << 52;
+        let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_ROWS));
+        let build_rows = all(&request.build).unwrap_or(1 << 20);
+        let probe_rows = all(&request.probe).unwrap_or(4 * build_rows);
+        let bytes = |known: Option<u64>, rows: u64| known.unwrap_or(rows * 16).min(MAX_BYTES);
+        let matchable =
+            |side: &Statistics, rows: u64| rows.saturating_sub(side.nulls.unwrap_or(0)) as f64;
         Sizes {
-            build_rows: build_rows as f64,
-            probe_rows: probe_rows as f64,
+            build_rows: matchable(&request.build, build_rows),
+            probe_rows: matchable(&request.probe, probe_rows),
             build_bytes: bytes(request.build.bytes, build_rows),
             probe_bytes: bytes(request.probe.bytes, probe_rows),
         }
@@ -65,8 +73,8 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
     let tuple = (2 * word) as u64;
     let rows = |n: f64| n as u64;
     let (nanoseconds, bytes) = match algorithm {
-        Algorithm::NoPartition | Algorithm::Auto => {
-            let table = table_bytes(sizes.build_rows as usize, word, word);
+        Algorithm::NoPartition => {
+            let table = no_partition_table(request, &sizes);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
             let probe = ns::WORDS + look_up(table, request.machine);
             let far = sizes.build_bytes > request.machine.l2 && !carried(request, MOST_CARRIED);
@@ -105,6 +113,19 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
     let seconds = nanoseconds * 1e-9 / request.threads.max(1) as f64;
     let (device_bytes, crosses, link_seconds) = (0, 0, 0.0);
     Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes, crosses, link_seconds }
+}
+
+/// The bytes of the CPU's one table over the build side: an array for dense keys, else a hash table with one
+/// place per key and the rows of keys that repeat beside it.
+fn no_partition_table(request: &Request<'_>, sizes: &Sizes) -> u64 {
+    let word = request.word_bytes;
+    let rows = sizes.build_rows as u64;
+    let keys = request.build.distinct.map_or(rows, |keys| keys.min(rows));
+    let repeated = (rows - keys) * word as u64;
+    match request.build.cells().filter(|&cells| request.exact && is_dense(cells, rows)) {
+        Some(cells) => cells * word as u64 + repeated,
+        None => table_bytes(keys as usize, word, word) + repeated,
+    }
 }
 
 /// What a GPU does, as measured on one with a PCIe 5.0 link.
@@ -187,7 +208,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     // What crosses, the time that takes, the device's own time, and its memory.
     let crosses = both * row + loaded + back;
     let (crosses, link, own, device_bytes) = match algorithm {
-        Algorithm::NoPartition | Algorithm::Auto => {
+        Algorithm::NoPartition => {
             let tables = words(build) * (1 + 2 * device::HELD);
             let link = crosses / staged + build / device::BUILT + device::PIPELINE;
             (crosses, link, both / table, tables + buffers)

@@ -16,3 +16,4 @@ pub use choose::{Plan, Prediction};
 pub use machine::Machine;
 pub(crate) use shape::{TableShape, radix_passes, table_shape};
 pub use statistics::Statistics;
+pub(crate) use statistics::build_side;

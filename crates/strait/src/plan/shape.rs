@@ -42,8 +42,7 @@ pub(crate) fn table_shape(
     force: Force,
 ) -> TableShape {
     let dense = range.filter(|(min, max)| {
-        let most = (rows as u64).saturating_mul(CELLS_A_ROW).max(FEW_CELLS);
-        max - min < most
+        (max - min).checked_add(1).is_some_and(|cells| is_dense(cells, rows as u64))
     });
     match dense {
         Some((min, max)) => {
@@ -61,6 +60,11 @@ pub(crate) fn table_shape(
             TableShape::Hash { passes: in_passes(bits, force) }
         }
     }
+}
+
+/// Whether keys are addressed directly, by an array of so many cells.
+pub(super) fn is_dense(cells: u64, rows: u64) -> bool {
+    cells <= rows.saturating_mul(CELLS_A_ROW).max(FEW_CELLS)
 }
 
 /// The radix bits for a build side of `rows` tuples: until a partition's table fits the cache.

@@ -1,16 +1,32 @@
-//! What is known of a side before or after it was read.
+//! What is known of a side before it is read, and which side is the build side.
 
-/// What is known of one side.
+use crate::join::Side;
+
+/// What is known of one side before it is read.
+///
+/// The planner uses statistics to choose; the rows of the output never depend on them. Wrong statistics make
+/// a join slower, not wrong.
+///
+/// ```
+/// use strait::{Join, Side, Statistics};
+///
+/// let orders = Statistics::rows(1_500_000).with_bytes(24_000_000).with_key_range(1, 6_000_000);
+/// let join = Join::inner().on("order_key").statistics(Side::Left, orders);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Its rows, if known.
+    /// The number of rows.
     pub rows: Option<u64>,
-    /// The bytes of the columns the join needs, if known.
+    /// The bytes of the columns that the join needs.
     pub bytes: Option<u64>,
-    /// The smallest and largest key, for a single integer key column whose range is known.
+    /// The smallest and the largest key, for a single integer key column.
     pub key_range: Option<(i128, i128)>,
-    /// Whether its rows come sorted by the key.
+    /// An estimate of the number of different keys.
+    pub distinct: Option<u64>,
+    /// The number of rows with a null in their key.
+    pub nulls: Option<u64>,
+    /// Whether the rows come sorted by the key.
     pub sorted: bool,
 }
 
@@ -29,5 +45,80 @@ impl Statistics {
     pub fn with_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
+    }
+
+    /// Adds the smallest and the largest key.
+    pub fn with_key_range(mut self, min: i128, max: i128) -> Self {
+        self.key_range = Some((min, max));
+        self
+    }
+
+    /// Adds an estimate of the number of different keys.
+    pub fn with_distinct(mut self, keys: u64) -> Self {
+        self.distinct = Some(keys);
+        self
+    }
+
+    /// Adds the number of rows with a null in their key.
+    pub fn with_nulls(mut self, rows: u64) -> Self {
+        self.nulls = Some(rows);
+        self
+    }
+
+    /// Says whether the rows come sorted by the key.
+    pub fn with_sorted(mut self, sorted: bool) -> Self {
+        self.sorted = sorted;
+        self
+    }
+
+    /// Replaces what was said by what was counted: rows and bytes of a side, as far as they are known.
+    pub(crate) fn counted(mut self, rows: Option<u64>, bytes: Option<u64>) -> Self {
+        (self.rows, self.bytes) = (rows.or(self.rows), bytes.or(self.bytes));
+        self
+    }
+
+    /// The cells of an array that has one for each possible key, if the range is known.
+    pub(crate) fn cells(&self) -> Option<u64> {
+        let (min, max) = self.key_range?;
+        u64::try_from(max.checked_sub(min)?).ok()?.checked_add(1)
+    }
+}
+
+/// Chooses the build side: the one that was asked for, else the one with fewer bytes, or with fewer rows if
+/// the bytes are not known. If that is not known either, both sides are read in turns, and the one that
+/// ends first with fewer bytes is the build side.
+pub(crate) fn build_side(asked: Option<Side>, [left, right]: [&Statistics; 2]) -> Option<Side> {
+    let smaller = || {
+        let (left, right) = match (left.bytes, right.bytes) {
+            (Some(left), Some(right)) => (left, right),
+            _ => (left.rows?, right.rows?),
+        };
+        Some(if left <= right { Side::Left } else { Side::Right })
+    };
+    asked.or_else(smaller)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_side_is_the_build_side() {
+        let of = |rows, bytes| Statistics { rows, bytes, ..Statistics::unknown() };
+        let chosen = |left, right| build_side(None, [&left, &right]);
+        let unknown = Statistics::unknown();
+        assert_eq!(chosen(of(Some(9), Some(1)), of(Some(1), Some(9))), Some(Side::Left));
+        assert_eq!(chosen(of(Some(9), None), of(Some(1), Some(9))), Some(Side::Right));
+        assert_eq!(chosen(of(Some(9), Some(9)), unknown), None);
+        assert_eq!(build_side(Some(Side::Right), [&unknown, &unknown]), Some(Side::Right));
+    }
+
+    #[test]
+    fn what_was_counted_replaces_what_was_said() {
+        let said = Statistics::rows(10).with_bytes(100).with_key_range(-5, 4).with_nulls(1);
+        let counted = said.counted(Some(12), None);
+        assert_eq!((counted.rows, counted.bytes, counted.nulls), (Some(12), Some(100), Some(1)));
+        assert_eq!(counted.cells(), Some(10));
+        assert_eq!(Statistics::unknown().with_key_range(i128::MIN, i128::MAX).cells(), None);
     }
 }

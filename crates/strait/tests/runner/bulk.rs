@@ -2,15 +2,15 @@
 //! payload of every kind.
 
 use arrow::datatypes::DataType;
-use strait::{Algorithm, DEFAULT_BATCH_SIZE, JoinType, Output};
+use strait::{DEFAULT_BATCH_SIZE, JoinType, Output};
 use strait_testkit::shape::Split;
 use strait_testkit::{KeyKind, Pair, Rng, Shape};
 
-use super::case::{Case, too_many_pairs};
+use super::case::{Case, Choice, too_many_pairs};
 
 impl Case {
     /// A case with a table of at least 33,000 rows, or of at least 200 batches.
-    pub(crate) fn bulk(rng: &mut Rng, cell: (Algorithm, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
+    pub(crate) fn bulk(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
         let case = bulky(rng, cell);
         settled(rng, case)
     }
@@ -18,7 +18,7 @@ impl Case {
     /// A case with payload of the given types: in a table of one batch, or of hundreds.
     pub(crate) fn bulk_of(
         rng: &mut Rng,
-        cell: (Algorithm, JoinType, Vec<KeyKind>),
+        cell: (Choice, JoinType, Vec<KeyKind>),
         (whole, payload): (bool, &[DataType]),
     ) -> (Case, Pair) {
         let mut case = bulky(rng, cell);
@@ -41,7 +41,7 @@ impl Case {
 }
 
 /// A case whose shape is bulky. It has no tables yet.
-fn bulky(rng: &mut Rng, cell: (Algorithm, JoinType, Vec<KeyKind>)) -> Case {
+fn bulky(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> Case {
     let (mut case, _) = Case::with(rng, cell, false);
     let keys = std::mem::take(&mut case.shape.keys);
     case.shape = Shape::bulk(rng, keys);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use arrow::datatypes::DataType;
 use strait::{
     Algorithm, Fault, FaultKind, FloatEquality, Force, Histogram, JoinType, NullEquality, OnGpu,
-    Output, Partitioner, Processor, Side, TablePlace, Transfer,
+    Output, Partitioner, Processor, Side, Statistics, TablePlace, Transfer,
 };
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
@@ -31,6 +31,9 @@ pub(crate) enum FilterKind {
     Cells(Cells),
 }
 
+/// The algorithm that a case asks for; None where the planner chooses.
+pub(crate) type Choice = Option<Algorithm>;
+
 /// How the join is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
@@ -43,13 +46,16 @@ pub(crate) enum Entry {
 /// Everything a case is made of.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    pub(crate) algorithm: Algorithm,
+    /// None: the planner chooses.
+    pub(crate) algorithm: Choice,
     pub(crate) join_type: JoinType,
     pub(crate) null_equality: NullEquality,
     pub(crate) float_equality: FloatEquality,
     pub(crate) filter: Option<FilterKind>,
     pub(crate) output: Output,
     pub(crate) build_side: Option<Side>,
+    /// What the planner is told of each side, right or wrong.
+    pub(crate) statistics: [Statistics; 2],
     pub(crate) threads: usize,
     pub(crate) batch_size: usize,
     pub(crate) keep_keys: bool,
@@ -69,9 +75,10 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The case of a seed, for one algorithm.
-    pub(crate) fn random(algorithm: Algorithm, seed: u64) -> (Case, Pair) {
-        let mut rng = Rng::new(seed ^ ((algorithm as u64) << 56));
+    /// The case of a seed, for one choice of algorithm.
+    pub(crate) fn random(algorithm: Choice, seed: u64) -> (Case, Pair) {
+        let number = algorithm.map_or(0, |algorithm| algorithm as u64 + 1);
+        let mut rng = Rng::new(seed ^ (number << 56));
         let keys = kinds::random_key(&mut rng);
         let join_type = *rng.pick(&JoinType::ALL);
         let cell = (algorithm, join_type, keys);
@@ -90,7 +97,7 @@ impl Case {
     /// A case whose algorithm, join type and key are given; the rest is random.
     pub(crate) fn with(
         rng: &mut Rng,
-        (algorithm, join_type, keys): (Algorithm, JoinType, Vec<KeyKind>),
+        (algorithm, join_type, keys): (Choice, JoinType, Vec<KeyKind>),
         large: bool,
     ) -> (Case, Pair) {
         let mut shape = Shape::random(rng, keys, large);
@@ -112,6 +119,7 @@ impl Case {
             filter,
             output: *rng.pick(&[Output::Rows, Output::Rows, Output::Pairs, Output::Count]),
             build_side: *rng.pick(&[None, None, Some(Side::Left), Some(Side::Right)]),
+            statistics: [statistics(rng), statistics(rng)],
             threads: rng.between(1, 3),
             batch_size: *rng.pick(&[1, 2, 7, 64, 1000, strait::DEFAULT_BATCH_SIZE]),
             keep_keys: rng.chance(1, 3),
@@ -159,16 +167,16 @@ impl Case {
 
     /// Whether `auto` leaves the device aside: a sort-merge join promises an order.
     fn on_cpu_under_auto(&self) -> bool {
-        self.force.auto && self.algorithm == Algorithm::SortMerge
+        self.force.auto && self.algorithm == Some(Algorithm::SortMerge)
     }
 
     /// Whether a failing device ends the join, even before the first row.
     pub(crate) fn ends_with_device(&self) -> bool {
-        !self.force.auto || self.algorithm.needs_gpu()
+        !self.force.auto || self.algorithm.is_some_and(Algorithm::needs_gpu)
     }
 
     /// A case of tables of tens of thousands of rows, on three threads.
-    pub(crate) fn long(rng: &mut Rng, cell: (Algorithm, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
+    pub(crate) fn long(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
         let (mut case, _) = Case::with(rng, cell, false);
         let shape = &mut case.shape;
         shape.distinct = 40_000;
@@ -206,6 +214,20 @@ pub(crate) fn too_many_pairs(case: &Case, pair: &Pair) -> bool {
     counts.values().map(|[left, right]| left * right).sum::<usize>() > 40_000
 }
 
+/// Usually nothing; sometimes facts that are mostly wrong.
+fn statistics(rng: &mut Rng) -> Statistics {
+    let mut known = Statistics::unknown();
+    if rng.chance(2, 3) {
+        return known;
+    }
+    let number = |rng: &mut Rng| rng.chance(1, 2).then(|| rng.bits() >> rng.below(64));
+    (known.rows, known.bytes) = (number(rng), number(rng));
+    (known.distinct, known.nulls) = (number(rng), number(rng));
+    known.key_range = rng.chance(1, 4).then(|| (-i128::from(rng.bits()), i128::from(rng.bits())));
+    known.sorted = rng.chance(1, 4);
+    known
+}
+
 /// Usually none; sometimes one that may or may not suffice.
 fn memory_limit(rng: &mut Rng) -> Option<u64> {
     match rng.below(20) {
@@ -226,7 +248,8 @@ fn processor() -> Processor {
 /// A third of the cases run on a simulated device, and all whose algorithm needs one; some of them
 /// with little memory there, or too little.
 fn on_device(rng: &mut Rng, mut case: Case) -> Case {
-    if case.processor == Processor::Cpu && (case.algorithm.needs_gpu() || rng.chance(1, 3)) {
+    let needs_gpu = case.algorithm.is_some_and(Algorithm::needs_gpu);
+    if case.processor == Processor::Cpu && (needs_gpu || rng.chance(1, 3)) {
         case.force.simulated = Some(rng.bits());
         case.gpu_memory = rng.chance(1, 5).then(|| 1 << rng.between(10, 22));
         // Some run as if `auto` had chosen the device, and on some an operation fails.
@@ -254,14 +277,14 @@ fn on_gpu(rng: &mut Rng, case: &Case) -> OnGpu {
         on_gpu.transfer = Transfer::Auto;
     }
     on_gpu.table = *rng.pick(&TablePlace::ALL);
-    if case.algorithm == Algorithm::Triton {
+    if case.algorithm == Some(Algorithm::Triton) {
         let theirs: Vec<_> = Partitioner::ALL.into_iter().filter(|p| p.to_host()).collect();
         on_gpu.partitioner = Some(*rng.pick(&theirs));
         on_gpu.cache = rng.chance(1, 2).then(|| 1 << rng.between(0, 22));
         if on_gpu.partitioner != Some(Partitioner::Dma) {
             on_gpu.histogram = *rng.pick(&Histogram::ALL);
         }
-    } else if case.algorithm == Algorithm::Radix {
+    } else if case.algorithm == Some(Algorithm::Radix) {
         let theirs: Vec<_> = Partitioner::ALL.into_iter().filter(|p| !p.to_host()).collect();
         on_gpu.partitioner = Some(*rng.pick(&theirs));
     }

@@ -28,7 +28,9 @@ use super::measure::{Task, measure};
 use super::on_gpu::{Often, the_gpu};
 use super::on_host;
 use super::workload::{Answer, Tables};
-use crate::arguments::{BeyondArguments, BeyondStudy, DeviceArguments, KeyType, Keys, Mode, Skew};
+use crate::arguments::{
+    BeyondArguments, BeyondStudy, Choice, DeviceArguments, KeyType, Keys, Mode, Skew,
+};
 use crate::digits::counted;
 use crate::generate::Shape;
 use crate::join::cores;
@@ -137,7 +139,7 @@ impl Setting {
     fn on_cpu(&self, tables: &Tables, algorithm: Algorithm) -> anyhow::Result<Outcome> {
         let task = Task {
             mode: Mode::Aggregate,
-            algorithm,
+            algorithm: Choice(Some(algorithm)),
             threads: self.threads,
             repeat: self.often.repeat,
             device: DeviceArguments::cpu(),
@@ -193,7 +195,7 @@ fn attempt(
     often: Often,
 ) -> anyhow::Result<Outcome> {
     strait::release_memory();
-    let how = (named.algorithm, named.on_gpu(), named.yields);
+    let how = (Choice(Some(named.algorithm)), named.on_gpu(), named.yields);
     Outcome::on_gpu(&on_host::runs(hosted, expected, how, often)?, named.yields)
 }
 

@@ -1,5 +1,6 @@
 //! What one join of `strait bench beyond` came to: time, bytes over the link, stages.
 
+use crate::arguments::Choice;
 use strait::resident::{Timed, Yield};
 
 use super::super::measure::{Measured, median};
@@ -28,7 +29,7 @@ impl Outcome {
         let checked = matches!(yields, Yield::Pairs | Yield::Materialise);
         let stage = |stage: &Timed| (stage.stage.to_string(), stage.seconds, stage.bytes);
         Ok(Outcome {
-            ran: middle.algorithm.to_string(),
+            ran: Choice(middle.algorithm).to_string(),
             output_rows: middle.rows,
             seconds: median(&runs.seconds()),
             cold: (!checked).then_some(runs.first),

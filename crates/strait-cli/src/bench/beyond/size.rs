@@ -12,7 +12,7 @@ use super::super::workload::{Answer, Tables};
 use super::outcome::Outcome;
 use super::study::Study;
 use super::{Open, ROW, Shown, enough_memory, shape};
-use crate::arguments::{BeyondArguments, Keys};
+use crate::arguments::{BeyondArguments, Choice, Keys};
 use crate::digits::grouped;
 use crate::join::cores;
 
@@ -26,13 +26,13 @@ const TOO_LONG: f64 = 6.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Cpu(Algorithm),
-    Gpu(Algorithm, TablePlace),
+    Gpu(Choice, TablePlace),
 }
 
 impl How {
     /// Whether it ends where the build side does not fit the GPU's memory: that is no failure.
     fn ends(self) -> bool {
-        let resident = [Algorithm::NoPartition, Algorithm::StreamedProbe];
+        let resident = [Algorithm::NoPartition, Algorithm::StreamedProbe].map(|a| Choice(Some(a)));
         matches!(self, How::Gpu(algorithm, TablePlace::Gpu) if resident.contains(&algorithm))
     }
 }
@@ -46,17 +46,17 @@ struct Named {
 }
 
 const fn gpu(name: &'static str, algorithm: Algorithm) -> Named {
-    Named { name, how: How::Gpu(algorithm, TablePlace::Gpu), seldom: false }
+    Named { name, how: How::Gpu(Choice(Some(algorithm)), TablePlace::Gpu), seldom: false }
 }
 
 const fn table(name: &'static str, place: TablePlace, seldom: bool) -> Named {
-    Named { name, how: How::Gpu(Algorithm::NoPartition, place), seldom }
+    Named { name, how: How::Gpu(Choice(Some(Algorithm::NoPartition)), place), seldom }
 }
 
 /// The CPU's comes first: it joins tables that are dropped then.
 static LINES: [Named; 9] = [
     Named { name: "cpu radix", how: How::Cpu(Algorithm::Radix), seldom: true },
-    gpu("auto", Algorithm::Auto),
+    Named { name: "auto", how: How::Gpu(Choice::AUTO, TablePlace::Gpu), seldom: false },
     gpu("streamed-probe", Algorithm::StreamedProbe),
     gpu("multi-pass", Algorithm::MultiPass),
     gpu("cpu-partitioned", Algorithm::CpuPartitioned),
@@ -144,7 +144,7 @@ fn attempt(
     study: &Study<'_>,
     hosted: &Hosted,
     expected: &Answer,
-    algorithm: Algorithm,
+    algorithm: Choice,
     table: TablePlace,
 ) -> anyhow::Result<Outcome> {
     let mut on_gpu = OnGpu::default();

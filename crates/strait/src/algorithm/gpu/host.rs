@@ -31,7 +31,7 @@ use super::{
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
 use crate::input::{Piece, Relation};
-use crate::join::{Algorithm, Side};
+use crate::join::Side;
 use crate::key::{KeyPlan, KeyWord, Width};
 use crate::matches::{Asked, Flags, Matcher, Unit};
 use crate::materialise::Columns;
@@ -131,7 +131,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let how = FromHost {
         algorithm: job.plan.algorithm,
         on_gpu: cx.on_gpu,
-        escalates: cx.algorithm == Algorithm::Auto,
+        escalates: job.plan.escalation.is_some(),
         part_rows: cx.force.tiny_partitions.then_some(tiny),
     };
     let found = cx.watch.time("join on device", || {

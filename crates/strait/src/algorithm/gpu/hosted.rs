@@ -26,6 +26,7 @@ use crate::memory::{Budget, Buffer, Shared};
 use crate::on_gpu::{OnGpu, Transfer};
 use crate::plan::{Machine, OnDevice, Request, Statistics, WordsLie, choose};
 use crate::schedule::{Workers, share};
+use crate::settings::check_partitioner;
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
 
 pub use first_pass::{Divided, FirstPass};
@@ -105,11 +106,12 @@ impl Hosted {
     /// Joins them once, by what the planner picks where that is asked. With `check`, rows that come back are added up, which takes its time.
     pub fn run(
         &self,
-        algorithm: Algorithm,
+        algorithm: Option<Algorithm>,
         on_gpu: OnGpu,
         yields: Yield,
         check: bool,
     ) -> Result<Ran> {
+        check_partitioner(algorithm, on_gpu.partitioner)?;
         let [build, probe] = &self.tables;
         let carry = matches!(yields, Yield::Aggregate | Yield::Materialise);
         let sides = [build.side(carry)?, probe.side(carry)?];
@@ -127,11 +129,11 @@ impl Hosted {
             probe_flags: None,
             expected_rows: probe.rows,
         };
-        let escalates = algorithm == Algorithm::Auto;
+        let escalates = algorithm.is_none();
         let algorithm = match algorithm {
-            Algorithm::Auto if flavour == Flavour::Aggregate => self.planned(carry, Asked::Count),
-            Algorithm::Auto => self.planned(carry, Asked::Pairs),
-            asked => asked,
+            Some(asked) => asked,
+            None if flavour == Flavour::Aggregate => self.planned(carry, Asked::Count),
+            None => self.planned(carry, Asked::Pairs),
         };
         let started = Instant::now();
         let session = Session::within(&*self.device, self.word, &Seed::new(1), &self.budget)?;
@@ -158,6 +160,7 @@ impl Hosted {
         let key_sum = if wanted.keys && check { back.sums[0] } else { 0 };
         let peak_memory = self.device.memory().peak;
         let rows = found.rows;
+        let algorithm = Some(algorithm);
         Ok(Ran { algorithm, rows, sums, key_sum, seconds, stages, peak_memory, crossed })
     }
 
@@ -177,7 +180,8 @@ impl Hosted {
         let budget = self.device.memory().budget;
         let name = self.device.name().to_string();
         choose(Request {
-            asked: Algorithm::Auto,
+            asked: None,
+            partitioner: None,
             join_type: JoinType::Inner,
             build_side: None,
             build: known(build),

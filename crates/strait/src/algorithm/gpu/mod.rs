@@ -169,7 +169,8 @@ pub(crate) enum Which {
 /// How to join on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Method {
-    pub(crate) algorithm: Algorithm,
+    /// None if the size of the table decides.
+    pub(crate) algorithm: Option<Algorithm>,
     pub(crate) partitioner: Partitioner,
 }
 
@@ -196,11 +197,10 @@ pub(crate) fn join(
     let probe_flags = opened(&mut windows[1], session, probe.first, probe.rows)?;
     let wanted = &Wanted { build_flags, probe_flags, ..*wanted };
     let found = match method.algorithm {
-        Algorithm::NoPartition => no_partition::join(session, build, probe, wanted, to),
-        Algorithm::SortMerge => sort_merge::join(session, build, probe, wanted, to),
-        Algorithm::Radix => partitioned(session, method.partitioner, sides, wanted, to),
-        // The planner has chosen before; where nobody did, the table decides.
-        Algorithm::Auto => {
+        Some(Algorithm::NoPartition) => no_partition::join(session, build, probe, wanted, to),
+        Some(Algorithm::SortMerge) => sort_merge::join(session, build, probe, wanted, to),
+        Some(Algorithm::Radix) => partitioned(session, method.partitioner, sides, wanted, to),
+        None => {
             let table = 2 * build.rows.next_power_of_two() * session.word.tuple();
             if table <= session.device.shape(session.word).l2 / 2 {
                 no_partition::join(session, build, probe, wanted, to)
@@ -210,12 +210,13 @@ pub(crate) fn join(
                 partitioned(session, method.partitioner, sides, wanted, to)
             }
         }
-        Algorithm::StreamedProbe
-        | Algorithm::MultiPass
-        | Algorithm::CpuPartitioned
-        | Algorithm::Triton => Err(Error::Setting(format!(
-            "{} joins tables in host memory; in GPU memory there are no-partition, radix and sort-merge",
-            method.algorithm
+        Some(
+            algorithm @ (Algorithm::StreamedProbe
+            | Algorithm::MultiPass
+            | Algorithm::CpuPartitioned
+            | Algorithm::Triton),
+        ) => Err(Error::Setting(format!(
+            "{algorithm} joins tables in host memory; in GPU memory there are no-partition, radix and sort-merge"
         ))),
     }?;
     for window in &windows {
@@ -278,16 +279,6 @@ fn join_as_told(
         return Ok(Found::default());
     }
     let OnGpu { partitioner, table, .. } = how.on_gpu;
-    let to_host = partitioner.is_some_and(Partitioner::to_host);
-    if to_host != (how.algorithm == Algorithm::Triton) && partitioner.is_some() {
-        let names = Partitioner::ALL.into_iter().filter(|p| p.to_host() != to_host);
-        return Err(Error::Setting(format!(
-            "{} does not partition by {}; it takes {}",
-            how.algorithm,
-            partitioner.map_or("", Partitioner::name),
-            names.map(Partitioner::name).collect::<Vec<_>>().join(", ")
-        )));
-    }
     match how.algorithm {
         Algorithm::NoPartition => streamed::no_partition(crossing, table, sides, wanted, to),
         Algorithm::StreamedProbe => streamed::streamed_probe(crossing, sides, wanted, to),
@@ -296,10 +287,10 @@ fn join_as_told(
             cpu_partitioned::join(crossing, how.part_rows, sides, wanted, to)
         }
         Algorithm::Triton => triton::join(crossing, how, sides, wanted, to),
-        Algorithm::Auto | Algorithm::Radix | Algorithm::SortMerge => {
+        Algorithm::Radix | Algorithm::SortMerge => {
             let [build, probe] = [load(crossing, sides[0])?, load(crossing, sides[1])?];
             let partitioner = partitioner.unwrap_or_default();
-            let method = Method { algorithm: how.algorithm, partitioner };
+            let method = Method { algorithm: Some(how.algorithm), partitioner };
             join(crossing.session, method, [&build, &probe], wanted, to)
         }
     }

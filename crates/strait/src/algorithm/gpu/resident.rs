@@ -38,8 +38,8 @@ pub enum Yield {
 /// What a join of resident columns did.
 #[derive(Debug, Clone, Default)]
 pub struct Ran {
-    /// What joined: never [`Algorithm::Auto`] where tables lay in host memory.
-    pub algorithm: Algorithm,
+    /// The algorithm; None where tables lay in GPU memory, and the size of the table decided.
+    pub algorithm: Option<Algorithm>,
     /// Rows of output.
     pub rows: u64,
     /// The sum of each payload column over them, the build side's first, modulo 2^64: by
@@ -132,7 +132,7 @@ impl Resident {
     /// has stopped.
     pub fn run(
         &self,
-        algorithm: Algorithm,
+        algorithm: Option<Algorithm>,
         partitioner: Partitioner,
         yields: Yield,
         check: bool,

@@ -1,0 +1,187 @@
+//! What a bound join does: the plan, and the device it is for.
+//!
+//! The plan is made from the statistics of both sides. [`BoundJoin::explain`] makes it before anything is
+//! read, from what the user said; a running join makes it once more after the build side was read, with the
+//! rows and bytes that were counted. Both go through [`choose`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::bind::BoundJoin;
+use crate::device::{self, Device, Prospect};
+use crate::error::{Result, bytes};
+use crate::input::Source;
+use crate::join::{NullEquality, Side};
+use crate::key::Width;
+use crate::matches::{Asked, Roles};
+use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, WordsLie, build_side, choose};
+
+/// The facts that a plan follows from, besides the join and the device.
+pub(crate) struct Known<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) side: Option<Side>,
+    pub(crate) build: Statistics,
+    pub(crate) probe: Statistics,
+}
+
+impl BoundJoin {
+    /// The plan, with predicted times, from the [statistics](crate::Join::statistics) of both sides. A join that
+    /// runs plans again once the build side was read: with the same facts, and the numbers of rows and
+    /// bytes that it counted.
+    pub fn explain(&self) -> Plan {
+        let machine = Machine::detect();
+        let side = self.build_side();
+        let known = Known::new(&machine, side, &self.join.statistics);
+        match self.prospects(&known) {
+            (plan, Some(prospect)) => match prospect.check() {
+                Ok(()) => plan,
+                Err(why) => self.abandon(&known, &why.to_string()),
+            },
+            (plan, None) => plan,
+        }
+    }
+
+    /// The build side, if it is known before both sides are read.
+    pub(crate) fn build_side(&self) -> Option<Side> {
+        let [left, right] = &self.join.statistics;
+        build_side(self.join.build_side, [left, right])
+    }
+
+    /// The plan by what is known without opening a device, and the device that it wants opened.
+    fn prospects(&self, known: &Known<'_>) -> (Plan, Option<Prospect>) {
+        if let Some(device) = &self.device {
+            let budget = device.memory().budget;
+            return (self.plan(known, Some((device.name(), budget))), None);
+        }
+        let prospect = device::prospect(&self.join);
+        let of = |prospect: &Prospect| prospect.budget(&self.join);
+        let plan = self.plan(known, prospect.as_ref().map(|p| (p.name(), of(p))));
+        let wanted = prospect.filter(|_| plan.device.is_some());
+        (plan, wanted)
+    }
+
+    /// The plan, and the device it needs, opened. A GPU that nobody asked for is opened only where the
+    /// plan wants it. It is planned again by the memory that is free there.
+    pub(crate) fn decide(&self, known: &Known<'_>) -> Result<(Plan, Option<Arc<dyn Device>>)> {
+        let (plan, prospect) = self.prospects(known);
+        let Some(prospect) = prospect else {
+            let device = self.device.clone().filter(|_| plan.device.is_some());
+            return Ok((plan, device));
+        };
+        let opened = prospect.open(&self.join).and_then(|device| {
+            let free = device.available()?;
+            Ok((device, free))
+        });
+        let (device, free) = match opened {
+            Ok(opened) => opened,
+            Err(why) if self.goes_on() => return Ok((self.abandon(known, &why.to_string()), None)),
+            Err(why) => return Err(why),
+        };
+        let again = self.plan(known, Some((device.name(), free)));
+        if again.device.is_some() {
+            return Ok((again, Some(device)));
+        }
+        if !self.goes_on() {
+            // What needs a GPU is tried there, and says what it lacks.
+            return Ok((plan, Some(device)));
+        }
+        let why = format!("too little of its memory is free ({})", bytes(free));
+        Ok((self.abandon(known, &why), None))
+    }
+
+    /// Whether the join goes on on the CPU where a GPU fails: that nobody asked for, nor something that
+    /// only runs there.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.device.is_none() && !self.join.needs_gpu()
+    }
+
+    /// The plan for the CPU after a GPU failed.
+    pub(crate) fn abandon(&self, known: &Known<'_>, why: &str) -> Plan {
+        log::warn!("the GPU was abandoned: {why}; joining on the CPU");
+        Plan { abandoned: Some(why.to_string()), ..self.plan(known, None) }
+    }
+
+    /// Plans for the CPU, and for a device of that name and so much memory if there is one.
+    fn plan(&self, known: &Known<'_>, device: Option<(&str, u64)>) -> Plan {
+        let Known { machine, side, mut build, mut probe } = *known;
+        if self.join.null_equality == NullEquality::Equal {
+            // Rows with a null match as others do.
+            (build.nulls, probe.nulls) = (None, None);
+        }
+        let without_nulls = [build.nulls, probe.nulls] == [Some(0); 2];
+        let word_bytes = if self.keys.width() == Width::W32 { 4 } else { 8 };
+        let device = device.map(|(name, budget)| OnDevice {
+            name: name.to_string(),
+            budget,
+            asked: self.device.is_some() || self.join.force.simulated.is_some(),
+            back: self.back(side.unwrap_or(Side::Left)),
+            row_bytes: word_bytes as u64,
+            words: match self.keys.lies_in_columns() {
+                Some(nullable) if self.join.on_gpu.transfer.stages() => {
+                    WordsLie::InColumns { nullable: nullable && !without_nulls }
+                }
+                _ => WordsLie::Nowhere,
+            },
+        });
+        choose(Request {
+            device,
+            asked: self.join.algorithm,
+            partitioner: self.join.on_gpu.partitioner,
+            join_type: self.join.join_type,
+            build_side: side,
+            build,
+            probe,
+            threads: self.join.threads,
+            limit: self.join.memory_limit,
+            key: self.keys.describe(),
+            exact: self.keys.exact(),
+            word_bytes,
+            carried_bytes: side.and_then(|side| self.carried_bytes(side)),
+            machine,
+        })
+    }
+
+    /// What would come back from a GPU.
+    fn back(&self, build_side: Side) -> Asked {
+        let all_match = self.keys.exact() && self.filter.is_none();
+        let roles = Roles::of(self.join.join_type, build_side);
+        roles.asks(all_match, self.output.count_only())
+    }
+
+    /// The bytes of a row of this side that are wanted of it, where it is the build side and they may
+    /// travel with its key; that they do takes columns without nulls, too.
+    fn carried_bytes(&self, side: Side) -> Option<usize> {
+        let roles = Roles::of(self.join.join_type, side);
+        let exact = self.keys.exact() && self.filter.is_none() && self.output.by_values(side);
+        let schema = &self.schemas[side as usize];
+        let width = |&column: &usize| schema.fields().get(column)?.data_type().primitive_width();
+        let may = exact && roles.only_columns_of_build();
+        let wanted: BTreeSet<usize> = self.output.gathered(side).into_iter().collect();
+        may.then(|| wanted.iter().map(width).sum()).flatten()
+    }
+
+    /// What is known of a probe side that was read for a device, and then not joined there.
+    pub(crate) fn probe_left(&self, known: &Known<'_>, probe: Option<&Source>) -> Statistics {
+        let rows = probe.and_then(Source::known_rows);
+        let held = probe.map_or(0, Source::waiting_bytes);
+        // What is not read to its end is longer than the limit lets it be held.
+        let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
+        Statistics { rows, bytes: Some(held.max(least)), ..known.probe }
+    }
+}
+
+impl<'a> Known<'a> {
+    /// What the statistics of the left and the right side say. If the build side is not known, the left
+    /// side stands for it.
+    pub(crate) fn new(
+        machine: &'a Machine,
+        side: Option<Side>,
+        [left, right]: &[Statistics; 2],
+    ) -> Known<'a> {
+        let (build, probe) = match side {
+            Some(Side::Right) => (*right, *left),
+            _ => (*left, *right),
+        };
+        Known { machine, side, build, probe }
+    }
+}

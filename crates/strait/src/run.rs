@@ -1,0 +1,292 @@
+//! Running a bound join: readers in, batches out, through a short queue.
+//!
+//! ```text
+//!  readers ──► build side read ──► plan ──► conductor thread and its workers ──► queue ──► JoinReader
+//! ```
+
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use arrow::array::{RecordBatchIterator, RecordBatchReader};
+use arrow::datatypes::Schema;
+
+use crate::algorithm::{self, Context, Job, with_seeds};
+use crate::bind::BoundJoin;
+use crate::decide::Known;
+use crate::error::{Error, Result};
+use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
+use crate::join::{Join, Side};
+use crate::matches::Roles;
+use crate::memory::{Budget, Ledger};
+use crate::metrics::{Report, Stopwatch};
+use crate::output::{Aggregate, Output, Parcel, Sink, Turn};
+use crate::plan::Machine;
+use crate::progress::{Stage, Ticker};
+use crate::reader::{JoinReader, Running, lock};
+use crate::reading::ReadingThread;
+use crate::schedule::{Workers, guarded};
+
+/// The largest number of threads that a join starts, even if the user asks for more.
+const MOST_THREADS: usize = 4096;
+/// Batches that are read at once where memory is not limited.
+const READ_AHEAD: usize = 64;
+
+impl Join {
+    /// Joins two tables and yields rows.
+    ///
+    /// The reader is lazy in that a few batches wait in a queue at most. Dropping it cancels the join,
+    /// and waits until its workers have ended and its memory was given back. It does not wait for an
+    /// input that blocks: that reader is dropped on a thread of its own when it returns.
+    pub fn run<L, R>(&self, left: L, right: R) -> Result<JoinReader>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Output::Rows, Box::new(left), Box::new(right))
+    }
+
+    /// Joins two tables and yields positions of rows: `left_row` and `right_row`, as far as the
+    /// join type has them.
+    pub fn pairs<L, R>(&self, left: L, right: R) -> Result<JoinReader>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Output::Pairs, Box::new(left), Box::new(right))
+    }
+
+    /// Joins two tables and counts the rows.
+    pub fn count<L, R>(&self, left: L, right: R) -> Result<(u64, Report)>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Output::Count, Box::new(left), Box::new(right))?.counted()
+    }
+
+    /// Joins two tables and adds up integer columns of either side over the joined rows, without
+    /// making those.
+    pub fn aggregate<L, R>(
+        &self,
+        sums: &[(Side, &str)],
+        left: L,
+        right: R,
+    ) -> Result<(Aggregate, Report)>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        let (left, right): (Reader, Reader) = (Box::new(left), Box::new(right));
+        let schemas = [left.schema(), right.schema()];
+        let bound = BoundJoin::new(self, Output::Count, sums, [&schemas[0], &schemas[1]])?;
+        bound.start_projected(left, right)?.aggregated()
+    }
+
+    fn start(&self, output: Output, left: Reader, right: Reader) -> Result<JoinReader> {
+        self.bind(output, &left.schema(), &right.schema())?.start_projected(left, right)
+    }
+}
+
+/// A reader's columns at `indices`, in that order.
+fn only(reader: Reader, indices: &[usize]) -> Reader {
+    let schema = reader.schema();
+    let projected = match schema.project(indices) {
+        Ok(projected) if indices.len() < schema.fields().len() => Arc::new(projected),
+        _ => return reader,
+    };
+    let indices = indices.to_vec();
+    let batches = reader.map(move |batch| batch.and_then(|b| b.project(&indices)));
+    Box::new(RecordBatchIterator::new(batches, projected))
+}
+
+impl BoundJoin {
+    /// Runs the join over readers that yield the needed [`columns`](BoundJoin::columns).
+    pub fn run<L, R>(self, left: L, right: R) -> Result<JoinReader>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Box::new(left), Box::new(right))
+    }
+
+    /// Runs the join for the number of its rows.
+    pub fn count<L, R>(self, left: L, right: R) -> Result<(u64, Report)>
+    where
+        L: RecordBatchReader + Send + 'static,
+        R: RecordBatchReader + Send + 'static,
+    {
+        self.start(Box::new(left), Box::new(right))?.counted()
+    }
+
+    /// Runs over readers that may yield more than the needed columns.
+    fn start_projected(self, left: Reader, right: Reader) -> Result<JoinReader> {
+        let left = only(left, self.columns(Side::Left));
+        let right = only(right, self.columns(Side::Right));
+        self.start(left, right)
+    }
+
+    fn start(self, left: Reader, right: Reader) -> Result<JoinReader> {
+        for (side, reader) in [(Side::Left, &left), (Side::Right, &right)] {
+            self.check(side, &reader.schema())?;
+        }
+        let budget = match &self.join.memory_budget {
+            Some(shared) => Arc::clone(shared),
+            None => Budget::new(self.join.memory_limit),
+        };
+        let shared = Running::new(budget);
+        // A batch a worker under way, and one waiting; more where memory does not count, so that
+        // workers need not stop for a reader that is busy with the last one.
+        let threads = self.join.threads.min(MOST_THREADS);
+        let waiting = if self.join.memory_limit.is_some() { 1 } else { 3 * threads };
+        let (sender, receiver) = sync_channel(threads + waiting);
+        let schema = self.schema();
+        let conductor = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name("strait-conductor".to_string()).spawn(move || {
+                let failures = sender.clone();
+                let done = guarded(|| self.conduct(left, right, sender, &shared));
+                match done {
+                    Ok(report) => *lock(&shared.report) = Some(report),
+                    // Nobody may be left to hear it.
+                    Err(error) => drop(failures.send(Err(error))),
+                }
+            })
+        };
+        let conductor = conductor
+            .map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
+        Ok(JoinReader { schema, receiver: Some(receiver), conductor: Some(conductor), shared })
+    }
+
+    fn check(&self, side: Side, schema: &Schema) -> Result<()> {
+        let expected = &self.schemas[side as usize];
+        let same = expected.fields().len() == schema.fields().len()
+            && expected
+                .fields()
+                .iter()
+                .zip(schema.fields())
+                .all(|(e, s)| e.name() == s.name() && e.data_type() == s.data_type());
+        if same {
+            return Ok(());
+        }
+        let names = |schema: &Schema| {
+            schema.fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let detail = format!("expected columns {}; found {}", names(expected), names(schema));
+        Err(Error::SchemaChanged { side: side.name(), detail })
+    }
+
+    /// The reader under the schema that the join was bound to, which decides what may be null. A reader
+    /// that announces other nullability is welcome, as long as it delivers no null where the bound
+    /// schema has none.
+    fn as_bound(&self, side: Side, reader: Reader) -> Reader {
+        Box::new(RecordBatchIterator::new(reader, Arc::clone(&self.schemas[side as usize])))
+    }
+
+    /// The whole join, on the conductor's thread.
+    fn conduct(
+        &self,
+        left: Reader,
+        right: Reader,
+        sender: SyncSender<Result<Parcel>>,
+        shared: &Running,
+    ) -> Result<Report> {
+        let watch = Stopwatch::start();
+        let budget = &shared.budget;
+        let machine = Machine::detect();
+        let threads = self.join.threads.min(MOST_THREADS);
+        let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
+        let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
+
+        let counters = &shared.counters;
+        // Without a limit, batches may be read ahead.
+        let (ledger, ahead) = match budget.unlimited() {
+            true => (None, READ_AHEAD),
+            false => (Some(Arc::new(Ledger::new(budget))), 1),
+        };
+        let reading = ReadingThread::new(ahead, &shared.cancelled);
+        let source = |side, reader| {
+            let (reader, ledger) = (self.as_bound(side, reader), ledger.clone());
+            Source::new(side, reader, Arc::clone(&reading), budget, ledger, counters)
+        };
+        let (left, right) = (source(Side::Left, left), source(Side::Right, right));
+        let asked = self.build_side();
+        let (build, probe) =
+            watch.time("read build side", || race(left, right, asked, || workers.check()))?;
+        let build_side = probe.side().other();
+        let mut known = Known::new(&machine, Some(build_side), &self.join.statistics);
+        known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));
+        let rows = probe.known_rows();
+        known.probe = known.probe.counted(rows, rows.map(|_| probe.waiting_bytes()));
+        let (plan, device) = self.decide(&known)?;
+        log::info!("{plan}");
+
+        let sink = Sink {
+            plan: &self.output,
+            sender,
+            budget,
+            ledger: ledger.as_deref(),
+            flow: &shared.flow,
+            cancelled: &shared.cancelled,
+            counters,
+            batch_size: self.join.batch_size.min(MOST_ROWS_A_BATCH),
+            turn: Turn::default(),
+            sums: Mutex::new(vec![0; self.output.sums.len()]),
+        };
+        let mut cx = Context {
+            workers,
+            budget: Arc::clone(budget),
+            counters,
+            watch: &watch,
+            machine: &machine,
+            force: self.join.force,
+            on_gpu: self.join.on_gpu,
+            ledger: ledger.clone(),
+            bounded: true,
+        };
+        let candidates = AtomicU64::new(0);
+        let mut probe = Some(probe);
+        let (mut ran, mut device) = (plan, device);
+        let seeded = with_seeds(self.join.force, |seed, bounded| {
+            let keys = &self.keys.reseeded(seed);
+            cx.bounded = bounded;
+            let roles = Roles::of(self.join.join_type, build_side);
+            let (filter, sink) = (self.filter.as_ref(), &sink);
+            let (build, candidates) = (&build, &candidates);
+            if let Some(on) = &device {
+                let (probe, plan) = (&mut probe, &ran);
+                let mut job =
+                    Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
+                match algorithm::run_on(&cx, &mut job, &**on, self.goes_on())? {
+                    None => return Ok(()),
+                    Some(why) => {
+                        known.probe = self.probe_left(&known, job.probe.as_ref());
+                        ran = self.abandon(&known, &why.to_string());
+                        log::info!("{ran}");
+                    }
+                }
+            }
+            device = None;
+            let (probe, plan) = (&mut probe, &ran);
+            let job = Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
+            algorithm::run(&cx, job)
+        })?;
+        drop(device);
+        *lock(&shared.sums) = std::mem::take(&mut *lock(&sink.sums));
+        counters.enter(Stage::Done, 0);
+        let seen = counters.snapshot();
+        Ok(Report {
+            stages: watch.stages(),
+            elapsed: watch.elapsed(),
+            left_rows: seen.left_rows,
+            right_rows: seen.right_rows,
+            output_rows: seen.output_rows,
+            candidates: candidates.into_inner(),
+            peak_memory: budget.peak(),
+            crossed: watch.crossed(),
+            seed: seeded.number,
+            seeds_tried: seeded.tried,
+            plan: ran,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Settings that contradict one another. They are refused when a join is bound, before any input is read.
+
+use crate::error::{Error, Result};
+use crate::join::{Algorithm, Join};
+use crate::on_gpu::{Partitioner, Processor};
+
+/// Checks the settings of a join that need neither schemas nor a device.
+pub(crate) fn check(join: &Join) -> Result<()> {
+    if join.threads == 0 || join.batch_size == 0 {
+        let what = if join.threads == 0 { "number of threads" } else { "batch size" };
+        return Err(Error::Setting(format!("the {what} is zero; it has to be at least 1")));
+    }
+    if let Some(algorithm) = join.algorithm
+        && algorithm.needs_gpu()
+        && join.processor == Processor::Cpu
+        && join.force.simulated.is_none()
+    {
+        let anywhere = names(Algorithm::ANYWHERE.map(Algorithm::name));
+        return Err(Error::Setting(format!(
+            "{algorithm} runs on a GPU only, and the join is to run on the CPU; {anywhere} run anywhere"
+        )));
+    }
+    check_partitioner(join.algorithm, join.on_gpu.partitioner)
+}
+
+/// Checks that a partitioner is one of the algorithm's.
+pub(crate) fn check_partitioner(
+    algorithm: Option<Algorithm>,
+    partitioner: Option<Partitioner>,
+) -> Result<()> {
+    let Some(partitioner) = partitioner else { return Ok(()) };
+    let of_triton = algorithm == Some(Algorithm::Triton);
+    if partitioner.to_host() == of_triton {
+        return Ok(());
+    }
+    let name = partitioner.name();
+    let Some(algorithm) = algorithm else {
+        return Err(Error::Setting(format!(
+            "only triton partitions by {name}; choose that algorithm, or no partitioner"
+        )));
+    };
+    let others = Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton);
+    Err(Error::Setting(format!(
+        "{algorithm} does not partition by {name}; it takes {}",
+        names(others.map(Partitioner::name))
+    )))
+}
+
+fn names(names: impl IntoIterator<Item = &'static str>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(join: Join) -> String {
+        check(&join).expect_err("is refused").to_string()
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let on_cpu = Join::inner().algorithm(Algorithm::Triton).device(Processor::Cpu);
+        assert!(refused(on_cpu).contains("no-partition, radix, sort-merge run anywhere"));
+        let radix = Join::inner().algorithm(Algorithm::Radix);
+        let other = refused(radix.clone().partitioner(Partitioner::Linear));
+        assert!(other.contains("it takes look-back, bucket-pool, shared-histogram"), "{other}");
+        let unnamed = refused(Join::inner().partitioner(Partitioner::Linear));
+        assert!(unnamed.contains("only triton partitions by linear"), "{unnamed}");
+        assert!(refused(Join::inner().threads(0)).contains("threads is zero"));
+        assert!(check(&radix.partitioner(Partitioner::BucketPool)).is_ok());
+        assert!(check(&Join::inner().partitioner(Partitioner::LookBack)).is_ok());
+    }
+}
