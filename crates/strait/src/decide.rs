@@ -35,7 +35,7 @@ impl BoundJoin {
         match self.prospects(&known) {
             (plan, Some(prospect)) => match prospect.check() {
                 Ok(()) => plan,
-                Err(why) => self.abandon(&known, &why.to_string()),
+                Err(why) => self.without_device(&known, &plan, &why.to_string()),
             },
             (plan, None) => plan,
         }
@@ -74,7 +74,9 @@ impl BoundJoin {
         });
         let (device, free) = match opened {
             Ok(opened) => opened,
-            Err(why) if self.goes_on() => return Ok((self.abandon(known, &why.to_string()), None)),
+            Err(why) if self.goes_on() => {
+                return Ok((self.without_device(known, &plan, &why.to_string()), None));
+            }
             Err(why) => return Err(why),
         };
         let again = self.plan(known, Some((device.name(), free)));
@@ -86,7 +88,7 @@ impl BoundJoin {
             return Ok((plan, Some(device)));
         }
         let why = format!("too little of its memory is free ({})", bytes(free));
-        Ok((self.abandon(known, &why), None))
+        Ok((self.without_device(known, &plan, &why), None))
     }
 
     /// Whether the join goes on on the CPU where a GPU fails: that nobody asked for, nor something that
@@ -95,10 +97,10 @@ impl BoundJoin {
         self.device.is_none() && !self.join.needs_gpu()
     }
 
-    /// The plan for the CPU after a GPU failed.
-    pub(crate) fn abandon(&self, known: &Known<'_>, why: &str) -> Plan {
+    /// The plan for the CPU after a plan for a GPU was abandoned.
+    pub(crate) fn without_device(&self, known: &Known<'_>, abandoned: &Plan, why: &str) -> Plan {
         log::warn!("the GPU was abandoned: {why}; joining on the CPU");
-        Plan { abandoned: Some(why.to_string()), ..self.plan(known, None) }
+        self.plan(known, None).after(abandoned, why)
     }
 
     /// Plans for the CPU, and for a device of that name and so much memory if there is one.

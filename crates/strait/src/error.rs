@@ -183,6 +183,17 @@ pub enum Error {
     #[error("the join was cancelled")]
     Cancelled,
 
+    /// A table has more rows than a join on a GPU can address.
+    #[error(
+        "a table of {rows} rows is too long for that join on a GPU, which takes {most}; use --algorithm multi-pass, or --device cpu"
+    )]
+    TooManyRows {
+        /// The rows of the table.
+        rows: u64,
+        /// The most rows that the join takes.
+        most: u64,
+    },
+
     /// A setting out of range.
     #[error("{0}")]
     Setting(String),

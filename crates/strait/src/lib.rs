@@ -69,6 +69,6 @@ pub use memory::{MemoryBudget, MemoryReservation, release_memory};
 pub use metrics::Report;
 pub use on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
 pub use output::{Aggregate, Output};
-pub use plan::{Machine, Plan, Prediction, Statistics};
+pub use plan::{Abandoned, Machine, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::Schema;
 
-use crate::algorithm::{self, Context, Job, with_seeds};
+use crate::algorithm::gpu::Escalated;
+use crate::algorithm::{self, Context, Job, OnDevice, with_seeds};
 use crate::bind::BoundJoin;
 use crate::decide::Known;
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ use crate::matches::Roles;
 use crate::memory::{Budget, Ledger};
 use crate::metrics::{Report, Stopwatch};
 use crate::output::{Aggregate, Output, Parcel, Sink, Turn};
-use crate::plan::Machine;
+use crate::plan::{Machine, Plan};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running, lock};
 use crate::reading::ReadingThread;
@@ -258,10 +259,15 @@ impl BoundJoin {
                 let mut job =
                     Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
                 match algorithm::run_on(&cx, &mut job, &**on, self.goes_on())? {
-                    None => return Ok(()),
-                    Some(why) => {
+                    OnDevice::Joined => return Ok(()),
+                    OnDevice::Escalated(Escalated { to, why }) => {
+                        let now = Plan { algorithm: to, escalation: None, ..ran.clone() };
+                        ran = now.after(&ran, &why.to_string());
+                        return Ok(());
+                    }
+                    OnDevice::Failed(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
-                        ran = self.abandon(&known, &why.to_string());
+                        ran = self.without_device(&known, &ran, &why.to_string());
                         log::info!("{ran}");
                     }
                 }

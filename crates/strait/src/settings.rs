@@ -65,6 +65,9 @@ mod tests {
         let radix = Join::inner().algorithm(Algorithm::Radix);
         let other = refused(radix.clone().partitioner(Partitioner::Linear));
         assert!(other.contains("it takes look-back, bucket-pool, shared-histogram"), "{other}");
+        let triton = Join::inner().algorithm(Algorithm::Triton);
+        let other = refused(triton.partitioner(Partitioner::LookBack));
+        assert!(other.contains("triton does not") && other.contains("dma"), "{other}");
         let unnamed = refused(Join::inner().partitioner(Partitioner::Linear));
         assert!(unnamed.contains("only triton partitions by linear"), "{unnamed}");
         assert!(refused(Join::inner().threads(0)).contains("threads is zero"));

@@ -129,14 +129,23 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Joins on a device. Where that fails and the join may go on elsewhere, returns the error: nothing of
-/// what was found on the device is left then. The job's probe side is there after every failure.
+/// How a join on a device ended.
+pub(crate) enum OnDevice {
+    /// All rows were written.
+    Joined,
+    /// All rows were written, by another algorithm than the planned one.
+    Escalated(gpu::Escalated),
+    /// The device failed, and the join may go on on the CPU. Nothing that was found on the device is left.
+    Failed(Error),
+}
+
+/// Joins on a device. The job's probe side is there after every failure.
 pub(crate) fn run_on(
     cx: &Context<'_>,
     job: &mut Job<'_>,
     device: &dyn Device,
     elsewhere: bool,
-) -> Result<Option<Error>> {
+) -> Result<OnDevice> {
     check_seed(cx, job)?;
     let mut source = job.stream_probe()?;
     let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
@@ -147,7 +156,7 @@ pub(crate) fn run_on(
     match filled {
         Ok(()) => {}
         // The CPU may do without holding it.
-        Err(error @ Error::MemoryLimit { .. }) if elsewhere => return Ok(Some(error)),
+        Err(error @ Error::MemoryLimit { .. }) if elsewhere => return Ok(OnDevice::Failed(error)),
         Err(error) => return Err(error),
     }
     // Workers that fail end this attempt, not the join.
@@ -158,14 +167,18 @@ pub(crate) fn run_on(
         // Under a limit, memory that the device's pools keep counts too.
         crate::memory::release_memory();
     }
-    let Err(error) = joined else { return Ok(None) };
+    let error = match joined {
+        Ok(None) => return Ok(OnDevice::Joined),
+        Ok(Some(escalated)) => return Ok(OnDevice::Escalated(escalated)),
+        Err(error) => error,
+    };
     if !elsewhere || !error.concerns_device() || !job.sink.untouched() {
         return Err(error);
     }
     cx.workers.check()?;
     job.sink.reset();
     job.candidates.store(0, Ordering::Relaxed);
-    Ok(Some(error))
+    Ok(OnDevice::Failed(error))
 }
 
 /// Fails with [`Error::BadSeed`] where the keys want another seed. Nothing has been written then, and

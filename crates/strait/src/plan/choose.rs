@@ -107,10 +107,32 @@ pub struct Plan {
     pub over_the_link: Option<String>,
     /// Why this algorithm.
     pub reason: String,
-    /// Why a GPU that was predicted to be faster was abandoned for the CPU, if one was.
-    pub abandoned: Option<String>,
+    /// What was planned before, tried, and abandoned: in this order.
+    pub abandoned: Vec<Abandoned>,
     /// What each algorithm was expected to take.
     pub predictions: Vec<Prediction>,
+}
+
+/// A plan that a join began with and could not carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abandoned {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The GPU it was to run on; None if it was the CPU.
+    pub device: Option<String>,
+    /// Why the join went on with another plan.
+    pub reason: String,
+}
+
+impl Plan {
+    /// This plan, to go on after another one was abandoned.
+    pub(crate) fn after(mut self, other: &Plan, reason: &str) -> Plan {
+        self.abandoned = other.abandoned.clone();
+        let (algorithm, device) = (other.algorithm, other.device.clone());
+        self.abandoned.push(Abandoned { algorithm, device, reason: reason.to_string() });
+        self
+    }
 }
 
 /// Picks the algorithm.
@@ -153,7 +175,7 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         threads: request.threads,
         memory_limit: request.limit,
         reason,
-        abandoned: None,
+        abandoned: Vec::new(),
         predictions,
     }
 }

@@ -3,26 +3,27 @@
 use std::fmt;
 
 use crate::error::bytes;
-use crate::plan::{Plan, Statistics};
+use crate::plan::{Abandoned, Plan, Statistics};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = self.device.as_ref().map_or(String::new(), |device| format!(" on {device}"));
         writeln!(f, "{} join by {}{on}: {}", self.join_type, self.algorithm, self.reason)?;
-        if let Some(why) = &self.abandoned {
-            writeln!(f, "  the GPU was abandoned: {why}; joined on the CPU")?;
+        for abandoned in &self.abandoned {
+            let Abandoned { algorithm, device, reason } = abandoned;
+            let on = device.as_ref().map_or("the CPU", String::as_str);
+            writeln!(f, "  {:<14} {algorithm} on {on}: {reason}", "abandoned")?;
         }
         writeln!(f, "  {:<14} {}", "key", self.key)?;
         match self.build_side {
             Some(side) => {
                 writeln!(f, "  {:<14} {}, {}", "build side", side.name(), size(&self.build))?;
-                writeln!(
-                    f,
-                    "  {:<14} {}, {}",
-                    "probe side",
-                    side.other().name(),
-                    size(&self.probe)
-                )?;
+                let rule = match self.probe.rows {
+                    Some(_) => "",
+                    None => ": planned as four times the rows of the build side",
+                };
+                let (other, size) = (side.other().name(), size(&self.probe));
+                writeln!(f, "  {:<14} {other}, {size}{rule}", "probe side")?;
             }
             None => writeln!(
                 f,
@@ -35,6 +36,9 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:<14} {limit}", "memory limit")?;
         if let Some(over_the_link) = &self.over_the_link {
             writeln!(f, "  {:<14} {over_the_link}", "over the link")?;
+        }
+        if let Some(escalation) = self.escalation {
+            writeln!(f, "  {:<14} {escalation}, if GPU memory does not suffice", "then")?;
         }
         write!(f, "  predicted, without reading and writing files:")?;
         for p in &self.predictions {

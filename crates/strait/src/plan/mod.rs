@@ -11,8 +11,8 @@ mod machine;
 mod shape;
 mod statistics;
 
+pub use choose::{Abandoned, Plan, Prediction};
 pub(crate) use choose::{OnDevice, Request, WordsLie, choose};
-pub use choose::{Plan, Prediction};
 pub use machine::Machine;
 pub(crate) use shape::{TableShape, radix_passes, table_shape};
 pub use statistics::Statistics;

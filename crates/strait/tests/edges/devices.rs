@@ -6,8 +6,8 @@
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use strait::{
-    Algorithm, Error, Fault, FaultKind, Force, Join, JoinType, MemoryBudget, Output, Partitioner,
-    Processor, Report, Side, TablePlace, Transfer,
+    Algorithm, Error, Fault, FaultKind, Force, Join, JoinType, MemoryBudget, OnGpu, Output,
+    Partitioner, Processor, Report, Side, TablePlace, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -62,6 +62,26 @@ fn outcome(join: &Join) -> Outcome {
     (seen, Ok(report))
 }
 
+/// A plan that fails for lack of GPU memory goes on as `multi-pass`. The report names both.
+#[test]
+fn the_report_says_what_escalated() {
+    let mut escalated = 0;
+    for nth in 0..16 {
+        let fault = Some(Fault { kind: FaultKind::Allocate, nth });
+        let force = Force { simulated: Some(nth), fault, ..Force::default() };
+        let Ok(report) = outcome(&Join::inner().on("k").force(force)).1 else { continue };
+        assert_eq!(report.output_rows, 5, "allocation {nth}");
+        if let [abandoned] = &report.plan.abandoned[..] {
+            assert_eq!(report.plan.algorithm, Algorithm::MultiPass, "{report}");
+            assert_ne!(abandoned.algorithm, Algorithm::MultiPass);
+            assert_eq!(abandoned.device.as_deref(), Some("simulated"));
+            assert!(report.to_string().contains(&abandoned.reason), "{report}");
+            escalated += 1;
+        }
+    }
+    assert!(escalated > 0, "no join escalated");
+}
+
 /// Whether an error is one that devices have.
 fn of_device(error: &Error) -> bool {
     matches!(
@@ -77,7 +97,8 @@ fn of_device(error: &Error) -> bool {
 /// one that `auto` chose.
 fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: Force) {
     let join = &join.clone().algorithm(algorithm);
-    let (expected, _) = outcome(&join.clone().device(Processor::Cpu).algorithm(None));
+    let (expected, _) =
+        outcome(&join.clone().device(Processor::Cpu).algorithm(None).on_gpu(OnGpu::default()));
     let expected = sorted(&expected);
     assert!(!expected.is_empty());
     for kind in FaultKind::ALL {
@@ -98,7 +119,7 @@ fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: F
                 match ended {
                     Ok(report) => {
                         assert_eq!(sorted(&rows), expected, "{what}");
-                        let abandoned = report.plan.abandoned.is_some();
+                        let abandoned = !report.plan.abandoned.is_empty();
                         assert_eq!(report.plan.device.is_none(), abandoned, "{what}");
                         assert!(auto || !abandoned, "{what}");
                         succeeded = if abandoned { 0 } else { succeeded + u32::from(!auto) };
@@ -201,11 +222,11 @@ fn the_report_says_why_the_gpu_was_abandoned() {
         let report = outcome(&join).1.unwrap();
         assert_eq!((report.plan.device.clone(), report.plan.algorithm), (None, Algorithm::Radix));
         let text = report.to_string();
-        assert!(text.contains("the GPU was abandoned") && text.contains(said), "{text}");
+        assert!(text.contains("abandoned") && text.contains(said), "{text}");
     }
     // Nothing failed: the device was used, and nothing is said.
     let report = outcome(&Join::inner().on("k").force(auto(None))).1.unwrap();
-    assert_eq!((report.plan.device.as_deref(), report.plan.abandoned), (Some("simulated"), None));
+    assert_eq!((report.plan.device.as_deref(), report.plan.abandoned), (Some("simulated"), vec![]));
     // Too little of its memory.
     let join = Join::inner().on("k").gpu_memory(300).force(auto(None));
     let report = outcome(&join).1.unwrap();
@@ -317,7 +338,7 @@ fn a_probe_side_that_cannot_be_held_is_streamed_on_the_cpu() {
     assert_eq!(budget.used(), 0);
     assert_eq!(sorted(&rows), sorted(&expected));
     assert_eq!(report.right_rows, 200 * 500);
-    let why = report.plan.abandoned.expect("the device cannot hold the probe side");
+    let why = &report.plan.abandoned[0].reason;
     assert!(why.contains("memory limit"), "{why}");
     assert!(report.peak_memory <= 1 << 20);
 }

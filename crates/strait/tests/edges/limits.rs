@@ -112,6 +112,21 @@ fn a_plan_can_be_explained_before_it_runs() {
     }
 }
 
+/// A run plans with what the join was told, and with what it counted.
+#[test]
+fn a_run_plans_with_the_statistics() {
+    let (left, right) = (keyed(0..1000), keyed(0..10));
+    let told = Statistics::rows(7).with_bytes(1).with_key_range(0, 9).with_distinct(5);
+    let join = Join::inner().on("k").statistics(Side::Left, told);
+    let join = join.statistics(Side::Right, Statistics::rows(123_456_789).with_bytes(1 << 40));
+    let (rows, report) = join.count(whole(&left), whole(&right)).unwrap();
+    let plan = &report.plan;
+    assert_eq!((rows, plan.build_side), (10, Some(Side::Left)));
+    // The build side was counted; nobody knew better of the probe side, which is streamed.
+    assert_eq!((plan.build.rows, plan.build.key_range), (Some(1000), Some((0, 9))));
+    assert_eq!((plan.build.distinct, plan.probe.rows), (Some(5), Some(123_456_789)));
+}
+
 #[test]
 fn the_report_counts_rows_and_stages() {
     let (left, right) = (keyed(0..1000), keyed(500..700));

@@ -26,7 +26,8 @@ use arrow::datatypes::ArrowNativeType;
 
 use super::super::{Context, Job, pair_cap, reserve_scratch, sweep_all};
 use super::{
-    Block, Found, FromHost, Receiver, Session, Wanted, Which, join_from_host, reads_words,
+    Block, Escalated, Found, FoundFromHost, FromHost, Receiver, Session, Wanted, Which,
+    join_from_host, reads_words,
 };
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
@@ -56,7 +57,7 @@ pub(crate) fn run(
     job: &Job<'_>,
     probe: &Relation,
     device: &dyn Device,
-) -> Result<()> {
+) -> Result<Option<Escalated>> {
     match job.keys.width() {
         Width::W32 => conduct::<u32>(cx, job, probe, device),
         Width::W64 => conduct::<u64>(cx, job, probe, device),
@@ -68,7 +69,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     job: &Job<'_>,
     probe: &Relation,
     device: &dyn Device,
-) -> Result<()> {
+) -> Result<Option<Escalated>> {
     let rows = job.build.rows().max(probe.rows());
     let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.force.wide_rows;
     let word = if narrow { Word::W4 } else { Word::W8 };
@@ -131,14 +132,14 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let how = FromHost {
         algorithm: job.plan.algorithm,
         on_gpu: cx.on_gpu,
-        escalates: job.plan.escalation.is_some(),
+        escalation: job.plan.escalation,
         part_rows: cx.force.tiny_partitions.then_some(tiny),
     };
-    let found = cx.watch.time("join on device", || {
+    let FoundFromHost { found, escalated } = cx.watch.time("join on device", || {
         let sides = [&sides[0], &sides[1]];
         let found = join_from_host(&crossing, &how, sides, &wanted, &mut settling)?;
         settling.finish(&session)?;
-        Ok::<Found, Error>(found)
+        Ok::<FoundFromHost, Error>(found)
     })?;
     if wanted.flavour == Flavour::Aggregate {
         count(job, &found)?;
@@ -156,7 +157,8 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         let [build_unit, probe_unit] = &units;
         sweep_all(cx, &matcher, probe_unit, job.roles.probe, job.sink)?;
         sweep_all(cx, &matcher, build_unit, job.roles.build, job.sink)
-    })
+    })?;
+    Ok(escalated)
 }
 
 /// The key words of the rows of one side that may match, as wide as the device's.

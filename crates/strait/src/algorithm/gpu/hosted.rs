@@ -14,7 +14,7 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, RecordBatch};
 
 use super::resident::{Ran, Yield, bytes_of, width, words};
-use super::{Block, FromHost, Receiver, Session, Wanted, join_from_host};
+use super::{Block, FoundFromHost, FromHost, Receiver, Session, Wanted, join_from_host};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, HostView, Word};
@@ -129,7 +129,7 @@ impl Hosted {
             probe_flags: None,
             expected_rows: probe.rows,
         };
-        let escalates = algorithm.is_none();
+        let escalation = algorithm.is_none().then_some(Algorithm::MultiPass);
         let algorithm = match algorithm {
             Some(asked) => asked,
             None if flavour == Flavour::Aggregate => self.planned(carry, Asked::Count),
@@ -145,8 +145,9 @@ impl Hosted {
             narrow: self.word == Word::W4,
             sums: vec![0; columns],
         };
-        let how = FromHost { algorithm, on_gpu, escalates, part_rows: None };
-        let found = join_from_host(&crossing, &how, [&sides[0], &sides[1]], &wanted, &mut back)?;
+        let how = FromHost { algorithm, on_gpu, escalation, part_rows: None };
+        let FoundFromHost { found, escalated } =
+            join_from_host(&crossing, &how, [&sides[0], &sides[1]], &wanted, &mut back)?;
         back.finish(&session)?;
         session.device.synchronize(session.compute)?;
         let seconds = started.elapsed().as_secs_f64();
@@ -160,7 +161,7 @@ impl Hosted {
         let key_sum = if wanted.keys && check { back.sums[0] } else { 0 };
         let peak_memory = self.device.memory().peak;
         let rows = found.rows;
-        let algorithm = Some(algorithm);
+        let algorithm = Some(escalated.map_or(algorithm, |escalated| escalated.to));
         Ok(Ran { algorithm, rows, sums, key_sum, seconds, stages, peak_memory, crossed })
     }
 

@@ -231,40 +231,48 @@ pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::CpuPartitioned | Algorithm::Triton)
 }
 
-/// Joins two sides that lie in host memory. Where that may escalate, and proves to need more memory than
-/// the device has before any row has gone out, it goes on in as many passes as fit: the one way it
-/// escalates.
+/// Joins two sides in host memory. If the algorithm needs more memory than the device has, and no row was
+/// written yet, the algorithm it escalates to goes on. This is the only place where that happens.
 pub(crate) fn join_from_host(
     crossing: &Crossing<'_>,
     how: &FromHost,
     sides: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<FoundFromHost> {
     let session = crossing.session;
-    let one_table = matches!(how.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
-    if one_table && sides[0].rows > MOST_ROWS {
-        return match how.escalates {
-            true => multi_pass::join(crossing, how.part_rows, sides, wanted, to),
-            false => Err(too_long(sides[0].rows)),
-        };
-    }
     let point = session.point();
     let mut watched = Watched { to, blocks: 0 };
-    let joined = join_as_told(crossing, how, sides, wanted, &mut watched);
-    match joined {
-        Err(Error::DeviceMemory { .. })
-            if how.escalates && watched.blocks == 0 && how.algorithm != Algorithm::MultiPass =>
-        {
-            let algorithm = how.algorithm;
-            log::info!(
-                "{algorithm} needs more memory than the device has; going on with multi-pass"
-            );
-            session.release_since(point)?;
-            multi_pass::join(crossing, how.part_rows, sides, wanted, to)
-        }
-        joined => joined,
-    }
+    let why = match join_as_told(crossing, how, sides, wanted, &mut watched) {
+        Ok(found) => return Ok(FoundFromHost { found, escalated: None }),
+        Err(error) => error,
+    };
+    let Some(algorithm) = how.escalation.filter(|_| watched.blocks == 0 && escalates(&why)) else {
+        return Err(why);
+    };
+    log::info!("{} was abandoned: {why}; going on with {algorithm}", how.algorithm);
+    session.release_since(point)?;
+    let how = FromHost { algorithm, escalation: None, ..*how };
+    let found = join_as_told(crossing, &how, sides, wanted, to)?;
+    Ok(FoundFromHost { found, escalated: Some(Escalated { to: algorithm, why }) })
+}
+
+/// Whether an algorithm that needs less GPU memory may succeed after this error.
+fn escalates(error: &Error) -> bool {
+    matches!(error, Error::DeviceMemory { .. } | Error::TooManyRows { .. })
+}
+
+/// What a join of two sides in host memory found.
+pub(crate) struct FoundFromHost {
+    pub(crate) found: Found,
+    pub(crate) escalated: Option<Escalated>,
+}
+
+/// An algorithm went on where another one needed too much GPU memory.
+#[derive(Debug)]
+pub(crate) struct Escalated {
+    pub(crate) to: Algorithm,
+    pub(crate) why: Error,
 }
 
 /// Joins two sides that lie in host memory, by what was asked for.
@@ -277,6 +285,10 @@ fn join_as_told(
 ) -> Result<Found> {
     if sides.iter().any(|side| side.rows == 0) {
         return Ok(Found::default());
+    }
+    let one_table = matches!(how.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
+    if one_table && sides[0].rows > MOST_ROWS {
+        return Err(too_long(sides[0].rows));
     }
     let OnGpu { partitioner, table, .. } = how.on_gpu;
     match how.algorithm {
@@ -297,17 +309,15 @@ fn join_as_told(
 }
 
 fn too_long(rows: u64) -> Error {
-    Error::Setting(format!(
-        "a table of {rows} rows is too long for that join on a GPU, which takes {MOST_ROWS}; use --algorithm multi-pass, or --device cpu"
-    ))
+    Error::TooManyRows { rows, most: MOST_ROWS }
 }
 
 /// How to join sides that lie in host memory.
 pub(crate) struct FromHost {
     pub(crate) algorithm: Algorithm,
     pub(crate) on_gpu: OnGpu,
-    /// Whether another algorithm may go on where memory does not suffice for this one.
-    pub(crate) escalates: bool,
+    /// The algorithm that goes on if GPU memory does not suffice for this one.
+    pub(crate) escalation: Option<Algorithm>,
     /// Rows of a part, a partition or a working set, at most: for tests, which have few.
     pub(crate) part_rows: Option<u64>,
 }

@@ -109,7 +109,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         flags: [vec![false; build.len()], vec![false; probe.len()]],
     };
     let sides = [&side(build)?, &side(probe)?];
-    let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?;
+    let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?.found;
     kept.settle(&session)?;
 
     let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.on_gpu);
@@ -166,7 +166,7 @@ fn case(seed: u64, algorithm: Algorithm, on_gpu: OnGpu) -> Case {
         how: FromHost {
             algorithm,
             on_gpu,
-            escalates: false,
+            escalation: None,
             part_rows: [None, Some(17)][seed as usize % 2],
         },
         flavour: FLAVOURS[seed as usize / 2 % 4],
@@ -282,21 +282,8 @@ fn a_join_that_may_escalates() {
             (case.memory, case.how.part_rows, case.chunk_rows) = (160 << 10, None, Some(50));
             let alone = check(&case, &build, &probe);
             assert!(alone.is_ok() || matches!(alone, Err(Error::DeviceMemory { .. })), "{alone:?}");
-            case.how.escalates = true;
+            case.how.escalation = Some(Algorithm::MultiPass);
             check(&case, &build, &probe).unwrap();
         }
     }
-}
-
-#[test]
-fn settings_that_do_not_go_together_are_refused() {
-    let of = |algorithm, partitioner| {
-        let on_gpu = OnGpu { partitioner: Some(partitioner), ..OnGpu::default() };
-        check(&case(0, algorithm, on_gpu), &[1], &[1])
-    };
-    let error = of(Algorithm::Radix, Partitioner::Hierarchical).unwrap_err().to_string();
-    assert!(error.contains("look-back") && error.contains("hierarchical"), "{error}");
-    let error = of(Algorithm::Triton, Partitioner::LookBack).unwrap_err().to_string();
-    assert!(error.contains("dma"), "{error}");
-    of(Algorithm::Radix, Partitioner::SharedHistogram).unwrap();
 }
