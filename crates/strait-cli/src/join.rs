@@ -17,6 +17,9 @@ use crate::progress;
 /// How many rows are shown when neither an output nor a limit is given.
 const SHOWN: usize = 10;
 
+/// Files of up to this many bytes in total are read in a moment.
+const SMALL_FILES: u64 = 16 << 20;
+
 /// Runs the command.
 pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
@@ -27,7 +30,12 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
-    let join = progress::attach(described(arguments, &memory), arguments.progress, rows);
+    let mut join = progress::attach(described(arguments, &memory), arguments.progress, rows);
+    if arguments.limit.is_some()
+        && let Some(side) = beside_a_stream(&left, &right, &memory)
+    {
+        join = join.build_side(side);
+    }
     let bound = join
         .bind(output, left.schema(), right.schema())
         .map_err(|error| named(error, &left.name, &right.name))?;
@@ -56,6 +64,18 @@ fn with_statistics(
     bound.statistics(Side::Left, left).statistics(Side::Right, right)
 }
 
+/// The side in small files, where the other one is a stream. Reading both in turns could wait for the
+/// stream; building on the files lets the first rows of the stream meet them at once.
+fn beside_a_stream(left: &Table, right: &Table, memory: &Memory) -> Option<Side> {
+    let most = memory.limit().map_or(SMALL_FILES, |limit| SMALL_FILES.min(limit / 16));
+    let is_small = |table: &Table| table.file_bytes().is_some_and(|bytes| bytes <= most);
+    match (left.is_stream(), right.is_stream()) {
+        (true, false) if is_small(right) => Some(Side::Right),
+        (false, true) if is_small(left) => Some(Side::Left),
+        _ => None,
+    }
+}
+
 /// The join that the arguments describe.
 fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     let mut join = Join::new(arguments.join_type)
@@ -79,7 +99,8 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     if memory.limit().is_some() {
         join = join.memory_budget(memory.budget());
     }
-    arguments.device.apply(join)
+    // Rows that reach the limit must not wait for more input.
+    arguments.device.apply(join.prompt(arguments.limit.is_some()))
 }
 
 /// Refuses an output that exists or that is one of the inputs, before anything is read.

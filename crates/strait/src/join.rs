@@ -339,6 +339,7 @@ pub struct Join {
     pub(crate) build_side: Option<Side>,
     pub(crate) statistics: [Statistics; 2],
     pub(crate) batch_size: usize,
+    pub(crate) prompt: bool,
     pub(crate) progress: Option<OnProgress>,
     pub(crate) force: Force,
 }
@@ -369,6 +370,7 @@ impl Join {
             build_side: None,
             statistics: [Statistics::unknown(); 2],
             batch_size: DEFAULT_BATCH_SIZE,
+            prompt: false,
             progress: None,
             force: Force::default(),
         }
@@ -535,6 +537,14 @@ impl Join {
     /// are not made.
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows;
+        self
+    }
+
+    /// Whether a streaming join hands its rows out before it reads more input. By default it collects
+    /// them into full batches, which is faster. A caller that wants only the first rows, from a reader
+    /// that may block, sets this.
+    pub fn prompt(mut self, prompt: bool) -> Self {
+        self.prompt = prompt;
         self
     }
 

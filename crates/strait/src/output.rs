@@ -99,6 +99,8 @@ pub(crate) struct Sink<'a> {
     pub(crate) cancelled: &'a AtomicBool,
     pub(crate) counters: &'a Counters,
     pub(crate) batch_size: usize,
+    /// Whether rows are sent before more input is read.
+    pub(crate) prompt: bool,
     /// For ordered output: whose turn it is to send.
     pub(crate) turn: Turn,
     /// The sums asked for.
@@ -228,8 +230,11 @@ impl<'a> Emitter<'a> {
     }
 
     /// Sends what waits if it keeps much of the input in memory: whoever reads the next input may need
-    /// that memory, and cannot ask for it.
+    /// that memory, and cannot ask for it. Where rows are wanted promptly, sends them in any case.
     pub(crate) fn relieve(&mut self) -> Result<()> {
+        if self.sink.prompt {
+            return self.flush();
+        }
         let Some(limit) = self.sink.budget.limit().filter(|_| !self.waiting.is_empty()) else {
             return Ok(());
         };

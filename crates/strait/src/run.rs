@@ -200,11 +200,9 @@ impl BoundJoin {
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
 
         let counters = &shared.counters;
-        // Without a limit, batches may be read ahead.
-        let (ledger, ahead) = match budget.unlimited() {
-            true => (None, READ_AHEAD),
-            false => (Some(Arc::new(Ledger::new(budget))), 1),
-        };
+        let ledger = (!budget.unlimited()).then(|| Arc::new(Ledger::new(budget)));
+        // A reader that blocks after its first batch must not hold that batch back.
+        let ahead = if ledger.is_some() || self.join.prompt { 1 } else { READ_AHEAD };
         let reading = ReadingThread::new(ahead, &shared.cancelled);
         let source = |side, reader| {
             let (reader, ledger) = (self.as_bound(side, reader), ledger.clone());
@@ -231,6 +229,7 @@ impl BoundJoin {
             cancelled: &shared.cancelled,
             counters,
             batch_size: self.join.batch_size.min(MOST_ROWS_A_BATCH),
+            prompt: self.join.prompt,
             turn: Turn::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),
         };

@@ -100,6 +100,29 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
+fn prompt_rows_do_not_wait_for_an_input_that_blocks() {
+    let (small, good) = (table(10, |i| i), table(1000, |i| i % 50));
+    for batches in [1, 3] {
+        let (blocking, release) = Blocking::new(&good, batches);
+        let join = Join::inner().on("k").build_side(Side::Left).threads(3).prompt(true);
+        let reader = join.run(whole(&small), blocking).expect("the join starts");
+        let found = watched("the first rows", move || {
+            let wanted = batches * 200;
+            let mut found = 0;
+            for batch in reader {
+                found += batch.expect("a batch").num_rows();
+                if found >= wanted {
+                    break;
+                }
+            }
+            found
+        });
+        assert_eq!(found, batches * 200);
+        drop(release);
+    }
+}
+
+#[test]
 fn dropping_does_not_wait_for_an_input_that_blocks() {
     let good = table(1000, |i| i);
     for algorithm in Algorithm::ANYWHERE {

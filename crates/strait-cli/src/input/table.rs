@@ -92,6 +92,18 @@ impl Table {
         self.statistics(&[], None).rows
     }
 
+    /// Whether it is a stream on stdin.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.rows, Rows::Stdin(_))
+    }
+
+    /// The size of its files together, if it has files and the system tells.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        let Rows::Files(files) = &self.rows else { return None };
+        let length = |file: &TableFile| Some(file.found.path.metadata().ok()?.len());
+        files.files.iter().map(length).sum()
+    }
+
     /// What its files say of its size, of which the join needs `columns`, and of the range of its
     /// key, if that is one column.
     pub(crate) fn statistics(&self, columns: &[usize], key: Option<&str>) -> Statistics {

@@ -1,6 +1,13 @@
 //! What a join yields, by type and by option.
 
-use crate::sandbox::{Sandbox, sorted};
+use std::io::Write;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use arrow::ipc::writer::StreamWriter;
+
+use crate::sandbox::{Sandbox, batch, sorted};
 
 fn joined(sandbox: &Sandbox, arguments: &str) -> Vec<String> {
     let run = format!("join people.csv cities.csv -o out.csv --overwrite {arguments}");
@@ -111,6 +118,57 @@ fn limit_stops_early() {
     let shown = sandbox.strait("join people.csv cities.csv --on k --limit 12").ok();
     assert!(shown.contains("12 rows (as limited), 3 columns"), "{shown}");
     assert_eq!(shown.lines().filter(|line| line.starts_with("7 │")).count(), 12, "{shown}");
+}
+
+/// A pipe that delivers rows and then pauses must not delay rows that were found already.
+#[test]
+fn a_limit_that_is_reached_does_not_wait_for_a_pipe() {
+    let sandbox = Sandbox::new();
+    let keys: Vec<i64> = (0..1000).collect();
+    let texts = vec!["x"; keys.len()];
+    sandbox.ipc_file("larger.arrow", &batch(("id", &keys), ("b", &texts)));
+    sandbox.ipc_file("smaller.arrow", &batch(("id", &[3]), ("b", &["y"])));
+    sandbox.write("b.csv", "id,b\n3,z\n4,z\n");
+    sandbox.parquet("b.parquet", &batch(("id", &keys), ("b", &texts)));
+    let some = batch(("id", &[3, 3, 7]), ("a", &["p", "q", "r"]));
+    let mut bytes = Vec::new();
+    let mut writer = StreamWriter::try_new(&mut bytes, &some.schema()).unwrap();
+    writer.write(&some).unwrap();
+    writer.write(&some).unwrap();
+    drop(writer);
+    let runs = [
+        "join - larger.arrow --on id --limit 1",
+        "join larger.arrow - --on id --limit 6 --threads 2",
+        "join - smaller.arrow --on id --limit 4 --memory 64MiB",
+        "join - b.csv --on id --limit 3 -o out.csv",
+        "join b.parquet - --on id --type right --limit 5 -o -",
+    ];
+    for run in runs {
+        let mut command = sandbox.command();
+        command.args(run.split_whitespace()).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        pipe.write_all(&bytes).unwrap();
+        pipe.flush().unwrap();
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if start.elapsed() > Duration::from_secs(60) {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break None;
+            }
+            sleep(Duration::from_millis(5));
+        };
+        // The pipe stays open until here.
+        drop(pipe);
+        assert!(status.is_some_and(|status| status.success()), "{run}: {status:?}");
+    }
+    // More rows than there are: the end decides.
+    let shown = sandbox.strait_with_stdin("join - larger.arrow --on id --limit 50", &bytes).ok();
+    assert!(shown.contains("6 rows, 3 columns"), "{shown}");
 }
 
 #[test]
