@@ -4,8 +4,12 @@
 //! allocator returned it at once, ordinary joins would spend much of their time on page faults. So
 //! the allocator keeps it until the process comes near its limit, and returns it at once from then
 //! on.
+//!
+//! The allocator also stops using huge pages, because they take memory that no reservation counts:
+//! the system provides 2 MiB where the process uses 4 KiB. The join's own large buffers still have
+//! huge pages, because they fill them.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +20,10 @@ use std::time::Instant;
 const LOOK_US: u64 = 1000;
 
 const LARGE: u64 = 4 << 20;
+
+/// Up to this limit the allocator never uses huge pages. Under a larger limit it uses them until the
+/// process comes near the limit.
+const SMALL_LIMIT: u64 = 1 << 30;
 
 /// `/proc/self/statm` counts in pages.
 const PAGE: u64 = 4096;
@@ -43,6 +51,9 @@ impl Freed {
             returned: AtomicBool::new(false),
             size,
         };
+        if limit <= SMALL_LIMIT {
+            without_huge_pages();
+        }
         freed.look(0);
         freed
     }
@@ -65,6 +76,7 @@ impl Freed {
         let held = self.size.as_ref().and_then(resident).unwrap_or(u64::MAX);
         let near = held.saturating_add(more) > self.limit - self.limit / 4;
         if near && !self.returned.swap(true, Ordering::Relaxed) {
+            without_huge_pages();
             return_freed();
         }
     }
@@ -78,14 +90,48 @@ fn resident(statm: &File) -> Option<u64> {
     text.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(PAGE)
 }
 
+unsafe extern "C" {
+    fn mi_option_set(option: c_int, value: c_long);
+    fn mi_collect(force: bool);
+}
+
+/// `mi_option_purge_delay` in mimalloc.h of version 3.
+const PURGE_DELAY: c_int = 15;
+
+/// `mi_option_allow_thp` in mimalloc.h of version 3.
+const ALLOW_THP: c_int = 43;
+
+/// Makes the allocator's memory consist of small pages from now on.
+fn without_huge_pages() {
+    // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at
+    // any time. The allocator looks at this one when it asks the system for more memory.
+    unsafe { mi_option_set(ALLOW_THP, 0) };
+    // The memory that the allocator has already may become huge pages, unless the system is told.
+    let Some((start, end)) = heap() else { return };
+    // SAFETY: the range is mapped, since it is the allocator's, which keeps it until the process
+    // ends. The advice changes no content.
+    let advised =
+        unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_NOHUGEPAGE) };
+    if advised != 0 {
+        log::debug!("huge pages stay as they are: {}", std::io::Error::last_os_error());
+    }
+}
+
+/// The addresses of the mapping that small allocations come from.
+fn heap() -> Option<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let inside = maps.as_ptr() as usize;
+    maps.lines().filter_map(addresses).find(|&(start, end)| start <= inside && inside < end)
+}
+
+/// The first and the last address of a line of `/proc/self/maps`.
+fn addresses(line: &str) -> Option<(usize, usize)> {
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+}
+
 /// Makes the allocator return all free memory now, and from now on as soon as it is free.
 fn return_freed() {
-    unsafe extern "C" {
-        fn mi_option_set(option: c_int, value: c_long);
-        fn mi_collect(force: bool);
-    }
-    /// `mi_option_purge_delay` in mimalloc.h.
-    const PURGE_DELAY: c_int = 15;
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Both functions may be
     // called at any time. The first one sets an option. The second one returns only freed memory.
     unsafe {
@@ -97,6 +143,17 @@ fn return_freed() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn under_a_limit_the_heap_has_no_huge_pages() {
+        let _freed = Freed::new(64 << 20);
+        let (start, end) = heap().unwrap();
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mapping = smaps.lines().skip_while(|line| addresses(line) != Some((start, end)));
+        let mut flags = mapping.filter_map(|line| line.strip_prefix("VmFlags:"));
+        // "hg" stands for MADV_HUGEPAGE.
+        assert!(!flags.next().unwrap().split_whitespace().any(|flag| flag == "hg"));
+    }
 
     #[test]
     fn the_size_of_the_process_is_known() {

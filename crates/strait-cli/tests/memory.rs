@@ -290,6 +290,42 @@ fn columns_that_hold_little() {
     assert!(within(folder.path(), join, 256 * MIB));
 }
 
+/// Many columns of several types, of which the writer holds many small pieces.
+#[test]
+fn orders_and_their_items() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.current_dir(folder.path()).stderr(Stdio::null());
+    command.args("generate tpch --scale 0.1 --out . --tables orders,lineitem".split(' '));
+    assert!(command.status().unwrap().success());
+    let join = "join orders.parquet lineitem.parquet --on o_orderkey=l_orderkey --overwrite";
+    for out in ["out.parquet", "out.parquet --compression snappy", "out.arrow"] {
+        for limit in [96, 128] {
+            assert!(within(folder.path(), &format!("{join} -o {out}"), limit * MIB), "{limit}");
+        }
+    }
+}
+
+#[test]
+fn texts_from_parquet_to_parquet() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = table(10, 30_000, |range| {
+        let text = |k: i64| format!("value {:060}", k * 7919);
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values(range.map(text)));
+        vec![("t".to_string(), Arc::clone(&column)), ("u".to_string(), column)]
+    });
+    parquet(&folder.path().join("a.parquet"), &rows);
+    parquet(&folder.path().join("keys.parquet"), &table(1, 300_000, |_| vec![]));
+    for join in ["join keys.parquet a.parquet", "join a.parquet a.parquet"] {
+        for limit in [32, 64] {
+            let join = format!("{join} --on k -o out.parquet --overwrite");
+            within(folder.path(), &join, limit * MIB);
+        }
+    }
+    let join = "join keys.parquet a.parquet --on k -o out.parquet --overwrite";
+    assert!(within(folder.path(), join, 64 * MIB));
+}
+
 /// How often the kernel had to give memory to a join, as far as seen before its end.
 fn faults(folder: &Path, more: &str) -> u64 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
