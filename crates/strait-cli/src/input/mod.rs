@@ -12,9 +12,9 @@ mod hive;
 #[cfg(test)]
 mod hostile;
 mod ipc;
-mod ledger;
 mod lengths;
 mod levels;
+mod page_memory;
 mod pages;
 mod parquet;
 mod reader;

@@ -13,8 +13,8 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::codec::{Codec, Shared};
-use super::ledger::{Ledger, Needs};
 use super::levels::{Dictionary, Shape};
+use super::page_memory::{Needs, PageMemory};
 use super::thrift::{
     DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, INDEX_PAGE, PageHeader, page_header,
 };
@@ -28,7 +28,7 @@ pub(super) struct Groups {
     pub(super) file: Arc<File>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) groups: Vec<usize>,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) held: Arc<PageMemory>,
     pub(super) zstd: Shared,
 }
 
@@ -43,7 +43,7 @@ impl RowGroups for Groups {
             metadata: Arc::clone(&self.metadata),
             groups: self.groups.clone().into(),
             column,
-            ledger: Arc::clone(&self.ledger),
+            held: Arc::clone(&self.held),
             zstd: Arc::clone(&self.zstd),
         }))
     }
@@ -63,7 +63,7 @@ struct Chunks {
     metadata: Arc<ParquetMetaData>,
     groups: VecDeque<usize>,
     column: usize,
-    ledger: Arc<Ledger>,
+    held: Arc<PageMemory>,
     zstd: Shared,
 }
 
@@ -86,7 +86,7 @@ impl Chunks {
         let (start, length) = (unsigned(start)?, unsigned(chunk.compressed_size())?);
         let end = start.checked_add(length).filter(|&end| end <= self.file.len());
         let end = end.ok_or_else(|| bad("a column chunk lies past the end of the file"))?;
-        self.ledger.begin_chunk(self.column);
+        self.held.begin_chunk(self.column);
         Ok(Pages {
             file: Arc::clone(&self.file),
             at: start,
@@ -96,7 +96,7 @@ impl Chunks {
             shape: Shape::new(chunk.column_descr()),
             dictionary: Dictionary::default(),
             column: self.column,
-            ledger: Arc::clone(&self.ledger),
+            held: Arc::clone(&self.held),
         })
     }
 }
@@ -114,7 +114,7 @@ struct Pages {
     shape: Shape,
     dictionary: Dictionary,
     column: usize,
-    ledger: Arc<Ledger>,
+    held: Arc<PageMemory>,
 }
 
 impl Pages {
@@ -163,7 +163,7 @@ impl Pages {
         if !self.codec.is_none() && uncompressed > self.codec.most(compressed) {
             return Err(bad("a page claims to be larger than it can be"));
         }
-        self.ledger.admit_page(compressed.saturating_add(uncompressed))?;
+        self.held.admit_page(compressed.saturating_add(uncompressed))?;
         let raw = self.file.get_bytes(self.at, compressed as usize)?;
         self.at += compressed;
         let is_v2 = header.kind == DATA_PAGE_V2;
@@ -193,7 +193,7 @@ impl Pages {
         if header.kind == DICTIONARY_PAGE {
             let bytes = buf.len() as u64;
             let beside = Dictionary::memory(bytes, num_values);
-            self.ledger.admit_dictionary(self.column, bytes, beside)?;
+            self.held.admit_dictionary(self.column, bytes, beside)?;
             self.dictionary = self.shape.dictionary(&buf, num_values)?;
             return Ok(Page::DictionaryPage { buf, num_values, encoding, is_sorted: false });
         }
@@ -232,13 +232,13 @@ impl Pages {
     fn admit_values(&self, page: &Page) -> Result<()> {
         // Reading the lengths takes as long as they are many.
         let lengths = self.shape.lengths_bytes(page);
-        self.ledger.admit_page(lengths)?;
+        self.held.admit_page(lengths)?;
         let content = self.shape.content(page, &self.dictionary)?;
-        let enough = self.ledger.enough();
+        let enough = self.held.enough();
         let (count, fixed) = (u64::from(page.num_values()), self.shape.fixed_bytes());
         let most = match count.saturating_mul(fixed) <= enough {
             true => count,
-            false => self.shape.most_slots(page, self.ledger.rows())?,
+            false => self.shape.most_slots(page, self.held.rows())?,
         };
         let needs = Needs {
             page: lengths + page.buffer().len() as u64,
@@ -248,7 +248,7 @@ impl Pages {
             is_repeated: self.shape.is_repeated(),
             bytes: |values| content.most(values, enough),
         };
-        self.ledger.admit_values(self.column, &needs)
+        self.held.admit_values(self.column, &needs)
     }
 }
 

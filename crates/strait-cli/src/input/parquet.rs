@@ -20,7 +20,7 @@ use parquet::file::statistics::Statistics;
 use strait::MemoryReservation;
 
 use super::codec::Shared;
-use super::ledger::Ledger;
+use super::page_memory::PageMemory;
 use super::pages::Groups;
 use super::thrift::footer_shape;
 use super::{ipc, levels, schema};
@@ -201,19 +201,19 @@ pub(super) fn read(
     let rows = rows.min(usize::try_from(in_groups).unwrap_or(0)).max(1);
     let leaves = footer.parquet_schema().num_columns();
     let refusal = Refusal::default();
-    let ledger = Ledger::new(memory, &refusal, leaves, rows)
+    let held = PageMemory::new(memory, &refusal, leaves, rows)
         .map_err(|error| refused(error, &path.display().to_string()))?;
-    let ledger = Arc::new(ledger);
+    let held = Arc::new(held);
     let open = || {
         let hint = Some(footer.schema().fields());
         let levels = parquet_to_arrow_field_levels(footer.parquet_schema(), mask, hint)?;
         let groups =
-            Groups { file, metadata, groups, ledger: Arc::clone(&ledger), zstd: Shared::default() };
+            Groups { file, metadata, groups, held: Arc::clone(&held), zstd: Shared::default() };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, rows, None)
     };
     let opened = caught(open).map_err(|why| anyhow!(why)).with_context(context)?;
     let reader = opened.with_context(context)?;
-    Ok(Box::new(ParquetReader { reader, ledger, refusal }))
+    Ok(Box::new(ParquetReader { reader, held, refusal }))
 }
 
 /// How many rows a batch has: fewer under a memory limit if they are wide.
@@ -245,7 +245,7 @@ fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory
 /// Reads batches, and reserves what decoding them takes.
 struct ParquetReader {
     reader: ParquetRecordBatchReader,
-    ledger: Arc<Ledger>,
+    held: Arc<PageMemory>,
     refusal: Refusal,
 }
 
@@ -253,11 +253,11 @@ impl Iterator for ParquetReader {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = match self.ledger.begin_batch() {
+        let batch = match self.held.begin_batch() {
             Ok(()) => self.reader.next(),
             Err(error) => Some(Err(error.into())),
         };
-        self.ledger.end_batch();
+        self.held.end_batch();
         batch
             .map(|batch| batch.map_err(|error| self.refusal.take().map_or(error, ArrowError::from)))
     }

@@ -14,7 +14,7 @@ const WHAT: &str = "decoding Parquet pages";
 const ENOUGH: u64 = 4 << 20;
 
 /// The books of one reader. Its columns are decoded one after another by the same thread.
-pub(super) struct Ledger {
+pub(super) struct PageMemory {
     memory: Memory,
     refusal: Refusal,
     /// Rows in a batch, at most.
@@ -65,18 +65,18 @@ impl<F: Fn(u64) -> u64> Needs<F> {
     }
 }
 
-impl Ledger {
+impl PageMemory {
     pub(super) fn new(
         memory: &Memory,
         refusal: &Refusal,
         columns: usize,
         rows: usize,
-    ) -> strait::Result<Ledger> {
+    ) -> strait::Result<PageMemory> {
         let books = Books {
             reservation: memory.reserve(0, WHAT)?,
             columns: vec![Column::default(); columns],
         };
-        Ok(Ledger {
+        Ok(PageMemory {
             memory: memory.clone(),
             refusal: refusal.clone(),
             rows: rows as u64,
