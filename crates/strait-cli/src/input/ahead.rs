@@ -19,6 +19,7 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 
 use super::parquet::{self, Footer};
+use crate::failure::Told;
 use crate::join::cores;
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -112,8 +113,8 @@ fn decode(unit: &Unit, columns: &[usize], memory: &Memory, sender: &SyncSender<I
     let mut reader = match read() {
         Ok(reader) => reader,
         Err(error) => {
-            let error = ArrowError::ParquetError(format!("{error:#}"));
-            return sender.send(Err(error)).is_ok();
+            let error = Told(format!("{error:#}"));
+            return sender.send(Err(error.into())).is_ok();
         }
     };
     loop {

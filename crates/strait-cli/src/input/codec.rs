@@ -21,6 +21,12 @@ impl Codec {
         Codec { compression, zstd: Arc::clone(zstd) }
     }
 
+    /// Whether pages of this compression can be read.
+    pub(super) fn reads(compression: Compression) -> bool {
+        use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED, ZSTD};
+        matches!(compression, UNCOMPRESSED | SNAPPY | GZIP(_) | ZSTD(_) | LZ4 | LZ4_RAW)
+    }
+
     /// Whether pages are compressed at all.
     pub(super) fn is_none(&self) -> bool {
         self.compression == Compression::UNCOMPRESSED
@@ -72,9 +78,7 @@ impl Codec {
             Compression::LZ4_RAW => raw_lz4(input, length, output)?,
             Compression::LZ4 => lz4(input, length, output)?,
             other => {
-                return Err(ParquetError::NYI(format!(
-                    "pages compressed with {other} are not read; write the file with zstd or snappy"
-                )));
+                return Err(ParquetError::NYI(format!("pages compressed with {other}")));
             }
         }
         if output.len() == start + length { Ok(()) } else { Err(wrong_size()) }

@@ -19,7 +19,7 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::statistics::Statistics;
 use strait::MemoryReservation;
 
-use super::codec::Shared;
+use super::codec::{Codec, Shared};
 use super::page_memory::PageMemory;
 use super::pages::Groups;
 use super::thrift::footer_shape;
@@ -39,6 +39,9 @@ const DEEPEST: u64 = 3 * schema::DEEPEST as u64;
 
 /// The most elements of a schema, as Parquet counts them.
 const MOST_ELEMENTS: u64 = 3 * schema::MOST_COLUMNS as u64;
+
+const ENCRYPTED: &str =
+    "is an encrypted Parquet file, which Strait does not read; decrypt it first";
 
 /// A batch may take this part of a memory limit.
 const BATCH_SHARE: u64 = 16;
@@ -64,7 +67,7 @@ pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (start, end) = ends(&mut file).with_context(|| format!("cannot read {shown}"))?;
     if start == *b"PARE" || end == *b"PARE" {
-        bail!("{shown} is an encrypted Parquet file; decrypt it first");
+        bail!("{shown} {ENCRYPTED}");
     }
     if start != *MAGIC {
         bail!(
@@ -84,6 +87,10 @@ pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let bytes = footer_bytes(&mut file, memory, &shown.to_string())?
         .ok_or_else(|| damaged("it claims to be longer than the file".to_string()))?;
     let shape = footer_shape(&bytes.0).ok_or_else(|| damaged("it makes no sense".to_string()))?;
+    // Only the pages are encrypted. The footer has a signature.
+    if shape.is_encrypted {
+        bail!("{shown} {ENCRYPTED}");
+    }
     if shape.depth > DEEPEST {
         return Err(damaged(format!("its columns are nested more than {DEEPEST} levels deep")));
     }
@@ -194,6 +201,7 @@ pub(super) fn read(
         None => (0..metadata.num_row_groups()).collect(),
     };
     let mask = ProjectionMask::roots(footer.parquet_schema(), columns.iter().copied());
+    check_codecs(&metadata, &groups, &mask).with_context(context)?;
     let in_groups = groups.iter().map(|&group| metadata.row_group(group).num_rows());
     let in_groups = in_groups.fold(0i64, i64::saturating_add);
     // Decoders allocate room for a whole batch at once.
@@ -214,6 +222,28 @@ pub(super) fn read(
     let opened = caught(open).map_err(|why| anyhow!(why)).with_context(context)?;
     let reader = opened.with_context(context)?;
     Ok(Box::new(ParquetReader { reader, held, refusal }))
+}
+
+/// Refuses columns whose pages cannot be decompressed.
+fn check_codecs(
+    metadata: &ParquetMetaData,
+    groups: &[usize],
+    mask: &ProjectionMask,
+) -> anyhow::Result<()> {
+    for &group in groups {
+        for (leaf, chunk) in metadata.row_group(group).columns().iter().enumerate() {
+            let compression = chunk.compression();
+            if mask.leaf_included(leaf) && !Codec::reads(compression) {
+                let column = chunk.column_path();
+                let codec = compression.to_string();
+                let codec = codec.split('(').next().unwrap_or_default();
+                bail!(
+                    "column {column} is compressed with {codec}, which Strait does not read; write the file with zstd or snappy"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// How many rows a batch has: fewer under a memory limit if they are wide.

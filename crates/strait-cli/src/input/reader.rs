@@ -143,6 +143,11 @@ impl TableReader {
             Error::Arrow { source, .. } => source,
             refused => return Told(format!("cannot read {name}: {:#}", of_join(refused))),
         };
+        if let ArrowError::ExternalError(inner) = error.as_ref()
+            && let Some(Told(message)) = inner.downcast_ref()
+        {
+            return Told(message.clone());
+        }
         let Remaining::Files { files, .. } = &self.rows else {
             let error = one_line(&error.to_string());
             return Told(format!("cannot read stdin: {error}; was its writer cut short?"));
@@ -150,16 +155,11 @@ impl TableReader {
         let found = &files.files[index].found;
         Told(match found.format {
             Format::Csv(_) => csv::explain(&found.path, Some(&files.stored), &files.csv, &error),
-            format => {
-                let text = one_line(&error.to_string());
-                match text.contains("are not read") {
-                    true => format!("cannot read {name}: {text}"),
-                    false => format!(
-                        "cannot read {name}: {text}; the {} file may be damaged, so get it again",
-                        format.name()
-                    ),
-                }
-            }
+            format => format!(
+                "cannot read {name}: {}; the {} file may be damaged, so get it again",
+                one_line(&error.to_string()),
+                format.name()
+            ),
         })
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct FooterShape {
     /// Column chunks of all row groups.
     pub(super) chunks: u64,
     pub(super) groups: u64,
+    /// Whether an encryption algorithm is named.
+    pub(super) is_encrypted: bool,
 }
 
 /// The header of a page.
@@ -88,6 +90,10 @@ pub(super) fn footer_shape(footer: &[u8]) -> Option<FooterShape> {
                 _ => thrift.skip(kind, DEEPEST),
             })
         }),
+        (8, STRUCT) => {
+            shape.is_encrypted = true;
+            thrift.skip(kind, DEEPEST)
+        }
         _ => thrift.skip(kind, DEEPEST),
     })?;
     Some(shape)

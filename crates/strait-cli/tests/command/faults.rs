@@ -1,6 +1,8 @@
 //! Bad input and faults: one test each, which reads the message.
 
 use arrow::array::RecordBatch;
+use parquet::basic::{BrotliLevel, Compression};
+use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 
 use crate::sandbox::{Sandbox, batch};
 
@@ -266,4 +268,51 @@ fn memory_limit_too_small() {
     let run = sandbox.strait("join a.csv b.csv --on k --memory 2KiB -o out.csv");
     run.fails(&["the memory limit of 2.0 KiB is too small", "raise the limit", "--memory"]);
     assert_eq!(sandbox.names(), ["a.csv", "b.csv"]);
+}
+
+/// The magic of such a file is that of any other. Its footer is readable and names a cipher.
+#[test]
+fn an_encrypted_file_with_a_plaintext_footer() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("secret.parquet", &cities());
+    let mut bytes = std::fs::read(sandbox.path("secret.parquet")).unwrap();
+    let end = bytes.len() - 8;
+    let length = u32::from_le_bytes(bytes[end..end + 4].try_into().unwrap());
+    // In place of the end of the footer: field 8, a union whose field 1 is an empty struct.
+    let cipher = [0x1c, 0x1c, 0, 0, 0];
+    bytes.truncate(end - 1);
+    bytes.extend(cipher);
+    bytes.extend((length - 1 + cipher.len() as u32).to_le_bytes());
+    bytes.extend(b"PAR1");
+    sandbox.write("secret.parquet", bytes);
+    let run = sandbox.strait("join people.csv secret.parquet --on city=id");
+    run.fails(&["secret.parquet is an encrypted Parquet file", "does not read", "decrypt it"]);
+}
+
+#[test]
+fn a_codec_that_is_not_read() {
+    let sandbox = Sandbox::with_people();
+    sandbox.parquet("cities.parquet", &cities());
+    let mut bytes = std::fs::read(sandbox.path("cities.parquet")).unwrap();
+    let file = std::fs::File::open(sandbox.path("cities.parquet")).unwrap();
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+    let brotli = Compression::BROTLI(BrotliLevel::default());
+    let group = metadata.row_group(0).clone();
+    let columns = group.columns().iter().cloned();
+    let columns =
+        columns.map(|column| column.into_builder().set_compression(brotli).build().unwrap());
+    let columns = columns.collect();
+    let group = group.into_builder().set_column_metadata(columns).build().unwrap();
+    let metadata = metadata.into_builder().set_row_groups(vec![group]).build();
+    // Another footer after the first one.
+    ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
+    sandbox.write("cities.parquet", bytes);
+    for threads in ["--threads 1", "--threads 2"] {
+        let run = sandbox.strait(&format!("join people.csv cities.parquet --on city=id {threads}"));
+        run.fails(&[
+            "cities.parquet: column \"id\" is compressed with BROTLI,",
+            "with zstd or snappy",
+        ]);
+        assert!(!run.stderr.contains("damaged"), "{}", run.stderr);
+    }
 }
