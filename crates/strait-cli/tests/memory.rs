@@ -18,7 +18,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int32Type};
 use arrow::ipc::writer::FileWriter;
 use parquet::arrow::ArrowWriter;
-use parquet::basic::Encoding;
+use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 
 /// What the process has beside what it reserves: its code, stacks, and what the allocator keeps. An
@@ -227,6 +227,22 @@ fn lists_of_one_number() {
     let zeros = Arc::new(Int64Array::from(vec![0; 8_000_000]));
     let lists = ListArray::new(field, offsets, zeros, None);
     joins(Arc::new(lists), large_pages().build(), 128 * MIB);
+}
+
+/// The dictionary has 39 MB of text. Decoding it takes the page, compressed and decompressed, and a
+/// copy.
+#[test]
+fn a_large_dictionary() {
+    let text = |i: usize| format!("{:0100}-{:020}", i % 300_000, (i % 300_000) * 7919);
+    let values = StringArray::from_iter_values((0..610_000).map(text));
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+        let properties = large_pages().set_dictionary_page_size_limit(256 << 20);
+        let properties = properties.set_compression(compression);
+        joins(Arc::new(values.clone()), properties.clone().build(), 128 * MIB);
+        // A batch has rows of two dictionaries, but only one of them is held at a time.
+        let two = properties.set_max_row_group_row_count(Some(305_000)).build();
+        joins(Arc::new(values.clone()), two, 128 * MIB);
+    }
 }
 
 #[test]

@@ -32,6 +32,8 @@ struct Books {
 struct Column {
     page: u64,
     dictionary: u64,
+    /// The part of `dictionary` that goes once the dictionary is decoded: its page.
+    dictionary_page: u64,
     /// What decoding the rest of the current page takes in one batch, at most.
     values: u64,
     /// Rows of the current page that no batch has taken yet.
@@ -119,11 +121,15 @@ impl PageMemory {
         books.reservation.shrink(held.saturating_sub(kept));
     }
 
-    /// Forgets the pages of the column's last chunk.
-    pub(super) fn begin_chunk(&self, column: usize) {
-        if let Some(column) = self.books().columns.get_mut(column) {
-            *column = Column { taken: column.taken, ..Column::default() };
+    /// Forgets the pages of the column's last chunk. If the values of the batch are copies, these
+    /// pages are freed now. Otherwise the batch may still refer to them.
+    pub(super) fn begin_chunk(&self, column: usize, are_copies: bool) {
+        let books = &mut *self.books();
+        let Some(column) = books.columns.get_mut(column) else { return };
+        if are_copies {
+            books.reservation.shrink(column.page + column.dictionary);
         }
+        *column = Column { taken: column.taken, ..Column::default() };
     }
 
     /// Rows in a batch, at most.
@@ -142,11 +148,27 @@ impl PageMemory {
         self.grow(&mut self.books(), bytes)
     }
 
+    /// Gives back what was reserved for the compressed bytes of a page.
+    pub(super) fn decompressed(&self, bytes: u64) {
+        self.books().reservation.shrink(bytes);
+    }
+
+    /// Gives back what was reserved for the page of a dictionary. The decoder has made a copy of the
+    /// values, or keeps the page in place of one.
+    pub(super) fn dictionary_decoded(&self, column: usize) {
+        let books = &mut *self.books();
+        let Some(column) = books.columns.get_mut(column) else { return };
+        let page = std::mem::take(&mut column.dictionary_page);
+        column.dictionary -= page;
+        books.reservation.shrink(page);
+    }
+
     /// Reserves what a dictionary takes beside its page of `bytes`.
     pub(super) fn admit_dictionary(&self, column: usize, bytes: u64, beside: u64) -> Result<()> {
         let books = &mut *self.books();
         let Some(column) = books.columns.get_mut(column) else { return Ok(()) };
         column.dictionary = bytes.saturating_add(beside);
+        column.dictionary_page = bytes;
         self.grow(books, beside)
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Groups {
     pub(super) file: Arc<File>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) groups: Vec<usize>,
+    /// Per leaf: whether the values of batches are copies, so that they do not refer to pages.
+    pub(super) copied: Vec<bool>,
     pub(super) held: Arc<PageMemory>,
     pub(super) zstd: Shared,
 }
@@ -43,6 +45,7 @@ impl RowGroups for Groups {
             metadata: Arc::clone(&self.metadata),
             groups: self.groups.clone().into(),
             column,
+            are_copies: self.copied.get(column).copied().unwrap_or(false),
             held: Arc::clone(&self.held),
             zstd: Arc::clone(&self.zstd),
         }))
@@ -63,6 +66,7 @@ struct Chunks {
     metadata: Arc<ParquetMetaData>,
     groups: VecDeque<usize>,
     column: usize,
+    are_copies: bool,
     held: Arc<PageMemory>,
     zstd: Shared,
 }
@@ -86,7 +90,7 @@ impl Chunks {
         let (start, length) = (unsigned(start)?, unsigned(chunk.compressed_size())?);
         let end = start.checked_add(length).filter(|&end| end <= self.file.len());
         let end = end.ok_or_else(|| bad("a column chunk lies past the end of the file"))?;
-        self.held.begin_chunk(self.column);
+        self.held.begin_chunk(self.column, self.are_copies);
         Ok(Pages {
             file: Arc::clone(&self.file),
             at: start,
@@ -163,10 +167,14 @@ impl Pages {
         if !self.codec.is_none() && uncompressed > self.codec.most(compressed) {
             return Err(bad("a page claims to be larger than it can be"));
         }
-        self.held.admit_page(compressed.saturating_add(uncompressed))?;
+        // The decoder asks for a page once it is done with the dictionary before it.
+        self.held.dictionary_decoded(self.column);
+        let is_v2 = header.kind == DATA_PAGE_V2;
+        let is_compressed = !(self.codec.is_none() || (is_v2 && !header.is_compressed));
+        let decompressed = if is_compressed { uncompressed } else { 0 };
+        self.held.admit_page(compressed.saturating_add(decompressed))?;
         let raw = self.file.get_bytes(self.at, compressed as usize)?;
         self.at += compressed;
-        let is_v2 = header.kind == DATA_PAGE_V2;
         // The levels of such pages are never compressed.
         let plain = match is_v2 {
             true => unsigned(header.definition_bytes)? + unsigned(header.repetition_bytes)?,
@@ -175,7 +183,7 @@ impl Pages {
         if plain > compressed || plain > uncompressed {
             return Err(bad("the levels of a page are larger than the page"));
         }
-        let buf = if self.codec.is_none() || (is_v2 && !header.is_compressed) {
+        let buf = if !is_compressed {
             raw
         } else {
             let mut bytes = Vec::new();
@@ -186,6 +194,8 @@ impl Pages {
             if length > 0 {
                 self.codec.decompress(values, length, &mut bytes)?;
             }
+            drop(raw);
+            self.held.decompressed(compressed);
             bytes.into()
         };
         let encoding = encoding(header.encoding)?;

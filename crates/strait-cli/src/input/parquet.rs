@@ -215,8 +215,8 @@ pub(super) fn read(
     let open = || {
         let hint = Some(footer.schema().fields());
         let levels = parquet_to_arrow_field_levels(footer.parquet_schema(), mask, hint)?;
-        let groups =
-            Groups { file, metadata, groups, held: Arc::clone(&held), zstd: Shared::default() };
+        let (held, zstd) = (Arc::clone(&held), Shared::default());
+        let groups = Groups { file, metadata, groups, copied: copied(footer), held, zstd };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, rows, None)
     };
     let opened = caught(open).map_err(|why| anyhow!(why)).with_context(context)?;
@@ -244,6 +244,19 @@ fn check_codecs(
         }
     }
     Ok(())
+}
+
+/// Per leaf: whether batches have copies of the values that are in pages.
+fn copied(footer: &Footer) -> Vec<bool> {
+    let parquet = footer.parquet_schema();
+    let is_copied = |leaf| {
+        let root = footer.schema().fields().get(parquet.get_column_root_idx(leaf));
+        root.is_some_and(|field| match field.data_type() {
+            DataType::Utf8View | DataType::BinaryView | DataType::Dictionary(..) => false,
+            other => !other.is_nested(),
+        })
+    };
+    (0..parquet.num_columns()).map(is_copied).collect()
 }
 
 /// How many rows a batch has: fewer under a memory limit if they are wide.
