@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use strait::{Error, MemoryBudget, MemoryReservation, Result};
+use strait::{Error, Machine, MemoryBudget, MemoryReservation, Result};
 
 use crate::freed::Freed;
 
@@ -168,18 +168,19 @@ impl Refusal {
     }
 }
 
-/// The memory that the machine, or the control group of the process, has free. Unknown is no bound.
+/// The memory that the machine has free, and no more than the process may have. Unknown is no bound.
 fn machine_free() -> u64 {
-    let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let limit = number("/sys/fs/cgroup/memory.max");
-    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
-    let group = limit.map(|limit| limit.saturating_sub(used));
-    host.unwrap_or(u64::MAX).min(group.unwrap_or(u64::MAX))
+    let allowed = Some(Machine::detect().memory).filter(|&bytes| bytes > 0);
+    available().into_iter().chain(allowed).min().unwrap_or(u64::MAX)
+}
+
+/// The memory that processes could still have, in bytes, if the system says.
+pub(crate) fn available() -> Option<u64> {
+    in_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
 /// The bytes in the `MemAvailable` line of `/proc/meminfo`.
-fn available(text: &str) -> Option<u64> {
+fn in_meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn free_memory_is_read_in_kibibytes() {
-        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    12 kB\n"), Some(12 * 1024));
-        assert_eq!(available("MemTotal: 9 kB\n"), None);
+        assert_eq!(in_meminfo("MemTotal: 9 kB\nMemAvailable:    12 kB\n"), Some(12 * 1024));
+        assert_eq!(in_meminfo("MemTotal: 9 kB\n"), None);
     }
 }

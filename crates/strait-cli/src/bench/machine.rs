@@ -63,12 +63,6 @@ pub(super) fn resident() -> (u64, u64) {
     (bytes("VmRSS").unwrap_or(0), bytes("VmHWM").unwrap_or(0))
 }
 
-/// The memory that processes could still have, in bytes, if the system says.
-pub(super) fn available() -> Option<u64> {
-    let text = field("/proc/meminfo", "MemAvailable")?;
-    text.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-}
-
 /// What follows `name:` in one of the system's files.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;

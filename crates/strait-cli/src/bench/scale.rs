@@ -6,7 +6,6 @@ use anyhow::Context;
 use clap::ValueEnum;
 use strait::Algorithm;
 
-use super::machine::available;
 use super::measure::{Task, measure};
 use super::plot::{Axis, Plot, Series};
 use super::record::{Record, write_whole};
@@ -14,6 +13,7 @@ use super::workload::Tables;
 use crate::arguments::{Choice, DeviceArguments, KeyType, Keys, Mode, ScaleArguments, Skew, Study};
 use crate::generate::Shape;
 use crate::join::cores;
+use crate::memory::available;
 use crate::output::print;
 
 /// Rows of an input batch.

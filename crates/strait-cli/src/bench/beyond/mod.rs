@@ -23,7 +23,6 @@ use strait::Algorithm;
 use strait::hosted::{HostPlacement, Hosted};
 
 use super::link::Card;
-use super::machine::available;
 use super::measure::{Task, measure};
 use super::on_gpu::{Often, the_gpu};
 use super::on_host;
@@ -34,6 +33,7 @@ use crate::arguments::{
 use crate::digits::counted;
 use crate::generate::Shape;
 use crate::join::cores;
+use crate::memory::available;
 use crate::output::print;
 use figures::Line;
 use outcome::Outcome;
