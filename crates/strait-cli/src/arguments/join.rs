@@ -55,6 +55,9 @@ pub(crate) struct JoinArguments {
 
     /// Where to write: .parquet, .csv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for
     /// an Arrow IPC stream on stdout. Without it the first rows are shown
+    ///
+    /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: these become columns of their
+    /// values, in nested types, too. Streams (.arrows, -) and Parquet files keep dictionary columns.
     #[arg(short, long, value_name = "OUT", conflicts_with = "count")]
     pub(crate) output: Option<Destination>,
 
