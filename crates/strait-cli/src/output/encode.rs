@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use arrow::array::{Array, ArrayRef, RecordBatch};
@@ -14,9 +15,11 @@ use strait::MemoryReservation;
 
 use super::destination::{Compression, FileFormat, Squeeze};
 use super::parquet::ParquetEncoder;
-use super::plain::{Pieces, array_bytes, compacted, is_view, unpacked, without_dictionaries};
+use super::pieces::{Pieces, array_bytes, compacted, is_view};
 use super::sink::SinkOptions;
+use super::unpack::{unpacked, without_dictionaries};
 use super::watched::Watched;
+use super::zones::{printable_batch, printable_schema};
 use crate::memory::Memory;
 
 /// Where bytes go in the end.
@@ -62,7 +65,8 @@ const MESSAGE: &str = "encoding an Arrow message";
 
 enum FormatWriter {
     Parquet(Box<ParquetEncoder>),
-    Csv(Box<csv::Writer<Text>>),
+    /// With the schema that its batches are converted to.
+    Csv(Box<csv::Writer<Text>>, SchemaRef),
     /// With the schema that its batches are converted to: an Arrow file holds one dictionary per
     /// column, and batches from several files bring several. A stream may replace a dictionary.
     IpcFile(Box<FileWriter<Bytes>>, SchemaRef),
@@ -86,8 +90,9 @@ impl Encoder {
                 flat(schema)?;
                 let mut writer = csv::WriterBuilder::new().build(Text::new(squeeze, bytes)?);
                 // The header comes with the first batch, and there may be none.
-                writer.write(&RecordBatch::new_empty(schema.clone()))?;
-                FormatWriter::Csv(Box::new(writer))
+                let printable = printable_schema(schema);
+                writer.write(&RecordBatch::new_empty(Arc::clone(&printable)))?;
+                FormatWriter::Csv(Box::new(writer), printable)
             }
             FileFormat::IpcFile => {
                 let options = ipc_options(*compression)?;
@@ -116,7 +121,9 @@ impl Encoder {
         let (memory, message, standing) = (&self.memory, &mut self.message, self.standing);
         match &mut self.format {
             FormatWriter::Parquet(encoder) => encoder.write(batch)?,
-            FormatWriter::Csv(writer) => writer.write(batch)?,
+            FormatWriter::Csv(writer, printable) => {
+                writer.write(&printable_batch(printable, batch)?)?
+            }
             FormatWriter::IpcFile(writer, plain) => {
                 let unpacks = batch.schema().fields() != plain.fields();
                 // Rows are copied when they are unpacked or compacted, and again into the message.
@@ -143,7 +150,7 @@ impl Encoder {
     pub(super) fn finish(self) -> anyhow::Result<()> {
         match self.format {
             FormatWriter::Parquet(encoder) => encoder.finish()?,
-            FormatWriter::Csv(writer) => writer.into_inner().finish()?,
+            FormatWriter::Csv(writer, _) => writer.into_inner().finish()?,
             FormatWriter::IpcFile(writer, _) => writer.into_inner()?.flush()?,
             FormatWriter::IpcStream(writer) => writer.into_inner()?.flush()?,
         }

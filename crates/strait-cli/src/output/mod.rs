@@ -4,12 +4,15 @@ mod aside;
 mod destination;
 mod encode;
 mod parquet;
-mod plain;
+mod pieces;
 mod preview;
 mod sink;
 mod stdout;
+mod types;
+mod unpack;
 mod watched;
 mod workers;
+mod zones;
 
 pub(crate) use aside::{Aside, resolved};
 pub(crate) use destination::{Compression, Destination, FileFormat};

@@ -18,7 +18,8 @@ use strait::MemoryReservation;
 
 use super::destination::Compression;
 use super::encode::{Bytes, STANDING_SHARE};
-use super::plain::{Pieces, plain_bytes, unpacked, without_dictionaries};
+use super::pieces::{Pieces, plain_bytes};
+use super::unpack::{unpacked, without_dictionaries};
 use super::workers::Workers;
 use crate::memory::Memory;
 

@@ -11,6 +11,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions, ValueFormatter};
 use console::{Alignment, Term, measure_text_width, pad_str, truncate_str};
 use strait::MemoryReservation;
 
+use super::zones::printable;
 use crate::failure;
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -156,7 +157,8 @@ fn cells(
     rows: usize,
     options: &FormatOptions<'_>,
 ) -> Result<Vec<String>, ArrowError> {
-    let formatter = ArrayFormatter::try_new(array, options)?;
+    let array = printable(&array.slice(0, rows))?;
+    let formatter = ArrayFormatter::try_new(&array, options)?;
     (0..rows).map(|row| Ok(one_line(&shortened(&formatter.value(row))?).into_owned())).collect()
 }
 

@@ -3,50 +3,27 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    AnyDictionaryArray, Array, ArrayData, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch,
-    RecordBatchOptions, make_array,
+    Array, ArrayData, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, make_array,
 };
-use arrow::buffer::Buffer;
 use arrow::compute::take;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, UnionFields};
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
+
+use super::types::{retyped, retyped_schema};
 
 /// Returns the schema with every dictionary type replaced by the type of its values.
 pub(super) fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
-    let fields: Vec<_> = schema.fields().iter().map(plain_field).collect();
-    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
-}
-
-fn plain_field(field: &FieldRef) -> FieldRef {
-    let data_type = plain(field.data_type());
-    if data_type == *field.data_type() {
-        return Arc::clone(field);
-    }
-    let plain = Field::new(field.name(), data_type, field.is_nullable());
-    Arc::new(plain.with_metadata(field.metadata().clone()))
+    retyped_schema(schema, &values)
 }
 
 fn plain(data_type: &DataType) -> DataType {
-    use DataType::{
-        Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
-        Struct, Union,
-    };
+    retyped(data_type, &values)
+}
+
+fn values(data_type: &DataType) -> Option<DataType> {
     match data_type {
-        Dictionary(_, values) => plain(values),
-        List(field) => List(plain_field(field)),
-        LargeList(field) => LargeList(plain_field(field)),
-        ListView(field) => ListView(plain_field(field)),
-        LargeListView(field) => LargeListView(plain_field(field)),
-        FixedSizeList(field, size) => FixedSizeList(plain_field(field), *size),
-        Struct(fields) => Struct(fields.iter().map(plain_field).collect()),
-        Map(field, sorted) => Map(plain_field(field), *sorted),
-        RunEndEncoded(ends, values) => RunEndEncoded(Arc::clone(ends), plain_field(values)),
-        Union(fields, mode) => {
-            let fields: UnionFields =
-                fields.iter().map(|(id, field)| (id, plain_field(field))).collect();
-            Union(fields, *mode)
-        }
-        other => other.clone(),
+        DataType::Dictionary(_, values) => Some(plain(values)),
+        _ => None,
     }
 }
 
@@ -76,177 +53,22 @@ fn unpack_data(data: &ArrayData) -> Result<ArrayData, ArrowError> {
     Ok(unpack(&make_array(data.clone()))?.to_data())
 }
 
-/// The rows of a batch in pieces. Each piece takes `most` bytes at most without dictionaries, or has
-/// one row.
-pub(super) struct Pieces<'a> {
-    batch: &'a RecordBatch,
-    most: u64,
-    start: usize,
-    /// The next piece has no more rows than this. It saves measuring all rows for every piece.
-    guess: usize,
-}
-
-impl<'a> Pieces<'a> {
-    pub(super) fn new(batch: &'a RecordBatch, most: u64) -> Self {
-        Pieces { batch, most, start: 0, guess: batch.num_rows() }
-    }
-}
-
-impl Iterator for Pieces<'_> {
-    /// The rows, and how many bytes they take.
-    type Item = (RecordBatch, u64);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let left = self.batch.num_rows() - self.start;
-        if left == 0 {
-            return None;
-        }
-        let mut rows = left.min(self.guess.max(1));
-        loop {
-            let piece = self.batch.slice(self.start, rows);
-            let bytes = plain_bytes(&piece);
-            if bytes <= self.most || rows == 1 {
-                self.start += rows;
-                self.guess = 2 * rows;
-                return Some((piece, bytes));
-            }
-            rows = rows.div_ceil(2);
-        }
-    }
-}
-
-/// Copies the columns of views that refer to much more than their rows. An Arrow writer writes all
-/// that the views of a batch refer to, in every piece of the batch again.
-pub(super) fn compacted(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
-    if !batch.schema().fields().iter().any(|field| is_view(field.data_type())) {
-        return Ok(batch);
-    }
-    let (schema, columns, rows) = batch.into_parts();
-    let columns = columns.into_iter().map(compact).collect();
-    let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    RecordBatch::try_new_with_options(schema, columns, &options)
-}
-
-pub(super) fn is_view(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8View | DataType::BinaryView)
-}
-
-fn compact(array: ArrayRef) -> ArrayRef {
-    let much = |buffers: &[Buffer]| {
-        let held: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-        held > 2 * array_bytes(&array)
-    };
-    if let Some(views) = array.as_string_view_opt() {
-        return if much(views.data_buffers()) { Arc::new(views.gc()) } else { array };
-    }
-    if let Some(views) = array.as_binary_view_opt() {
-        return if much(views.data_buffers()) { Arc::new(views.gc()) } else { array };
-    }
-    array
-}
-
-/// Returns how many bytes the rows of a batch take without dictionaries.
-pub(super) fn plain_bytes(batch: &RecordBatch) -> u64 {
-    batch.columns().iter().map(array_bytes).sum()
-}
-
-/// Returns how many bytes an array takes [without dictionaries](without_dictionaries): only its own
-/// rows count, and each row of a dictionary counts the value it stands for.
-pub(super) fn array_bytes(array: &ArrayRef) -> u64 {
-    let rows = array.len() as u64;
-    match array.data_type() {
-        DataType::Dictionary(..) => match array.as_any_dictionary_opt() {
-            Some(dictionary) => rows.div_ceil(8) + values_bytes(dictionary),
-            None => 0,
-        },
-        DataType::Utf8View => viewed_bytes(array.as_string_view().views()),
-        DataType::BinaryView => viewed_bytes(array.as_binary_view().views()),
-        DataType::Struct(_) => {
-            rows.div_ceil(8) + array.as_struct().columns().iter().map(array_bytes).sum::<u64>()
-        }
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            list_bytes(list.value_offsets(), list.values())
-        }
-        DataType::LargeList(_) => {
-            let list = array.as_list::<i64>();
-            list_bytes(list.value_offsets(), list.values())
-        }
-        DataType::Map(..) => {
-            let map = array.as_map();
-            let entries: ArrayRef = Arc::new(map.entries().clone());
-            list_bytes(map.value_offsets(), &entries)
-        }
-        DataType::FixedSizeList(..) => {
-            rows.div_ceil(8) + array_bytes(array.as_fixed_size_list().values())
-        }
-        _ => {
-            let exact = array.to_data().get_slice_memory_size();
-            exact.unwrap_or_else(|_| array.get_array_memory_size()) as u64
-        }
-    }
-}
-
-fn list_bytes<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> u64 {
-    let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else { return 0 };
-    let rows = values.slice(first.as_usize(), last.as_usize() - first.as_usize());
-    size_of_val(offsets) as u64 + (offsets.len() as u64).div_ceil(8) + array_bytes(&rows)
-}
-
-/// Views of up to this many bytes hold their value themselves.
-const INLINE: u32 = 12;
-
-fn viewed_bytes(views: &[u128]) -> u64 {
-    // The length is in the lower half of the lower half.
-    let lengths = views.iter().map(|&view| view as u32);
-    let elsewhere = lengths.filter(|&length| length > INLINE).map(u64::from).sum::<u64>();
-    size_of_val(views) as u64 + elsewhere
-}
-
-/// Returns how many bytes the values take that the rows of a dictionary stand for.
-fn values_bytes(dictionary: &dyn AnyDictionaryArray) -> u64 {
-    let values = dictionary.values();
-    if values.is_empty() {
-        return 0;
-    }
-    if let Some(width) = values.data_type().primitive_width() {
-        return (dictionary.keys().len() * width) as u64;
-    }
-    let keys = dictionary.normalized_keys();
-    let nulls = dictionary.keys().nulls();
-    let valid = keys.into_iter().enumerate();
-    let valid = valid.filter(|&(row, _)| nulls.is_none_or(|nulls| nulls.is_valid(row)));
-    let one: &dyn Fn(usize) -> u64 = match values.data_type() {
-        DataType::Utf8 => &|key| length(values.as_string::<i32>().value_offsets(), key),
-        DataType::LargeUtf8 => &|key| length(values.as_string::<i64>().value_offsets(), key),
-        DataType::Binary => &|key| length(values.as_binary::<i32>().value_offsets(), key),
-        DataType::LargeBinary => &|key| length(values.as_binary::<i64>().value_offsets(), key),
-        _ => &|key| array_bytes(&values.slice(key, 1)),
-    };
-    valid.map(|(_, key)| one(key)).sum()
-}
-
-/// Returns the bytes of a string and of its offset.
-fn length<O: OffsetSizeTrait>(offsets: &[O], row: usize) -> u64 {
-    (offsets[row + 1].as_usize() - offsets[row].as_usize() + size_of::<O>()) as u64
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use arrow::array::{
         DictionaryArray, FixedSizeListArray, Int32Array, ListArray, MapArray, StringArray,
         StructArray,
     };
     use arrow::buffer::{NullBuffer, OffsetBuffer};
-    use arrow::datatypes::Int32Type;
+    use arrow::datatypes::{Field, Int32Type};
 
-    fn dictionary() -> ArrayRef {
+    pub(in crate::output) fn dictionary() -> ArrayRef {
         let words = [Some("a"), None, Some("b"), Some("a"), Some("c"), Some("b")];
         Arc::new(words.into_iter().collect::<DictionaryArray<Int32Type>>())
     }
 
-    fn strings() -> ArrayRef {
+    pub(in crate::output) fn strings() -> ArrayRef {
         Arc::new(StringArray::from(vec![
             Some("a"),
             None,
@@ -258,7 +80,7 @@ mod tests {
     }
 
     /// Builds one column of each nested type around `values`.
-    fn nested(values: &ArrayRef) -> RecordBatch {
+    pub(in crate::output) fn nested(values: &ArrayRef) -> RecordBatch {
         let field = Arc::new(Field::new("v", values.data_type().clone(), true));
         let nulls = NullBuffer::from(vec![true, false, true]);
         let offsets = OffsetBuffer::new(vec![0, 2, 3, 6].into());
@@ -307,46 +129,5 @@ mod tests {
         assert_eq!(unpacked(&schema, &packed).unwrap(), expected);
         let (packed, expected) = (packed.slice(1, 2), expected.slice(1, 2));
         assert_eq!(unpacked(&schema, &packed).unwrap(), expected);
-    }
-
-    #[test]
-    fn a_dictionary_counts_as_its_values() {
-        let value = "x".repeat(1000);
-        let words: DictionaryArray<Int32Type> =
-            (0..100).map(|i| (i % 10 > 0).then_some(value.as_str())).collect();
-        let packed = nested(&dictionary());
-        let batch = RecordBatch::try_from_iter([("d", Arc::new(words) as ArrayRef)]).unwrap();
-        assert!((90_000..92_000).contains(&plain_bytes(&batch)), "{}", plain_bytes(&batch));
-        let piece = batch.slice(0, 10);
-        assert!((9_000..9_200).contains(&plain_bytes(&piece)), "{}", plain_bytes(&piece));
-        let strings = nested(&strings());
-        let (counted, exact) = (plain_bytes(&packed), plain_bytes(&strings));
-        assert!(counted.abs_diff(exact) < 50, "{counted}, {exact}");
-    }
-
-    #[test]
-    fn views_count_as_their_values() {
-        let text = "y".repeat(100);
-        let views: ArrayRef = Arc::new(arrow::array::StringViewArray::from(vec![&text[..]; 50]));
-        let batch = RecordBatch::try_from_iter([("v", views)]).unwrap();
-        let piece = batch.slice(10, 20);
-        assert_eq!(plain_bytes(&piece), 20 * 116);
-        let compacted = compacted(batch.slice(10, 1)).unwrap();
-        assert_eq!(compacted, batch.slice(10, 1));
-        let buffers = compacted.column(0).as_string_view().data_buffers();
-        assert_eq!(buffers.iter().map(Buffer::len).sum::<usize>(), 100);
-    }
-
-    #[test]
-    fn pieces_hold_all_rows_and_fit() {
-        let lengths = [1000, 10, 10, 10, 10, 10, 10, 2000, 10, 10];
-        let words = lengths.iter().map(|&length| "z".repeat(length));
-        let words: ArrayRef = Arc::new(StringArray::from_iter_values(words));
-        let batch = RecordBatch::try_from_iter([("w", words)]).unwrap();
-        let pieces: Vec<_> = Pieces::new(&batch, 100).collect();
-        assert!(pieces.iter().all(|(piece, bytes)| piece.num_rows() == 1 || *bytes <= 100));
-        let pieces: Vec<_> = pieces.into_iter().map(|(piece, _)| piece).collect();
-        assert_eq!(arrow::compute::concat_batches(&batch.schema(), &pieces).unwrap(), batch);
-        assert!(pieces.len() < lengths.len(), "short values share a piece");
     }
 }

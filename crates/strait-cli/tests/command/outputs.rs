@@ -2,6 +2,9 @@
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMillisecondArray};
 
 use crate::sandbox::{Sandbox, batch, read_ipc_file, read_ipc_stream, read_parquet, sorted};
 
@@ -201,4 +204,26 @@ fn nested_dictionaries_in_every_format() {
     }
     let run = sandbox.strait("join ids.csv c --on id -o o.csv");
     run.fails(&["CSV cannot hold column \"in_struct\""]);
+}
+
+/// Names of time zones need a database of zones, which the command does not have.
+#[test]
+fn timestamps_of_named_zones_are_shown_in_utc() {
+    let sandbox = Sandbox::new();
+    sandbox.write("b.csv", "k,q\n1,x\n2,y\n");
+    for zone in ["Europe/Berlin", "Nowhere/Land", "+02:00"] {
+        let times = TimestampMillisecondArray::from(vec![Some(1_720_000_000_000), None]);
+        let keys: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let columns = [("k", keys), ("t", Arc::new(times.with_timezone(zone)) as ArrayRef)];
+        sandbox.ipc_file("a.arrow", &RecordBatch::try_from_iter(columns).unwrap());
+        let time = match zone {
+            "+02:00" => "2024-07-03T11:46:40+02:00",
+            _ => "2024-07-03T09:46:40Z",
+        };
+        let shown = sandbox.strait("join a.arrow b.csv --on k").ok();
+        assert!(shown.contains(time) && shown.contains("null"), "{zone}: {shown}");
+        sandbox.strait("join a.arrow b.csv --on k -o out.csv --overwrite").ok();
+        let text = sandbox.read("out.csv");
+        assert!(text.starts_with("k,t,q\n") && text.contains(&format!("1,{time}")), "{text}");
+    }
 }
