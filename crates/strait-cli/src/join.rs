@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
 use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
 
-use crate::arguments::{JoinArguments, Show};
+use crate::arguments::{JoinArguments, Show, Source};
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::input::{Found, Table, find};
@@ -99,8 +99,9 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     if memory.limit().is_some() {
         join = join.memory_budget(memory.budget());
     }
-    // Rows that reach the limit must not wait for more input.
-    arguments.device.apply(join.prompt(arguments.limit.is_some()))
+    // Rows that reach the limit must not wait for a stream that pauses.
+    let has_stream = [&arguments.left, &arguments.right].contains(&&Source::Stdin);
+    arguments.device.apply(join.prompt(arguments.limit.is_some() && has_stream))
 }
 
 /// Refuses an output that exists or that is one of the inputs, before anything is read.
