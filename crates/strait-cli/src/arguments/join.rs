@@ -57,7 +57,7 @@ pub(crate) struct JoinArguments {
     /// an Arrow IPC stream on stdout. Without it the first rows are shown
     ///
     /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: these become columns of their
-    /// values, in nested types, too. Streams (.arrows, -) and Parquet files keep dictionary columns.
+    /// values, in nested types, too. Streams (.arrows, -) keep them, and Parquet files where Parquet can.
     #[arg(short, long, value_name = "OUT", conflicts_with = "count")]
     pub(crate) output: Option<Destination>,
 
