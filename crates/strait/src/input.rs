@@ -171,16 +171,25 @@ impl Source {
             self.failure = answer.failure;
         }
         let Some(batch) = self.fetched.pop_front() else { return Ok(None) };
-        self.check(&batch).inspect_err(|_| {
-            (self.reader, self.state) = (None, State::Failed);
+        if let Err(error) = self.check(&batch) {
+            self.state = State::Failed;
             self.fetched.clear();
-        })?;
+            self.retire();
+            return Err(error);
+        }
         let counter = match self.side {
             Side::Left => &self.counters.left_rows,
             Side::Right => &self.counters.right_rows,
         };
         counter.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
         Ok(Some(batch))
+    }
+
+    /// Drops the reader where its `drop` delays nobody.
+    fn retire(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            self.reading.retire(reader);
+        }
     }
 
     fn check(&self, batch: &RecordBatch) -> Result<()> {
@@ -234,7 +243,8 @@ impl Source {
         while self.advance()? {
             check()?;
         }
-        Ok(Relation::new(self.schema, self.waiting.into(), self.waiting_bytes))
+        let waiting = std::mem::take(&mut self.waiting).into();
+        Ok(Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes))
     }
 
     /// Reads to the end, keeping everything waiting. After an error of the budget, what was read can
@@ -259,6 +269,12 @@ impl Source {
     /// Rows waiting, if the reader has ended.
     pub(crate) fn known_rows(&self) -> Option<u64> {
         self.ended().then(|| self.waiting.iter().map(|h| h.batch.num_rows() as u64).sum())
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.retire();
     }
 }
 

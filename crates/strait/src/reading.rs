@@ -8,14 +8,19 @@
 //!       └──────── reader and batches ◄────────┘
 //! ```
 //!
-//! The thread owns a reader only while it calls it. If the join is cancelled meanwhile, the caller
-//! stops waiting. The thread then drops the reader as soon as `next` returns, and ends. Until then it
-//! holds nothing of the join but that reader.
+//! The thread owns a reader only while it calls it, and while it drops it. Both may block: readers are
+//! the caller's own code. Nobody waits for long:
+//!
+//! - If the join is cancelled during a call, the asker stops waiting. The thread drops the reader as
+//!   soon as `next` returns, and ends. Until then it holds nothing of the join but that reader.
+//! - Readers that have ended or failed, or that nobody needs any more, are dropped on the thread. The
+//!   join waits for [`PARTING`] at most, so that what a usual reader holds is free before the join goes
+//!   on. After that, the thread is left alone with the reader, and the next request starts another one.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
@@ -29,13 +34,14 @@ use crate::schedule::{guarded, said, wait_while};
 /// The thread answers after this time if it has a batch. Readers of tables in memory deliver many
 /// batches in this time, and the two switches between threads are paid once for all of them.
 const ANSWER_AFTER: Duration = Duration::from_micros(100);
-/// How long the end of a join waits for a reader that is just being called. Most readers return
-/// within this time and are dropped before the join ends.
+/// How long a join waits for a reader that is just being dropped, and the end of a join for one that is
+/// just being called. Most readers return within this time.
 const PARTING: Duration = Duration::from_millis(20);
 
 /// A thread that calls readers. It starts with the first request.
 pub(crate) struct ReadingThread {
-    board: Arc<Board>,
+    /// The board of the thread in use. The lock is held during a request, so there is one at a time.
+    board: Mutex<Arc<Board>>,
     cancelled: Arc<AtomicBool>,
     /// How many batches one answer may have.
     most: usize,
@@ -43,7 +49,7 @@ pub(crate) struct ReadingThread {
 
 /// What the thread answers to a request.
 pub(crate) struct Answer {
-    /// The reader. None if it has ended or failed; then it was dropped.
+    /// The reader. None if it has ended or failed; then the thread drops it.
     pub(crate) reader: Option<Reader>,
     pub(crate) batches: VecDeque<RecordBatch>,
     /// What the reader failed with, after these batches.
@@ -63,10 +69,14 @@ enum State {
     Unstarted,
     Idle,
     Asked(Request),
+    /// A reader that is to be dropped.
+    Retired(Reader),
     Reading,
+    /// The thread drops a reader. The answer to the request that led to this, if any.
+    Dropping(Option<Answer>),
     Answered(Answer),
-    /// Nobody will ask any more.
-    Over,
+    /// Nobody will ask any more. A reader that is still to be dropped.
+    Over(Option<Reader>),
     /// The thread holds no reader and has ended, or is about to.
     Ended,
 }
@@ -81,62 +91,114 @@ impl ReadingThread {
     /// A thread whose answers have at most `most` batches.
     pub(crate) fn new(most: usize, cancelled: &Arc<AtomicBool>) -> Arc<ReadingThread> {
         let cancelled = Arc::clone(cancelled);
-        Arc::new(ReadingThread { board: Arc::default(), cancelled, most })
+        Arc::new(ReadingThread { board: Mutex::default(), cancelled, most })
     }
 
     /// Reads the next batches of `reader`. Ends with [`Error::Cancelled`] once the join was cancelled,
     /// even while the reader blocks; then the reader is gone.
     pub(crate) fn ask(&self, side: Side, reader: Reader) -> Result<Answer> {
-        let board = &self.board;
-        let wait = |condition: fn(&mut State) -> bool| {
-            wait_while(&self.cancelled, &board.changed, lock(&board.state), condition)
+        let mut current = lock(&self.board);
+        let request = State::Asked(Request { side, reader, most: self.most });
+        current.post(request)?;
+        let board = Arc::clone(&current);
+        let waited = wait_while(&self.cancelled, &board.changed, lock(&board.state), |state| {
+            matches!(state, State::Asked(_) | State::Reading)
+        });
+        let Ok(mut state) = waited else {
+            std::mem::take(&mut *current).part();
+            return Err(Error::Cancelled);
         };
-        let mut state = wait(|state| !matches!(state, State::Unstarted | State::Idle))?;
-        if matches!(*state, State::Unstarted) {
-            let board = Arc::clone(board);
-            let thread = std::thread::Builder::new().name("strait-reader".to_string());
-            let started = thread.spawn(move || board.serve());
-            started.map_err(|e| Error::Worker(format!("could not start a thread: {e}")))?;
+        let since = Instant::now();
+        while let State::Dropping(answer) = &mut *state {
+            let left = PARTING.saturating_sub(since.elapsed());
+            if left.is_zero() || self.cancelled.load(Ordering::Relaxed) {
+                let answer = answer.take();
+                drop(state);
+                *current = Arc::default();
+                board.end();
+                return answer.ok_or(Error::Cancelled);
+            }
+            state = board.wait(state, left);
         }
-        *state = State::Asked(Request { side, reader, most: self.most });
-        board.changed.notify_all();
-        drop(state);
-        let answered = wait(|state| !matches!(state, State::Answered(_)));
-        let (answer, result) = match answered {
-            Ok(mut state) => (std::mem::replace(&mut *state, State::Idle), Ok(())),
-            Err(error) => (board.end(), Err(error)),
-        };
-        match (answer, result) {
-            (State::Answered(answer), Ok(())) => Ok(answer),
-            (_, result) => Err(result.err().unwrap_or(Error::Cancelled)),
+        match std::mem::replace(&mut *state, State::Idle) {
+            State::Answered(answer) => Ok(answer),
+            other => {
+                *state = other;
+                Err(Error::Cancelled)
+            }
+        }
+    }
+
+    /// Drops a reader that nobody needs any more, on the thread. Returns when that is done, or soon.
+    pub(crate) fn retire(&self, reader: Reader) {
+        let mut current = lock(&self.board);
+        if let Err(error) = current.post(State::Retired(reader)) {
+            log::warn!("dropping a reader: {error}");
+            return;
+        }
+        let board = Arc::clone(&current);
+        let busy = |state: &mut State| !matches!(state, State::Idle);
+        let state = lock(&board.state);
+        let waited = board.changed.wait_timeout_while(state, PARTING, busy);
+        if waited.unwrap_or_else(|e| e.into_inner()).1.timed_out() {
+            *current = Arc::default();
+            board.end();
         }
     }
 }
 
 impl Drop for ReadingThread {
     fn drop(&mut self) {
-        let last = self.board.end();
-        let state = lock(&self.board.state);
-        if matches!(last, State::Unstarted | State::Idle | State::Ended)
-            || matches!(*state, State::Unstarted)
-        {
-            return;
-        }
-        let ended = |state: &mut State| !matches!(state, State::Ended);
-        drop(self.board.changed.wait_timeout_while(state, PARTING, ended));
+        lock(&self.board).part();
     }
 }
 
 impl Board {
-    /// Tells the thread to end. Returns the state before, which may own a reader and batches.
-    fn end(&self) -> State {
+    /// Hands the thread something to do, and starts it if need be. The thread is idle, or there is none
+    /// yet.
+    fn post(self: &Arc<Self>, task: State) -> Result<()> {
         let mut state = lock(&self.state);
-        match *state {
-            State::Unstarted | State::Ended => State::Unstarted,
-            _ => {
+        if matches!(*state, State::Unstarted) {
+            let board = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("strait-reader".to_string());
+            let started = thread.spawn(move || board.serve());
+            started.map_err(|e| Error::Worker(format!("could not start a thread: {e}")))?;
+        }
+        *state = task;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, most: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, most).unwrap_or_else(|e| e.into_inner()).0
+    }
+
+    /// Tells the thread to end. Returns whether it may hold a reader now.
+    fn end(&self) -> bool {
+        let mut state = lock(&self.state);
+        let reader = match std::mem::replace(&mut *state, State::Ended) {
+            State::Unstarted | State::Ended => return false,
+            State::Idle => {
+                *state = State::Over(None);
                 self.changed.notify_all();
-                std::mem::replace(&mut *state, State::Over)
+                return false;
             }
+            State::Asked(request) => Some(request.reader),
+            State::Retired(reader) => Some(reader),
+            State::Answered(answer) => answer.reader,
+            State::Over(reader) => reader,
+            State::Reading | State::Dropping(_) => None,
+        };
+        *state = State::Over(reader);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Tells the thread to end, and waits a little for the reader that it may hold.
+    fn part(&self) {
+        if self.end() {
+            let ended = |state: &mut State| !matches!(state, State::Ended);
+            drop(self.changed.wait_timeout_while(lock(&self.state), PARTING, ended));
         }
     }
 
@@ -144,31 +206,69 @@ impl Board {
     fn serve(&self) {
         loop {
             let mut state = lock(&self.state);
-            while !matches!(*state, State::Asked(_) | State::Over) {
+            while !matches!(*state, State::Asked(_) | State::Retired(_) | State::Over(_)) {
                 state = self.changed.wait(state).unwrap_or_else(|e| e.into_inner());
             }
-            let State::Asked(request) = std::mem::replace(&mut *state, State::Reading) else {
-                *state = State::Ended;
-                self.changed.notify_all();
-                return;
-            };
-            drop(state);
-            let answer = request.read();
-            let mut state = lock(&self.state);
-            if matches!(*state, State::Reading) {
-                *state = State::Answered(answer);
-                self.changed.notify_all();
-            } else {
-                // The join is over, and nobody waits for the answer.
-                drop(state);
-                drop_guarded(answer);
+            match std::mem::replace(&mut *state, State::Reading) {
+                State::Asked(request) => {
+                    drop(state);
+                    let (answer, ended) = request.read();
+                    self.answer(answer, ended);
+                }
+                State::Retired(reader) => {
+                    *state = State::Dropping(None);
+                    drop(state);
+                    drop_guarded(reader);
+                    let mut state = lock(&self.state);
+                    if matches!(*state, State::Dropping(_)) {
+                        *state = State::Idle;
+                        self.changed.notify_all();
+                    }
+                }
+                State::Over(reader) => {
+                    *state = State::Over(None);
+                    drop(state);
+                    drop_guarded(reader);
+                    *lock(&self.state) = State::Ended;
+                    self.changed.notify_all();
+                    return;
+                }
+                // The loop above waits for one of these three.
+                other => *state = other,
             }
+        }
+    }
+
+    /// Answers a request. A reader that has ended is dropped before.
+    fn answer(&self, answer: Answer, ended: Option<Reader>) {
+        let mut state = lock(&self.state);
+        if !matches!(*state, State::Reading) {
+            // The join is over, and nobody waits for the answer.
+            drop(state);
+            drop_guarded((answer, ended));
+            return;
+        }
+        let Some(ended) = ended else {
+            *state = State::Answered(answer);
+            self.changed.notify_all();
+            return;
+        };
+        *state = State::Dropping(Some(answer));
+        drop(state);
+        drop_guarded(ended);
+        let mut state = lock(&self.state);
+        if let State::Dropping(answer) = &mut *state
+            && let Some(answer) = answer.take()
+        {
+            *state = State::Answered(answer);
+            self.changed.notify_all();
         }
     }
 }
 
 impl Request {
-    fn read(mut self) -> Answer {
+    /// Reads some batches. The reader comes beside the answer if it has ended or failed.
+    fn read(mut self) -> (Answer, Option<Reader>) {
         let start = Instant::now();
         let mut batches = VecDeque::new();
         let doing = format!("reading the {} table", self.side.name());
@@ -177,7 +277,8 @@ impl Request {
                 Ok(Some(Ok(batch))) => {
                     batches.push_back(batch);
                     if batches.len() >= self.most || start.elapsed() >= ANSWER_AFTER {
-                        return Answer { reader: Some(self.reader), batches, failure: None };
+                        let reader = Some(self.reader);
+                        return (Answer { reader, batches, failure: None }, None);
                     }
                 }
                 Ok(Some(Err(error))) => break Some(Error::arrow(doing)(error)),
@@ -188,8 +289,7 @@ impl Request {
                 }
             }
         };
-        drop_guarded(self.reader);
-        Answer { reader: None, batches, failure }
+        (Answer { reader: None, batches, failure }, Some(self.reader))
     }
 }
 

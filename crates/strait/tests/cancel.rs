@@ -215,6 +215,75 @@ fn the_ranking_of_long_keys_can_be_left() {
     }
 }
 
+/// A reader of some batches whose `drop` takes five seconds.
+struct SlowToDrop {
+    batch: RecordBatch,
+    left: usize,
+    fails: bool,
+    dropped: Arc<AtomicBool>,
+}
+
+impl Iterator for SlowToDrop {
+    type Item = Result<RecordBatch, ArrowError>;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            let error = || Err(ArrowError::ComputeError("the tape is torn".to_string()));
+            return self.fails.then(error);
+        }
+        self.left -= 1;
+        Some(Ok(self.batch.clone()))
+    }
+}
+
+impl RecordBatchReader for SlowToDrop {
+    fn schema(&self) -> SchemaRef {
+        self.batch.schema()
+    }
+}
+
+impl Drop for SlowToDrop {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_secs(5));
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Nobody waits for the `drop` of an input: not a join that is dropped, nor one that fails, nor the
+/// rows of one that ends.
+#[test]
+fn no_join_waits_for_the_drop_of_its_inputs() {
+    let batch = table(1000, |i| i);
+    let mut gone = Vec::new();
+    let mut slow = |left: usize, fails: bool| {
+        let dropped = Arc::new(AtomicBool::new(false));
+        gone.push(Arc::clone(&dropped));
+        SlowToDrop { batch: batch.clone(), left, fails, dropped }
+    };
+    for algorithm in Algorithm::ANYWHERE {
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2);
+        // Dropped while there is more to read.
+        let start = Instant::now();
+        let reader = join.run(slow(1_000_000, false), slow(1_000_000, false));
+        std::thread::sleep(Duration::from_millis(30));
+        drop(reader.expect("the join starts"));
+        assert!(start.elapsed() < SOON, "{algorithm}, dropped: {:?}", start.elapsed());
+        // Read to the end of both.
+        let start = Instant::now();
+        let reader = join.run(slow(2, false), slow(3, false)).expect("the join starts");
+        let rows: usize = reader.map(|batch| batch.expect("rows").num_rows()).sum();
+        assert_eq!(rows, 6000, "{algorithm}");
+        assert!(start.elapsed() < SOON, "{algorithm}, ended: {:?}", start.elapsed());
+        // One fails.
+        let start = Instant::now();
+        let mut reader = join.run(slow(2, false), slow(3, true)).expect("the join starts");
+        let error = reader.find_map(Result::err).expect("an error").to_string();
+        drop(reader);
+        assert!(error.contains("the tape is torn"), "{algorithm}: {error}");
+        assert!(start.elapsed() < SOON, "{algorithm}, failed: {:?}", start.elapsed());
+    }
+    eventually("all are dropped", || gone.iter().all(|dropped| dropped.load(Ordering::Relaxed)));
+}
+
 /// A reader that fails in its own way after some batches.
 struct Failing {
     batch: RecordBatch,
