@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{
     ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
-    StringArray,
+    StringArray, StructArray,
 };
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use arrow::error::ArrowError;
 use strait::{Algorithm, Error, Filter, Force, Join, JoinType, MemoryBudget, Side};
 
@@ -282,6 +282,32 @@ fn no_join_waits_for_the_drop_of_its_inputs() {
         assert!(start.elapsed() < SOON, "{algorithm}, failed: {:?}", start.elapsed());
     }
     eventually("all are dropped", || gone.iter().all(|dropped| dropped.load(Ordering::Relaxed)));
+}
+
+/// A table of one key column: structs in structs, whose conversion to rows takes long.
+fn nested(rows: i64, depth: usize) -> RecordBatch {
+    let mut column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
+    for _ in 0..depth {
+        let field = Arc::new(Field::new("f", column.data_type().clone(), true));
+        column = Arc::new(StructArray::from(vec![(field, column)]));
+    }
+    RecordBatch::try_from_iter([("k", column)]).expect("one column")
+}
+
+#[test]
+fn the_conversion_of_nested_keys_in_one_batch_can_be_left() {
+    let long = nested(3_000_000, 20);
+    let short = long.slice(0, 10);
+    for algorithm in [Algorithm::NoPartition, Algorithm::SortMerge] {
+        for wait in [400, 800, 1600, 2400] {
+            let join = Join::inner().on("k").algorithm(algorithm).threads(2);
+            let join = join.build_side(Side::Left);
+            let reader = join.run(whole(&long), whole(&short)).expect("the join starts");
+            std::thread::sleep(Duration::from_millis(wait));
+            let took = watched("converting", move || time_of_drop(reader));
+            assert!(took < Duration::from_secs(1), "{algorithm} after {wait} ms: {took:?}");
+        }
+    }
 }
 
 /// A reader that fails in its own way after some batches.

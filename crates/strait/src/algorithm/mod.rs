@@ -122,6 +122,7 @@ impl<'a> Job<'a> {
             keys: self.keys,
             exact,
             filter: self.filter,
+            workers: &cx.workers,
             budget: &cx.budget,
             count_only: self.sink.plan.count_only(),
             candidates: self.candidates,

@@ -77,8 +77,8 @@ pub(crate) fn suits(
         false => sample(build, keys.seed().number()),
     };
     match keys.width() {
-        Width::W32 => suits_sample::<u32>(keys, side, &sample),
-        Width::W64 => suits_sample::<u64>(keys, side, &sample),
+        Width::W32 => suits_sample::<u32>(cx, keys, side, &sample),
+        Width::W64 => suits_sample::<u64>(cx, keys, side, &sample),
     }
 }
 
@@ -97,7 +97,12 @@ fn sample(build: &Relation, seed: u64) -> Vec<RecordBatch> {
     (0..slices).map(slice).collect()
 }
 
-fn suits_sample<K: KeyWord>(keys: &KeyPlan, side: Side, sample: &[RecordBatch]) -> Result<bool> {
+fn suits_sample<K: KeyWord>(
+    cx: &Context<'_>,
+    keys: &KeyPlan,
+    side: Side,
+    sample: &[RecordBatch],
+) -> Result<bool> {
     let mut found: Vec<(K, Location)> = Vec::new();
     let mut words = Vec::new();
     for (chunk, batch) in (0u32..).zip(sample) {
@@ -107,7 +112,7 @@ fn suits_sample<K: KeyWord>(keys: &KeyPlan, side: Side, sample: &[RecordBatch]) 
         found.extend(rows.map(|(row, &word)| (word, Location { chunk, row })));
     }
     found.sort_unstable_by_key(|&(word, _)| word);
-    if keys.hashed() && one_hash(keys, side, sample, &found)? {
+    if keys.hashed() && one_hash(cx, keys, (side, sample), &found)? {
         return Ok(false);
     }
     found.dedup_by_key(|&mut (word, _)| word);
@@ -121,9 +126,9 @@ fn suits_sample<K: KeyWord>(keys: &KeyPlan, side: Side, sample: &[RecordBatch]) 
 
 /// Whether different keys have one hash, of which there are many. `found` is sorted by hash.
 fn one_hash<K: KeyWord>(
+    cx: &Context<'_>,
     keys: &KeyPlan,
-    side: Side,
-    sample: &[RecordBatch],
+    (side, sample): (Side, &[RecordBatch]),
     found: &[(K, Location)],
 ) -> Result<bool> {
     let crowds = found.windows(CROWD).filter(|crowd| crowd[0].0 == crowd[CROWD - 1].0);
@@ -132,7 +137,7 @@ fn one_hash<K: KeyWord>(
     if one.is_empty() {
         return Ok(false);
     }
-    let values = keys.values(side, sample, &Budget::new(None))?;
+    let values = keys.values(side, sample, (&cx.workers, &Budget::new(None)))?;
     let mut same = vec![true; one.len()];
     keys.equal(&values, &one, &values, &other, &mut same);
     Ok(same.contains(&false))

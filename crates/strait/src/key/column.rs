@@ -126,7 +126,12 @@ fn runs<R: RunEndIndexType>(array: &dyn Array) -> (ArrayRef, Vec<u32>) {
     let array = array.as_run::<R>();
     let (offset, end) = (array.offset(), array.offset() + array.len());
     let mut index = Vec::with_capacity(array.len());
-    for (run, run_end) in array.run_ends().values().iter().enumerate() {
+    // An array may be one of many slices, which all have all run ends.
+    let first = if array.is_empty() { 0 } else { array.get_start_physical_index() };
+    for (run, run_end) in array.run_ends().values().iter().enumerate().skip(first) {
+        if index.len() == array.len() {
+            break;
+        }
         let reached = run_end.as_usize().clamp(offset, end) - offset;
         if reached > index.len() {
             index.resize(reached, run as u32);

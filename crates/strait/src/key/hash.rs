@@ -138,7 +138,7 @@ impl<K: KeyWord> Hash<'_, K> {
             }
             BytesArray::View(array) => self.indexed(column, len, |row| bytes(array.value(row))),
             BytesArray::Fixed(array) => self.indexed(column, len, |row| bytes(array.value(row))),
-            BytesArray::Rows(rows) => self.indexed(column, len, |row| bytes(rows.row(row).data())),
+            BytesArray::Rows(rows) => self.indexed(column, len, |row| bytes(rows.get(row))),
         }
     }
 

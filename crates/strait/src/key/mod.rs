@@ -33,6 +33,7 @@ mod pair;
 mod rank;
 mod record;
 mod seed;
+mod slices;
 mod verify;
 mod word;
 
@@ -304,25 +305,27 @@ impl KeyPlan {
         &self,
         side: Side,
         batches: &[RecordBatch],
-        budget: &Arc<Budget>,
+        with: (&Workers, &Arc<Budget>),
     ) -> Result<KeyValues> {
-        self.values_of(batches.iter().map(|batch| (side, batch)), budget)
+        self.values_of(batches.iter().map(|batch| (side, batch)), with)
     }
 
     fn values_of<'a>(
         &self,
         chunks: impl Iterator<Item = (Side, &'a RecordBatch)> + Clone,
-        budget: &Arc<Budget>,
+        (workers, budget): (&Workers, &Arc<Budget>),
     ) -> Result<KeyValues> {
         let mut reserved = budget.reserve(0, VERIFYING)?;
+        let mut between = |bytes: usize| {
+            workers.check()?;
+            reserved.grow(bytes as u64, VERIFYING)
+        };
         let mut columns = Vec::with_capacity(self.columns.len());
         for key in self.columns.iter() {
             let mut column =
                 Column { form: key.form, data: Data::empty(key.form), nulls: Vec::new() };
             for (side, batch) in chunks.clone() {
-                // Nobody knows what nested values take before they are converted. So a batch is reserved
-                // right after it, before the next one.
-                reserved.grow(key.append(side, batch, &mut column)? as u64, VERIFYING)?;
+                key.append(side, batch, &mut column, &mut between)?;
             }
             columns.push(column);
         }

@@ -3,8 +3,12 @@
 //! A [`KeyColumn`] knows where its columns are on either side, the form they meet in, and its
 //! place in a packed word. It peels an array and hands its values on: to be packed, to be
 //! hashed, or to be kept for verification.
+//!
+//! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are
+//! converted in slices. Between two slices, the caller checks whether the join was cancelled, and
+//! reserves memory.
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::SortOptions;
 use arrow::datatypes::{ArrowNativeType, DataType, Field, IntervalUnit, i256};
@@ -16,7 +20,8 @@ use super::hash::Hash;
 use super::meet::{Form, meet, peeled_type};
 use super::pack::{self, Pack};
 use super::seed::Seed;
-use super::verify::{Bytes, BytesArray, Column, Data};
+use super::slices::{self, Between};
+use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
 use super::word::KeyWord;
 use crate::error::{Error, Result};
 use crate::join::{FloatEquality, NullEquality, Side};
@@ -208,13 +213,13 @@ impl KeyColumn {
         let secrets = seed.secrets();
         let hash = Hash { of: secrets.of_column(number), nulls: nulls.as_ref(), out };
         match self.form {
-            Form::Bytes | Form::Rows => hash.bytes(&self.bytes(side, peeled)?),
+            Form::Bytes | Form::Rows => hash.bytes(&self.bytes(side, peeled, &mut |_| Ok(()))?),
             Form::Wide => {
-                let values = self.wide(side, &peeled)?;
+                let values = self.wide(side, &peeled, &mut |_| Ok(()))?;
                 hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
             Form::Wider => {
-                let values = self.wider(side, &peeled)?;
+                let values = self.wider(side, &peeled, &mut |_| Ok(()))?;
                 hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
             _ => self.feed(side, &peeled, hash)?,
@@ -222,51 +227,111 @@ impl KeyColumn {
         Ok(())
     }
 
-    fn bytes(&self, side: Side, peeled: Peeled) -> Result<Bytes> {
+    fn bytes(&self, side: Side, peeled: Peeled, between: Between<'_>) -> Result<Bytes> {
         let array = match &self.converters {
             None => BytesArray::new(&peeled.values)?,
             Some(converters) => {
-                let values = match self.floats_inside {
-                    true => float::numeric_floats(&peeled.values),
-                    false => Ok(peeled.values),
-                };
-                let rows = values.and_then(|v| converters[part(side)].convert_columns(&[v]));
-                let rows = rows.map_err(Error::arrow("cannot bring a key column into row format"));
-                BytesArray::Rows(rows?)
+                let converter = &converters[part(side)];
+                BytesArray::Rows(self.rows(converter, &peeled.values, between)?)
             }
         };
         Ok(Bytes { array, index: peeled.index })
     }
 
-    fn wide(&self, side: Side, peeled: &Peeled) -> Result<ScalarBuffer<i128>> {
-        let values = read_wide(peeled.values.as_ref(), self.factors[part(side)])?;
+    /// Brings nested values into row format.
+    fn rows(
+        &self,
+        converter: &RowConverter,
+        values: &ArrayRef,
+        between: Between<'_>,
+    ) -> Result<RowSlices> {
+        let shift = slices::shift(values);
+        let mut rows = RowSlices::new(shift, values.len());
+        for slice in slices::of(values, 1 << shift) {
+            let slice = match self.floats_inside {
+                true => float::numeric_floats(&slice),
+                false => Ok(slice),
+            };
+            let converted = slice.and_then(|slice| converter.convert_columns(&[slice]));
+            let converted =
+                converted.map_err(Error::arrow("cannot bring a key column into row format"))?;
+            // Nobody knows what nested values take before they are converted.
+            between(converted.size())?;
+            rows.push(converted);
+        }
+        Ok(rows)
+    }
+
+    fn wide(
+        &self,
+        side: Side,
+        peeled: &Peeled,
+        between: Between<'_>,
+    ) -> Result<ScalarBuffer<i128>> {
+        let factor = self.factors[part(side)];
+        let read = |slice: &ArrayRef| read_wide(slice.as_ref(), factor);
+        let values = match self.lies_wide(side, &peeled.values) {
+            true => read(&peeled.values)?,
+            false => slices::read(&peeled.values, between, read)?,
+        };
         Ok(gather(values, peeled.index.as_deref()))
     }
 
-    fn wider(&self, side: Side, peeled: &Peeled) -> Result<ScalarBuffer<i256>> {
-        let values = read_wider(peeled.values.as_ref(), self.factors[part(side)])?;
+    fn wider(
+        &self,
+        side: Side,
+        peeled: &Peeled,
+        between: Between<'_>,
+    ) -> Result<ScalarBuffer<i256>> {
+        let factor = self.factors[part(side)];
+        let read = |slice: &ArrayRef| read_wider(slice.as_ref(), factor);
+        let values = match self.lies_wide(side, &peeled.values) {
+            true => read(&peeled.values)?,
+            false => slices::read(&peeled.values, between, read)?,
+        };
         Ok(gather(values, peeled.index.as_deref()))
+    }
+
+    /// Whether values of more than 64 bits are taken from their array as they lie there.
+    fn lies_wide(&self, side: Side, values: &ArrayRef) -> bool {
+        let own = match self.form {
+            Form::Wide => matches!(values.data_type(), DataType::Decimal128(..)),
+            _ => matches!(values.data_type(), DataType::Decimal256(..)),
+        };
+        own && self.factors[part(side)] == i256::ONE
     }
 
     fn collect<T: ArrowNativeType>(
         &self,
         side: Side,
         peeled: &Peeled,
-        rows: usize,
+        between: Between<'_>,
         narrow: fn(u64) -> T,
     ) -> Result<ScalarBuffer<T>> {
+        let rows = peeled.index.as_ref().map_or(peeled.values.len(), Vec::len);
+        between(rows * size_of::<T>())?;
         let mut values = Vec::with_capacity(rows);
-        self.feed(side, peeled, Collect(&mut values, narrow))?;
+        if peeled.index.is_some() {
+            self.feed(side, peeled, Collect(&mut values, narrow))?;
+            return Ok(values.into());
+        }
+        for slice in slices::of(&peeled.values, slices::ROWS) {
+            between(0)?;
+            let slice = Peeled { values: slice, index: None, nulls: None };
+            self.feed(side, &slice, Collect(&mut values, narrow))?;
+        }
         Ok(values.into())
     }
 
-    /// Appends a batch's values and returns the memory they take beyond the batch's own.
+    /// Appends a batch's values. The memory that they take beyond the batch's own is handed to
+    /// `between`: as early as it is known.
     pub(super) fn append(
         &self,
         side: Side,
         batch: &RecordBatch,
         column: &mut Column,
-    ) -> Result<usize> {
+        between: Between<'_>,
+    ) -> Result<()> {
         let peeled = self.peel(side, batch)?;
         let rows = batch.num_rows();
         let own = batch.column(self.indices[part(side)]);
@@ -276,44 +341,45 @@ impl KeyColumn {
             (Some(nulls), _) => nulls.buffer().len(),
             (None, _) => 0,
         };
+        between(nulls_bytes)?;
         let factor = self.factors[part(side)];
         let plain = |bits| {
             peeled.index.is_none()
                 && is_as_read(peeled.values.data_type(), self.form, factor, bits)
                 && (self.floats == FloatEquality::Total || float::all_numeric(&peeled.values))
         };
-        let bytes = match &mut column.data {
+        let plain_wide = peeled.index.is_none() && self.lies_wide(side, &peeled.values);
+        match &mut column.data {
             // Records are made of chunks, not appended to.
-            Data::Null | Data::Records(_) => 0,
+            Data::Null | Data::Records(_) => {}
+            Data::W32(chunks) if plain(32) => {
+                between(push(chunks, native(peeled.values.as_ref()), own))?
+            }
             Data::W32(chunks) => {
-                let values = match plain(32) {
-                    true => native(peeled.values.as_ref()),
-                    false => self.collect(side, &peeled, rows, |v| v as u32)?,
-                };
-                push(chunks, values, own)
+                chunks.push(self.collect(side, &peeled, between, |v| v as u32)?);
             }
-            Data::W64(chunks) => {
-                let values = match plain(64) {
-                    true => native(peeled.values.as_ref()),
-                    false => self.collect(side, &peeled, rows, |v| v)?,
-                };
-                push(chunks, values, own)
+            Data::W64(chunks) if plain(64) => {
+                between(push(chunks, native(peeled.values.as_ref()), own))?
             }
-            Data::W128(chunks) => push(chunks, self.wide(side, &peeled)?, own),
-            Data::W256(chunks) => push(chunks, self.wider(side, &peeled)?, own),
+            Data::W64(chunks) => chunks.push(self.collect(side, &peeled, between, |v| v)?),
+            Data::W128(chunks) => {
+                between(if plain_wide { 0 } else { rows * size_of::<i128>() })?;
+                let bytes = push(chunks, self.wide(side, &peeled, between)?, own);
+                between(if plain_wide { bytes } else { 0 })?;
+            }
+            Data::W256(chunks) => {
+                between(if plain_wide { 0 } else { rows * size_of::<i256>() })?;
+                let bytes = push(chunks, self.wider(side, &peeled, between)?, own);
+                between(if plain_wide { bytes } else { 0 })?;
+            }
             Data::Bytes(chunks) => {
-                let values = self.bytes(side, peeled)?;
-                let rows_bytes = match &values.array {
-                    BytesArray::Rows(rows) => rows.size(),
-                    _ => 0,
-                };
-                let index_bytes = values.index.as_ref().map_or(0, |index| 4 * index.capacity());
-                chunks.push(values);
-                rows_bytes + index_bytes
+                let index_bytes = peeled.index.as_ref().map_or(0, |index| 4 * index.capacity());
+                between(index_bytes)?;
+                chunks.push(self.bytes(side, peeled, between)?);
             }
-        };
+        }
         column.nulls.push(nulls);
-        Ok(bytes + nulls_bytes)
+        Ok(())
     }
 }
 

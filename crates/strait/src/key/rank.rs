@@ -49,7 +49,7 @@ pub(super) fn ranks(
 ) -> Result<(Ranked, Ranked)> {
     let left_chunks = left.iter().map(|batch| (Side::Left, batch));
     let right_chunks = right.iter().map(|batch| (Side::Right, batch));
-    let values = plan.values_of(left_chunks.chain(right_chunks), budget)?;
+    let values = plan.values_of(left_chunks.chain(right_chunks), (workers, budget))?;
     let nulls_match = plan.null_equality == NullEquality::Equal;
     // One numbering for the chunks of both sides; where each chunk's rows start in its side.
     let mut starts = Vec::with_capacity(left.len() + right.len());

@@ -16,6 +16,8 @@ use crate::schedule::share;
 
 /// The longest string that has a record.
 const LONGEST: usize = 31;
+/// Rows between two looks at whether the join was cancelled.
+const LOOK_EVERY: usize = 64 * 1024;
 
 /// One string a row.
 pub(super) struct Records {
@@ -27,10 +29,16 @@ pub(super) struct Records {
 impl Records {
     /// Copies the strings of all chunks; None if one is too long, or the budget has no room.
     pub(super) fn copy(cx: &Context<'_>, chunks: &[Bytes], rows: usize) -> Result<Option<Records>> {
-        let longest = |chunk: &Bytes| (0..chunk.len()).map(|i| chunk.get(i).len()).max();
-        let longest = chunks.iter().filter_map(longest).max().unwrap_or(0);
-        if longest > LONGEST {
-            return Ok(None);
+        let mut longest = 0;
+        for chunk in chunks {
+            for first in (0..chunk.len()).step_by(LOOK_EVERY) {
+                cx.workers.check()?;
+                let some = first..chunk.len().min(first + LOOK_EVERY as u32);
+                longest = some.map(|i| chunk.get(i).len()).fold(longest, usize::max);
+                if longest > LONGEST {
+                    return Ok(None);
+                }
+            }
         }
         let size = (longest + 1).next_power_of_two().max(8);
         let Ok(mut bytes) = Buffer::<u8>::stale(rows * size, &cx.budget, "keys as records") else {
@@ -45,6 +53,9 @@ impl Records {
                 let end = first + chunk.len() as usize;
                 let (from, to) = (mine.start.max(first), mine.end.min(end));
                 for row in from..to.max(from) {
+                    if row % LOOK_EVERY == 0 {
+                        cx.workers.check()?;
+                    }
                     let value = chunk.get((row - first) as u32);
                     // SAFETY: each row is one worker's.
                     let record = unsafe { out.range(row * size..(row + 1) * size) };

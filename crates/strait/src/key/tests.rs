@@ -73,6 +73,10 @@ fn table(columns: &[Key]) -> Table {
     Table { schema, rows: (0..batch.num_rows()).map(row).collect(), batch }
 }
 
+fn one_worker() -> Workers {
+    Workers::new(1, Arc::default())
+}
+
 fn chunks(batch: &RecordBatch, size: usize) -> Vec<RecordBatch> {
     let rows = batch.num_rows();
     (0..rows).step_by(size).map(|at| batch.slice(at, size.min(rows - at))).collect()
@@ -132,8 +136,8 @@ fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
     let (r_words, r_valid) = words(Side::Right, &r_chunks);
     let budget = Budget::new(None);
     let (l_values, r_values) = (
-        plan.values(Side::Left, &l_chunks, &budget).unwrap(),
-        plan.values(Side::Right, &r_chunks, &budget).unwrap(),
+        plan.values(Side::Left, &l_chunks, (&one_worker(), &budget)).unwrap(),
+        plan.values(Side::Right, &r_chunks, (&one_worker(), &budget)).unwrap(),
     );
     let (l_ranks, r_ranks) = plan
         .ranks(&l_chunks, &r_chunks, (&Workers::new(2, Arc::default()), &Budget::new(None)))
@@ -636,7 +640,7 @@ fn empty_batches_and_no_batches() {
     let schema = batch.schema();
     let plan = KeyPlan::new(&schema, &schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
     assert!(plan.words(Side::Right, &batch, &mut vec![1u64]).unwrap().is_none());
-    let values = plan.values(Side::Left, &[], &Budget::new(None)).unwrap();
+    let values = plan.values(Side::Left, &[], (&one_worker(), &Budget::new(None))).unwrap();
     plan.equal(&values, &[], &values, &[], &mut []);
     let (left, right) =
         plan.ranks(&[], &[batch], (&Workers::new(1, Arc::default()), &Budget::new(None))).unwrap();
@@ -669,7 +673,8 @@ fn values_take_memory_only_where_they_are_converted() {
         let (left, right) = (table(from_ref(left)), table(from_ref(right)));
         let plan = KeyPlan::new(&left.schema, &right.schema, &[(0, 0)], NullEquality::Equal, true);
         let budget = Budget::new(None);
-        let _values = plan.unwrap().values(Side::Left, &[left.batch], &budget).unwrap();
+        let _values =
+            plan.unwrap().values(Side::Left, &[left.batch], (&one_worker(), &budget)).unwrap();
         budget.used() as usize
     };
     use DataType::*;
@@ -684,6 +689,80 @@ fn values_take_memory_only_where_they_are_converted() {
     let floats = keys(Arc::new(Float64Array::from(vec![1.0, -0.0])), &[Some(1), Some(0)]);
     assert_eq!(bytes(&floats, &floats), 8 * 2);
     assert!(bytes(&text(&dictionary(Int8, Utf8)), &text(&Utf8)) >= 4 * WORDS.len());
+}
+
+/// Structs of a number and a text, more of them than one slice has.
+fn many_structs(rows: usize) -> Table {
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
+    let texts = (0..rows).map(|i| (i % 5 != 0).then(|| format!("text {}", i * 7 % 1000)));
+    let texts: ArrayRef = Arc::new(texts.collect::<StringArray>());
+    let fields = [Field::new("n", DataType::Int64, true), Field::new("t", DataType::Utf8, true)];
+    let fields = fields.map(Arc::new);
+    let [n, t] = fields;
+    let array = StructArray::from(vec![(n, numbers), (t, texts)]);
+    let values = (0..rows as i64).map(Some).collect::<Vec<_>>();
+    table(&[keys(Arc::new(array), &values)])
+}
+
+#[test]
+fn nested_keys_are_the_same_in_slices() {
+    const ROWS: usize = 40_000;
+    let table = many_structs(ROWS);
+    let schema = &table.schema;
+    let plan = KeyPlan::new(schema, schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
+    let with = (&one_worker(), &Budget::new(None));
+    let whole = plan.values(Side::Left, from_ref(&table.batch), with).unwrap();
+    let cut = plan.values(Side::Right, &chunks(&table.batch, 1000), with).unwrap();
+    let at = |row: usize| Location { chunk: 0, row: row as u32 };
+    let cut_at = |row: usize| Location { chunk: (row / 1000) as u32, row: (row % 1000) as u32 };
+    let rows: Vec<Location> = (0..ROWS).map(at).collect();
+    let same_rows: Vec<Location> = (0..ROWS).map(cut_at).collect();
+    let next_rows: Vec<Location> = (0..ROWS).map(|row| cut_at((row + 1) % ROWS)).collect();
+    let mut keep = vec![true; ROWS];
+    plan.equal(&whole, &rows, &cut, &same_rows, &mut keep);
+    assert!(keep.iter().all(|&keep| keep));
+    plan.equal(&whole, &rows, &cut, &next_rows, &mut keep);
+    assert!(keep.iter().all(|&keep| !keep));
+    let (words, _) = words_of(&plan, Side::Left, &table.batch);
+    let (tail, _) = words_of(&plan, Side::Right, &table.batch.slice(30_000, 10_000));
+    assert_eq!(words[30_000..], tail);
+    let batches = from_ref(&table.batch);
+    let (left, right) = plan.ranks(batches, batches, with).unwrap();
+    assert_eq!(left.words, (0..ROWS as u64).collect::<Vec<_>>());
+    assert_eq!(left.words, right.words);
+}
+
+/// One slice passes the limit at most, and not all of a batch.
+#[test]
+fn nested_keys_are_reserved_slice_by_slice() {
+    const ROWS: usize = 200_000;
+    let table = many_structs(ROWS);
+    let schema = &table.schema;
+    let plan = KeyPlan::new(schema, schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
+    let (workers, batches) = (one_worker(), from_ref(&table.batch));
+    let free = Budget::new(None);
+    let values = plan.values(Side::Left, batches, (&workers, &free)).unwrap();
+    let all = free.used();
+    drop(values);
+    let budget = Budget::new(Some(all / 3));
+    match plan.values(Side::Left, batches, (&workers, &budget)).err() {
+        Some(Error::MemoryLimit { needed, used, .. }) => {
+            assert!(needed < all / 8 && used > all / 8, "{needed} more than {used} of {all}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn a_conversion_ends_when_the_join_is_cancelled() {
+    let table = many_structs(40_000);
+    let schema = &table.schema;
+    let plan = KeyPlan::new(schema, schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
+    let workers = Workers::new(1, Arc::new(std::sync::atomic::AtomicBool::new(true)));
+    let with = (&workers, &Budget::new(None));
+    let error = plan.values(Side::Left, from_ref(&table.batch), with).err();
+    assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
 }
 
 #[test]

@@ -86,15 +86,23 @@ impl Column {
 
 /// One chunk with the values of all, if there is room for that.
 fn one_chunk<T: ArrowNativeType>(
+    cx: &Context<'_>,
     chunks: &[ScalarBuffer<T>],
     room: &mut impl FnMut(u64) -> bool,
-) -> Option<Vec<ScalarBuffer<T>>> {
+) -> Result<Option<Vec<ScalarBuffer<T>>>> {
     if let [only] = chunks {
-        return Some(vec![only.clone()]);
+        return Ok(Some(vec![only.clone()]));
     }
     let rows: usize = chunks.iter().map(|chunk| chunk.len()).sum();
-    let fits = room((rows * size_of::<T>()) as u64);
-    fits.then(|| vec![chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect()])
+    if !room((rows * size_of::<T>()) as u64) {
+        return Ok(None);
+    }
+    let mut values = Vec::with_capacity(rows);
+    for chunk in chunks {
+        cx.workers.check()?;
+        values.extend_from_slice(chunk);
+    }
+    Ok(Some(vec![values.into()]))
 }
 
 /// Strings of bytes, and for a dictionary which of them a row has.
@@ -109,7 +117,31 @@ pub(super) enum BytesArray {
     Large { offsets: OffsetBuffer<i64>, values: Buffer },
     View(BinaryViewArray),
     Fixed(FixedSizeBinaryArray),
-    Rows(Rows),
+    Rows(RowSlices),
+}
+
+/// A column in row format, converted slice by slice.
+pub(super) struct RowSlices {
+    slices: Vec<Rows>,
+    /// All slices but the last one have `1 << shift` rows.
+    shift: u32,
+    len: usize,
+}
+
+impl RowSlices {
+    /// No rows yet, of `len` that come in slices of `1 << shift`.
+    pub(super) fn new(shift: u32, len: usize) -> RowSlices {
+        RowSlices { slices: Vec::with_capacity((len >> shift) + 1), shift, len }
+    }
+
+    pub(super) fn push(&mut self, slice: Rows) {
+        self.slices.push(slice);
+    }
+
+    #[inline]
+    pub(super) fn get(&self, row: usize) -> &[u8] {
+        self.slices[row >> self.shift].row(row & ((1 << self.shift) - 1)).data()
+    }
 }
 
 impl BytesArray {
@@ -151,7 +183,7 @@ impl BytesArray {
             BytesArray::Large { offsets, .. } => offsets.len() - 1,
             BytesArray::View(array) => array.len(),
             BytesArray::Fixed(array) => array.len(),
-            BytesArray::Rows(rows) => rows.num_rows(),
+            BytesArray::Rows(rows) => rows.len,
         }
     }
 
@@ -162,7 +194,7 @@ impl BytesArray {
             BytesArray::Large { offsets, values } => slice(offsets, values, i),
             BytesArray::View(array) => array.value(i),
             BytesArray::Fixed(array) => array.value(i),
-            BytesArray::Rows(rows) => rows.row(i).data(),
+            BytesArray::Rows(rows) => rows.get(i),
         }
     }
 }
@@ -401,10 +433,10 @@ impl KeyValues {
             let data = match &column.data {
                 Data::Bytes(chunks) => Records::copy(cx, chunks, rows)?.map(Data::Records),
                 Data::Null => Some(Data::Null),
-                Data::W32(chunks) => one_chunk(chunks, &mut room).map(Data::W32),
-                Data::W64(chunks) => one_chunk(chunks, &mut room).map(Data::W64),
-                Data::W128(chunks) => one_chunk(chunks, &mut room).map(Data::W128),
-                Data::W256(chunks) => one_chunk(chunks, &mut room).map(Data::W256),
+                Data::W32(chunks) => one_chunk(cx, chunks, &mut room)?.map(Data::W32),
+                Data::W64(chunks) => one_chunk(cx, chunks, &mut room)?.map(Data::W64),
+                Data::W128(chunks) => one_chunk(cx, chunks, &mut room)?.map(Data::W128),
+                Data::W256(chunks) => one_chunk(cx, chunks, &mut room)?.map(Data::W256),
                 Data::Records(_) => None,
             };
             let Some(data) = data else { return Ok(()) };

@@ -30,6 +30,7 @@ use crate::materialise::{ABSENT, Chosen, Columns, Picked};
 use crate::memory::{Budget, Reservation};
 use crate::output::{Emitter, Rows, fewer, fewer_would_do};
 use crate::partition::RowId;
+use crate::schedule::Workers;
 use crate::table::{Pairs, Want};
 pub(crate) use flags::Flags;
 pub(crate) use ordered::InOrder;
@@ -135,6 +136,7 @@ pub(crate) struct Matcher<'a> {
     /// Whether the words the candidates were found by are the keys themselves.
     pub(crate) exact: bool,
     pub(crate) filter: Option<&'a BoundFilter>,
+    pub(crate) workers: &'a Workers,
     pub(crate) budget: &'a Arc<Budget>,
     /// Only the number of rows is asked for.
     pub(crate) count_only: bool,
@@ -151,8 +153,10 @@ impl Matcher<'_> {
         keep: Keep,
     ) -> Result<Unit> {
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
-        let values =
-            if self.exact { None } else { Some(self.keys.values(side, batches, self.budget)?) };
+        let values = match self.exact {
+            true => None,
+            false => Some(self.keys.values(side, batches, (self.workers, self.budget))?),
+        };
         let flags = match keep {
             Keep::Nothing => None,
             _ => Some(Flags::new(rows, self.budget)?),

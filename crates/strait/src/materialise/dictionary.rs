@@ -19,10 +19,11 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow_row::{Row, RowConverter, SortField};
 
+use crate::algorithm::Context;
 use crate::error::Result;
 use crate::materialise::rows::{self, Selection};
 use crate::materialise::size;
-use crate::memory::{Budget, Reservation};
+use crate::memory::Reservation;
 
 /// Calls a function that is generic over the type of the keys.
 macro_rules! for_keys {
@@ -277,19 +278,21 @@ pub(super) type Unified = (Vec<ArrayRef>, Reservation);
 /// they have one already, if it would have too many values for its keys, or if memory does not suffice:
 /// then each batch of output has a dictionary of its own.
 pub(super) fn unified(
+    cx: &Context<'_>,
     keys: &DataType,
     values: &DataType,
     chunks: &[ArrayRef],
-    budget: &Arc<Budget>,
 ) -> Result<Option<Unified>> {
     let chunks: Vec<&dyn Array> = chunks.iter().map(|chunk| chunk.as_ref()).collect();
-    Ok(for_keys!(keys, unify(values, &chunks, budget)))
+    let unified = for_keys!(keys, unify(cx, values, &chunks));
+    cx.workers.check().map(|()| unified)
 }
 
+/// None also if the join was cancelled meanwhile.
 fn unify<K: ArrowDictionaryKeyType>(
+    cx: &Context<'_>,
     value_type: &DataType,
     chunks: &[&dyn Array],
-    budget: &Arc<Budget>,
 ) -> Option<Unified> {
     let dictionaries = as_dictionaries::<K>(chunks);
     let numbers = numbered(&dictionaries);
@@ -298,9 +301,10 @@ fn unify<K: ArrowDictionaryKeyType>(
     }
     let rows = Selection::whole(chunks);
     let bytes = size::dictionary::<K>(value_type, chunks, &rows);
-    let mut reserved = budget.reserve(bytes, "one dictionary for all batches").ok()?;
+    let mut reserved = cx.budget.reserve(bytes, "one dictionary for all batches").ok()?;
     let merged = Merged::<K>::new(value_type, dictionaries, numbers, &rows).ok()?;
     let chunk = |(i, chunk): (usize, &&dyn Array)| -> Option<ArrayRef> {
+        cx.workers.check().ok()?;
         let keys: PrimitiveArray<K> = (0..chunk.len()).map(|row| merged.key(i, row)).collect();
         let values = Arc::clone(&merged.values);
         Some(Arc::new(DictionaryArray::<K>::try_new(keys, values).ok()?))

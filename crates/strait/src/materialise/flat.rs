@@ -34,6 +34,8 @@ impl Flat {
     ) -> Result<Option<Arc<Flat>>> {
         /// Small pages up to here have their translations cached.
         const WORTH: usize = 4 << 20;
+        /// Bytes between two looks at whether the join was cancelled.
+        const PIECE: usize = 16 << 20;
         let rows: usize = chunks.iter().map(|c| c.len()).sum();
         if rows * width < WORTH {
             return Ok(None);
@@ -60,16 +62,17 @@ impl Flat {
             let (first, last) = (mine.start * width, mine.end * width);
             for (i, &(begin, len)) in places.iter().enumerate() {
                 let (from_byte, to_byte) = (begin.max(first), (begin + len).min(last));
-                if from_byte < to_byte {
+                for at in (from_byte..to_byte).step_by(PIECE) {
+                    cx.workers.check()?;
                     // SAFETY: shares do not overlap; the chunk has `len` bytes from its start on.
                     unsafe {
-                        let target = out.range(from_byte..to_byte);
-                        let source = from[i].0.add(from_byte - begin);
+                        let target = out.range(at..to_byte.min(at + PIECE));
+                        let source = from[i].0.add(at - begin);
                         std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len());
                     }
                 }
             }
-            cx.workers.check()
+            Ok(())
         })?;
         Ok(Some(Arc::new(Flat { bytes, width, rows })))
     }

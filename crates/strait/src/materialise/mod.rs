@@ -445,8 +445,7 @@ impl Column {
     /// Gives all chunks of a dictionary column one dictionary, if it has room for all values.
     fn unify_dictionaries(&mut self, cx: &Context<'_>) -> Result<()> {
         if let DataType::Dictionary(keys, values) = &self.data_type
-            && let Some((chunks, made)) =
-                dictionary::unified(keys, values, &self.chunks, &cx.budget)?
+            && let Some((chunks, made)) = dictionary::unified(cx, keys, values, &self.chunks)?
         {
             let made = Arc::new(made);
             if let Some(ledger) = &cx.ledger {
