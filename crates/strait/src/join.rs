@@ -295,6 +295,9 @@ pub struct Force {
     pub seed: Option<u64>,
     /// So many of the first seeds send chosen keys to one place, and give all hashed keys one hash.
     pub bad_seeds: u32,
+    /// No sample of the build side is examined, so that a seed that does not suit the keys is found, if
+    /// at all, while a table is built.
+    pub no_sample: bool,
     /// The simulated device is one that [`Processor::Auto`] has chosen: what fails there before the
     /// first row of output goes on on the CPU. Otherwise it is one that was asked for by name.
     pub auto: bool,

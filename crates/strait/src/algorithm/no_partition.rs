@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::{Context, Job, for_widths, pair_cap, sweep_all, wide_rows, workers_with_scratch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::Source;
 use crate::key::{KeyPlan, KeyWord, Width};
 use crate::matches::{Matcher, Unit};
@@ -54,8 +54,6 @@ fn join<K: KeyWord, I: RowId>(
     cx.counters.enter(Stage::Build, build.rows());
     let load = carrying.as_ref().map_or(Load::RowIds, Load::Carried);
     let table = build_table::<K, I>(cx, &job, words, load)?;
-    // From here on, the seed is the one that the join ends with.
-    let probe = job.stream_probe()?;
 
     let carried = carrying.is_some();
     let gathered = job.sink.plan.gathered(side);
@@ -66,6 +64,14 @@ fn join<K: KeyWord, I: RowId>(
     };
     let mut build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
     cx.watch.time("flatten build keys", || build_unit.flatten_keys(cx))?;
+    if let Table::Hash(table) = &table
+        && job.keys.hashed()
+        && cx.bounded
+    {
+        one_key_per_hash(cx, &matcher, &build_unit, table)?;
+    }
+    // From here on, the seed is the one that the join ends with.
+    let probe = job.stream_probe()?;
     let known_rows = probe.known_rows();
     cx.counters.enter(Stage::Probe, known_rows.unwrap_or(0));
     let cap = pair_cap(cx, job.sink);
@@ -191,6 +197,41 @@ fn build_table<K: KeyWord, I: RowId>(
             Ok(Table::Dense(cx.watch.time("build table", build)?))
         }
     }
+}
+
+/// Fails with [`Error::BadSeed`] if many build rows have one hash, but not one key. Each probe row with
+/// this hash would meet all of them, and most of these candidates would be rejected.
+///
+/// Compares the first row of each group with every 16th one, so fewer than 16 rows of other keys may go
+/// unseen between two rows of one key. In a group of equal keys, each probe row yields at least 16 rows,
+/// which takes far longer than these comparisons.
+fn one_key_per_hash<K: KeyWord, I: RowId>(
+    cx: &Context<'_>,
+    matcher: &Matcher<'_>,
+    build: &Unit,
+    table: &HashTable<K, I>,
+) -> Result<()> {
+    const EVERY: usize = 16;
+    const AT_ONCE: usize = 16 * 1024;
+    let mut rows: [Vec<u64>; 2] = Default::default();
+    let mut outcome = Ok(());
+    let compare = |rows: &mut [Vec<u64>; 2]| {
+        let same = matcher.same_keys(build, &rows[0], &rows[1]);
+        rows.iter_mut().for_each(Vec::clear);
+        cx.workers.check()?;
+        if same { Ok(()) } else { Err(Error::BadSeed) }
+    };
+    table.every(EVERY, |first, other| {
+        if outcome.is_err() {
+            return;
+        }
+        rows[0].push(other.to_u64());
+        rows[1].push(first.to_u64());
+        if rows[0].len() == AT_ONCE {
+            outcome = compare(&mut rows);
+        }
+    });
+    outcome.and_then(|()| compare(&mut rows))
 }
 
 /// The words of a block of rows, placed as the table wants them.

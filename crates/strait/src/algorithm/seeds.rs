@@ -10,6 +10,12 @@
 //!   finds keys that crowd in one partition or one part of a table, on the CPU and on a GPU.
 //! - While a hash table of the CPU is filled, a search that passes a
 //!   [bound](crate::table::HashTable::build) ends the attempt.
+//! - After it is filled, keys with one hash are [compared](super::no_partition). If there are many
+//!   different ones, the attempt ends.
+//!
+//! The radix join writes rows while it fills tables, one per partition, and so it cannot begin again
+//! there. A partition whose keys crowd is sorted instead. For different keys with one hash, the radix
+//! join relies on the sample.
 //!
 //! The last attempt has no bound, so a join never fails because of its seed.
 
@@ -71,6 +77,9 @@ pub(crate) fn suits(
     side: Side,
     build: &Relation,
 ) -> Result<bool> {
+    if cx.force.no_sample {
+        return Ok(true);
+    }
     let sample = match cx.force.bad_seeds > 0 {
         // Tests have few rows.
         true => build.batches().to_vec(),

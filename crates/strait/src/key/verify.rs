@@ -285,6 +285,14 @@ impl<'a> Lookup for ManyBytes<'a> {
     }
 }
 
+impl<'a> Lookup for &'a Records {
+    type Value = &'a [u8];
+    #[inline(always)]
+    fn at(self, location: Location) -> &'a [u8] {
+        self.get(location.row)
+    }
+}
+
 /// The rows to compare: `a[i]` with `b[i]`, of columns `a_nulls` and `b_nulls` are the nulls of.
 struct Pairs<'a> {
     a_at: &'a [Location],
@@ -473,6 +481,7 @@ impl KeyValues {
                 (Data::W256(a), Data::W256(b)) => pairs.fixed(a, b),
                 (Data::Bytes(a), Data::Bytes(b)) => pairs.bytes(a, b),
                 (Data::Records(a), Data::Bytes(b)) => pairs.records(a, b),
+                (Data::Records(a), Data::Records(b)) => pairs.compare_records(a, b),
                 // Both are of one plan, so their forms are the same: here both are null.
                 _ => keep.fill(false),
             }

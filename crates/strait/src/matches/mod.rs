@@ -127,6 +127,15 @@ impl Unit {
             None => Ok(()),
         }
     }
+
+    /// Where the keys of some rows lie in the unit's key columns.
+    fn places(&self, values: &KeyValues, rows: &[u64]) -> Vec<Location> {
+        let place = |&row: &u64| Location { chunk: 0, row: row as u32 };
+        match values.flat() {
+            true => rows.iter().map(place).collect(),
+            false => self.columns.locate_all(rows),
+        }
+    }
 }
 
 /// Decides on candidates.
@@ -284,15 +293,20 @@ impl Matcher<'_> {
         let (Some(build_values), Some(probe_values)) = (&build.values, &probe.values) else {
             return;
         };
-        let place = |&row: &u64| Location { chunk: 0, row: row as u32 };
-        let build_at = match build_values.flat() {
-            true => pairs.build.iter().map(place).collect(),
-            false => build.columns.locate_all(&pairs.build),
-        };
+        let build_at = build.places(build_values, &pairs.build);
         let at: [Vec<Location>; 2] = [build_at, probe.columns.locate_all(&pairs.probe_rows())];
         let mut keep = vec![true; pairs.len()];
         self.keys.equal(build_values, &at[0], probe_values, &at[1], &mut keep);
         retain(pairs, &keep);
+    }
+
+    /// Whether `rows[i]` and `others[i]` of one side have equal keys, for all of them.
+    pub(crate) fn same_keys(&self, unit: &Unit, rows: &[u64], others: &[u64]) -> bool {
+        let Some(values) = &unit.values else { return true };
+        let [rows, others] = [rows, others].map(|rows| unit.places(values, rows));
+        let mut same = vec![true; rows.len()];
+        self.keys.equal(values, &rows, values, &others, &mut same);
+        same.iter().all(|&same| same)
     }
 
     /// Drops pairs for which the residual filter is not true.

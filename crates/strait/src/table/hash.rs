@@ -25,6 +25,7 @@ use crate::table::fill::{self, Entered, Region, fill_all};
 use crate::table::pairs::Pairs;
 use crate::table::perfect::{self, PerfectTable};
 use crate::table::probe_keys::ProbeKeys;
+use crate::table::sorted::SortedTable;
 use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
 
 /// Keys of a bucket.
@@ -356,6 +357,19 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         }
     }
 
+    /// Of each key with more than `step` values, calls `pair` with the first value and with every
+    /// `step`th one.
+    pub(crate) fn every(&self, step: usize, mut pair: impl FnMut(I, I)) {
+        // Groups lie one behind the other. Each begins with its length.
+        let mut at = 0;
+        while at < self.groups.len() {
+            let len = self.groups[at].to_usize();
+            let group = &self.groups[at + 1..at + 1 + len];
+            group.iter().skip(step).step_by(step).for_each(|&value| pair(group[0], value));
+            at += 1 + len;
+        }
+    }
+
     /// All keys, which are unique, in the other layout.
     fn perfect(&self, again: &Again<K, I>) -> Option<PerfectTable<K, I>> {
         let bytes = (again.keys * size_of::<Tuple<K, I>>()) as u64;
@@ -410,6 +424,8 @@ pub(crate) struct LocalTable<K: KeyWord, I: RowId> {
     groups: Buffer<I>,
     /// As much of `groups` as the partition takes.
     grouped: usize,
+    /// The partition's keys in order, where they crowd in the buckets.
+    sorted: Option<SortedTable<K, I>>,
 }
 
 impl<K: KeyWord, I: RowId> LocalTable<K, I> {
@@ -419,7 +435,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         let buckets = Buffer::zeroed(buckets_for(tuples, ROOM), &cx.budget, what)?;
         let many = Buffer::zeroed(words_for(buckets.len() * KEYS), &cx.budget, what)?;
         let groups = Buffer::zeroed(0, &cx.budget, "a partition's equal keys")?;
-        Ok(LocalTable { buckets, used: 0, bits, many, groups, grouped: 0 })
+        Ok(LocalTable { buckets, used: 0, bits, many, groups, grouped: 0, sorted: None })
     }
 
     /// Forgets what was there and builds from partition `p`.
@@ -429,17 +445,23 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         p: usize,
         tuples: &[Tuple<K, I>],
     ) -> Result<()> {
+        self.sorted = None;
         self.used = buckets_for(tuples.len(), ROOM);
         let buckets = &mut self.buckets[..self.used];
         let empty = emptiness(p >> (self.bits - 1));
         let (all, first) = (self.used, 0);
-        let (skip, longest) = (self.bits, usize::MAX);
+        let (skip, longest) = (self.bits, LONGEST);
         let mut region = Buckets { buckets, empty, all, first, skip, longest, lost: false };
         let many = &mut self.many[..words_for(self.used * KEYS)];
         self.grouped = match fill::enter(&mut region, many, tuples) {
             Entered::Many(need) => need,
-            // Full it is not: there is a place for each tuple, and one more. Searches have no bound.
-            Entered::Unique | Entered::Full | Entered::Lost => 0,
+            // Full it is not: there is a place for each tuple, and one more.
+            Entered::Unique | Entered::Full => 0,
+            Entered::Lost => {
+                log::debug!("{} keys crowd in one partition; sorting them", tuples.len());
+                self.sorted = Some(SortedTable::of(cx, tuples)?);
+                return Ok(());
+            }
         };
         if self.grouped > 0 {
             if self.groups.len() < self.grouped {
@@ -462,6 +484,9 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         cursor: &mut Cursor,
         pairs: &mut Pairs<B>,
     ) {
+        if let Some(sorted) = &self.sorted {
+            return walk(keys, sorted, sorted.groups(), ask, (cursor, pairs));
+        }
         let groups = Groups { many: &self.many, values: &self.groups[..self.grouped] };
         walk(keys, self, groups, ask, (cursor, pairs));
     }

@@ -18,7 +18,8 @@
 //! alone in the cells of a [`DenseTable`]. Either is [filled](fill) from partitions, a region a
 //! partition, so that each region is built in the cache by one worker and without locks; probe
 //! keys are [walked](walk) through it. A hash table of few keys that is walked through for long is laid
-//! out once more, for searches of one comparison ([perfect]).
+//! out once more, for searches of one comparison ([perfect]). Keys of a partition that crowd in a few
+//! buckets are [sorted] instead.
 
 mod bits;
 mod dense;
@@ -27,6 +28,7 @@ mod hash;
 mod pairs;
 mod perfect;
 mod probe_keys;
+mod sorted;
 mod walk;
 
 pub(crate) use dense::DenseTable;

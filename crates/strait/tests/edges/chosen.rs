@@ -86,6 +86,63 @@ fn a_join_begins_again_with_another_seed() {
     }
 }
 
+/// Different keys with one hash are found when the table is built, where the sample did not show them.
+#[test]
+fn different_keys_with_one_hash_are_found_in_the_table() {
+    const ROWS: u64 = 3000;
+    let strings = |key: &dyn Fn(u64) -> u64| {
+        let keys: Vec<String> = (0..ROWS).map(|i| format!("key {}", key(i))).collect();
+        let keys: ArrayRef = Arc::new(StringArray::from(keys));
+        RecordBatch::try_from_iter([("k", keys)]).expect("one column")
+    };
+    let unlike = strings(&|i| i);
+    let pairs = strings(&|i| i / 2);
+    let alike = strings(&|_| 7);
+    let join = Join::inner().on("k").algorithm(Algorithm::NoPartition).threads(2);
+    for (table, bad_seeds, rows, tried) in [
+        (&unlike, 0, ROWS, 1),
+        (&unlike, 1, ROWS, 2),
+        (&unlike, 2, ROWS, 3),
+        (&pairs, 1, 2 * ROWS, 2),
+        (&alike, 1, ROWS * ROWS, 1),
+    ] {
+        let force = Force { bad_seeds, no_sample: true, ..Force::default() };
+        let (found, report) = run(&join.clone().force(force), table);
+        assert_eq!((found, report.seeds_tried), (rows, tried), "{bad_seeds} bad seeds");
+        assert_eq!(report.candidates, rows, "{bad_seeds} bad seeds");
+    }
+}
+
+/// The radix join has no second attempt: a partition whose keys crowd is sorted.
+#[test]
+fn crowded_partitions_are_joined_all_the_same() {
+    const ROWS: u64 = 60_000;
+    let twice = keyed((0..ROWS).map(|i| (chosen::wide(i % 9000) ^ 1 << 63) as i64));
+    let other = keyed((0..ROWS).map(|i| (chosen::wide(i + ROWS / 2) ^ 1 << 63) as i64));
+    let (wide, narrow) = (one_place(ROWS), one_narrow_place(ROWS as u32));
+    for (what, left, right) in [
+        ("wide", &wide, &wide),
+        ("narrow", &narrow, &narrow),
+        ("equal keys", &twice, &wide),
+        ("other keys", &wide, &other),
+    ] {
+        for join_type in [JoinType::Inner, JoinType::Full, JoinType::LeftAnti, JoinType::RightSemi]
+        {
+            let join = Join::new(join_type).on("k").threads(2).build_side(strait::Side::Left);
+            let expected = count(&join.clone().algorithm(Algorithm::SortMerge), left, right);
+            for tiny_partitions in [false, true] {
+                let force =
+                    Force { bad_seeds: 1, no_sample: true, tiny_partitions, ..Force::default() };
+                let join = join.clone().algorithm(Algorithm::Radix).force(force);
+                let (rows, report) =
+                    join.count(whole(left), whole(right)).expect("the join succeeds");
+                let what = format!("{what}, {join_type}, {tiny_partitions}");
+                assert_eq!((rows, report.seeds_tried), (expected, 1), "{what}");
+            }
+        }
+    }
+}
+
 /// Before the join begins again, it has neither written rows nor taken rows of the probe side.
 #[test]
 fn beginning_again_loses_no_rows() {
