@@ -270,6 +270,8 @@ pub fn exotic() -> Vec<DataType> {
         runs(Int64, Boolean),
         List(item(dictionary(Int16, Utf8))),
         FixedSizeList(item(List(item(Float32))), 3),
+        FixedSizeList(item(Int32), 0),
+        FixedSizeBinary(0),
         Struct(fields(&[("m", Map(entries(Utf8, Boolean), false)), ("n", Null)])),
         Struct(Fields::empty()),
         dictionary(Int32, List(item(Int32))),

@@ -68,11 +68,33 @@ impl Peeled {
 
     /// Without the index if there are more values than rows: a slice of a large dictionary.
     pub(super) fn compacted(mut self) -> Result<Peeled> {
+        if has_empty_values(self.values.data_type()) {
+            // Arrow's `take` would lose their number.
+            return Ok(self);
+        }
         if let Some(index) = self.index.take_if(|index| self.values.len() > index.len()) {
             self.values = take(&self.values, &UInt32Array::from(index), None)
                 .map_err(Error::arrow("cannot take a key column's values from its dictionary"))?;
         }
         Ok(self)
+    }
+}
+
+/// Whether a type has values that take no bytes at all, perhaps inside others.
+fn has_empty_values(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::FixedSizeBinary(0) | DataType::FixedSizeList(_, 0) => true,
+        DataType::Struct(fields) => fields.iter().any(|f| has_empty_values(f.data_type())),
+        DataType::Union(fields, _) => fields.iter().any(|(_, f)| has_empty_values(f.data_type())),
+        DataType::List(f)
+        | DataType::LargeList(f)
+        | DataType::ListView(f)
+        | DataType::LargeListView(f)
+        | DataType::FixedSizeList(f, _)
+        | DataType::Map(f, _)
+        | DataType::RunEndEncoded(_, f) => has_empty_values(f.data_type()),
+        DataType::Dictionary(_, values) => has_empty_values(values),
+        _ => false,
     }
 }
 

@@ -437,9 +437,14 @@ impl Column {
         selected.chunks.iter().map(|&chunk| self.chunks[chunk].as_ref()).collect()
     }
 
-    /// Whether Arrow's `take` does for it: it panics where the offsets of lists or run ends overflow.
+    /// Whether Arrow's `take` does for it: it panics where the offsets of lists or run ends overflow, and
+    /// loses the length of values without bytes.
     fn takes(&self) -> bool {
-        rows::is_flat(&self.data_type) || matches!(self.data_type, DataType::Dictionary(..))
+        match self.data_type {
+            DataType::FixedSizeBinary(0) => false,
+            DataType::Dictionary(..) => true,
+            _ => rows::is_flat(&self.data_type),
+        }
     }
 
     /// Gives all chunks of a dictionary column one dictionary, if it has room for all values.

@@ -17,10 +17,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanBufferBuilder, Capacities, MutableArrayData, StructArray,
-    UnionArray, make_array, new_empty_array, new_null_array,
+    Array, ArrayRef, AsArray, BooleanBufferBuilder, Capacities, FixedSizeBinaryArray,
+    MutableArrayData, StructArray, UnionArray, make_array, new_empty_array, new_null_array,
 };
-use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Fields, UnionFields, UnionMode};
 use arrow::error::ArrowError;
@@ -156,6 +156,12 @@ fn flat(
     }
     if rows.len == 0 {
         return Ok(new_empty_array(data_type));
+    }
+    if let DataType::FixedSizeBinary(0) = data_type {
+        // Arrow's kernels take the length from the bytes, of which there are none.
+        let nulls = validity(chunks, rows);
+        let values = FixedSizeBinaryArray::try_new_with_len(0, Buffer::default(), nulls, rows.len)?;
+        return Ok(Arc::new(values));
     }
     if chunks.is_empty() {
         return Ok(new_null_array(data_type, rows.len));

@@ -3,6 +3,7 @@
 mod carried;
 mod chosen;
 mod devices;
+mod empty_values;
 mod encodings;
 mod faults;
 mod filters;
