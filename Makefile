@@ -24,7 +24,7 @@ check: ## format, lints (for other processors too), documentation, links
 	! [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ] || $(CARGO) check -p strait --target $(AARCH64)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --no-deps --document-private-items --quiet
-	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md
+	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md benchmarks/notes.md
 
 test: ## all tests, 100,000 random joins among them; installs NVRTC once, to compile the kernels
 	nvrtc="$$(PYTHON=$(PYTHON) scripts/nvrtc.sh)" && \
