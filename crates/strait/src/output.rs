@@ -111,12 +111,12 @@ impl Sink<'_> {
     /// Whether nobody outside has seen anything of the output yet: no rows have been sent, and counts
     /// are told at the end.
     pub(crate) fn untouched(&self) -> bool {
-        self.plan.output == Output::Count || self.counters.output_rows.load(Ordering::Relaxed) == 0
+        self.plan.output == Output::Count || self.counters.found() == 0
     }
 
     /// Forgets what was counted, so that the join can begin again. Nothing may have been sent.
     pub(crate) fn reset(&self) {
-        self.counters.output_rows.store(0, Ordering::Relaxed);
+        self.counters.find_again();
         lock(&self.sums).fill(0);
     }
 
@@ -370,7 +370,7 @@ impl<'a> Emitter<'a> {
 
     fn tell(&mut self) {
         let counted = std::mem::take(&mut self.counted);
-        self.sink.counters.output_rows.fetch_add(counted, Ordering::Relaxed);
+        self.sink.counters.add_output(counted);
         if !self.sums.is_empty() {
             let mut total = self.sink.sums.lock().unwrap_or_else(|e| e.into_inner());
             total.iter_mut().zip(&mut self.sums).for_each(|(t, s)| *t += std::mem::take(s));
@@ -531,6 +531,40 @@ fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> Ar
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A join that begins again on the CPU while it counts: nobody sees the number of rows go back.
+    #[test]
+    fn the_number_of_rows_never_goes_back() {
+        let schema = Arc::new(arrow::datatypes::Schema::empty());
+        let (origins, sums) = (Vec::new(), Vec::new());
+        let plan = OutputPlan { schema, origins, output: Output::Count, sums };
+        let (budget, flow, counters) = (Budget::new(None), Flow::default(), Counters::default());
+        let (sender, _receiver) = std::sync::mpsc::sync_channel(1);
+        let sink = Sink {
+            plan: &plan,
+            sender,
+            budget: &budget,
+            ledger: None,
+            flow: &flow,
+            cancelled: &AtomicBool::new(false),
+            counters: &counters,
+            batch_size: 100,
+            turn: Turn::default(),
+            sums: Mutex::default(),
+        };
+        let count = |rows| {
+            let mut emitter = Emitter::new(&sink);
+            emitter.count(rows);
+            emitter.finish().expect("nothing is sent");
+            counters.snapshot().output_rows
+        };
+        assert_eq!(count(5), 5);
+        assert!(sink.untouched(), "counts are told at the end");
+        sink.reset();
+        assert_eq!(counters.snapshot().output_rows, 5);
+        assert_eq!(count(3), 5);
+        assert_eq!(count(4), 7);
+    }
 
     #[test]
     fn whoever_waits_for_a_turn_that_never_comes_hears_of_the_end() {

@@ -71,10 +71,29 @@ pub(crate) struct Counters {
     pub(crate) right_rows: AtomicU64,
     pub(crate) done: AtomicU64,
     pub(crate) total: AtomicU64,
-    pub(crate) output_rows: AtomicU64,
+    /// Rows of output since the join began, or began again.
+    found: AtomicU64,
+    /// The rows of output that are shown: the most that were ever found. They never go back.
+    output_rows: AtomicU64,
 }
 
 impl Counters {
+    /// Adds rows of output.
+    pub(crate) fn add_output(&self, rows: u64) {
+        let found = self.found.fetch_add(rows, Ordering::Relaxed) + rows;
+        self.output_rows.fetch_max(found, Ordering::Relaxed);
+    }
+
+    /// Rows of output since the join began, or began again.
+    pub(crate) fn found(&self) -> u64 {
+        self.found.load(Ordering::Relaxed)
+    }
+
+    /// The join begins again, and finds all rows of output anew.
+    pub(crate) fn find_again(&self) {
+        self.found.store(0, Ordering::Relaxed);
+    }
+
     pub(crate) fn enter(&self, stage: Stage, total: u64) {
         self.done.store(0, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);

@@ -285,7 +285,7 @@ impl BoundJoin {
             elapsed: watch.elapsed(),
             left_rows: seen.left_rows,
             right_rows: seen.right_rows,
-            output_rows: seen.output_rows,
+            output_rows: counters.found(),
             candidates: candidates.into_inner(),
             peak_memory: budget.peak(),
             crossed: watch.crossed(),
