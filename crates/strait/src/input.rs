@@ -123,7 +123,7 @@ impl Source {
             },
         };
         let what = format!("holding rows of the {} table, so far,", self.side.name());
-        let bytes = self.footprint.add(&batch);
+        let (bytes, fresh) = self.footprint.of(&batch);
         let held = match &self.ledger {
             Some(ledger) => ledger.hold(&batch, &what),
             None => self.budget.reserve(bytes, &what).map(|reserved| vec![Arc::new(reserved)]),
@@ -131,11 +131,11 @@ impl Source {
         let hold = match held {
             Ok(hold) => Arc::new(hold),
             Err(error) => {
-                self.footprint.remove(&batch);
                 self.refused = Some(batch);
                 return Err(error);
             }
         };
+        self.footprint.seen.extend(fresh);
         self.waiting_bytes += bytes;
         let mut at = 0;
         while at < batch.num_rows() {
@@ -325,21 +325,15 @@ struct Footprint {
 }
 
 impl Footprint {
-    fn add(&mut self, batch: &RecordBatch) -> u64 {
-        let mut bytes = frame(batch);
+    /// The bytes that a batch adds, and the addresses of its buffers that were not seen yet.
+    fn of(&self, batch: &RecordBatch) -> (u64, HashSet<usize>) {
+        let (mut bytes, mut fresh) = (frame(batch), HashSet::new());
         each_buffer(batch, &mut |address, size| {
-            if self.seen.insert(address) {
+            if !self.seen.contains(&address) && fresh.insert(address) {
                 bytes += size as u64;
             }
         });
-        bytes
-    }
-
-    /// Forgets the buffers of a batch that was added last.
-    fn remove(&mut self, batch: &RecordBatch) {
-        each_buffer(batch, &mut |address, _| {
-            self.seen.remove(&address);
-        });
+        (bytes, fresh)
     }
 }
 
@@ -477,7 +471,38 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatchIterator};
+
     use super::*;
+
+    /// A batch that is refused at first shares a buffer with one that is held. The buffer counts once.
+    #[test]
+    fn a_refused_batch_does_not_make_shared_buffers_count_again() {
+        let column = |rows: i64| Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;
+        let (shared, more) = (column(1000), column(10_000));
+        let batch = |other: ArrayRef| {
+            RecordBatch::try_from_iter([("k", Arc::clone(&shared)), ("p", other)]).expect("columns")
+        };
+        let batches = [batch(Arc::clone(&shared)), batch(more.slice(0, 1000))];
+        let schema = batches[0].schema();
+        let reader = Box::new(RecordBatchIterator::new(batches.into_iter().map(Ok), schema));
+        let budget = Budget::new(Some(100_000));
+        let (ledger, cancelled) = (Arc::new(Ledger::new(&budget)), Arc::<AtomicBool>::default());
+        let reading = ReadingThread::new(1, &cancelled);
+        let counters = Arc::default();
+        let mut source = Source::new(Side::Left, reader, reading, &budget, Some(ledger), &counters);
+        assert!(source.advance().expect("the first batch fits"));
+        let first = source.waiting_bytes();
+        let rest = budget.reserve(budget.left(), "a test").expect("fits");
+        assert!(matches!(source.advance(), Err(Error::MemoryLimit { .. })));
+        drop(rest);
+        assert!(source.advance().expect("the second batch fits now"));
+        let second = source.waiting_bytes() - first;
+        assert!((80_000..88_000).contains(&second), "{second} bytes");
+        assert_eq!(source.waiting_bytes(), budget.used());
+    }
 
     #[test]
     fn rows_are_found_in_batches_of_any_size() {
