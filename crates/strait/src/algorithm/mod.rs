@@ -306,9 +306,10 @@ fn workers_with_scratch<K: KeyWord>(
     }
 }
 
-/// Writes the rows of a held side that the join type wants by their flag, all workers at once.
+/// Writes the rows of a held side that the join type wants by their flag, all workers at once. They
+/// hold `cap` rows each at most, whose memory is that of their candidate pairs.
 fn sweep_all(
-    cx: &Context<'_>,
+    (workers, cap): (&Workers, usize),
     matcher: &Matcher<'_>,
     unit: &Unit,
     keep: Keep,
@@ -319,10 +320,10 @@ fn sweep_all(
         return Ok(());
     }
     let tasks = unit.rows.div_ceil(ROWS_A_TASK);
-    cx.workers.each(tasks, |task, _| {
+    workers.each(tasks, |task, _| {
         let mut emitter = Emitter::new(sink);
         let range: Range<usize> = task * ROWS_A_TASK..((task + 1) * ROWS_A_TASK).min(unit.rows);
-        matcher.sweep(unit, keep, range, &mut emitter)?;
+        matcher.sweep(unit, keep, (range, cap), &mut emitter)?;
         emitter.finish()
     })
 }

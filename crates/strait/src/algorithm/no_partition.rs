@@ -98,7 +98,8 @@ fn join<K: KeyWord, I: RowId>(
     })?;
 
     cx.counters.enter(Stage::Unmatched, build.rows());
-    let sweep = || sweep_all(cx, &matcher, &build_unit, job.roles.build, job.sink);
+    let with = (&probing.workers, cap);
+    let sweep = || sweep_all(with, &matcher, &build_unit, job.roles.build, job.sink);
     cx.watch.time("unmatched build rows", sweep)
 }
 
@@ -154,7 +155,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 }
                 // They are of this morsel's rows.
                 settle(&unit, &mut pairs, &mut emitter)?;
-                self.matcher.sweep(&unit, keep, 0..unit.rows, &mut emitter)?;
+                self.matcher.sweep(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
                 self.cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
             }
             emitter.finish()

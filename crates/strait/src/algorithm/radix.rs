@@ -68,8 +68,9 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 
     cx.counters.enter(Stage::Unmatched, build.rows() + probe.rows());
     cx.watch.time("unmatched rows", || {
-        sweep_all(cx, &matcher, &probe_unit, job.roles.probe, job.sink)?;
-        sweep_all(cx, &matcher, &build_unit, job.roles.build, job.sink)
+        let with = (&partitions.workers, cap);
+        sweep_all(with, &matcher, &probe_unit, job.roles.probe, job.sink)?;
+        sweep_all(with, &matcher, &build_unit, job.roles.build, job.sink)
     })
 }
 

@@ -10,6 +10,8 @@
 //! take segments in order and send their rows in turn, so the output is sorted by key, unmatched
 //! rows among the others; rows with a null in their key come last.
 
+use std::slice::Chunks;
+
 use super::{Context, Job, for_widths, pair_cap, wide_rows, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
@@ -66,8 +68,9 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
 
     cx.counters.enter(Stage::Unmatched, 0);
     let mut emitter = Emitter::new(job.sink);
-    null_rows(&matcher, &build_unit, job.roles.build, &build_nulls, &mut emitter)?;
-    null_rows(&matcher, &probe_unit, job.roles.probe, &probe_nulls, &mut emitter)?;
+    let [build_nulls, probe_nulls] = [&build_nulls, &probe_nulls].map(|rows| rows.chunks(cap));
+    null_rows(&matcher, &build_unit, job.roles.build, build_nulls, &mut emitter)?;
+    null_rows(&matcher, &probe_unit, job.roles.probe, probe_nulls, &mut emitter)?;
     emitter.finish()
 }
 
@@ -118,18 +121,18 @@ fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<'_, K>) -> Result
     Ok((sorted, nulls, reserved))
 }
 
-/// Writes rows that match nothing because their key has a null.
+/// Writes rows that match nothing because their key has a null, chunk by chunk.
 fn null_rows(
     matcher: &Matcher<'_>,
     unit: &Unit,
     keep: Keep,
-    rows: &[u64],
+    chunks: Chunks<'_, u64>,
     emitter: &mut Emitter<'_>,
 ) -> Result<()> {
     if matches!(keep, Keep::Nothing | Keep::Matched) {
         return Ok(());
     }
-    for some in rows.chunks(emitter.batch_size()) {
+    for some in chunks {
         emitter.check()?;
         matcher.emit_alone(unit, some.to_vec(), keep == Keep::Marked, emitter)?;
     }

@@ -410,12 +410,13 @@ impl Matcher<'_> {
         Ok((batch.map_err(failed)?, reserved))
     }
 
-    /// Writes those of the unit's rows in `range` that the join type wants by their flag.
+    /// Writes those of the unit's rows in `range` that the join type wants by their flag, `cap` rows
+    /// at once at most.
     pub(crate) fn sweep(
         &self,
         unit: &Unit,
         keep: Keep,
-        range: Range<usize>,
+        (range, cap): (Range<usize>, usize),
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
         let Some(flags) = &unit.flags else { return Ok(()) };
@@ -425,7 +426,7 @@ impl Matcher<'_> {
             Keep::Unmatched => !flags.get(row),
             Keep::Marked => true,
         };
-        let size = emitter.batch_size();
+        let size = emitter.batch_size().min(cap);
         let mut rows = (range.start as u64..range.end as u64).filter(wanted).peekable();
         while rows.peek().is_some() {
             let some: Vec<u64> = rows.by_ref().take(size).collect();

@@ -166,7 +166,8 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
     fn write(&mut self, build: u64, probe: u64, mark: bool) -> Result<()> {
         self.rows.push(build, probe);
         self.marks.push(mark);
-        if self.rows.len() >= self.emitter.batch_size() { self.emit() } else { Ok(()) }
+        let most = self.emitter.batch_size().min(self.cap);
+        if self.rows.len() >= most { self.emit() } else { Ok(()) }
     }
 
     fn emit(&mut self) -> Result<()> {

@@ -155,8 +155,9 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx.counters.enter(Stage::Unmatched, job.build.rows() + probe.rows());
     cx.watch.time("unmatched rows", || {
         let [build_unit, probe_unit] = &units;
-        sweep_all(cx, &matcher, probe_unit, job.roles.probe, job.sink)?;
-        sweep_all(cx, &matcher, build_unit, job.roles.build, job.sink)
+        let with = (&cx.workers, cap);
+        sweep_all(with, &matcher, probe_unit, job.roles.probe, job.sink)?;
+        sweep_all(with, &matcher, build_unit, job.roles.build, job.sink)
     })?;
     Ok(escalated)
 }
