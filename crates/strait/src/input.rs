@@ -113,8 +113,8 @@ impl Source {
     }
 
     /// Reads one more batch into the waiting ones. False at the end. If memory does not suffice for the
-    /// batch, it is kept for the next attempt.
-    fn advance(&mut self) -> Result<bool> {
+    /// batch and `spare` bytes besides, it is kept for the next attempt.
+    fn advance(&mut self, spare: u64) -> Result<bool> {
         let batch = match self.refused.take() {
             Some(batch) => batch,
             None => match self.read()? {
@@ -125,7 +125,7 @@ impl Source {
         let what = format!("holding rows of the {} table, so far,", self.side.name());
         let (bytes, fresh) = self.footprint.of(&batch);
         let held = match &self.ledger {
-            Some(ledger) => ledger.hold(&batch, &what),
+            Some(ledger) => ledger.hold_leaving(&batch, spare, &what),
             None => self.budget.reserve(bytes, &what).map(|reserved| vec![Arc::new(reserved)]),
         };
         let hold = match held {
@@ -215,10 +215,11 @@ impl Source {
         Ok(())
     }
 
-    /// The next rows, at most `most` of them. None at the end.
-    pub(crate) fn morsel(&mut self, most: usize) -> Result<Option<Morsel>> {
+    /// The next rows, at most `most` of them. None at the end. If another batch has to be read for
+    /// them, its memory has to leave `spare` bytes.
+    pub(crate) fn morsel(&mut self, most: usize, spare: u64) -> Result<Option<Morsel>> {
         while self.waiting.is_empty() {
-            if !self.advance()? {
+            if !self.advance(spare)? {
                 return Ok(None);
             }
             // Streamed: batches come and go, and addresses with them.
@@ -240,7 +241,7 @@ impl Source {
 
     /// Reads the rest and holds all of it.
     pub(crate) fn collect(mut self, check: impl Fn() -> Result<()>) -> Result<Relation> {
-        while self.advance()? {
+        while self.advance(0)? {
             check()?;
         }
         let waiting = std::mem::take(&mut self.waiting).into();
@@ -250,7 +251,7 @@ impl Source {
     /// Reads to the end, keeping everything waiting. After an error of the budget, what was read can
     /// still be streamed, and the rest be read.
     pub(crate) fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
-        while self.advance()? {
+        while self.advance(0)? {
             check()?;
         }
         Ok(())
@@ -294,7 +295,7 @@ pub(crate) fn race(
             check()?;
             let next =
                 if left.waiting_bytes <= right.waiting_bytes { &mut left } else { &mut right };
-            if !next.advance()? {
+            if !next.advance(0)? {
                 break;
             }
         },
@@ -493,12 +494,12 @@ mod tests {
         let reading = ReadingThread::new(1, &cancelled);
         let counters = Arc::default();
         let mut source = Source::new(Side::Left, reader, reading, &budget, Some(ledger), &counters);
-        assert!(source.advance().expect("the first batch fits"));
+        assert!(source.advance(0).expect("the first batch fits"));
         let first = source.waiting_bytes();
         let rest = budget.reserve(budget.left(), "a test").expect("fits");
-        assert!(matches!(source.advance(), Err(Error::MemoryLimit { .. })));
+        assert!(matches!(source.advance(0), Err(Error::MemoryLimit { .. })));
         drop(rest);
-        assert!(source.advance().expect("the second batch fits now"));
+        assert!(source.advance(0).expect("the second batch fits now"));
         let second = source.waiting_bytes() - first;
         assert!((80_000..88_000).contains(&second), "{second} bytes");
         assert_eq!(source.waiting_bytes(), budget.used());

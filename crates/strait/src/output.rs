@@ -15,7 +15,7 @@ use crate::join::Side;
 use crate::materialise::{
     ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes, too_long,
 };
-use crate::memory::{Active, Budget, Flow, Hold, Ledger, Refused, Reservation, frame};
+use crate::memory::{Active, Budget, Flow, Hold, Ledger, Refused, Reservation, Started, frame};
 use crate::progress::Counters;
 use crate::reader::lock;
 use crate::schedule::wait_while;
@@ -120,14 +120,21 @@ impl Sink<'_> {
         lock(&self.sums).fill(0);
     }
 
-    /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes.
-    fn parcel(&self, batch: RecordBatch, mut reserved: Reservation) -> Result<Parcel> {
+    /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes. Raises
+    /// `bytes` to that, so that a further attempt reserves enough before it gathers.
+    fn parcel(
+        &self,
+        batch: RecordBatch,
+        mut reserved: Reservation,
+        bytes: &mut u64,
+    ) -> Result<Parcel> {
         let Some(ledger) = self.ledger else {
             return Ok(Parcel { batch, _reserved: reserved, hold: Hold::new() });
         };
         let referred = ledger.refer(&batch);
         let takes = referred.own + frame(&batch);
         if takes > reserved.bytes() {
+            *bytes = takes.max(*bytes);
             reserved.grow(takes - reserved.bytes(), OUTPUT)?;
         } else {
             reserved.shrink(reserved.bytes() - takes);
@@ -229,6 +236,20 @@ impl<'a> Emitter<'a> {
         self.sink.flow.patiently((self.sink.budget, refused), self.sink.cancelled, attempt)
     }
 
+    /// Starts a piece of work: `attempt` takes the memory that the work holds while its output is
+    /// written. If other workers have work that was started, it has to leave as many bytes as its
+    /// argument says, which is `spare`. Waits as [`patiently`](Emitter::patiently) does.
+    pub(crate) fn start<T>(
+        &mut self,
+        spare: u64,
+        mut attempt: impl FnMut(u64) -> Result<T>,
+    ) -> Result<(Started<'a>, T)> {
+        let sink = self.sink;
+        self.patiently(Refused::StartsLater, || {
+            sink.flow.start(sink.budget, |alone| attempt(if alone { 0 } else { spare }))
+        })
+    }
+
     /// Sends what waits if it keeps much of the input in memory: whoever reads the next input may need
     /// that memory, and cannot ask for it. Where rows are wanted promptly, sends them in any case.
     pub(crate) fn relieve(&mut self) -> Result<()> {
@@ -276,11 +297,12 @@ impl<'a> Emitter<'a> {
             sides[0].map(|columns| columns.pick(rows.left, pooled)),
             sides[1].map(|columns| columns.pick(rows.right, pooled)),
         ];
-        let bytes = plan.bytes(sides, &picked, len);
+        let mut bytes = plan.bytes(sides, &picked, len);
         let gathered = self.patiently(fewer(len), || {
             let reserved = sink.budget.reserve(bytes, OUTPUT)?;
             let batch = plan.gather(sides, &picked, rows.marks.as_deref(), len);
-            sink.parcel(batch.map_err(Error::arrow("gathering output rows"))?, reserved)
+            let batch = batch.map_err(Error::arrow("gathering output rows"))?;
+            sink.parcel(batch, reserved, &mut bytes)
         });
         let absent = || Chosen::Ids(vec![ABSENT; len]);
         let [left, right] = picked.map(|p| p.map_or_else(absent, |p| p.chosen));
@@ -332,10 +354,10 @@ impl<'a> Emitter<'a> {
         // that, the parts will do.
         let schema = &self.sink.plan.schema;
         let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| &parcel.batch).collect();
-        let bytes = concat_bytes(schema, &parts);
+        let mut bytes = concat_bytes(schema, &parts);
         let Ok(reserved) = self.sink.budget.reserve(bytes, OUTPUT) else { return Ok(None) };
         match concat(schema, &parts) {
-            Ok(batch) => Ok(self.sink.parcel(batch, reserved).ok()),
+            Ok(batch) => Ok(self.sink.parcel(batch, reserved, &mut bytes).ok()),
             Err(error) if too_long(&error) => Ok(None),
             Err(error) => Err(Error::arrow("gathering output rows")(error)),
         }

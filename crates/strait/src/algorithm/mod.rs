@@ -306,6 +306,12 @@ fn workers_with_scratch<K: KeyWord>(
     }
 }
 
+/// The bytes that a worker leaves for the output of the others, when it starts work that holds memory
+/// while they have some: half of what is left. Asked for before there is output.
+fn spare_bytes(cx: &Context<'_>) -> u64 {
+    cx.budget.limit().map_or(0, |_| cx.budget.left() / 2)
+}
+
 /// Writes the rows of a held side that the join type wants by their flag, all workers at once. They
 /// hold `cap` rows each at most, whose memory is that of their candidate pairs.
 fn sweep_all(

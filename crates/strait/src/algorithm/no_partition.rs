@@ -14,7 +14,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use super::{Context, Job, for_widths, pair_cap, sweep_all, wide_rows, workers_with_scratch};
+use super::{
+    Context, Job, for_widths, pair_cap, spare_bytes, sweep_all, wide_rows, workers_with_scratch,
+};
 use crate::error::{Error, Result};
 use crate::input::Source;
 use crate::key::{KeyPlan, KeyWord, Width};
@@ -86,6 +88,7 @@ fn join<K: KeyWord, I: RowId>(
         table: &table,
         probe: Mutex::new(probe),
         cap,
+        spare: spare_bytes(cx),
     };
     cx.watch.time("probe", || {
         // A tuple has a row id, or what the output needs of the row.
@@ -114,6 +117,8 @@ struct Probing<'a, K: KeyWord, I: RowId> {
     table: &'a Table<K, I>,
     probe: Mutex<Source>,
     cap: usize,
+    /// Bytes that a worker leaves when it takes a morsel while other workers have some.
+    spare: u64,
 }
 
 impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
@@ -133,8 +138,8 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 workers.check()?;
                 emitter.relieve()?;
                 let next =
-                    emitter.patiently(Refused::Fails, || lock(&self.probe).morsel(MORSEL))?;
-                let Some(morsel) = next else { break };
+                    emitter.start(self.spare, |spare| lock(&self.probe).morsel(MORSEL, spare))?;
+                let (_started, Some(morsel)) = next else { break };
                 let batches = std::slice::from_ref(&morsel.batch);
                 let unit = emitter.patiently(Refused::Fails, || {
                     let columns = Columns::of_batch(&morsel.batch, morsel.first_row);

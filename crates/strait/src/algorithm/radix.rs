@@ -11,7 +11,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Context, Job, for_widths, pair_cap, sweep_all, wide_rows, workers_with_scratch};
+use super::{
+    Context, Job, for_widths, pair_cap, spare_bytes, sweep_all, wide_rows, workers_with_scratch,
+};
 use crate::error::Result;
 use crate::input::Relation;
 use crate::key::{KeyWord, Width};
@@ -105,10 +107,14 @@ impl Joining<'_> {
         }
         let most = own.iter().map(|&p| build.range(p).len()).max().unwrap_or(0);
         let next = AtomicUsize::new(0);
+        let spare = spare_bytes(self.cx);
         self.workers.for_rows(total).run(|_| {
             let mut emitter = Emitter::new(self.sink);
-            let mut table = emitter
-                .patiently(Refused::Fails, || LocalTable::with_room(self.cx, most, self.bits))?;
+            let (started, mut table) = emitter.start(spare, |spare| {
+                let table = LocalTable::with_room(self.cx, most, self.bits)?;
+                self.cx.budget.reserve(spare, "the output of several workers")?;
+                Ok(table)
+            })?;
             let mut pairs = Pairs::default();
             while let Some(&p) = own.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.workers.check()?;
@@ -117,6 +123,7 @@ impl Joining<'_> {
             }
             // Another worker may wait for this memory, as long as this one counts as active.
             drop(table);
+            drop(started);
             emitter.finish()
         })
     }

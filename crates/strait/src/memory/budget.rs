@@ -51,8 +51,18 @@ impl MemoryBudget {
 
     /// Reserves `bytes` for `what`, until the reservation is dropped.
     pub fn reserve(self: &Arc<Self>, bytes: u64, what: &str) -> Result<MemoryReservation> {
+        self.reserve_leaving(bytes, 0, what)
+    }
+
+    /// Reserves `bytes` for `what`, if at least `spare` bytes are left then.
+    pub(crate) fn reserve_leaving(
+        self: &Arc<Self>,
+        bytes: u64,
+        spare: u64,
+        what: &str,
+    ) -> Result<MemoryReservation> {
         let mut reservation = MemoryReservation { budget: Arc::clone(self), bytes: 0 };
-        reservation.grow(bytes, what)?;
+        reservation.grow_leaving(bytes, spare, what)?;
         Ok(reservation)
     }
 
@@ -111,23 +121,23 @@ impl MemoryBudget {
 pub(crate) struct Waiter<'a>(&'a MemoryBudget);
 
 impl Waiter<'_> {
-    /// Waits until less than `level` bytes are reserved, or `hopeless` holds. Returns whether less is
-    /// reserved.
+    /// Waits until `less` is true of the bytes that are reserved, or `hopeless` holds. Returns the
+    /// bytes of which `less` was true.
     pub(crate) fn wait(
         &self,
-        level: u64,
+        less: impl Fn(u64) -> bool,
         hopeless: impl Fn() -> bool,
         cancelled: &AtomicBool,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         let waiting = &self.0.waiting;
         // What ended the wait is what counts: others may reserve memory right after it.
-        let mut less = false;
+        let mut found = None;
         let wait = |_: &mut ()| {
-            less = self.0.used() < level;
-            !less && !hopeless()
+            found = Some(self.0.used()).filter(|&used| less(used));
+            found.is_none() && !hopeless()
         };
         drop(wait_while(cancelled, &waiting.changed, lock(&waiting.looking), wait)?);
-        Ok(less)
+        Ok(found)
     }
 }
 
@@ -147,8 +157,13 @@ pub struct MemoryReservation {
 impl MemoryReservation {
     /// Reserves `more` bytes.
     pub fn grow(&mut self, more: u64, what: &str) -> Result<()> {
+        self.grow_leaving(more, 0, what)
+    }
+
+    fn grow_leaving(&mut self, more: u64, spare: u64, what: &str) -> Result<()> {
+        let most = self.budget.limit.saturating_sub(spare);
         let taken = self.budget.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
-            used.checked_add(more).filter(|&total| total <= self.budget.limit)
+            used.checked_add(more).filter(|&total| total <= most)
         });
         match taken {
             Ok(used) => {

@@ -8,9 +8,14 @@
 //!
 //! When nobody is left, one waiting worker after the other makes a last attempt: first those that can
 //! do with less, then those that cannot. If an attempt succeeds, the others go on waiting.
+//!
+//! A worker needs memory for its input and then for its output. If all workers took input at once, too
+//! little memory might be left for the output of any of them, although it suffices for one worker
+//! after the other. So a worker *starts* a piece of work only if no other worker has one, or if
+//! enough memory is left afterwards. Workers that wait to start fail last.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
@@ -27,6 +32,13 @@ pub(crate) struct Flow {
     awaited: AtomicBool,
     /// Workers that wait for memory and can do with less.
     flexible: AtomicUsize,
+    /// Pieces of work that were started and are not done yet.
+    started: AtomicUsize,
+    /// Held by the worker that starts a piece of work.
+    starting: Mutex<()>,
+    /// The number of events after which memory may be given back that was not before: a batch was
+    /// taken, a worker has ended, a piece of work is done.
+    moves: AtomicU64,
     /// Held by whoever makes a last attempt.
     last: Mutex<()>,
 }
@@ -38,6 +50,9 @@ pub(crate) enum Refused {
     TakesLess,
     /// It ends the join.
     Fails,
+    /// It starts no further work while another worker has some. If no worker has any, it ends the
+    /// join.
+    StartsLater,
 }
 
 impl Flow {
@@ -58,13 +73,16 @@ impl Flow {
         // The last message of a join, an error, is not counted.
         let less = |queued: usize| queued.checked_sub(1);
         let _ = self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        self.moves.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether nobody is left who could give memory back to a waiting worker.
     fn hopeless(&self, refused: Refused) -> bool {
+        let flexible = || self.flexible.load(Ordering::SeqCst);
         let others = match refused {
             Refused::TakesLess => 0,
-            Refused::Fails => self.flexible.load(Ordering::SeqCst),
+            Refused::Fails => flexible(),
+            Refused::StartsLater => flexible() + self.started.load(Ordering::SeqCst),
         };
         others == 0
             && self.active.load(Ordering::SeqCst) == 0
@@ -82,18 +100,27 @@ impl Flow {
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         let waiter = budget.waiter();
+        // An attempt that fails halfway gives back what it has reserved. Two workers that make such
+        // attempts must not wake each other forever. So until something moves, each attempt needs less
+        // memory in use than the one before found.
+        let (mut moves, mut least) = (0, u64::MAX);
         loop {
+            let before = self.moves();
             match attempt() {
                 Err(Error::MemoryLimit { .. }) => {}
                 done => return done,
             }
+            if before != moves {
+                (moves, least) = (before, u64::MAX);
+            }
             // What the attempt itself has reserved is given back. If others gave memory back since it
             // failed, it is tried again at the latest when nobody else is left.
             let level = budget.used();
+            let less = |used| used < level.min(least) || (used < level && self.moves() != moves);
             let idle = self.idle(budget);
             let flexible = self.flexible(budget, refused);
-            let hope = waiter.wait(level, || self.hopeless(refused), cancelled)?;
-            if hope {
+            if let Some(used) = waiter.wait(less, || self.hopeless(refused), cancelled)? {
+                least = least.min(used);
                 continue;
             }
             let _last = lock(&self.last);
@@ -105,6 +132,23 @@ impl Flow {
                 return attempt();
             }
         }
+    }
+
+    /// Starts a piece of work. `attempt` takes the memory that the work holds; its argument says
+    /// whether no other worker has work that was started.
+    pub(crate) fn start<'a, T>(
+        &'a self,
+        budget: &'a Budget,
+        attempt: impl FnOnce(bool) -> Result<T>,
+    ) -> Result<(Started<'a>, T)> {
+        let _starting = lock(&self.starting);
+        let made = attempt(self.started.load(Ordering::SeqCst) == 0)?;
+        self.started.fetch_add(1, Ordering::SeqCst);
+        Ok((Started { flow: self, budget }, made))
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves.load(Ordering::SeqCst)
     }
 
     /// Counts a waiting worker that can do with less, until the answer is dropped.
@@ -123,8 +167,15 @@ impl Flow {
 
     /// Counts an active worker as idle until the answer is dropped.
     pub(crate) fn idle<'a>(&'a self, budget: &'a Budget) -> Idle<'a> {
-        drop(Active { flow: self, budget });
+        self.one_less_active(budget);
         Idle { flow: self }
+    }
+
+    fn one_less_active(&self, budget: &Budget) {
+        // The last one to go leaves those who wait without hope, and they should know.
+        if self.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            budget.nudge();
+        }
     }
 }
 
@@ -136,8 +187,21 @@ pub(crate) struct Active<'a> {
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
-        // The last one to go leaves those who wait without hope, and they should know.
-        if self.flow.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+        self.flow.moves.fetch_add(1, Ordering::SeqCst);
+        self.flow.one_less_active(self.budget);
+    }
+}
+
+/// A piece of work that was started. Dropped after the memory that the work held.
+pub(crate) struct Started<'a> {
+    flow: &'a Flow,
+    budget: &'a Budget,
+}
+
+impl Drop for Started<'_> {
+    fn drop(&mut self) {
+        self.flow.moves.fetch_add(1, Ordering::SeqCst);
+        if self.flow.started.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.budget.nudge();
         }
     }
@@ -229,5 +293,36 @@ mod tests {
                 .patiently((&budget, Refused::Fails), &cancelled, || budget.reserve(50, "more"));
             assert!(matches!(refused, Err(Error::Cancelled)));
         });
+    }
+
+    /// An attempt that takes memory in two steps, and is refused the second, gives memory back. That
+    /// must not look like progress to another worker that does the same.
+    #[test]
+    fn refused_workers_do_not_wake_one_another() {
+        const WORKERS: usize = 8;
+        let budget = Budget::new(Some(100));
+        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let attempts = AtomicUsize::new(0);
+        let _held = budget.reserve(20, "a table").expect("fits");
+        flow.awaiting(&budget);
+        let busy = flow.active(&budget);
+        std::thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    let _me = flow.active(&budget);
+                    let refused = flow.patiently((&budget, Refused::Fails), &cancelled, || {
+                        attempts.fetch_add(1, Ordering::SeqCst);
+                        let _first = budget.reserve(5, "the first part")?;
+                        std::thread::sleep(Duration::from_micros(100));
+                        budget.reserve(90, "the second part")
+                    });
+                    assert!(matches!(refused, Err(Error::MemoryLimit { .. })));
+                });
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            drop(busy);
+        });
+        let attempts = attempts.into_inner();
+        assert!(attempts <= 20 * WORKERS, "{attempts} attempts, and no memory came free");
     }
 }

@@ -80,7 +80,14 @@ impl Ledger {
     }
 
     /// Reserves the buffers of an input batch that are not reserved yet, all of them or none.
+    #[cfg(test)]
     pub(crate) fn hold(&self, batch: &RecordBatch, what: &str) -> Result<Hold> {
+        self.hold_leaving(batch, 0, what)
+    }
+
+    /// Reserves the buffers of an input batch that are not reserved yet, all of them or none. If that
+    /// takes memory, at least `spare` bytes have to be left.
+    pub(crate) fn hold_leaving(&self, batch: &RecordBatch, spare: u64, what: &str) -> Result<Hold> {
         let mut live = lock(&self.live);
         let mut needed = frame(batch);
         let mut longest: HashMap<usize, usize> = HashMap::new();
@@ -92,7 +99,7 @@ impl Ledger {
             let reserved = live.buffers.get_mut(&address).map_or(0, Entry::trim);
             needed += bytes.saturating_sub(reserved) as u64;
         }
-        let mut reservation = self.budget.reserve(needed, what)?;
+        let mut reservation = self.budget.reserve_leaving(needed, spare, what)?;
         let mut hold = Hold::new();
         for (address, bytes) in longest {
             let entry = live.buffers.entry(address).or_default();

@@ -14,7 +14,7 @@ mod slab;
 pub use budget::{MemoryBudget, MemoryReservation};
 pub(crate) use budget::{MemoryBudget as Budget, MemoryReservation as Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
-pub(crate) use flow::{Active, Flow, Refused};
+pub(crate) use flow::{Active, Flow, Refused, Started};
 pub(crate) use ledger::{Hold, Ledger, each_buffer, frame};
 pub(crate) use pool::Mapping;
 pub use pool::release_memory;

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{
     ArrayRef, DictionaryArray, Int32Array, Int64Array, RecordBatch, RecordBatchIterator,
@@ -10,7 +11,7 @@ use arrow::array::{
 use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Join, MemoryBudget, Processor, Side};
+use strait::{Algorithm, Error, Filter, Join, JoinReader, MemoryBudget, Processor, Side};
 
 use super::drained;
 
@@ -116,5 +117,66 @@ fn slices_of_one_allocation_are_counted_once() {
         let join = join(Algorithm::NoPartition, 64 << 20);
         let counted = join.count(table(build), table(vec![keyed(0..10)]));
         assert_eq!(counted.expect("8 MB of keys").0, 10);
+    }
+}
+
+/// Keys of a range, and a text of so many bytes for each.
+fn with_text(keys: std::ops::Range<i64>, bytes: usize) -> RecordBatch {
+    let long = "z".repeat(bytes);
+    let texts = keys.clone().map(|key| format!("{key}{long}"));
+    let text: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
+    RecordBatch::try_from_iter([("k", keys), ("t", text)]).expect("columns of one length")
+}
+
+/// The number of rows, if the memory limit suffices. The consumer pauses before its first batches.
+fn rows_within_limit(output: JoinReader, pauses: usize) -> Option<usize> {
+    let mut rows = 0;
+    for (number, batch) in output.enumerate() {
+        match batch.map_err(Error::from_arrow) {
+            Ok(batch) => rows += batch.num_rows(),
+            Err(Error::MemoryLimit { .. }) => return None,
+            Err(error) => panic!("{error}"),
+        }
+        if number < pauses {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    Some(rows)
+}
+
+/// Every worker needs memory for a batch of input and then for its output. Workers that all hold input
+/// must not leave too little memory for the output of any.
+#[test]
+fn several_workers_need_no_more_memory_than_one() {
+    const TEXT: usize = 300_000;
+    let build = with_text(0..4, TEXT);
+    let probe: Vec<RecordBatch> = (0..60).map(|i| with_text(i % 4..i % 4 + 1, TEXT)).collect();
+    let rows = |threads, limit, pauses| {
+        // It takes long enough that all workers hold input before one of them makes output.
+        let filter = Filter::new([(Side::Left, "k")], |batch: &RecordBatch| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(vec![true; batch.num_rows()].into())
+        });
+        let join = join(Algorithm::NoPartition, limit).threads(threads).batch_size(2);
+        let join = join.filter(filter);
+        let output = join.run(table(vec![build.clone()]), table(probe.clone()));
+        rows_within_limit(output.expect("starts"), pauses)
+    };
+    let (mut least, mut most) = (1u64 << 20, 16u64 << 20);
+    while most - least > 16 << 10 {
+        let middle = (least + most) / 2;
+        if rows(1, middle, 0).is_some() { most = middle } else { least = middle }
+    }
+    // Each thread needs some memory of its own.
+    for extra in [200, 300, 400].map(|kibibytes| kibibytes << 10) {
+        for pauses in [0, 20, 0, 20] {
+            let found = rows(4, most + extra, pauses);
+            assert_eq!(
+                found,
+                Some(60),
+                "{extra} bytes more than one worker needs, {pauses} pauses"
+            );
+        }
     }
 }
