@@ -28,6 +28,8 @@ pub(crate) struct Flow {
     active: AtomicUsize,
     /// Batches sent and not yet taken.
     queued: AtomicUsize,
+    /// A batch was sent.
+    sent: AtomicBool,
     /// The consumer waits for a batch.
     awaited: AtomicBool,
     /// Workers that wait for memory and can do with less.
@@ -58,6 +60,7 @@ pub(crate) enum Refused {
 impl Flow {
     /// Counts a batch that is about to be sent.
     pub(crate) fn sending(&self) {
+        self.sent.store(true, Ordering::SeqCst);
         self.queued.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -132,6 +135,14 @@ impl Flow {
                 return attempt();
             }
         }
+    }
+
+    /// Waits until the consumer has taken all output, if there was any, and waits for more. Then the
+    /// memory that is left does not depend on how fast output is read. No worker may be active.
+    pub(crate) fn drained(&self, budget: &Budget, cancelled: &AtomicBool) -> Result<()> {
+        let waiter = budget.waiter();
+        let drained = || !self.sent.load(Ordering::SeqCst) || self.hopeless(Refused::TakesLess);
+        waiter.wait(|_| false, drained, cancelled).map(drop)
     }
 
     /// Starts a piece of work. `attempt` takes the memory that the work holds; its argument says

@@ -51,7 +51,7 @@ impl<'a> Desk<'a> {
         let block = (cache / 2 / count).clamp(SHORTEST, BLOCK) / SHORTEST * SHORTEST;
         let wish = (bytes.max(1)).min(block as u64) as usize;
         let least = (unit as usize).min(wish);
-        let share = session.portion(SHARE, wish.saturating_mul(count));
+        let share = session.portion(SHARE, wish.saturating_mul(count))?;
         let bytes = (share / count).clamp(least, wish);
         let count = (share / bytes).clamp(workers.threads(), count);
         let buffer = |_| Ok((session.pinned(bytes, "staging buffers")?, None));

@@ -57,7 +57,11 @@ impl Drain {
     ) -> Result<Option<Event>> {
         let widest = self.widths.iter().copied().max().unwrap_or(1);
         let parts = SHARE * (BUFFERS * self.widths.len()) as u64;
-        let piece = *self.piece.get_or_insert_with(|| session.portion(parts, PIECE_BYTES) as u64);
+        let piece = match self.piece {
+            Some(piece) => piece,
+            None => session.portion(parts, PIECE_BYTES)? as u64,
+        };
+        self.piece = Some(piece);
         let step = (piece / widest).min(rows).max(1);
         // Stages that wrote the block come first.
         let written = session.device.record(session.compute)?;

@@ -11,7 +11,7 @@ use arrow::array::{
 use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Join, JoinReader, MemoryBudget, Processor, Side};
+use strait::{Algorithm, Error, Filter, Force, Join, JoinReader, MemoryBudget, Processor, Side};
 
 use super::drained;
 
@@ -143,6 +143,36 @@ fn rows_within_limit(output: JoinReader, pauses: usize) -> Option<usize> {
         }
     }
     Some(rows)
+}
+
+/// A join on a device allocates host memory while output is queued. It waits for a slow consumer, as
+/// the workers do.
+#[test]
+fn joins_on_a_device_wait_for_a_slow_consumer() {
+    let build = with_text(0..400, 300);
+    let probe: Vec<RecordBatch> = (0..6).map(|_| with_text(0..400, 10)).collect();
+    for algorithm in [Algorithm::StreamedProbe, Algorithm::MultiPass] {
+        let (mut kept, mut refused) = (0, 0);
+        for kibibytes in (240..330).step_by(2) {
+            let force = Force {
+                simulated: Some(1),
+                seed: Some(1),
+                tiny_partitions: true,
+                ..Force::default()
+            };
+            let join = join(algorithm, kibibytes << 10).device(Processor::Gpu(0)).force(force);
+            let join = join.threads(1).batch_size(100);
+            let rows = |pauses| {
+                let output = join.run(table(vec![build.clone()]), table(probe.clone()));
+                rows_within_limit(output.expect("starts"), pauses)
+            };
+            let (fast, slow) = (rows(0), rows(12));
+            assert_eq!(fast, slow, "{algorithm} within {kibibytes} KiB, read fast and slowly");
+            assert!(fast.is_none_or(|rows| rows == 2400), "{fast:?}");
+            *(if fast.is_some() { &mut kept } else { &mut refused }) += 1;
+        }
+        assert!(kept > 0 && refused > 0, "{algorithm}: {kept} kept, {refused} refused: no test");
+    }
 }
 
 /// Every worker needs memory for a batch of input and then for its output. Workers that all hold input

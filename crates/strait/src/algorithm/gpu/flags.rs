@@ -41,7 +41,7 @@ impl Window {
             }
             false => session.allocate(most_rows, WHAT)?,
         };
-        let bytes = session.portion(SHARE, most_rows.clamp(1, PIECE) as usize);
+        let bytes = session.portion(SHARE, most_rows.clamp(1, PIECE) as usize)?;
         let pinned = session.pinned(bytes, WHAT)?;
         Ok(Some(Window { which, memory, pinned, first: 0, rows: 0 }))
     }

@@ -74,6 +74,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.force.wide_rows;
     let word = if narrow { Word::W4 } else { Word::W8 };
     let session = Session::within(device, word, job.keys.seed(), &cx.budget)?;
+    let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
 
     cx.counters.enter(Stage::Partition, job.build.rows() + probe.rows());
     let matcher = job.matcher(cx, job.keys.exact());

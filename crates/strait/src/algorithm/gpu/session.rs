@@ -6,13 +6,14 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::device::{
     Device, EVENTS, Event, Managed, Memory, Pinned, Stage, Stream, View, Word, abi,
 };
 use crate::error::{Error, Result};
 use crate::key::{KeyWord, Mixer, Seed};
-use crate::memory::{Budget, Plain, Reservation};
+use crate::memory::{Budget, Flow, Plain, Refused, Reservation};
 
 /// Marks that are kept before they are booked.
 const MARKS: usize = 256;
@@ -49,6 +50,8 @@ pub(crate) struct Session<'a> {
     pub(crate) back: Stream,
     /// What host memory is reserved in.
     budget: Arc<Budget>,
+    /// What a session waits for that is refused host memory, and what ends the wait.
+    patience: Option<(&'a Flow, &'a AtomicBool)>,
     small: Arc<Pinned>,
     /// Memory by number, ascending.
     kept: RefCell<Vec<(u64, Memory)>>,
@@ -91,6 +94,7 @@ impl<'a> Session<'a> {
             copies: device.stream(1)?,
             back: device.stream(2)?,
             budget: Arc::clone(budget),
+            patience: None,
             small: pinned(device, budget, small, "read-backs")?,
             kept: RefCell::default(),
             count: Cell::new(0),
@@ -103,6 +107,24 @@ impl<'a> Session<'a> {
         };
         session.mark("start")?;
         Ok(session)
+    }
+
+    /// From now on, a session that is refused host memory waits while output is queued, as the workers
+    /// of this flow do. No worker may be active while the session is used.
+    pub(crate) fn waiting_with(self, flow: &'a Flow, cancelled: &'a AtomicBool) -> Self {
+        let mut session = self;
+        session.patience = Some((flow, cancelled)).filter(|_| !session.budget.unlimited());
+        session
+    }
+
+    /// Runs `attempt`, and again while host memory that it was refused may come free.
+    fn patiently<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let Some((flow, cancelled)) = self.patience else {
+            let mut attempt = attempt;
+            return attempt();
+        };
+        let _active = flow.active(&self.budget);
+        flow.patiently((&self.budget, Refused::Fails), cancelled, attempt)
     }
 
     /// The mixer of keys on the host, of the session's width.
@@ -142,23 +164,31 @@ impl<'a> Session<'a> {
 
     /// Pinned host memory, reserved in the budget for as long as it is held.
     pub(crate) fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
-        pinned(self.device, &self.budget, bytes, what)
+        self.patiently(|| pinned(self.device, &self.budget, bytes, what))
     }
 
     /// Reserves host memory.
     pub(crate) fn reserve(&self, bytes: u64, what: &str) -> Result<Reservation> {
-        self.budget.reserve(bytes, what)
+        self.patiently(|| self.budget.reserve(bytes, what))
     }
 
     /// Bytes for a pinned buffer: `most`, or one of so many `parts` of what a memory limit leaves where
     /// that is less, but not less than a page.
-    pub(crate) fn portion(&self, parts: u64, most: usize) -> usize {
-        portion(&self.budget, parts, [LEAST_PINNED, most])
+    pub(crate) fn portion(&self, parts: u64, most: usize) -> Result<usize> {
+        let bytes = portion(&self.budget, parts, [LEAST_PINNED, most]);
+        match self.patience {
+            Some((flow, cancelled)) if bytes < most => {
+                // More is left once the output that is queued was taken.
+                flow.drained(&self.budget, cancelled)?;
+                Ok(portion(&self.budget, parts, [LEAST_PINNED, most]))
+            }
+            _ => Ok(bytes),
+        }
     }
 
     /// Managed memory, reserved in the budget too: it lies in host memory until a stage reads it.
     pub(crate) fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>> {
-        let reserved = self.budget.reserve(bytes, what)?;
+        let reserved = self.reserve(bytes, what)?;
         let mut managed = self.device.managed(bytes, what)?;
         if let Some(managed) = Arc::get_mut(&mut managed) {
             let owner = std::mem::replace(&mut managed._owner, Box::new(()));
@@ -170,7 +200,7 @@ impl<'a> Session<'a> {
     /// A [range](Device::range) over both memories, for the rest of the session or until it is released.
     /// The part in host memory is reserved in the budget.
     pub(crate) fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<View> {
-        let reserved = self.budget.reserve(bytes.saturating_sub(on_device), what)?;
+        let reserved = self.reserve(bytes.saturating_sub(on_device), what)?;
         let Memory { view, _owner } = self.device.range(bytes, on_device, what)?;
         Ok(self.keep(Memory { view, _owner: Box::new((_owner, reserved)) }))
     }
@@ -450,6 +480,42 @@ mod tests {
             Session::within(&device, Word::W8, &Seed::new(1), &Budget::new(Some(100))).map(|_| ());
         assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
         device.check_released().unwrap();
+    }
+
+    /// Host memory that queued output holds is waited for, and only what nobody gives back is refused.
+    #[test]
+    fn host_memory_is_waited_for_while_output_is_queued() {
+        let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
+        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let budget = Budget::new(Some(100 << 10));
+        let session = Session::within(&device, Word::W8, &Seed::new(1), &budget).unwrap();
+        let session = session.waiting_with(&flow, &cancelled);
+        let all = session.portion(2, 1 << 20).unwrap();
+        for kind in 0..5 {
+            let queued = budget.reserve(80 << 10, "a batch").unwrap();
+            flow.sending();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(std::time::Duration::from_millis(30));
+                    flow.taken();
+                    drop(queued);
+                    flow.awaiting(&budget);
+                });
+                let bytes = 50 << 10;
+                match kind {
+                    0 => drop(session.pinned(bytes, "a test").unwrap()),
+                    1 => drop(session.reserve(bytes as u64, "a test").unwrap()),
+                    2 => drop(session.managed(bytes as u64, "a test").unwrap()),
+                    3 => {
+                        let view = session.range(bytes as u64, 0, "a test").unwrap();
+                        session.release(&[view]).unwrap();
+                    }
+                    _ => assert_eq!(session.portion(2, 1 << 20).unwrap(), all),
+                }
+            });
+            let refused = session.reserve(99 << 10, "a test").map(drop);
+            assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
+        }
     }
 
     /// Values whose size does not divide the staging buffer, in many pieces: each piece continues
