@@ -459,6 +459,12 @@ impl Join {
 
     /// A budget that the join shares with others, the readers of its inputs say. It replaces
     /// [`memory_limit`](Join::memory_limit).
+    ///
+    /// A join that is refused memory waits for its own workers and for the consumer of its own output,
+    /// as with [`memory_limit`](Join::memory_limit). It does not wait for memory that other owners of the
+    /// budget hold, another join for instance: such an owner may itself wait for this join. So where
+    /// several joins share a budget, a join may fail that would have succeeded alone. Give each of them a
+    /// budget of its own, or run one after the other, if that must not be.
     pub fn memory_budget(mut self, budget: &Arc<MemoryBudget>) -> Self {
         self.memory_limit = budget.limit();
         self.memory_budget = Some(Arc::clone(budget));
