@@ -132,7 +132,16 @@ impl Flow {
                 // Active before the attempt, so that the others wait for what comes of it.
                 drop(idle);
                 drop(flexible);
-                return attempt();
+                let before = self.moves();
+                let done = attempt();
+                if !matches!(done, Err(Error::MemoryLimit { .. })) {
+                    return done;
+                }
+                // A worker that was just being woken may have taken the memory. It will give it back.
+                let _idle = self.idle(budget);
+                if self.hopeless(refused) && self.moves() == before {
+                    return done;
+                }
             }
         }
     }
