@@ -571,6 +571,7 @@ mod tests {
             cancelled: &AtomicBool::new(false),
             counters: &counters,
             batch_size: 100,
+            prompt: false,
             turn: Turn::default(),
             sums: Mutex::default(),
         };
