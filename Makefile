@@ -17,13 +17,14 @@ demo: ## join two generated TPC-H tables
 
 # The command and the library are both called strait: documented at once, both would clear doc/strait
 # and write to it, and sometimes the one clears what the other has begun.
-check: ## format, lints (for other processors too), documentation, links
+check: ## format, lints (for other processors too), documentation, layers, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --features strait/portable -- -D warnings
 	! [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ] || $(CARGO) check -p strait --target $(AARCH64)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --no-deps --document-private-items --quiet
+	$(PYTHON) .ci/layers.py
 	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md benchmarks/notes.md
 
 test: ## all tests, 100,000 random joins among them; installs NVRTC once, to compile the kernels

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 
-use crate::device::{self, Device};
+use crate::candidate;
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::join::{Join, Side};
+use crate::join::Join;
 use crate::key::{Equality, KeyPlan};
 use crate::matches::BoundFilter;
+use crate::options::Side;
 use crate::output::{Origin, Output, OutputPlan};
 use crate::plan::Statistics;
 use crate::resolve;
@@ -105,7 +107,7 @@ impl BoundJoin {
             let schema = Arc::new(Schema::new(fields));
             BoundFilter { columns, schema, predicate: Arc::clone(&filter.predicate) }
         });
-        let device = device::asked(join)?;
+        let device = candidate::asked(join)?;
         Ok(BoundJoin { join: join.clone(), columns, schemas, keys, filter, output: plan, device })
     }
 

@@ -8,13 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bind::BoundJoin;
-use crate::device::{self, Device, Prospect};
+use crate::candidate;
+use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
 use crate::input::Source;
-use crate::join::{NullEquality, Side};
 use crate::key::Width;
+use crate::machine::Machine;
 use crate::matches::{Asked, Roles};
-use crate::plan::{Machine, OnDevice, Plan, Request, Statistics, WordsLie, build_side, choose};
+use crate::options::{NullEquality, Side};
+use crate::plan::{OnDevice, Plan, Request, Statistics, WordsLie, build_side, choose};
 
 /// The facts that a plan follows from, besides the join and the device.
 pub(crate) struct Known<'a> {
@@ -53,8 +55,8 @@ impl BoundJoin {
             let budget = device.memory().budget;
             return (self.plan(known, Some((device.name(), budget))), None);
         }
-        let prospect = device::prospect(&self.join);
-        let of = |prospect: &Prospect| prospect.budget(&self.join);
+        let prospect = candidate::prospect(&self.join);
+        let of = |prospect: &Prospect| prospect.budget(self.join.gpu_memory);
         let plan = self.plan(known, prospect.as_ref().map(|p| (p.name(), of(p))));
         let wanted = prospect.filter(|_| plan.device.is_some());
         (plan, wanted)
@@ -68,10 +70,11 @@ impl BoundJoin {
             let device = self.device.clone().filter(|_| plan.device.is_some());
             return Ok((plan, device));
         };
-        let opened = prospect.open(&self.join).and_then(|device| {
-            let free = device.available()?;
-            Ok((device, free))
-        });
+        let opened =
+            prospect.open(self.join.gpu_memory, self.join.force.fault).and_then(|device| {
+                let free = device.available()?;
+                Ok((device, free))
+            });
         let (device, free) = match opened {
             Ok(opened) => opened,
             Err(why) if self.goes_on() => {

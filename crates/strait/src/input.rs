@@ -15,9 +15,8 @@ use arrow::array::{Array, RecordBatch, RecordBatchReader};
 use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::{Error, Result};
-use crate::join::Side;
-use crate::key::Location;
 use crate::memory::{Budget, Hold, Ledger, each_buffer, frame};
+use crate::options::Side;
 use crate::progress::Counters;
 use crate::reading::ReadingThread;
 
@@ -405,6 +404,15 @@ pub(crate) struct Piece {
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) first_row: usize,
+}
+
+/// A row held in a list of chunks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub(crate) struct Location {
+    /// The chunk.
+    pub(crate) chunk: u32,
+    /// The row in it.
+    pub(crate) row: u32,
 }
 
 /// Finds the batch of a row id.

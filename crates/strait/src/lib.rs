@@ -24,31 +24,38 @@
 
 mod algorithm;
 mod bind;
+mod candidate;
+mod context;
 mod decide;
 mod device;
 mod error;
 mod input;
 mod join;
 mod key;
+mod machine;
 mod matches;
 mod materialise;
 mod memory;
-mod metrics;
 mod on_gpu;
+mod options;
 mod output;
+mod overrides;
 mod partition;
 mod plan;
 mod processor;
 mod progress;
 mod reader;
 mod reading;
+mod report;
 mod resolve;
 mod run;
 mod schedule;
 mod settings;
 mod sort;
+mod stopwatch;
 mod table;
 mod transfer;
+mod word;
 
 #[doc(hidden)]
 pub use algorithm::gpu::{hosted, resident};
@@ -58,17 +65,16 @@ pub use device::cuda::testing as device_testing;
 pub use device::cuda::{
     Architecture, CompiledKernel, Gpu, Link, Nvrtc, compile_kernels, kernel_cache,
 };
-#[doc(hidden)]
-pub use device::simulated::{Fault, FaultKind};
 pub use error::{Error, Result, bytes, nearest_name};
-pub use join::{
-    Algorithm, DEFAULT_BATCH_SIZE, Filter, FloatEquality, Force, Join, JoinType, NullEquality,
-    Predicate, Side,
-};
+pub use join::{DEFAULT_BATCH_SIZE, Join};
+pub use machine::Machine;
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
-pub use metrics::Report;
 pub use on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
+pub use options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side};
 pub use output::{Aggregate, Output};
-pub use plan::{Abandoned, Machine, Plan, Prediction, Statistics};
+#[doc(hidden)]
+pub use overrides::{Fault, FaultKind, Force};
+pub use plan::{Abandoned, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
+pub use report::Report;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::join::by_name;
+use crate::options::{Algorithm, by_name};
 
 /// Where a join runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -276,4 +276,32 @@ pub struct OnGpu {
     pub histogram: Histogram,
     /// The GPU memory in which `triton` keeps partitions, in bytes; what is free by default.
     pub cache: Option<u64>,
+}
+
+/// Checks that a partitioner is one of the algorithm's.
+pub(crate) fn check_partitioner(
+    algorithm: Option<Algorithm>,
+    partitioner: Option<Partitioner>,
+) -> Result<()> {
+    let Some(partitioner) = partitioner else { return Ok(()) };
+    let of_triton = algorithm == Some(Algorithm::Triton);
+    if partitioner.to_host() == of_triton {
+        return Ok(());
+    }
+    let name = partitioner.name();
+    let Some(algorithm) = algorithm else {
+        return Err(Error::Setting(format!(
+            "only triton partitions by {name}; choose that algorithm, or no partitioner"
+        )));
+    };
+    let others = Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton);
+    Err(Error::Setting(format!(
+        "{algorithm} does not partition by {name}; it takes {}",
+        names(others.map(Partitioner::name))
+    )))
+}
+
+/// A list of names.
+pub(crate) fn names(names: impl IntoIterator<Item = &'static str>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -11,13 +11,13 @@ use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
-use crate::join::Side;
 use crate::materialise::{
     ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes, too_long,
 };
 use crate::memory::{Active, Budget, Flow, Hold, Ledger, Refused, Reservation, Started, frame};
+use crate::options::Side;
 use crate::progress::Counters;
-use crate::reader::lock;
+use crate::schedule::lock;
 use crate::schedule::wait_while;
 
 /// What a join yields.
@@ -394,7 +394,7 @@ impl<'a> Emitter<'a> {
         let counted = std::mem::take(&mut self.counted);
         self.sink.counters.add_output(counted);
         if !self.sums.is_empty() {
-            let mut total = self.sink.sums.lock().unwrap_or_else(|e| e.into_inner());
+            let mut total = lock(&self.sink.sums);
             total.iter_mut().zip(&mut self.sums).for_each(|(t, s)| *t += std::mem::take(s));
         }
     }

@@ -6,9 +6,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::join::OnProgress;
-use crate::reader::lock;
 use crate::schedule::guarded;
+use crate::schedule::lock;
+
+/// The callback of [`Join::on_progress`](crate::Join::on_progress).
+pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// What the join is busy with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,9 +11,10 @@ use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Flow};
-use crate::metrics::Report;
 use crate::output::{Aggregate, Parcel};
 use crate::progress::Counters;
+use crate::report::Report;
+use crate::schedule::lock;
 
 /// What the conductor and the reader share.
 pub(crate) struct Running {
@@ -31,11 +32,6 @@ impl Running {
         let (report, sums) = Default::default();
         Arc::new(Running { budget, flow, cancelled, counters, report, sums })
     }
-}
-
-/// The lock, also after a panic: what it guards is whole at any time.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// The rows of a join, batch by batch.

@@ -27,8 +27,8 @@ use arrow::array::RecordBatch;
 
 use crate::error::{Error, Result};
 use crate::input::Reader;
-use crate::join::Side;
-use crate::reader::lock;
+use crate::options::Side;
+use crate::schedule::lock;
 use crate::schedule::{guarded, said, wait_while};
 
 /// The thread answers after this time if it has a batch. Readers of tables in memory deliver many

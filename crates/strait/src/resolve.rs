@@ -6,8 +6,9 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
 use crate::error::{Error, Result, nearest_name};
-use crate::join::{FloatEquality, Join, JoinType, Side};
+use crate::join::Join;
 use crate::key::has_floats;
+use crate::options::{FloatEquality, JoinType, Side};
 use crate::output::{Origin, Output, OutputPlan};
 
 /// The index of a column by name.

@@ -12,21 +12,26 @@ use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::Schema;
 
 use crate::algorithm::gpu::Escalated;
-use crate::algorithm::{self, Context, Job, OnDevice, with_seeds};
+use crate::algorithm::{self, Job, OnDevice, with_seeds};
 use crate::bind::BoundJoin;
+use crate::context::Context;
 use crate::decide::Known;
 use crate::error::{Error, Result};
 use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
-use crate::join::{Join, Side};
+use crate::join::Join;
+use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::memory::{Budget, Ledger};
-use crate::metrics::{Report, Stopwatch};
+use crate::options::Side;
 use crate::output::{Aggregate, Output, Parcel, Sink, Turn};
-use crate::plan::{Machine, Plan};
+use crate::plan::Plan;
 use crate::progress::{Stage, Ticker};
-use crate::reader::{JoinReader, Running, lock};
+use crate::reader::{JoinReader, Running};
 use crate::reading::ReadingThread;
+use crate::report::Report;
+use crate::schedule::lock;
 use crate::schedule::{Workers, guarded};
+use crate::stopwatch::Stopwatch;
 
 /// The largest number of threads that a join starts, even if the user asks for more.
 const MOST_THREADS: usize = 4096;

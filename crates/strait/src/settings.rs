@@ -1,8 +1,9 @@
 //! Settings that contradict one another. They are refused when a join is bound, before any input is read.
 
 use crate::error::{Error, Result};
-use crate::join::{Algorithm, Join};
-use crate::on_gpu::{Partitioner, Processor};
+use crate::join::Join;
+use crate::on_gpu::{Processor, check_partitioner, names};
+use crate::options::Algorithm;
 
 /// Checks the settings of a join that need neither schemas nor a device.
 pub(crate) fn check(join: &Join) -> Result<()> {
@@ -23,36 +24,10 @@ pub(crate) fn check(join: &Join) -> Result<()> {
     check_partitioner(join.algorithm, join.on_gpu.partitioner)
 }
 
-/// Checks that a partitioner is one of the algorithm's.
-pub(crate) fn check_partitioner(
-    algorithm: Option<Algorithm>,
-    partitioner: Option<Partitioner>,
-) -> Result<()> {
-    let Some(partitioner) = partitioner else { return Ok(()) };
-    let of_triton = algorithm == Some(Algorithm::Triton);
-    if partitioner.to_host() == of_triton {
-        return Ok(());
-    }
-    let name = partitioner.name();
-    let Some(algorithm) = algorithm else {
-        return Err(Error::Setting(format!(
-            "only triton partitions by {name}; choose that algorithm, or no partitioner"
-        )));
-    };
-    let others = Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton);
-    Err(Error::Setting(format!(
-        "{algorithm} does not partition by {name}; it takes {}",
-        names(others.map(Partitioner::name))
-    )))
-}
-
-fn names(names: impl IntoIterator<Item = &'static str>) -> String {
-    names.into_iter().collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::on_gpu::Partitioner;
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()

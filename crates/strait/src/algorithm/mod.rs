@@ -17,43 +17,24 @@ mod seeds;
 mod sort_merge;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::context::Context;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::input::{Relation, Source};
-use crate::join::{Algorithm, Force};
-use crate::key::{KeyPlan, KeyWord};
+use crate::key::KeyPlan;
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
-use crate::memory::{Budget, Ledger, Reservation};
-use crate::metrics::Stopwatch;
-use crate::on_gpu::OnGpu;
+use crate::memory::{Budget, Reservation};
+use crate::options::Algorithm;
 use crate::output::{Emitter, Output, Sink};
 use crate::partition::RowId;
-use crate::plan::{Machine, Plan, Prediction};
-use crate::progress::Counters;
+use crate::plan::{Plan, Prediction};
 use crate::schedule::Workers;
+use crate::word::KeyWord;
 
 pub(crate) use seeds::with_seeds;
-
-/// What every stage works with.
-#[derive(Clone)]
-pub(crate) struct Context<'a> {
-    pub(crate) workers: Workers,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) counters: &'a Counters,
-    pub(crate) watch: &'a Stopwatch,
-    pub(crate) machine: &'a Machine,
-    pub(crate) force: Force,
-    /// How a join on a device goes about it.
-    pub(crate) on_gpu: OnGpu,
-    /// The buffers of the input, where there is a limit.
-    pub(crate) ledger: Option<Arc<Ledger>>,
-    /// Whether a search that takes too long ends with [`Error::BadSeed`].
-    pub(crate) bounded: bool,
-}
 
 /// A join ready to run: the build side held, the probe side as far as it was read.
 pub(crate) struct Job<'a> {
@@ -61,7 +42,7 @@ pub(crate) struct Job<'a> {
     pub(crate) filter: Option<&'a BoundFilter>,
     pub(crate) roles: Roles,
     pub(crate) build: &'a Relation,
-    pub(crate) build_side: crate::join::Side,
+    pub(crate) build_side: crate::options::Side,
     /// Taken by the conductor. It stays where the join has to begin again with another seed.
     pub(crate) probe: &'a mut Option<Source>,
     pub(crate) sink: &'a Sink<'a>,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::input::Source;
-use crate::key::{KeyPlan, KeyWord, Width};
+use crate::key::{KeyPlan, Width};
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::Refused;
@@ -27,9 +27,10 @@ use crate::output::{Emitter, Sink};
 use crate::partition::{Load, Placing, RowId, Words, key_words, partition};
 use crate::plan::{TableShape, table_shape};
 use crate::progress::Stage;
-use crate::reader::lock;
 use crate::schedule::Workers;
+use crate::schedule::lock;
 use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
+use crate::word::KeyWord;
 
 /// Probe rows a worker takes at a time.
 const MORSEL: usize = 32 * 1024;
@@ -54,7 +55,7 @@ fn join<K: KeyWord, I: RowId>(
     cx.counters.enter(Stage::Partition, build.rows());
     let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, build))?;
     cx.counters.enter(Stage::Build, build.rows());
-    let load = carrying.as_ref().map_or(Load::RowIds, Load::Carried);
+    let load = carrying.as_ref().map_or(Load::RowIds, |columns| Load::Carried(columns));
     let table = build_table::<K, I>(cx, &job, words, load)?;
 
     let carried = carrying.is_some();
@@ -254,7 +255,7 @@ impl<K: KeyWord> MorselWords<K> {
         &mut self,
         keys: &KeyPlan,
         table: &Table<K, I>,
-        side: crate::join::Side,
+        side: crate::options::Side,
         batch: &arrow::array::RecordBatch,
     ) -> Result<()> {
         let valid = keys.words(side, batch, &mut self.words)?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::input::Relation;
-use crate::key::{KeyWord, Width};
+use crate::key::Width;
 use crate::matches::{Matcher, Unit};
 use crate::memory::Refused;
 use crate::output::{Emitter, Sink};
@@ -25,6 +25,7 @@ use crate::plan::radix_passes;
 use crate::progress::Stage;
 use crate::schedule::Workers;
 use crate::table::{Ask, Cursor, LocalTable, Pairs};
+use crate::word::KeyWord;
 
 /// Probe tuples of a large partition that are one task.
 const SPLIT: usize = 64 * 1024;

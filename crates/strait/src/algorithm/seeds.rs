@@ -23,10 +23,13 @@ use arrow::array::RecordBatch;
 
 use super::Context;
 use crate::error::{Error, Result};
+use crate::input::Location;
 use crate::input::Relation;
-use crate::join::{Force, Side};
-use crate::key::{KeyPlan, KeyWord, Location, Seed, Width};
+use crate::key::{KeyPlan, Seed, Width};
 use crate::memory::Budget;
+use crate::options::Side;
+use crate::overrides::Force;
+use crate::word::KeyWord;
 
 /// Seeds that a join tries, at most.
 const MOST_SEEDS: u32 = 4;

@@ -15,14 +15,15 @@ use std::slice::Chunks;
 use super::{Context, Job, for_widths, pair_cap, wide_rows, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
-use crate::join::Side;
-use crate::key::{KeyWord, Width};
+use crate::key::Width;
 use crate::matches::{InOrder, Keep, Matcher, Unit};
 use crate::memory::{Buffer, Reservation};
+use crate::options::Side;
 use crate::output::Emitter;
 use crate::partition::{Load, Passes, Placing, RowId, Tuple, Words, key_words, partition};
 use crate::progress::Stage;
 use crate::sort::{groups, sort, split};
+use crate::word::KeyWord;
 
 /// Rows of both sides in a segment, if memory and threads leave the choice.
 const SEGMENT: usize = 128 * 1024;

@@ -5,7 +5,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use crate::key::{KeyWord, Mixer};
+use crate::word::{KeyWord, Mixer};
 
 /// Digits a [`Histogram`] counts at once, at most.
 pub(crate) const MOST_PASSES: usize = 8;

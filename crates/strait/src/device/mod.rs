@@ -16,15 +16,19 @@
 pub(crate) mod abi;
 mod bytes;
 pub(crate) mod cuda;
+mod session;
+mod side;
 pub(crate) mod simulated;
+
+pub(crate) use session::Session;
+pub(crate) use side::Side;
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use crate::error::{Error, Result};
-use crate::join::{Algorithm, Join};
+use crate::error::Result;
 use crate::memory::Plain;
-use crate::on_gpu::Processor;
+use crate::overrides::Fault;
 
 /// The width of keys and values in tuples: both the same, so that a tuple is one aligned load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -355,65 +359,6 @@ pub(crate) trait Device: Send + Sync {
     }
 }
 
-/// The device that a join was told to run on, by its number or by an algorithm that runs on GPUs only. It is
-/// opened. None if the join may choose, or is to run on the CPU.
-pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
-    if join.force.simulated.is_some() && join.force.auto {
-        return Ok(None);
-    }
-    let number = match join.processor {
-        Processor::Gpu(number) => Some(number),
-        Processor::Auto if join.needs_gpu() => Some(0),
-        Processor::Auto | Processor::Cpu => None,
-    };
-    let prospect = match (join.force.simulated, number) {
-        (Some(seed), _) => Prospect::Simulated(seed),
-        (None, Some(number)) => {
-            let gpus = detected().as_ref().map_err(|why| without_gpu(join, why))?;
-            let missing = || {
-                let count = gpus.len();
-                format!(
-                    "there is no GPU {number}: this machine has {count}; `strait devices` lists them"
-                )
-            };
-            Prospect::Gpu(gpus.get(number).ok_or_else(|| Error::Setting(missing()))?)
-        }
-        (None, None) => return Ok(None),
-    };
-    prospect.open(join).map(Some)
-}
-
-/// The error of a join that needs a GPU, on a machine without one.
-fn without_gpu(join: &Join, why: &Error) -> Error {
-    match (join.processor, join.algorithm) {
-        (Processor::Auto, Some(algorithm)) => Error::Setting(format!(
-            "{algorithm} runs on a GPU only, and none can be used ({why}); no-partition, radix and sort-merge run anywhere"
-        )),
-        _ => why.clone(),
-    }
-}
-
-/// The device that a join may choose to run on; None where it has no choice. A sort-merge join promises
-/// an order, which a GPU does not keep: it runs there only when told to.
-pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
-    if join.algorithm == Some(Algorithm::SortMerge) {
-        return None;
-    }
-    if let Some(seed) = join.force.simulated {
-        return Some(Prospect::Simulated(seed));
-    }
-    if join.processor != Processor::Auto {
-        return None;
-    }
-    match detected() {
-        Ok(gpus) => gpus.first().map(Prospect::Gpu),
-        Err(why) => {
-            log::debug!("no GPU: {why}");
-            None
-        }
-    }
-}
-
 /// A device that a join may run on, as far as it is known before it is opened: opening a GPU makes a
 /// context, which takes a tenth of a second and some of its memory.
 #[derive(Clone, Copy)]
@@ -432,8 +377,8 @@ impl Prospect {
     }
 
     /// The device memory that the join may hold, if nobody else uses the device.
-    pub(crate) fn budget(&self, join: &Join) -> u64 {
-        match (join.gpu_memory, self) {
+    pub(crate) fn budget(&self, gpu_memory: Option<u64>) -> u64 {
+        match (gpu_memory, self) {
             (Some(asked), _) => asked,
             (None, Prospect::Gpu(gpu)) => gpu.memory / 10 * 9,
             (None, Prospect::Simulated(_)) => SIMULATED_MEMORY,
@@ -449,15 +394,19 @@ impl Prospect {
         }
     }
 
-    pub(crate) fn open(&self, join: &Join) -> Result<Arc<dyn Device>> {
+    pub(crate) fn open(
+        &self,
+        gpu_memory: Option<u64>,
+        fault: Option<Fault>,
+    ) -> Result<Arc<dyn Device>> {
         self.check()?;
         match *self {
-            Prospect::Gpu(gpu) => Ok(cuda::shared(gpu, join.gpu_memory)?),
+            Prospect::Gpu(gpu) => Ok(cuda::shared(gpu, gpu_memory)?),
             Prospect::Simulated(seed) => {
-                let memory = self.budget(join);
+                let memory = self.budget(gpu_memory);
                 let shape = simulated::TINY;
                 let settings = simulated::Settings { memory, shape, seed, coherent: true };
-                Ok(Arc::new(simulated::Simulated::open(settings, join.force.fault)?))
+                Ok(Arc::new(simulated::Simulated::open(settings, fault)?))
             }
         }
     }
@@ -465,45 +414,10 @@ impl Prospect {
 
 /// The GPUs of this machine, looked for once: where there is none, looking takes longer than joining
 /// small tables does.
-fn detected() -> &'static Result<Vec<cuda::Gpu>> {
+pub(crate) fn detected() -> &'static Result<Vec<cuda::Gpu>> {
     static DETECTED: OnceLock<Result<Vec<cuda::Gpu>>> = OnceLock::new();
     DETECTED.get_or_init(cuda::Gpu::detect)
 }
 
 /// The memory of a simulated device, where a join does not say.
-const SIMULATED_MEMORY: u64 = 64 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::join::Force;
-
-    /// Joins may choose a device only where nobody named one, and never one that loses their order.
-    #[test]
-    fn a_device_is_asked_for_or_may_be_chosen() {
-        let force = |auto| Force { simulated: Some(1), auto, ..Force::default() };
-        let auto = Join::inner().force(force(true));
-        assert!(asked(&auto).unwrap().is_none() && prospect(&auto).is_some());
-        let sorted = auto.algorithm(Algorithm::SortMerge);
-        assert!(asked(&sorted).unwrap().is_none() && prospect(&sorted).is_none());
-        let named = Join::inner().algorithm(Algorithm::SortMerge).force(force(false));
-        assert_eq!(
-            asked(&named).unwrap().map(|d| d.name().to_string()).as_deref(),
-            Some("simulated")
-        );
-        let on_cpu = Join::inner().device(Processor::Cpu);
-        assert!(asked(&on_cpu).unwrap().is_none() && prospect(&on_cpu).is_none());
-    }
-
-    /// What is known before a device is opened.
-    #[test]
-    fn prospects_know_a_budget() {
-        let join =
-            Join::inner().force(Force { simulated: Some(1), auto: true, ..Force::default() });
-        let simulated = prospect(&join).unwrap();
-        assert_eq!((simulated.name(), simulated.budget(&join)), ("simulated", SIMULATED_MEMORY));
-        let join = join.gpu_memory(1000);
-        assert_eq!(simulated.budget(&join), 1000);
-        assert_eq!(simulated.open(&join).unwrap().available().unwrap(), 1000);
-    }
-}
+pub(crate) const SIMULATED_MEMORY: u64 = 64 << 20;

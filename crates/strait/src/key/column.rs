@@ -15,7 +15,7 @@ use arrow::datatypes::{
 use super::float::Float;
 use super::meet::Form;
 use crate::error::{Error, Result};
-use crate::join::FloatEquality;
+use crate::options::FloatEquality;
 
 /// Takes the values of a column, one a row.
 pub(super) trait Sink {

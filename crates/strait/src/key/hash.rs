@@ -13,9 +13,8 @@ use arrow::datatypes::ArrowNativeType;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 
 use super::column::Sink;
-use super::seed::splitmix;
 use super::verify::{Bytes, BytesArray, slice};
-use super::word::KeyWord;
+use crate::word::{KeyWord, splitmix};
 
 /// The secret numbers of the hash.
 #[derive(Debug, Clone)]

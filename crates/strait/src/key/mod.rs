@@ -35,7 +35,6 @@ mod record;
 mod seed;
 mod slices;
 mod verify;
-mod word;
 
 use std::sync::Arc;
 
@@ -47,16 +46,17 @@ use self::meet::Form;
 use self::pair::KeyColumn;
 use self::verify::{Column, Data};
 use crate::error::{Error, Result};
-use crate::join::{NullEquality, Side};
+use crate::input::Location;
 use crate::memory::Budget;
+use crate::options::{NullEquality, Side};
 use crate::schedule::Workers;
+use crate::word::{KeyWord, Mixer};
 
 pub(crate) use self::float::has_floats;
 pub(crate) use self::pair::Equality;
 pub(crate) use self::rank::Ranked;
-pub(crate) use self::seed::{Mixer, Seed};
+pub(crate) use self::seed::Seed;
 pub(crate) use self::verify::KeyValues;
-pub(crate) use self::word::KeyWord;
 
 /// How wide a key word is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,15 +75,6 @@ impl Width {
             Width::W64 => 64,
         }
     }
-}
-
-/// A row held in a list of chunks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Location {
-    /// The chunk.
-    pub(crate) chunk: u32,
-    /// The row in it.
-    pub(crate) row: u32,
 }
 
 /// How the key columns of both sides become words.

@@ -8,7 +8,7 @@ use arrow::buffer::NullBuffer;
 
 use super::column::Sink;
 use super::meet::{Form, mask, sign};
-use super::word::KeyWord;
+use crate::word::KeyWord;
 
 /// The place of a column in the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,9 +22,9 @@ use super::pack::{self, Pack};
 use super::seed::Seed;
 use super::slices::{self, Between};
 use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
-use super::word::KeyWord;
 use crate::error::{Error, Result};
-use crate::join::{FloatEquality, NullEquality, Side};
+use crate::options::{FloatEquality, NullEquality, Side};
+use crate::word::KeyWord;
 
 /// Which nulls and which floats are equal.
 #[derive(Debug, Clone, Copy, Default)]

@@ -13,14 +13,15 @@ use arrow::array::RecordBatch;
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::ArrowNativeType;
 
+use super::KeyPlan;
 use super::meet::Form;
 use super::verify::{Bytes, Column, Data, KeyValues, is_valid};
-use super::{KeyPlan, Location};
 use crate::error::{Error, Result};
-use crate::join::{NullEquality, Side};
+use crate::input::Location;
 use crate::memory::Budget;
-use crate::reader::lock;
+use crate::options::{NullEquality, Side};
 use crate::schedule::Workers;
+use crate::schedule::lock;
 
 /// Rows between two looks at whether the join was cancelled.
 const LOOK_EVERY: usize = 16 * 1024;

@@ -8,7 +8,7 @@
 //!   "strait"       73 74 72 61 69 74 00 06
 //! ```
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
 use crate::key::verify::Bytes;
 use crate::memory::Buffer;

@@ -10,7 +10,7 @@ use arrow::compute::cast;
 use arrow::datatypes::*;
 
 use super::*;
-use crate::join::FloatEquality;
+use crate::options::FloatEquality;
 
 /// A value of a key column, as the oracle compares it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,11 +10,11 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, i256};
 use arrow_row::Rows;
 
-use super::Location;
 use super::meet::Form;
 use super::record::Records;
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::input::Location;
 use crate::memory::Reservation;
 
 /// The key columns of a list of batches, ready to be compared.

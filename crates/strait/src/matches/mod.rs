@@ -12,7 +12,6 @@
 //! | left semi, anti, mark | | | matched, unmatched, all with a mark |
 //! | right semi, anti, mark | | matched, unmatched, all with a mark | |
 
-mod flags;
 mod ordered;
 
 use std::ops::Range;
@@ -22,17 +21,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::join::{JoinType, Predicate, Side};
-use crate::key::{KeyPlan, KeyValues, Location};
+use crate::input::Location;
+use crate::key::{KeyPlan, KeyValues};
 use crate::materialise::{ABSENT, Chosen, Columns, Picked};
 use crate::memory::{Budget, Reservation};
+use crate::options::{JoinType, Predicate, Side};
 use crate::output::{Emitter, Rows, fewer, fewer_would_do};
 use crate::partition::RowId;
 use crate::schedule::Workers;
+use crate::table::Flags;
 use crate::table::{Pairs, Want};
-pub(crate) use flags::Flags;
 pub(crate) use ordered::InOrder;
 
 /// Which rows of a side are written by their flag.

@@ -6,9 +6,9 @@
 //! first, then its rows without any.
 
 use crate::error::Result;
-use crate::join::Side;
 use crate::matches::{Keep, Matcher, Unit, sides};
 use crate::materialise::{ABSENT, Chosen};
+use crate::options::Side;
 use crate::output::{Emitter, Rows};
 use crate::partition::{RowId, Tuple};
 use crate::table::Pairs;

@@ -11,8 +11,6 @@
 //!           0      Int16   Int32
 //! ```
 
-use std::ops::Range;
-
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
@@ -21,30 +19,7 @@ use arrow::error::ArrowError;
 use crate::input::Piece;
 use crate::materialise::{Column, sum};
 use crate::memory::{copy_past_cache, filled};
-use crate::partition::RowId;
-
-/// What was carried of some rows, one value a row.
-#[derive(Debug)]
-pub(crate) enum Values {
-    Narrow(Vec<u32>),
-    Wide(Vec<u64>),
-}
-
-impl Values {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Values::Narrow(values) => values.len(),
-            Values::Wide(values) => values.len(),
-        }
-    }
-
-    pub(super) fn part(&self, range: Range<usize>) -> Values {
-        match self {
-            Values::Narrow(values) => Values::Narrow(values[range].to_vec()),
-            Values::Wide(values) => Values::Wide(values[range].to_vec()),
-        }
-    }
-}
+use crate::partition::{RowId, Values};
 
 /// Where each carried column lies in a value.
 pub(super) struct Carry {

@@ -8,9 +8,9 @@ use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
-use crate::key::Location;
+use crate::input::Location;
 use crate::materialise::flat::{Flat, Stretch};
 use crate::materialise::{ABSENT, sum};
 

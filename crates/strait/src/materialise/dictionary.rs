@@ -19,7 +19,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow_row::{Row, RowConverter, SortField};
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
 use crate::materialise::rows::{self, Selection};
 use crate::materialise::size;

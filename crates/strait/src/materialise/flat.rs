@@ -11,7 +11,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::Buffer as ArrowBuffer;
 use arrow::datatypes::DataType;
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
 use crate::memory::{Buffer, filled};
 use crate::schedule::share;

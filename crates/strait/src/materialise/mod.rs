@@ -33,14 +33,14 @@ use arrow::compute::take;
 use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 use arrow::error::ArrowError;
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
+use crate::input::Location;
 use crate::input::{Piece, Places, Relation};
-use crate::key::Location;
 use crate::memory::Reservation;
-use crate::partition::RowId;
+use crate::partition::{Payload, RowId, Values};
 use carry::Carry;
-pub(crate) use carry::{MOST_CARRIED, Values};
+pub(crate) use carry::MOST_CARRIED;
 use cpu::Fixed;
 use rows::Selection;
 pub(crate) use together::{coalesce, concat, concat_bytes};
@@ -134,6 +134,16 @@ enum Absent {
     None,
     Some,
     All,
+}
+
+impl Payload for Columns {
+    fn narrow<'a>(&'a self, piece: &Piece, scratch: &'a mut Vec<u32>) -> &'a [u32] {
+        self.carried(piece, scratch)
+    }
+
+    fn wide<'a>(&'a self, piece: &Piece, scratch: &'a mut Vec<u64>) -> &'a [u64] {
+        self.carried(piece, scratch)
+    }
 }
 
 impl Columns {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::error::{Error, Result};
-use crate::reader::lock;
+use crate::schedule::lock;
 use crate::schedule::wait_while;
 
 /// A hard limit on memory that several owners share: a join, and the readers and writers around it.

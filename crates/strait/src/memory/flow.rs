@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
-use crate::reader::lock;
+use crate::schedule::lock;
 
 /// The workers, batches and the consumer of a running join.
 #[derive(Debug, Default)]

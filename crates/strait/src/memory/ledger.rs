@@ -13,7 +13,7 @@ use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch};
 
 use crate::error::Result;
 use crate::memory::{Budget, Reservation};
-use crate::reader::lock;
+use crate::schedule::lock;
 
 /// Reservations of the buffers that a batch refers to.
 pub(crate) type Hold = Vec<Arc<Reservation>>;

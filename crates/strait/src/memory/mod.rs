@@ -17,5 +17,6 @@ pub(crate) use buffer::{Buffer, Plain, Shared};
 pub(crate) use flow::{Active, Flow, Refused, Started};
 pub(crate) use ledger::{Hold, Ledger, each_buffer, frame};
 pub(crate) use pool::Mapping;
+pub(crate) use pool::on_release;
 pub use pool::release_memory;
 pub(crate) use slab::{copy_past_cache, filled};

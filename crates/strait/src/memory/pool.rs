@@ -5,6 +5,7 @@
 //! (`benchmarks/notes.md`). So a process that joins again and again keeps what it had, up to an
 //! eighth of the machine's memory. Joins with a memory limit neither use nor leave idle memory.
 
+use crate::schedule::lock;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
@@ -77,7 +78,7 @@ impl Drop for Mapping {
 pub(super) fn take(bytes: usize, reuse: bool) -> Option<Mapping> {
     let bytes = if reuse { bytes.checked_next_multiple_of(HUGE_PAGE)? } else { bytes };
     if reuse {
-        let mut idle = IDLE.lock().unwrap_or_else(|e| e.into_inner());
+        let mut idle = lock(&IDLE);
         let fits = |m: &&Mapping| (bytes..=bytes.saturating_mul(2)).contains(&m.bytes);
         let best = idle.iter().filter(fits).map(|m| m.bytes).min();
         let at = best.and_then(|best| idle.iter().position(|m| m.bytes == best));
@@ -92,7 +93,7 @@ pub(super) fn take(bytes: usize, reuse: bool) -> Option<Mapping> {
 pub(super) fn give_back(mut mapping: Mapping) {
     let most = most_idle();
     mapping.fresh = false;
-    let mut idle = IDLE.lock().unwrap_or_else(|e| e.into_inner());
+    let mut idle = lock(&IDLE);
     idle.push(mapping);
     while idle.iter().map(|m| m.bytes).sum::<usize>() > most {
         idle.remove(0);
@@ -104,12 +105,20 @@ pub(super) fn give_back(mut mapping: Mapping) {
 /// Joins without a memory limit keep the memory of their tables for the next join in the process,
 /// up to an eighth of the machine's; joins on a GPU keep the host memory they copy through.
 pub fn release_memory() {
-    let idle = std::mem::take(&mut *IDLE.lock().unwrap_or_else(|e| e.into_inner()));
+    let idle = std::mem::take(&mut *lock(&IDLE));
     drop(idle);
-    crate::device::cuda::release_host_memory();
+    lock(&RELEASE).iter().for_each(|release| release());
+}
+
+/// Functions that give other idle memory back, of pools above this layer.
+static RELEASE: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+/// Has [`release_memory`] call a function, too.
+pub(crate) fn on_release(release: fn()) {
+    lock(&RELEASE).push(release);
 }
 
 fn most_idle() -> usize {
     static MOST: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *MOST.get_or_init(|| (crate::plan::Machine::detect().memory / 8) as usize)
+    *MOST.get_or_init(|| (crate::machine::Machine::detect().memory / 8) as usize)
 }

@@ -5,17 +5,16 @@
 //! time, with stores that bypass the cache (Balkesen et al.; 003 §IV-B). Since places are given in
 //! the order of workers, a partition keeps the order of its rows.
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::input::Piece;
-use crate::key::{KeyWord, Mixer};
-use crate::materialise::Columns;
 use crate::memory::{Buffer, Shared};
 use crate::partition::words::Words;
-use crate::partition::{Partitions, Placing, RowId, Tuple, top_bits};
+use crate::partition::{Partitions, Payload, Placing, RowId, Tuple, top_bits};
 use crate::processor::on_this_processor;
 use crate::schedule::{Workers, share};
 use crate::sort::WriteCombiner;
+use crate::word::{KeyWord, Mixer};
 
 /// The radix bits of each pass, from the top bits down.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub(crate) enum Load<'a> {
     /// The id of their row.
     RowIds,
     /// The columns that these carry.
-    Carried(&'a Columns),
+    Carried(&'a dyn Payload),
 }
 
 /// Partitions the rows of a side that may match by the top bits of their placed words.
@@ -74,7 +73,7 @@ impl Load<'_> {
                 scratch.extend(rows.map(I::from_usize));
                 scratch
             }
-            Load::Carried(columns) => columns.carried(piece, scratch),
+            Load::Carried(columns) => I::payload(*columns, piece, scratch),
         }
     }
 }

@@ -13,17 +13,19 @@
 
 mod cpu;
 pub(crate) mod gpu;
+mod payload;
 mod tuple;
 mod words;
 
 use std::ops::Range;
 
 pub(crate) use cpu::{Load, Passes, count_column, partition, partition_columns};
+pub(crate) use payload::{Payload, Values};
 pub(crate) use tuple::{RowId, Tuple};
 pub(crate) use words::{PIECE, Words, key_words};
 
-use crate::key::{KeyWord, Mixer};
 use crate::memory::Buffer;
+use crate::word::{KeyWord, Mixer};
 
 /// How a word is placed before its top bits choose a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

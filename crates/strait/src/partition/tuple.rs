@@ -2,9 +2,10 @@
 
 use std::fmt::Debug;
 
-use crate::key::KeyWord;
-use crate::materialise::Values;
+use super::payload::{Payload, Values};
+use crate::input::Piece;
 use crate::memory::Plain;
+use crate::word::KeyWord;
 
 /// What a tuple has besides its key, 32 bits while those suffice, else 64: the id of its row (the
 /// row's position in its side), or the narrow columns wanted of it themselves.
@@ -26,10 +27,16 @@ pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     fn into_values(values: Vec<Self>) -> Values;
     /// What [`into_values`](RowId::into_values) was given; empty if that was of the other width.
     fn of_values(values: Values) -> Vec<Self>;
+    /// The values of the rows of a piece in this width.
+    fn payload<'a>(
+        columns: &'a dyn Payload,
+        piece: &Piece,
+        scratch: &'a mut Vec<Self>,
+    ) -> &'a [Self];
 }
 
 macro_rules! row_id {
-    ($int:ty, $variant:ident) => {
+    ($int:ty, $variant:ident, $values:ident) => {
         impl RowId for $int {
             const MOST_ROWS: u64 = 1 << (<$int>::BITS - 1);
             #[inline(always)]
@@ -49,12 +56,19 @@ macro_rules! row_id {
                     _ => Vec::new(),
                 }
             }
+            fn payload<'a>(
+                columns: &'a dyn Payload,
+                piece: &Piece,
+                scratch: &'a mut Vec<$int>,
+            ) -> &'a [$int] {
+                columns.$values(piece, scratch)
+            }
         }
     };
 }
 
-row_id!(u32, Narrow);
-row_id!(u64, Wide);
+row_id!(u32, Narrow, narrow);
+row_id!(u64, Wide, wide);
 
 /// A key word (mixed, in hash joins) and its row, or what it carries of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,13 +5,14 @@ use std::sync::Mutex;
 use arrow::array::RecordBatch;
 use arrow::buffer::NullBuffer;
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
 use crate::input::{Piece, Relation};
-use crate::join::Side;
-use crate::key::{KeyPlan, KeyWord, Ranked};
+use crate::key::{KeyPlan, Ranked};
 use crate::memory::Buffer;
+use crate::options::Side;
 use crate::schedule::share;
+use crate::word::KeyWord;
 
 /// Rows a piece has at most, so that its words stay in the cache.
 pub(crate) const PIECE: usize = 16 * 1024;

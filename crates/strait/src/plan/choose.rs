@@ -1,11 +1,12 @@
 //! The choice itself: a pure function.
 
 use crate::error::bytes;
-use crate::join::{Algorithm, JoinType, Side};
+use crate::machine::Machine;
 use crate::matches::Asked;
 use crate::on_gpu::Partitioner;
+use crate::options::{Algorithm, JoinType, Side};
+use crate::plan::Statistics;
 use crate::plan::cost::{carried, predict, predict_on};
-use crate::plan::{Machine, Statistics};
 
 /// What is to be planned.
 pub(crate) struct Request<'a> {

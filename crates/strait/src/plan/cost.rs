@@ -4,13 +4,14 @@
 //! a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`); what matters is
 //! their ratio.
 
-use crate::algorithm::gpu::{cache_bytes, passes, reads_words};
-use crate::join::Algorithm;
+use crate::machine::Machine;
 use crate::matches::Asked;
 use crate::materialise::MOST_CARRIED;
+use crate::options::Algorithm;
 use crate::plan::choose::{OnDevice, Request, WordsLie};
+use crate::plan::gpu_memory::{cache_bytes, passes, reads_words};
 use crate::plan::shape::is_dense;
-use crate::plan::{Machine, Prediction, Statistics};
+use crate::plan::{Prediction, Statistics};
 use crate::table::table_bytes;
 
 /// Nanoseconds a row.

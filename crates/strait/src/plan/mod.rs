@@ -7,13 +7,12 @@
 mod choose;
 mod cost;
 mod explain;
-mod machine;
+pub(crate) mod gpu_memory;
 mod shape;
 mod statistics;
 
 pub use choose::{Abandoned, Plan, Prediction};
 pub(crate) use choose::{OnDevice, Request, WordsLie, choose};
-pub use machine::Machine;
 pub(crate) use shape::{TableShape, radix_passes, table_shape};
 pub use statistics::Statistics;
 pub(crate) use statistics::build_side;

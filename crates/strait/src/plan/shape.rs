@@ -1,8 +1,8 @@
 //! How many partitions, and hash slots or cells? From rows and cache sizes.
 
-use crate::join::Force;
+use crate::machine::Machine;
+use crate::overrides::Force;
 use crate::partition::Passes;
-use crate::plan::Machine;
 use crate::table::table_bytes;
 
 /// What kind of table, built from how many partitions.

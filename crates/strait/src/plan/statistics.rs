@@ -1,6 +1,6 @@
 //! What is known of a side before it is read, and which side is the build side.
 
-use crate::join::Side;
+use crate::options::Side;
 
 /// What is known of one side before it is read.
 ///

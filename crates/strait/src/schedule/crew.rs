@@ -11,6 +11,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 
+use super::lock;
+
 /// Threads that wait for work. Started when first asked for.
 #[derive(Default)]
 pub(super) struct Crew {
@@ -158,7 +160,7 @@ impl Board {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.state)
     }
 }
 

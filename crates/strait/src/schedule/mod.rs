@@ -1,6 +1,9 @@
 //! Who does what: workers, and the morsels they take.
 
 mod crew;
+mod lock;
+
+pub(crate) use lock::lock;
 
 use std::any::Any;
 use std::ops::Range;
@@ -69,7 +72,7 @@ impl Workers {
         let failed = Mutex::new(None);
         let one = |worker: usize| {
             if let Err(error) = guarded(|| work(worker)) {
-                let mut failed = failed.lock().unwrap_or_else(|e| e.into_inner());
+                let mut failed = lock(&failed);
                 self.cancelled.store(true, Ordering::Relaxed);
                 // Cancellation follows from another's error; that one says why.
                 if failed.is_none() || matches!(*failed, Some(Error::Cancelled)) {

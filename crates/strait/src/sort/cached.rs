@@ -6,8 +6,8 @@
 //! back. Groups that stay large, since their keys are close, take further passes on what differs
 //! in them; one whose keys are all equal takes none.
 
-use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple};
+use crate::word::KeyWord;
 
 /// Up to here insertion is fastest.
 const INSERTION: usize = 24;

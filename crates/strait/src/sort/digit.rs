@@ -1,7 +1,7 @@
 //! The digit by which a wide pass chooses a bucket.
 
-use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple};
+use crate::word::KeyWord;
 
 /// What a wide pass aims at for a bucket: one worker sorts it within its cache.
 const BUCKET: usize = 1 << 13;

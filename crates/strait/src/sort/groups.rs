@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::Segment;
-use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple};
+use crate::word::KeyWord;
 
 /// Rows that go together, as positions in the two whole lists.
 ///

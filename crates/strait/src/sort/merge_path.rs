@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple};
+use crate::word::KeyWord;
 
 /// A part of both lists that can be merged alone: no key of it is elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,10 +25,10 @@ use super::cached::CachedSort;
 use super::digit::{Digit, bounds};
 use super::scatter::WriteCombiner;
 use crate::error::Result;
-use crate::key::KeyWord;
 use crate::memory::{Budget, Buffer, Shared};
 use crate::partition::{RowId, Tuple};
 use crate::schedule::{Workers, share};
+use crate::word::KeyWord;
 
 /// Up to here the standard library's sort needs no memory but the stack.
 pub(super) const PLAIN: usize = 256;

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use super::radix::{CACHED, PLAIN, is_sorted};
 use super::sort;
 use super::testing::{Random, tuples};
-use crate::key::KeyWord;
 use crate::memory::{Budget, Buffer};
 use crate::partition::{RowId, Tuple};
 use crate::schedule::Workers;
+use crate::word::KeyWord;
 
 fn workers(threads: usize) -> Workers {
     Workers::new(threads, Arc::default())

@@ -1,8 +1,7 @@
 //! The perfect array: integer keys of a dense range address their cell directly (001 §5).
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
-use crate::key::KeyWord;
 use crate::memory::Buffer;
 use crate::partition::{Partitions, RowId};
 use crate::processor::prefetch;
@@ -11,6 +10,7 @@ use crate::table::fill::{Region, fill_all};
 use crate::table::pairs::Pairs;
 use crate::table::probe_keys::ProbeKeys;
 use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
+use crate::word::KeyWord;
 
 /// One cell a possible key.
 pub(crate) struct DenseTable<K: KeyWord, I: RowId> {

@@ -13,13 +13,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::key::KeyWord;
 use crate::memory::{Buffer, Shared};
 use crate::partition::{RowId, Tuple};
 use crate::processor::on_this_processor;
 use crate::table::bits;
+use crate::word::KeyWord;
 
 /// The places of one region: slots that keys are sought in, or a cell a possible key.
 pub(super) trait Region<K, I> {

@@ -14,9 +14,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::key::KeyWord;
 use crate::memory::{Budget, Buffer, Plain, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::processor::prefetch;
@@ -27,6 +26,7 @@ use crate::table::perfect::{self, PerfectTable};
 use crate::table::probe_keys::ProbeKeys;
 use crate::table::sorted::SortedTable;
 use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
+use crate::word::KeyWord;
 
 /// Keys of a bucket.
 const KEYS: usize = 4;
@@ -522,7 +522,8 @@ mod tests {
 
     use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
 
-    use crate::key::{KeyWord, Mixer, Seed};
+    use crate::key::Seed;
+    use crate::word::{KeyWord, Mixer};
     use crate::{Algorithm, Force, Join};
 
     /// Keys that all belong to the first of 64 regions: none of them is large enough. Another seed

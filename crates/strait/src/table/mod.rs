@@ -24,6 +24,7 @@
 mod bits;
 mod dense;
 mod fill;
+mod flags;
 mod hash;
 mod pairs;
 mod perfect;
@@ -32,13 +33,14 @@ mod sorted;
 mod walk;
 
 pub(crate) use dense::DenseTable;
+pub(crate) use flags::Flags;
 pub(crate) use hash::{HashTable, LocalTable, table_bytes};
 pub(crate) use pairs::Pairs;
 pub(crate) use probe_keys::{MorselKeys, ProbeKeys};
 pub(crate) use walk::{Ask, Cursor, Want};
 
-use crate::key::KeyWord;
 use crate::partition::RowId;
+use crate::word::KeyWord;
 
 /// A finished table.
 pub(crate) enum Table<K: KeyWord, I: RowId> {

@@ -18,12 +18,12 @@
 
 use std::sync::Arc;
 
-use crate::key::KeyWord;
 use crate::memory::{Budget, Buffer};
 use crate::partition::{RowId, Tuple, top_bits};
 use crate::processor::{on_this_processor, prefetch};
 use crate::table::bits::{self, words_for};
 use crate::table::walk::{Found, Lookup};
+use crate::word::KeyWord;
 
 /// Keys a pilot at most, on average: more would take long to place, fewer would make pilots too many
 /// for the nearest cache.
@@ -202,7 +202,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::key::Mixer;
+    use crate::word::Mixer;
 
     fn table<K: KeyWord>(keys: &[K]) -> Option<PerfectTable<K, u32>> {
         let tuples: Vec<_> = (0u32..).zip(keys).map(|(row, &key)| Tuple { key, row }).collect();

@@ -1,7 +1,7 @@
 //! The keys that are walked through a table: words of a morsel, or tuples of a partition.
 
-use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple};
+use crate::word::KeyWord;
 
 /// The keys of some probe rows.
 pub(crate) trait ProbeKeys<K> {

@@ -5,14 +5,14 @@
 //! with another seed, because it has written rows already. It sorts the keys of such a partition
 //! instead: a search then takes logarithmic time, whatever the keys are.
 
-use crate::algorithm::Context;
+use crate::context::Context;
 use crate::error::Result;
-use crate::key::KeyWord;
 use crate::memory::Buffer;
 use crate::partition::{RowId, Tuple};
 use crate::table::bits::{self, words_for};
 use crate::table::fill::{self, Entered, Region};
 use crate::table::walk::{Found, Groups, Lookup};
+use crate::word::KeyWord;
 
 /// The keys of one partition in ascending order.
 pub(super) struct SortedTable<K: KeyWord, I: RowId> {

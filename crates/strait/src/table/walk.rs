@@ -1,12 +1,12 @@
 //! Walking probe keys through a table.
 
-use crate::key::KeyWord;
-use crate::matches::Flags;
 use crate::partition::RowId;
 use crate::processor::prefetch;
+use crate::table::Flags;
 use crate::table::bits;
 use crate::table::pairs::{Pairs, Writer};
 use crate::table::probe_keys::ProbeKeys;
+use crate::word::KeyWord;
 
 /// What a probe has to find.
 #[derive(Clone, Copy)]

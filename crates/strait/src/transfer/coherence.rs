@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Carry, HostColumn, SLOTS};
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{Memory, View};
 use crate::error::Result;
 

@@ -8,7 +8,8 @@ use super::{
     Carry, Crossing, Feed, Filling, HostColumn, HostSide, SLOTS, coherence, dynamic_pinning,
     packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
 };
-use crate::algorithm::gpu::{Session, Side};
+use crate::device::Session;
+use crate::device::Side;
 use crate::error::Result;
 use crate::on_gpu::Transfer;
 use crate::schedule::Workers;

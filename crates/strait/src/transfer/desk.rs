@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{Device, Event, Pinned, Stream, View};
 use crate::error::{Error, Result};
-use crate::schedule::Workers;
+use crate::schedule::{Workers, lock};
 
 /// Bytes of a buffer, at most: long enough for the copy engine not to wait between two of them, nor
 /// workers for one another when they hand them over.
@@ -47,7 +47,7 @@ impl<'a> Desk<'a> {
         [bytes, unit]: [u64; 2],
     ) -> Result<Desk<'a>> {
         let count = 2 * workers.threads() + 2;
-        let cache = crate::plan::Machine::detect().last_level as usize;
+        let cache = crate::machine::Machine::detect().last_level as usize;
         let block = (cache / 2 / count).clamp(SHORTEST, BLOCK) / SHORTEST * SHORTEST;
         let wish = (bytes.max(1)).min(block as u64) as usize;
         let least = (unit as usize).min(wish);
@@ -95,7 +95,7 @@ impl<'a> Desk<'a> {
     }
 
     fn buffers(&self) -> std::sync::MutexGuard<'_, VecDeque<(Arc<Pinned>, Option<Event>)>> {
-        self.buffers.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.buffers)
     }
 }
 

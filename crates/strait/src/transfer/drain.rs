@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{Event, Pinned, View};
 use crate::error::{Error, Result};
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{HostView, Pinned, Word};
 use crate::error::{Error, Result};
 use crate::memory::Plain;

@@ -40,7 +40,8 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::algorithm::gpu::{Session, Side};
+use crate::device::Session;
+use crate::device::Side;
 use crate::device::{Memory, Stage, View, abi};
 use crate::error::Result;
 use crate::on_gpu::Transfer;

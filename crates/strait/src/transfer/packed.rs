@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::desk::Desk;
 use super::{Carry, Filling, HostColumn, SLOTS, Target};
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{Carry, HostColumn, Landed};
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::View;
 use crate::error::Result;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Carry, HostColumn, Landed};
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{Pinned, View};
 use crate::error::Result;
 

@@ -12,8 +12,9 @@
 use super::columns::ColumnFeed;
 use super::runs::{Produce, RunFeed};
 use super::{Crossing, Feed, HostSide, SLOTS};
-use crate::algorithm::gpu::{Session, Side};
 use crate::device::Event;
+use crate::device::Session;
+use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::schedule::Workers;
 

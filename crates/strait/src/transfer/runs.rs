@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Feed, Landed};
-use crate::algorithm::gpu::{Session, Side};
+use crate::device::Session;
+use crate::device::Side;
 use crate::device::{Pinned, View};
 use crate::error::Result;
 use crate::schedule::Workers;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::desk::Desk;
 use super::{Carry, Filling, HostColumn, Landed};
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::View;
 use crate::error::{Error, Result};
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Carry, Filling, HostColumn, SLOTS, Target};
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{HostView, Managed, View};
 use crate::error::Result;
 

@@ -17,9 +17,9 @@ use super::working_set::{Meeting, WorkingSets, blocks, join_lists, join_sets};
 use super::{Found, Receiver, Wanted};
 use crate::device::Word;
 use crate::error::Result;
-use crate::key::KeyWord;
 use crate::partition::{RowId, Tuple, partition_columns};
 use crate::transfer::{Crossing, HostSide, Place, Run};
+use crate::word::KeyWord;
 
 /// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;

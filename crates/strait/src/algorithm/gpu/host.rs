@@ -27,21 +27,24 @@ use arrow::datatypes::ArrowNativeType;
 use super::super::{Context, Job, pair_cap, reserve_scratch, sweep_all};
 use super::{
     Block, Escalated, Found, FoundFromHost, FromHost, Receiver, Session, Wanted, Which,
-    join_from_host, reads_words,
+    join_from_host,
 };
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
 use crate::input::{Piece, Relation};
-use crate::join::Side;
-use crate::key::{KeyPlan, KeyWord, Width};
-use crate::matches::{Asked, Flags, Matcher, Unit};
+use crate::key::{KeyPlan, Width};
+use crate::matches::{Asked, Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Buffer, Plain};
+use crate::options::Side;
 use crate::output::{Emitter, Sink};
 use crate::partition::{PIECE, RowId, Words, key_words};
+use crate::plan::gpu_memory::reads_words;
 use crate::progress::Stage;
+use crate::table::Flags;
 use crate::table::Pairs;
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
+use crate::word::KeyWord;
 
 /// The share of a memory limit, one of so many, that columns which cross with their keys may take.
 const FOR_CARRIED: u64 = 8;
@@ -73,7 +76,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let rows = job.build.rows().max(probe.rows());
     let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.force.wide_rows;
     let word = if narrow { Word::W4 } else { Word::W8 };
-    let session = Session::within(device, word, job.keys.seed(), &cx.budget)?;
+    let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
     let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
 
     cx.counters.enter(Stage::Partition, job.build.rows() + probe.rows());

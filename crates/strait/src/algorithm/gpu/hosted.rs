@@ -19,15 +19,15 @@ use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
-use crate::join::{Algorithm, JoinType};
-use crate::key::Seed;
+use crate::machine::Machine;
 use crate::matches::Asked;
 use crate::memory::{Budget, Buffer, Shared};
-use crate::on_gpu::{OnGpu, Transfer};
-use crate::plan::{Machine, OnDevice, Request, Statistics, WordsLie, choose};
+use crate::on_gpu::{OnGpu, Transfer, check_partitioner};
+use crate::options::{Algorithm, JoinType};
+use crate::plan::{OnDevice, Request, Statistics, WordsLie, choose};
 use crate::schedule::{Workers, share};
-use crate::settings::check_partitioner;
 use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
+use crate::word::Mixers;
 
 pub use first_pass::{Divided, FirstPass};
 
@@ -136,7 +136,7 @@ impl Hosted {
             None => self.planned(carry, Asked::Pairs),
         };
         let started = Instant::now();
-        let session = Session::within(&*self.device, self.word, &Seed::new(1), &self.budget)?;
+        let session = Session::within(&*self.device, self.word, &Mixers::new(1, 2), &self.budget)?;
         let crossing = self.crossing(&session, on_gpu.transfer);
         let columns = if wanted.keys { 3 } else { 2 };
         let mut back = Back {
@@ -204,7 +204,7 @@ impl Hosted {
     pub fn transfer(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let [_, probe] = &self.tables;
         let side = probe.side(false)?;
-        let session = Session::within(&*self.device, self.word, &Seed::new(1), &self.budget)?;
+        let session = Session::within(&*self.device, self.word, &Mixers::new(1, 2), &self.budget)?;
         let crossing = self.crossing(&session, transfer);
         let started = Instant::now();
         crate::transfer::survey(&crossing, &side)?;

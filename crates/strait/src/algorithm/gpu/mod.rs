@@ -28,7 +28,6 @@ mod no_partition;
 mod radix;
 pub mod resident;
 mod rounds;
-mod session;
 mod sort_merge;
 mod spilled;
 mod streamed;
@@ -38,49 +37,13 @@ mod triton;
 mod working_set;
 
 pub(crate) use host::run;
-pub(crate) use multi_pass::passes;
-pub(crate) use session::Session;
-pub(crate) use triton::cache_bytes;
 
-use crate::device::{Event, Flavour, View, abi};
+use crate::device::{Event, Flavour, Session, Side, View, abi};
 use crate::error::{Error, Result};
-use crate::join::Algorithm;
 use crate::on_gpu::{OnGpu, Partitioner};
+use crate::options::Algorithm;
 use crate::transfer::{Crossing, HostSide, load};
 use flags::{Window, closed, opened};
-
-/// One side at addresses of the device, or a part of it: a key a row, and a value; without values, the
-/// row's number.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Side {
-    pub(crate) keys: View,
-    pub(crate) values: Option<View>,
-    /// Tuples of mixed keys and values, in place of columns.
-    pub(crate) tuples: Option<View>,
-    pub(crate) rows: u64,
-    /// The number of the first row.
-    pub(crate) first: u64,
-}
-
-impl Side {
-    pub(crate) fn columns(&self) -> abi::Columns {
-        let values = self.values.map_or(0, |values| values.address);
-        abi::Columns { keys: self.keys.address, values, first: self.first }
-    }
-
-    /// The address of its tuples; zero where it has columns.
-    pub(crate) fn tuples_at(&self) -> u64 {
-        self.tuples.map_or(0, |tuples| tuples.address)
-    }
-
-    /// Where its keys lie, the words from one to the next, and whether they are still to be mixed.
-    pub(crate) fn keys_at(&self) -> (u64, u32, bool) {
-        match self.tuples {
-            Some(tuples) => (tuples.address, 2, false),
-            None => (self.keys.address, 1, true),
-        }
-    }
-}
 
 /// What is wanted of the matches.
 #[derive(Debug, Clone, Copy)]
@@ -223,12 +186,6 @@ pub(crate) fn join(
         closed(window, session, to)?;
     }
     Ok(found)
-}
-
-/// Whether the CPU may read the words of rows that lie in host memory, besides staging them: to
-/// partition them, or to count those of partitions.
-pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::CpuPartitioned | Algorithm::Triton)
 }
 
 /// Joins two sides in host memory. If the algorithm needs more memory than the device has, and no row was

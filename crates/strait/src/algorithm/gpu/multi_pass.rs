@@ -16,14 +16,8 @@ use super::rounds::Rounds;
 use super::streamed::{Stream, fill, partitioning, partitions};
 use super::{Found, MOST_ROWS, Receiver, Session, Side, Wanted, Watched, Which};
 use crate::error::{Error, Result, bytes};
+use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MOST_SLOTS, table_rows};
 use crate::transfer::{Crossing, HostSide, load};
-
-/// Slots of a table a row, at least, in fifths: 5/4, which leaves look-ups three slots long.
-const LEAST_SLOTS: u64 = 5;
-/// The share of memory for tables, in eighths; the rest is for chunks and output.
-const FOR_TABLES: u64 = 6;
-/// The slots of a table, at most: a compact one has 32 bits for them.
-const MOST_SLOTS: u64 = u32::MAX as u64;
 
 /// Joins two sides. Parts have at most `most_rows`, where given.
 pub(super) fn join(
@@ -81,18 +75,6 @@ fn by_partitions(
     partitions(crossing, side, probe, wanted, to).map(Some)
 }
 
-/// Passes over the probe side that a build side takes, where keys come once.
-pub(crate) fn passes(rows: u64, tuple: u64, memory: u64) -> u64 {
-    let fit = table_rows(memory, tuple).max(1);
-    rows.div_ceil(fit).max(1)
-}
-
-/// Rows whose table fits.
-fn table_rows(memory: u64, tuple: u64) -> u64 {
-    let slots = (memory / 8 * FOR_TABLES / tuple).min(MOST_SLOTS);
-    slots * (LEAST_SLOTS - 1) / LEAST_SLOTS
-}
-
 /// Rows of the next part: as few parts as can be, all of about one size.
 fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -> Result<u64> {
     let (word, tuple) = (session.word.bytes(), session.word.tuple());
@@ -144,18 +126,4 @@ fn by_table(
     session.mark("look up")?;
     closed(&flags, session, to)?;
     Ok(Some(found))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::passes;
-
-    /// 2^30 rows of 16 bytes through 16 GiB: two passes; twice as many, four.
-    #[test]
-    fn as_few_passes_as_memory_allows() {
-        assert_eq!(passes(1 << 20, 16, 16 << 30), 1);
-        assert_eq!(passes(1 << 30, 16, 16 << 30), 2);
-        assert_eq!(passes(1 << 31, 16, 16 << 30), 4);
-        assert_eq!(passes(1 << 20, 16, 0), 1 << 20);
-    }
 }

@@ -10,17 +10,17 @@ use std::time::Instant;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
 
-pub use super::session::Timed;
 use super::sort_merge::varying;
 use super::{Block, Method, Receiver, Session, Side, Wanted, join};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
-use crate::join::Algorithm;
-use crate::key::KeyWord;
 use crate::on_gpu::Partitioner;
+use crate::options::Algorithm;
 use crate::partition::gpu::{Digits, ordered_columns};
+pub use crate::stopwatch::Timed;
+use crate::word::KeyWord;
 
 /// What a measured join leaves in the GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use super::nvrtc::{Nvrtc, Source};
 use super::policy;
 use crate::device::Word;
 use crate::error::{Error, Result};
+use crate::schedule::lock;
 
 /// The widths that every module is compiled for.
 const WORDS: [Word; 2] = [Word::W4, Word::W8];
@@ -60,7 +61,7 @@ pub(super) fn compile_all(
 ) -> Result<()> {
     let all = policy::MODULES.iter().flat_map(|&(module, _)| WORDS.map(|word| (module, word)));
     let todo = Mutex::new(all.rev().collect::<Vec<_>>());
-    let next = || todo.lock().unwrap_or_else(|e| e.into_inner()).pop();
+    let next = || lock(&todo).pop();
     let work = |results: Sender<Result<CompiledKernel>>| {
         while let Some((module, word)) = next() {
             let ready = ready(module, architecture, word, cache).map(|cubin| {

@@ -12,6 +12,7 @@ use super::detect::{Architecture, Gpu};
 use super::error::check;
 use crate::device::Word;
 use crate::error::Result;
+use crate::schedule::lock;
 
 static OPEN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
@@ -55,7 +56,7 @@ unsafe impl Sync for Context {}
 impl Context {
     /// The context of a GPU.
     pub(super) fn of(gpu: &Gpu) -> Result<Arc<Context>> {
-        let mut open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
+        let mut open = lock(&OPEN);
         if let Some(context) = open.iter().find(|context| context.device == gpu.device) {
             return Ok(context.clone());
         }
@@ -95,7 +96,7 @@ impl Context {
         word: Word,
         entry: &str,
     ) -> Result<sys::CUfunction> {
-        let mut modules = self.modules.lock().unwrap_or_else(|e| e.into_inner());
+        let mut modules = lock(&self.modules);
         if let Some(function) = modules.get(&(module, word)).and_then(|m| m.entries.get(entry)) {
             return Ok(*function);
         }

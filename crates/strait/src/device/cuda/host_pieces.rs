@@ -10,6 +10,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::context::Context;
 use super::pinned::{self, most_idle};
+use crate::schedule::lock;
 
 /// Memory of the host that can be mapped.
 pub(super) struct HostPiece {
@@ -83,7 +84,7 @@ pub(crate) fn release() {
 }
 
 fn locked() -> MutexGuard<'static, Vec<HostPiece>> {
-    IDLE.lock().unwrap_or_else(|e| e.into_inner())
+    lock(&IDLE)
 }
 
 impl Drop for HostPiece {

@@ -45,7 +45,7 @@ mod tests;
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -54,6 +54,7 @@ use crate::device::{
     View, Word,
 };
 use crate::error::{Error, Result};
+use crate::memory::on_release;
 use context::Context;
 use error::{check, failure};
 use pieces::Pieces;
@@ -70,10 +71,13 @@ pub(crate) use shared::shared;
 /// Shared memory a block has without asking.
 const UNASKED_SHARED: u32 = 48 << 10;
 
-/// Gives the host memory back to the system that is kept for joins on GPUs.
-pub(crate) fn release_host_memory() {
-    pinned::release();
-    host_pieces::release();
+/// Has [`release_memory`](crate::release_memory) give back the host memory that is kept for joins on GPUs, too.
+fn register_release() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        on_release(pinned::release);
+        on_release(host_pieces::release);
+    });
 }
 
 /// A GPU that joins run on.
@@ -89,6 +93,7 @@ impl CudaDevice {
     /// Prepares a GPU for joins that hold at most `gpu_memory` bytes of its memory, or nine tenths
     /// of what is free now.
     pub(crate) fn new(gpu: &Gpu, gpu_memory: Option<u64>) -> Result<CudaDevice> {
+        register_release();
         let context = Context::of(gpu)?;
         let budget = pool::budget(gpu_memory, gpu.free_memory()?)?;
         let pool = Pool::new(Driver(context.clone()), budget);

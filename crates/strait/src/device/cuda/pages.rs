@@ -29,6 +29,7 @@ use super::context::Context;
 use super::error::failure;
 use crate::device::{HostView, Pinned};
 use crate::error::{Error, Result};
+use crate::schedule::lock;
 
 /// Who pins pages: the driver, or a test.
 pub(super) trait Registrar: Clone + Send + Sync + 'static {
@@ -120,7 +121,7 @@ impl<R> Registry<R> {
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<usize, Registration<R>>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.0)
     }
 
     fn cuts_at(&self, address: usize, bytes: u64) -> Vec<u64> {

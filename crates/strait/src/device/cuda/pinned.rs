@@ -12,6 +12,7 @@ use super::pages::{self, Pages};
 use crate::device::{HostView, Pinned};
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
+use crate::schedule::lock;
 
 const HUGE_PAGE: usize = 2 << 20;
 /// The step of small sizes.
@@ -89,7 +90,7 @@ pub(crate) fn release() {
 }
 
 fn locked(idle: &'static Idle) -> MutexGuard<'static, Vec<Region>> {
-    idle.lock().unwrap_or_else(|e| e.into_inner())
+    lock(idle)
 }
 
 /// The bytes of the region for so many bytes; none where there is no such number.
@@ -109,7 +110,7 @@ fn idle(home: &'static Idle, size: usize) -> Option<Region> {
 
 pub(super) fn most_idle() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| (crate::plan::Machine::detect().memory / 4) as usize)
+    *MOST.get_or_init(|| (crate::machine::Machine::detect().memory / 4) as usize)
 }
 
 impl Region {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::device::{Memory, MemoryUse, View};
 use crate::error::{Error, Result, bytes};
+use crate::schedule::lock;
 
 /// The least a join can work with.
 const LEAST_BUDGET: u64 = 64 << 20;
@@ -208,7 +209,7 @@ impl<S: Source> Pool<S> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.state)
     }
 }
 

@@ -23,6 +23,7 @@ use super::host_pieces::{self, HostPiece};
 use super::pool::Refusal;
 use crate::device::{Memory, View};
 use crate::error::{Error, Result};
+use crate::schedule::lock;
 
 /// The GPU's page. Ranges have no smaller ones, though a driver may want larger ones.
 const PAGE: u64 = 2 << 20;
@@ -42,7 +43,7 @@ impl Ranges {
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<u64>>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.0)
     }
 }
 

@@ -21,6 +21,7 @@ use cudarc::driver::sys::{self, CUresult};
 use super::error::{check, failure};
 use crate::device::{EVENTS, Event, Pinned, Stream};
 use crate::error::{Error, Result};
+use crate::schedule::lock;
 
 #[derive(Default)]
 pub(super) struct Streams {
@@ -193,7 +194,7 @@ impl Streams {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.state)
     }
 
     /// Waits for everything and destroys all handles, as far as the driver lets us.

@@ -25,9 +25,7 @@ mod word;
 mod tests;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-pub use self::fault::{Fault, FaultKind};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::fault::Faults;
 use self::host::{HostMemory, Pin};
@@ -40,6 +38,8 @@ use super::{
     View, Word,
 };
 use crate::error::{Error, Result};
+use crate::overrides::{Fault, FaultKind};
+use crate::schedule::lock;
 
 /// Pieces of work so small that tests of a few dozen rows have several of each.
 pub(crate) const TINY: Shape = Shape {
@@ -328,11 +328,6 @@ impl Drop for Owner {
         schedule.machine.space.free(self.address);
         schedule.forget();
     }
-}
-
-/// A panic elsewhere leaves the schedule as it was between two operations: still of use.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether both ends of a copy are of one length.

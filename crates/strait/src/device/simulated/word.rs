@@ -3,8 +3,8 @@
 use super::memory::{Space, nth};
 use crate::device::abi::{Columns, Mixing};
 use crate::error::Result;
-use crate::key::{KeyWord, Mixer};
 use crate::memory::Plain;
+use crate::word::{KeyWord, Mixer};
 
 /// A word that stages are made for.
 pub(super) trait DeviceWord: KeyWord {

@@ -15,7 +15,8 @@
 //! joins what any partitioner has made: one more read and write of every tuple.
 
 use super::{Digits, spare_of};
-use crate::algorithm::gpu::{Session, Side};
+use crate::device::Session;
+use crate::device::Side;
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 

@@ -1,7 +1,8 @@
 //! Radix passes with decoupled look-back: each tuple is read once and written once a pass.
 
 use super::{Digits, spare_of};
-use crate::algorithm::gpu::{Session, Side};
+use crate::device::Session;
+use crate::device::Side;
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 

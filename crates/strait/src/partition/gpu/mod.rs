@@ -18,7 +18,7 @@ pub(crate) use bucket_pool::chained;
 pub(crate) use look_back::{ordered, ordered_columns};
 pub(crate) use shared_histogram::counted;
 
-use crate::algorithm::gpu::Session;
+use crate::device::Session;
 use crate::device::{View, abi};
 use crate::error::Result;
 

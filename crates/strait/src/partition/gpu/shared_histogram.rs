@@ -7,7 +7,8 @@
 //! Every tuple is read twice a pass; look-back reads it once.
 
 use super::{Digits, spare_of};
-use crate::algorithm::gpu::{Session, Side};
+use crate::device::Session;
+use crate::device::Side;
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 

@@ -1,10 +1,10 @@
 //! Which bits passes take; and every partitioner over one pass and several, on a simulated device.
 
 use super::*;
-use crate::algorithm::gpu::Side;
+use crate::device::Side;
 use crate::device::Word;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::key::KeyWord;
+use crate::word::KeyWord;
 
 type Partition =
     fn(&Session<'_>, &Side, &Digits, &mut Option<View>, &str) -> crate::error::Result<View>;

@@ -12,11 +12,11 @@ use super::Hosted;
 use crate::device::Word;
 use crate::device::abi::MOST_PARTITIONS;
 use crate::error::{Error, Result};
-use crate::key::{KeyWord, Mixer};
 use crate::on_gpu::{Partitioner, Transfer};
 use crate::partition::{RowId, Tuple, top_bits};
-use crate::schedule::Workers;
+use crate::schedule::{Workers, lock};
 use crate::transfer::{HostColumn, HostSide, Place, Run};
+use crate::word::{KeyWord, Mixer};
 
 /// Rows that a worker looks at in one go.
 const PIECE: usize = 1 << 20;
@@ -177,7 +177,7 @@ fn total<T: Sync>(workers: &Workers, pieces: &[T], of: impl Fn(&T) -> Sum + Sync
     let sum = Mutex::new(Sum::default());
     workers.each(pieces.len(), |piece, _| {
         let part = of(&pieces[piece]);
-        sum.lock().unwrap_or_else(|e| e.into_inner()).and(part);
+        lock(&sum).and(part);
         Ok(())
     })?;
     Ok(sum.into_inner().unwrap_or_else(|e| e.into_inner()))

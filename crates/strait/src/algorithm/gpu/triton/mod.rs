@@ -27,14 +27,9 @@ use super::{Found, FromHost, Receiver, Session, Wanted};
 use crate::device::Scatterer;
 use crate::error::Result;
 use crate::on_gpu::{Histogram, Partitioner};
+use crate::plan::gpu_memory::cache_bytes;
 use crate::transfer::{Crossing, HostSide};
 use scatter::{Counts, Units};
-
-/// The GPU memory that is kept for partitions unless told otherwise. More would let fewer tuples cross
-/// twice, but throughput fall more steeply where they begin to.
-pub(crate) fn cache_bytes(memory: u64) -> u64 {
-    memory / 16 * 9
-}
 
 /// Bits of the first pass, at most.
 const MOST_BITS: u32 = 8;

@@ -13,8 +13,8 @@ use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{
     Device, Flavour, Memory, Pinned, Scatterer, Stage, Stream, View, Word, abi::BINS,
 };
-use crate::key::{KeyWord, Mixer};
 use crate::memory::Plain;
+use crate::word::{KeyWord, Mixer};
 
 const SCATTERERS: [Scatterer; 4] =
     [Scatterer::Standard, Scatterer::Linear, Scatterer::Shared, Scatterer::Hierarchical];

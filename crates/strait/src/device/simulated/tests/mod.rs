@@ -11,8 +11,8 @@ mod tables;
 use super::word::DeviceWord;
 use super::*;
 use crate::device::abi::{Control, Mixing};
-use crate::key::Mixer;
 use crate::memory::Plain;
+use crate::word::Mixer;
 
 /// A word and its name.
 trait TestWord: DeviceWord {

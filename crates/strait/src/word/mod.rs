@@ -1,11 +1,14 @@
 //! Key words: what partitions, tables and sorts see of a key.
 
+mod mixer;
+
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use super::seed::Mixer;
 use crate::memory::Plain;
 use crate::processor::on_this_processor;
+
+pub(crate) use mixer::{Mixer, Mixers, splitmix};
 
 /// A key word: `u32` or `u64`, whichever the key columns need.
 ///

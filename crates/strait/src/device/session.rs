@@ -12,8 +12,9 @@ use crate::device::{
     Device, EVENTS, Event, Managed, Memory, Pinned, Stage, Stream, View, Word, abi,
 };
 use crate::error::{Error, Result};
-use crate::key::{KeyWord, Mixer, Seed};
 use crate::memory::{Budget, Flow, Plain, Refused, Reservation};
+use crate::stopwatch::Timed;
+use crate::word::{KeyWord, Mixer, Mixers};
 
 /// Marks that are kept before they are booked.
 const MARKS: usize = 256;
@@ -24,24 +25,12 @@ const SMALL: usize = 256 << 10;
 /// The part of what a memory limit leaves, one of so many, that a buffer for a join's own use may take.
 const SHARE: u64 = 64;
 
-/// What a stage of a join on a device took.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Timed {
-    /// Its name.
-    pub stage: &'static str,
-    /// By the device's clock.
-    pub seconds: f64,
-    /// Bytes of tables and rows read and written; what stays in caches is not counted, nor are
-    /// counts, bounds and tasks.
-    pub bytes: u64,
-}
-
 /// One join on a device.
 pub(crate) struct Session<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) word: Word,
     /// What keys are mixed with.
-    seed: Seed,
+    mixers: Mixers,
     /// Where stages run.
     pub(crate) compute: Stream,
     /// Where large copies to the device run.
@@ -74,14 +63,14 @@ impl<'a> Session<'a> {
     /// A session for measuring and for tests: its seed is always the same, and its host memory has no
     /// limit.
     pub(crate) fn new(device: &'a dyn Device, word: Word) -> Result<Self> {
-        Session::within(device, word, &Seed::new(1), &Budget::new(None))
+        Session::within(device, word, &Mixers::new(1, 2), &Budget::new(None))
     }
 
     /// A session that mixes keys with the seed of a join, and reserves its host memory in a budget.
     pub(crate) fn within(
         device: &'a dyn Device,
         word: Word,
-        seed: &Seed,
+        mixers: &Mixers,
         budget: &Arc<Budget>,
     ) -> Result<Self> {
         let small = portion(budget, SHARE, [LEAST_PINNED, SMALL]);
@@ -89,7 +78,7 @@ impl<'a> Session<'a> {
         let session = Session {
             device,
             word,
-            seed: seed.clone(),
+            mixers: *mixers,
             compute: device.stream(0)?,
             copies: device.stream(1)?,
             back: device.stream(2)?,
@@ -129,22 +118,22 @@ impl<'a> Session<'a> {
 
     /// The mixer of keys on the host, of the session's width.
     pub(crate) fn mixer<K: KeyWord>(&self) -> Mixer<K> {
-        self.seed.mixer()
+        self.mixers.of()
     }
 
     /// How stages mix keys.
     pub(crate) fn mixing(&self) -> abi::Mixing {
         match self.word {
-            Word::W4 => abi::Mixing::of(self.seed.mixer::<u32>()),
-            Word::W8 => abi::Mixing::of(self.seed.mixer::<u64>()),
+            Word::W4 => abi::Mixing::of(self.mixers.of::<u32>()),
+            Word::W8 => abi::Mixing::of(self.mixers.of::<u64>()),
         }
     }
 
     /// How stages undo that.
     pub(crate) fn unmixing(&self) -> abi::Mixing {
         match self.word {
-            Word::W4 => abi::Mixing::of(self.seed.mixer::<u32>().inverse()),
-            Word::W8 => abi::Mixing::of(self.seed.mixer::<u64>().inverse()),
+            Word::W4 => abi::Mixing::of(self.mixers.of::<u32>().inverse()),
+            Word::W8 => abi::Mixing::of(self.mixers.of::<u64>().inverse()),
         }
     }
 
@@ -455,7 +444,7 @@ mod tests {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
         for (limit, small) in [(None, SMALL), (Some(1 << 20), 16 << 10), (Some(9 << 10), 4 << 10)] {
             let budget = Budget::new(limit);
-            let session = Session::within(&device, Word::W8, &Seed::new(1), &budget).unwrap();
+            let session = Session::within(&device, Word::W8, &Mixers::new(1, 2), &budget).unwrap();
             assert_eq!(budget.used(), small as u64);
             let pinned = session.pinned(1000, "a test").unwrap();
             let memory = session.allocate(1000, "a test").unwrap();
@@ -477,7 +466,8 @@ mod tests {
             assert_eq!(budget.used(), 0);
         }
         let refused =
-            Session::within(&device, Word::W8, &Seed::new(1), &Budget::new(Some(100))).map(|_| ());
+            Session::within(&device, Word::W8, &Mixers::new(1, 2), &Budget::new(Some(100)))
+                .map(|_| ());
         assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
         device.check_released().unwrap();
     }
@@ -488,7 +478,7 @@ mod tests {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
         let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
         let budget = Budget::new(Some(100 << 10));
-        let session = Session::within(&device, Word::W8, &Seed::new(1), &budget).unwrap();
+        let session = Session::within(&device, Word::W8, &Mixers::new(1, 2), &budget).unwrap();
         let session = session.waiting_with(&flow, &cancelled);
         let all = session.portion(2, 1 << 20).unwrap();
         for kind in 0..5 {

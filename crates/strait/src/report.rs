@@ -1,10 +1,8 @@
 //! The report: what a join did, in rows, seconds and bytes.
 
 use std::fmt;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::algorithm::gpu::resident::Timed;
 use crate::error::bytes;
 use crate::plan::Plan;
 
@@ -61,53 +59,5 @@ impl fmt::Display for Report {
         }
         let rate = (self.left_rows + self.right_rows) as f64 / seconds.max(1e-9) / 1e6;
         write!(f, "  {:<22} {rate:>12.1} M tuples/s", "throughput")
-    }
-}
-
-/// Adds up the time of stages as they follow one another.
-pub(crate) struct Stopwatch {
-    started: Instant,
-    stages: Mutex<Vec<(&'static str, Duration)>>,
-    crossed: Mutex<[u64; 2]>,
-}
-
-impl Stopwatch {
-    pub(crate) fn start() -> Self {
-        Stopwatch { started: Instant::now(), stages: Mutex::default(), crossed: Mutex::default() }
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Runs `work` and books its wall time under `name`.
-    pub(crate) fn time<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let result = work();
-        let spent = begun.elapsed();
-        let mut stages = self.stages.lock().unwrap_or_else(|e| e.into_inner());
-        match stages.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, total)) => *total += spent,
-            None => stages.push((name, spent)),
-        }
-        result
-    }
-
-    /// Books the times of stages on a device, which ran inside of others, and the bytes that crossed
-    /// to it and back.
-    pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2]) {
-        *self.crossed.lock().unwrap_or_else(|e| e.into_inner()) = crossed;
-        let mut stages = self.stages.lock().unwrap_or_else(|e| e.into_inner());
-        let device = times.iter().map(|t| (t.stage, Duration::from_secs_f64(t.seconds.max(0.0))));
-        stages.extend(device);
-    }
-
-    /// Bytes that crossed to a device, and back.
-    pub(crate) fn crossed(&self) -> [u64; 2] {
-        *self.crossed.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {
-        self.stages.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 }

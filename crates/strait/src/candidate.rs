@@ -1,0 +1,106 @@
+//! Which GPU a join runs on, or may choose.
+
+use std::sync::Arc;
+
+use crate::device::{Device, Prospect, detected};
+use crate::error::{Error, Result};
+use crate::join::Join;
+use crate::on_gpu::Processor;
+use crate::options::Algorithm;
+
+/// The device that a join was told to run on, by its number or by an algorithm that runs on GPUs only. It is
+/// opened. None if the join may choose, or is to run on the CPU.
+pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
+    if join.force.simulated.is_some() && join.force.auto {
+        return Ok(None);
+    }
+    let number = match join.processor {
+        Processor::Gpu(number) => Some(number),
+        Processor::Auto if join.needs_gpu() => Some(0),
+        Processor::Auto | Processor::Cpu => None,
+    };
+    let prospect = match (join.force.simulated, number) {
+        (Some(seed), _) => Prospect::Simulated(seed),
+        (None, Some(number)) => {
+            let gpus = detected().as_ref().map_err(|why| without_gpu(join, why))?;
+            let missing = || {
+                let count = gpus.len();
+                format!(
+                    "there is no GPU {number}: this machine has {count}; `strait devices` lists them"
+                )
+            };
+            Prospect::Gpu(gpus.get(number).ok_or_else(|| Error::Setting(missing()))?)
+        }
+        (None, None) => return Ok(None),
+    };
+    prospect.open(join.gpu_memory, join.force.fault).map(Some)
+}
+
+/// The error of a join that needs a GPU, on a machine without one.
+fn without_gpu(join: &Join, why: &Error) -> Error {
+    match (join.processor, join.algorithm) {
+        (Processor::Auto, Some(algorithm)) => Error::Setting(format!(
+            "{algorithm} runs on a GPU only, and none can be used ({why}); no-partition, radix and sort-merge run anywhere"
+        )),
+        _ => why.clone(),
+    }
+}
+
+/// The device that a join may choose to run on; None where it has no choice. A sort-merge join promises
+/// an order, which a GPU does not keep: it runs there only when told to.
+pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
+    if join.algorithm == Some(Algorithm::SortMerge) {
+        return None;
+    }
+    if let Some(seed) = join.force.simulated {
+        return Some(Prospect::Simulated(seed));
+    }
+    if join.processor != Processor::Auto {
+        return None;
+    }
+    match detected() {
+        Ok(gpus) => gpus.first().map(Prospect::Gpu),
+        Err(why) => {
+            log::debug!("no GPU: {why}");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overrides::Force;
+
+    /// Joins may choose a device only where nobody named one, and never one that loses their order.
+    #[test]
+    fn a_device_is_asked_for_or_may_be_chosen() {
+        let force = |auto| Force { simulated: Some(1), auto, ..Force::default() };
+        let auto = Join::inner().force(force(true));
+        assert!(asked(&auto).unwrap().is_none() && prospect(&auto).is_some());
+        let sorted = auto.algorithm(Algorithm::SortMerge);
+        assert!(asked(&sorted).unwrap().is_none() && prospect(&sorted).is_none());
+        let named = Join::inner().algorithm(Algorithm::SortMerge).force(force(false));
+        assert_eq!(
+            asked(&named).unwrap().map(|d| d.name().to_string()).as_deref(),
+            Some("simulated")
+        );
+        let on_cpu = Join::inner().device(Processor::Cpu);
+        assert!(asked(&on_cpu).unwrap().is_none() && prospect(&on_cpu).is_none());
+    }
+
+    /// What is known before a device is opened.
+    #[test]
+    fn prospects_know_a_budget() {
+        let join =
+            Join::inner().force(Force { simulated: Some(1), auto: true, ..Force::default() });
+        let simulated = prospect(&join).unwrap();
+        assert_eq!(
+            (simulated.name(), simulated.budget(join.gpu_memory)),
+            ("simulated", crate::device::SIMULATED_MEMORY)
+        );
+        let join = join.gpu_memory(1000);
+        assert_eq!(simulated.budget(join.gpu_memory), 1000);
+        assert_eq!(simulated.open(join.gpu_memory, None).unwrap().available().unwrap(), 1000);
+    }
+}

@@ -1,0 +1,36 @@
+//! One side of a join in the memory of a device.
+
+use super::{View, abi};
+
+/// One side at addresses of the device, or a part of it: a key a row, and a value; without values, the
+/// row's number.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Side {
+    pub(crate) keys: View,
+    pub(crate) values: Option<View>,
+    /// Tuples of mixed keys and values, in place of columns.
+    pub(crate) tuples: Option<View>,
+    pub(crate) rows: u64,
+    /// The number of the first row.
+    pub(crate) first: u64,
+}
+
+impl Side {
+    pub(crate) fn columns(&self) -> abi::Columns {
+        let values = self.values.map_or(0, |values| values.address);
+        abi::Columns { keys: self.keys.address, values, first: self.first }
+    }
+
+    /// The address of its tuples; zero where it has columns.
+    pub(crate) fn tuples_at(&self) -> u64 {
+        self.tuples.map_or(0, |tuples| tuples.address)
+    }
+
+    /// Where its keys lie, the words from one to the next, and whether they are still to be mixed.
+    pub(crate) fn keys_at(&self) -> (u64, u32, bool) {
+        match self.tuples {
+            Some(tuples) => (tuples.address, 2, false),
+            None => (self.keys.address, 1, true),
+        }
+    }
+}
