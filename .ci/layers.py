@@ -26,7 +26,7 @@ LAYERS = [
     ["context"],
     ["word"],
     ["memory", "progress", "stopwatch"],
-    ["schedule", "machine", "on_gpu", "overrides"],
+    ["schedule", "machine", "gpu_options", "overrides"],
     ["options", "processor"],
     ["error"],
 ]

@@ -9,7 +9,7 @@ use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::digits::{counted, grouped};
 use crate::failure;
-use crate::input::{Found, Table, find};
+use crate::input::{FoundFiles, Table, find};
 use crate::memory::Memory;
 use crate::output::{Aside, Destination, Preview, Sink, SinkOptions, print, resolved};
 use crate::progress;
@@ -105,7 +105,7 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
 }
 
 /// Refuses an output that exists or that is one of the inputs, before anything is read.
-fn check_output(arguments: &JoinArguments, inputs: [&Found; 2]) -> anyhow::Result<()> {
+fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::Result<()> {
     let path = match &arguments.output {
         None => return Ok(()),
         Some(Destination::Stdout) if std::io::stdout().is_terminal() => {

@@ -8,19 +8,19 @@ use arrow::array::RecordBatch;
 use crate::decode::decode;
 use crate::fingerprint::row_fingerprint;
 use crate::random::splitmix;
-use crate::value::{Meeting, Value};
+use crate::value::{Comparison, Value};
 
 /// A row of cells.
 pub type Row = Vec<Value>;
 
 /// The rows of some batches, their columns compared on the given terms, one for each column.
-pub fn rows_of(batches: &[RecordBatch], terms: &[Meeting]) -> Vec<Row> {
+pub fn rows_of(batches: &[RecordBatch], terms: &[Comparison]) -> Vec<Row> {
     let mut rows = Vec::new();
     for batch in batches {
         let start = rows.len();
         rows.resize_with(start + batch.num_rows(), Vec::new);
-        for (column, meeting) in batch.columns().iter().zip(terms) {
-            for (row, value) in rows[start..].iter_mut().zip(decode(column, meeting)) {
+        for (column, comparison) in batch.columns().iter().zip(terms) {
+            for (row, value) in rows[start..].iter_mut().zip(decode(column, comparison)) {
                 row.push(value);
             }
         }

@@ -5,7 +5,7 @@ use arrow::datatypes::{ArrowPrimitiveType, DataType, Float16Type, IntervalUnit, 
 
 use crate::encode::range;
 use crate::random::Rng;
-use crate::value::{Meeting, Value, float_order, leaf, nanoseconds, power_of_ten};
+use crate::value::{Comparison, Value, float_order, leaf, nanoseconds, power_of_ten};
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
@@ -42,7 +42,7 @@ impl Style {
 #[derive(Debug, Clone)]
 pub struct Domain {
     data_type: DataType,
-    meeting: Meeting,
+    comparison: Comparison,
     style: Style,
     start: u64,
     /// Whether a column of chosen values is before this one.
@@ -50,10 +50,10 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Values of `data_type`, to be compared on the terms of `meeting`.
-    pub fn new(rng: &mut Rng, data_type: &DataType, meeting: Meeting, style: Style) -> Self {
+    /// Values of `data_type`, to be compared on the terms of `comparison`.
+    pub fn new(rng: &mut Rng, data_type: &DataType, comparison: Comparison, style: Style) -> Self {
         let start = if rng.chance(1, 2) { rng.below(4) as u64 } else { rng.bits() };
-        Domain { data_type: data_type.clone(), meeting, style, start, second: false }
+        Domain { data_type: data_type.clone(), comparison, style, start, second: false }
     }
 
     /// Dense values that start where every type has some: two different types meet only there.
@@ -137,7 +137,7 @@ impl Domain {
         if rng.chance(1, 6) {
             return crate::encode::blank(data_type);
         }
-        let alone = Domain { meeting: Meeting::alone(data_type), ..self.clone() };
+        let alone = Domain { comparison: Comparison::alone(data_type), ..self.clone() };
         let style = if rng.chance(1, 4) { Style::Extreme } else { Style::Dense };
         alone.value(rng, leaf(data_type), style, i)
     }
@@ -160,7 +160,7 @@ impl Domain {
         };
         match nanoseconds(data_type) {
             Some(unit) => Value::Int(raw * unit),
-            None => self.meeting.integer(raw),
+            None => self.comparison.integer(raw),
         }
     }
 
@@ -183,7 +183,7 @@ impl Domain {
             }
             _ => i256::from_parts(rng.bits128(), rng.bits128() as i128),
         };
-        self.meeting.decimal(raw.wrapping_rem(bound), scale)
+        self.comparison.decimal(raw.wrapping_rem(bound), scale)
     }
 
     fn float(&self, rng: &mut Rng, data_type: &DataType, style: Style, i: usize) -> Value {
@@ -213,14 +213,14 @@ impl Domain {
             _ => (rng.unit() - 0.5) * 1000.0,
         };
         let plain = if plain == 0.0 && rng.chance(1, 2) { -plain } else { plain };
-        if self.meeting.as_float {
+        if self.comparison.as_float {
             // Only what both types can hold has a chance to match.
             let plain = match data_type {
                 DataType::Float16 => Half::from_f64(plain).to_f64(),
                 DataType::Float32 => f64::from(plain as f32),
                 _ => plain,
             };
-            return self.meeting.float(plain);
+            return self.comparison.float(plain);
         }
         // By their own bits, NaNs with other payloads and signs are values like any other.
         let odd = style == Style::Extreme && rng.chance(1, 3);

@@ -10,12 +10,12 @@ use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, TimeUnit, UnionM
 
 use crate::random::Rng;
 use crate::sharing::distinct;
-use crate::value::{Meeting, Value, float_order, leaf, nanoseconds, power_of_ten};
+use crate::value::{Comparison, Value, float_order, leaf, nanoseconds, power_of_ten};
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
 /// Whether a column of this type can hold the value.
-pub fn fits(data_type: &DataType, meeting: &Meeting, value: &Value) -> bool {
+pub fn fits(data_type: &DataType, comparison: &Comparison, value: &Value) -> bool {
     let data_type = leaf(data_type);
     match (data_type, value) {
         (_, Value::Null) => true,
@@ -23,17 +23,17 @@ pub fn fits(data_type: &DataType, meeting: &Meeting, value: &Value) -> bool {
             std::str::from_utf8(bytes).is_ok()
         }
         (DataType::FixedSizeBinary(size), Value::Bytes(bytes)) => bytes.len() == *size as usize,
-        (DataType::Float32, Value::Float(_)) if meeting.as_float => {
+        (DataType::Float32, Value::Float(_)) if comparison.as_float => {
             let v = widened(value);
             f64::from(v as f32).to_bits() == v.to_bits()
         }
-        (DataType::Float16, Value::Float(_)) if meeting.as_float => {
+        (DataType::Float16, Value::Float(_)) if comparison.as_float => {
             let v = widened(value);
             Half::from_f64(v).to_f64().to_bits() == v.to_bits()
         }
-        (t, _) if t.is_decimal() => decimal(t, meeting, value).is_some(),
+        (t, _) if t.is_decimal() => decimal(t, comparison, value).is_some(),
         (t, _) if t.is_integer() || nanoseconds(t).is_some() => {
-            integer(t, meeting, value).is_some()
+            integer(t, comparison, value).is_some()
         }
         _ => true,
     }
@@ -43,11 +43,11 @@ pub fn fits(data_type: &DataType, meeting: &Meeting, value: &Value) -> bool {
 pub fn encode(
     rng: &mut Rng,
     data_type: &DataType,
-    meeting: &Meeting,
+    comparison: &Comparison,
     values: &[Value],
 ) -> ArrayRef {
     use DataType::*;
-    let mut column = Column { rng, data_type, meeting, values };
+    let mut column = Column { rng, data_type, comparison, values };
     match data_type {
         Null => Arc::new(NullArray::new(values.len())),
         Boolean => Arc::new(BooleanArray::from_iter(values.iter().map(|v| match v {
@@ -62,11 +62,11 @@ pub fn encode(
         UInt16 => column.integers::<UInt16Type>(),
         UInt32 => column.integers::<UInt32Type>(),
         UInt64 => column.integers::<UInt64Type>(),
-        Float16 if meeting.as_float => {
+        Float16 if comparison.as_float => {
             column.primitives::<Float16Type>(|v| Half::from_f64(widened(v)))
         }
         Float16 => column.primitives::<Float16Type>(|v| Half::from_bits(own_bits(v) as u16)),
-        Float32 if meeting.as_float => column.primitives::<Float32Type>(|v| widened(v) as f32),
+        Float32 if comparison.as_float => column.primitives::<Float32Type>(|v| widened(v) as f32),
         Float32 => column.primitives::<Float32Type>(|v| f32::from_bits(own_bits(v) as u32)),
         Float64 => column.primitives::<Float64Type>(widened),
         Decimal32(_, _) => column.decimals::<Decimal32Type>(|v| v.as_i128() as i32),
@@ -128,7 +128,7 @@ pub fn blank(data_type: &DataType) -> Value {
 struct Column<'a> {
     rng: &'a mut Rng,
     data_type: &'a DataType,
-    meeting: &'a Meeting,
+    comparison: &'a Comparison,
     values: &'a [Value],
 }
 
@@ -152,17 +152,17 @@ impl Column<'_> {
     }
 
     fn integers<T: ArrowPrimitiveType<Native: TryFrom<i128>>>(&mut self) -> ArrayRef {
-        let (data_type, meeting) = (self.data_type, self.meeting);
+        let (data_type, comparison) = (self.data_type, self.comparison);
         self.primitives::<T>(|v| {
-            let raw = integer(data_type, meeting, v);
+            let raw = integer(data_type, comparison, v);
             raw.and_then(|raw| raw.try_into().ok()).expect("a number in the type's range")
         })
     }
 
     fn decimals<T: ArrowPrimitiveType>(&mut self, of: impl Fn(i256) -> T::Native) -> ArrayRef {
-        let (data_type, meeting) = (self.data_type, self.meeting);
+        let (data_type, comparison) = (self.data_type, self.comparison);
         self.primitives::<T>(|v| {
-            of(decimal(data_type, meeting, v).expect("a decimal in the type's range"))
+            of(decimal(data_type, comparison, v).expect("a decimal in the type's range"))
         })
     }
 
@@ -223,7 +223,12 @@ impl Column<'_> {
                     let cells: Vec<Value> = (self.values.iter())
                         .map(|v| items(v).map_or(blank(field.data_type()), |v| v[i].clone()))
                         .collect();
-                    encode(self.rng, field.data_type(), &Meeting::alone(field.data_type()), &cells)
+                    encode(
+                        self.rng,
+                        field.data_type(),
+                        &Comparison::alone(field.data_type()),
+                        &cells,
+                    )
                 };
                 let children = fields.iter().enumerate().map(&mut child).collect();
                 let (length, nulls) = (self.values.len(), self.nulls());
@@ -237,7 +242,7 @@ impl Column<'_> {
     }
 
     fn child(&mut self, data_type: &DataType, values: &[Value]) -> ArrayRef {
-        encode(self.rng, data_type, &Meeting::alone(data_type), values)
+        encode(self.rng, data_type, &Comparison::alone(data_type), values)
     }
 
     /// Offsets of lists laid end to end. A null list may still have items.
@@ -293,7 +298,7 @@ impl Column<'_> {
             })
             .collect();
         let keys = self.child(index, &keys);
-        let values = encode(self.rng, value_type, self.meeting, &entries);
+        let values = encode(self.rng, value_type, self.comparison, &entries);
         dictionary_array(index, &keys, values)
     }
 
@@ -308,7 +313,7 @@ impl Column<'_> {
             }
             run_ends.push(Value::Int(i as i128 + 1));
         }
-        let values = encode(self.rng, value_type, self.meeting, &cells);
+        let values = encode(self.rng, value_type, self.comparison, &cells);
         let run_ends = self.child(ends, &run_ends);
         match ends {
             DataType::Int16 => run_array::<Int16Type>(&run_ends, &values),
@@ -400,14 +405,14 @@ fn widened(value: &Value) -> f64 {
 }
 
 /// What an integer or temporal column stores for the value, if it can.
-fn integer(data_type: &DataType, meeting: &Meeting, value: &Value) -> Option<i128> {
+fn integer(data_type: &DataType, comparison: &Comparison, value: &Value) -> Option<i128> {
     let raw = match value {
         Value::Int(v) => {
             let unit = nanoseconds(data_type).unwrap_or(1);
             (v % unit == 0).then_some(v / unit)?
         }
         Value::Decimal(v) => {
-            let unit = power_of_ten(meeting.scale?);
+            let unit = power_of_ten(comparison.scale?);
             (v.wrapping_rem(unit) == i256::ZERO).then(|| v.wrapping_div(unit).to_i128())??
         }
         Value::Float(_) => {
@@ -439,7 +444,7 @@ pub fn range(data_type: &DataType) -> (i128, i128) {
 }
 
 /// What a decimal column stores for the value, if it can.
-fn decimal(data_type: &DataType, meeting: &Meeting, value: &Value) -> Option<i256> {
+fn decimal(data_type: &DataType, comparison: &Comparison, value: &Value) -> Option<i256> {
     let (precision, scale) = match data_type {
         DataType::Decimal32(p, s)
         | DataType::Decimal64(p, s)
@@ -448,7 +453,7 @@ fn decimal(data_type: &DataType, meeting: &Meeting, value: &Value) -> Option<i25
         _ => return None,
     };
     let Value::Decimal(v) = value else { return None };
-    let unit = power_of_ten(meeting.scale? - scale);
+    let unit = power_of_ten(comparison.scale? - scale);
     let raw = v.wrapping_div(unit);
     let bound = power_of_ten(precision as i8);
     let inside = raw < bound && raw > bound.wrapping_neg();

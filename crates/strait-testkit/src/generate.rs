@@ -11,7 +11,7 @@ use crate::kinds::KeyKind;
 use crate::random::Rng;
 use crate::shape::{Order, Shape, SideShape, Skew, Split, Variety};
 use crate::sharing::{Common, Sharing, longest, rooms};
-use crate::value::{Meeting, Value, leaf};
+use crate::value::{Comparison, Value, leaf};
 
 /// A table in batches.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ pub struct Pair {
 struct Draft {
     name: String,
     data_type: DataType,
-    meeting: Meeting,
+    comparison: Comparison,
     values: Vec<Value>,
 }
 
@@ -74,14 +74,14 @@ fn key_pool(rng: &mut Rng, shape: &Shape) -> Vec<Vec<Value>> {
     let mut domains: Vec<[Domain; 2]> = Vec::new();
     let chosen = shape.style == Style::Chosen;
     for kind in &shape.keys {
-        let mut left = Domain::new(rng, &kind.left, kind.meeting(), shape.style);
+        let mut left = Domain::new(rng, &kind.left, kind.comparison(), shape.style);
         if !domains.is_empty() {
             left = left.after_the_first();
         }
         domains.push(match kind.left == kind.right {
             true => [left.clone(), left],
             false => {
-                let right = Domain::new(rng, &kind.right, kind.meeting(), shape.style);
+                let right = Domain::new(rng, &kind.right, kind.comparison(), shape.style);
                 [left.near_zero(), right.near_zero()]
             }
         });
@@ -104,7 +104,7 @@ fn table(
     (types, names, prefix): (&[&DataType], &[&str], &str),
     pool: &[Vec<Value>],
 ) -> Table {
-    let meetings: Vec<_> = shape.keys.iter().map(KeyKind::meeting).collect();
+    let meetings: Vec<_> = shape.keys.iter().map(KeyKind::comparison).collect();
     let fitting: Vec<&Vec<Value>> = pool
         .iter()
         .filter(|key| (key.iter().zip(types).zip(&meetings)).all(|((v, t), m)| fits(t, m, v)))
@@ -120,7 +120,7 @@ fn table(
         .map(|c| Draft {
             name: names[c].to_string(),
             data_type: types[c].clone(),
-            meeting: meetings[c],
+            comparison: meetings[c],
             values: keys.iter().map(|key| key[c].clone()).collect(),
         })
         .collect();
@@ -170,12 +170,12 @@ fn payload(
     (side, lengths): (&SideShape, &[usize]),
 ) -> Draft {
     const FEW: usize = 40;
-    let meeting = Meeting::alone(data_type);
+    let comparison = Comparison::alone(data_type);
     let (style, most) = match side.variety {
         Variety::Many => (*rng.pick(&[Style::Dense, Style::LowBitsEqual]), rooms(data_type)),
         _ => (*rng.pick(&Style::ALL), FEW),
     };
-    let domain = Domain::new(rng, data_type, meeting, style);
+    let domain = Domain::new(rng, data_type, comparison, style);
     let nulls = *rng.pick(&[0, 10, 10, 60]);
     let mut pool: Vec<Value> = Vec::new();
     let mut values = Vec::with_capacity(side.rows);
@@ -194,7 +194,7 @@ fn payload(
         };
         values.extend((0..length).map(&mut value));
     }
-    Draft { name, data_type: data_type.clone(), meeting, values }
+    Draft { name, data_type: data_type.clone(), comparison, values }
 }
 
 /// A column `t`: some of its texts are tens of kilobytes long, and differ only in their last bytes.
@@ -211,8 +211,8 @@ fn texts(rng: &mut Rng, data_type: &DataType, rows: usize) -> Draft {
         }
     };
     let values = (0..rows).map(&mut value).collect();
-    let meeting = Meeting::alone(data_type);
-    Draft { name: "t".to_string(), data_type: data_type.clone(), meeting, values }
+    let comparison = Comparison::alone(data_type);
+    Draft { name: "t".to_string(), data_type: data_type.clone(), comparison, values }
 }
 
 fn assemble(rng: &mut Rng, side: &SideShape, drafts: &[Draft], lengths: &[usize]) -> Table {
@@ -287,7 +287,7 @@ impl Draft {
         }
         match side.sharing {
             Sharing::Own => Source::Own,
-            _ => Common::new(rng, data_type, &self.meeting, &self.values)
+            _ => Common::new(rng, data_type, &self.comparison, &self.values)
                 .map_or(Source::Own, Source::Common),
         }
     }
@@ -297,13 +297,13 @@ impl Draft {
         let values = &self.values[start..start + length];
         // Long arrays are not made longer: run ends of 16 bits could not count their rows.
         if length == 0 || length > 8000 || rng.chance(2, 3) {
-            return encode(rng, &self.data_type, &self.meeting, values);
+            return encode(rng, &self.data_type, &self.comparison, values);
         }
         let (before, after) = (rng.below(10), rng.below(3));
         let mut padded: Vec<Value> = (0..before).map(|_| rng.pick(values).clone()).collect();
         padded.extend_from_slice(values);
         padded.extend((0..after).map(|_| values[0].clone()));
-        encode(rng, &self.data_type, &self.meeting, &padded).slice(before, length)
+        encode(rng, &self.data_type, &self.comparison, &padded).slice(before, length)
     }
 }
 
@@ -321,16 +321,20 @@ mod tests {
         let payloads = kinds::payloads().into_iter().map(KeyKind::same);
         for kind in kinds::all().into_iter().chain(payloads) {
             for style in Style::ALL {
-                let meeting = kind.meeting();
-                let domain = Domain::new(&mut rng, &kind.left, meeting, style);
+                let comparison = kind.comparison();
+                let domain = Domain::new(&mut rng, &kind.left, comparison, style);
                 let mut values: Vec<_> = (0..30).map(|i| domain.draw(&mut rng, i)).collect();
                 values.extend([blank(&kind.left), values[3].clone()]);
-                assert!(values.iter().all(|v| fits(&kind.left, &meeting, v)), "{kind}");
-                let array = encode(&mut rng, &kind.left, &meeting, &values);
+                assert!(values.iter().all(|v| fits(&kind.left, &comparison, v)), "{kind}");
+                let array = encode(&mut rng, &kind.left, &comparison, &values);
                 array.to_data().validate_full().unwrap();
                 assert_eq!(array.data_type(), &kind.left);
-                assert_eq!(decode(&array, &meeting), values, "{kind} {style:?}");
-                assert_eq!(decode(&array.slice(5, 20), &meeting), values[5..25], "{kind} sliced");
+                assert_eq!(decode(&array, &comparison), values, "{kind} {style:?}");
+                assert_eq!(
+                    decode(&array.slice(5, 20), &comparison),
+                    values[5..25],
+                    "{kind} sliced"
+                );
             }
         }
     }
@@ -346,8 +350,8 @@ mod tests {
             (shape.left.nulls, shape.right.nulls) = (10, 10);
             let pair = Pair::generate(&mut rng, &shape);
             let (l, r) = &pair.keys[0];
-            let left = crate::oracle::keys(&pair.left.batches, &[(l, kind.meeting())]);
-            let right = crate::oracle::keys(&pair.right.batches, &[(r, kind.meeting())]);
+            let left = crate::oracle::keys(&pair.left.batches, &[(l, kind.comparison())]);
+            let right = crate::oracle::keys(&pair.right.batches, &[(r, kind.comparison())]);
             let rows = crate::oracle::join(crate::JoinKind::Inner, &left, &right, false, None);
             assert!(!rows.is_empty(), "no matches for {kind}");
         }
@@ -369,7 +373,7 @@ mod tests {
             }
             for batch in &pair.left.batches {
                 let cells = batch.columns().iter().filter(|c| *c.data_type() == small);
-                let cells = cells.flat_map(|c| decode(c, &Meeting::alone(&small)));
+                let cells = cells.flat_map(|c| decode(c, &Comparison::alone(&small)));
                 dictionaries.entry(format!("{:?}", shape.left.variety)).or_default().extend(cells);
             }
         }
@@ -383,7 +387,7 @@ mod tests {
             let draft = texts(&mut Rng::new(3), &data_type, 60);
             let array = draft.array(&mut Rng::new(4), 0, 60);
             array.to_data().validate_full().unwrap();
-            assert_eq!(decode(&array, &draft.meeting), draft.values, "{data_type}");
+            assert_eq!(decode(&array, &draft.comparison), draft.values, "{data_type}");
             assert!(array.get_array_memory_size() > 50_000, "{data_type}");
         }
     }

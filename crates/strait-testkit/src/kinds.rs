@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, TimeUnit, UnionFields, UnionMode};
 
 use crate::random::Rng;
-use crate::value::Meeting;
+use crate::value::Comparison;
 
 /// The types of a pair of key columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,8 @@ impl KeyKind {
     }
 
     /// The terms on which the two are compared.
-    pub fn meeting(&self) -> Meeting {
-        Meeting::of(&self.left, &self.right)
+    pub fn comparison(&self) -> Comparison {
+        Comparison::of(&self.left, &self.right)
     }
 }
 

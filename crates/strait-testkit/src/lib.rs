@@ -35,4 +35,4 @@ pub use kinds::KeyKind;
 pub use oracle::{JoinKind, Triple, join};
 pub use random::Rng;
 pub use shape::Shape;
-pub use value::{Meeting, Value};
+pub use value::{Comparison, Value};

@@ -3,7 +3,7 @@
 //! Keys are rows of [`Value`]s. Two keys are equal if all their values are; a key with a null in
 //! one of its columns equals nothing, unless nulls are said to be equal. A null further inside (in
 //! a struct or a list) is part of the value and equals its like, as in Arrow's row format. Floats
-//! are equal as their [`Meeting`] says: by total order, as in Arrow's comparison kernels, or as
+//! are equal as their [`Comparison`] says: by total order, as in Arrow's comparison kernels, or as
 //! numbers, as in SQL engines.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use arrow::array::RecordBatch;
 
 use crate::decode::decode;
-use crate::value::{Meeting, Value};
+use crate::value::{Comparison, Value};
 
 /// Which rows a join keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,13 +70,13 @@ pub type PairFilter<'a> = &'a dyn Fn(usize, usize) -> bool;
 ///
 /// # Panics
 /// If a column is missing.
-pub fn keys(batches: &[RecordBatch], columns: &[(&str, Meeting)]) -> Vec<Vec<Value>> {
+pub fn keys(batches: &[RecordBatch], columns: &[(&str, Comparison)]) -> Vec<Vec<Value>> {
     let mut keys = Vec::new();
     for batch in batches {
         let mut cells: Vec<_> = (columns.iter())
-            .map(|(name, meeting)| {
+            .map(|(name, comparison)| {
                 let column = batch.column_by_name(name).expect("a key column");
-                decode(column, meeting).into_iter()
+                decode(column, comparison).into_iter()
             })
             .collect();
         keys.extend((0..batch.num_rows()).map(|_| {

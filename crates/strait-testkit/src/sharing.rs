@@ -7,7 +7,7 @@ use arrow::datatypes::DataType;
 
 use crate::encode::{dictionary_array, encode};
 use crate::random::Rng;
-use crate::value::{Meeting, Value};
+use crate::value::{Comparison, Value};
 
 /// How the batches of a dictionary column relate to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Sharing {
 /// The dictionary that the batches of a column have in common.
 pub(crate) struct Common<'a> {
     data_type: &'a DataType,
-    meeting: &'a Meeting,
+    comparison: &'a Comparison,
     entries: Vec<Value>,
     values: ArrayRef,
 }
@@ -39,7 +39,7 @@ impl<'a> Common<'a> {
     pub(crate) fn new(
         rng: &mut Rng,
         data_type: &'a DataType,
-        meeting: &'a Meeting,
+        comparison: &'a Comparison,
         cells: &[Value],
     ) -> Option<Common<'a>> {
         let DataType::Dictionary(_, value_type) = data_type else { return None };
@@ -48,8 +48,8 @@ impl<'a> Common<'a> {
         if entries.len() > rooms(data_type) {
             return None;
         }
-        let values = encode(rng, value_type, meeting, &entries);
-        Some(Common { data_type, meeting, entries, values })
+        let values = encode(rng, value_type, comparison, &entries);
+        Some(Common { data_type, comparison, entries, values })
     }
 
     /// An array of some of the cells.
@@ -66,10 +66,10 @@ impl<'a> Common<'a> {
                 _ => Value::Null,
             })
             .collect();
-        let keys = encode(rng, index, &Meeting::alone(index), &keys);
+        let keys = encode(rng, index, &Comparison::alone(index), &keys);
         let values = match sharing {
             Sharing::Pointer => self.values.clone(),
-            _ => encode(rng, value_type, self.meeting, &self.entries),
+            _ => encode(rng, value_type, self.comparison, &self.entries),
         };
         dictionary_array(index, &keys, values)
     }
@@ -142,18 +142,18 @@ mod tests {
     fn batches_share_values_by_pointer_or_have_equal_ones_elsewhere() {
         let mut rng = Rng::new(1);
         let data_type = dictionary(DataType::Int8, DataType::Utf8View);
-        let meeting = Meeting::alone(&data_type);
+        let comparison = Comparison::alone(&data_type);
         let cell = |i: usize| match i % 8 {
             0 => Value::Null,
             i => Value::Bytes(format!("a text longer than a view holds {i}").into_bytes()),
         };
         let cells: Vec<Value> = (0..100).map(cell).collect();
-        let common = Common::new(&mut rng, &data_type, &meeting, &cells).unwrap();
+        let common = Common::new(&mut rng, &data_type, &comparison, &cells).unwrap();
         for sharing in [Sharing::Equal, Sharing::Pointer] {
             let [first, second] =
                 [0..50, 50..100].map(|rows| common.array(&mut rng, sharing, &cells[rows]));
-            assert_eq!(decode(&first, &meeting), cells[..50]);
-            assert_eq!(decode(&second, &meeting), cells[50..]);
+            assert_eq!(decode(&first, &comparison), cells[..50]);
+            assert_eq!(decode(&second, &comparison), cells[50..]);
             let values = [&first, &second].map(|a| a.as_any_dictionary().values().to_data());
             assert_eq!(values[0], values[1]);
             let views = values.map(|v| v.buffers()[0].as_ptr());
@@ -167,8 +167,8 @@ mod tests {
         let cells: Vec<Value> = (0..1000).map(Value::Int).collect();
         for (index, fits) in [(DataType::UInt8, false), (DataType::UInt16, true)] {
             let data_type = dictionary(index, DataType::Int64);
-            let meeting = Meeting::alone(&data_type);
-            assert_eq!(Common::new(&mut rng, &data_type, &meeting, &cells).is_some(), fits);
+            let comparison = Comparison::alone(&data_type);
+            assert_eq!(Common::new(&mut rng, &data_type, &comparison, &cells).is_some(), fits);
         }
     }
 

@@ -19,10 +19,10 @@ pub enum Value {
     Bool(bool),
     /// An integer, or a date, time, timestamp or duration in nanoseconds.
     Int(i128),
-    /// A decimal, at the scale its [`Meeting`] says.
+    /// A decimal, at the scale its [`Comparison`] says.
     Decimal(i256),
     /// A float by the integer that sorts as its total order: see [`float_order`]. On numeric terms,
-    /// see [`Meeting::numeric`], zero is 0 and NaN is the largest integer.
+    /// see [`Comparison::numeric`], zero is 0 and NaN is the largest integer.
     Float(i64),
     /// A string or binary.
     Bytes(Vec<u8>),
@@ -92,7 +92,7 @@ pub fn float_order(bits: i64) -> i64 {
 
 /// The terms on which the columns of a key pair are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
+pub struct Comparison {
     /// Numbers are compared as `f64`; otherwise a float is compared by its own bits.
     pub as_float: bool,
     /// Numbers are compared as decimals of this scale.
@@ -102,31 +102,31 @@ pub struct Meeting {
     pub numeric: bool,
 }
 
-impl Meeting {
+impl Comparison {
     /// A column met by another of its own type.
-    pub fn alone(data_type: &DataType) -> Meeting {
-        Meeting::of(data_type, data_type)
+    pub fn alone(data_type: &DataType) -> Comparison {
+        Comparison::of(data_type, data_type)
     }
 
     /// Columns of two types.
-    pub fn of(left: &DataType, right: &DataType) -> Meeting {
+    pub fn of(left: &DataType, right: &DataType) -> Comparison {
         let (left, right) = (leaf(left), leaf(right));
         let scale = match (scale(left), scale(right)) {
             (None, None) => None,
             (l, r) => Some(l.unwrap_or(0).max(r.unwrap_or(0))),
         };
         let as_float = left != right && (left.is_floating() || right.is_floating());
-        Meeting { as_float, scale, numeric: false }
+        Comparison { as_float, scale, numeric: false }
     }
 
     /// The same terms, with floats compared as numbers.
-    pub fn numeric(self) -> Meeting {
-        Meeting { numeric: true, ..self }
+    pub fn numeric(self) -> Comparison {
+        Comparison { numeric: true, ..self }
     }
 
     /// The terms for values of this type that are nested in the values of a column.
-    pub(crate) fn inside(&self, data_type: &DataType) -> Meeting {
-        Meeting { numeric: self.numeric, ..Meeting::alone(data_type) }
+    pub(crate) fn inside(&self, data_type: &DataType) -> Comparison {
+        Comparison { numeric: self.numeric, ..Comparison::alone(data_type) }
     }
 
     pub(crate) fn integer(&self, v: i128) -> Value {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn on_numeric_terms_zeros_are_equal_and_nan_is_one_value_after_all_others() {
-        let terms = Meeting::alone(&DataType::Float64).numeric();
+        let terms = Comparison::alone(&DataType::Float64).numeric();
         let nans = [f64::NAN, -f64::NAN, f64::from_bits(0x7ff0_0000_0000_0001)];
         assert!(nans.iter().all(|&nan| terms.float(nan) == terms.float(f64::NAN)));
         assert_eq!(terms.float(-0.0), terms.float(0.0));
@@ -220,10 +220,10 @@ mod tests {
     #[test]
     fn decimals_meet_at_the_larger_scale() {
         let (a, b) = (DataType::Decimal128(10, 2), DataType::Decimal64(12, 4));
-        let meeting = Meeting::of(&a, &b);
-        let left = meeting.decimal(i256::from_i128(150), 2);
-        assert_eq!(left, meeting.decimal(i256::from_i128(15000), 4));
-        assert_ne!(left, meeting.decimal(i256::from_i128(15001), 4));
+        let comparison = Comparison::of(&a, &b);
+        let left = comparison.decimal(i256::from_i128(150), 2);
+        assert_eq!(left, comparison.decimal(i256::from_i128(15000), 4));
+        assert_ne!(left, comparison.decimal(i256::from_i128(15001), 4));
     }
 
     #[test]

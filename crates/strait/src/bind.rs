@@ -99,7 +99,7 @@ impl BoundJoin {
         };
         let schemas = [project(left, &columns[0])?, project(right, &columns[1])?];
         let equality = Equality { nulls: join.null_equality, floats: join.float_equality };
-        let keys = KeyPlan::new(&schemas[0], &schemas[1], &keys, equality, join.force.collide)?;
+        let keys = KeyPlan::new(&schemas[0], &schemas[1], &keys, equality, join.overrides.collide)?;
         let filter = join.filter.as_ref().map(|filter| {
             let columns: Vec<_> = filter_columns.iter().map(|&(s, c)| (s, at(s, c))).collect();
             let fields: Vec<_> =

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::device::{Device, Prospect, detected};
 use crate::error::{Error, Result};
+use crate::gpu_options::Processor;
 use crate::join::Join;
-use crate::on_gpu::Processor;
 use crate::options::Algorithm;
 
 /// The device that a join was told to run on, by its number or by an algorithm that runs on GPUs only. It is
 /// opened. None if the join may choose, or is to run on the CPU.
 pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
-    if join.force.simulated.is_some() && join.force.auto {
+    if join.overrides.simulated.is_some() && join.overrides.auto {
         return Ok(None);
     }
     let number = match join.processor {
@@ -19,7 +19,7 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
         Processor::Auto if join.needs_gpu() => Some(0),
         Processor::Auto | Processor::Cpu => None,
     };
-    let prospect = match (join.force.simulated, number) {
+    let prospect = match (join.overrides.simulated, number) {
         (Some(seed), _) => Prospect::Simulated(seed),
         (None, Some(number)) => {
             let gpus = detected().as_ref().map_err(|why| without_gpu(join, why))?;
@@ -33,7 +33,7 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
         }
         (None, None) => return Ok(None),
     };
-    prospect.open(join.gpu_memory, join.force.fault).map(Some)
+    prospect.open(join.gpu_memory, join.overrides.fault).map(Some)
 }
 
 /// The error of a join that needs a GPU, on a machine without one.
@@ -52,7 +52,7 @@ pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
     if join.algorithm == Some(Algorithm::SortMerge) {
         return None;
     }
-    if let Some(seed) = join.force.simulated {
+    if let Some(seed) = join.overrides.simulated {
         return Some(Prospect::Simulated(seed));
     }
     if join.processor != Processor::Auto {
@@ -70,17 +70,18 @@ pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overrides::Force;
+    use crate::overrides::TestOverrides;
 
     /// Joins may choose a device only where nobody named one, and never one that loses their order.
     #[test]
     fn a_device_is_asked_for_or_may_be_chosen() {
-        let force = |auto| Force { simulated: Some(1), auto, ..Force::default() };
-        let auto = Join::inner().force(force(true));
+        let overrides =
+            |auto| TestOverrides { simulated: Some(1), auto, ..TestOverrides::default() };
+        let auto = Join::inner().test_overrides(overrides(true));
         assert!(asked(&auto).unwrap().is_none() && prospect(&auto).is_some());
         let sorted = auto.algorithm(Algorithm::SortMerge);
         assert!(asked(&sorted).unwrap().is_none() && prospect(&sorted).is_none());
-        let named = Join::inner().algorithm(Algorithm::SortMerge).force(force(false));
+        let named = Join::inner().algorithm(Algorithm::SortMerge).test_overrides(overrides(false));
         assert_eq!(
             asked(&named).unwrap().map(|d| d.name().to_string()).as_deref(),
             Some("simulated")
@@ -92,8 +93,11 @@ mod tests {
     /// What is known before a device is opened.
     #[test]
     fn prospects_know_a_budget() {
-        let join =
-            Join::inner().force(Force { simulated: Some(1), auto: true, ..Force::default() });
+        let join = Join::inner().test_overrides(TestOverrides {
+            simulated: Some(1),
+            auto: true,
+            ..TestOverrides::default()
+        });
         let simulated = prospect(&join).unwrap();
         assert_eq!(
             (simulated.name(), simulated.budget(join.gpu_memory)),

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::gpu_options::GpuOptions;
 use crate::machine::Machine;
 use crate::memory::{Budget, Ledger};
-use crate::on_gpu::OnGpu;
-use crate::overrides::Force;
+use crate::overrides::TestOverrides;
 use crate::progress::Counters;
 use crate::schedule::Workers;
 use crate::stopwatch::Stopwatch;
@@ -18,9 +18,9 @@ pub(crate) struct Context<'a> {
     pub(crate) counters: &'a Counters,
     pub(crate) watch: &'a Stopwatch,
     pub(crate) machine: &'a Machine,
-    pub(crate) force: Force,
+    pub(crate) overrides: TestOverrides,
     /// How a join on a device goes about it.
-    pub(crate) on_gpu: OnGpu,
+    pub(crate) on_gpu: GpuOptions,
     /// The buffers of the input, where there is a limit.
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Whether a search that takes too long ends with [`Error::BadSeed`].

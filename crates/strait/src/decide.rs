@@ -16,7 +16,7 @@ use crate::key::Width;
 use crate::machine::Machine;
 use crate::matches::{Asked, Roles};
 use crate::options::{NullEquality, Side};
-use crate::plan::{OnDevice, Plan, Request, Statistics, WordsLie, build_side, choose};
+use crate::plan::{KeySource, OnDevice, Plan, Request, Statistics, build_side, choose};
 
 /// The facts that a plan follows from, besides the join and the device.
 pub(crate) struct Known<'a> {
@@ -71,7 +71,7 @@ impl BoundJoin {
             return Ok((plan, device));
         };
         let opened =
-            prospect.open(self.join.gpu_memory, self.join.force.fault).and_then(|device| {
+            prospect.open(self.join.gpu_memory, self.join.overrides.fault).and_then(|device| {
                 let free = device.available()?;
                 Ok((device, free))
             });
@@ -118,14 +118,14 @@ impl BoundJoin {
         let device = device.map(|(name, budget)| OnDevice {
             name: name.to_string(),
             budget,
-            asked: self.device.is_some() || self.join.force.simulated.is_some(),
+            asked: self.device.is_some() || self.join.overrides.simulated.is_some(),
             back: self.back(side.unwrap_or(Side::Left)),
             row_bytes: word_bytes as u64,
             words: match self.keys.lies_in_columns() {
                 Some(nullable) if self.join.on_gpu.transfer.stages() => {
-                    WordsLie::InColumns { nullable: nullable && !without_nulls }
+                    KeySource::InColumns { nullable: nullable && !without_nulls }
                 }
-                _ => WordsLie::Nowhere,
+                _ => KeySource::Nowhere,
             },
         });
         choose(Request {
@@ -141,7 +141,7 @@ impl BoundJoin {
             key: self.keys.describe(),
             exact: self.keys.exact(),
             word_bytes,
-            carried_bytes: side.and_then(|side| self.carried_bytes(side)),
+            inlined_bytes: side.and_then(|side| self.inlined_bytes(side)),
             machine,
         })
     }
@@ -155,7 +155,7 @@ impl BoundJoin {
 
     /// The bytes of a row of this side that are wanted of it, where it is the build side and they may
     /// travel with its key; that they do takes columns without nulls, too.
-    fn carried_bytes(&self, side: Side) -> Option<usize> {
+    fn inlined_bytes(&self, side: Side) -> Option<usize> {
         let roles = Roles::of(self.join.join_type, side);
         let exact = self.keys.exact() && self.filter.is_none() && self.output.by_values(side);
         let schema = &self.schemas[side as usize];

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  left reader ──► Source ─┐                    ┌─► Relation   the side that ended first, held
-//!                          ├─ race: read the ───┤
+//!                          ├─ read_smaller_first: read the ───┤
 //!  right reader ─► Source ─┘  one with fewer    └─► Source     the other: what was read of it,
 //!                             bytes so far                     then the rest, morsel by morsel
 //! ```
@@ -24,7 +24,7 @@ use crate::reading::ReadingThread;
 pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;
 
 /// No batch is longer, so that a row in a batch takes 32 bits. Longer ones are sliced.
-pub(crate) const MOST_ROWS_A_BATCH: usize = 1 << 30;
+pub(crate) const MAX_ROWS_PER_BATCH: usize = 1 << 30;
 
 /// A side still being read.
 pub(crate) struct Source {
@@ -138,7 +138,7 @@ impl Source {
         self.waiting_bytes += bytes;
         let mut at = 0;
         while at < batch.num_rows() {
-            let len = MOST_ROWS_A_BATCH.min(batch.num_rows() - at);
+            let len = MAX_ROWS_PER_BATCH.min(batch.num_rows() - at);
             let batch = if len == batch.num_rows() { batch.clone() } else { batch.slice(at, len) };
             self.waiting.push_back(Held { batch, hold: Arc::clone(&hold) });
             at += len;
@@ -281,7 +281,7 @@ impl Drop for Source {
 /// Reads both sides, always the one with fewer bytes so far, until one ends: that one is the
 /// smaller, found at the price of holding at most as much of the other. With `asked`, that side is
 /// read to its end instead.
-pub(crate) fn race(
+pub(crate) fn read_smaller_first(
     mut left: Source,
     mut right: Source,
     asked: Option<Side>,

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
 use crate::memory::MemoryBudget;
-use crate::on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
 use crate::options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Side};
-use crate::overrides::Force;
+use crate::overrides::TestOverrides;
 use crate::plan::Statistics;
 use crate::progress::{OnProgress, Progress};
 
@@ -40,13 +40,13 @@ pub struct Join {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
-    pub(crate) on_gpu: OnGpu,
+    pub(crate) on_gpu: GpuOptions,
     pub(crate) build_side: Option<Side>,
     pub(crate) statistics: [Statistics; 2],
     pub(crate) batch_size: usize,
     pub(crate) prompt: bool,
     pub(crate) progress: Option<OnProgress>,
-    pub(crate) force: Force,
+    pub(crate) overrides: TestOverrides,
 }
 
 /// Rows in an output batch unless [`Join::batch_size`] says otherwise.
@@ -71,13 +71,13 @@ impl Join {
             algorithm: None,
             processor: Processor::Auto,
             gpu_memory: None,
-            on_gpu: OnGpu::default(),
+            on_gpu: GpuOptions::default(),
             build_side: None,
             statistics: [Statistics::unknown(); 2],
             batch_size: DEFAULT_BATCH_SIZE,
             prompt: false,
             progress: None,
-            force: Force::default(),
+            overrides: TestOverrides::default(),
         }
     }
 
@@ -195,7 +195,7 @@ impl Join {
     }
 
     /// How a join on a GPU goes about it: all settings of that kind at once.
-    pub fn on_gpu(mut self, on_gpu: OnGpu) -> Self {
+    pub fn on_gpu(mut self, on_gpu: GpuOptions) -> Self {
         self.on_gpu = on_gpu;
         self
     }
@@ -272,8 +272,8 @@ impl Join {
 
     /// Forces rare paths, for tests.
     #[doc(hidden)]
-    pub fn force(mut self, force: Force) -> Self {
-        self.force = force;
+    pub fn test_overrides(mut self, overrides: TestOverrides) -> Self {
+        self.overrides = overrides;
         self
     }
 }

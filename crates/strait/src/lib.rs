@@ -29,6 +29,7 @@ mod context;
 mod decide;
 mod device;
 mod error;
+mod gpu_options;
 mod input;
 mod join;
 mod key;
@@ -36,7 +37,6 @@ mod machine;
 mod matches;
 mod materialise;
 mod memory;
-mod on_gpu;
 mod options;
 mod output;
 mod overrides;
@@ -66,14 +66,14 @@ pub use device::cuda::{
     Architecture, CompiledKernel, Gpu, Link, Nvrtc, compile_kernels, kernel_cache,
 };
 pub use error::{Error, Result, bytes, nearest_name};
+pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
 pub use machine::Machine;
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
-pub use on_gpu::{Histogram, OnGpu, Partitioner, Processor, TablePlace, Transfer};
 pub use options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side};
 pub use output::{Aggregate, Output};
 #[doc(hidden)]
-pub use overrides::{Fault, FaultKind, Force};
+pub use overrides::{Fault, FaultKind, TestOverrides};
 pub use plan::{Abandoned, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;

@@ -80,7 +80,7 @@ pub(crate) struct Rows {
 }
 
 /// A batch on its way to the consumer, and its place in the budget until the consumer takes it.
-pub(crate) struct Parcel {
+pub(crate) struct ReservedBatch {
     pub(crate) batch: RecordBatch,
     /// Of the buffers that were made for the batch.
     _reserved: Reservation,
@@ -91,7 +91,7 @@ pub(crate) struct Parcel {
 /// Where all workers send their rows.
 pub(crate) struct Sink<'a> {
     pub(crate) plan: &'a OutputPlan,
-    pub(crate) sender: SyncSender<Result<Parcel>>,
+    pub(crate) sender: SyncSender<Result<ReservedBatch>>,
     pub(crate) budget: &'a Arc<Budget>,
     /// The buffers of the input, where there is a limit.
     pub(crate) ledger: Option<&'a Ledger>,
@@ -127,9 +127,9 @@ impl Sink<'_> {
         batch: RecordBatch,
         mut reserved: Reservation,
         bytes: &mut u64,
-    ) -> Result<Parcel> {
+    ) -> Result<ReservedBatch> {
         let Some(ledger) = self.ledger else {
-            return Ok(Parcel { batch, _reserved: reserved, hold: Hold::new() });
+            return Ok(ReservedBatch { batch, _reserved: reserved, hold: Hold::new() });
         };
         let referred = ledger.refer(&batch);
         let takes = referred.own + frame(&batch);
@@ -139,7 +139,7 @@ impl Sink<'_> {
         } else {
             reserved.shrink(reserved.bytes() - takes);
         }
-        Ok(Parcel { batch, _reserved: reserved, hold: referred.hold })
+        Ok(ReservedBatch { batch, _reserved: reserved, hold: referred.hold })
     }
 }
 
@@ -172,12 +172,12 @@ impl Turn {
 }
 
 /// Rows that are gathered at once at most, however large batches may be.
-const MOST_AT_ONCE: usize = 1 << 18;
+const MAX_AT_ONCE: usize = 1 << 18;
 
 /// One worker's way to the sink. Small results wait until they fill a batch.
 pub(crate) struct Emitter<'a> {
     sink: &'a Sink<'a>,
-    waiting: Vec<Parcel>,
+    waiting: Vec<ReservedBatch>,
     waiting_rows: usize,
     /// The segment these rows belong to, where output is ordered.
     segment: Option<usize>,
@@ -208,7 +208,7 @@ impl<'a> Emitter<'a> {
 
     /// How many rows should be written at once at most.
     pub(crate) fn batch_size(&self) -> usize {
-        self.sink.batch_size.min(MOST_AT_ONCE)
+        self.sink.batch_size.min(MAX_AT_ONCE)
     }
 
     /// An error once the join was cancelled.
@@ -321,7 +321,7 @@ impl<'a> Emitter<'a> {
         Ok(rows)
     }
 
-    fn push(&mut self, parcel: Parcel) -> Result<()> {
+    fn push(&mut self, parcel: ReservedBatch) -> Result<()> {
         let rows = parcel.batch.num_rows();
         let size = self.sink.batch_size;
         if self.waiting.is_empty() && rows > size / 2 {
@@ -346,7 +346,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// What waits as one batch. None where it is one already, or does not fit one.
-    fn joined(&self) -> Result<Option<Parcel>> {
+    fn joined(&self) -> Result<Option<ReservedBatch>> {
         if self.waiting.len() < 2 {
             return Ok(None);
         }
@@ -370,7 +370,7 @@ impl<'a> Emitter<'a> {
         waiting.into_iter().try_for_each(|parcel| self.send(parcel))
     }
 
-    fn send(&mut self, parcel: Parcel) -> Result<()> {
+    fn send(&mut self, parcel: ReservedBatch) -> Result<()> {
         self.wait_for_turn()?;
         self.tell();
         self.sink.flow.sending();

@@ -2,7 +2,7 @@
 
 /// Switches that force rare paths, for tests. The results must not change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Force {
+pub struct TestOverrides {
     /// Every key takes the hashed path and every hash is the same.
     pub collide: bool,
     /// Row ids take 64 bits whatever the number of rows.

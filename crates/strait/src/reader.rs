@@ -11,7 +11,7 @@ use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Flow};
-use crate::output::{Aggregate, Parcel};
+use crate::output::{Aggregate, ReservedBatch};
 use crate::progress::Counters;
 use crate::report::Report;
 use crate::schedule::lock;
@@ -37,7 +37,7 @@ impl Running {
 /// The rows of a join, batch by batch.
 pub struct JoinReader {
     pub(crate) schema: SchemaRef,
-    pub(crate) receiver: Option<Receiver<Result<Parcel>>>,
+    pub(crate) receiver: Option<Receiver<Result<ReservedBatch>>>,
     pub(crate) conductor: Option<JoinHandle<()>>,
     pub(crate) shared: Arc<Running>,
 }

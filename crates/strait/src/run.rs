@@ -17,13 +17,13 @@ use crate::bind::BoundJoin;
 use crate::context::Context;
 use crate::decide::Known;
 use crate::error::{Error, Result};
-use crate::input::{MOST_ROWS_A_BATCH, Reader, Source, race};
+use crate::input::{MAX_ROWS_PER_BATCH, Reader, Source, read_smaller_first};
 use crate::join::Join;
 use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::memory::{Budget, Ledger};
 use crate::options::Side;
-use crate::output::{Aggregate, Output, Parcel, Sink, Turn};
+use crate::output::{Aggregate, Output, ReservedBatch, Sink, Turn};
 use crate::plan::Plan;
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running};
@@ -34,7 +34,7 @@ use crate::schedule::{Workers, guarded};
 use crate::stopwatch::Stopwatch;
 
 /// The largest number of threads that a join starts, even if the user asks for more.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 /// Batches that are read at once where memory is not limited.
 const READ_AHEAD: usize = 64;
 
@@ -143,7 +143,7 @@ impl BoundJoin {
         let shared = Running::new(budget);
         // A batch a worker under way, and one waiting; more where memory does not count, so that
         // workers need not stop for a reader that is busy with the last one.
-        let threads = self.join.threads.min(MOST_THREADS);
+        let threads = self.join.threads.min(MAX_THREADS);
         let waiting = if self.join.memory_limit.is_some() { 1 } else { 3 * threads };
         let (sender, receiver) = sync_channel(threads + waiting);
         let schema = self.schema();
@@ -194,13 +194,13 @@ impl BoundJoin {
         &self,
         left: Reader,
         right: Reader,
-        sender: SyncSender<Result<Parcel>>,
+        sender: SyncSender<Result<ReservedBatch>>,
         shared: &Running,
     ) -> Result<Report> {
         let watch = Stopwatch::start();
         let budget = &shared.budget;
         let machine = Machine::detect();
-        let threads = self.join.threads.min(MOST_THREADS);
+        let threads = self.join.threads.min(MAX_THREADS);
         let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
 
@@ -215,8 +215,9 @@ impl BoundJoin {
         };
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
         let asked = self.build_side();
-        let (build, probe) =
-            watch.time("read build side", || race(left, right, asked, || workers.check()))?;
+        let (build, probe) = watch.time("read build side", || {
+            read_smaller_first(left, right, asked, || workers.check())
+        })?;
         let build_side = probe.side().other();
         let mut known = Known::new(&machine, Some(build_side), &self.join.statistics);
         known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));
@@ -233,7 +234,7 @@ impl BoundJoin {
             flow: &shared.flow,
             cancelled: &shared.cancelled,
             counters,
-            batch_size: self.join.batch_size.min(MOST_ROWS_A_BATCH),
+            batch_size: self.join.batch_size.min(MAX_ROWS_PER_BATCH),
             prompt: self.join.prompt,
             turn: Turn::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),
@@ -244,7 +245,7 @@ impl BoundJoin {
             counters,
             watch: &watch,
             machine: &machine,
-            force: self.join.force,
+            overrides: self.join.overrides,
             on_gpu: self.join.on_gpu,
             ledger: ledger.clone(),
             bounded: true,
@@ -252,7 +253,7 @@ impl BoundJoin {
         let candidates = AtomicU64::new(0);
         let mut probe = Some(probe);
         let (mut ran, mut device) = (plan, device);
-        let seeded = with_seeds(self.join.force, |seed, bounded| {
+        let seeded = with_seeds(self.join.overrides, |seed, bounded| {
             let keys = &self.keys.reseeded(seed);
             cx.bounded = bounded;
             let roles = Roles::of(self.join.join_type, build_side);

@@ -1,8 +1,8 @@
 //! Settings that contradict one another. They are refused when a join is bound, before any input is read.
 
 use crate::error::{Error, Result};
+use crate::gpu_options::{Processor, check_partitioner, names};
 use crate::join::Join;
-use crate::on_gpu::{Processor, check_partitioner, names};
 use crate::options::Algorithm;
 
 /// Checks the settings of a join that need neither schemas nor a device.
@@ -14,7 +14,7 @@ pub(crate) fn check(join: &Join) -> Result<()> {
     if let Some(algorithm) = join.algorithm
         && algorithm.needs_gpu()
         && join.processor == Processor::Cpu
-        && join.force.simulated.is_none()
+        && join.overrides.simulated.is_none()
     {
         let anywhere = names(Algorithm::ANYWHERE.map(Algorithm::name));
         return Err(Error::Setting(format!(
@@ -27,7 +27,7 @@ pub(crate) fn check(join: &Join) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::on_gpu::Partitioner;
+    use crate::gpu_options::Partitioner;
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()

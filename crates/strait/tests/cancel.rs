@@ -13,7 +13,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Force, Join, JoinType, MemoryBudget, Side};
+use strait::{Algorithm, Error, Filter, Join, JoinType, MemoryBudget, Side, TestOverrides};
 
 /// How long dropping a reader may take here. The goal is 100 ms on an idle machine.
 const SOON: Duration = Duration::from_secs(2);
@@ -158,13 +158,13 @@ fn a_cancelled_sort_merge_join_of_many_segments_ends() {
     for round in 0..200usize {
         let (left, right) = (left.clone(), right.clone());
         watched(&format!("round {round}"), move || {
-            let force = Force { tiny_partitions: true, ..Force::default() };
+            let force = TestOverrides { tiny_partitions: true, ..TestOverrides::default() };
             let join = Join::new(JoinType::ALL[round % JoinType::ALL.len()])
                 .on("k")
                 .algorithm(Algorithm::SortMerge)
                 .threads(2 + round % 15)
                 .batch_size(1 + round % 7)
-                .force(force);
+                .test_overrides(force);
             let mut reader = join.run(whole(&left), whole(&right)).expect("the join starts");
             for _ in 0..round % 50 {
                 if let Some(batch) = reader.next() {

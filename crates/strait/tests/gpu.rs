@@ -150,7 +150,7 @@ fn shuffled(seed: u64, rows: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
     keys
 }
 
-/// Scatters a number over 63 bits, or 31, without two meeting.
+/// Scatters a number over 63 bits, or 31, without two comparison.
 fn sparse(narrow: bool) -> impl Fn(u64) -> u64 {
     move |i| match narrow {
         true => i.wrapping_mul(0x9e37_79b1) & 0x7fff_ffff,

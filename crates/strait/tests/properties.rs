@@ -8,7 +8,7 @@ use arrow::array::{
 use arrow::datatypes::UInt64Type;
 use proptest::prelude::*;
 use strait::{Algorithm, Filter, Join, JoinType, NullEquality, Side};
-use strait_testkit::{Meeting, rows_of, same_rows};
+use strait_testkit::{Comparison, rows_of, same_rows};
 
 /// Two key columns, one of numbers and one of strings; either may be null.
 type Keys = Vec<(Option<i64>, Option<u8>)>;
@@ -115,8 +115,8 @@ fn reader(batches: &[RecordBatch]) -> impl arrow::array::RecordBatchReader + Sen
 }
 
 fn values(batches: &[RecordBatch]) -> Vec<Vec<strait_testkit::Value>> {
-    let terms: Vec<Meeting> = batches.first().map_or(vec![], |batch| {
-        batch.schema().fields().iter().map(|f| Meeting::alone(f.data_type())).collect()
+    let terms: Vec<Comparison> = batches.first().map_or(vec![], |batch| {
+        batch.schema().fields().iter().map(|f| Comparison::alone(f.data_type())).collect()
     });
     rows_of(batches, &terms)
 }

@@ -4,7 +4,9 @@ use std::fmt;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use strait::{Algorithm, Histogram, Join, OnGpu, Partitioner, Processor, TablePlace, Transfer};
+use strait::{
+    Algorithm, GpuOptions, Histogram, Join, Partitioner, Processor, TablePlace, Transfer,
+};
 
 use super::size;
 
@@ -67,8 +69,8 @@ impl DeviceArguments {
     }
 
     /// What was asked of a GPU, and the rest as it is by default.
-    pub(crate) fn on_gpu(&self) -> OnGpu {
-        let mut on_gpu = OnGpu::default();
+    pub(crate) fn on_gpu(&self) -> GpuOptions {
+        let mut on_gpu = GpuOptions::default();
         on_gpu.partitioner = self.partitioner.or(on_gpu.partitioner);
         on_gpu.transfer = self.transfer.unwrap_or(on_gpu.transfer);
         on_gpu.table = self.table.unwrap_or(on_gpu.table);
@@ -206,8 +208,8 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_left_to_the_join() {
-        assert_eq!(read("").unwrap().on_gpu(), OnGpu::default());
-        assert_eq!(read("--device gpu").unwrap().on_gpu(), OnGpu::default());
+        assert_eq!(read("").unwrap().on_gpu(), GpuOptions::default());
+        assert_eq!(read("--device gpu").unwrap().on_gpu(), GpuOptions::default());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Yield;
-use strait::{Gpu, OnGpu};
+use strait::{Gpu, GpuOptions};
 
 use super::measure::{Measured, Task};
 use super::on_gpu::{Often, Runs, measured, repeated, yields};
@@ -58,7 +58,7 @@ pub(super) fn joinable(tables: &Tables) -> anyhow::Result<()> {
 pub(super) fn runs(
     hosted: &Hosted,
     expected: &Answer,
-    (algorithm, on_gpu, yields): (Choice, OnGpu, Yield),
+    (algorithm, on_gpu, yields): (Choice, GpuOptions, Yield),
     often: Often,
 ) -> anyhow::Result<Runs> {
     repeated(expected, often, |check| hosted.run(algorithm.0, on_gpu, yields, check))
@@ -126,7 +126,7 @@ mod tests {
                 let hosted = hosted(3, placement, &tables);
                 for algorithm in algorithms {
                     for yields in YIELDS {
-                        let how = (Choice(Some(algorithm)), OnGpu::default(), yields);
+                        let how = (Choice(Some(algorithm)), GpuOptions::default(), yields);
                         let runs = runs(&hosted, &tables.expected, how, Often::times(1))
                             .unwrap_or_else(|e| panic!("{keys:?} {width} {placement:?}: {e:#}"));
                         let middle = runs.middle().unwrap();
@@ -143,18 +143,18 @@ mod tests {
         let hosted = hosted(4, HostPlacement::Pageable, &tables);
         let mut ways = Vec::new();
         for transfer in Transfer::ALL {
-            let mut on_gpu = OnGpu::default();
+            let mut on_gpu = GpuOptions::default();
             on_gpu.transfer = transfer;
             ways.push((Algorithm::NoPartition, on_gpu));
         }
         for table in TablePlace::ALL {
-            let mut on_gpu = OnGpu::default();
+            let mut on_gpu = GpuOptions::default();
             on_gpu.table = table;
             ways.push((Algorithm::NoPartition, on_gpu));
         }
         for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
             for histogram in Histogram::ALL {
-                let mut on_gpu = OnGpu::default();
+                let mut on_gpu = GpuOptions::default();
                 (on_gpu.partitioner, on_gpu.histogram) = (Some(partitioner), histogram);
                 if partitioner != Partitioner::Dma || histogram == Histogram::None {
                     ways.push((Algorithm::Triton, on_gpu));
@@ -174,12 +174,12 @@ mod tests {
         tables.expected.sums[1] += 1;
         let hosted = hosted(5, HostPlacement::Pinned, &tables);
         for yields in [Yield::Aggregate, Yield::Materialise] {
-            let how = (Choice(Some(Algorithm::StreamedProbe)), OnGpu::default(), yields);
+            let how = (Choice(Some(Algorithm::StreamedProbe)), GpuOptions::default(), yields);
             let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
             assert!(format!("{wrong:#}").contains("payload column 2"), "{wrong:#}");
         }
         tables.expected.rows += 1;
-        let how = (Choice(Some(Algorithm::Triton)), OnGpu::default(), Yield::Count);
+        let how = (Choice(Some(Algorithm::Triton)), GpuOptions::default(), Yield::Count);
         let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
         assert!(format!("{wrong:#}").contains("wrong answer"), "{wrong:#}");
     }
@@ -188,7 +188,7 @@ mod tests {
     fn a_slow_run_is_the_only_one() {
         let tables = tables([100, 100], Keys::Sparse, 8);
         let hosted = hosted(6, HostPlacement::Pinned, &tables);
-        let how = (Choice(Some(Algorithm::NoPartition)), OnGpu::default(), Yield::Count);
+        let how = (Choice(Some(Algorithm::NoPartition)), GpuOptions::default(), Yield::Count);
         let often = Often { repeat: 5, patience: 0.0 };
         assert_eq!(runs(&hosted, &tables.expected, how, often).unwrap().timed.len(), 1);
     }

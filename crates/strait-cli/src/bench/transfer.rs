@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Yield;
-use strait::{Algorithm, OnGpu, Transfer};
+use strait::{Algorithm, GpuOptions, Transfer};
 
 use super::aligned::aligned;
 use super::link::Card;
@@ -139,7 +139,7 @@ fn attempt(
         }
     }
     seconds.sort_by(f64::total_cmp);
-    let mut on_gpu = OnGpu::default();
+    let mut on_gpu = GpuOptions::default();
     on_gpu.transfer = method;
     let how = (Choice(Some(Algorithm::NoPartition)), on_gpu, Yield::Aggregate);
     let runs = on_host::runs(hosted, expected, how, Often::times(repeat))?;

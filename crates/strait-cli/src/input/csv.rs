@@ -84,7 +84,7 @@ pub(super) struct CsvFile<'a> {
 }
 
 /// Fields in a batch, at most: the parser allocates 16 bytes for each before it reads any.
-const MOST_FIELDS: u64 = 4 << 20;
+const MAX_FIELDS: u64 = 4 << 20;
 
 /// A batch may take this part of a memory limit.
 const BATCH_SHARE: u64 = 16;
@@ -97,7 +97,7 @@ pub(super) fn read(
     memory: &Memory,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     let fields = file.schema.fields().len().max(1) as u64;
-    let mut rows = (MOST_FIELDS / fields).min(strait::DEFAULT_BATCH_SIZE as u64);
+    let mut rows = (MAX_FIELDS / fields).min(strait::DEFAULT_BATCH_SIZE as u64);
     if let Some(limit) = memory.limit() {
         rows = rows.min(limit / BATCH_SHARE / (PARSED * file.record + FIELD * fields));
     }

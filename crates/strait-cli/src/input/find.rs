@@ -21,7 +21,7 @@ const MATCHING: MatchOptions = MatchOptions {
 
 /// The files of a table, all of one format, in order of their paths.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundFiles {
     /// As the user wrote it.
     pub(crate) name: String,
     pub(super) files: Vec<FoundFile>,
@@ -46,10 +46,14 @@ enum Origin {
 }
 
 /// Lists the files of a table.
-pub(crate) fn find(source: &Source) -> anyhow::Result<Found> {
+pub(crate) fn find(source: &Source) -> anyhow::Result<FoundFiles> {
     let path = match source {
         Source::Stdin => {
-            return Ok(Found { name: "stdin".into(), files: Vec::new(), origin: Origin::Stdin });
+            return Ok(FoundFiles {
+                name: "stdin".into(),
+                files: Vec::new(),
+                origin: Origin::Stdin,
+            });
         }
         Source::Path(path) => path,
     };
@@ -68,10 +72,10 @@ pub(crate) fn find(source: &Source) -> anyhow::Result<Found> {
     };
     one_format(&name, &files)?;
     log::debug!("{name}: {} file(s)", files.len());
-    Ok(Found { name, files, origin })
+    Ok(FoundFiles { name, files, origin })
 }
 
-impl Found {
+impl FoundFiles {
     /// Whether it is stdin.
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self.origin, Origin::Stdin)

@@ -34,11 +34,11 @@ const START: u64 = 8;
 /// The length of the footer and the magic at the end of a file.
 const END: u64 = 10;
 
-/// The most metadata of a message: a schema of [as many columns](schema::MOST_COLUMNS) takes less.
-const MOST_METADATA: u64 = 256 << 20;
+/// The most metadata of a message: a schema of [as many columns](schema::MAX_COLUMNS) takes less.
+const MAX_METADATA: u64 = 256 << 20;
 
 /// The most that a byte of Zstandard or LZ4 stands for: a block of 128 KiB in four bytes.
-const MOST_EXPANSION: u64 = 1 << 15;
+const MAX_EXPANSION: u64 = 1 << 15;
 
 /// The schema of a file.
 pub(super) fn schema(path: &Path, memory: &Memory) -> anyhow::Result<SchemaRef> {
@@ -359,7 +359,7 @@ impl Stream {
             return Ok(None);
         }
         self.claim(length)?;
-        if length > MOST_METADATA {
+        if length > MAX_METADATA {
             return Err(lie("the metadata of a message", length));
         }
         memory.resize(held, metadata_memory(length), "the metadata of an Arrow message")?;
@@ -458,7 +458,7 @@ fn converted(found: ipc::Schema<'_>) -> Result<SchemaRef> {
 /// The bytes that a compressed buffer says it holds.
 fn uncompressed(buffer: &[u8]) -> Result<u64> {
     let Some((length, rest)) = buffer.split_first_chunk::<8>() else { return Ok(0) };
-    let most = (rest.len() as u64).saturating_mul(MOST_EXPANSION);
+    let most = (rest.len() as u64).saturating_mul(MAX_EXPANSION);
     match i64::from_le_bytes(*length) {
         // Not compressed after all.
         -1 => Ok(0),

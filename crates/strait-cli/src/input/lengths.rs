@@ -5,7 +5,7 @@ use parquet::errors::Result;
 use super::pages::bad;
 
 /// The most levels that are looked at one after another.
-const MOST_LEVELS: u64 = 1 << 26;
+const MAX_LEVELS: u64 = 1 << 26;
 
 /// The most that `slots` consecutive lengths add up to. Each item is a length and how often it
 /// repeats.
@@ -40,7 +40,7 @@ pub(super) fn most(lengths: impl Iterator<Item = (u64, u64)> + Clone, slots: u64
 /// The most slots of a repeated column that `rows` rows of a page have. A row begins at each level
 /// of zero.
 pub(super) fn most_slots(levels: Runs<'_>, count: u64, rows: u64) -> u64 {
-    if count <= rows || count > MOST_LEVELS {
+    if count <= rows || count > MAX_LEVELS {
         return count;
     }
     let mut tail = levels.clone();

@@ -23,5 +23,5 @@ mod table;
 mod text;
 mod thrift;
 
-pub(crate) use find::{Found, find};
+pub(crate) use find::{FoundFiles, find};
 pub(crate) use table::Table;

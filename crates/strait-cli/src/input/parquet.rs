@@ -38,7 +38,7 @@ const END: u64 = 8;
 const DEEPEST: u64 = 3 * schema::DEEPEST as u64;
 
 /// The most elements of a schema, as Parquet counts them.
-const MOST_ELEMENTS: u64 = 3 * schema::MOST_COLUMNS as u64;
+const MAX_ELEMENTS: u64 = 3 * schema::MAX_COLUMNS as u64;
 
 const ENCRYPTED: &str =
     "is an encrypted Parquet file, which Strait does not read; decrypt it first";
@@ -94,8 +94,8 @@ pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     if shape.depth > DEEPEST {
         return Err(damaged(format!("its columns are nested more than {DEEPEST} levels deep")));
     }
-    if shape.elements > MOST_ELEMENTS {
-        return Err(damaged(format!("it has more than {} columns", schema::MOST_COLUMNS)));
+    if shape.elements > MAX_ELEMENTS {
+        return Err(damaged(format!("it has more than {} columns", schema::MAX_COLUMNS)));
     }
     let decoded = 512 * shape.elements + 1024 * shape.chunks + 256 * shape.groups;
     let reservation = memory.reserve(decoded, "the footer of a Parquet file");

@@ -9,7 +9,7 @@ use arrow::datatypes::{
 pub(super) const DEEPEST: usize = 64;
 
 /// The most columns of a file, nested ones counted.
-pub(super) const MOST_COLUMNS: usize = 1_000_000;
+pub(super) const MAX_COLUMNS: usize = 1_000_000;
 
 /// Checks a schema that a file claims, and says what is wrong with it.
 pub(super) fn check(schema: &Schema) -> Result<(), String> {
@@ -31,8 +31,8 @@ fn check_type(data_type: &DataType, depth: usize, columns: &mut usize) -> Result
     if depth > DEEPEST {
         return Err(format!("is nested more than {DEEPEST} levels deep"));
     }
-    if *columns > MOST_COLUMNS {
-        return Err(format!("is more than the {MOST_COLUMNS} columns that a file may have"));
+    if *columns > MAX_COLUMNS {
+        return Err(format!("is more than the {MAX_COLUMNS} columns that a file may have"));
     }
     let mut inner = |inner: &DataType| check_type(inner, depth + 1, columns);
     match data_type {
@@ -97,8 +97,8 @@ mod tests {
             let field = |i: usize| Field::new(i.to_string(), DataType::Int8, true);
             check(&Schema::new((0..columns).map(field).collect::<Vec<_>>()))
         };
-        assert_eq!(wide(MOST_COLUMNS), Ok(()));
-        assert!(wide(MOST_COLUMNS + 1).is_err());
+        assert_eq!(wide(MAX_COLUMNS), Ok(()));
+        assert!(wide(MAX_COLUMNS + 1).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use arrow::array::RecordBatchReader;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use strait::Statistics;
 
-use super::find::{Found, FoundFile};
+use super::find::{FoundFile, FoundFiles};
 use super::format::Format;
 use super::parquet::Footer;
 use super::reader::{Columns, TableReader};
@@ -48,7 +48,11 @@ pub(super) struct TableFile {
 
 impl Table {
     /// Reads as much of the files as tells their schema.
-    pub(crate) fn open(found: Found, csv: &CsvArguments, memory: &Memory) -> anyhow::Result<Table> {
+    pub(crate) fn open(
+        found: FoundFiles,
+        csv: &CsvArguments,
+        memory: &Memory,
+    ) -> anyhow::Result<Table> {
         if found.is_stdin() {
             let reader = ipc::stdin(memory)?;
             let schema = reader.schema();

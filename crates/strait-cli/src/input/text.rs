@@ -13,7 +13,7 @@ use crate::failure::of_join;
 use crate::memory::{Memory, Refusal};
 
 /// The longest record. Text columns cannot hold more in one batch.
-const MOST_RECORD: u64 = i32::MAX as u64;
+const MAX_RECORD: u64 = i32::MAX as u64;
 
 /// The buffers of a decompressor, beside its window.
 const DECOMPRESSOR: u64 = 512 << 10;
@@ -208,7 +208,7 @@ impl<R: Read> Read for Scanned<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.scan.feed(&buffer[..read]);
-        if self.scan.longest > MOST_RECORD {
+        if self.scan.longest > MAX_RECORD {
             return Err(io::Error::other("a record is longer than 2 GiB; is a quote missing?"));
         }
         let needed = self.scan.memory().max(self.reservation.bytes());

@@ -71,10 +71,10 @@ impl<'a> Job<'a> {
     }
 
     /// The build side's columns, where they may travel with the key and are narrow enough to.
-    fn carrying(&self, cx: &Context<'_>, matcher: &Matcher<'_>) -> Option<Columns> {
+    fn inlining(&self, cx: &Context<'_>, matcher: &Matcher<'_>) -> Option<Columns> {
         let (side, plan) = (self.build_side, &self.sink.plan);
-        let may = matcher.may_carry() && plan.by_values(side) && !cx.force.row_ids;
-        may.then(|| Columns::carrying(self.build, &plan.gathered(side))).flatten()
+        let may = matcher.may_inline() && plan.by_values(side) && !cx.overrides.row_ids;
+        may.then(|| Columns::inlining(self.build, &plan.gathered(side))).flatten()
     }
 
     /// Both sides as units, where both are held: build side first, with its columns where they
@@ -84,16 +84,16 @@ impl<'a> Job<'a> {
         cx: &Context<'_>,
         matcher: &Matcher<'_>,
         probe: &Relation,
-        carrying: Option<Columns>,
+        inlining: Option<Columns>,
     ) -> Result<[Unit; 2]> {
-        let unit = |side, relation: &Relation, keep, carrying| {
-            let columns = match carrying {
+        let unit = |side, relation: &Relation, keep, inlining| {
+            let columns = match inlining {
                 Some(columns) => columns,
                 None => Columns::of_relation(cx, relation, &self.sink.plan.gathered(side))?,
             };
             matcher.unit(side, columns, relation.batches(), keep)
         };
-        let build = unit(self.build_side, self.build, self.roles.build, carrying)?;
+        let build = unit(self.build_side, self.build, self.roles.build, inlining)?;
         Ok([build, unit(self.build_side.other(), probe, self.roles.probe, None)?])
     }
 
@@ -207,7 +207,7 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
 
 /// Whether row ids need 64 bits.
 fn wide_rows(cx: &Context<'_>, rows: u64) -> bool {
-    cx.force.wide_rows || rows > <u32 as RowId>::MOST_ROWS
+    cx.overrides.wide_rows || rows > <u32 as RowId>::MAX_ROWS
 }
 
 /// Calls a conductor's generic part for the key width and row-id width at hand.
@@ -228,13 +228,13 @@ use for_widths;
 /// batch of output may be of any size. Under a limit, the pairs of one worker take an eighth of what is
 /// left, unless that would be too few.
 fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
-    const MOST_PAIRS: usize = 1 << 18;
+    const MAX_PAIRS: usize = 1 << 18;
     const LEAST_PAIRS: u64 = 256;
-    let fit = (cx.budget.left() / 8 / PAIR_BYTES).clamp(LEAST_PAIRS, MOST_PAIRS as u64);
+    let fit = (cx.budget.left() / 8 / PAIR_BYTES).clamp(LEAST_PAIRS, MAX_PAIRS as u64);
     let most = match sink.plan.output {
-        _ if cx.force.tiny_chunks => 3,
+        _ if cx.overrides.tiny_chunks => 3,
         Output::Count => 4096,
-        Output::Rows | Output::Pairs => MOST_PAIRS,
+        Output::Rows | Output::Pairs => MAX_PAIRS,
     };
     most.min(sink.batch_size).min(fit as usize)
 }
@@ -268,8 +268,8 @@ fn workers_with_scratch<K: KeyWord>(
 ) -> Result<(Workers, Reservation)> {
     /// So many threads are worth their while if there are as many cores, and do no harm otherwise.
     const FEW: usize = 64;
-    const ROWS_A_THREAD: u64 = 16 * 1024;
-    let worth = (rows.unwrap_or(0) / ROWS_A_THREAD) as usize;
+    const ROWS_PER_THREAD: u64 = 16 * 1024;
+    let worth = (rows.unwrap_or(0) / ROWS_PER_THREAD) as usize;
     let mut workers = cx.workers.at_most(worth.max(FEW).max(cx.machine.cores));
     let bytes = scratch_bytes::<K>(morsel, cap);
     loop {
@@ -295,22 +295,22 @@ fn spare_bytes(cx: &Context<'_>) -> u64 {
 
 /// Writes the rows of a held side that the join type wants by their flag, all workers at once. They
 /// hold `cap` rows each at most, whose memory is that of their candidate pairs.
-fn sweep_all(
+fn emit_all_unmatched(
     (workers, cap): (&Workers, usize),
     matcher: &Matcher<'_>,
     unit: &Unit,
     keep: Keep,
     sink: &Sink<'_>,
 ) -> Result<()> {
-    const ROWS_A_TASK: usize = 256 * 1024;
+    const ROWS_PER_TASK: usize = 256 * 1024;
     if keep == Keep::Nothing {
         return Ok(());
     }
-    let tasks = unit.rows.div_ceil(ROWS_A_TASK);
+    let tasks = unit.rows.div_ceil(ROWS_PER_TASK);
     workers.each(tasks, |task, _| {
         let mut emitter = Emitter::new(sink);
-        let range: Range<usize> = task * ROWS_A_TASK..((task + 1) * ROWS_A_TASK).min(unit.rows);
-        matcher.sweep(unit, keep, (range, cap), &mut emitter)?;
+        let range: Range<usize> = task * ROWS_PER_TASK..((task + 1) * ROWS_PER_TASK).min(unit.rows);
+        matcher.emit_unmatched(unit, keep, (range, cap), &mut emitter)?;
         emitter.finish()
     })
 }

@@ -15,7 +15,8 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::{
-    Context, Job, for_widths, pair_cap, spare_bytes, sweep_all, wide_rows, workers_with_scratch,
+    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, wide_rows,
+    workers_with_scratch,
 };
 use crate::error::{Error, Result};
 use crate::input::Source;
@@ -38,16 +39,16 @@ const MORSEL: usize = 32 * 1024;
 const BLOCK: usize = 4 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
-    let carrying = job.carrying(cx, &job.matcher(cx, job.keys.exact()));
-    let bytes = carrying.as_ref().and_then(Columns::carried_bytes).unwrap_or(0);
+    let inlining = job.inlining(cx, &job.matcher(cx, job.keys.exact()));
+    let bytes = inlining.as_ref().and_then(Columns::inlined_bytes).unwrap_or(0);
     let wide = wide_rows(cx, job.build.rows()) || bytes > size_of::<u32>();
-    for_widths!(job.keys.width(), wide, join(cx, job, carrying))
+    for_widths!(job.keys.width(), wide, join(cx, job, inlining))
 }
 
 fn join<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     mut job: Job<'_>,
-    carrying: Option<Columns>,
+    inlining: Option<Columns>,
 ) -> Result<()> {
     let matcher = job.matcher(cx, job.keys.exact());
     let (side, build) = (job.build_side, job.build);
@@ -55,13 +56,13 @@ fn join<K: KeyWord, I: RowId>(
     cx.counters.enter(Stage::Partition, build.rows());
     let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, build))?;
     cx.counters.enter(Stage::Build, build.rows());
-    let load = carrying.as_ref().map_or(Load::RowIds, |columns| Load::Carried(columns));
+    let load = inlining.as_ref().map_or(Load::RowIds, |columns| Load::Inlined(columns));
     let table = build_table::<K, I>(cx, &job, words, load)?;
 
-    let carried = carrying.is_some();
+    let inlined = inlining.is_some();
     let gathered = job.sink.plan.gathered(side);
     let flatten = || Columns::of_relation(cx, build, &gathered);
-    let build_columns = match carrying {
+    let build_columns = match inlining {
         Some(columns) => columns,
         None => cx.watch.time("flatten build columns", flatten)?,
     };
@@ -93,18 +94,19 @@ fn join<K: KeyWord, I: RowId>(
     };
     cx.watch.time("probe", || {
         // A tuple has a row id, or what the output needs of the row.
-        if carried {
+        if inlined {
             probing
-                .run::<I>(|unit, pairs, out| matcher.settle_carried(&build_unit, unit, pairs, out))
+                .run::<I>(|unit, pairs, out| matcher.resolve_inlined(&build_unit, unit, pairs, out))
         } else {
-            probing.run::<u64>(|unit, pairs, out| matcher.settle(&build_unit, unit, pairs, out))
+            probing.run::<u64>(|unit, pairs, out| matcher.resolve(&build_unit, unit, pairs, out))
         }
     })?;
 
     cx.counters.enter(Stage::Unmatched, build.rows());
     let with = (&probing.workers, cap);
-    let sweep = || sweep_all(with, &matcher, &build_unit, job.roles.build, job.sink);
-    cx.watch.time("unmatched build rows", sweep)
+    let emit_unmatched =
+        || emit_all_unmatched(with, &matcher, &build_unit, job.roles.build, job.sink);
+    cx.watch.time("unmatched build rows", emit_unmatched)
 }
 
 /// The probing of a table by all workers.
@@ -123,10 +125,10 @@ struct Probing<'a, K: KeyWord, I: RowId> {
 }
 
 impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
-    /// Streams the probe side through the table; `settle` takes what was found.
+    /// Streams the probe side through the table; `resolve` takes what was found.
     fn run<B: RowId>(
         &self,
-        settle: impl Fn(&Unit, &mut Pairs<B>, &mut Emitter<'_>) -> Result<()> + Sync,
+        resolve: impl Fn(&Unit, &mut Pairs<B>, &mut Emitter<'_>) -> Result<()> + Sync,
     ) -> Result<()> {
         let (workers, side, keep) =
             (&self.workers, self.build.side.other(), self.matcher.roles.probe);
@@ -155,13 +157,13 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                         workers.check()?;
                         self.table.probe(&block_keys, ask, &mut cursor, &mut pairs);
                         if pairs.len() >= self.cap {
-                            settle(&unit, &mut pairs, &mut emitter)?;
+                            resolve(&unit, &mut pairs, &mut emitter)?;
                         }
                     }
                 }
                 // They are of this morsel's rows.
-                settle(&unit, &mut pairs, &mut emitter)?;
-                self.matcher.sweep(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
+                resolve(&unit, &mut pairs, &mut emitter)?;
+                self.matcher.emit_unmatched(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
                 self.cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
             }
             emitter.finish()
@@ -179,7 +181,7 @@ fn build_table<K: KeyWord, I: RowId>(
     let dense_candidate = job.keys.exact() && job.keys.dense_candidate();
     let range = words.range.filter(|_| dense_candidate).map(|(a, b)| (a.to_u64(), b.to_u64()));
     let (word, value) = (size_of::<K>(), size_of::<I>());
-    let shape = table_shape(words.matchable, range, word, value, cx.machine, cx.force);
+    let shape = table_shape(words.matchable, range, word, value, cx.machine, cx.overrides);
     log::debug!("table: {shape:?}");
     match shape {
         TableShape::Hash { passes } => {

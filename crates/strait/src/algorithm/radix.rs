@@ -12,7 +12,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
-    Context, Job, for_widths, pair_cap, spare_bytes, sweep_all, wide_rows, workers_with_scratch,
+    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, wide_rows,
+    workers_with_scratch,
 };
 use crate::error::Result;
 use crate::input::Relation;
@@ -39,7 +40,7 @@ pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
     let (side, build) = (job.build_side, job.build);
     let (word, value) = (size_of::<K>(), size_of::<I>());
-    let passes = radix_passes(build.rows() as usize, word, value, cx.machine, cx.force);
+    let passes = radix_passes(build.rows() as usize, word, value, cx.machine, cx.overrides);
 
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let partitioned = |side, relation: &Relation| -> Result<Partitions<K, I>> {
@@ -72,8 +73,8 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     cx.counters.enter(Stage::Unmatched, build.rows() + probe.rows());
     cx.watch.time("unmatched rows", || {
         let with = (&partitions.workers, cap);
-        sweep_all(with, &matcher, &probe_unit, job.roles.probe, job.sink)?;
-        sweep_all(with, &matcher, &build_unit, job.roles.build, job.sink)
+        emit_all_unmatched(with, &matcher, &probe_unit, job.roles.probe, job.sink)?;
+        emit_all_unmatched(with, &matcher, &build_unit, job.roles.build, job.sink)
     })
 }
 
@@ -162,7 +163,7 @@ impl Joining<'_> {
         while !cursor.ended(&probe) {
             self.workers.check()?;
             table.probe(&probe, ask, &mut cursor, pairs);
-            self.matcher.settle(self.build, self.probe, pairs, emitter)?;
+            self.matcher.resolve(self.build, self.probe, pairs, emitter)?;
         }
         self.cx.counters.done.fetch_add(probe.len() as u64, Ordering::Relaxed);
         Ok(())

@@ -28,11 +28,11 @@ use crate::input::Relation;
 use crate::key::{KeyPlan, Seed, Width};
 use crate::memory::Budget;
 use crate::options::Side;
-use crate::overrides::Force;
+use crate::overrides::TestOverrides;
 use crate::word::KeyWord;
 
 /// Seeds that a join tries, at most.
-const MOST_SEEDS: u32 = 4;
+const MAX_SEEDS: u32 = 4;
 /// Rows of a sample, at most, and one of how many rows is in it. A part of the build side that the
 /// sample does not show is too small to cost much.
 const SAMPLE: usize = 4096;
@@ -53,16 +53,16 @@ pub(crate) struct Seeded {
 
 /// Calls `attempt(seed, bounded)` until an attempt does not end with [`Error::BadSeed`].
 pub(crate) fn with_seeds(
-    force: Force,
+    overrides: TestOverrides,
     mut attempt: impl FnMut(Seed, bool) -> Result<()>,
 ) -> Result<Seeded> {
-    let number = force.seed.unwrap_or_else(Seed::random_number);
+    let number = overrides.seed.unwrap_or_else(Seed::random_number);
     for tried in 1.. {
-        let seed = match tried <= force.bad_seeds {
+        let seed = match tried <= overrides.bad_seeds {
             true => Seed::bad(),
             false => Seed::new(number.wrapping_add(u64::from(tried) - 1)),
         };
-        let bounded = tried < MOST_SEEDS;
+        let bounded = tried < MAX_SEEDS;
         match attempt(seed, bounded) {
             Err(Error::BadSeed) if bounded => {
                 log::info!("the seed does not suit the keys; beginning again with another one");
@@ -80,10 +80,10 @@ pub(crate) fn suits(
     side: Side,
     build: &Relation,
 ) -> Result<bool> {
-    if cx.force.no_sample {
+    if cx.overrides.no_sample {
         return Ok(true);
     }
-    let sample = match cx.force.bad_seeds > 0 {
+    let sample = match cx.overrides.bad_seeds > 0 {
         // Tests have few rows.
         true => build.batches().to_vec(),
         false => sample(build, keys.seed().number()),

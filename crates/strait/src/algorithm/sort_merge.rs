@@ -50,7 +50,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let (workers, _scratch) = workers_with_scratch::<K>(cx, Some(rows as u64), 0, cap * 2)?;
 
     cx.counters.enter(Stage::Probe, rows as u64);
-    let segment_rows = if cx.force.tiny_partitions { 8 } else { SEGMENT };
+    let segment_rows = if cx.overrides.tiny_partitions { 8 } else { SEGMENT };
     let segments = split(&build_sorted, &probe_sorted, rows.div_ceil(segment_rows).max(1));
     let one = |index: usize, _| {
         let segment = &segments[index];

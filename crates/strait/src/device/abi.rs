@@ -8,17 +8,17 @@ use std::mem::{offset_of, size_of};
 use crate::word::{KeyWord, Mixer};
 
 /// Digits a [`Histogram`] counts at once, at most.
-pub(crate) const MOST_PASSES: usize = 8;
+pub(crate) const MAX_PASSES: usize = 8;
 /// Bits of a digit of a radix pass, at most.
 pub(crate) const DIGIT_BITS: u32 = 8;
 /// Bins of one digit.
 pub(crate) const BINS: usize = 1 << DIGIT_BITS;
 
 /// Partitions of a [`Scatter`] and a [`Tally`], at most.
-pub(crate) const MOST_PARTITIONS: u32 = 2048;
+pub(crate) const MAX_PARTITIONS: u32 = 2048;
 
 /// Rounds of probe tuples in a task, at most.
-pub(crate) const ROUNDS_A_TASK: u32 = 8;
+pub(crate) const ROUNDS_PER_TASK: u32 = 8;
 
 /// Declares structures, and lists their layouts.
 macro_rules! layouts {
@@ -119,7 +119,7 @@ layouts! {
         keys: u64,
         rows: u64,
         bins: u64,
-        digits: [Digit; MOST_PASSES],
+        digits: [Digit; MAX_PASSES],
         passes: u32,
         /// Whether digits are those of the mixed key.
         mix: u32,
@@ -356,7 +356,7 @@ layouts! {
     }
 
     /// Adds to `counts[digit]`, 64 bits each, `digit.mask + 1` of them: at most
-    /// [`MOST_PARTITIONS`].
+    /// [`MAX_PARTITIONS`].
     Tally {
         keys: u64,
         rows: u64,

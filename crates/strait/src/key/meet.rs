@@ -64,19 +64,19 @@ pub(super) fn mask(bits: u32) -> u64 {
 
 /// A form, and what the integers of the left and the right side are multiplied with to reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Meeting {
+pub(super) struct CommonType {
     pub(super) form: Form,
     pub(super) factors: [i256; 2],
 }
 
-impl Meeting {
-    fn plain(form: Form) -> Meeting {
-        Meeting { form, factors: [i256::ONE; 2] }
+impl CommonType {
+    fn plain(form: Form) -> CommonType {
+        CommonType { form, factors: [i256::ONE; 2] }
     }
 
-    fn tens(form: Form, powers: [u32; 2]) -> Option<Meeting> {
+    fn tens(form: Form, powers: [u32; 2]) -> Option<CommonType> {
         let power = |p| i256::from_i128(10).checked_pow(p);
-        Some(Meeting { form, factors: [power(powers[0])?, power(powers[1])?] })
+        Some(CommonType { form, factors: [power(powers[0])?, power(powers[1])?] })
     }
 }
 
@@ -90,17 +90,17 @@ pub(super) fn peeled_type(data_type: &DataType) -> &DataType {
 }
 
 /// Where two peeled types meet, if they can without a loss.
-pub(super) fn meet(left: &DataType, right: &DataType) -> Option<Meeting> {
+pub(super) fn meet(left: &DataType, right: &DataType) -> Option<CommonType> {
     use DataType::*;
-    let plain = |form| Some(Meeting::plain(form));
+    let plain = |form| Some(CommonType::plain(form));
     match (left, right) {
         (Null, Null) => plain(Form::Null),
         (Null, other) | (other, Null) => meet(other, other),
         (Boolean, Boolean) => plain(Form::Unsigned(1)),
         (Date32, Date32) => plain(Form::Signed(32)),
         (Date64, Date64) => plain(Form::Signed(64)),
-        (Date32, Date64) => Some(Meeting { form: Form::Signed(64), factors: [DAY, i256::ONE] }),
-        (Date64, Date32) => Some(Meeting { form: Form::Signed(64), factors: [i256::ONE, DAY] }),
+        (Date32, Date64) => Some(CommonType { form: Form::Signed(64), factors: [DAY, i256::ONE] }),
+        (Date64, Date32) => Some(CommonType { form: Form::Signed(64), factors: [i256::ONE, DAY] }),
         (Time32(a), Time32(b)) if a == b => plain(Form::Signed(32)),
         (Time32(a) | Time64(a), Time32(b) | Time64(b)) => {
             // Seconds and milliseconds are 32 bits wide: as nanoseconds they fit in 64.
@@ -140,10 +140,10 @@ fn power(unit: TimeUnit) -> u32 {
 }
 
 /// Two counts of time meet in the finer unit, in 128 bits unless 64 surely suffice.
-fn units(a: TimeUnit, b: TimeUnit, fits: bool) -> Option<Meeting> {
+fn units(a: TimeUnit, b: TimeUnit, fits: bool) -> Option<CommonType> {
     let (a, b) = (power(a), power(b));
     let finer = a.max(b);
-    Meeting::tens(if fits { Form::Signed(64) } else { Form::Wide }, [finer - a, finer - b])
+    CommonType::tens(if fits { Form::Signed(64) } else { Form::Wide }, [finer - a, finer - b])
 }
 
 fn is_text(data_type: &DataType) -> bool {
@@ -195,27 +195,27 @@ fn number(data_type: &DataType) -> Option<Number> {
     Some(Number { kind, bits, digits, scale })
 }
 
-fn numbers(left: &DataType, right: &DataType) -> Option<Meeting> {
+fn numbers(left: &DataType, right: &DataType) -> Option<CommonType> {
     let (a, b) = (number(left)?, number(right)?);
     let bits = a.bits.max(b.bits);
     match (a.kind, b.kind) {
-        (Kind::Float, Kind::Float) => Some(Meeting::plain(Form::Float(bits))),
+        (Kind::Float, Kind::Float) => Some(CommonType::plain(Form::Float(bits))),
         (Kind::Float, _) | (_, Kind::Float) => {
             let (float, integer) = if a.kind == Kind::Float { (a, b) } else { (b, a) };
             let decimal = left.is_decimal() || right.is_decimal();
             // A float of 32 bits holds every integer of 24, one of 64 every integer of 53.
             match integer.bits {
                 _ if decimal => None,
-                8 | 16 => Some(Meeting::plain(Form::Float(float.bits.max(32)))),
-                32 => Some(Meeting::plain(Form::Float(64))),
+                8 | 16 => Some(CommonType::plain(Form::Float(float.bits.max(32)))),
+                32 => Some(CommonType::plain(Form::Float(64))),
                 _ => None,
             }
         }
         _ if a.scale != b.scale => decimals(a, b),
-        _ if a.kind == b.kind => Some(Meeting::plain(integer(a.kind, bits)?)),
+        _ if a.kind == b.kind => Some(CommonType::plain(integer(a.kind, bits)?)),
         _ => {
             let unsigned = if a.kind == Kind::Unsigned { a } else { b };
-            Some(Meeting::plain(integer(Kind::Signed, bits.max(2 * unsigned.bits))?))
+            Some(CommonType::plain(integer(Kind::Signed, bits.max(2 * unsigned.bits))?))
         }
     }
 }
@@ -231,7 +231,7 @@ fn integer(kind: Kind, bits: u32) -> Option<Form> {
 }
 
 /// Decimals of different scale meet in the larger one, with room for both integer parts.
-fn decimals(a: Number, b: Number) -> Option<Meeting> {
+fn decimals(a: Number, b: Number) -> Option<CommonType> {
     let scale = a.scale.max(b.scale);
     let digits = scale + (a.digits - a.scale).max(b.digits - b.scale);
     let form = match digits {
@@ -240,7 +240,7 @@ fn decimals(a: Number, b: Number) -> Option<Meeting> {
         _ => return None,
     };
     let power = |n: Number| u32::try_from(scale - n.scale).ok();
-    Meeting::tens(form, [power(a)?, power(b)?])
+    CommonType::tens(form, [power(a)?, power(b)?])
 }
 
 /// Whether two types have the same bytes in the row format for the same values. Names,

@@ -215,7 +215,7 @@ impl KeyPlan {
         self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
     }
 
-    /// Whether the words of both sides are the values of their columns, but for a summand; and if so,
+    /// Whether the words of both sides are the values of their columns, but for a bias; and if so,
     /// whether there may be nulls, for which they are not.
     pub(crate) fn lies_in_columns(&self) -> Option<bool> {
         let [column] = &*self.columns else { return None };
@@ -225,9 +225,9 @@ impl KeyPlan {
         lies.then(|| sides.iter().any(|&side| column.may_have_nulls(side)))
     }
 
-    /// A side's key column where each word is a value of it but for one summand, modulo its width, and
-    /// all rows may match: the values of each batch as they lie there, and the summand.
-    pub(crate) fn as_it_lies<K: KeyWord + ArrowNativeType>(
+    /// A side's key column where each word is a value of it but for one bias, modulo its width, and
+    /// all rows may match: the values of each batch as they lie there, and the bias.
+    pub(crate) fn unbiased_values<K: KeyWord + ArrowNativeType>(
         &self,
         side: Side,
         batches: &[RecordBatch],
@@ -238,17 +238,17 @@ impl KeyPlan {
         }
         let mut values = Vec::with_capacity(batches.len());
         for batch in batches {
-            let Some(of_batch) = column.as_it_lies(side, &column.peel(side, batch)?) else {
+            let Some(of_batch) = column.unbiased_values(side, &column.peel(side, batch)?) else {
                 return Ok(None);
             };
             values.push(of_batch);
         }
         // To turn the highest bit is to add it.
-        let summand = match column.form {
+        let bias = match column.form {
             Form::Signed(bits) => meet::sign(bits),
             _ => 0,
         };
-        Ok(Some((values, summand)))
+        Ok(Some((values, bias)))
     }
 
     /// Clears `out` and fills it with one word a row of `batch`; `K` is `u32` for

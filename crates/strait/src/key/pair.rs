@@ -182,7 +182,7 @@ impl KeyColumn {
     }
 
     /// Values without nulls that fill a word, as they lie in their own buffer.
-    pub(super) fn as_it_lies<K: KeyWord + ArrowNativeType>(
+    pub(super) fn unbiased_values<K: KeyWord + ArrowNativeType>(
         &self,
         side: Side,
         peeled: &Peeled,

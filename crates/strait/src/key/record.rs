@@ -41,7 +41,7 @@ impl Records {
             }
         }
         let size = (longest + 1).next_power_of_two().max(8);
-        let Ok(mut bytes) = Buffer::<u8>::stale(rows * size, &cx.budget, "keys as records") else {
+        let Ok(mut bytes) = Buffer::<u8>::uninit(rows * size, &cx.budget, "keys as records") else {
             return Ok(None);
         };
         let out = bytes.shared();

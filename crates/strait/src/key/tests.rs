@@ -199,7 +199,10 @@ fn integers_of_every_pair_of_types() {
 
 /// A column's values, less the first, as they lie for words of so many bits, and whether that makes the
 /// words; None where words are made.
-fn as_it_lies<K: KeyWord + ArrowNativeType>(types: [&DataType; 2], nulls: bool) -> Option<bool> {
+fn unbiased_values<K: KeyWord + ArrowNativeType>(
+    types: [&DataType; 2],
+    nulls: bool,
+) -> Option<bool> {
     let array = |data_type: &DataType| {
         let numbers = [Some(1), Some(-3), (!nulls).then_some(0), Some(100), Some(7)];
         let numbers = Int64Array::from(numbers.map(|n| n.map(|n: i64| n.rem_euclid(128))).to_vec());
@@ -212,12 +215,12 @@ fn as_it_lies<K: KeyWord + ArrowNativeType>(types: [&DataType; 2], nulls: bool) 
     let [left, right] = types.map(batch);
     let equality = NullEquality::NeverEqual;
     let plan = KeyPlan::new(&left.schema(), &right.schema(), &[(0, 0)], equality, false).unwrap();
-    let (values, summand) = plan.as_it_lies::<K>(Side::Left, from_ref(&left)).unwrap()?;
+    let (values, bias) = plan.unbiased_values::<K>(Side::Left, from_ref(&left)).unwrap()?;
     assert!(plan.lies_in_columns().is_some() || types[0] != types[1]);
     let mut words = Vec::<K>::new();
     plan.words(Side::Left, &left, &mut words).unwrap();
     let mask = u64::MAX >> (64 - K::BITS);
-    let made = values[0].iter().map(|value| value.to_u64().wrapping_add(summand) & mask);
+    let made = values[0].iter().map(|value| value.to_u64().wrapping_add(bias) & mask);
     Some(values.len() == 1 && made.eq(words.iter().map(|word| word.to_u64())))
 }
 
@@ -226,20 +229,20 @@ fn words_are_found_in_columns_as_wide_as_they_are() {
     use DataType::*;
     let micros = Timestamp(TimeUnit::Microsecond, None);
     for wide in [Int64, UInt64, Date64, micros.clone(), Time64(TimeUnit::Nanosecond)] {
-        assert_eq!(as_it_lies::<u64>([&wide, &wide], false), Some(true), "{wide}");
-        assert_eq!(as_it_lies::<u64>([&wide, &wide], true), None, "{wide} with a null");
+        assert_eq!(unbiased_values::<u64>([&wide, &wide], false), Some(true), "{wide}");
+        assert_eq!(unbiased_values::<u64>([&wide, &wide], true), None, "{wide} with a null");
     }
     for narrow in [Int32, UInt32, Date32] {
-        assert_eq!(as_it_lies::<u32>([&narrow, &narrow], false), Some(true), "{narrow}");
-        assert_eq!(as_it_lies::<u32>([&narrow, &narrow], true), None, "{narrow} with a null");
+        assert_eq!(unbiased_values::<u32>([&narrow, &narrow], false), Some(true), "{narrow}");
+        assert_eq!(unbiased_values::<u32>([&narrow, &narrow], true), None, "{narrow} with a null");
     }
     // One side meets a wider one, or in other units; and what is no integer.
-    assert_eq!(as_it_lies::<u64>([&Int64, &Int32], false), Some(true));
-    assert_eq!(as_it_lies::<u64>([&Int32, &Int64], false), None);
+    assert_eq!(unbiased_values::<u64>([&Int64, &Int32], false), Some(true));
+    assert_eq!(unbiased_values::<u64>([&Int32, &Int64], false), None);
     let seconds = Timestamp(TimeUnit::Second, None);
-    assert_eq!(as_it_lies::<u64>([&seconds, &micros], false), None);
-    assert_eq!(as_it_lies::<u32>([&Int16, &Int16], false), None);
-    assert_eq!(as_it_lies::<u64>([&Float64, &Float64], false), None);
+    assert_eq!(unbiased_values::<u64>([&seconds, &micros], false), None);
+    assert_eq!(unbiased_values::<u32>([&Int16, &Int16], false), None);
+    assert_eq!(unbiased_values::<u64>([&Float64, &Float64], false), None);
 }
 
 #[test]

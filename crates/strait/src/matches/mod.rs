@@ -1,9 +1,9 @@
 //! Which candidate pairs are matches, and what does the join type make of them?
 //!
-//! The one place that knows join types. Stages yield candidates; [`Matcher::settle`] verifies
+//! The one place that knows join types. Stages yield candidates; [`Matcher::resolve`] verifies
 //! hashed keys on the real columns, applies the residual filter, sets the flags of rows that have
 //! a match, and writes the pairs where the type wants them. When a side has seen its last
-//! candidate, [`Matcher::sweep`] writes those of its rows that the type wants by their flag alone.
+//! candidate, [`Matcher::emit_unmatched`] writes those of its rows that the type wants by their flag alone.
 //!
 //! | type (probe side left) | pairs | build rows swept | probe rows swept |
 //! | --- | --- | --- | --- |
@@ -196,13 +196,13 @@ impl Matcher<'_> {
     /// Whether build rows are only ever asked for the columns in the output: then their tuples may
     /// carry those instead of row ids. Not where candidates have to be verified or filtered, or
     /// build rows flagged.
-    pub(crate) fn may_carry(&self) -> bool {
+    pub(crate) fn may_inline(&self) -> bool {
         self.all_match() && self.roles.only_columns_of_build()
     }
 
     /// Settles candidates: keeps the matches among them, flags their rows, and writes the pairs
     /// where they are wanted. Leaves `pairs` empty.
-    pub(crate) fn settle(
+    pub(crate) fn resolve(
         &self,
         build: &Unit,
         probe: &Unit,
@@ -225,14 +225,14 @@ impl Matcher<'_> {
     }
 
     /// Settles pairs of carried values and probe rows: all are matches. Leaves `pairs` empty.
-    pub(crate) fn settle_carried<I: RowId>(
+    pub(crate) fn resolve_inlined<I: RowId>(
         &self,
         build: &Unit,
         probe: &Unit,
         pairs: &mut Pairs<I>,
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
-        debug_assert!(self.may_carry());
+        debug_assert!(self.may_inline());
         self.note(pairs, emitter);
         let values = I::into_values(std::mem::take(&mut pairs.build));
         if let Chosen::Values(values) =
@@ -412,7 +412,7 @@ impl Matcher<'_> {
 
     /// Writes those of the unit's rows in `range` that the join type wants by their flag, `cap` rows
     /// at once at most.
-    pub(crate) fn sweep(
+    pub(crate) fn emit_unmatched(
         &self,
         unit: &Unit,
         keep: Keep,

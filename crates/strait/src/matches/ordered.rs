@@ -75,7 +75,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
             for b in build {
                 if self.candidates.len() >= self.cap {
                     self.end_part(build, probe, false);
-                    self.settle()?;
+                    self.resolve()?;
                 }
                 self.candidates.push(b.row.to_u64(), p.row.to_u64());
             }
@@ -83,7 +83,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
         self.end_part(build, probe, true);
         // Groups without candidates count too: a block is not to grow without bound.
         if self.candidates.len() >= self.cap || self.block.len() >= self.cap {
-            self.settle()?;
+            self.resolve()?;
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
     }
 
     /// Filters the block's candidates and writes its rows.
-    fn settle(&mut self) -> Result<()> {
+    fn resolve(&mut self) -> Result<()> {
         self.emitter.check()?;
         let mut candidates = std::mem::take(&mut self.candidates);
         let passed = self.matcher.judge([self.build, self.probe], &candidates, self.emitter)?;
@@ -189,7 +189,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
 
     /// Writes what is left.
     pub(crate) fn finish(mut self) -> Result<()> {
-        self.settle()?;
+        self.resolve()?;
         self.emit()
     }
 }

@@ -40,7 +40,8 @@ impl Flat {
         if rows * width < WORTH {
             return Ok(None);
         }
-        let Ok(mut bytes) = Buffer::<u8>::stale(rows * width, &cx.budget, "a column on huge pages")
+        let Ok(mut bytes) =
+            Buffer::<u8>::uninit(rows * width, &cx.budget, "a column on huge pages")
         else {
             return Ok(None);
         };

@@ -9,10 +9,10 @@
 //! | a run of rows that follow one another, as the probe side of a join on unique keys | slices |
 //! | values that travelled with the key ([`carry`]) | those values |
 
-mod carry;
 mod cpu;
 mod dictionary;
 mod flat;
+mod inline;
 mod lists;
 mod rows;
 mod runs;
@@ -39,9 +39,9 @@ use crate::input::Location;
 use crate::input::{Piece, Places, Relation};
 use crate::memory::Reservation;
 use crate::partition::{Payload, RowId, Values};
-use carry::Carry;
-pub(crate) use carry::MOST_CARRIED;
 use cpu::Fixed;
+use inline::Carry;
+pub(crate) use inline::MAX_INLINED;
 use rows::Selection;
 pub(crate) use together::{coalesce, concat, concat_bytes};
 
@@ -138,11 +138,11 @@ enum Absent {
 
 impl Payload for Columns {
     fn narrow<'a>(&'a self, piece: &Piece, scratch: &'a mut Vec<u32>) -> &'a [u32] {
-        self.carried(piece, scratch)
+        self.inlined(piece, scratch)
     }
 
     fn wide<'a>(&'a self, piece: &Piece, scratch: &'a mut Vec<u64>) -> &'a [u64] {
-        self.carried(piece, scratch)
+        self.inlined(piece, scratch)
     }
 }
 
@@ -177,26 +177,26 @@ impl Columns {
 
     /// The columns of a held side, of which the `gathered` ones travel with the key. None if there
     /// are none, or they are too wide, or have nulls.
-    pub(crate) fn carrying(relation: &Relation, gathered: &[usize]) -> Option<Self> {
+    pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Option<Self> {
         let mut columns = Columns::of_held(relation);
         columns.carry = Some(Carry::new(&columns.columns, gathered)?);
         Some(columns)
     }
 
     /// The bytes a row that carries its columns takes; None if nothing is carried.
-    pub(crate) fn carried_bytes(&self) -> Option<usize> {
+    pub(crate) fn inlined_bytes(&self) -> Option<usize> {
         self.carry.as_ref().map(Carry::bytes)
     }
 
     /// What the rows of each batch carry, where that is what one column has, as wide as `I`.
-    pub(crate) fn carried_in_place<I: RowId + ArrowNativeType>(
+    pub(crate) fn inlined_in_place<I: RowId + ArrowNativeType>(
         &self,
     ) -> Option<Vec<ScalarBuffer<I>>> {
         self.carry.as_ref()?.in_place(&self.columns)
     }
 
     /// What the rows of a piece carry, in their order.
-    pub(crate) fn carried<'a, I: RowId>(
+    pub(crate) fn inlined<'a, I: RowId>(
         &'a self,
         piece: &Piece,
         scratch: &'a mut Vec<I>,
@@ -420,7 +420,7 @@ impl Picked {
         }
     }
 
-    /// Whether the rows come in their own order. Carried values have none.
+    /// Whether the rows come in their own order. Inlined values have none.
     pub(crate) fn rising(&self) -> bool {
         match &self.chosen {
             Chosen::Run(_) => true,

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Fields, Int8Type};
 use strait_testkit::decode::decode_alone;
 use strait_testkit::domain::{Domain, Style};
 use strait_testkit::encode::{blank, encode};
-use strait_testkit::{Meeting, Rng, Value, kinds};
+use strait_testkit::{Comparison, Rng, Value, kinds};
 
 use super::rows::{self, Selection};
 use super::{size, too_long};
@@ -34,9 +34,9 @@ fn types() -> Vec<DataType> {
 
 /// A few arrays of a type, some of them slices.
 fn chunks(rng: &mut Rng, data_type: &DataType) -> Vec<ArrayRef> {
-    let meeting = Meeting::alone(data_type);
+    let comparison = Comparison::alone(data_type);
     let style = *rng.pick(&Style::ALL);
-    let domain = Domain::new(rng, data_type, meeting, style);
+    let domain = Domain::new(rng, data_type, comparison, style);
     let count = rng.between(1, 4);
     let chunk = |rng: &mut Rng| {
         let len = rng.between(3, 30);
@@ -46,7 +46,7 @@ fn chunks(rng: &mut Rng, data_type: &DataType) -> Vec<ArrayRef> {
         };
         let values: Vec<Value> = (0..len).map(|i| value(rng, i % 9)).collect();
         let first = rng.below(3);
-        encode(rng, data_type, &meeting, &values).slice(first, len - first)
+        encode(rng, data_type, &comparison, &values).slice(first, len - first)
     };
     (0..count).map(|_| chunk(rng)).collect()
 }

@@ -60,7 +60,7 @@ unsafe impl<T: Plain> Sync for Buffer<T> {}
 impl<T: Plain> Buffer<T> {
     /// `len` zeros, reserved in `budget` for `what`.
     pub(crate) fn zeroed(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
-        let buffer = Self::stale(len, budget, what)?;
+        let buffer = Self::uninit(len, budget, what)?;
         if matches!(&buffer.memory, Memory::Mapped(Some(mapping)) if !mapping.fresh) {
             // SAFETY: `len` values of our own, for which zero is a value.
             unsafe { std::ptr::write_bytes(buffer.data.as_ptr(), 0, len) };
@@ -69,7 +69,7 @@ impl<T: Plain> Buffer<T> {
     }
 
     /// `len` values that may be anything, for those who write before they read.
-    pub(crate) fn stale(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
+    pub(crate) fn uninit(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
         let refused = |needed| Error::OutOfMemory { what: what.to_string(), needed };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(u64::MAX))?;
         let reservation = budget.reserve(bytes as u64, what)?;

@@ -33,7 +33,7 @@ pub(crate) enum Load<'a> {
     /// The id of their row.
     RowIds,
     /// The columns that these carry.
-    Carried(&'a dyn Payload),
+    Inlined(&'a dyn Payload),
 }
 
 /// Partitions the rows of a side that may match by the top bits of their placed words.
@@ -73,7 +73,7 @@ impl Load<'_> {
                 scratch.extend(rows.map(I::from_usize));
                 scratch
             }
-            Load::Carried(columns) => I::payload(*columns, piece, scratch),
+            Load::Inlined(columns) => I::payload(*columns, piece, scratch),
         }
     }
 }
@@ -101,7 +101,7 @@ fn first_pass<K: KeyWord, I: RowId>(
         Ok(())
     })?;
     let bounds = to_places(&mut counts, fanout, threads);
-    let mut tuples = Buffer::stale(words.matchable, &cx.budget, "partitioned tuples")?;
+    let mut tuples = Buffer::uninit(words.matchable, &cx.budget, "partitioned tuples")?;
     let out = tuples.shared();
     workers.run(|worker| {
         let places = &counts[worker * fanout..(worker + 1) * fanout];
@@ -308,7 +308,7 @@ fn next_pass<K: KeyWord, I: RowId>(
     bits: u32,
 ) -> Result<Partitions<K, I>> {
     let fanout = 1usize << bits;
-    let mut tuples = Buffer::stale(coarse.tuples.len(), &cx.budget, "a second partitioning pass")?;
+    let mut tuples = Buffer::uninit(coarse.tuples.len(), &cx.budget, "a second partitioning pass")?;
     let mut bounds = vec![0usize; coarse.count() * fanout + 1];
     let last = coarse.tuples.len();
     bounds[coarse.count() * fanout] = last;

@@ -14,7 +14,7 @@ use crate::word::KeyWord;
 /// as there are rows, so the narrow one serves 2^31 rows.
 pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     /// The most rows a side may have.
-    const MOST_ROWS: u64;
+    const MAX_ROWS: u64;
     fn from_u64(row: u64) -> Self;
     fn to_u64(self) -> u64;
     fn from_usize(row: usize) -> Self {
@@ -38,7 +38,7 @@ pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
 macro_rules! row_id {
     ($int:ty, $variant:ident, $values:ident) => {
         impl RowId for $int {
-            const MOST_ROWS: u64 = 1 << (<$int>::BITS - 1);
+            const MAX_ROWS: u64 = 1 << (<$int>::BITS - 1);
             #[inline(always)]
             fn from_u64(row: u64) -> $int {
                 row as $int

@@ -64,7 +64,7 @@ fn made_words<K: KeyWord>(
 ) -> Result<Words<'static, K>> {
     let rows = relation.rows() as usize;
     let what = format!("the key words of the {} table", side.name());
-    let mut words = Buffer::<K>::stale(rows, &cx.budget, &what)?;
+    let mut words = Buffer::<K>::uninit(rows, &cx.budget, &what)?;
     let out = words.shared();
     let pieces = relation.pieces(PIECE);
     let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {
@@ -83,7 +83,7 @@ impl<K: KeyWord> Words<'static, K> {
     /// The words of a side whose keys were ranked.
     pub(crate) fn of_ranks(cx: &Context<'_>, relation: &Relation, ranked: &Ranked) -> Result<Self> {
         let rows = relation.rows() as usize;
-        let mut words = Buffer::<K>::stale(rows, &cx.budget, "the ranks of the keys")?;
+        let mut words = Buffer::<K>::uninit(rows, &cx.budget, "the ranks of the keys")?;
         let out = words.shared();
         let pieces = relation.pieces(PIECE);
         let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {

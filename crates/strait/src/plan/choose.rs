@@ -1,12 +1,12 @@
 //! The choice itself: a pure function.
 
 use crate::error::bytes;
+use crate::gpu_options::Partitioner;
 use crate::machine::Machine;
 use crate::matches::Asked;
-use crate::on_gpu::Partitioner;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::plan::Statistics;
-use crate::plan::cost::{carried, predict, predict_on};
+use crate::plan::cost::{inlined, predict, predict_on};
 
 /// What is to be planned.
 pub(crate) struct Request<'a> {
@@ -24,7 +24,7 @@ pub(crate) struct Request<'a> {
     pub(crate) exact: bool,
     pub(crate) word_bytes: usize,
     /// The bytes of a build row that are wanted of it, where they may travel with its key.
-    pub(crate) carried_bytes: Option<usize>,
+    pub(crate) inlined_bytes: Option<usize>,
     pub(crate) machine: &'a Machine,
     /// The GPU that may be used.
     pub(crate) device: Option<OnDevice>,
@@ -43,12 +43,12 @@ pub(crate) struct OnDevice {
     /// Bytes of a row that cross to it in any case: a key word, and a value where there is one.
     pub(crate) row_bytes: u64,
     /// Where the words of rows lie.
-    pub(crate) words: WordsLie,
+    pub(crate) words: KeySource,
 }
 
 /// Where the words of rows lie that may cross to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WordsLie {
+pub(crate) enum KeySource {
     /// In pinned memory: all others are staged.
     Pinned,
     /// In memory.
@@ -199,11 +199,11 @@ fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
 /// What of a row crosses, and what comes back, in words.
 fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String {
     let word = request.word_bytes as u64;
-    let carried = on.back == Asked::Pairs && carried(request, request.word_bytes);
+    let inlined = on.back == Asked::Pairs && inlined(request, request.word_bytes);
     let (row, with) = match algorithm {
         // The CPU makes tuples, which have a word besides the key's in any case.
         Algorithm::CpuPartitioned => (2 * word, ""),
-        _ if carried => {
+        _ if inlined => {
             (on.row_bytes, ", and with those of the build side its columns, if none is null")
         }
         _ => (on.row_bytes, ""),
@@ -260,7 +260,7 @@ mod tests {
             key: String::new(),
             exact: true,
             word_bytes: 8,
-            carried_bytes: None,
+            inlined_bytes: None,
             machine,
             device: None,
         }
@@ -303,7 +303,7 @@ mod tests {
             asked,
             back,
             row_bytes: 8,
-            words: WordsLie::InColumns { nullable: true },
+            words: KeySource::InColumns { nullable: true },
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
             request.threads = 16;
             request.device = Some(OnDevice {
                 row_bytes: 16,
-                words: WordsLie::Pinned,
+                words: KeySource::Pinned,
                 ..on_device(16 << 30, true, Asked::Count)
             });
             choose(request).algorithm
@@ -352,7 +352,7 @@ mod tests {
         let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
         let plan = |build: u64, probe: u64| {
             let mut request = request(&machine, build, probe, None);
-            (request.threads, request.carried_bytes) = (16, Some(8));
+            (request.threads, request.inlined_bytes) = (16, Some(8));
             request.device = Some(on_device(100 << 30, false, Asked::Pairs));
             choose(request)
         };
@@ -385,22 +385,22 @@ mod tests {
     #[test]
     fn words_that_are_made_are_counted() {
         let machine = machine();
-        let predicted = |words: WordsLie, algorithm: Algorithm| {
+        let predicted = |words: KeySource, algorithm: Algorithm| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
             request.device = Some(OnDevice { words, ..on_device(1 << 36, true, Asked::Count) });
             let all = choose(request).predictions;
             let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
             (of.seconds, of.bytes)
         };
-        let in_columns = |nullable| WordsLie::InColumns { nullable };
-        let held = predicted(WordsLie::Held, Algorithm::NoPartition);
-        let made = predicted(WordsLie::Nowhere, Algorithm::NoPartition);
+        let in_columns = |nullable| KeySource::InColumns { nullable };
+        let held = predicted(KeySource::Held, Algorithm::NoPartition);
+        let made = predicted(KeySource::Nowhere, Algorithm::NoPartition);
         assert!(made.0 > 1.5 * held.0 && made.1 == held.1 + (8 << 27), "{made:?} {held:?}");
         assert_eq!(predicted(in_columns(false), Algorithm::NoPartition), held);
         // There has to be memory in case that there are nulls.
         assert_eq!(predicted(in_columns(true), Algorithm::NoPartition), (held.0, made.1));
         let of_triton = |words| predicted(words, Algorithm::Triton);
-        assert_eq!(of_triton(in_columns(false)), of_triton(WordsLie::Nowhere));
+        assert_eq!(of_triton(in_columns(false)), of_triton(KeySource::Nowhere));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 
 use crate::machine::Machine;
 use crate::matches::Asked;
-use crate::materialise::MOST_CARRIED;
+use crate::materialise::MAX_INLINED;
 use crate::options::Algorithm;
-use crate::plan::choose::{OnDevice, Request, WordsLie};
+use crate::plan::choose::{KeySource, OnDevice, Request};
 use crate::plan::gpu_memory::{cache_bytes, passes, reads_words};
 use crate::plan::shape::is_dense;
 use crate::plan::{Prediction, Statistics};
@@ -34,8 +34,8 @@ mod ns {
 
 /// Whether what is wanted of build rows travels with their keys, so that none is fetched again: where it
 /// has no more bytes than tuples carry, which on a GPU is a word.
-pub(super) fn carried(request: &Request<'_>, most: usize) -> bool {
-    request.carried_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
+pub(super) fn inlined(request: &Request<'_>, most: usize) -> bool {
+    request.inlined_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
 }
 
 /// The sizes of both sides: rows that may match, and bytes. A probe side of unknown length is taken to be
@@ -78,7 +78,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let table = no_partition_table(request, &sizes);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
             let probe = ns::WORDS + look_up(table, request.machine);
-            let far = sizes.build_bytes > request.machine.l2 && !carried(request, MOST_CARRIED);
+            let far = sizes.build_bytes > request.machine.l2 && !inlined(request, MAX_INLINED);
             let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
             // Tuples live until the table is built; words are gone before.
@@ -170,34 +170,34 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         Asked::Pairs => (row + word) * probe,
     };
     let staged = match on.words {
-        WordsLie::Pinned => device::LINK,
+        KeySource::Pinned => device::LINK,
         _ => device::LINK.min(device::STAGED * threads),
     };
-    let carried = on.back == Asked::Pairs && carried(request, request.word_bytes);
+    let inlined = on.back == Asked::Pairs && inlined(request, request.word_bytes);
     // Where the probe side streams past a table, its rows come back nearly in order.
     let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let settle = match on.back {
         Asked::Count => 0.0,
         Asked::Whether => ns::GATHER[0],
         Asked::Pairs => {
-            ns::SETTLE + ns::GATHER[usize::from(!carried)] + ns::GATHER[usize::from(!in_order)]
+            ns::SETTLE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!in_order)]
         }
     };
     // Columns that may have nulls mostly have none; but there has to be memory for it.
     let (made, may_be_made) = match on.words {
-        WordsLie::Pinned | WordsLie::Held => (false, false),
-        WordsLie::InColumns { nullable } => {
+        KeySource::Pinned | KeySource::Held => (false, false),
+        KeySource::InColumns { nullable } => {
             let read = reads_words(algorithm);
             (read, read || nullable)
         }
-        WordsLie::Nowhere => (true, true),
+        KeySource::Nowhere => (true, true),
     };
     let making = if made { both * ns::KEPT } else { 0.0 };
     let on_cpu = (making + probe * settle) * 1e-9 / threads;
     let buffers = device::BUFFERS.min(on.budget / 2);
     let rows = if on.back == Asked::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
-    let loaded = if carried { build * word } else { 0.0 };
+    let loaded = if inlined { build * word } else { 0.0 };
     // What triton has no room for in its cache goes to host memory, and comes back.
     let tuples = 2.0 * both * word;
     let spilled = match algorithm {

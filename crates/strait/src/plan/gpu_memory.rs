@@ -19,7 +19,7 @@ pub(crate) const LEAST_SLOTS: u64 = 5;
 /// The share of memory for tables, in eighths; the rest is for chunks and output.
 pub(crate) const FOR_TABLES: u64 = 6;
 /// The slots of a table, at most: a compact one has 32 bits for them.
-pub(crate) const MOST_SLOTS: u64 = u32::MAX as u64;
+pub(crate) const MAX_SLOTS: u64 = u32::MAX as u64;
 
 /// Passes over the probe side that a build side takes, where keys come once.
 pub(crate) fn passes(rows: u64, tuple: u64, memory: u64) -> u64 {
@@ -29,7 +29,7 @@ pub(crate) fn passes(rows: u64, tuple: u64, memory: u64) -> u64 {
 
 /// Rows whose table fits.
 pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
-    let slots = (memory / 8 * FOR_TABLES / tuple).min(MOST_SLOTS);
+    let slots = (memory / 8 * FOR_TABLES / tuple).min(MAX_SLOTS);
     slots * (LEAST_SLOTS - 1) / LEAST_SLOTS
 }
 

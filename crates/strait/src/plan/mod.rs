@@ -12,7 +12,7 @@ mod shape;
 mod statistics;
 
 pub use choose::{Abandoned, Plan, Prediction};
-pub(crate) use choose::{OnDevice, Request, WordsLie, choose};
+pub(crate) use choose::{KeySource, OnDevice, Request, choose};
 pub(crate) use shape::{TableShape, radix_passes, table_shape};
 pub use statistics::Statistics;
 pub(crate) use statistics::build_side;

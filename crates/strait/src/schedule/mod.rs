@@ -1,7 +1,7 @@
 //! Who does what: workers, and the morsels they take.
 
-mod crew;
 mod lock;
+mod pool;
 
 pub(crate) use lock::lock;
 
@@ -13,14 +13,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crew::Crew;
+use pool::ThreadPool;
 
 /// The threads of one join, which go from stage to stage; the first error of any ends the join for
 /// all.
 #[derive(Clone)]
 pub(crate) struct Workers {
     threads: usize,
-    crew: Arc<Crew>,
+    pool: Arc<ThreadPool>,
     cancelled: Arc<AtomicBool>,
     /// The flag of the join, where this is an [attempt](Workers::attempt) within it.
     outer: Option<Arc<AtomicBool>>,
@@ -28,7 +28,7 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(crate) fn new(threads: usize, cancelled: Arc<AtomicBool>) -> Self {
-        Workers { threads: threads.max(1), crew: Arc::default(), cancelled, outer: None }
+        Workers { threads: threads.max(1), pool: Arc::default(), cancelled, outer: None }
     }
 
     /// The same threads, for work whose failure does not end the join. The join's end ends the work.
@@ -50,8 +50,8 @@ impl Workers {
     /// The same, with no more threads than `rows` are worth.
     pub(crate) fn for_rows(&self, rows: usize) -> Workers {
         /// Below this a thread costs more to start than it saves.
-        const ROWS_A_THREAD: usize = 16 * 1024;
-        let threads = self.threads.min(rows / ROWS_A_THREAD).max(1);
+        const ROWS_PER_THREAD: usize = 16 * 1024;
+        let threads = self.threads.min(rows / ROWS_PER_THREAD).max(1);
         Workers { threads, ..self.clone() }
     }
 
@@ -80,7 +80,7 @@ impl Workers {
                 }
             }
         };
-        if !self.crew.run(self.threads, &one) {
+        if !self.pool.run(self.threads, &one) {
             // Within a stage that they share, say: threads of its own.
             self.scoped(&one);
         }

@@ -59,7 +59,7 @@ pub(crate) fn sort<K: KeyWord, I: RowId>(
         tuples.sort_by_key(|t| t.key);
         return Ok(tuples);
     }
-    let mut scratch = Buffer::stale(len, budget, "sorting by key")?;
+    let mut scratch = Buffer::uninit(len, budget, "sorting by key")?;
     if len <= CACHED {
         CachedSort::new().sort(&mut tuples, &mut scratch, false);
         return Ok(tuples);
@@ -165,7 +165,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
         let bench = |_| {
             // A little memory used over and over stays in the cache. Where the budget has none
             // left, the other buffer does, at the cost of memory traffic.
-            let room = Buffer::stale(CACHED, budget, "sorting by key").ok();
+            let room = Buffer::uninit(CACHED, budget, "sorting by key").ok();
             Mutex::new((CachedSort::new(), room))
         };
         let benches: Vec<_> = (0..self.workers.threads()).map(bench).collect();

@@ -8,8 +8,8 @@ use crate::processor::prefetch;
 use crate::table::bits::{self, words_for};
 use crate::table::fill::{Region, fill_all};
 use crate::table::pairs::Pairs;
+use crate::table::probe::{Ask, Cursor, Groups, Lookup, NEAR, ProbeResult, probe_batch};
 use crate::table::probe_keys::ProbeKeys;
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
 use crate::word::KeyWord;
 
 /// One cell a possible key.
@@ -70,9 +70,9 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
     ) -> Result<Self> {
         let span = (max.to_u64() - min.to_u64()) as usize + 1;
         let what = "the dense table";
-        let mut cells = Buffer::<I>::stale(span, &cx.budget, what)?;
-        let mut there = Buffer::<u64>::stale(words_for(span), &cx.budget, what)?;
-        let mut many = Buffer::<u64>::stale(words_for(span), &cx.budget, what)?;
+        let mut cells = Buffer::<I>::uninit(span, &cx.budget, what)?;
+        let mut there = Buffer::<u64>::uninit(words_for(span), &cx.budget, what)?;
+        let mut many = Buffer::<u64>::uninit(words_for(span), &cx.budget, what)?;
         // Partition p has the words whose distance from min lies in p * width ..+ width.
         let parts = partitions.count() as u128;
         let width = (1u128 << (K::BITS - up)).div_ceil(parts) as usize;
@@ -90,7 +90,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         let groups = match groups {
             Some(groups) => groups,
             // Cells do not run out.
-            None => Buffer::stale(0, &cx.budget, what)?,
+            None => Buffer::uninit(0, &cx.budget, what)?,
         };
         let keys: usize = there.iter().map(|word| word.count_ones() as usize).sum();
         let there = (keys < span).then_some(there);
@@ -109,10 +109,10 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         let (cells, min) = (&self.cells[..], self.min.to_u64());
         // Whether all cells are filled is decided outside the loop.
         match self.there.as_deref() {
-            None => walk(keys, &Full { cells, min }, groups, ask, (cursor, pairs)),
+            None => probe_batch(keys, &Full { cells, min }, groups, ask, (cursor, pairs)),
             Some(there) => {
                 let gaps = Gaps { cells: Full { cells, min }, there };
-                walk(keys, &gaps, groups, ask, (cursor, pairs));
+                probe_batch(keys, &gaps, groups, ask, (cursor, pairs));
             }
         }
     }
@@ -140,10 +140,10 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for Full<'_, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, _: K, at: usize) -> Found<I> {
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, _: K, at: usize) -> ProbeResult<I> {
         match self.cells.get(at) {
-            Some(&value) => Found { at, value, hit: true },
-            None => Found { at, value: I::default(), hit: false },
+            Some(&value) => ProbeResult { at, value, hit: true },
+            None => ProbeResult { at, value: I::default(), hit: false },
         }
     }
 }
@@ -170,8 +170,8 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for Gaps<'_, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, at: usize) -> Found<I> {
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, at: usize) -> ProbeResult<I> {
         let found = Lookup::<K, I>::find::<MODERN, EXPECTED>(&self.cells, key, at);
-        Found { hit: found.hit && bits::get(self.there, at), ..found }
+        ProbeResult { hit: found.hit && bits::get(self.there, at), ..found }
     }
 }

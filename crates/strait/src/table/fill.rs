@@ -227,7 +227,7 @@ pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
         return Ok(None);
     }
     let total: usize = needs.iter().sum();
-    let mut groups = Buffer::stale(total, &cx.budget, "rows with equal keys")?;
+    let mut groups = Buffer::uninit(total, &cx.budget, "rows with equal keys")?;
     if total > 0 {
         let mut at = 0;
         let starts: Vec<usize> = needs.iter().map(|need| (at, at += need).0).collect();

@@ -23,9 +23,9 @@ use crate::table::bits::words_for;
 use crate::table::fill::{self, Entered, Region, fill_all};
 use crate::table::pairs::Pairs;
 use crate::table::perfect::{self, PerfectTable};
+use crate::table::probe::{Ask, Cursor, Groups, Lookup, NEAR, ProbeResult, probe_batch};
 use crate::table::probe_keys::ProbeKeys;
 use crate::table::sorted::SortedTable;
-use crate::table::walk::{Ask, Cursor, Found, Groups, Lookup, NEAR, walk};
 use crate::word::KeyWord;
 
 /// Keys of a bucket.
@@ -102,7 +102,7 @@ fn look<const MODERN: bool, const EXPECTED: bool, K: KeyWord, I: RowId>(
     buckets: &[Bucket<K, I>],
     at: usize,
     key: K,
-) -> Option<Found<I>> {
+) -> Option<ProbeResult<I>> {
     debug_assert!(at < buckets.len());
     // SAFETY: homes are fractions of the buckets, and searches go round within them.
     let bucket = unsafe { buckets.get_unchecked(at) };
@@ -111,7 +111,7 @@ fn look<const MODERN: bool, const EXPECTED: bool, K: KeyWord, I: RowId>(
     let same = if MODERN { unsafe { key.same_modern(keys) } } else { key.same(keys) };
     // The first, whatever it has, where there is no such key.
     let i = same.trailing_zeros() as usize % KEYS;
-    let found = |hit| Found { at: at * KEYS + i, value: bucket.values[i], hit };
+    let found = |hit| ProbeResult { at: at * KEYS + i, value: bucket.values[i], hit };
     if EXPECTED && same != 0 {
         return Some(found(true));
     }
@@ -141,7 +141,7 @@ fn search_on<K: KeyWord, I: RowId>(
     (first, region): (usize, usize),
     home: usize,
     key: K,
-) -> Found<I> {
+) -> ProbeResult<I> {
     let mut tried = 0;
     loop {
         let at = next_bucket(home, tried, first, region);
@@ -259,7 +259,7 @@ impl<K: KeyWord, I: RowId> Again<K, I> {
     fn new(cx: &Context<'_>, keys: usize, unique: bool) -> Option<Self> {
         // Some of the cache is for what streams through it.
         let fits = perfect::bytes_for::<K, I>(keys) as u64 <= cx.machine.l2 / 4 * 3;
-        let long = if cx.force.tiny_partitions { 1 } else { keys.saturating_mul(LONG) };
+        let long = if cx.overrides.tiny_partitions { 1 } else { keys.saturating_mul(LONG) };
         (unique && fits && keys > 0 && cx.budget.unlimited()).then(|| Again {
             budget: Arc::clone(&cx.budget),
             keys,
@@ -326,8 +326,8 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         let room = if most << bits < FEW_KEYS { MORE_ROOM } else { ROOM };
         let region = buckets_for(most, room);
         let all = region << bits;
-        let mut buckets = Buffer::stale(all, &cx.budget, "the hash table")?;
-        let mut many = Buffer::stale(words_for(all * KEYS), &cx.budget, "the hash table")?;
+        let mut buckets = Buffer::uninit(all, &cx.budget, "the hash table")?;
+        let mut many = Buffer::uninit(words_for(all * KEYS), &cx.budget, "the hash table")?;
         let shared: Shared<'_, Bucket<K, I>> = buckets.shared();
         let longest = if cx.bounded { LONGEST } else { usize::MAX };
         let groups = fill_all(cx, (1 << bits, tuples), many.shared(), |p| {
@@ -352,8 +352,8 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         let groups = Groups { many: &self.many, values: &self.groups };
         let left = keys.len() - cursor.next;
         match self.again.as_ref().and_then(|again| again.after(left, || self.perfect(again))) {
-            Some(table) => walk(keys, table, groups, ask, (cursor, pairs)),
-            None => walk(keys, self, groups, ask, (cursor, pairs)),
+            Some(table) => probe_batch(keys, table, groups, ask, (cursor, pairs)),
+            None => probe_batch(keys, self, groups, ask, (cursor, pairs)),
         }
     }
 
@@ -404,7 +404,11 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for HashTable<K, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I> {
+    fn find<const MODERN: bool, const EXPECTED: bool>(
+        &self,
+        key: K,
+        start: usize,
+    ) -> ProbeResult<I> {
         match look::<MODERN, EXPECTED, _, _>(&self.buckets, start, key) {
             Some(found) => found,
             None => {
@@ -485,10 +489,10 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         pairs: &mut Pairs<B>,
     ) {
         if let Some(sorted) = &self.sorted {
-            return walk(keys, sorted, sorted.groups(), ask, (cursor, pairs));
+            return probe_batch(keys, sorted, sorted.groups(), ask, (cursor, pairs));
         }
         let groups = Groups { many: &self.many, values: &self.groups[..self.grouped] };
-        walk(keys, self, groups, ask, (cursor, pairs));
+        probe_batch(keys, self, groups, ask, (cursor, pairs));
     }
 }
 
@@ -508,7 +512,11 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for LocalTable<K, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I> {
+    fn find<const MODERN: bool, const EXPECTED: bool>(
+        &self,
+        key: K,
+        start: usize,
+    ) -> ProbeResult<I> {
         match look::<MODERN, EXPECTED, _, _>(&self.buckets, start, key) {
             Some(found) => found,
             None => search_on(&self.buckets, (0, self.used), start, key),
@@ -524,7 +532,7 @@ mod tests {
 
     use crate::key::Seed;
     use crate::word::{KeyWord, Mixer};
-    use crate::{Algorithm, Force, Join};
+    use crate::{Algorithm, Join, TestOverrides};
 
     /// Keys that all belong to the first of 64 regions: none of them is large enough. Another seed
     /// spreads them; without one, there are two regions.
@@ -539,8 +547,9 @@ mod tests {
         let reader = || RecordBatchIterator::new([Ok(table.clone())], table.schema());
         for algorithm in [Algorithm::NoPartition, Algorithm::Radix] {
             for bad_seeds in [1, u32::MAX] {
-                let force = Force { tiny_partitions: true, bad_seeds, ..Force::default() };
-                let join = Join::inner().on("k").algorithm(algorithm).force(force);
+                let overrides =
+                    TestOverrides { tiny_partitions: true, bad_seeds, ..TestOverrides::default() };
+                let join = Join::inner().on("k").algorithm(algorithm).test_overrides(overrides);
                 let (rows, _) = join.count(reader(), reader()).expect("the join succeeds");
                 assert_eq!(rows, 3000, "{algorithm}");
             }

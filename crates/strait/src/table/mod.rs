@@ -17,7 +17,7 @@
 //! Values lie in the buckets of a [`HashTable`] beside their keys or, for integers of a dense range,
 //! alone in the cells of a [`DenseTable`]. Either is [filled](fill) from partitions, a region a
 //! partition, so that each region is built in the cache by one worker and without locks; probe
-//! keys are [walked](walk) through it. A hash table of few keys that is walked through for long is laid
+//! keys are [walked](probe_batch) through it. A hash table of few keys that is walked through for long is laid
 //! out once more, for searches of one comparison ([perfect]). Keys of a partition that crowd in a few
 //! buckets are [sorted] instead.
 
@@ -28,16 +28,16 @@ mod flags;
 mod hash;
 mod pairs;
 mod perfect;
+mod probe;
 mod probe_keys;
 mod sorted;
-mod walk;
 
 pub(crate) use dense::DenseTable;
 pub(crate) use flags::Flags;
 pub(crate) use hash::{HashTable, LocalTable, table_bytes};
 pub(crate) use pairs::Pairs;
+pub(crate) use probe::{Ask, Cursor, Want};
 pub(crate) use probe_keys::{MorselKeys, ProbeKeys};
-pub(crate) use walk::{Ask, Cursor, Want};
 
 use crate::partition::RowId;
 use crate::word::KeyWord;

@@ -1,4 +1,4 @@
-//! Candidate pairs, as a walk writes them.
+//! Candidate pairs, as a probe writes them.
 //!
 //! While every probe row finds one build row, the probe rows follow one another, and only the first of
 //! them is written: the *run*. The first row that finds none ends it, and the rows so far are spelled

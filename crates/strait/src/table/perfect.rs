@@ -22,19 +22,19 @@ use crate::memory::{Budget, Buffer};
 use crate::partition::{RowId, Tuple, top_bits};
 use crate::processor::{on_this_processor, prefetch};
 use crate::table::bits::{self, words_for};
-use crate::table::walk::{Found, Lookup};
+use crate::table::probe::{Lookup, ProbeResult};
 use crate::word::KeyWord;
 
 /// Keys a pilot at most, on average: more would take long to place, fewer would make pilots too many
 /// for the nearest cache.
-const KEYS_A_PILOT: usize = 4;
+const KEYS_PER_PILOT: usize = 4;
 /// A pilot with more keys than this would never be found.
-const MOST_KEYS_A_PILOT: usize = 32;
+const MAX_KEYS_PER_PILOT: usize = 32;
 /// Slots up to this size stay in the nearest cache, and need not be asked for ahead.
 const NEAREST: usize = 32 << 10;
 /// Numbers tried a key, on average, before the search is given up. Three suffice for keys
 /// that nobody chose.
-const TRIES_A_KEY: usize = 64;
+const TRIES_PER_KEY: usize = 64;
 
 /// So many slots for so many keys: enough to be quick to fill.
 fn slots_for(keys: usize) -> usize {
@@ -43,7 +43,7 @@ fn slots_for(keys: usize) -> usize {
 
 /// Pilots' bits for so many keys.
 fn pilot_bits(keys: usize) -> u32 {
-    (keys / KEYS_A_PILOT).max(2).next_power_of_two().ilog2()
+    (keys / KEYS_PER_PILOT).max(2).next_power_of_two().ilog2()
 }
 
 /// The bytes of a table of so many keys.
@@ -75,9 +75,9 @@ impl<K: KeyWord, I: RowId> PerfectTable<K, I> {
         let first = *tuples.first()?;
         let bits = pilot_bits(tuples.len());
         let what = "a perfect hash table";
-        let mut sorted = Buffer::stale(tuples.len(), budget, what).ok()?;
+        let mut sorted = Buffer::uninit(tuples.len(), budget, what).ok()?;
         let starts = by_pilot(tuples, bits, &mut sorted);
-        let mut slots = Buffer::stale(slots_for(tuples.len()), budget, what).ok()?;
+        let mut slots = Buffer::uninit(slots_for(tuples.len()), budget, what).ok()?;
         let mut pilots = Buffer::zeroed(1 << bits, budget, what).ok()?;
         slots.fill(first);
         let (sorted, starts) = (&sorted[..], &starts[..]);
@@ -122,13 +122,13 @@ fn place_all<K: KeyWord, I: RowId>(
 ) -> bool {
     let of = |pilot: usize| &sorted[starts[pilot]..starts[pilot + 1]];
     let most = (0..pilots.len()).map(|pilot| of(pilot).len()).max().unwrap_or(0);
-    if most > MOST_KEYS_A_PILOT {
+    if most > MAX_KEYS_PER_PILOT {
         return false;
     }
     let mut by_length = vec![Vec::new(); most + 1];
     (0..pilots.len()).for_each(|pilot| by_length[of(pilot).len()].push(pilot));
     let mut taken = vec![0u64; words_for(slots.len())];
-    let mut tries = sorted.len() * TRIES_A_KEY;
+    let mut tries = sorted.len() * TRIES_PER_KEY;
     for &pilot in by_length[1..].iter().rev().flatten() {
         let tuples = of(pilot);
         match find_pilot(tuples, slots.len(), &mut taken, &mut tries) {
@@ -189,11 +189,11 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for PerfectTable<K, I> {
     }
 
     #[inline(always)]
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, at: usize) -> Found<I> {
+    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, at: usize) -> ProbeResult<I> {
         debug_assert!(at < self.slots.len());
         // SAFETY: a slot is a fraction of all slots.
         let tuple = unsafe { self.slots.get_unchecked(at) };
-        Found { at, value: tuple.row, hit: tuple.key == key }
+        ProbeResult { at, value: tuple.row, hit: tuple.key == key }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::memory::Buffer;
 use crate::partition::{RowId, Tuple};
 use crate::table::bits::{self, words_for};
 use crate::table::fill::{self, Entered, Region};
-use crate::table::walk::{Found, Groups, Lookup};
+use crate::table::probe::{Groups, Lookup, ProbeResult};
 use crate::word::KeyWord;
 
 /// The keys of one partition in ascending order.
@@ -110,7 +110,11 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for SortedTable<K, I> {
 
     fn fetch(&self, _: usize) {}
 
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I> {
-        Found { at: start, value: self.values[start], hit: self.keys[start] == key }
+    fn find<const MODERN: bool, const EXPECTED: bool>(
+        &self,
+        key: K,
+        start: usize,
+    ) -> ProbeResult<I> {
+        ProbeResult { at: start, value: self.values[start], hit: self.keys[start] == key }
     }
 }

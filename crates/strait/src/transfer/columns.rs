@@ -3,15 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::desk::Desk;
+use super::staging::StagingPool;
 use super::{
-    Carry, Crossing, Feed, Filling, HostColumn, HostSide, SLOTS, coherence, dynamic_pinning,
+    Carry, Feed, Filling, HostColumn, HostSide, SLOTS, TransferContext, coherence, dynamic_pinning,
     packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
 };
 use crate::device::Session;
 use crate::device::Side;
 use crate::error::Result;
-use crate::on_gpu::Transfer;
+use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 
 /// See the [module](self).
@@ -28,13 +28,13 @@ pub(super) struct ColumnFeed<'a> {
 
 impl<'a> ColumnFeed<'a> {
     pub(super) fn new(
-        crossing: &Crossing<'a>,
+        crossing: &TransferContext<'a>,
         side: &HostSide,
         chunk_rows: u64,
     ) -> Result<ColumnFeed<'a>> {
         let chunk_rows = chunk_rows.min(side.rows).max(1);
         let mut carriers =
-            Carriers { crossing, method: crossing.method(side), chunk_rows, desk: None };
+            Carriers { crossing, method: crossing.method(side), chunk_rows, staging: None };
         let keys = carriers.carry(&side.keys, true)?;
         let values = match &side.values {
             Some(column) => Some(carriers.carry(column, false)?),
@@ -96,11 +96,11 @@ impl Feed for ColumnFeed<'_> {
 
 /// Makes what carries columns by a method.
 struct Carriers<'c, 'a> {
-    crossing: &'c Crossing<'a>,
+    crossing: &'c TransferContext<'a>,
     method: Transfer,
     chunk_rows: u64,
     /// What staged columns share.
-    desk: Option<Arc<Desk<'a>>>,
+    staging: Option<Arc<StagingPool<'a>>>,
 }
 
 impl<'a> Carriers<'_, 'a> {
@@ -113,16 +113,16 @@ impl<'a> Carriers<'_, 'a> {
             }
             Transfer::StagedCopy | Transfer::Auto if key => {
                 let threads = self.crossing.workers.threads();
-                let desk = self.desk(bytes)?;
+                let staging = self.staging(bytes)?;
                 Box::new(packed::Packed::new(
                     session,
-                    desk,
+                    staging,
                     column,
                     [self.chunk_rows, threads as u64],
                 )?)
             }
             Transfer::StagedCopy | Transfer::Auto => {
-                Box::new(staged_copy::Staged::new(session, self.desk(bytes)?, column, bytes)?)
+                Box::new(staged_copy::Staged::new(session, self.staging(bytes)?, column, bytes)?)
             }
             Transfer::DynamicPinning => {
                 Box::new(dynamic_pinning::Dynamic::new(session, column, bytes)?)
@@ -139,12 +139,14 @@ impl<'a> Carriers<'_, 'a> {
         })
     }
 
-    fn desk(&mut self, bytes: u64) -> Result<Arc<Desk<'a>>> {
-        let Crossing { session, workers, .. } = self.crossing;
-        let desk = match self.desk.take() {
-            Some(desk) => desk,
-            None => Arc::new(Desk::new(session, workers, [bytes, packed::unit(session.word)])?),
+    fn staging(&mut self, bytes: u64) -> Result<Arc<StagingPool<'a>>> {
+        let TransferContext { session, workers, .. } = self.crossing;
+        let staging = match self.staging.take() {
+            Some(staging) => staging,
+            None => {
+                Arc::new(StagingPool::new(session, workers, [bytes, packed::unit(session.word)])?)
+            }
         };
-        Ok(Arc::clone(self.desk.insert(desk)))
+        Ok(Arc::clone(self.staging.insert(staging)))
     }
 }

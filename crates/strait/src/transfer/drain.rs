@@ -84,7 +84,11 @@ impl Drain {
     }
 
     /// Hands what is under way to its taker.
-    pub(crate) fn settle(&mut self, session: &Session<'_>, take: &mut Taker<'_>) -> Result<()> {
+    pub(crate) fn take_arrived(
+        &mut self,
+        session: &Session<'_>,
+        take: &mut Taker<'_>,
+    ) -> Result<()> {
         while let Some(load) = self.under_way.pop_front() {
             session.device.wait_for(load.arrived)?;
             let mut columns = Vec::with_capacity(load.columns.len());
@@ -108,7 +112,7 @@ impl Drain {
         take: &mut Taker<'_>,
     ) -> Result<Vec<Arc<Pinned>>> {
         if self.idle.is_empty() && self.under_way.len() >= BUFFERS {
-            self.settle(session, take)?;
+            self.take_arrived(session, take)?;
         }
         let fits = |buffers: &[Arc<Pinned>], widths: &[u64]| {
             buffers.iter().zip(widths).all(|(b, w)| b.len as u64 >= rows * w)
@@ -122,7 +126,7 @@ impl Drain {
         match self.widths.iter().map(pinned).collect() {
             // Without memory for one more, those that are under way have to do.
             Err(Error::MemoryLimit { .. }) if !self.under_way.is_empty() => {
-                self.settle(session, take)?;
+                self.take_arrived(session, take)?;
                 match self.idle.pop().filter(|buffers| fits(buffers, &self.widths)) {
                     Some(buffers) => Ok(buffers),
                     None => {

@@ -10,10 +10,10 @@ use crate::memory::Plain;
 
 /// A column of words in host memory.
 #[derive(Clone)]
-pub(crate) struct HostColumn(Lies);
+pub(crate) struct HostColumn(Storage);
 
 #[derive(Clone)]
-enum Lies {
+enum Storage {
     /// In one piece, which may be part of pinned memory: of which, and from which byte on.
     Together(HostView, Option<(Arc<Pinned>, usize)>),
     /// In batches, of which these bytes are the column.
@@ -35,7 +35,7 @@ impl HostColumn {
     /// # Safety
     /// The memory is kept, and not written to, for as long as the column is used.
     pub(crate) unsafe fn pageable(view: HostView) -> HostColumn {
-        HostColumn(Lies::Together(view, None))
+        HostColumn(Storage::Together(view, None))
     }
 
     /// One in batches of whole, aligned words, each of which is short of `plus`: for `staged-copy`.
@@ -48,7 +48,7 @@ impl HostColumn {
             starts.push(starts[starts.len() - 1] + view.bytes);
         }
         let bytes = 0..starts[views.len()];
-        HostColumn(Lies::InBatches(Arc::new(Batches { views, starts, plus }), bytes))
+        HostColumn(Storage::InBatches(Arc::new(Batches { views, starts, plus }), bytes))
     }
 
     /// `bytes` of pinned memory from `at` on.
@@ -56,24 +56,24 @@ impl HostColumn {
         let start = memory.start.wrapping_add(at);
         let bytes = bytes.min((memory.len - at.min(memory.len)) as u64);
         let pinned = Some((Arc::clone(memory), at));
-        HostColumn(Lies::Together(HostView { start, bytes }, pinned))
+        HostColumn(Storage::Together(HostView { start, bytes }, pinned))
     }
 
     /// Whether it is known to lie in pinned memory.
     fn is_pinned(&self) -> bool {
-        matches!(self.0, Lies::Together(_, Some(_)))
+        matches!(self.0, Storage::Together(_, Some(_)))
     }
 
     /// Whether it lies in one piece.
     pub(super) fn in_one_piece(&self) -> bool {
-        matches!(self.0, Lies::Together(..))
+        matches!(self.0, Storage::Together(..))
     }
 
     /// What each of its words is short of, modulo its width.
     pub(super) fn plus(&self) -> u64 {
         match &self.0 {
-            Lies::Together(..) => 0,
-            Lies::InBatches(batches, _) => batches.plus,
+            Storage::Together(..) => 0,
+            Storage::InBatches(batches, _) => batches.plus,
         }
     }
 
@@ -143,8 +143,8 @@ impl HostColumn {
     /// What lies in one piece from a byte on; None from its end on.
     fn stretch(&self, at: u64) -> Option<HostView> {
         match &self.0 {
-            Lies::Together(view, _) => (at < view.bytes).then(|| view.part(at, view.bytes)),
-            Lies::InBatches(batches, bytes) => {
+            Storage::Together(view, _) => (at < view.bytes).then(|| view.part(at, view.bytes)),
+            Storage::InBatches(batches, bytes) => {
                 let at = bytes.start + at;
                 if at >= bytes.end {
                     return None;
@@ -160,8 +160,8 @@ impl HostColumn {
     /// Some of its bytes, in one piece.
     pub(super) fn part(&self, bytes: &Range<u64>) -> Result<HostView> {
         match &self.0 {
-            Lies::Together(view, _) => Ok(view.part(bytes.start, bytes.end - bytes.start)),
-            Lies::InBatches(..) => {
+            Storage::Together(view, _) => Ok(view.part(bytes.start, bytes.end - bytes.start)),
+            Storage::InBatches(..) => {
                 Err(Error::Worker("a column in batches can only be staged".to_string()))
             }
         }
@@ -175,7 +175,7 @@ impl HostColumn {
     /// The pinned memory it lies in, and where: pinned now where it was not.
     pub(super) fn pin(&self, session: &Session<'_>) -> Result<(Arc<Pinned>, usize)> {
         match &self.0 {
-            Lies::Together(_, Some(pinned)) => Ok(pinned.clone()),
+            Storage::Together(_, Some(pinned)) => Ok(pinned.clone()),
             // SAFETY: who made the column keeps its memory.
             _ => Ok((unsafe { session.device.pin(self.whole()?) }?, 0)),
         }
@@ -184,16 +184,16 @@ impl HostColumn {
     /// The words from one byte to another.
     fn between(&self, bytes: Range<u64>) -> HostColumn {
         HostColumn(match &self.0 {
-            Lies::Together(view, pinned) => {
+            Storage::Together(view, pinned) => {
                 let view = view.part(bytes.start, bytes.end - bytes.start);
                 let further = |(memory, at): &(Arc<Pinned>, usize)| {
                     (Arc::clone(memory), at + bytes.start as usize)
                 };
-                Lies::Together(view, pinned.as_ref().map(further))
+                Storage::Together(view, pinned.as_ref().map(further))
             }
-            Lies::InBatches(batches, all) => {
+            Storage::InBatches(batches, all) => {
                 let end = all.end.min(all.start + bytes.end);
-                Lies::InBatches(Arc::clone(batches), (all.start + bytes.start).min(end)..end)
+                Storage::InBatches(Arc::clone(batches), (all.start + bytes.start).min(end)..end)
             }
         })
     }

@@ -4,7 +4,7 @@
 //! | method | the host | the copy engine | stages read | file |
 //! | --- | --- | --- | --- | --- |
 //! | `pageable-copy` | | copies, through the driver's own buffers | device memory | [`pageable_copy`] |
-//! | `staged-copy` | copies into [short pinned buffers](desk); keys are [`packed`] | copies | device memory | [`staged_copy`] |
+//! | `staged-copy` | copies into [short pinned buffers](staging); keys are [`packed`] | copies | device memory | [`staged_copy`] |
 //! | `dynamic-pinning` | pins and unpins chunk by chunk | copies | device memory | [`dynamic_pinning`] |
 //! | `pinned-copy` | pins once, where it is not pinned | copies | device memory | [`pinned_copy`] |
 //! | `unified-prefetch` | copies into managed memory | moves its pages | managed memory | [`unified`] |
@@ -22,7 +22,6 @@
 
 mod coherence;
 mod columns;
-mod desk;
 mod drain;
 mod dynamic_pinning;
 mod host;
@@ -32,6 +31,7 @@ mod pinned_copy;
 mod pipeline;
 mod runs;
 mod staged_copy;
+mod staging;
 mod unified;
 mod zero_copy;
 
@@ -44,7 +44,7 @@ use crate::device::Session;
 use crate::device::Side;
 use crate::device::{Memory, Stage, View, abi};
 use crate::error::Result;
-use crate::on_gpu::Transfer;
+use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 
 pub(crate) use drain::Drain;
@@ -63,7 +63,7 @@ const STAGED_BYTES: u64 = 512 << 20;
 
 /// Who carries rows over the link, and how.
 #[derive(Clone, Copy)]
-pub(crate) struct Crossing<'a> {
+pub(crate) struct TransferContext<'a> {
     pub(crate) session: &'a Session<'a>,
     pub(crate) workers: &'a Workers,
     pub(crate) transfer: Transfer,
@@ -71,7 +71,7 @@ pub(crate) struct Crossing<'a> {
     pub(crate) most_rows: Option<u64>,
 }
 
-impl Crossing<'_> {
+impl TransferContext<'_> {
     /// The method for a side.
     pub(crate) fn method(&self, side: &HostSide) -> Transfer {
         match (self.transfer, side.pinned()) {
@@ -200,7 +200,7 @@ impl Landed {
 }
 
 /// Copies a whole side to the device, and returns when it can be used.
-pub(crate) fn load(crossing: &Crossing<'_>, side: &HostSide) -> Result<Side> {
+pub(crate) fn load(crossing: &TransferContext<'_>, side: &HostSide) -> Result<Side> {
     let session = crossing.session;
     let bytes = side.rows * session.word.bytes();
     let keys = session.allocate(bytes, "the keys")?;
@@ -227,7 +227,7 @@ pub(crate) fn load(crossing: &Crossing<'_>, side: &HostSide) -> Result<Side> {
 }
 
 /// Brings a side's keys to the device, and has a stage read them: what a method takes by itself.
-pub(crate) fn survey(crossing: &Crossing<'_>, side: &HostSide) -> Result<()> {
+pub(crate) fn survey(crossing: &TransferContext<'_>, side: &HostSide) -> Result<()> {
     let session = crossing.session;
     let found = session.zeroed(4 * 8, "the range of the keys")?;
     let chunk_rows = crossing.chunk_rows(side, 0, session.left() / 2);

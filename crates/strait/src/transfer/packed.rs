@@ -1,18 +1,18 @@
 //! Keys that cross in as many bytes as they need: ours, and the one way past the link's bandwidth.
 //!
 //! ```text
-//!  keys ─► pieces: the least one, and the bytes of the others less that ─► desk ─► device ─► words
+//!  keys ─► pieces: the least one, and the bytes of the others less that ─► staging ─► device ─► words
 //! ```
 //!
 //! A piece stays in a core's cache between finding its range and packing it, so that the host's memory
-//! is read once. Most pieces fit the frame of the one before: then they are read once at all. Pieces of a segment lie one after the other in a buffer of the [desk](super::desk), and
+//! is read once. Most pieces fit the frame of the one before: then they are read once at all. Pieces of a segment lie one after the other in a buffer of the [staging](super::staging), and
 //! a segment is one copy. A chunk that cannot be packed crosses as it is.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::desk::Desk;
+use super::staging::StagingPool;
 use super::{Carry, Filling, HostColumn, SLOTS, Target};
 use crate::device::Session;
 use crate::device::{Memory, Pinned, Stage, View, Word, abi};
@@ -31,7 +31,7 @@ pub(super) fn unit(word: Word) -> u64 {
 }
 
 pub(super) struct Packed<'a> {
-    desk: Arc<Desk<'a>>,
+    staging: Arc<StagingPool<'a>>,
     column: HostColumn,
     word: Word,
     slots: Vec<Slot>,
@@ -61,7 +61,7 @@ struct Segment {
 impl<'a> Packed<'a> {
     pub(super) fn new(
         session: &Session<'_>,
-        desk: Arc<Desk<'a>>,
+        staging: Arc<StagingPool<'a>>,
         column: &HostColumn,
         [chunk_rows, threads]: [u64; 2],
     ) -> Result<Self> {
@@ -90,7 +90,7 @@ impl<'a> Packed<'a> {
         };
         let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
         let keys = device.allocate(bytes.max(1), "unpacked keys")?;
-        Ok(Packed { desk, column: column.clone(), word, slots, keys, _scratch: scratch })
+        Ok(Packed { staging, column: column.clone(), word, slots, keys, _scratch: scratch })
     }
 }
 
@@ -108,17 +108,21 @@ impl Carry for Packed<'_> {
             rows: (bytes.start / size) as usize..(bytes.end / size) as usize,
             used: AtomicU64::new(0),
         };
-        slot.segments =
-            self.desk.cut(bytes.end - bytes.start, unit(word)).into_iter().map(segment).collect();
+        slot.segments = self
+            .staging
+            .cut(bytes.end - bytes.start, unit(word))
+            .into_iter()
+            .map(segment)
+            .collect();
         let (segments, landed) = (&slot.segments, slot.landed.view);
-        let (packs, desk) = (Target(slot.packs.start), &self.desk);
+        let (packs, staging) = (Target(slot.packs.start), &self.staging);
         let from = Chunk { column: &self.column, first: bytes.start / size, word };
         let work = move |task: usize| {
             // Whole, so that what may be shared is what is captured.
             let packs = &packs;
             let Segment { rows, used } = &segments[task];
             let at = rows.start as u64 * size;
-            desk.send(landed.part(at, rows.len() as u64 * size), |buffer| {
+            staging.send(landed.part(at, rows.len() as u64 * size), |buffer| {
                 // SAFETY: a buffer as long as the segment, that nobody else uses now; the copy out of
                 // the packs has been waited for, and segments have places of their own there.
                 let (bytes, raw) = unsafe { pack_segment(&from, [buffer, packs.0], rows.clone()) }?;

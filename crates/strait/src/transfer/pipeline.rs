@@ -11,7 +11,7 @@
 
 use super::columns::ColumnFeed;
 use super::runs::{Produce, RunFeed};
-use super::{Crossing, Feed, HostSide, SLOTS};
+use super::{Feed, HostSide, SLOTS, TransferContext};
 use crate::device::Event;
 use crate::device::Session;
 use crate::device::Side;
@@ -50,7 +50,7 @@ pub(crate) struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     /// Prepares to bring a side's columns, `chunk_rows` at a time.
     pub(crate) fn new(
-        crossing: &'a Crossing<'a>,
+        crossing: &'a TransferContext<'a>,
         side: &HostSide,
         chunk_rows: u64,
     ) -> Result<Pipeline<'a>> {
@@ -60,7 +60,7 @@ impl<'a> Pipeline<'a> {
 
     /// Prepares to bring runs of tuples, as they are produced.
     pub(crate) fn of_runs(
-        crossing: &'a Crossing<'a>,
+        crossing: &'a TransferContext<'a>,
         produce: Produce<'a>,
         chunk_rows: u64,
     ) -> Result<Pipeline<'a>> {
@@ -68,7 +68,7 @@ impl<'a> Pipeline<'a> {
         Ok(Pipeline::of(crossing, Box::new(feed)))
     }
 
-    fn of(crossing: &'a Crossing<'a>, feed: Box<dyn Feed + 'a>) -> Pipeline<'a> {
+    fn of(crossing: &'a TransferContext<'a>, feed: Box<dyn Feed + 'a>) -> Pipeline<'a> {
         Pipeline {
             session: crossing.session,
             workers: crossing.workers,

@@ -1,10 +1,10 @@
-//! `staged-copy`: all workers copy a chunk through [short pinned buffers](super::desk), from where the
+//! `staged-copy`: all workers copy a chunk through [short pinned buffers](super::staging), from where the
 //! copy engine takes it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::desk::Desk;
+use super::staging::StagingPool;
 use super::{Carry, Filling, HostColumn, Landed};
 use crate::device::Session;
 use crate::device::View;
@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 
 pub(super) struct Staged<'a> {
     column: HostColumn,
-    desk: Arc<Desk<'a>>,
+    staging: Arc<StagingPool<'a>>,
     landed: Vec<Landed>,
 }
 
 impl<'a> Staged<'a> {
     pub(super) fn new(
         session: &Session<'_>,
-        desk: Arc<Desk<'a>>,
+        staging: Arc<StagingPool<'a>>,
         column: &HostColumn,
         bytes: u64,
     ) -> Result<Self> {
@@ -27,19 +27,19 @@ impl<'a> Staged<'a> {
             let what = "values cross as they lie, and these are short of something";
             return Err(Error::Worker(what.to_string()));
         }
-        Ok(Staged { column: column.clone(), desk, landed: Landed::ring(session, bytes)? })
+        Ok(Staged { column: column.clone(), staging, landed: Landed::ring(session, bytes)? })
     }
 }
 
 impl Carry for Staged<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let to = self.landed[slot].take(&bytes);
-        let (column, desk) = (&self.column, &self.desk);
-        let pieces = desk.cut(bytes.end - bytes.start, 1);
+        let (column, staging) = (&self.column, &self.staging);
+        let pieces = staging.cut(bytes.end - bytes.start, 1);
         let tasks = pieces.len();
         let work = move |task: usize| {
             let Range { start, end } = pieces[task];
-            desk.send(to.part(start, end - start), |buffer| {
+            staging.send(to.part(start, end - start), |buffer| {
                 let part = bytes.start + start..bytes.start + end;
                 // SAFETY: the column's memory, kept by who made it, and a buffer as long as the piece that
                 // nobody else uses now.

@@ -68,7 +68,8 @@ fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<
         values: values.map(|values| column(values, &value_batches, 0)),
         rows: keys.len() as u64,
     };
-    let crossing = Crossing { session: &session, workers: &workers, transfer, most_rows: Some(13) };
+    let crossing =
+        TransferContext { session: &session, workers: &workers, transfer, most_rows: Some(13) };
     let loaded = load(&crossing, &side);
     if lie == Lie::Batches(short) && !matches!(transfer, Transfer::Auto | Transfer::StagedCopy) {
         let refused = loaded.err().map(|error| error.to_string()).unwrap_or_default();
@@ -142,7 +143,7 @@ fn runs_become_chunks() {
         let device = Simulated::new(settings);
         let session = Session::new(&device, Word::W4).unwrap();
         let workers = Workers::new(1, Arc::default());
-        let crossing = Crossing {
+        let crossing = TransferContext {
             session: &session,
             workers: &workers,
             transfer: Transfer::Auto,
@@ -190,7 +191,7 @@ fn a_second_chunk_is_refused() {
     let device = Simulated::new(settings);
     let session = Session::new(&device, Word::W8).unwrap();
     let workers = Workers::new(1, Arc::default());
-    let crossing = Crossing {
+    let crossing = TransferContext {
         session: &session,
         workers: &workers,
         transfer: Transfer::Auto,

@@ -8,7 +8,7 @@ use arrow::array::{
     Int64Array, RecordBatch, StringArray, UInt16Array, UInt64Array,
 };
 use arrow::datatypes::Int64Type;
-use strait::{Algorithm, Force, Histogram, Join, JoinType, Partitioner, Side};
+use strait::{Algorithm, Histogram, Join, JoinType, Partitioner, Side, TestOverrides};
 
 use crate::{batches, drained, whole};
 
@@ -85,8 +85,8 @@ pub(crate) fn sorted_rows(found: &[RecordBatch]) -> Vec<String> {
     rows
 }
 
-fn forced(row_ids: bool, tiny: bool) -> Force {
-    Force { row_ids, tiny_partitions: tiny, tiny_chunks: tiny, ..Force::default() }
+fn forced(row_ids: bool, tiny: bool) -> TestOverrides {
+    TestOverrides { row_ids, tiny_partitions: tiny, tiny_chunks: tiny, ..TestOverrides::default() }
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn carried_columns_are_those_gathered() {
             for join_type in [JoinType::Inner, JoinType::Right, JoinType::Left] {
                 let rows = |row_ids| {
                     let join = Join::new(join_type).on("k").build_side(Side::Left);
-                    let join = join.force(forced(row_ids, *tiny));
+                    let join = join.test_overrides(forced(row_ids, *tiny));
                     let left = batches(left.schema(), cut(&left, 700));
                     let reader = join.run(left, whole(&right)).expect("the join starts");
                     let (found, report) = drained(reader).expect("the join succeeds");
@@ -159,7 +159,8 @@ fn a_device_is_given_narrow_columns() {
             };
             for join_type in [JoinType::Inner, preserving] {
                 let join = |row_ids, tiny| {
-                    let force = Force { simulated: Some(seed as u64), ..forced(row_ids, tiny) };
+                    let force =
+                        TestOverrides { simulated: Some(seed as u64), ..forced(row_ids, tiny) };
                     let join = Join::new(join_type).on("k").build_side(side).algorithm(algorithm);
                     let join = match algorithm {
                         Algorithm::Triton => {
@@ -167,7 +168,7 @@ fn a_device_is_given_narrow_columns() {
                         }
                         _ => join,
                     };
-                    join.force(force)
+                    join.test_overrides(force)
                 };
                 let tables = || {
                     let build = batches(build.schema(), cut(&build, 700));
@@ -230,7 +231,7 @@ fn sums_are_those_of_the_rows() {
                 order.iter().map(|&i| expected[i]).chain([expected[sums.len() - 1]]).collect();
             for (row_ids, tiny) in [(false, false), (true, false), (false, true)] {
                 let join = Join::inner().on("k").build_side(Side::Left);
-                let join = join.force(forced(row_ids, tiny));
+                let join = join.test_overrides(forced(row_ids, tiny));
                 let left = batches(left.schema(), cut(&left, 700));
                 let joined = join.aggregate(&sums, left, whole(&right));
                 let (found, _) = joined.expect("the join succeeds");
@@ -258,8 +259,8 @@ fn strings_of_any_length_are_verified() {
         let row: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
         let table = RecordBatch::try_from_iter([("k", array), ("row", row)]).expect("two columns");
         for (collide, tiny_chunks) in [(false, false), (true, false), (true, true)] {
-            let force = Force { collide, tiny_chunks, ..Force::default() };
-            let join = Join::inner().on("k").force(force);
+            let force = TestOverrides { collide, tiny_chunks, ..TestOverrides::default() };
+            let join = Join::inner().on("k").test_overrides(force);
             let left = batches(table.schema(), cut(&table, 4));
             let reader = join.run(left, whole(&table)).expect("the join starts");
             let (found, _) = drained(reader).expect("the join succeeds");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
-use strait::{Algorithm, Force, Join, JoinType, Report};
+use strait::{Algorithm, Join, JoinType, Report, TestOverrides};
 use strait_testkit::chosen;
 
 use super::{count, ints, keyed, whole};
@@ -73,8 +73,14 @@ fn a_join_begins_again_with_another_seed() {
         for algorithm in [Algorithm::NoPartition, Algorithm::Radix] {
             for (bad_seeds, tried) in [(0, 1), (1, 2), (3, 4), (9, 4)] {
                 for simulated in [None, Some(u64::from(bad_seeds))] {
-                    let force = Force { bad_seeds, simulated, seed: Some(5), ..Force::default() };
-                    let join = Join::inner().on("k").algorithm(algorithm).threads(2).force(force);
+                    let force = TestOverrides {
+                        bad_seeds,
+                        simulated,
+                        seed: Some(5),
+                        ..TestOverrides::default()
+                    };
+                    let join =
+                        Join::inner().on("k").algorithm(algorithm).threads(2).test_overrides(force);
                     let join = if *name == "pairs" { join.on("l") } else { join };
                     let (rows, report) = run(&join, table);
                     let what = format!("{name}, {algorithm}, {bad_seeds}, {simulated:?}");
@@ -106,8 +112,8 @@ fn different_keys_with_one_hash_are_found_in_the_table() {
         (&pairs, 1, 2 * ROWS, 2),
         (&alike, 1, ROWS * ROWS, 1),
     ] {
-        let force = Force { bad_seeds, no_sample: true, ..Force::default() };
-        let (found, report) = run(&join.clone().force(force), table);
+        let force = TestOverrides { bad_seeds, no_sample: true, ..TestOverrides::default() };
+        let (found, report) = run(&join.clone().test_overrides(force), table);
         assert_eq!((found, report.seeds_tried), (rows, tried), "{bad_seeds} bad seeds");
         assert_eq!(report.candidates, rows, "{bad_seeds} bad seeds");
     }
@@ -131,9 +137,13 @@ fn crowded_partitions_are_joined_all_the_same() {
             let join = Join::new(join_type).on("k").threads(2).build_side(strait::Side::Left);
             let expected = count(&join.clone().algorithm(Algorithm::SortMerge), left, right);
             for tiny_partitions in [false, true] {
-                let force =
-                    Force { bad_seeds: 1, no_sample: true, tiny_partitions, ..Force::default() };
-                let join = join.clone().algorithm(Algorithm::Radix).force(force);
+                let force = TestOverrides {
+                    bad_seeds: 1,
+                    no_sample: true,
+                    tiny_partitions,
+                    ..TestOverrides::default()
+                };
+                let join = join.clone().algorithm(Algorithm::Radix).test_overrides(force);
                 let (rows, report) =
                     join.count(whole(left), whole(right)).expect("the join succeeds");
                 let what = format!("{what}, {join_type}, {tiny_partitions}");
@@ -150,8 +160,8 @@ fn beginning_again_loses_no_rows() {
     for join_type in JoinType::ALL {
         let join = Join::new(join_type).on("k").algorithm(Algorithm::NoPartition).threads(2);
         let rows = count(&join, &left, &right);
-        let force = Force { bad_seeds: 2, ..Force::default() };
-        assert_eq!(count(&join.force(force), &left, &right), rows, "{join_type}");
+        let force = TestOverrides { bad_seeds: 2, ..TestOverrides::default() };
+        assert_eq!(count(&join.test_overrides(force), &left, &right), rows, "{join_type}");
     }
 }
 
@@ -159,7 +169,8 @@ fn beginning_again_loses_no_rows() {
 fn the_report_prints_the_seed() {
     let table = keyed(0..10);
     let seed = Some(0xabc_def0_1234);
-    let join = Join::inner().on("k").force(Force { seed, ..Force::default() });
+    let join =
+        Join::inner().on("k").test_overrides(TestOverrides { seed, ..TestOverrides::default() });
     let (_, report) = run(&join, &table);
     assert_eq!(Some(report.seed), seed);
     assert!(report.to_string().contains("0xabcdef01234"), "{report}");

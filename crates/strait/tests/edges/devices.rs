@@ -6,8 +6,8 @@
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use strait::{
-    Algorithm, Error, Fault, FaultKind, Force, Join, JoinType, MemoryBudget, OnGpu, Output,
-    Partitioner, Processor, Report, Side, TablePlace, Transfer,
+    Algorithm, Error, Fault, FaultKind, GpuOptions, Join, JoinType, MemoryBudget, Output,
+    Partitioner, Processor, Report, Side, TablePlace, TestOverrides, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -68,8 +68,8 @@ fn the_report_says_what_escalated() {
     let mut escalated = 0;
     for nth in 0..16 {
         let fault = Some(Fault { kind: FaultKind::Allocate, nth });
-        let force = Force { simulated: Some(nth), fault, ..Force::default() };
-        let Ok(report) = outcome(&Join::inner().on("k").force(force)).1 else { continue };
+        let force = TestOverrides { simulated: Some(nth), fault, ..TestOverrides::default() };
+        let Ok(report) = outcome(&Join::inner().on("k").test_overrides(force)).1 else { continue };
         assert_eq!(report.output_rows, 5, "allocation {nth}");
         if let [abandoned] = &report.plan.abandoned[..] {
             assert_eq!(report.plan.algorithm, Algorithm::MultiPass, "{report}");
@@ -95,10 +95,10 @@ fn of_device(error: &Error) -> bool {
 
 /// Lets the n-th operation of every kind fail, one after the other, on a device that was asked for and on
 /// one that `auto` chose.
-fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: Force) {
+fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: TestOverrides) {
     let join = &join.clone().algorithm(algorithm);
     let (expected, _) =
-        outcome(&join.clone().device(Processor::Cpu).algorithm(None).on_gpu(OnGpu::default()));
+        outcome(&join.clone().device(Processor::Cpu).algorithm(None).on_gpu(GpuOptions::default()));
     let expected = sorted(&expected);
     assert!(!expected.is_empty());
     for kind in FaultKind::ALL {
@@ -112,7 +112,8 @@ fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: F
                 let fault = Some(Fault { kind, nth });
                 let simulated = Some(nth);
                 let budget = MemoryBudget::new(None);
-                let forced = join.clone().force(Force { simulated, auto, fault, ..force });
+                let forced =
+                    join.clone().test_overrides(TestOverrides { simulated, auto, fault, ..force });
                 let (rows, ended) = outcome(&forced.memory_budget(&budget));
                 let what = format!("{name}, {kind:?} {nth}, auto {auto}");
                 assert_eq!(budget.used(), 0, "{what}: host memory is reserved no more");
@@ -139,8 +140,8 @@ fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: F
     }
 }
 
-fn tiny() -> Force {
-    Force { tiny_chunks: true, ..Force::default() }
+fn tiny() -> TestOverrides {
+    TestOverrides { tiny_chunks: true, ..TestOverrides::default() }
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn every_operation_fails_in_every_algorithm() {
         // Chunks are as long as memory allows, and all of it is filled with poison: so there is little.
         let join = Join::new(JoinType::Full).on("k").gpu_memory(1 << 20).build_side(Side::Left);
         let join = join.threads(1);
-        every_operation_fails(algorithm.name(), algorithm, &join, Force::default());
+        every_operation_fails(algorithm.name(), algorithm, &join, TestOverrides::default());
     }
 }
 
@@ -176,7 +177,12 @@ fn every_operation_fails_in_every_partitioner() {
     }
     for table in TablePlace::ALL {
         let join = Join::inner().on("k").table(table).threads(1);
-        every_operation_fails(table.name(), Algorithm::NoPartition, &join, Force::default());
+        every_operation_fails(
+            table.name(),
+            Algorithm::NoPartition,
+            &join,
+            TestOverrides::default(),
+        );
     }
 }
 
@@ -191,8 +197,13 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
         for kind in FaultKind::ALL {
             for nth in 0..60 {
                 let fault = Some(Fault { kind, nth });
-                let force = Force { simulated: Some(nth), auto: true, fault, ..Force::default() };
-                let (rows, report) = count(&join.clone().force(force)).unwrap();
+                let force = TestOverrides {
+                    simulated: Some(nth),
+                    auto: true,
+                    fault,
+                    ..TestOverrides::default()
+                };
+                let (rows, report) = count(&join.clone().test_overrides(force)).unwrap();
                 assert_eq!((rows, report.output_rows), (expected, expected), "{kind:?} {nth}");
             }
         }
@@ -202,15 +213,21 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
         let expected = sum(&join.clone().device(Processor::Cpu));
         for nth in 0..40 {
             let fault = Some(Fault { kind: FaultKind::Synchronize, nth });
-            let force = Force { simulated: Some(nth), auto: true, fault, ..Force::default() };
-            assert_eq!(sum(&join.clone().force(force)), expected, "{nth}");
+            let force = TestOverrides {
+                simulated: Some(nth),
+                auto: true,
+                fault,
+                ..TestOverrides::default()
+            };
+            assert_eq!(sum(&join.clone().test_overrides(force)), expected, "{nth}");
         }
     }
 }
 
 #[test]
 fn the_report_says_why_the_gpu_was_abandoned() {
-    let auto = |fault| Force { simulated: Some(1), auto: true, fault, ..Force::default() };
+    let auto =
+        |fault| TestOverrides { simulated: Some(1), auto: true, fault, ..TestOverrides::default() };
     let fault = |kind, nth| Some(Fault { kind, nth });
     for (kind, said) in [
         (FaultKind::Open, "making a context"),
@@ -218,17 +235,18 @@ fn the_report_says_why_the_gpu_was_abandoned() {
         (FaultKind::Allocate, "memory does not suffice"),
         (FaultKind::Synchronize, "running kernels"),
     ] {
-        let join = Join::inner().on("k").algorithm(Algorithm::Radix).force(auto(fault(kind, 0)));
+        let join =
+            Join::inner().on("k").algorithm(Algorithm::Radix).test_overrides(auto(fault(kind, 0)));
         let report = outcome(&join).1.unwrap();
         assert_eq!((report.plan.device.clone(), report.plan.algorithm), (None, Algorithm::Radix));
         let text = report.to_string();
         assert!(text.contains("abandoned") && text.contains(said), "{text}");
     }
     // Nothing failed: the device was used, and nothing is said.
-    let report = outcome(&Join::inner().on("k").force(auto(None))).1.unwrap();
+    let report = outcome(&Join::inner().on("k").test_overrides(auto(None))).1.unwrap();
     assert_eq!((report.plan.device.as_deref(), report.plan.abandoned), (Some("simulated"), vec![]));
     // Too little of its memory.
-    let join = Join::inner().on("k").gpu_memory(300).force(auto(None));
+    let join = Join::inner().on("k").gpu_memory(300).test_overrides(auto(None));
     let report = outcome(&join).1.unwrap();
     assert!(report.plan.device.is_none(), "{report}");
 }
@@ -237,8 +255,9 @@ fn the_report_says_why_the_gpu_was_abandoned() {
 #[test]
 fn algorithms_of_gpus_fail_with_the_device() {
     let fault = Some(Fault { kind: FaultKind::Open, nth: 0 });
-    let force = Force { simulated: Some(1), auto: true, fault, ..Force::default() };
-    let error = outcome(&Join::inner().on("k").algorithm(Algorithm::Triton).force(force)).1;
+    let force = TestOverrides { simulated: Some(1), auto: true, fault, ..TestOverrides::default() };
+    let error =
+        outcome(&Join::inner().on("k").algorithm(Algorithm::Triton).test_overrides(force)).1;
     assert!(matches!(error, Err(Error::Cuda { .. })), "{error:?}");
 }
 
@@ -248,8 +267,8 @@ fn a_sort_merge_join_keeps_its_order_under_auto() {
     let keys = |seed: i64| keyed((0..400).map(move |i| (i * seed) % 101));
     let (left, right) = (keys(37), keys(59));
     let run = |auto: bool| {
-        let force = Force { simulated: Some(3), auto, ..Force::default() };
-        let join = Join::inner().on("k").algorithm(Algorithm::SortMerge).force(force);
+        let force = TestOverrides { simulated: Some(3), auto, ..TestOverrides::default() };
+        let join = Join::inner().on("k").algorithm(Algorithm::SortMerge).test_overrides(force);
         super::drained(join.run(whole(&left), whole(&right)).unwrap()).unwrap()
     };
     let (rows, report) = run(true);
@@ -270,8 +289,8 @@ fn a_device_that_was_asked_for_is_opened_when_the_join_is_bound() {
     let bind =
         |join: Join| join.bind(Output::Rows, &build().schema(), &probe().schema()).map(|_| ());
     let fault = Some(Fault { kind: FaultKind::Open, nth: 0 });
-    let force = Force { simulated: Some(1), fault, ..Force::default() };
-    let error = bind(Join::inner().on("k").force(force)).unwrap_err();
+    let force = TestOverrides { simulated: Some(1), fault, ..TestOverrides::default() };
+    let error = bind(Join::inner().on("k").test_overrides(force)).unwrap_err();
     assert!(matches!(error, Error::Cuda { .. }), "{error}");
     let error = bind(Join::inner().on("k").device(Processor::Gpu(1000))).unwrap_err();
     assert!(matches!(error, Error::NoGpu { .. } | Error::Setting(_)), "{error}");
@@ -290,10 +309,11 @@ fn host_memory_of_a_device_join_is_within_the_limit() {
         let mut least = u64::MAX;
         for limit in (12..24).map(|bits| 1u64 << bits).rev() {
             for auto in [false, true] {
-                let force = Force { simulated: Some(limit), auto, ..Force::default() };
+                let force =
+                    TestOverrides { simulated: Some(limit), auto, ..TestOverrides::default() };
                 let budget = MemoryBudget::new(Some(limit));
                 let join = Join::new(JoinType::Full).on("k").algorithm(algorithm).threads(2);
-                let join = join.force(force).memory_budget(&budget).batch_size(256);
+                let join = join.test_overrides(force).memory_budget(&budget).batch_size(256);
                 let ran = join.run(rows(7), rows(11)).and_then(super::drained);
                 let what = format!("{algorithm}, {limit} bytes, auto {auto}");
                 match ran {
@@ -322,10 +342,10 @@ fn a_probe_side_that_cannot_be_held_is_streamed_on_the_cpu() {
     let rows = || batches(part(0).schema(), (0..200).map(part).collect());
     let join = |limit: Option<u64>, auto: bool| {
         let simulated = limit.map(|_| 5);
-        let force = Force { simulated, auto, ..Force::default() };
+        let force = TestOverrides { simulated, auto, ..TestOverrides::default() };
         let budget = MemoryBudget::new(limit);
         let join = Join::inner().on("k").build_side(Side::Left).threads(2).batch_size(512);
-        let ran = join.force(force).memory_budget(&budget).run(whole(&build), rows());
+        let ran = join.test_overrides(force).memory_budget(&budget).run(whole(&build), rows());
         let ran = ran.and_then(super::drained);
         (ran, budget)
     };

@@ -6,7 +6,7 @@ use arrow::array::types::{Float16Type, Float32Type, Float64Type};
 use arrow::array::*;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Fields, UnionFields};
-use strait::{Algorithm, FloatEquality, Force, Join, JoinType, Side};
+use strait::{Algorithm, FloatEquality, Join, JoinType, Side, TestOverrides};
 
 use super::{count, drained, whole};
 
@@ -29,10 +29,10 @@ fn table(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
 }
 
 /// Every algorithm, with and without hashed keys, on the CPU and on a simulated device.
-fn ways() -> impl Iterator<Item = (Algorithm, Force)> {
+fn ways() -> impl Iterator<Item = (Algorithm, TestOverrides)> {
     Algorithm::ANYWHERE.into_iter().flat_map(|algorithm| {
         [(false, None), (true, None), (false, Some(1))].map(|(collide, simulated)| {
-            (algorithm, Force { collide, simulated, ..Force::default() })
+            (algorithm, TestOverrides { collide, simulated, ..TestOverrides::default() })
         })
     })
 }
@@ -44,7 +44,8 @@ fn check(what: &str, keys: &[&str], batch: &RecordBatch, pairs: u64) {
         [(FloatEquality::Numeric, pairs), (FloatEquality::Total, batch.num_rows() as u64)];
     for (algorithm, force) in ways() {
         for (equality, pairs) in expected {
-            let mut join = Join::inner().algorithm(algorithm).force(force).float_equality(equality);
+            let mut join =
+                Join::inner().algorithm(algorithm).test_overrides(force).float_equality(equality);
             for &key in keys {
                 join = join.on(key);
             }
@@ -69,7 +70,7 @@ fn floats_of_different_types_and_integers_meet() {
     let (narrow, wide) = (floats(&DataType::Float32), floats(&DataType::Float64));
     let numbers = |values: Vec<i16>| Arc::new(Int16Array::from(values)) as ArrayRef;
     for (algorithm, force) in ways() {
-        let join = Join::inner().on("k").algorithm(algorithm).force(force);
+        let join = Join::inner().on("k").algorithm(algorithm).test_overrides(force);
         let rows = |left: &ArrayRef, right: &ArrayRef| {
             count(&join, &table(vec![("k", left.clone())]), &table(vec![("k", right.clone())]))
         };
@@ -271,9 +272,9 @@ fn a_merged_key_shows_the_left_value_whatever_the_plan() {
             for build_side in [Side::Left, Side::Right] {
                 for row_ids in [false, true] {
                     let join = |join_type| {
-                        let force = Force { row_ids, ..force };
+                        let force = TestOverrides { row_ids, ..force };
                         let join = Join::new(join_type).on("k").algorithm(algorithm);
-                        join.build_side(build_side).force(force)
+                        join.build_side(build_side).test_overrides(force)
                     };
                     let way = format!("{data_type}, {algorithm}, {build_side:?}, {force:?}");
                     let rows = merged(&join(JoinType::Inner), &left, &right);

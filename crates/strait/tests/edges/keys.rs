@@ -1,6 +1,6 @@
 //! Keys that are hard on hash tables and partitions: all equal, all null, all alike.
 
-use strait::{Algorithm, Force, Join, JoinType, NullEquality};
+use strait::{Algorithm, Join, JoinType, NullEquality, TestOverrides};
 
 use super::{count, ints, keyed, whole};
 
@@ -64,8 +64,9 @@ fn adversarial_keys_each_meet_themselves_alone() {
         assert_eq!(distinct, keys.len(), "{pattern}: the test's keys are distinct");
         for algorithm in Algorithm::ANYWHERE {
             for tiny_partitions in [false, true] {
-                let force = Force { tiny_partitions, ..Force::default() };
-                let join = Join::inner().on("k").algorithm(algorithm).threads(2).force(force);
+                let force = TestOverrides { tiny_partitions, ..TestOverrides::default() };
+                let join =
+                    Join::inner().on("k").algorithm(algorithm).threads(2).test_overrides(force);
                 let rows = count(&join, &table, &table);
                 assert_eq!(rows, keys.len() as u64, "{pattern}, {algorithm}");
                 assert_eq!(count(&join, &table, &absent), hits, "{pattern} shifted, {algorithm}");

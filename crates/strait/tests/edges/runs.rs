@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
-use strait::{Algorithm, Filter, Force, Join, JoinType, Side};
+use strait::{Algorithm, Filter, Join, JoinType, Side, TestOverrides};
 
 use crate::carried::{cut, sorted_rows};
 use crate::{batches, drained};
@@ -54,9 +54,9 @@ fn check(join: &Join, left: &RecordBatch, right: &RecordBatch, what: &str) {
     let join = join.clone().on("k").build_side(Side::Left).threads(1);
     let expected = rows(&join.clone().algorithm(Algorithm::SortMerge), left, right);
     let join = join.algorithm(Algorithm::NoPartition);
-    let tiny = Force { tiny_partitions: true, ..Force::default() };
-    for (batch_size, force) in [(32 * 1024, tiny), (1000, Force::default())] {
-        let found = rows(&join.clone().batch_size(batch_size).force(force), left, right);
+    let tiny = TestOverrides { tiny_partitions: true, ..TestOverrides::default() };
+    for (batch_size, force) in [(32 * 1024, tiny), (1000, TestOverrides::default())] {
+        let found = rows(&join.clone().batch_size(batch_size).test_overrides(force), left, right);
         assert!(found == expected, "{what}, batches of {batch_size}");
     }
 }

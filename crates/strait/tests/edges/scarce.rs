@@ -11,7 +11,9 @@ use arrow::array::{
 use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Force, Join, JoinReader, MemoryBudget, Processor, Side};
+use strait::{
+    Algorithm, Error, Filter, Join, JoinReader, MemoryBudget, Processor, Side, TestOverrides,
+};
 
 use super::drained;
 
@@ -154,13 +156,14 @@ fn joins_on_a_device_wait_for_a_slow_consumer() {
     for algorithm in [Algorithm::StreamedProbe, Algorithm::MultiPass] {
         let (mut kept, mut refused) = (0, 0);
         for kibibytes in (240..330).step_by(2) {
-            let force = Force {
+            let force = TestOverrides {
                 simulated: Some(1),
                 seed: Some(1),
                 tiny_partitions: true,
-                ..Force::default()
+                ..TestOverrides::default()
             };
-            let join = join(algorithm, kibibytes << 10).device(Processor::Gpu(0)).force(force);
+            let join =
+                join(algorithm, kibibytes << 10).device(Processor::Gpu(0)).test_overrides(force);
             let join = join.threads(1).batch_size(100);
             let rows = |pauses| {
                 let output = join.run(table(vec![build.clone()]), table(probe.clone()));

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
 use strait::{
-    Algorithm, Fault, FaultKind, FloatEquality, Force, Histogram, JoinType, NullEquality, OnGpu,
-    Output, Partitioner, Processor, Side, Statistics, TablePlace, Transfer,
+    Algorithm, Fault, FaultKind, FloatEquality, GpuOptions, Histogram, JoinType, NullEquality,
+    Output, Partitioner, Processor, Side, Statistics, TablePlace, TestOverrides, Transfer,
 };
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
-use strait_testkit::{KeyKind, Meeting, Pair, Rng, Shape, kinds, oracle};
+use strait_testkit::{Comparison, KeyKind, Pair, Rng, Shape, kinds, oracle};
 
 use super::predicate::Cells;
 use super::unusual::{self, Unusual};
@@ -67,9 +67,9 @@ pub(crate) struct Case {
     /// Where it runs, if not on the simulated device that `force` may name.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
-    pub(crate) on_gpu: OnGpu,
+    pub(crate) on_gpu: GpuOptions,
     pub(crate) entry: Entry,
-    pub(crate) force: Force,
+    pub(crate) force: TestOverrides,
     pub(crate) unusual: Unusual,
     pub(crate) shape: Shape,
 }
@@ -129,7 +129,7 @@ impl Case {
             memory_limit: memory_limit(rng),
             processor: processor(),
             gpu_memory: None,
-            on_gpu: OnGpu::default(),
+            on_gpu: GpuOptions::default(),
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
             force: force(rng, large),
             unusual: Unusual::default(),
@@ -147,12 +147,12 @@ impl Case {
 
 impl Case {
     /// The terms on which the columns of each key are compared.
-    pub(crate) fn terms(&self) -> Vec<Meeting> {
-        self.shape.keys.iter().map(|key| self.compared(key.meeting())).collect()
+    pub(crate) fn terms(&self) -> Vec<Comparison> {
+        self.shape.keys.iter().map(|key| self.compared(key.comparison())).collect()
     }
 
     /// The terms on which cells are compared in keys and in the order of the output.
-    pub(crate) fn compared(&self, terms: Meeting) -> Meeting {
+    pub(crate) fn compared(&self, terms: Comparison) -> Comparison {
         match self.float_equality {
             FloatEquality::Numeric => terms.numeric(),
             FloatEquality::Total => terms,
@@ -190,9 +190,10 @@ impl Case {
         }
         (case.threads, case.memory_limit) = (3, None);
         case.batch_size = case.batch_size.max(1000);
-        let Force { wide_rows, simulated, seed, .. } = case.force;
+        let TestOverrides { wide_rows, simulated, seed, .. } = case.force;
         let bad_seeds = case.force.bad_seeds.min(1);
-        case.force = Force { wide_rows, simulated, seed, bad_seeds, ..Force::default() };
+        case.force =
+            TestOverrides { wide_rows, simulated, seed, bad_seeds, ..TestOverrides::default() };
         case.gpu_memory = None;
         case.force.tiny_partitions = rng.chance(1, 4);
         let pair = Pair::generate(rng, &case.shape);
@@ -266,8 +267,8 @@ fn on_device(rng: &mut Rng, mut case: Case) -> Case {
 }
 
 /// How a join goes about it on a device: half of the time as it likes.
-fn on_gpu(rng: &mut Rng, case: &Case) -> OnGpu {
-    let mut on_gpu = OnGpu::default();
+fn on_gpu(rng: &mut Rng, case: &Case) -> GpuOptions {
+    let mut on_gpu = GpuOptions::default();
     if rng.chance(1, 2) {
         return on_gpu;
     }
@@ -291,14 +292,14 @@ fn on_gpu(rng: &mut Rng, case: &Case) -> OnGpu {
     on_gpu
 }
 
-fn force(rng: &mut Rng, large: bool) -> Force {
+fn force(rng: &mut Rng, large: bool) -> TestOverrides {
     let seed = Some(rng.bits());
     // Where every hash is the same, every key meets every other one: that is for small tables.
     let most = if large { 2 } else { 5 };
     let bad_seeds = if rng.chance(1, 8) { rng.between(1, most) as u32 } else { 0 };
     let rare = rng.chance(1, 2);
     let mut on = || rare && rng.chance(1, 3);
-    Force {
+    TestOverrides {
         collide: on() && !large,
         wide_rows: on(),
         tiny_partitions: on(),
@@ -306,6 +307,6 @@ fn force(rng: &mut Rng, large: bool) -> Force {
         row_ids: on(),
         seed,
         bad_seeds,
-        ..Force::default()
+        ..TestOverrides::default()
     }
 }

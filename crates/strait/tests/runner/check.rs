@@ -8,7 +8,7 @@ use arrow::error::ArrowError;
 use strait::{
     Algorithm, Error, Filter, Join, JoinReader, JoinType, MemoryBudget, Output, Report, Side,
 };
-use strait_testkit::{Meeting, Pair, Table, Value, rows_of, same_rows};
+use strait_testkit::{Comparison, Pair, Table, Value, rows_of, same_rows};
 
 use super::case::{Case, Entry, FilterKind};
 use super::expect::{Expected, Origin, settled};
@@ -64,7 +64,7 @@ pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
         return Ok(rows as usize);
     }
     let terms: Vec<_> = expected.columns.iter().map(|column| column.terms).collect();
-    let cells = |terms: &[Meeting]| -> Vec<Vec<Value>> {
+    let cells = |terms: &[Comparison]| -> Vec<Vec<Value>> {
         let settle = |row: Vec<Value>| row.into_iter().map(settled).collect();
         rows_of(&taken.batches, terms).into_iter().map(settle).collect()
     };
@@ -198,7 +198,7 @@ fn join_of(run: &Run<'_>) -> Join {
         .on_gpu(case.on_gpu)
         .statistics(Side::Left, case.statistics[0])
         .statistics(Side::Right, case.statistics[1])
-        .force(case.force);
+        .test_overrides(case.force);
     if let Some(bytes) = case.gpu_memory {
         join = join.gpu_memory(bytes);
     }

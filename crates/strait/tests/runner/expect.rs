@@ -4,7 +4,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
 use strait::{JoinType, NullEquality, Output, Side};
 use strait_testkit::decode::decode;
-use strait_testkit::{JoinKind, Meeting, Pair, Rng, Table, Triple, Value, oracle};
+use strait_testkit::{Comparison, JoinKind, Pair, Rng, Table, Triple, Value, oracle};
 
 use super::case::{Case, FilterKind};
 
@@ -28,7 +28,7 @@ pub(crate) struct OutputColumn {
     pub(crate) name: String,
     pub(crate) origin: Origin,
     /// How its cells are compared.
-    pub(crate) terms: Meeting,
+    pub(crate) terms: Comparison,
 }
 
 /// The keys of both tables' rows and which output rows they make.
@@ -47,15 +47,15 @@ pub(crate) struct Expected {
 impl Expected {
     /// Asks the oracle.
     pub(crate) fn of(case: &Case, pair: &Pair) -> Expected {
-        let keys_on = |terms: &[Meeting]| {
-            let named = |side: fn(&(String, String)) -> &String| -> Vec<(&str, Meeting)> {
+        let keys_on = |terms: &[Comparison]| {
+            let named = |side: fn(&(String, String)) -> &String| -> Vec<(&str, Comparison)> {
                 pair.keys.iter().map(|k| side(k).as_str()).zip(terms.iter().copied()).collect()
             };
             let left = oracle::keys(&pair.left.batches, &named(|k| &k.0));
             [left, oracle::keys(&pair.right.batches, &named(|k| &k.1))]
         };
         let keys = keys_on(&case.terms());
-        let as_shown: Vec<Meeting> = case.shape.keys.iter().map(|k| k.meeting()).collect();
+        let as_shown: Vec<Comparison> = case.shape.keys.iter().map(|k| k.comparison()).collect();
         let shown_keys = keys_on(&as_shown);
         let passes = passes(case, pair, &keys);
         let filter = passes.as_ref().map(|f| &**f as oracle::PairFilter<'_>);
@@ -121,7 +121,7 @@ pub(crate) fn settled(value: Value) -> Value {
 }
 
 /// The cells of a column through all batches.
-fn column_of(table: &Table, column: usize, terms: &Meeting) -> Vec<Value> {
+fn column_of(table: &Table, column: usize, terms: &Comparison) -> Vec<Value> {
     let of = |batch: &RecordBatch| decode(batch.column(column), terms);
     table.batches.iter().flat_map(of).collect()
 }
@@ -141,7 +141,7 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
     let (has_left, has_right) = sides(case.join_type);
     let mut columns = Vec::new();
     if case.output == Output::Pairs {
-        let terms = Meeting::alone(&DataType::UInt64);
+        let terms = Comparison::alone(&DataType::UInt64);
         let mut position = |name: &str, side| {
             let (name, origin) = (name.to_string(), Origin::Position(side));
             columns.push(OutputColumn { name, origin, terms });
@@ -160,7 +160,7 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
                     Some(key) => OutputColumn {
                         name: field.name().clone(),
                         origin: Origin::Key(key),
-                        terms: case.shape.keys[key].meeting(),
+                        terms: case.shape.keys[key].comparison(),
                     },
                     None => plain(field, Side::Left, i, field.name().clone()),
                 }
@@ -177,7 +177,7 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
         }
     }
     if matches!(case.join_type, JoinType::LeftMark | JoinType::RightMark) {
-        let (name, terms) = (case.mark_column.to_string(), Meeting::alone(&DataType::Boolean));
+        let (name, terms) = (case.mark_column.to_string(), Comparison::alone(&DataType::Boolean));
         columns.push(OutputColumn { name, origin: Origin::Mark, terms });
     }
     columns
@@ -209,7 +209,7 @@ fn merges(case: &Case, key: usize) -> bool {
 }
 
 fn plain(field: &Field, side: Side, column: usize, name: String) -> OutputColumn {
-    let terms = Meeting::alone(field.data_type());
+    let terms = Comparison::alone(field.data_type());
     OutputColumn { name, origin: Origin::Column(side, column), terms }
 }
 
@@ -235,7 +235,7 @@ fn passes(
     }
     let numbers = |table: &Table| -> Vec<Option<i64>> {
         let column = table.schema.index_of("n").expect("a column n");
-        let cells = column_of(table, column, &Meeting::alone(&DataType::Int32));
+        let cells = column_of(table, column, &Comparison::alone(&DataType::Int32));
         cells
             .into_iter()
             .map(|v| if let Value::Int(v) = v { Some(v as i64) } else { None })

@@ -27,11 +27,11 @@ use crate::join::cores;
 /// Rows of the table: 8 GiB.
 const ROWS: u64 = 1 << 29;
 /// Rows that have the same key, on average: enough keys for partitions to come out even.
-const ROWS_A_KEY: u64 = 16;
+const ROWS_PER_KEY: u64 = 16;
 /// Partitions, as powers of two: as many as kernels write to at most.
-const MOST_BITS: u32 = 11;
+const MAX_BITS: u32 = 11;
 /// The same where the copy engine writes: a pass in GPU memory tells so many apart, and more take two.
-const MOST_BITS_A_PASS: u32 = 8;
+const MAX_BITS_PER_PASS: u32 = 8;
 
 /// A line of the plot.
 struct Named {
@@ -60,9 +60,9 @@ impl Named {
     fn bits(&self) -> Vec<u32> {
         match self.partitioner {
             // A write over the link for every tuple: it takes long.
-            Partitioner::Standard => vec![1, 6, MOST_BITS],
-            Partitioner::Dma => (1..=MOST_BITS_A_PASS).collect(),
-            _ => (1..=MOST_BITS).collect(),
+            Partitioner::Standard => vec![1, 6, MAX_BITS],
+            Partitioner::Dma => (1..=MAX_BITS_PER_PASS).collect(),
+            _ => (1..=MAX_BITS).collect(),
         }
     }
 }
@@ -108,7 +108,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Shown> {
     let mut study = Study::begin("beyond-fanout", arguments, card, open, &COLUMNS)?;
     let rows = (ROWS / study.setting.scale_down).max(16);
-    let shape = shape([(rows / ROWS_A_KEY).max(16), rows], Keys::Sparse);
+    let shape = shape([(rows / ROWS_PER_KEY).max(16), rows], Keys::Sparse);
     enough_memory(&shape)?;
     let hosted = study.load(&mut Tables::generate_parts(shape, cores())?)?;
     let mut points = Vec::new();
@@ -287,6 +287,6 @@ mod tests {
         let (_, failed) = run(&arguments, Card::simulated(), &simulated).expect("a study");
         let lines = recorded(folder.path());
         assert!(failed > 0 && !lines.is_empty(), "{failed} failed, {} did not", lines.len());
-        assert_eq!(failed as usize + lines.len(), 2 * MOST_BITS as usize);
+        assert_eq!(failed as usize + lines.len(), 2 * MAX_BITS as usize);
     }
 }

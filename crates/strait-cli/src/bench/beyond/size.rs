@@ -3,7 +3,7 @@
 
 use strait::hosted::Hosted;
 use strait::resident::Yield;
-use strait::{Algorithm, OnGpu, TablePlace};
+use strait::{Algorithm, GpuOptions, TablePlace};
 
 use super::super::link::Card;
 use super::super::on_host;
@@ -159,7 +159,7 @@ fn attempt(
     algorithm: Choice,
     table: TablePlace,
 ) -> anyhow::Result<Outcome> {
-    let mut on_gpu = OnGpu::default();
+    let mut on_gpu = GpuOptions::default();
     on_gpu.table = table;
     let how = (algorithm, on_gpu, Yield::Aggregate);
     let runs = on_host::runs(hosted, expected, how, study.setting.often)?;

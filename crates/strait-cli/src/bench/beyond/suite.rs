@@ -2,7 +2,7 @@
 
 use strait::hosted::HostPlacement;
 use strait::resident::Yield;
-use strait::{Algorithm, Histogram, OnGpu, Partitioner, Transfer};
+use strait::{Algorithm, GpuOptions, Histogram, Partitioner, Transfer};
 
 use super::super::transfer::placement_name;
 use super::shape;
@@ -122,8 +122,8 @@ impl Named {
         shape([build, probe], self.keys)
     }
 
-    pub(super) fn on_gpu(&self) -> OnGpu {
-        let mut on_gpu = OnGpu::default();
+    pub(super) fn on_gpu(&self) -> GpuOptions {
+        let mut on_gpu = GpuOptions::default();
         on_gpu.partitioner = self.partitioner;
         on_gpu.transfer = self.transfer;
         on_gpu.histogram = self.histogram;

@@ -12,10 +12,10 @@
 //! probe side is partitioned once instead of twice: it pays where that side is much the longer one.
 
 use super::no_partition::{Rows, hashed, look_up, single};
-use super::{Found, Receiver, Session, Side, Wanted};
+use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::View;
 use crate::error::Result;
-use crate::on_gpu::TablePlace;
+use crate::gpu_options::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
 /// How much longer the probe side has to be: from there on one pass won on an H200, 31 to 26
@@ -31,7 +31,7 @@ pub(super) fn join(
     probe: &Side,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Option<Found>> {
+) -> Result<Option<JoinResult>> {
     if probe.rows / LONGER < build.rows {
         return Ok(None);
     }

@@ -12,49 +12,50 @@
 
 use std::cell::RefCell;
 
-use super::spilled::{Spilled, bits, pack};
-use super::working_set::{Meeting, WorkingSets, blocks, join_lists, join_sets};
-use super::{Found, Receiver, Wanted};
+use super::host_partitions::{HostPartitions, bits, pack};
+use super::working_set::{WorkingSetJoin, WorkingSets, blocks, join_lists, join_sets};
+use super::{JoinResult, Receiver, Wanted};
 use crate::device::Word;
 use crate::error::Result;
 use crate::partition::{RowId, Tuple, partition_columns};
-use crate::transfer::{Crossing, HostSide, Place, Run};
+use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
 
 /// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;
 /// Bits of the partitions, at most: a write-combining buffer a partition has to stay in a core's cache.
-const MOST_BITS: u32 = 10;
+const MAX_BITS: u32 = 10;
 
 /// Joins two sides. Working sets have at most `most_rows` build rows, where given.
 pub(super) fn join(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     most_rows: Option<u64>,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let session = crossing.session;
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let fit = WorkingSets::fit(crossing, session.left(), most_rows);
-    let bits = bits(build.rows, fit, MOST_BITS);
+    let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
-    let mut divided = Spilled::new(bits);
+    let mut partitioned = HostPartitions::new(bits);
     let mut at = 0;
     while let Some(rows) = chunk(crossing, build, &mut at) {
-        divide(crossing, build, rows, &mut divided)?;
+        partition_side(crossing, build, rows, &mut partitioned)?;
     }
-    let packed = pack(&divided.rows, fit);
+    let packed = pack(&partitioned.rows, fit);
     let Some((first, others)) = packed.split_first() else { return sets.finish(to) };
 
     // The first block of the first set meets the probe side as it is partitioned; what is left of the
     // set, if it does not fit, and the other sets meet it afterwards.
     let tuple = session.word.tuple();
-    let mut first_blocks = blocks(divided.of(first), fit, tuple).into_iter();
+    let mut first_blocks = blocks(partitioned.of(first), fit, tuple).into_iter();
     let Some(block) = first_blocks.next() else { return sets.finish(to) };
-    let probes = RefCell::new(Spilled::new(bits));
+    let probes = RefCell::new(HostPartitions::new(bits));
     let mut block = Some(block);
-    let meeting = Meeting { build: block.iter().flatten().map(|run| run.rows).sum(), probe: None };
+    let meeting =
+        WorkingSetJoin { build: block.iter().flatten().map(|run| run.rows).sum(), probe: None };
     if meeting.build == 0 {
         return sets.finish(to);
     }
@@ -66,7 +67,7 @@ pub(super) fn join(
         let Some(rows) = chunk(crossing, probe, &mut at) else { return Ok(None) };
         let mut probes = probes.borrow_mut();
         let before: Vec<usize> = first.iter().map(|&p| probes.runs[p].len()).collect();
-        divide(crossing, probe, rows, &mut probes)?;
+        partition_side(crossing, probe, rows, &mut probes)?;
         let new = first.iter().zip(before).flat_map(|(&p, n)| probes.runs[p][n..].to_vec());
         Ok(Some(new.collect()))
     };
@@ -74,12 +75,16 @@ pub(super) fn join(
     let probes = probes.into_inner();
     let rest = first_blocks.map(|block| [block, probes.of(first)]).collect();
     join_lists(&mut sets, rest, to)?;
-    join_sets(&mut sets, others, [&divided, &probes], fit, to)?;
+    join_sets(&mut sets, others, [&partitioned, &probes], fit, to)?;
     sets.finish(to)
 }
 
 /// The rows of the next chunk.
-fn chunk(crossing: &Crossing<'_>, side: &HostSide, at: &mut u64) -> Option<std::ops::Range<u64>> {
+fn chunk(
+    crossing: &TransferContext<'_>,
+    side: &HostSide,
+    at: &mut u64,
+) -> Option<std::ops::Range<u64>> {
     let step = crossing.most_rows.unwrap_or(CHUNK_ROWS);
     let rows = *at..(*at + step).min(side.rows);
     *at = rows.end;
@@ -87,23 +92,23 @@ fn chunk(crossing: &Crossing<'_>, side: &HostSide, at: &mut u64) -> Option<std::
 }
 
 /// Partitions some rows of a side into pinned memory.
-fn divide(
-    crossing: &Crossing<'_>,
+fn partition_side(
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     rows: std::ops::Range<u64>,
-    to: &mut Spilled,
+    to: &mut HostPartitions,
 ) -> Result<()> {
     match crossing.session.word {
-        Word::W4 => divide_as::<u32>(crossing, side, rows, to),
-        Word::W8 => divide_as::<u64>(crossing, side, rows, to),
+        Word::W4 => partition_side_as::<u32>(crossing, side, rows, to),
+        Word::W8 => partition_side_as::<u64>(crossing, side, rows, to),
     }
 }
 
-fn divide_as<W: KeyWord + RowId>(
-    crossing: &Crossing<'_>,
+fn partition_side_as<W: KeyWord + RowId>(
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     rows: std::ops::Range<u64>,
-    to: &mut Spilled,
+    to: &mut HostPartitions,
 ) -> Result<()> {
     let count = (rows.end - rows.start) as usize;
     let bytes = count * size_of::<Tuple<W, W>>();

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!  build: words in host memory ─┐                          ┌─► pairs ─► pinned ─► matches ─► rows
-//!  (and what they carry)        ├─► join, by any conductor ┼─► flags ─────────► sweep ───► rows
+//!  (and what they carry)        ├─► join, by any conductor ┼─► flags ─────────► emit_unmatched ───► rows
 //!  probe: words in host memory ─┘                          └─► a count
 //! ```
 //!
-//! The words of an integer column as wide as they are, and without nulls, are its values, but for a summand:
+//! The words of an integer column as wide as they are, and without nulls, are its values, but for a bias:
 //! they are staged from where they lie, batch by batch. Others are made before.
 //!
 //! Words cross to the device, and positions come back: the columns stay where they are and are gathered
 //! there. A position is made on the device, and is the row's number unless some rows
 //! cannot match, since their key has a null: those stay behind, and the host knows who is who. Workers
-//! settle a block's pairs while the device fills the next.
+//! resolve a block's pairs while the device fills the next.
 //!
 //! Build rows come back in any order, and fetching each from host memory costs more than all else. So
 //! where the columns wanted of them are no wider than a word, those cross with the keys and come back
@@ -24,9 +24,9 @@ use std::sync::atomic::Ordering;
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::ArrowNativeType;
 
-use super::super::{Context, Job, pair_cap, reserve_scratch, sweep_all};
+use super::super::{Context, Job, emit_all_unmatched, pair_cap, reserve_scratch};
 use super::{
-    Block, Escalated, Found, FoundFromHost, FromHost, Receiver, Session, Wanted, Which,
+    Block, Escalated, FromHost, HostJoinResult, JoinResult, Receiver, Session, Wanted, Which,
     join_from_host,
 };
 use crate::device::{Device, Event, Flavour, HostView, Word};
@@ -43,11 +43,11 @@ use crate::plan::gpu_memory::reads_words;
 use crate::progress::Stage;
 use crate::table::Flags;
 use crate::table::Pairs;
-use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
+use crate::transfer::{Drain, HostColumn, HostSide, TransferContext};
 use crate::word::KeyWord;
 
 /// The share of a memory limit, one of so many, that columns which cross with their keys may take.
-const FOR_CARRIED: u64 = 8;
+const FOR_INLINED: u64 = 8;
 /// Rows of a chunk where tests want several.
 const TINY_CHUNK: u64 = 7;
 /// Rows of a part where tests want several, at least, and how many parts there are then.
@@ -74,7 +74,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     device: &dyn Device,
 ) -> Result<Option<Escalated>> {
     let rows = job.build.rows().max(probe.rows());
-    let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.force.wide_rows;
+    let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.overrides.wide_rows;
     let word = if narrow { Word::W4 } else { Word::W8 };
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
     let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
@@ -84,35 +84,35 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let fits = |columns: &Columns| {
         let bytes = job.build.rows() * word.bytes();
         // Under a limit, they take no memory that something else may turn out to need.
-        let room = bytes <= cx.budget.left() / FOR_CARRIED;
-        columns.carried_bytes() <= Some(word.bytes() as usize) && room
+        let room = bytes <= cx.budget.left() / FOR_INLINED;
+        columns.inlined_bytes() <= Some(word.bytes() as usize) && room
     };
-    let carrying = job.carrying(cx, &matcher).filter(fits);
-    let carried = carrying.is_some();
+    let inlining = job.inlining(cx, &matcher).filter(fits);
+    let inlined = inlining.is_some();
     let staged = cx.on_gpu.transfer.stages() && !reads_words(job.plan.algorithm);
     let in_place = staged && word.bits() == K::BITS;
-    let keys = |side, relation: &Relation, carrying: Option<&Columns>| -> Result<Keys> {
+    let keys = |side, relation: &Relation, inlining: Option<&Columns>| -> Result<Keys> {
         cx.watch.time("key words", || {
             if in_place
-                && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, relation, carrying)?
+                && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, relation, inlining)?
             {
                 return Ok(keys);
             }
             let words = key_words::<K>(cx, job.keys, side, relation)?;
-            Keys::of(cx, words, word, carrying)
+            Keys::of(cx, words, word, inlining)
         })
     };
-    let build_keys = keys(job.build_side, job.build, carrying.as_ref())?;
+    let build_keys = keys(job.build_side, job.build, inlining.as_ref())?;
     let probe_keys = keys(job.build_side.other(), probe, None)?;
 
-    let mut units = job.held_units(cx, &matcher, probe, carrying)?;
+    let mut units = job.held_units(cx, &matcher, probe, inlining)?;
     let (wanted, flags) = wanted(cx, &matcher, &mut units);
     let cap = pair_cap(cx, job.sink);
     let _scratch = reserve_scratch::<u64>(cx, 0, cap)?;
     cx.counters.enter(Stage::Probe, 0);
     let size = word.bytes();
-    let mut settling = Settling {
-        settler: Settler {
+    let mut receiver = PairReceiver {
+        resolver: Resolver {
             cx,
             matcher: &matcher,
             units: [&units[0], &units[1]],
@@ -121,15 +121,15 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
             sink: job.sink,
             cap,
             size: size as usize,
-            carried,
+            inlined,
         },
         drain: Drain::new(vec![size, size]),
     };
-    let crossing = Crossing {
+    let crossing = TransferContext {
         session: &session,
         workers: &cx.workers,
         transfer: cx.on_gpu.transfer,
-        most_rows: cx.force.tiny_chunks.then_some(TINY_CHUNK),
+        most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
     };
     let sides = [build_keys.side(), probe_keys.side()];
     let tiny = (sides[0].rows / TINY_PARTS).max(TINY_PART);
@@ -137,13 +137,13 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         algorithm: job.plan.algorithm,
         on_gpu: cx.on_gpu,
         escalation: job.plan.escalation,
-        part_rows: cx.force.tiny_partitions.then_some(tiny),
+        part_rows: cx.overrides.tiny_partitions.then_some(tiny),
     };
-    let FoundFromHost { found, escalated } = cx.watch.time("join on device", || {
+    let HostJoinResult { found, escalated } = cx.watch.time("join on device", || {
         let sides = [&sides[0], &sides[1]];
-        let found = join_from_host(&crossing, &how, sides, &wanted, &mut settling)?;
-        settling.finish(&session)?;
-        Ok::<FoundFromHost, Error>(found)
+        let found = join_from_host(&crossing, &how, sides, &wanted, &mut receiver)?;
+        receiver.finish(&session)?;
+        Ok::<HostJoinResult, Error>(found)
     })?;
     if wanted.flavour == Flavour::Aggregate {
         count(job, &found)?;
@@ -160,8 +160,8 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx.watch.time("unmatched rows", || {
         let [build_unit, probe_unit] = &units;
         let with = (&cx.workers, cap);
-        sweep_all(with, &matcher, probe_unit, job.roles.probe, job.sink)?;
-        sweep_all(with, &matcher, build_unit, job.roles.build, job.sink)
+        emit_all_unmatched(with, &matcher, probe_unit, job.roles.probe, job.sink)?;
+        emit_all_unmatched(with, &matcher, build_unit, job.roles.build, job.sink)
     })?;
     Ok(escalated)
 }
@@ -189,11 +189,11 @@ impl Made {
         Made { column, _memory: Box::new(made) }
     }
 
-    /// In batches, of which each is short of a summand.
-    fn in_batches<D: Plain + ArrowNativeType>(batches: Vec<ScalarBuffer<D>>, summand: u64) -> Made {
+    /// In batches, of which each is short of a bias.
+    fn in_batches<D: Plain + ArrowNativeType>(batches: Vec<ScalarBuffer<D>>, bias: u64) -> Made {
         let views = batches.iter().map(|batch| HostView::of(batch)).collect();
         // SAFETY: as above.
-        let column = unsafe { HostColumn::in_batches(views, summand) };
+        let column = unsafe { HostColumn::in_batches(views, bias) };
         Made { column, _memory: Box::new(batches) }
     }
 }
@@ -205,22 +205,22 @@ impl Keys {
         keys: &KeyPlan,
         side: Side,
         relation: &Relation,
-        carrying: Option<&Columns>,
+        inlining: Option<&Columns>,
     ) -> Result<Option<Keys>> {
-        let Some((words, summand)) = keys.as_it_lies::<K>(side, relation.batches())? else {
+        let Some((words, bias)) = keys.unbiased_values::<K>(side, relation.batches())? else {
             return Ok(None);
         };
-        let values = match carrying {
+        let values = match inlining {
             None => None,
-            Some(columns) => match columns.carried_in_place::<K>() {
+            Some(columns) => match columns.inlined_in_place::<K>() {
                 Some(batches) => Some(Made::in_batches(batches, 0)),
                 None => {
                     let pieces = relation.pieces(PIECE).into_iter().map(|piece| (piece, None));
-                    Some(carried::<K>(cx, &pieces.collect::<Vec<_>>(), columns)?)
+                    Some(inlined::<K>(cx, &pieces.collect::<Vec<_>>(), columns)?)
                 }
             },
         };
-        let words = Made::in_batches(words, summand);
+        let words = Made::in_batches(words, bias);
         Ok(Some(Keys { words, values, rows: relation.rows(), row_of: None }))
     }
 
@@ -228,15 +228,15 @@ impl Keys {
         cx: &Context<'_>,
         words: Words<'_, K>,
         word: Word,
-        carrying: Option<&Columns>,
+        inlining: Option<&Columns>,
     ) -> Result<Keys> {
         let (rows, whole) = (words.matchable as u64, words.matchable == words.rows);
-        let values = match (carrying, word) {
+        let values = match (inlining, word) {
             (None, _) => None,
-            (Some(columns), Word::W4) => Some(carried::<u32>(cx, &words.pieces, columns)?),
-            (Some(columns), Word::W8) => Some(carried::<u64>(cx, &words.pieces, columns)?),
+            (Some(columns), Word::W4) => Some(inlined::<u32>(cx, &words.pieces, columns)?),
+            (Some(columns), Word::W8) => Some(inlined::<u64>(cx, &words.pieces, columns)?),
         };
-        let row_of = match whole || carrying.is_some() {
+        let row_of = match whole || inlining.is_some() {
             true => None,
             false => Some(chosen(cx, &words, "the numbers of rows", |row, _| row as u64)?),
         };
@@ -263,10 +263,10 @@ impl Keys {
 }
 
 /// What each row that may match carries.
-fn carried<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<Made> {
+fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<Made> {
     let made = by_pieces(cx, pieces, "the columns that travel with keys", |piece, valid, to| {
         let mut scratch = Vec::new();
-        let all = columns.carried::<I>(&pieces[piece].0, &mut scratch);
+        let all = columns.inlined::<I>(&pieces[piece].0, &mut scratch);
         match valid {
             None => to.copy_from_slice(all),
             Some(valid) => {
@@ -319,7 +319,7 @@ fn by_pieces<D: Plain>(
         starts.push(starts[starts.len() - 1] + piece.len - nulls);
     }
     let matchable = starts[pieces.len()];
-    let mut made = Buffer::<D>::stale(matchable, &cx.budget, what)?;
+    let mut made = Buffer::<D>::uninit(matchable, &cx.budget, what)?;
     let out = made.shared();
     cx.workers.for_rows(matchable).each(pieces.len(), |piece, _| {
         // SAFETY: pieces do not overlap, and each is one task's.
@@ -343,7 +343,7 @@ fn wanted(
         Asked::Count => Flavour::Aggregate,
         Asked::Whether => Flavour::Exists,
     };
-    let expected_rows = if cx.force.tiny_chunks { 0 } else { units[1].rows as u64 };
+    let expected_rows = if cx.overrides.tiny_chunks { 0 } else { units[1].rows as u64 };
     let flags = match flavour {
         Flavour::PairsFlagged | Flavour::Exists => [units[0].flags.take(), units[1].flags.take()],
         Flavour::Pairs | Flavour::Aggregate => [None, None],
@@ -362,7 +362,7 @@ fn wanted(
 }
 
 /// Adds a count of matches to the output.
-fn count(job: &Job<'_>, found: &Found) -> Result<()> {
+fn count(job: &Job<'_>, found: &JoinResult) -> Result<()> {
     job.candidates.fetch_add(found.rows, Ordering::Relaxed);
     let mut emitter = Emitter::new(job.sink);
     emitter.count(found.rows);
@@ -370,31 +370,31 @@ fn count(job: &Job<'_>, found: &Found) -> Result<()> {
 }
 
 /// Takes pairs and flags as they come.
-struct Settling<'a> {
-    settler: Settler<'a>,
+struct PairReceiver<'a> {
+    resolver: Resolver<'a>,
     drain: Drain,
 }
 
-impl Settling<'_> {
+impl PairReceiver<'_> {
     /// Settles what is still under way.
     fn finish(&mut self, session: &Session<'_>) -> Result<()> {
-        let settler = &self.settler;
-        self.drain.settle(session, &mut |rows, columns| settler.settle(rows, columns))
+        let resolver = &self.resolver;
+        self.drain.take_arrived(session, &mut |rows, columns| resolver.resolve(rows, columns))
     }
 }
 
-impl Receiver for Settling<'_> {
+impl Receiver for PairReceiver<'_> {
     fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
-        let settler = &self.settler;
+        let resolver = &self.resolver;
         self.drain.send(session, &[block.build, block.probe], block.rows, &mut |rows, columns| {
-            settler.settle(rows, columns)
+            resolver.resolve(rows, columns)
         })
     }
 
     fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
         let side = which as usize;
-        let Some(to) = self.settler.flags[side] else { return Ok(()) };
-        let row_of = self.settler.row_of[side];
+        let Some(to) = self.resolver.flags[side] else { return Ok(()) };
+        let row_of = self.resolver.row_of[side];
         let set = flags.iter().enumerate().filter(|(_, byte)| **byte != 0);
         set.for_each(|(i, _)| {
             let at = first + i as u64;
@@ -409,7 +409,7 @@ impl Receiver for Settling<'_> {
 }
 
 /// Settles pairs.
-struct Settler<'a> {
+struct Resolver<'a> {
     cx: &'a Context<'a>,
     matcher: &'a Matcher<'a>,
     units: [&'a Unit; 2],
@@ -420,12 +420,12 @@ struct Settler<'a> {
     /// Bytes of a position, and of what comes in its place.
     size: usize,
     /// Whether build rows come as what they carry.
-    carried: bool,
+    inlined: bool,
 }
 
-impl Settler<'_> {
+impl Resolver<'_> {
     /// Settles pairs: what is told of their build rows, and the positions of their probe rows.
-    fn settle(&self, rows: usize, columns: &[&[u8]]) -> Result<()> {
+    fn resolve(&self, rows: usize, columns: &[&[u8]]) -> Result<()> {
         let &[build, probe] = columns else {
             return Err(Error::Worker("pairs have two columns".to_string()));
         };
@@ -438,9 +438,9 @@ impl Settler<'_> {
             self.take(&probe[range.start * self.size..range.end * self.size], 1, &mut pairs.probe);
             let mut emitter = Emitter::new(self.sink);
             let [build, probe] = self.units;
-            match self.carried {
-                true => self.matcher.settle_carried(build, probe, &mut pairs, &mut emitter)?,
-                false => self.matcher.settle(build, probe, &mut pairs, &mut emitter)?,
+            match self.inlined {
+                true => self.matcher.resolve_inlined(build, probe, &mut pairs, &mut emitter)?,
+                false => self.matcher.resolve(build, probe, &mut pairs, &mut emitter)?,
             }
             emitter.finish()
         })?;

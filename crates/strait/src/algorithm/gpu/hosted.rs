@@ -14,19 +14,19 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, RecordBatch};
 
 use super::resident::{Ran, Yield, bytes_of, width, words};
-use super::{Block, FoundFromHost, FromHost, Receiver, Session, Wanted, join_from_host};
+use super::{Block, FromHost, HostJoinResult, Receiver, Session, Wanted, join_from_host};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, HostView, Word};
 use crate::error::{Error, Result};
+use crate::gpu_options::{GpuOptions, Transfer, check_partitioner};
 use crate::machine::Machine;
 use crate::matches::Asked;
 use crate::memory::{Budget, Buffer, Shared};
-use crate::on_gpu::{OnGpu, Transfer, check_partitioner};
 use crate::options::{Algorithm, JoinType};
-use crate::plan::{OnDevice, Request, Statistics, WordsLie, choose};
+use crate::plan::{KeySource, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
-use crate::transfer::{Crossing, Drain, HostColumn, HostSide};
+use crate::transfer::{Drain, HostColumn, HostSide, TransferContext};
 use crate::word::Mixers;
 
 pub use first_pass::{Divided, FirstPass};
@@ -107,7 +107,7 @@ impl Hosted {
     pub fn run(
         &self,
         algorithm: Option<Algorithm>,
-        on_gpu: OnGpu,
+        on_gpu: GpuOptions,
         yields: Yield,
         check: bool,
     ) -> Result<Ran> {
@@ -146,7 +146,7 @@ impl Hosted {
             sums: vec![0; columns],
         };
         let how = FromHost { algorithm, on_gpu, escalation, part_rows: None };
-        let FoundFromHost { found, escalated } =
+        let HostJoinResult { found, escalated } =
             join_from_host(&crossing, &how, [&sides[0], &sides[1]], &wanted, &mut back)?;
         back.finish(&session)?;
         session.device.synchronize(session.compute)?;
@@ -175,8 +175,8 @@ impl Hosted {
             Statistics { rows: Some(table.rows), bytes, ..Statistics::default() }
         };
         let words = match self.placement {
-            HostPlacement::Pinned => WordsLie::Pinned,
-            HostPlacement::Pageable => WordsLie::Held,
+            HostPlacement::Pinned => KeySource::Pinned,
+            HostPlacement::Pageable => KeySource::Held,
         };
         let budget = self.device.memory().budget;
         let name = self.device.name().to_string();
@@ -192,7 +192,7 @@ impl Hosted {
             key: String::new(),
             exact: true,
             word_bytes: word_bytes as usize,
-            carried_bytes: None,
+            inlined_bytes: None,
             machine: &Machine::detect(),
             device: Some(OnDevice { name, budget, asked: true, back, row_bytes, words }),
         })
@@ -213,8 +213,8 @@ impl Hosted {
     }
 
     /// How rows cross in a session.
-    fn crossing<'a>(&'a self, session: &'a Session<'a>, transfer: Transfer) -> Crossing<'a> {
-        Crossing { session, workers: &self.workers, transfer, most_rows: None }
+    fn crossing<'a>(&'a self, session: &'a Session<'a>, transfer: Transfer) -> TransferContext<'a> {
+        TransferContext { session, workers: &self.workers, transfer, most_rows: None }
     }
 }
 
@@ -281,7 +281,7 @@ impl Place<'_> {
             }
             HostPlacement::Pageable => {
                 // Of words, for their alignment.
-                let mut buffer = Buffer::<u64>::stale(bytes.div_ceil(8), budget, "a column")?;
+                let mut buffer = Buffer::<u64>::uninit(bytes.div_ceil(8), budget, "a column")?;
                 let start = buffer.as_mut_ptr().cast::<u8>();
                 // SAFETY: the buffer has at least so many bytes, and nobody else has it yet.
                 self.copy(parts, unsafe { std::slice::from_raw_parts_mut(start, bytes) })?;
@@ -343,7 +343,7 @@ fn add(sums: &mut [u64], columns: &[&[u8]], narrow: bool) {
 impl Back {
     fn finish(&mut self, session: &Session<'_>) -> Result<()> {
         let Back { drain, check, narrow, sums } = self;
-        drain.settle(session, &mut |_, columns| {
+        drain.take_arrived(session, &mut |_, columns| {
             if *check {
                 add(sums, columns, *narrow);
             }

@@ -11,8 +11,8 @@
 //! | [`multi_pass`] | the same, with the build side in several parts |
 //! | [`cpu_partitioned`] | both sides partitioned by the CPU, joined by the device |
 //! | [`triton`] | both sides partitioned by the device, into host memory |
-//! | [`working_set`], [`spilled`] | partitions in host memory, joined some at a time |
-//! | [`rounds`] | output of any size through buffers of a given one |
+//! | [`working_set`], [`host_partitions`] | partitions in host memory, joined some at a time |
+//! | [`output_loop`] | output of any size through buffers of a given one |
 //! | [`flags`] | which rows have a match |
 //! | [`host`] | a join of Arrow tables: words in, pairs out |
 //! | [`hosted`] | a join of columns that lie in host memory, or the first pass of one, for measuring |
@@ -22,14 +22,14 @@ mod cached;
 mod cpu_partitioned;
 mod flags;
 mod host;
+mod host_partitions;
 pub mod hosted;
 mod multi_pass;
 mod no_partition;
+mod output_loop;
 mod radix;
 pub mod resident;
-mod rounds;
 mod sort_merge;
-mod spilled;
 mod streamed;
 #[cfg(test)]
 mod tests;
@@ -40,9 +40,9 @@ pub(crate) use host::run;
 
 use crate::device::{Event, Flavour, Session, Side, View, abi};
 use crate::error::{Error, Result};
-use crate::on_gpu::{OnGpu, Partitioner};
+use crate::gpu_options::{GpuOptions, Partitioner};
 use crate::options::Algorithm;
-use crate::transfer::{Crossing, HostSide, load};
+use crate::transfer::{HostSide, TransferContext, load};
 use flags::{Window, closed, opened};
 
 /// What is wanted of the matches.
@@ -65,14 +65,14 @@ pub(crate) struct Wanted {
 
 /// What was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct JoinResult {
     pub(crate) rows: u64,
     /// The sums of values over all rows, modulo 2^64, where the flavour adds up.
     pub(crate) build_sum: u64,
     pub(crate) probe_sum: u64,
 }
 
-impl Found {
+impl JoinResult {
     /// Adds what one launch found.
     fn add(&mut self, rows: u64, seen: &abi::Control) {
         self.rows += rows;
@@ -81,8 +81,8 @@ impl Found {
     }
 
     /// Adds what another join found.
-    fn and(self, other: Found) -> Found {
-        Found {
+    fn and(self, other: JoinResult) -> JoinResult {
+        JoinResult {
             rows: self.rows + other.rows,
             build_sum: self.build_sum.wrapping_add(other.build_sum),
             probe_sum: self.probe_sum.wrapping_add(other.probe_sum),
@@ -144,12 +144,12 @@ pub(crate) fn join(
     sides: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let [build, probe] = sides;
     if build.rows == 0 || probe.rows == 0 {
-        return Ok(Found::default());
+        return Ok(JoinResult::default());
     }
-    if build.rows.max(probe.rows) > MOST_ROWS {
+    if build.rows.max(probe.rows) > MAX_ROWS {
         return Err(too_long(build.rows.max(probe.rows)));
     }
     let mut windows = [
@@ -191,17 +191,17 @@ pub(crate) fn join(
 /// Joins two sides in host memory. If the algorithm needs more memory than the device has, and no row was
 /// written yet, the algorithm it escalates to goes on. This is the only place where that happens.
 pub(crate) fn join_from_host(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     how: &FromHost,
     sides: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<FoundFromHost> {
+) -> Result<HostJoinResult> {
     let session = crossing.session;
     let point = session.point();
     let mut watched = Watched { to, blocks: 0 };
     let why = match join_as_told(crossing, how, sides, wanted, &mut watched) {
-        Ok(found) => return Ok(FoundFromHost { found, escalated: None }),
+        Ok(found) => return Ok(HostJoinResult { found, escalated: None }),
         Err(error) => error,
     };
     let Some(algorithm) = how.escalation.filter(|_| watched.blocks == 0 && escalates(&why)) else {
@@ -211,7 +211,7 @@ pub(crate) fn join_from_host(
     session.release_since(point)?;
     let how = FromHost { algorithm, escalation: None, ..*how };
     let found = join_as_told(crossing, &how, sides, wanted, to)?;
-    Ok(FoundFromHost { found, escalated: Some(Escalated { to: algorithm, why }) })
+    Ok(HostJoinResult { found, escalated: Some(Escalated { to: algorithm, why }) })
 }
 
 /// Whether an algorithm that needs less GPU memory may succeed after this error.
@@ -220,8 +220,8 @@ fn escalates(error: &Error) -> bool {
 }
 
 /// What a join of two sides in host memory found.
-pub(crate) struct FoundFromHost {
-    pub(crate) found: Found,
+pub(crate) struct HostJoinResult {
+    pub(crate) found: JoinResult,
     pub(crate) escalated: Option<Escalated>,
 }
 
@@ -234,20 +234,20 @@ pub(crate) struct Escalated {
 
 /// Joins two sides that lie in host memory, by what was asked for.
 fn join_as_told(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     how: &FromHost,
     sides: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     if sides.iter().any(|side| side.rows == 0) {
-        return Ok(Found::default());
+        return Ok(JoinResult::default());
     }
     let one_table = matches!(how.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
-    if one_table && sides[0].rows > MOST_ROWS {
+    if one_table && sides[0].rows > MAX_ROWS {
         return Err(too_long(sides[0].rows));
     }
-    let OnGpu { partitioner, table, .. } = how.on_gpu;
+    let GpuOptions { partitioner, table, .. } = how.on_gpu;
     match how.algorithm {
         Algorithm::NoPartition => streamed::no_partition(crossing, table, sides, wanted, to),
         Algorithm::StreamedProbe => streamed::streamed_probe(crossing, sides, wanted, to),
@@ -266,13 +266,13 @@ fn join_as_told(
 }
 
 fn too_long(rows: u64) -> Error {
-    Error::TooManyRows { rows, most: MOST_ROWS }
+    Error::TooManyRows { rows, most: MAX_ROWS }
 }
 
 /// How to join sides that lie in host memory.
 pub(crate) struct FromHost {
     pub(crate) algorithm: Algorithm,
-    pub(crate) on_gpu: OnGpu,
+    pub(crate) on_gpu: GpuOptions,
     /// The algorithm that goes on if GPU memory does not suffice for this one.
     pub(crate) escalation: Option<Algorithm>,
     /// Rows of a part, a partition or a working set, at most: for tests, which have few.
@@ -311,7 +311,7 @@ fn partitioned(
     sides: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     if partitioner == Partitioner::LookBack
         && let Some(found) = cached::join(session, sides[0], sides[1], wanted, to)?
     {
@@ -321,4 +321,4 @@ fn partitioned(
 }
 
 /// Rows of a side, at most: places in tables and runs have 32 bits.
-pub(crate) const MOST_ROWS: u64 = (1 << 31) - 1;
+pub(crate) const MAX_ROWS: u64 = (1 << 31) - 1;

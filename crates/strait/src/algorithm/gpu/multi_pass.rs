@@ -12,25 +12,25 @@
 
 use super::flags::{Window, closed, opened};
 use super::no_partition::{Rows, compact, look_up_in, look_ups};
-use super::rounds::Rounds;
+use super::output_loop::OutputLoop;
 use super::streamed::{Stream, fill, partitioning, partitions};
-use super::{Found, MOST_ROWS, Receiver, Session, Side, Wanted, Watched, Which};
+use super::{JoinResult, MAX_ROWS, Receiver, Session, Side, Wanted, Watched, Which};
 use crate::error::{Error, Result, bytes};
-use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MOST_SLOTS, table_rows};
-use crate::transfer::{Crossing, HostSide, load};
+use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
+use crate::transfer::{HostSide, TransferContext, load};
 
 /// Joins two sides. Parts have at most `most_rows`, where given.
 pub(super) fn join(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     most_rows: Option<u64>,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let session = crossing.session;
-    let mut crossing = Crossing { ..*crossing };
+    let mut crossing = TransferContext { ..*crossing };
     let mut most_rows = most_rows.unwrap_or(build.rows);
-    let mut found = Found::default();
+    let mut found = JoinResult::default();
     let mut at = 0;
     let mut unique = true;
     while at < build.rows {
@@ -65,12 +65,12 @@ pub(super) fn join(
 
 /// Joins a part whose keys may come more than once, from row number `first` on.
 fn by_partitions(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     (part, first): (&HostSide, u64),
     probe: &HostSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Option<Found>> {
+) -> Result<Option<JoinResult>> {
     let side = Side { first, ..load(crossing, part)? };
     partitions(crossing, side, probe, wanted, to).map(Some)
 }
@@ -94,21 +94,21 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
             hint: format!("give the join more than {} of GPU memory", bytes(all)),
         });
     }
-    let fit = fit.min(MOST_ROWS);
+    let fit = fit.min(MAX_ROWS);
     Ok(left.div_ceil(left.div_ceil(fit)))
 }
 
 /// Joins a part whose keys come once, from row number `first` on; None where one comes twice.
 fn by_table(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     (part, first): (&HostSide, u64),
     probe: &HostSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Option<Found>> {
+) -> Result<Option<JoinResult>> {
     let session = crossing.session;
     let tuple = session.word.tuple();
-    let fit = (session.left() / 8 * FOR_TABLES / tuple).min(MOST_SLOTS);
+    let fit = (session.left() / 8 * FOR_TABLES / tuple).min(MAX_SLOTS);
     let slot_count = (2 * part.rows).min(fit).max(part.rows * LEAST_SLOTS / (LEAST_SLOTS - 1) + 1);
     let slots = session.allocate(slot_count * tuple, "the hash table")?;
     let table = compact(session, slots, slot_count);
@@ -117,11 +117,12 @@ fn by_table(
     }
     session.mark("build table")?;
     let mut stream = Stream::new(crossing, probe, wanted, 0)?;
-    let mut rounds = Rounds::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
+    let mut output_loop =
+        OutputLoop::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, part.rows)?;
     let build_flags = opened(&mut flags, session, first, part.rows)?;
     let found = stream.each(build_flags, to, |chunk, wanted, to| {
-        look_up_in(&mut rounds, (session, table), Rows::of(chunk), wanted, to)
+        look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to)
     })?;
     session.mark("look up")?;
     closed(&flags, session, to)?;

@@ -11,11 +11,11 @@
 //! is one access. Where that proves wrong, the values of each key are grouped, which takes a time that
 //! does not depend on how often a key comes.
 
-use super::rounds::{Cut, Rounds, Work};
-use super::{Found, Receiver, Session, Side, Wanted};
+use super::output_loop::{Cut, OutputLoop, Work};
+use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
-use crate::on_gpu::TablePlace;
+use crate::gpu_options::TablePlace;
 
 /// Slots of a directly addressed table a build row, at most: they are half as wide as hashed ones,
 /// of which there are at least two.
@@ -38,7 +38,7 @@ pub(super) fn join(
     probe: &Side,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let table = table(session, build, TablePlace::Gpu)?;
     look_up(session, table, Rows::of(probe), wanted, to)
 }
@@ -50,7 +50,7 @@ pub(super) fn join_cached(
     [build, probe]: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Option<Found>> {
+) -> Result<Option<JoinResult>> {
     let (word, l2) = (session.word.bytes(), session.device.shape(session.word).l2);
     if build.rows * word > l2 {
         return Ok(None);
@@ -112,9 +112,9 @@ pub(super) fn look_up(
     probe: Rows,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
-    let mut rounds = Rounds::new(session, wanted, look_ups(session, probe.rows))?;
-    let found = look_up_in(&mut rounds, (session, table), probe, wanted, to)?;
+) -> Result<JoinResult> {
+    let mut output_loop = OutputLoop::new(session, wanted, look_ups(session, probe.rows))?;
+    let found = look_up_in(&mut output_loop, (session, table), probe, wanted, to)?;
     session.mark("look up")?;
     Ok(found)
 }
@@ -124,14 +124,14 @@ pub(super) fn look_ups(session: &Session<'_>, rows: u64) -> u32 {
     rows.div_ceil(u64::from(session.device.shape(session.word).probe_tile)) as u32
 }
 
-/// Looks rows up in a table, in rounds that others may follow.
+/// Looks rows up in a table, in output_loop that others may follow.
 pub(super) fn look_up_in(
-    rounds: &mut Rounds<'_>,
+    output_loop: &mut OutputLoop<'_>,
     (session, table): (&Session<'_>, abi::Table),
     probe: Rows,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let tile = session.device.shape(session.word).probe_tile;
     let count = look_ups(session, probe.rows);
     let work = Work { tasks: None, count, cut: Cut::Run, mixed: true };
@@ -140,7 +140,7 @@ pub(super) fn look_up_in(
         let look_up = abi::Probe { table, columns, tuples, rows, tasks, count, tile, output };
         Stage::Probe(wanted.flavour, look_up)
     };
-    rounds.run(wanted, work, stage, to)
+    output_loop.run(wanted, work, stage, to)
 }
 
 /// A hashed table's shape: at least two slots a row. Where they stay in the cache there are up to

@@ -11,11 +11,11 @@
 //! is needed. A build partition that outgrows shared memory becomes several tasks; so does a long
 //! probe partition, for which 004 used dynamic parallelism.
 
-use super::rounds::{Cut, Rounds, Work};
-use super::{Found, Receiver, Session, Side, Wanted};
+use super::output_loop::{Cut, OutputLoop, Work};
+use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
-use crate::on_gpu::Partitioner;
+use crate::gpu_options::Partitioner;
 use crate::partition::gpu::{Digits, chained, counted, ordered};
 
 /// Joins two sides.
@@ -25,7 +25,7 @@ pub(super) fn join(
     [build, probe]: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let radix = Radix::of(session, partitioner, build.rows);
     let mut spare = None;
     let build = radix.partition(session, build, &mut spare, "the partitioned build side")?;
@@ -38,8 +38,8 @@ pub(super) fn join(
         session.release(&[spare])?;
     }
     session.mark("tasks")?;
-    let mut rounds = Rounds::new(session, wanted, tasks.1)?;
-    let found = radix.join(&mut rounds, [&build, &probe], tasks, wanted, to)?;
+    let mut output_loop = OutputLoop::new(session, wanted, tasks.1)?;
+    let found = radix.join(&mut output_loop, [&build, &probe], tasks, wanted, to)?;
     session.mark("join partitions")?;
     Ok(found)
 }
@@ -173,16 +173,16 @@ impl Radix {
         }
     }
 
-    /// Joins co-partitions, in rounds that others may follow.
+    /// Joins co-partitions, in output_loop that others may follow.
     pub(super) fn join(
         &self,
-        rounds: &mut Rounds<'_>,
+        output_loop: &mut OutputLoop<'_>,
         [build, probe]: [&Partitioned; 2],
         (tasks, count): (View, u32),
         wanted: &Wanted,
         to: &mut dyn Receiver,
-    ) -> Result<Found> {
-        let session = rounds.session();
+    ) -> Result<JoinResult> {
+        let session = output_loop.session();
         let work = Work { tasks: Some(tasks), count, cut: Cut::Build, mixed: true };
         let stage = |tasks: u64, count: u32, output: abi::Output| {
             let (build, probe) = (build.tuples.address, probe.tuples.address);
@@ -190,7 +190,7 @@ impl Radix {
             Stage::JoinShared(wanted.flavour, join)
         };
         session.moved((build.rows + probe.rows) * session.word.tuple());
-        rounds.run(wanted, work, stage, to)
+        output_loop.run(wanted, work, stage, to)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Event, Flavour, Memory, Pinned, Stage, View, Word, abi};
 use crate::error::{Error, Result};
-use crate::on_gpu::Partitioner;
+use crate::gpu_options::Partitioner;
 use crate::options::Algorithm;
 use crate::partition::gpu::{Digits, ordered_columns};
 pub use crate::stopwatch::Timed;

@@ -6,8 +6,8 @@
 //!  probe ─────────┘ ──────────► passes ─► sorted tuples ─┘   its stretch of build tuples
 //! ```
 
-use super::rounds::{self, Cut, Work};
-use super::{Found, Receiver, Session, Side, Wanted};
+use super::output_loop::{self, Cut, Work};
+use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, abi};
 use crate::error::Result;
 use crate::partition::gpu::{Digits, ordered};
@@ -19,7 +19,7 @@ pub(super) fn join(
     probe: &Side,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let digits = Digits::varying(varying(session, &[build, probe])?);
     session.mark("survey")?;
     let mut spare = None;
@@ -49,7 +49,7 @@ pub(super) fn join(
         };
         Stage::MergeJoin(wanted.flavour, merge)
     };
-    let found = rounds::run(session, wanted, work, stage, to)?;
+    let found = output_loop::run(session, wanted, work, stage, to)?;
     session.mark("merge")?;
     Ok(found)
 }

@@ -12,30 +12,31 @@
 
 use super::flags::{Window, closed, opened};
 use super::no_partition::{self, Rows, look_up_in, look_ups};
+use super::output_loop::OutputLoop;
 use super::radix::{Partitioned, Radix};
-use super::rounds::Rounds;
-use super::{Block, Found, Receiver, Session, Side, Wanted, Which};
+use super::{Block, JoinResult, Receiver, Session, Side, Wanted, Which};
 use crate::device::{Event, Stage, View, abi};
 use crate::error::Result;
-use crate::on_gpu::{Partitioner, TablePlace};
-use crate::transfer::{Crossing, HostSide, Pipeline, load};
+use crate::gpu_options::{Partitioner, TablePlace};
+use crate::transfer::{HostSide, Pipeline, TransferContext, load};
 
 /// Joins by one table over the build side.
 pub(super) fn no_partition(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     place: TablePlace,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let session = crossing.session;
     let table = table(crossing, place, build)?;
     let mut stream = Stream::new(crossing, probe, wanted, 0)?;
-    let mut rounds = Rounds::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
+    let mut output_loop =
+        OutputLoop::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
     let build_flags = opened(&mut flags, session, 0, build.rows)?;
     let found = stream.each(build_flags, to, |chunk, wanted, to| {
-        look_up_in(&mut rounds, (session, table), Rows::of(chunk), wanted, to)
+        look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to)
     })?;
     session.mark("look up")?;
     closed(&flags, session, to)?;
@@ -44,7 +45,11 @@ pub(super) fn no_partition(
 
 /// A table over the whole build side. Where it may lie in host memory, the build side need not fit the
 /// device, and is put in chunk by chunk, as long as keys come once.
-fn table(crossing: &Crossing<'_>, place: TablePlace, build: &HostSide) -> Result<abi::Table> {
+fn table(
+    crossing: &TransferContext<'_>,
+    place: TablePlace,
+    build: &HostSide,
+) -> Result<abi::Table> {
     let session = crossing.session;
     let mut repeated = false;
     if place != TablePlace::Gpu {
@@ -73,7 +78,7 @@ fn table(crossing: &Crossing<'_>, place: TablePlace, build: &HostSide) -> Result
 
 /// Puts rows, from number `first` on, into a table of single slots, chunk by chunk, and says whether every key came once.
 pub(super) fn fill(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     part: &HostSide,
     first: u64,
     table: abi::Table,
@@ -102,11 +107,11 @@ pub(super) fn fill(
 
 /// Joins by partitions of the build side that stay on the device.
 pub(super) fn streamed_probe(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let side = load(crossing, build)?;
     partitions(crossing, side, probe, wanted, to)
 }
@@ -114,12 +119,12 @@ pub(super) fn streamed_probe(
 /// Streams a probe side past the partitions of a build side, or of a part of one, that is on the
 /// device. Its columns are given back.
 pub(super) fn partitions(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     build: Side,
     probe: &HostSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let session = crossing.session;
     let radix = Radix::of(session, Partitioner::LookBack, build.rows);
     let held = radix.partition_alone(session, &build, "the partitioned build side")?;
@@ -127,11 +132,11 @@ pub(super) fn partitions(
     session.mark("partition build side")?;
     let mut stream = Stream::new(crossing, probe, wanted, partitioning(session))?;
     let tasks = radix.tasks(session, build.rows, stream.chunk_rows);
-    let mut rounds = Rounds::new(session, &stream.wanted, tasks as u32)?;
+    let mut output_loop = OutputLoop::new(session, &stream.wanted, tasks as u32)?;
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
     let build_flags = opened(&mut flags, session, build.first, build.rows)?;
     let found = stream.each(build_flags, to, |chunk, wanted, to| {
-        join_chunk(&mut rounds, &radix, &held, (chunk, wanted), to)
+        join_chunk(&mut output_loop, &radix, &held, (chunk, wanted), to)
     })?;
     closed(&flags, session, to)?;
     Ok(found)
@@ -139,19 +144,19 @@ pub(super) fn partitions(
 
 /// Partitions a chunk and joins it.
 pub(super) fn join_chunk(
-    rounds: &mut Rounds<'_>,
+    output_loop: &mut OutputLoop<'_>,
     radix: &Radix,
     build: &Partitioned,
     (chunk, wanted): (&Side, &Wanted),
     to: &mut dyn Receiver,
-) -> Result<Found> {
-    let session = rounds.session();
+) -> Result<JoinResult> {
+    let session = output_loop.session();
     let point = session.point();
     let probe = radix.partition_alone(session, chunk, "a partitioned chunk")?;
     session.mark("partition probe side")?;
     let tasks = radix.list(session, [build, &probe])?;
     session.mark("tasks")?;
-    let found = radix.join(rounds, [build, &probe], tasks, wanted, to)?;
+    let found = radix.join(output_loop, [build, &probe], tasks, wanted, to)?;
     session.mark("join partitions")?;
     session.release_since(point)?;
     Ok(found)
@@ -188,7 +193,7 @@ impl<'a> Stream<'a> {
     /// Prepares a stream that, with its output, takes at most half of the memory that is left; `extra`
     /// is what a row of a chunk takes besides.
     pub(super) fn new(
-        crossing: &'a Crossing<'a>,
+        crossing: &'a TransferContext<'a>,
         probe: &HostSide,
         wanted: &Wanted,
         extra: u64,
@@ -208,9 +213,9 @@ impl<'a> Stream<'a> {
         &mut self,
         build_flags: Option<View>,
         to: &mut dyn Receiver,
-        mut join: impl FnMut(&Side, &Wanted, &mut dyn Receiver) -> Result<Found>,
-    ) -> Result<Found> {
-        let mut found = Found::default();
+        mut join: impl FnMut(&Side, &Wanted, &mut dyn Receiver) -> Result<JoinResult>,
+    ) -> Result<JoinResult> {
+        let mut found = JoinResult::default();
         while let Some(chunk) = self.pipeline.next()? {
             let Side { first, rows, .. } = chunk.side;
             let probe_flags = opened(&mut self.flags, self.session, first, rows)?;

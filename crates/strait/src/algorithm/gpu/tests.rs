@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{EVENTS, HostView, Word};
-use crate::on_gpu::{Histogram, TablePlace, Transfer};
+use crate::gpu_options::{Histogram, TablePlace, Transfer};
 use crate::schedule::Workers;
 use crate::transfer::{Drain, HostColumn};
 
@@ -18,9 +18,9 @@ struct Kept {
 }
 
 impl Kept {
-    fn settle(&mut self, session: &Session<'_>) -> Result<()> {
+    fn take_arrived(&mut self, session: &Session<'_>) -> Result<()> {
         let Kept { drain, pairs, .. } = self;
-        drain.settle(session, &mut |rows, columns| taken(pairs, rows, columns))
+        drain.take_arrived(session, &mut |rows, columns| taken(pairs, rows, columns))
     }
 }
 
@@ -50,7 +50,7 @@ impl Receiver for Kept {
     }
 
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
-        self.settle(session)
+        self.take_arrived(session)
     }
 }
 
@@ -70,7 +70,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let device = Simulated::new(settings);
     let session = Session::new(&device, Word::W8)?;
     let workers = Workers::new(2, Arc::default());
-    let crossing = Crossing {
+    let crossing = TransferContext {
         session: &session,
         workers: &workers,
         transfer: how.on_gpu.transfer,
@@ -110,7 +110,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     };
     let sides = [&side(build)?, &side(probe)?];
     let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?.found;
-    kept.settle(&session)?;
+    kept.take_arrived(&session)?;
 
     let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.on_gpu);
     let mut pairs: Vec<(u64, u64)> = Vec::new();
@@ -128,7 +128,8 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         }
         Flavour::Aggregate => {
             let sums = pairs.iter().fold((0, 0), |sums, pair| (sums.0 + pair.0, sums.1 + pair.1));
-            let wanted = Found { rows: pairs.len() as u64, build_sum: sums.0, probe_sum: sums.1 };
+            let wanted =
+                JoinResult { rows: pairs.len() as u64, build_sum: sums.0, probe_sum: sums.1 };
             assert_eq!(found, wanted, "{what}");
         }
         Flavour::Exists => {}
@@ -159,7 +160,7 @@ fn unique(rows: u64) -> Vec<u64> {
 const FLAVOURS: [Flavour; 4] =
     [Flavour::Pairs, Flavour::PairsFlagged, Flavour::Exists, Flavour::Aggregate];
 
-fn case(seed: u64, algorithm: Algorithm, on_gpu: OnGpu) -> Case {
+fn case(seed: u64, algorithm: Algorithm, on_gpu: GpuOptions) -> Case {
     Case {
         seed,
         memory: 2 << 20,
@@ -183,7 +184,7 @@ fn every_conductor_finds_every_pair() {
             for (j, probe) in probe.iter().enumerate() {
                 for seed in 0..8 {
                     let seed = seed + 8 * (i + 4 * j) as u64;
-                    check(&case(seed, algorithm, OnGpu::default()), build, probe).unwrap();
+                    check(&case(seed, algorithm, GpuOptions::default()), build, probe).unwrap();
                 }
             }
         }
@@ -196,20 +197,21 @@ fn every_way_to_cross_and_to_partition_gives_the_same() {
     let probe = keys(140, 6, 70);
     for seed in 0..8 {
         for transfer in Transfer::ALL {
-            let on_gpu = OnGpu { transfer, ..OnGpu::default() };
+            let on_gpu = GpuOptions { transfer, ..GpuOptions::default() };
             for algorithm in Algorithm::ALL {
                 check(&case(seed, algorithm, on_gpu), &build, &probe).unwrap();
             }
         }
         for table in TablePlace::ALL {
-            let on_gpu = OnGpu { table, ..OnGpu::default() };
+            let on_gpu = GpuOptions { table, ..GpuOptions::default() };
             check(&case(seed, Algorithm::NoPartition, on_gpu), &build, &probe).unwrap();
         }
         for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
             for histogram in Histogram::ALL {
                 for cache in [None, Some(0), Some(1 << 12), Some(1 << 30)] {
                     let partitioner = Some(partitioner);
-                    let on_gpu = OnGpu { partitioner, histogram, cache, ..OnGpu::default() };
+                    let on_gpu =
+                        GpuOptions { partitioner, histogram, cache, ..GpuOptions::default() };
                     let joined = check(&case(seed, Algorithm::Triton, on_gpu), &build, &probe);
                     let refused =
                         partitioner == Some(Partitioner::Dma) && histogram != Histogram::None;
@@ -226,13 +228,13 @@ fn every_way_to_cross_and_to_partition_gives_the_same() {
 fn budgets_from_the_smallest_up() {
     let build = keys(300, 7, 200);
     let probe = keys(500, 8, 250);
-    let plain = Algorithm::ALL.into_iter().map(|algorithm| (algorithm, OnGpu::default()));
+    let plain = Algorithm::ALL.into_iter().map(|algorithm| (algorithm, GpuOptions::default()));
     let scattered = [Partitioner::Standard, Partitioner::Shared, Partitioner::Hierarchical]
         .into_iter()
         .flat_map(|partitioner| Histogram::ALL.map(|histogram| (partitioner, histogram)))
         .map(|(partitioner, histogram)| {
             let partitioner = Some(partitioner);
-            (Algorithm::Triton, OnGpu { partitioner, histogram, ..OnGpu::default() })
+            (Algorithm::Triton, GpuOptions { partitioner, histogram, ..GpuOptions::default() })
         });
     for (algorithm, on_gpu) in plain.chain(scattered) {
         let mut least = u64::MAX;
@@ -265,7 +267,7 @@ fn long_streams_with_few_matches() {
         probe[at] = 2;
     }
     for algorithm in [Algorithm::NoPartition, Algorithm::MultiPass] {
-        let mut case = case(0, algorithm, OnGpu::default());
+        let mut case = case(0, algorithm, GpuOptions::default());
         (case.flavour, case.chunk_rows, case.how.part_rows) = (Flavour::Pairs, Some(1), None);
         check(&case, &build, &probe).unwrap();
     }
@@ -278,7 +280,7 @@ fn a_join_that_may_escalates() {
     let probe = keys(3000, 9, 2500);
     for algorithm in Algorithm::ALL {
         for seed in 0..4 {
-            let mut case = case(seed, algorithm, OnGpu::default());
+            let mut case = case(seed, algorithm, GpuOptions::default());
             (case.memory, case.how.part_rows, case.chunk_rows) = (160 << 10, None, Some(50));
             let alone = check(&case, &build, &probe);
             assert!(alone.is_ok() || matches!(alone, Err(Error::DeviceMemory { .. })), "{alone:?}");

@@ -13,33 +13,33 @@
 //! further partitioning could split a single key.
 
 use super::flags::{Window, closed, opened};
+use super::host_partitions::HostPartitions;
+use super::output_loop::OutputLoop;
 use super::radix::Radix;
-use super::rounds::Rounds;
-use super::spilled::Spilled;
 use super::streamed::{Feeding, join_chunk, partitioning};
-use super::{Found, MOST_ROWS, Receiver, Side, Wanted, Which};
+use super::{JoinResult, MAX_ROWS, Receiver, Side, Wanted, Which};
 use crate::error::Result;
-use crate::on_gpu::Partitioner;
-use crate::transfer::{Crossing, Pipeline, Produce, Run};
+use crate::gpu_options::Partitioner;
+use crate::transfer::{Pipeline, Produce, Run, TransferContext};
 
 /// The share of the memory that is left, in eighths, for the build partitions of a set.
 const FOR_BUILD: u64 = 4;
 
 /// Joins working sets.
 pub(super) struct WorkingSets<'a> {
-    crossing: &'a Crossing<'a>,
+    crossing: &'a TransferContext<'a>,
     wanted: Wanted,
     /// Top bits that tell partitions.
     pub(super) bits: u32,
     windows: [Option<Window>; 2],
-    found: Found,
+    found: JoinResult,
 }
 
 impl<'a> WorkingSets<'a> {
     /// Prepares to join sides of so many rows, by how many bits they will be partitioned: that follows
     /// from the memory which is left.
     pub(super) fn new(
-        crossing: &'a Crossing<'a>,
+        crossing: &'a TransferContext<'a>,
         [build, probe]: [u64; 2],
         wanted: &Wanted,
     ) -> Result<WorkingSets<'a>> {
@@ -52,21 +52,21 @@ impl<'a> WorkingSets<'a> {
         let build_flags = opened(&mut windows[0], session, 0, build)?;
         let probe_flags = opened(&mut windows[1], session, 0, probe)?;
         let wanted = Wanted { build_flags, probe_flags, ..*wanted };
-        Ok(WorkingSets { crossing, wanted, bits: 0, windows, found: Found::default() })
+        Ok(WorkingSets { crossing, wanted, bits: 0, windows, found: JoinResult::default() })
     }
 
     /// Build rows of a set, at most; no more than `most`, where given.
-    pub(super) fn fit(crossing: &Crossing<'_>, memory: u64, most: Option<u64>) -> u64 {
+    pub(super) fn fit(crossing: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
         let session = crossing.session;
         let a_row = session.word.tuple() + partitioning(session);
-        (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(MOST_ROWS)).clamp(1, MOST_ROWS)
+        (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
     }
 
     /// Joins meetings one after the other. `produce` makes the runs of each, as two lists: those of
     /// its build rows, and those of its probe rows; or of the last probe rows any number of lists.
     pub(super) fn join<'p>(
         &mut self,
-        meetings: &[Meeting],
+        meetings: &[WorkingSetJoin],
         produce: Produce<'p>,
         to: &mut dyn Receiver,
     ) -> Result<()>
@@ -81,7 +81,7 @@ impl<'a> WorkingSets<'a> {
         let left = session.left();
         let share = left.saturating_sub(held).max(left / 4) / 2;
         let chunk_rows = self.crossing.chunk_of_tuples(extra, share);
-        let crossing: &'p Crossing<'p> = self.crossing;
+        let crossing: &'p TransferContext<'p> = self.crossing;
         let mut pipeline = Pipeline::of_runs(crossing, produce, chunk_rows)?;
         for &meeting in meetings {
             let point = session.point();
@@ -94,7 +94,7 @@ impl<'a> WorkingSets<'a> {
     /// Joins build rows that fit with probe rows, which come after them.
     fn meet(
         &mut self,
-        meeting: Meeting,
+        meeting: WorkingSetJoin,
         chunk_rows: u64,
         pipeline: &mut Pipeline<'_>,
         to: &mut dyn Receiver,
@@ -110,7 +110,7 @@ impl<'a> WorkingSets<'a> {
         let expected_rows = self.wanted.expected_rows.min(chunk_rows);
         let wanted = Wanted { expected_rows, ..self.wanted };
         let tasks = radix.tasks(session, rows, chunk_rows);
-        let mut rounds = Rounds::new(session, &wanted, tasks as u32)?;
+        let mut output_loop = OutputLoop::new(session, &wanted, tasks as u32)?;
         let mut left = meeting.probe.unwrap_or(u64::MAX);
         while left > 0
             && let Some(chunk) = pipeline.next()?
@@ -118,7 +118,8 @@ impl<'a> WorkingSets<'a> {
             let side = chunk.side;
             left -= side.rows;
             let mut feeding = Feeding { pipeline: &mut *pipeline, to };
-            let found = join_chunk(&mut rounds, &radix, &held, (&side, &wanted), &mut feeding)?;
+            let found =
+                join_chunk(&mut output_loop, &radix, &held, (&side, &wanted), &mut feeding)?;
             self.found = self.found.and(found);
             pipeline.done(chunk)?;
         }
@@ -146,7 +147,7 @@ impl<'a> WorkingSets<'a> {
     }
 
     /// Hands out the flags, and says what was found.
-    pub(super) fn finish(self, to: &mut dyn Receiver) -> Result<Found> {
+    pub(super) fn finish(self, to: &mut dyn Receiver) -> Result<JoinResult> {
         for window in &self.windows {
             closed(window, self.crossing.session, to)?;
         }
@@ -157,7 +158,7 @@ impl<'a> WorkingSets<'a> {
 /// Build rows that fit, and the probe rows that meet them: all that come, where it is not known how
 /// many those are.
 #[derive(Clone, Copy)]
-pub(super) struct Meeting {
+pub(super) struct WorkingSetJoin {
     pub(super) build: u64,
     pub(super) probe: Option<u64>,
 }
@@ -166,7 +167,7 @@ pub(super) struct Meeting {
 pub(super) fn join_sets(
     sets: &mut WorkingSets<'_>,
     packed: &[Vec<usize>],
-    [build, probe]: [&Spilled; 2],
+    [build, probe]: [&HostPartitions; 2],
     fit: u64,
     to: &mut dyn Receiver,
 ) -> Result<()> {
@@ -188,9 +189,11 @@ pub(super) fn join_lists(
 ) -> Result<()> {
     let rows = |runs: &[Run]| runs.iter().map(|run| run.rows).sum::<u64>();
     lists.retain(|[build, probe]| rows(build) > 0 && rows(probe) > 0);
-    let meeting =
-        |[build, probe]: &[Vec<Run>; 2]| Meeting { build: rows(build), probe: Some(rows(probe)) };
-    let meetings: Vec<Meeting> = lists.iter().map(meeting).collect();
+    let meeting = |[build, probe]: &[Vec<Run>; 2]| WorkingSetJoin {
+        build: rows(build),
+        probe: Some(rows(probe)),
+    };
+    let meetings: Vec<WorkingSetJoin> = lists.iter().map(meeting).collect();
     let mut lists = lists.into_iter().flatten();
     sets.join(&meetings, Box::new(move || Ok(lists.next())), to)
 }

@@ -50,7 +50,7 @@ fn scatter(
     processors: u32,
 ) -> Result<Kernel> {
     let partitions = stage.digit.mask.saturating_add(1);
-    if partitions > abi::MOST_PARTITIONS {
+    if partitions > abi::MAX_PARTITIONS {
         return Err(Error::Worker(format!("{partitions} partitions are too many to scatter to")));
     }
     let tiles = |tuples: u32| stage.rows.div_ceil(u64::from(tuples));
@@ -281,7 +281,7 @@ pub(super) unsafe fn launch(
             start(Kernel::new("materialise/gather", entry, blocks, 256), argument!(a))
         }
         Stage::Tally(a) => {
-            if a.digit.mask >= abi::MOST_PARTITIONS {
+            if a.digit.mask >= abi::MAX_PARTITIONS {
                 return Err(Error::Worker(format!("{} digits are not counted", a.digit.mask)));
             }
             let blocks = a.rows.div_ceil(HISTOGRAM_KEYS).min(full(4));

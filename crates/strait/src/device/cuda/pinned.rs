@@ -20,7 +20,7 @@ const SMALL_STEP: usize = 64 << 10;
 /// From here on several threads touch the pages.
 const TOUCHED_TOGETHER: usize = 32 << 20;
 /// More threads do not touch faster.
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 
 /// Regions that nobody has.
 type Idle = Mutex<Vec<Region>>;
@@ -134,7 +134,7 @@ impl Region {
 fn touch(mapping: &Mapping) {
     let (start, bytes) = (mapping.data().as_ptr() as usize, mapping.bytes());
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = if bytes < TOUCHED_TOGETHER { 1 } else { cores.min(MOST_THREADS) };
+    let threads = if bytes < TOUCHED_TOGETHER { 1 } else { cores.min(MAX_THREADS) };
     let share = bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE);
     let parts = (0..bytes).step_by(share).map(|at| (start + at, share.min(bytes - at)));
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 //! Everything follows from the shared memory a block may have, which stands for the card's
 //! generation. Kernels get the figures as macros; conductors, as a [`Shape`].
 
-use crate::device::abi::{MOST_PARTITIONS, ROUNDS_A_TASK};
+use crate::device::abi::{MAX_PARTITIONS, ROUNDS_PER_TASK};
 use crate::device::{Scatterer, Shape, Word};
 
 /// The kernels' sources: what is compiled by itself, by name.
@@ -74,13 +74,13 @@ const LONG_BYTES: u32 = 2048;
 /// A line of memory, in bytes.
 const LINE_BYTES: u32 = 128;
 /// What long buffers a partition should fill in each block, so that few are written half empty.
-const LONGS_A_BLOCK: u64 = 4;
+const LONGS_PER_BLOCK: u64 = 4;
 /// Blocks that keep the link busy.
 const LEAST_BLOCKS: u64 = 32;
 /// Bins of a digit.
 const BINS: u32 = 256;
 /// Rows one task may write before it is cut, so that a frequent key is shared by blocks.
-const MOST_ROWS: u64 = 1 << 20;
+const MAX_ROWS: u64 = 1 << 20;
 
 /// The policy for a card whose blocks may have so much shared memory, in bytes.
 pub(crate) fn policy(shared_bytes: u32, word: Word) -> Policy {
@@ -194,7 +194,7 @@ impl Policy {
     /// a partition, and a sum a warp.
     pub(crate) fn linear_bytes(&self, word: Word) -> u32 {
         let tile = SCATTER_THREADS * self.linear_items;
-        tile * word.tuple() as u32 + MOST_PARTITIONS * 12 + (SCATTER_THREADS / 32 + 1) * 4
+        tile * word.tuple() as u32 + MAX_PARTITIONS * 12 + (SCATTER_THREADS / 32 + 1) * 4
     }
 
     /// Tuples of a partition's buffer in shared memory, and of a line: the twin of `Shape` in
@@ -217,7 +217,7 @@ impl Policy {
     /// Blocks with long buffers, on a card of so many multiprocessors: fewer where there are few
     /// rows, since each writes a partition's last tuples by themselves.
     pub(crate) fn long_blocks(word: Word, partitions: u32, rows: u64, processors: u32) -> u64 {
-        let fill = u64::from(partitions) * u64::from(LONG_BYTES) * LONGS_A_BLOCK;
+        let fill = u64::from(partitions) * u64::from(LONG_BYTES) * LONGS_PER_BLOCK;
         let tiles = rows.div_ceil(u64::from(SCATTER_THREADS * SCATTER_ITEMS));
         (rows * word.tuple() / fill).max(LEAST_BLOCKS).min(processors.into()).min(tiles)
     }
@@ -230,7 +230,7 @@ impl Policy {
         partitions: u32,
         processors: u32,
     ) -> u64 {
-        let partitions = partitions.clamp(1, MOST_PARTITIONS);
+        let partitions = partitions.clamp(1, MAX_PARTITIONS);
         match how {
             Scatterer::Hierarchical => self.long_bytes(word, partitions) * u64::from(processors),
             Scatterer::Standard | Scatterer::Linear | Scatterer::Shared => 0,
@@ -242,10 +242,10 @@ impl Policy {
         Shape {
             tile: self.look_back.0 * self.look_back.1,
             build_rows: self.shared_build_rows,
-            probe_rows: self.shared.0 * self.shared.1 * ROUNDS_A_TASK,
-            probe_tile: self.probe.0 * self.probe.1 * ROUNDS_A_TASK,
+            probe_rows: self.shared.0 * self.shared.1 * ROUNDS_PER_TASK,
+            probe_tile: self.probe.0 * self.probe.1 * ROUNDS_PER_TASK,
             merge_tile: self.merge.0 * self.merge.1,
-            most_rows: MOST_ROWS,
+            most_rows: MAX_ROWS,
             l2,
         }
     }
@@ -281,7 +281,7 @@ mod tests {
         for capability in [(7, 5), (8, 0), (8, 6), (9, 0), (10, 0)] {
             for (word, tuple) in [(Word::W4, 8), (Word::W8, 16)] {
                 let p = policy(shared_bytes_of(capability), word);
-                for bits in 0..=MOST_PARTITIONS.ilog2() {
+                for bits in 0..=MAX_PARTITIONS.ilog2() {
                     let what = format!("{capability:?} {word:?}, {bits} bits");
                     let (capacity, line) = p.combine_shape(word, 1 << bits);
                     assert!(line.is_power_of_two() && line * tuple <= LINE_BYTES, "{what}");

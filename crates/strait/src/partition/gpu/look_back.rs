@@ -7,7 +7,7 @@ use crate::device::{Stage, View, abi};
 use crate::error::Result;
 
 /// Rows of one launch, at most: a look-back word has 30 bits to count.
-const ROWS_A_LAUNCH: u64 = 1 << 29;
+const ROWS_PER_LAUNCH: u64 = 1 << 29;
 
 /// Orders a side's tuples. The spare memory, where more than one pass needs some, is made on the
 /// first call and used again.
@@ -88,13 +88,13 @@ fn all_passes(
 fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
     let passes = digits.passes();
     let bins = session.zeroed((passes * abi::BINS * 8) as u64, "digit counts")?;
-    for (i, some) in digits.digits.chunks(abi::MOST_PASSES).enumerate() {
+    for (i, some) in digits.digits.chunks(abi::MAX_PASSES).enumerate() {
         let (keys, stride, raw) = side.keys_at();
         let mut histogram = abi::Histogram {
             keys,
             stride,
             rows: side.rows,
-            bins: bins.address + (i * abi::MOST_PASSES * abi::BINS * 8) as u64,
+            bins: bins.address + (i * abi::MAX_PASSES * abi::BINS * 8) as u64,
             passes: some.len() as u32,
             mix: u32::from(digits.mixed && raw),
             mixing: session.mixing(),
@@ -119,7 +119,7 @@ struct Scratch {
 impl Scratch {
     fn new(session: &Session<'_>, rows: u64) -> Result<Scratch> {
         let tile = u64::from(session.device.shape(session.word).tile);
-        let tiles = rows.min(ROWS_A_LAUNCH).div_ceil(tile);
+        let tiles = rows.min(ROWS_PER_LAUNCH).div_ceil(tile);
         let words = session.allocate((tiles * abi::BINS as u64 + 1) * 4, "look-back")?;
         let base = || session.allocate(abi::BINS as u64 * 8, "look-back");
         Ok(Scratch { words, bases: [base()?, base()?] })
@@ -147,8 +147,8 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
         To::Tuples(view) => (view.address, 0, 0),
         To::Columns([keys, values]) => (0, keys.address, values.address),
     };
-    for (launch, first) in (0..pass.side.rows).step_by(ROWS_A_LAUNCH as usize).enumerate() {
-        let rows = ROWS_A_LAUNCH.min(pass.side.rows - first);
+    for (launch, first) in (0..pass.side.rows).step_by(ROWS_PER_LAUNCH as usize).enumerate() {
+        let rows = ROWS_PER_LAUNCH.min(pass.side.rows - first);
         let tiles = rows.div_ceil(u64::from(session.device.shape(session.word).tile));
         let status_bytes = tiles * abi::BINS as u64 * 4;
         session.device.fill(session.compute, scratch.words.part(0, status_bytes + 4), 0)?;

@@ -14,7 +14,7 @@ use crate::error::Result;
 
 /// Chunks a side is cut into, at most: several times what a card runs at once, so that the last ones
 /// to finish leave little of it idle, and few enough for their counts to be small against the tuples.
-const MOST_CHUNKS: u64 = 2048;
+const MAX_CHUNKS: u64 = 2048;
 
 /// Orders a side's tuples by the top bits of their mixed keys. The spare memory, where more than one
 /// pass needs some, is made on the first call and used again.
@@ -30,7 +30,7 @@ pub(crate) fn counted(
     let passes = digits.passes();
     let other = if passes == 1 { target } else { spare_of(session, spare, bytes)? };
     let tile = u64::from(session.device.shape(session.word).tile);
-    let chunk = side.rows.div_ceil(tile).div_ceil(MOST_CHUNKS).max(1) * tile;
+    let chunk = side.rows.div_ceil(tile).div_ceil(MAX_CHUNKS).max(1) * tile;
     let chunks = side.rows.div_ceil(chunk);
     let counts = session.allocate(chunks * abi::BINS as u64 * 4, "digit counts")?;
     let bins = session.allocate(abi::BINS as u64 * 8, "digit counts")?;

@@ -6,13 +6,13 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::super::spilled::Spilled;
+use super::super::host_partitions::HostPartitions;
 use super::super::{Session, triton};
 use super::Hosted;
 use crate::device::Word;
-use crate::device::abi::MOST_PARTITIONS;
+use crate::device::abi::MAX_PARTITIONS;
 use crate::error::{Error, Result};
-use crate::on_gpu::{Partitioner, Transfer};
+use crate::gpu_options::{Partitioner, Transfer};
 use crate::partition::{RowId, Tuple, top_bits};
 use crate::schedule::{Workers, lock};
 use crate::transfer::{HostColumn, HostSide, Place, Run};
@@ -54,24 +54,24 @@ impl Hosted {
             let what = "does not write to host memory; give standard, linear, shared, hierarchical";
             return Err(Error::Setting(format!("{} {what} or dma", partitioner.name())));
         }
-        if !(1..=MOST_PARTITIONS.ilog2()).contains(&bits) {
-            let what = format!("there are 2 to {MOST_PARTITIONS} partitions");
+        if !(1..=MAX_PARTITIONS.ilog2()).contains(&bits) {
+            let what = format!("there are 2 to {MAX_PARTITIONS} partitions");
             return Err(Error::Setting(format!("{what}, not two to the power of {bits}")));
         }
         let [_, probe] = &self.tables;
         let side = probe.side(true)?;
         let session = Session::new(&*self.device, self.word)?;
         let crossing = self.crossing(&session, Transfer::Auto);
-        let divide = triton::divide(&crossing, &side, partitioner, bits, counted)?;
+        let partition_side = triton::partition_side(&crossing, &side, partitioner, bits, counted)?;
         let started = Instant::now();
-        let divided = divide()?;
+        let partitioned = partition_side()?;
         for stream in [session.compute, session.copies, session.back] {
             session.device.synchronize(stream)?;
         }
         let seconds = started.elapsed().as_secs_f64();
         match self.word {
-            Word::W4 => check::<u32>(&session, &self.workers, &side, &divided)?,
-            Word::W8 => check::<u64>(&session, &self.workers, &side, &divided)?,
+            Word::W4 => check::<u32>(&session, &self.workers, &side, &partitioned)?,
+            Word::W8 => check::<u64>(&session, &self.workers, &side, &partitioned)?,
         }
         let bytes = probe.rows * self.word.tuple();
         Ok(Divided { seconds, bytes, crossed: session.crossed() })
@@ -110,10 +110,10 @@ fn check<K: KeyWord + RowId>(
     session: &Session<'_>,
     workers: &Workers,
     side: &HostSide,
-    divided: &Spilled,
+    partitioned: &HostPartitions,
 ) -> Result<()> {
     let wanted = of_columns::<K>(workers, side, session.mixer())?;
-    let found = of_partitions::<K>(workers, divided)?;
+    let found = of_partitions::<K>(workers, partitioned)?;
     if wanted != found {
         let what = "the partitions are wrong";
         return Err(Error::Worker(format!("{what}: they come to {found:?}, not {wanted:?}")));
@@ -143,9 +143,12 @@ fn of_columns<K: KeyWord + RowId>(
     })
 }
 
-fn of_partitions<K: KeyWord + RowId>(workers: &Workers, divided: &Spilled) -> Result<Sum> {
+fn of_partitions<K: KeyWord + RowId>(
+    workers: &Workers,
+    partitioned: &HostPartitions,
+) -> Result<Sum> {
     let mut pieces = Vec::new();
-    for (partition, runs) in divided.runs.iter().enumerate() {
+    for (partition, runs) in partitioned.runs.iter().enumerate() {
         for run in runs {
             let tuples = tuples::<K>(run)?.chunks(PIECE);
             pieces.extend(tuples.map(|tuples| (partition, tuples)));
@@ -154,7 +157,7 @@ fn of_partitions<K: KeyWord + RowId>(workers: &Workers, divided: &Spilled) -> Re
     total(workers, &pieces, |&(partition, tuples)| {
         let mut sum = Sum::default();
         for tuple in tuples {
-            let misplaced = top_bits(tuple.key, divided.bits) != partition;
+            let misplaced = top_bits(tuple.key, partitioned.bits) != partition;
             sum.add(KeyWord::to_u64(tuple.key), RowId::to_u64(tuple.row), misplaced);
         }
         sum
@@ -226,11 +229,12 @@ mod tests {
                         continue;
                     }
                     let how = FirstPass { partitioner, bits, counted };
-                    let divided = hosted.partition(how).unwrap_or_else(|e| panic!("{how:?}: {e}"));
+                    let partitioned =
+                        hosted.partition(how).unwrap_or_else(|e| panic!("{how:?}: {e}"));
                     let bytes = ROWS as u64 * 2 * u64::from(width);
-                    assert_eq!(divided.bytes, bytes, "{how:?}");
-                    assert_eq!(divided.crossed[1], bytes, "{how:?}");
-                    assert!(divided.crossed[0] > 0, "{how:?}");
+                    assert_eq!(partitioned.bytes, bytes, "{how:?}");
+                    assert_eq!(partitioned.crossed[1], bytes, "{how:?}");
+                    assert!(partitioned.crossed[0] > 0, "{how:?}");
                 }
             }
         }
@@ -254,25 +258,28 @@ mod tests {
         let side = hosted.tables[1].side(true).unwrap();
         let session = Session::new(&*hosted.device, hosted.word).unwrap();
         let crossing = hosted.crossing(&session, Transfer::Auto);
-        let spoilt = |spoil: &dyn Fn(&mut Spilled)| {
+        let spoilt = |spoil: &dyn Fn(&mut HostPartitions)| {
             let how = Partitioner::Hierarchical;
-            let mut divided = triton::divide(&crossing, &side, how, 3, false).unwrap()().unwrap();
+            let mut partitioned =
+                triton::partition_side(&crossing, &side, how, 3, false).unwrap()().unwrap();
             session.device.synchronize(session.compute).unwrap();
-            spoil(&mut divided);
-            check::<u64>(&session, &hosted.workers, &side, &divided)
+            spoil(&mut partitioned);
+            check::<u64>(&session, &hosted.workers, &side, &partitioned)
         };
         assert!(spoilt(&|_| ()).is_ok());
-        assert!(spoilt(&|divided| divided.runs.swap(1, 2)).is_err());
-        assert!(spoilt(&|divided| divided.runs[3].truncate(0)).is_err());
-        assert!(spoilt(&|divided| divided.runs[4][0].rows -= 1).is_err());
-        let first = |divided: &Spilled, at: usize| {
-            let Place::Host(pinned, start) = &divided.runs[0][0].place else { panic!("a device") };
+        assert!(spoilt(&|partitioned| partitioned.runs.swap(1, 2)).is_err());
+        assert!(spoilt(&|partitioned| partitioned.runs[3].truncate(0)).is_err());
+        assert!(spoilt(&|partitioned| partitioned.runs[4][0].rows -= 1).is_err());
+        let first = |partitioned: &HostPartitions, at: usize| {
+            let Place::Host(pinned, start) = &partitioned.runs[0][0].place else {
+                panic!("a device")
+            };
             // SAFETY: the device is done with it, and nobody reads it meanwhile.
             let bytes = unsafe { pinned.bytes_mut() };
             bytes[start + at] ^= 1;
         };
         for at in [0, 8] {
-            assert!(spoilt(&|divided| first(divided, at)).is_err(), "byte {at}");
+            assert!(spoilt(&|partitioned| first(partitioned, at)).is_err(), "byte {at}");
         }
     }
 }

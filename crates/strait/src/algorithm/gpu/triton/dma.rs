@@ -11,20 +11,24 @@
 use std::collections::VecDeque;
 
 use super::super::Session;
+use super::super::host_partitions::HostPartitions;
 use super::super::radix::Radix;
-use super::super::spilled::Spilled;
 use super::super::streamed::partitioning;
 use super::{Pass, Turns};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};
-use crate::on_gpu::Histogram;
-use crate::transfer::{Crossing, HostSide, Pipeline, Place, Run};
+use crate::gpu_options::Histogram;
+use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
 
 /// Partitioned chunks that may be on their way out at once.
 const UNDER_WAY: usize = 2;
 
 /// Partitions a side.
-pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> Result<Spilled> {
+pub(super) fn partition_side(
+    crossing: &TransferContext<'_>,
+    side: &HostSide,
+    pass: &Pass,
+) -> Result<HostPartitions> {
     if pass.histogram != Histogram::None {
         return Err(Error::Setting(format!(
             "the dma partitioner needs no histogram: give --histogram none, or another partitioner than dma for {}",
@@ -37,7 +41,7 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
     let chunk_rows = crossing.chunk_rows(side, extra, pass.free(session, 0) / 2);
     let radix = Radix::exactly(pass.bits);
     let mut turns = Turns::default();
-    let mut divided = Spilled::new(pass.bits);
+    let mut partitioned = HostPartitions::new(pass.bits);
     let mut leaving = Leaving { session, going: VecDeque::new() };
     let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
     while let Some(chunk) = pipeline.next()? {
@@ -53,23 +57,27 @@ pub(super) fn divide(crossing: &Crossing<'_>, side: &HostSide, pass: &Pass) -> R
         if turns.keep(bytes, pass) {
             session.release_since(point)?;
             let view = session.keep(tuples);
-            add(&mut divided, &bounds, |start| Place::Device(view.part(start * tuple, view.bytes)));
+            add(&mut partitioned, &bounds, |start| {
+                Place::Device(view.part(start * tuple, view.bytes))
+            });
             continue;
         }
         let tuples = leaving.hold(tuples)?;
         session.release_since(point)?;
-        let pinned = divided.pin(crossing, bytes)?;
+        let pinned = partitioned.pin(crossing, bytes)?;
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;
         session.copy_out(tuples.part(0, bytes), &pinned, 0)?;
-        add(&mut divided, &bounds, |start| Place::Host(pinned.clone(), (start * tuple) as usize));
+        add(&mut partitioned, &bounds, |start| {
+            Place::Host(pinned.clone(), (start * tuple) as usize)
+        });
         leaving.sent()?;
     }
-    Ok(divided)
+    Ok(partitioned)
 }
 
 /// Adds a run a partition.
-fn add(to: &mut Spilled, bounds: &[u64], place: impl Fn(u64) -> Place) {
+fn add(to: &mut HostPartitions, bounds: &[u64], place: impl Fn(u64) -> Place) {
     for (partition, bound) in bounds.windows(2).enumerate() {
         to.add(partition, Run { place: place(bound[0]), rows: bound[1] - bound[0] });
     }

@@ -21,47 +21,47 @@
 mod dma;
 mod scatter;
 
-use super::spilled::{Spilled, bits, pack};
+use super::host_partitions::{HostPartitions, bits, pack};
 use super::working_set::{WorkingSets, join_sets};
-use super::{Found, FromHost, Receiver, Session, Wanted};
+use super::{FromHost, JoinResult, Receiver, Session, Wanted};
 use crate::device::Scatterer;
 use crate::error::Result;
-use crate::on_gpu::{Histogram, Partitioner};
+use crate::gpu_options::{Histogram, Partitioner};
 use crate::plan::gpu_memory::cache_bytes;
-use crate::transfer::{Crossing, HostSide};
+use crate::transfer::{HostSide, TransferContext};
 use scatter::{Counts, Units};
 
 /// Bits of the first pass, at most.
-const MOST_BITS: u32 = 8;
+const MAX_BITS: u32 = 8;
 
 /// Joins two sides.
 pub(super) fn join(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     how: &FromHost,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<Found> {
+) -> Result<JoinResult> {
     let session = crossing.session;
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let left = session.left();
     let cache = how.on_gpu.cache.unwrap_or(cache_bytes(left)).min(left / 4 * 3);
     let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
-    let bits = bits(build.rows, fit, MOST_BITS);
+    let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
     let pass = Pass { bits, histogram: how.on_gpu.histogram, cache, bytes };
-    let divide = |side: &HostSide| -> Result<Spilled> {
-        let divided = match how.on_gpu.partitioner.and_then(scatterer) {
-            Some(scatterer) => scatter::divide(crossing, side, &pass, scatterer),
-            None => dma::divide(crossing, side, &pass),
+    let partition_side = |side: &HostSide| -> Result<HostPartitions> {
+        let partitioned = match how.on_gpu.partitioner.and_then(scatterer) {
+            Some(scatterer) => scatter::partition_side(crossing, side, &pass, scatterer),
+            None => dma::partition_side(crossing, side, &pass),
         };
         session.mark("partition over the link")?;
-        divided
+        partitioned
     };
-    let divided = [divide(build)?, divide(probe)?];
-    let packed = pack(&divided[0].rows, fit);
-    join_sets(&mut sets, &packed, [&divided[0], &divided[1]], fit, to)?;
+    let partitioned = [partition_side(build)?, partition_side(probe)?];
+    let packed = pack(&partitioned[0].rows, fit);
+    join_sets(&mut sets, &packed, [&partitioned[0], &partitioned[1]], fit, to)?;
     // Partitions on the device go back once nothing uses them.
     session.device.synchronize(session.compute)?;
     session.device.synchronize(session.copies)?;
@@ -82,13 +82,13 @@ fn scatterer(partitioner: Partitioner) -> Option<Scatterer> {
 /// The first pass over one side by itself, all of it into host memory: for measuring. Where tuples are
 /// `counted` before, the partitions of pinned columns lie in one piece, and counting is done when this
 /// returns; what it returns is the rest.
-pub(super) fn divide<'a>(
-    crossing: &'a Crossing<'a>,
+pub(super) fn partition_side<'a>(
+    crossing: &'a TransferContext<'a>,
     side: &'a HostSide,
     partitioner: Partitioner,
     bits: u32,
     counted: bool,
-) -> Result<impl FnOnce() -> Result<Spilled> + 'a> {
+) -> Result<impl FnOnce() -> Result<HostPartitions> + 'a> {
     let histogram = if counted { Histogram::Cpu } else { Histogram::None };
     let bytes = side.rows * crossing.session.word.tuple();
     let pass = Pass { bits, histogram, cache: 0, bytes };
@@ -101,9 +101,9 @@ pub(super) fn divide<'a>(
         _ => None,
     };
     Ok(move || match (scatterer(partitioner), counts) {
-        (Some(how), Some(counts)) => scatter::divide_units(crossing, side, &pass, how, counts),
-        (Some(how), None) => scatter::divide(crossing, side, &pass, how),
-        (None, _) => dma::divide(crossing, side, &pass),
+        (Some(how), Some(counts)) => scatter::partition_units(crossing, side, &pass, how, counts),
+        (Some(how), None) => scatter::partition_side(crossing, side, &pass, how),
+        (None, _) => dma::partition_side(crossing, side, &pass),
     })
 }
 

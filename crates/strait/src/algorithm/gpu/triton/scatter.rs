@@ -13,14 +13,14 @@
 
 use std::sync::Arc;
 
-use super::super::spilled::Spilled;
+use super::super::host_partitions::HostPartitions;
 use super::super::{Session, Side};
 use super::{Pass, Turns};
 use crate::device::{Memory, Pinned, Scatterer, Stage, View, Word, abi};
 use crate::error::{Error, Result};
-use crate::on_gpu::{Histogram, Transfer};
+use crate::gpu_options::{Histogram, Transfer};
 use crate::partition::count_column;
-use crate::transfer::{Crossing, HostSide, Pipeline, Place, Run};
+use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
 
 /// What partitions are aligned to, in bytes: a line of the GPU's caches.
 const LINE: u64 = 128;
@@ -50,7 +50,7 @@ impl Units {
     /// Columns that are read where they lie go in long units; others, and those whose tuples are counted
     /// on the device, chunk by chunk.
     pub(super) fn new(
-        crossing: &Crossing<'_>,
+        crossing: &TransferContext<'_>,
         side: &HostSide,
         pass: &Pass,
         how: Scatterer,
@@ -95,31 +95,31 @@ fn in_place(transfer: Transfer) -> bool {
 }
 
 /// Partitions a side, unit by unit, counted as `--histogram` says.
-pub(super) fn divide(
-    crossing: &Crossing<'_>,
+pub(super) fn partition_side(
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
-) -> Result<Spilled> {
+) -> Result<HostPartitions> {
     let units = Units::new(crossing, side, pass, how, pass.histogram != Histogram::None);
     let counts = match pass.histogram {
         Histogram::None => Counts::OnDevice,
         Histogram::Cpu => Counts::Ahead,
         Histogram::Gpu => Counts::Before(count_on_device(crossing, side, pass, &units)?),
     };
-    divide_units(crossing, side, pass, how, (units, counts))
+    partition_units(crossing, side, pass, how, (units, counts))
 }
 
 /// Partitions a side, unit by unit.
-pub(super) fn divide_units(
-    crossing: &Crossing<'_>,
+pub(super) fn partition_units(
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
     (units, counts): (Units, Counts),
-) -> Result<Spilled> {
+) -> Result<HostPartitions> {
     let session = crossing.session;
-    let mut divided = Spilled::new(pass.bits);
+    let mut partitioned = HostPartitions::new(pass.bits);
     let partitions = pass.partitions();
     let bytes = scatter_bytes(session, pass, how);
     let scatter = Scatter {
@@ -134,7 +134,7 @@ pub(super) fn divide_units(
         _ => Vec::new(),
     };
     let mut turns = Turns::default();
-    let with_transfer = Crossing { transfer: units.transfer, ..*crossing };
+    let with_transfer = TransferContext { transfer: units.transfer, ..*crossing };
     let mut pipeline = Pipeline::new(&with_transfer, side, units.rows)?;
     for unit in 0.. {
         let Some(chunk) = pipeline.next()? else { break };
@@ -154,11 +154,11 @@ pub(super) fn divide_units(
         }
         let layout = Layout::new(rows, session.word.tuple());
         let keep = turns.keep(layout.bytes, pass);
-        let memory = scatter.memory(crossing, &layout, keep, &mut divided)?;
+        let memory = scatter.memory(crossing, &layout, keep, &mut partitioned)?;
         if keep && memory.1.is_some() {
             turns.refused(layout.bytes);
         }
-        let to = scatter.target(&layout, memory, &mut divided)?;
+        let to = scatter.target(&layout, memory, &mut partitioned)?;
         scatter.write(&chunk.side, to)?;
         pipeline.done(chunk)?;
         pipeline.ahead()?;
@@ -168,7 +168,7 @@ pub(super) fn divide_units(
     }
     drop(pipeline);
     session.release(&[scatter.buffers, scatter.cursors, scatter.tally.counts])?;
-    Ok(divided)
+    Ok(partitioned)
 }
 
 /// The bytes of write-combining buffers.
@@ -259,10 +259,10 @@ impl Scatter<'_> {
     /// Memory for the tuples of a unit, on the device where it is to be kept and there is room.
     fn memory(
         &self,
-        crossing: &Crossing<'_>,
+        crossing: &TransferContext<'_>,
         layout: &Layout,
         keep: bool,
-        divided: &mut Spilled,
+        partitioned: &mut HostPartitions,
     ) -> Result<Target> {
         if keep {
             match crossing.session.device.allocate(layout.bytes, "partitions kept on the device") {
@@ -273,7 +273,7 @@ impl Scatter<'_> {
         }
         let device = crossing.session.device;
         crossing.session.crosses_back(layout.tuples());
-        let pinned = divided.pin(crossing, layout.bytes)?;
+        let pinned = partitioned.pin(crossing, layout.bytes)?;
         Ok((device.mapped(&pinned)?, Some(pinned)))
     }
 
@@ -282,7 +282,7 @@ impl Scatter<'_> {
         &self,
         layout: &Layout,
         (memory, pinned): Target,
-        divided: &mut Spilled,
+        partitioned: &mut HostPartitions,
     ) -> Result<u64> {
         let session = self.tally.session;
         for (partition, (&start, &rows)) in layout.starts.iter().zip(&layout.rows).enumerate() {
@@ -291,7 +291,7 @@ impl Scatter<'_> {
                 Some(pinned) => Place::Host(pinned.clone(), at as usize),
                 None => Place::Device(memory.view.part(at, rows * layout.tuple)),
             };
-            divided.add(partition, Run { place, rows });
+            partitioned.add(partition, Run { place, rows });
         }
         session.write(&layout.starts, self.cursors)?;
         Ok(session.keep(memory).address)
@@ -316,7 +316,7 @@ impl Scatter<'_> {
 
 /// Counts all tuples of a side on the device, unit by unit: keys cross once for that alone.
 fn count_on_device(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     units: &Units,
@@ -352,7 +352,7 @@ fn count_on_device(
 
 /// Counts all tuples of a side on the CPU, unit by unit.
 pub(super) fn count_before(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     units: &Units,
@@ -364,7 +364,7 @@ pub(super) fn count_before(
 
 /// Counts the tuples of some rows on the CPU.
 fn count_on_host(
-    crossing: &Crossing<'_>,
+    crossing: &TransferContext<'_>,
     side: &HostSide,
     bits: u32,
     rows: std::ops::Range<u64>,

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::device::abi::{
-    Bounds, ClearTable, Columns, Control, Digit, FillGroups, Histogram, Insert, MOST_PASSES,
-    Mixing, Output, Pack, PlaceGroups, Probe, Scatter, Table, Tally, Unpack,
+    Bounds, ClearTable, Columns, Control, Digit, FillGroups, Histogram, Insert, MAX_PASSES, Mixing,
+    Output, Pack, PlaceGroups, Probe, Scatter, Table, Tally, Unpack,
 };
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
@@ -393,7 +393,7 @@ fn count<W: TestWord>(bench: &mut Bench) {
     keys.iter().for_each(|&key| by_hand[digit(key, wanted)] += 1);
     let tuples: Vec<Tuple<W>> = keys.iter().map(|&key| [key, key.mix(mixer())]).collect();
     let (column, tuples) = (bench.put(&keys), bench.put(&flat(&tuples)));
-    let mut digits = [Digit::default(); MOST_PASSES];
+    let mut digits = [Digit::default(); MAX_PASSES];
     digits[0] = wanted;
     for (keys, stride) in [(column, 1), (tuples, 2)] {
         let (bins, passes) = (bench.zeros::<u64>(BINS), 1);

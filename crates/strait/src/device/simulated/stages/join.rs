@@ -10,7 +10,7 @@ use crate::device::abi::{JoinShared, MergeJoin, Output, Probe, Task};
 use crate::error::Result;
 
 /// The rounds a task of co-partitions is joined in, at most.
-const MOST_ROUNDS: u64 = 8;
+const MAX_ROUNDS: u64 = 8;
 
 pub(super) fn shared<W: DeviceWord>(
     machine: &mut Machine,
@@ -18,7 +18,7 @@ pub(super) fn shared<W: DeviceWord>(
     stage: &JoinShared,
 ) -> Result<()> {
     let most = machine.shape.build_rows;
-    let rounds = 1 + machine.random.below(MOST_ROUNDS) as u32;
+    let rounds = 1 + machine.random.below(MAX_ROUNDS) as u32;
     let round = machine.shape.probe_rows.div_ceil(rounds);
     let tasks = Tasks { list: stage.tasks, count: stage.count, tile: 0, rows: 0, round };
     require(stage.tasks != 0 || stage.count == 0, "co-partitions are joined by tasks")?;

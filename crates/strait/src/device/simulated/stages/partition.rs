@@ -4,7 +4,7 @@ use super::super::memory::aligned;
 use super::super::word::{DeviceWord, Source, Tuple};
 use super::scatter::strided;
 use super::{Machine, require};
-use crate::device::abi::{BINS, Digit, Histogram, LookBack, MOST_PASSES, Offsets, Survey};
+use crate::device::abi::{BINS, Digit, Histogram, LookBack, MAX_PASSES, Offsets, Survey};
 use crate::error::Result;
 
 pub(super) fn survey<W: DeviceWord>(machine: &mut Machine, stage: &Survey) -> Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn survey<W: DeviceWord>(machine: &mut Machine, stage: &Survey) -> Re
 
 pub(super) fn histogram<W: DeviceWord>(machine: &mut Machine, stage: &Histogram) -> Result<()> {
     let passes = stage.passes as usize;
-    require(passes <= MOST_PASSES, "more passes than there are digits")?;
+    require(passes <= MAX_PASSES, "more passes than there are digits")?;
     let keys = strided::<W>(machine, stage.keys, stage.rows, stage.stride)?;
     let mut bins = machine.space.read::<u64>(stage.bins, (passes * BINS) as u64, "bins")?;
     for digit in &stage.digits[..passes] {

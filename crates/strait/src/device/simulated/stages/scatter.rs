@@ -4,7 +4,7 @@ use super::super::memory::{aligned, nth};
 use super::super::word::{DeviceWord, Source, Tuple};
 use super::partition::digit_of;
 use super::{Machine, require};
-use crate::device::abi::{Digit, MOST_PARTITIONS, Scatter, Tally};
+use crate::device::abi::{Digit, MAX_PARTITIONS, Scatter, Tally};
 use crate::device::{Scatterer, Word};
 use crate::error::Result;
 
@@ -111,6 +111,6 @@ fn check_runs<W: DeviceWord>(stage: &Scatter, begins: &[u64], ends: &[u64]) -> R
 }
 
 fn check_digit<W: DeviceWord>(digit: &Digit) -> Result<()> {
-    let inside = digit.shift < W::BITS && digit.mask < MOST_PARTITIONS;
+    let inside = digit.shift < W::BITS && digit.mask < MAX_PARTITIONS;
     require(inside && (digit.mask + 1).is_power_of_two(), "a digit outside the key")
 }

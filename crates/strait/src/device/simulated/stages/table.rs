@@ -60,7 +60,7 @@ pub(super) struct Slots<W> {
 }
 
 /// Where a key is.
-enum Found {
+enum SearchEnd {
     At(usize),
     /// It is not there; this is where it would go.
     Empty(usize),
@@ -179,15 +179,15 @@ impl<W: DeviceWord> Slots<W> {
     }
 
     /// Where a key is: raw in a direct table, mixed in any other.
-    fn find(&self, key: W) -> Found {
+    fn find(&self, key: W) -> SearchEnd {
         if self.table.direct != 0 {
             let slot = W::from_u64(key.to_u64().wrapping_sub(self.table.min)).to_u64();
             return match self.slots.get(slot as usize) {
-                None => Found::Nowhere,
+                None => SearchEnd::Nowhere,
                 Some(at) if self.layout == Layout::Array && !at.taken => {
-                    Found::Empty(slot as usize)
+                    SearchEnd::Empty(slot as usize)
                 }
-                Some(_) => Found::At(slot as usize),
+                Some(_) => SearchEnd::At(slot as usize),
             };
         }
         let (home, slots) = (self.home(key), self.slots.len());
@@ -195,18 +195,18 @@ impl<W: DeviceWord> Slots<W> {
             let held = self.slots[slot].key;
             // The mark goes first: a key that equals it is not in its slot.
             if held == self.empty(slot) {
-                return Found::Empty(slot);
+                return SearchEnd::Empty(slot);
             }
             if held == key {
-                return Found::At(slot);
+                return SearchEnd::At(slot);
             }
         }
-        Found::Nowhere
+        SearchEnd::Nowhere
     }
 
     /// The values of a key, always in the same order.
     pub(super) fn values(&self, space: &Space, key: W) -> Result<Vec<W>> {
-        let Found::At(slot) = self.find(key) else { return Ok(Vec::new()) };
+        let SearchEnd::At(slot) = self.find(key) else { return Ok(Vec::new()) };
         let Slot { value, begin, count, .. } = self.slots[slot];
         if matches!(self.layout, Layout::Unique | Layout::Array) {
             return Ok(vec![value]);
@@ -246,11 +246,11 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
         let key = source[row].key;
         let key = if raw { key.mixed_by(table.mixing) } else { key };
         let slot = match slots.find(key) {
-            Found::At(slot) => {
+            SearchEnd::At(slot) => {
                 duplicates |= !groups;
                 slot
             }
-            Found::Empty(slot) => {
+            SearchEnd::Empty(slot) => {
                 // Arrays may be.
                 require(free > 1 || table.direct != 0, "the table is full")?;
                 free = free.saturating_sub(1);
@@ -258,7 +258,7 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
                 slots.slots[slot] = Slot { key, value, taken: true, ..Slot::default() };
                 slot
             }
-            Found::Nowhere => return require(false, "a key outside the table"),
+            SearchEnd::Nowhere => return require(false, "a key outside the table"),
         };
         let count = &mut slots.slots[slot].count;
         (slots_of[row], ranks[row]) = (slot as u32, *count);

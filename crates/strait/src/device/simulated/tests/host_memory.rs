@@ -8,7 +8,7 @@ use crate::device::abi::Survey;
 const BYTES: usize = 64;
 
 /// A device with two streams, a buffer on it, and one on the host.
-struct Desk {
+struct TwoStreams {
     device: Simulated,
     first: Stream,
     second: Stream,
@@ -16,15 +16,15 @@ struct Desk {
     to: Arc<Pinned>,
 }
 
-fn desk(seed: u64) -> Desk {
+fn two_streams(seed: u64) -> TwoStreams {
     let device = Simulated::new(Settings { memory: 1 << 20, shape: TINY, seed, coherent: true });
     let (first, second) = (device.stream(0).unwrap(), device.stream(1).unwrap());
     let memory = device.allocate(BYTES as u64, "a test").unwrap();
     let to = device.pinned(BYTES, "to").unwrap();
-    Desk { device, first, second, memory, to }
+    TwoStreams { device, first, second, memory, to }
 }
 
-impl Desk {
+impl TwoStreams {
     /// What lies somewhere once the first stream has come to it.
     fn read(&self, view: View) -> Vec<u8> {
         self.device.copy_out(self.first, view, &self.to, 0).unwrap();
@@ -59,7 +59,7 @@ fn poisoned(bytes: &[u8]) -> bool {
 /// What arrives of a buffer that is overwritten once the other stream has been synchronised, with or
 /// without waiting for its copy.
 fn overwritten(seed: u64, wait: bool) -> Vec<u8> {
-    let d = desk(seed);
+    let d = two_streams(seed);
     let mut from = vec![7u8; BYTES];
     let start = from.as_mut_ptr();
     let view = HostView { start, bytes: BYTES as u64 };
@@ -87,7 +87,7 @@ fn a_buffer_overwritten_too_early_shows_for_some_seed() {
 fn waiting_for_an_event_runs_what_comes_before_it() {
     let mut later = std::collections::BTreeSet::new();
     for seed in 0..100 {
-        let d = desk(seed);
+        let d = two_streams(seed);
         let event = d.device.record(d.second).unwrap();
         d.device.wait(d.first, event).unwrap();
         d.device.fill(d.first, d.memory.view, 3).unwrap();
@@ -106,7 +106,7 @@ fn waiting_for_an_event_runs_what_comes_before_it() {
 
 #[test]
 fn waiting_for_what_never_comes_is_an_error() {
-    let d = desk(1);
+    let d = two_streams(1);
     assert!(message(d.device.wait_for(Event(3))).contains("never recorded"));
     let old = d.device.record(d.first).unwrap();
     for _ in 0..EVENTS {
@@ -121,7 +121,7 @@ fn waiting_for_what_never_comes_is_an_error() {
 
 /// What one stream copies of what another wrote, with or without waiting for it.
 fn copied_between(seed: u64, wait: bool) -> Vec<u8> {
-    let d = desk(seed);
+    let d = two_streams(seed);
     let other = d.device.allocate(BYTES as u64, "from").unwrap();
     d.device.fill(d.second, other.view, 5).unwrap();
     let filled = d.device.record(d.second).unwrap();
@@ -141,7 +141,7 @@ fn a_missing_wait_between_addresses_shows_for_some_seed() {
 
 #[test]
 fn copies_that_do_not_fit_are_errors() {
-    let d = desk(2);
+    let d = two_streams(2);
     let from = [0u8; 10];
     // SAFETY: kept until the end, and refused anyway.
     let refused = unsafe { d.device.copy_from(d.first, HostView::of(&from), d.memory.view) };
@@ -161,7 +161,7 @@ fn copies_that_do_not_fit_are_errors() {
 #[test]
 fn pins_last_until_their_copies_have_run() {
     for seed in 0..50 {
-        let d = desk(seed);
+        let d = two_streams(seed);
         let column: Vec<u64> = (0..8).collect();
         let whole = HostView::of(&column);
         // Neighbours that share a page, and a word in the middle of it.
@@ -188,7 +188,7 @@ fn pins_last_until_their_copies_have_run() {
 
 #[test]
 fn stages_reach_mapped_memory_where_it_lies() {
-    let d = desk(4);
+    let d = two_streams(4);
     let used = d.device.memory().used;
     let pinned = d.device.pinned(BYTES, "keys").unwrap();
     let mapped = d.device.mapped(&pinned).unwrap();
@@ -213,7 +213,7 @@ fn stages_reach_mapped_memory_where_it_lies() {
 
 #[test]
 fn mapped_memory_is_left_alone_once_it_is_given_back() {
-    let d = desk(5);
+    let d = two_streams(5);
     let pinned = d.device.pinned(BYTES, "keys").unwrap();
     overwrite(pinned.start, 7);
     let mapped = d.device.mapped(&pinned).unwrap();
@@ -228,7 +228,7 @@ fn mapped_memory_is_left_alone_once_it_is_given_back() {
 
 #[test]
 fn a_mapping_keeps_its_memory() {
-    let d = desk(6);
+    let d = two_streams(6);
     let pinned = d.device.pinned(BYTES, "keys").unwrap();
     overwrite(pinned.start, 2);
     let weak = Arc::downgrade(&pinned);
@@ -241,7 +241,7 @@ fn a_mapping_keeps_its_memory() {
 
 #[test]
 fn a_coherent_device_reads_any_memory() {
-    let d = desk(7);
+    let d = two_streams(7);
     let column: Vec<u64> = (0..40).map(|n| n * 3).collect();
     let part = HostView::of(&column).part(8, 300);
     // SAFETY: the column is kept to the end, and not written to.
@@ -260,7 +260,7 @@ fn a_coherent_device_reads_any_memory() {
 
 #[test]
 fn managed_memory_is_reached_from_both_sides() {
-    let d = desk(8);
+    let d = two_streams(8);
     let used = d.device.memory().used;
     let managed = d.device.managed(BYTES as u64, "a chunk").unwrap();
     assert_eq!(d.device.memory().used, used + 256);
@@ -287,7 +287,7 @@ fn managed_memory_is_reached_from_both_sides() {
 
 #[test]
 fn managed_memory_has_to_fit() {
-    let d = desk(9);
+    let d = two_streams(9);
     for bytes in [1 << 20, u64::MAX] {
         let refused = d.device.managed(bytes, "a chunk").map(|_| ());
         let Err(Error::DeviceMemory { what, needed, .. }) = refused else {
@@ -300,7 +300,7 @@ fn managed_memory_has_to_fit() {
 
 #[test]
 fn ranges_charge_what_lies_on_the_device() {
-    let d = desk(10);
+    let d = two_streams(10);
     let used = d.device.memory().used;
     for (bytes, on_device, charged) in [
         (20000, 0, 0),

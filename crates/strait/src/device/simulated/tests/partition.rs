@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::abi::{
-    BINS, Bounds, Columns, Digit, Gather, Histogram, ListTasks, LookBack, MOST_PASSES, Offsets,
+    BINS, Bounds, Columns, Digit, Gather, Histogram, ListTasks, LookBack, MAX_PASSES, Offsets,
     Survey, Task,
 };
 use crate::device::simulated::word::Tuple;
@@ -37,7 +37,7 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
     let mut bench = Bench::new(seed);
     let keys = bench.words::<W>(100, u64::MAX);
     let column = bench.put(&keys);
-    let mut digits = [Digit::default(); MOST_PASSES];
+    let mut digits = [Digit::default(); MAX_PASSES];
     digits[0] = Digit { shift: W::BITS - 8, mask: 255 };
     digits[1] = Digit { shift: 3, mask: 15 };
     let bins = bench.zeros::<u64>(2 * BINS);

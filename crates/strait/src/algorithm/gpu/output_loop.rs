@@ -14,7 +14,7 @@
 //! Buffers outlive a run, so that chunk after chunk of a stream is joined while the rows of the one
 //! before are on their way out.
 
-use super::{Block, Found, Receiver, Session, Wanted};
+use super::{Block, JoinResult, Receiver, Session, Wanted};
 use crate::device::{Event, Flavour, Memory, Stage, View, abi};
 use crate::error::{Error, Result};
 
@@ -25,13 +25,13 @@ const GROWTH: u64 = 8;
 /// Tasks that are done again in one launch: what is left waits on the host.
 const AT_ONCE: u64 = 4096;
 /// Parts a task is cut into at once, at most.
-const MOST_PARTS: u64 = 64;
+const MAX_PARTS: u64 = 64;
 /// Tasks that one launch takes, at least: several times the parts of one that is cut.
-const LEAST_TASKS: u64 = 4 * MOST_PARTS;
+const LEAST_TASKS: u64 = 4 * MAX_PARTS;
 /// Runs after which a copy of rows is long done.
 const LONG_AGO: u32 = 4;
 /// Redo entries a task may leave: one a round of its probe tuples.
-const REDOS_A_TASK: u64 = abi::ROUNDS_A_TASK as u64;
+const REDOS_PER_TASK: u64 = abi::ROUNDS_PER_TASK as u64;
 
 /// The tasks of a join.
 pub(super) struct Work {
@@ -152,19 +152,19 @@ fn writes(wanted: &Wanted) -> bool {
     matches!(wanted.flavour, Flavour::Pairs | Flavour::PairsFlagged)
 }
 
-/// Runs a stage until all its tasks are done, once: see [`Rounds::run`].
+/// Runs a stage until all its tasks are done, once: see [`OutputLoop::run`].
 pub(super) fn run(
     session: &Session<'_>,
     wanted: &Wanted,
     work: Work,
     stage: impl Fn(u64, u32, abi::Output) -> Stage,
     to: &mut dyn Receiver,
-) -> Result<Found> {
-    Rounds::new(session, wanted, work.count)?.run(wanted, work, stage, to)
+) -> Result<JoinResult> {
+    OutputLoop::new(session, wanted, work.count)?.run(wanted, work, stage, to)
 }
 
-/// What rounds need on the device.
-pub(super) struct Rounds<'a> {
+/// What output_loop need on the device.
+pub(super) struct OutputLoop<'a> {
     session: &'a Session<'a>,
     control: Memory,
     redo: Memory,
@@ -176,19 +176,19 @@ pub(super) struct Rounds<'a> {
     current: usize,
 }
 
-impl<'a> Rounds<'a> {
+impl<'a> OutputLoop<'a> {
     /// For runs of at most `most_tasks` tasks, whose rows are wanted as `wanted` says.
     pub(super) fn new(session: &'a Session<'a>, wanted: &Wanted, most_tasks: u32) -> Result<Self> {
         let control_bytes = size_of::<abi::Control>() as u64;
         let control = session.device.allocate(control_bytes, "the join's counts")?;
         // Partitions that are long on both sides have more tasks than there is memory for a redo
         // list of all of them: then several launches share them.
-        let entry = REDOS_A_TASK * size_of::<abi::Redo>() as u64;
+        let entry = REDOS_PER_TASK * size_of::<abi::Redo>() as u64;
         let slice = u64::from(most_tasks).min(session.left() / 8 / entry).max(LEAST_TASKS);
         let redo = session.device.allocate(slice * entry, "the redo list")?;
         let buffers = [Some(Buffer::first(session, wanted)?), None];
-        let at_once = [slice, AT_ONCE.min(slice - MOST_PARTS)];
-        Ok(Rounds { session, control, redo, at_once, list: None, buffers, current: 0 })
+        let at_once = [slice, AT_ONCE.min(slice - MAX_PARTS)];
+        Ok(OutputLoop { session, control, redo, at_once, list: None, buffers, current: 0 })
     }
 
     pub(super) fn session(&self) -> &'a Session<'a> {
@@ -202,12 +202,12 @@ impl<'a> Rounds<'a> {
         work: Work,
         stage: impl Fn(u64, u32, abi::Output) -> Stage,
         to: &mut dyn Receiver,
-    ) -> Result<Found> {
+    ) -> Result<JoinResult> {
         let session = self.session;
         self.forget()?;
         let most = session.device.shape(session.word).most_rows;
         let mut left = Left { own: 0, count: work.count, again: Vec::new() };
-        let mut found = Found::default();
+        let mut found = JoinResult::default();
         let mut running = left.next(self.at_once, 0, work.cut);
         if let Some(piece) = &running {
             self.start(piece, wanted, &work, &stage)?;
@@ -232,7 +232,7 @@ impl<'a> Rounds<'a> {
             running = left.next(self.at_once, most.min(capacity), work.cut);
             let more = running.is_some();
             // The next round, or the next run, fills the other buffer while the receiver has this
-            // one. Without memory for a second one, rounds and receiver take turns.
+            // one. Without memory for a second one, output_loop and receiver take turns.
             let other = writes(wanted) && rows > 0 && (more || to.goes_on());
             let other = other && self.other(wanted, capacity, seen.full != 0)?;
             if other {
@@ -289,7 +289,7 @@ impl<'a> Rounds<'a> {
             }
         };
         let Some(buffer) = &mut self.buffers[self.current] else {
-            return Err(Error::Worker("rounds have no buffer".to_string()));
+            return Err(Error::Worker("output_loop have no buffer".to_string()));
         };
         if let Some((gone, _)) = buffer.gone.take() {
             session.device.wait(session.compute, gone)?;
@@ -318,7 +318,7 @@ impl<'a> Rounds<'a> {
         if let Some(list) = &self.list {
             return Ok(list.view);
         }
-        let bytes = (self.at_once[1] + MOST_PARTS) * size_of::<abi::Task>() as u64;
+        let bytes = (self.at_once[1] + MAX_PARTS) * size_of::<abi::Task>() as u64;
         let list = self.session.device.allocate(bytes, "tasks to be done again")?;
         Ok(self.list.insert(list).view)
     }
@@ -343,7 +343,7 @@ impl<'a> Rounds<'a> {
     }
 }
 
-impl Drop for Rounds<'_> {
+impl Drop for OutputLoop<'_> {
     fn drop(&mut self) {
         // Nothing may be left running on memory that goes back.
         for stream in [self.session.compute, self.session.back] {
@@ -373,7 +373,7 @@ fn cut(entry: &abi::Redo, limit: u64, by: Cut) -> Vec<abi::Task> {
         return vec![task];
     }
     // Parts come out uneven: half the limit leaves them room.
-    let parts = entry.rows.div_ceil((limit / 2).max(1)).clamp(2, MOST_PARTS);
+    let parts = entry.rows.div_ceil((limit / 2).max(1)).clamp(2, MAX_PARTS);
     let steps = |rows: u64| {
         let step = rows.div_ceil(parts).max(1);
         (0..rows).step_by(step as usize).map(move |at| (at, step.min(rows - at) as u32))
@@ -415,6 +415,6 @@ mod tests {
         let parts = cut(&abi::Redo { task: task(50, 7, 20, 1), rows: 20 }, 20, Cut::Run);
         assert_eq!(parts.len(), 1, "a part of a run that fits");
         let many = cut(&abi::Redo { task: task(0, 0, 0, 1), rows: 1 << 40 }, 2, Cut::Run);
-        assert!(many.len() as u64 <= MOST_PARTS);
+        assert!(many.len() as u64 <= MAX_PARTS);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) cap: usize,
 }
 
-/// How far a walk over probe keys has come.
+/// How far a probe over probe keys has come.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursor {
     /// The next probe key.
@@ -66,7 +66,7 @@ impl<'t, I: RowId> Groups<'t, I> {
 
 /// What a table has for a key: its place and what that holds, if there is one.
 #[derive(Clone, Copy)]
-pub(super) struct Found<I> {
+pub(super) struct ProbeResult<I> {
     pub(super) at: usize,
     pub(super) value: I,
     pub(super) hit: bool,
@@ -81,7 +81,11 @@ pub(super) trait Lookup<K, I> {
     /// Asks for the memory of that place.
     fn fetch(&self, start: usize);
     /// Searches from there. MODERN only where the processor is; EXPECTED if the key is likely there.
-    fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, start: usize) -> Found<I>;
+    fn find<const MODERN: bool, const EXPECTED: bool>(
+        &self,
+        key: K,
+        start: usize,
+    ) -> ProbeResult<I>;
 }
 
 /// A table up to this size is near: it stays in the second-level cache of most processors, and the
@@ -93,7 +97,7 @@ const AHEAD: usize = 32;
 
 /// Walks the probe keys from the cursor on, until `pairs` holds as many as asked for or the keys
 /// end.
-pub(super) fn walk<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
+pub(super) fn probe_batch<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     keys: &P,
     table: &impl Lookup<K, I>,
     groups: Groups<'_, I>,
@@ -110,18 +114,18 @@ pub(super) fn walk<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
             ask: Ask<'_>,
             found: (&mut Cursor, &mut Pairs<B>),
         ) {
-            walk_on::<true, _, _, _, _>(keys, table, groups, ask, found);
+            probe_batch_on::<true, _, _, _, _>(keys, table, groups, ask, found);
         }
         if crate::processor::modern() {
             // SAFETY: just asked.
             return unsafe { modern(keys, table, groups, ask, (cursor, pairs)) };
         }
     }
-    walk_on::<false, _, _, _, _>(keys, table, groups, ask, (cursor, pairs))
+    probe_batch_on::<false, _, _, _, _>(keys, table, groups, ask, (cursor, pairs))
 }
 
 #[inline(always)]
-fn walk_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
+fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     keys: &P,
     table: &impl Lookup<K, I>,
     groups: Groups<'_, I>,
@@ -294,10 +298,10 @@ fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     cursor: &mut Cursor,
     table: &impl Lookup<K, I>,
     groups: &Groups<'_, I>,
-    mut on_found: impl FnMut(&mut usize, usize, Found<I>) -> bool,
+    mut on_found: impl FnMut(&mut usize, usize, ProbeResult<I>) -> bool,
 ) {
     let mut starts = [0usize; AHEAD];
-    let mut block = [Found { at: 0, value: I::default(), hit: false }; AHEAD];
+    let mut block = [ProbeResult { at: 0, value: I::default(), hit: false }; AHEAD];
     while cursor.next < keys.len() {
         let first = cursor.next;
         let ahead = AHEAD.min(keys.len() - first);

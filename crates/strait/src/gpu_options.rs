@@ -265,7 +265,7 @@ impl FromStr for Histogram {
 /// How a join on a GPU goes about it, apart from its algorithm: what nobody has said is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct OnGpu {
+pub struct GpuOptions {
     /// How `radix` and `triton` partition.
     pub partitioner: Option<Partitioner>,
     /// How rows cross to the GPU.

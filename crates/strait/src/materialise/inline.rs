@@ -36,7 +36,7 @@ struct Field {
 }
 
 /// Bytes a value has at most.
-pub(crate) const MOST_CARRIED: usize = 8;
+pub(crate) const MAX_INLINED: usize = 8;
 
 impl Carry {
     /// None unless there are columns, all without nulls, and they fit.
@@ -50,7 +50,7 @@ impl Carry {
                 carry.bytes += width;
             }
         }
-        (1..=MOST_CARRIED).contains(&carry.bytes).then_some(carry)
+        (1..=MAX_INLINED).contains(&carry.bytes).then_some(carry)
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -5,37 +5,37 @@ use std::sync::Arc;
 
 use crate::device::Pinned;
 use crate::error::Result;
-use crate::transfer::{Crossing, Run};
+use crate::transfer::{Run, TransferContext};
 
 /// What host memory is set aside for.
 const WHAT: &str = "partitions in host memory";
 /// Partitions that fill a working set, about.
-const PARTITIONS_A_SET: u64 = 4;
+const PARTITIONS_PER_SET: u64 = 4;
 
 /// Bits that make so many rows into partitions of which a few fit.
 pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
-    let partitions = (rows.saturating_mul(PARTITIONS_A_SET)).div_ceil(fit.max(1));
+    let partitions = (rows.saturating_mul(PARTITIONS_PER_SET)).div_ceil(fit.max(1));
     partitions.next_power_of_two().ilog2().clamp(1, most)
 }
 
 /// A side's partitions, each a list of runs of tuples. What lies on the device is the session's.
-pub(super) struct Spilled {
+pub(super) struct HostPartitions {
     /// Partitions are told by so many of the top bits of mixed keys.
     pub(super) bits: u32,
     pub(super) runs: Vec<Vec<Run>>,
     pub(super) rows: Vec<u64>,
 }
 
-impl Spilled {
-    pub(super) fn new(bits: u32) -> Spilled {
+impl HostPartitions {
+    pub(super) fn new(bits: u32) -> HostPartitions {
         let partitions = 1usize << bits;
         let runs = (0..partitions).map(|_| Vec::new()).collect();
-        Spilled { bits, runs, rows: vec![0; partitions] }
+        HostPartitions { bits, runs, rows: vec![0; partitions] }
     }
 
     /// Pinned memory for so many bytes, and some more: sizes that come again find memory that was
     /// pinned before.
-    pub(super) fn pin(&self, crossing: &Crossing<'_>, bytes: u64) -> Result<Arc<Pinned>> {
+    pub(super) fn pin(&self, crossing: &TransferContext<'_>, bytes: u64) -> Result<Arc<Pinned>> {
         let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
         crossing.session.pinned(bytes as usize, WHAT)
     }

@@ -15,7 +15,7 @@ use super::lock;
 
 /// Threads that wait for work. Started when first asked for.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct ThreadPool {
     /// Held by whoever has them work.
     threads: Mutex<Vec<JoinHandle<()>>>,
     board: Arc<Board>,
@@ -48,7 +48,7 @@ struct Job(*const (dyn Fn(usize) + Sync));
 // SAFETY: what it points to may be called from any thread, and is kept until all are done.
 unsafe impl Send for Job {}
 
-impl Crew {
+impl ThreadPool {
     /// Runs `work(worker)` for the numbers below `count`, of which 0 is the caller's own thread, and
     /// waits for all. False if somebody else has the threads, or there are not enough: then nothing
     /// was run. `work` does not unwind but here.
@@ -84,14 +84,14 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.board.state().over = true;
         self.board.work.notify_all();
         let threads = self.threads.get_mut().unwrap_or_else(|e| e.into_inner());
         for thread in threads.drain(..) {
             if thread.join().is_err() {
-                log::debug!("a thread of the crew panicked");
+                log::debug!("a thread of the pool panicked");
             }
         }
     }
@@ -172,14 +172,14 @@ mod tests {
 
     #[test]
     fn everyone_takes_part_once() {
-        let crew = Crew::default();
+        let pool = ThreadPool::default();
         for count in [1, 2, 5, 3, 5, 1] {
             let seen: Vec<AtomicUsize> = (0..6).map(|_| AtomicUsize::new(0)).collect();
             for round in 1..=200 {
                 let work = |worker: usize| {
                     seen[worker].fetch_add(1, Ordering::Relaxed);
                 };
-                assert!(crew.run(count, &work));
+                assert!(pool.run(count, &work));
                 let all: usize = seen.iter().map(|seen| seen.load(Ordering::Relaxed)).sum();
                 assert_eq!(all, count * round);
             }
@@ -189,12 +189,12 @@ mod tests {
 
     #[test]
     fn whoever_is_busy_says_so() {
-        let crew = Crew::default();
+        let pool = ThreadPool::default();
         let refused = AtomicUsize::new(0);
         let within = |_: usize| {
-            refused.fetch_add(usize::from(!crew.run(2, &|_| {})), Ordering::Relaxed);
+            refused.fetch_add(usize::from(!pool.run(2, &|_| {})), Ordering::Relaxed);
         };
-        assert!(crew.run(3, &within));
+        assert!(pool.run(3, &within));
         assert_eq!(refused.into_inner(), 3);
     }
 }

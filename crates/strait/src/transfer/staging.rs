@@ -27,7 +27,7 @@ const SHORTEST: usize = 512 << 10;
 const SHARE: u64 = 8;
 
 /// See the [module](self).
-pub(super) struct Desk<'a> {
+pub(super) struct StagingPool<'a> {
     device: &'a dyn Device,
     stream: Stream,
     /// Bytes of a buffer.
@@ -38,14 +38,14 @@ pub(super) struct Desk<'a> {
     buffers: Mutex<VecDeque<(Arc<Pinned>, Option<Event>)>>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> StagingPool<'a> {
     /// Buffers for the blocks of a chunk of so many bytes, each at least as long as a `unit`. Under a
     /// memory limit that leaves little, buffers are shorter, and then fewer: one for each worker.
     pub(super) fn new(
         session: &Session<'a>,
         workers: &Workers,
         [bytes, unit]: [u64; 2],
-    ) -> Result<Desk<'a>> {
+    ) -> Result<StagingPool<'a>> {
         let count = 2 * workers.threads() + 2;
         let cache = crate::machine::Machine::detect().last_level as usize;
         let block = (cache / 2 / count).clamp(SHORTEST, BLOCK) / SHORTEST * SHORTEST;
@@ -57,7 +57,13 @@ impl<'a> Desk<'a> {
         let buffer = |_| Ok((session.pinned(bytes, "staging buffers")?, None));
         let buffers = (0..count).map(buffer).collect::<Result<_>>()?;
         let (device, stream) = (session.device, session.copies);
-        Ok(Desk { device, stream, block: bytes, count: count as u64, buffers: Mutex::new(buffers) })
+        Ok(StagingPool {
+            device,
+            stream,
+            block: bytes,
+            count: count as u64,
+            buffers: Mutex::new(buffers),
+        })
     }
 
     /// Fills a buffer, and sends as many bytes as that says to the first of `to`.
@@ -112,14 +118,14 @@ mod tests {
         let session = Session::new(&device, Word::W8).unwrap();
         let workers = Workers::new(2, Arc::default());
         for bytes in [1, 8, 100 << 10, (40 << 20) + 24, 512 << 20] {
-            let desk = Desk::new(&session, &workers, [bytes, 128 << 10]).unwrap();
+            let staging = StagingPool::new(&session, &workers, [bytes, 128 << 10]).unwrap();
             for unit in [1, 128 << 10] {
-                let pieces = desk.cut(bytes, unit);
+                let pieces = staging.cut(bytes, unit);
                 assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), bytes);
                 let mut at = 0;
                 for piece in &pieces {
                     assert_eq!((piece.start, piece.start % unit), (at, 0));
-                    assert!(piece.end - piece.start <= desk.block as u64);
+                    assert!(piece.end - piece.start <= staging.block as u64);
                     at = piece.end;
                 }
                 let length = |i: usize| pieces[i].end - pieces[i].start;
