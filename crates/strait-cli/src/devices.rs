@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use strait::{Architecture, Gpu, Nvrtc};
+use strait::gpu::{Architecture, Gpu, Nvrtc};
 
 use crate::arguments::{DevicesArguments, ListFormat};
 use crate::digits::counted;
@@ -38,7 +38,7 @@ fn table(gpus: &strait::Result<Vec<Gpu>>, compiler: &strait::Result<Nvrtc>) -> S
         Err(error) => error.to_string(),
     };
     rows.push(("NVRTC".into(), compiler));
-    let cache = strait::kernel_cache();
+    let cache = strait::gpu::kernel_cache();
     rows.push(("kernels".into(), cache.map_or("not kept".into(), |at| at.display().to_string())));
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
@@ -106,7 +106,7 @@ fn json(gpus: &strait::Result<Vec<Gpu>>, compiler: &strait::Result<Nvrtc>) -> Va
         "gpus": gpus.as_ref().map_or(Vec::new(), |gpus| gpus.iter().map(gpu).collect()),
         "no_gpu": gpus.as_ref().err().map(|error| error.to_string()),
         "nvrtc": compiler,
-        "kernel_cache": strait::kernel_cache(),
+        "kernel_cache": strait::gpu::kernel_cache(),
     })
 }
 
@@ -125,7 +125,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
     };
     for architecture in architectures {
         let (mut count, started, mut failed) = (0, Instant::now(), None);
-        let each = &mut |kernel: &strait::CompiledKernel| {
+        let each = &mut |kernel: &strait::gpu::CompiledKernel| {
             let line = format!(
                 "{architecture}  {:<20}  {} B words  {:>10}  {:>7.3} s{}\n",
                 kernel.module,
@@ -137,7 +137,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
             count += 1;
             failed = failed.take().or(print(&line).err());
         };
-        strait::compile_kernels(architecture, each)?;
+        strait::gpu::compile_kernels(architecture, each)?;
         // Whoever closed stdout got the kernels all the same.
         failed.map_or(Ok(()), Err)?;
         let (modules, seconds) = (counted(count, "module"), started.elapsed().as_secs_f64());

@@ -20,7 +20,7 @@ pub(crate) struct Context<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) overrides: TestOverrides,
     /// How a join on a device goes about it.
-    pub(crate) on_gpu: GpuOptions,
+    pub(crate) gpu_options: GpuOptions,
     /// The buffers of the input, where there is a limit.
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Whether a search that takes too long ends with [`Error::BadSeed`].

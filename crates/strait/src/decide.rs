@@ -122,7 +122,7 @@ impl BoundJoin {
             back: self.back(side.unwrap_or(Side::Left)),
             row_bytes: word_bytes as u64,
             words: match self.keys.lies_in_columns() {
-                Some(nullable) if self.join.on_gpu.transfer.stages() => {
+                Some(nullable) if self.join.gpu_options.transfer.stages() => {
                     KeySource::InColumns { nullable: nullable && !without_nulls }
                 }
                 _ => KeySource::Nowhere,
@@ -131,7 +131,7 @@ impl BoundJoin {
         choose(Request {
             device,
             asked: self.join.algorithm,
-            partitioner: self.join.on_gpu.partitioner,
+            partitioner: self.join.gpu_options.partitioner,
             join_type: self.join.join_type,
             build_side: side,
             build,

@@ -262,20 +262,60 @@ impl FromStr for Histogram {
     }
 }
 
-/// How a join on a GPU goes about it, apart from its algorithm: what nobody has said is chosen.
+/// How a join on a GPU is carried out, apart from its algorithm. Defaults are chosen for everything that is not
+/// set.
+///
+/// ```
+/// use strait::{Algorithm, GpuOptions, Join, Partitioner};
+///
+/// let options = GpuOptions::new().partitioner(Partitioner::Hierarchical).cache(4 << 30);
+/// let join = Join::inner().on("id").algorithm(Algorithm::Triton).gpu_options(options);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
+#[must_use]
 pub struct GpuOptions {
-    /// How `radix` and `triton` partition.
-    pub partitioner: Option<Partitioner>,
-    /// How rows cross to the GPU.
-    pub transfer: Transfer,
-    /// Where the table of `no-partition` lies.
-    pub table: TablePlace,
-    /// Who counts partitions for `triton`.
-    pub histogram: Histogram,
-    /// The GPU memory in which `triton` keeps partitions, in bytes; what is free by default.
-    pub cache: Option<u64>,
+    pub(crate) partitioner: Option<Partitioner>,
+    pub(crate) transfer: Transfer,
+    pub(crate) table: TablePlace,
+    pub(crate) histogram: Histogram,
+    pub(crate) cache: Option<u64>,
+}
+
+impl GpuOptions {
+    /// All defaults.
+    pub fn new() -> Self {
+        GpuOptions::default()
+    }
+
+    /// How `radix` and `triton` partition. Each has a default of its own.
+    pub fn partitioner(mut self, partitioner: impl Into<Option<Partitioner>>) -> Self {
+        self.partitioner = partitioner.into();
+        self
+    }
+
+    /// How rows get from host memory to the GPU. By default, the method that suits the memory they are in.
+    pub fn transfer(mut self, transfer: Transfer) -> Self {
+        self.transfer = transfer;
+        self
+    }
+
+    /// Where the table of `no-partition` is: in GPU memory by default.
+    pub fn table(mut self, place: TablePlace) -> Self {
+        self.table = place;
+        self
+    }
+
+    /// Who counts the tuples of each partition for `triton`: nobody by default.
+    pub fn histogram(mut self, histogram: Histogram) -> Self {
+        self.histogram = histogram;
+        self
+    }
+
+    /// The GPU memory in which `triton` keeps partitions, in bytes. By default, the memory that is free.
+    pub fn cache(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.cache = bytes.into();
+        self
+    }
 }
 
 /// Checks that a partitioner is one of the algorithm's.

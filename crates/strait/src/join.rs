@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
+use crate::gpu_options::{GpuOptions, Processor};
 use crate::memory::MemoryBudget;
 use crate::options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Side};
 use crate::overrides::TestOverrides;
@@ -40,7 +40,7 @@ pub struct Join {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
-    pub(crate) on_gpu: GpuOptions,
+    pub(crate) gpu_options: GpuOptions,
     pub(crate) build_side: Option<Side>,
     pub(crate) statistics: [Statistics; 2],
     pub(crate) batch_size: usize,
@@ -71,7 +71,7 @@ impl Join {
             algorithm: None,
             processor: Processor::Auto,
             gpu_memory: None,
-            on_gpu: GpuOptions::default(),
+            gpu_options: GpuOptions::default(),
             build_side: None,
             statistics: [Statistics::unknown(); 2],
             batch_size: DEFAULT_BATCH_SIZE,
@@ -194,39 +194,9 @@ impl Join {
         self
     }
 
-    /// How a join on a GPU goes about it: all settings of that kind at once.
-    pub fn on_gpu(mut self, on_gpu: GpuOptions) -> Self {
-        self.on_gpu = on_gpu;
-        self
-    }
-
-    /// How a GPU partitions, in a `radix` or a `triton` join.
-    pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
-        self.on_gpu.partitioner = Some(partitioner);
-        self
-    }
-
-    /// How rows get from host memory to a GPU. By default what suits the memory they lie in.
-    pub fn transfer(mut self, transfer: Transfer) -> Self {
-        self.on_gpu.transfer = transfer;
-        self
-    }
-
-    /// Where the table of a `no-partition` join on a GPU lies: in its memory by default.
-    pub fn table(mut self, place: TablePlace) -> Self {
-        self.on_gpu.table = place;
-        self
-    }
-
-    /// Who counts the tuples of partitions in a `triton` join: nobody by default.
-    pub fn histogram(mut self, histogram: Histogram) -> Self {
-        self.on_gpu.histogram = histogram;
-        self
-    }
-
-    /// The GPU memory in which a `triton` join keeps partitions, in bytes. By default what is free.
-    pub fn cache(mut self, bytes: u64) -> Self {
-        self.on_gpu.cache = Some(bytes);
+    /// How a join on a GPU is carried out.
+    pub fn gpu_options(mut self, options: GpuOptions) -> Self {
+        self.gpu_options = options;
         self
     }
 

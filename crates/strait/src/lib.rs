@@ -60,11 +60,6 @@ mod word;
 #[doc(hidden)]
 pub use algorithm::gpu::{hosted, resident};
 pub use bind::BoundJoin;
-#[doc(hidden)]
-pub use device::cuda::testing as device_testing;
-pub use device::cuda::{
-    Architecture, CompiledKernel, Gpu, Link, Nvrtc, compile_kernels, kernel_cache,
-};
 pub use error::{Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
@@ -72,9 +67,29 @@ pub use machine::Machine;
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
 pub use options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side};
 pub use output::{Aggregate, Output};
-#[doc(hidden)]
-pub use overrides::{Fault, FaultKind, TestOverrides};
 pub use plan::{Abandoned, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
 pub use report::Report;
+
+/// GPUs, the compiler of their kernels, and the kernels.
+///
+/// ```
+/// // The GPUs of this machine, or the reason why there are none.
+/// match strait::gpu::Gpu::detect() {
+///     Ok(gpus) => gpus.iter().for_each(|gpu| println!("{}", gpu.name)),
+///     Err(why) => println!("joins run on the CPU: {why}"),
+/// }
+/// ```
+pub mod gpu {
+    pub use crate::device::cuda::{
+        Architecture, CompiledKernel, Gpu, Link, Nvrtc, compile_kernels, kernel_cache,
+    };
+}
+
+/// Switches and hooks for this crate's own tests. They may change at any time.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::device::cuda::testing as device;
+    pub use crate::overrides::{Fault, FaultKind, TestOverrides};
+}

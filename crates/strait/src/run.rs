@@ -246,7 +246,7 @@ impl BoundJoin {
             watch: &watch,
             machine: &machine,
             overrides: self.join.overrides,
-            on_gpu: self.join.on_gpu,
+            gpu_options: self.join.gpu_options,
             ledger: ledger.clone(),
             bounded: true,
         };

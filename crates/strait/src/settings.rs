@@ -21,16 +21,20 @@ pub(crate) fn check(join: &Join) -> Result<()> {
             "{algorithm} runs on a GPU only, and the join is to run on the CPU; {anywhere} run anywhere"
         )));
     }
-    check_partitioner(join.algorithm, join.on_gpu.partitioner)
+    check_partitioner(join.algorithm, join.gpu_options.partitioner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_options::Partitioner;
+    use crate::gpu_options::{GpuOptions, Partitioner};
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()
+    }
+
+    fn by(partitioner: Partitioner) -> GpuOptions {
+        GpuOptions::new().partitioner(partitioner)
     }
 
     #[test]
@@ -38,15 +42,15 @@ mod tests {
         let on_cpu = Join::inner().algorithm(Algorithm::Triton).device(Processor::Cpu);
         assert!(refused(on_cpu).contains("no-partition, radix, sort-merge run anywhere"));
         let radix = Join::inner().algorithm(Algorithm::Radix);
-        let other = refused(radix.clone().partitioner(Partitioner::Linear));
+        let other = refused(radix.clone().gpu_options(by(Partitioner::Linear)));
         assert!(other.contains("it takes look-back, bucket-pool, shared-histogram"), "{other}");
         let triton = Join::inner().algorithm(Algorithm::Triton);
-        let other = refused(triton.partitioner(Partitioner::LookBack));
+        let other = refused(triton.gpu_options(by(Partitioner::LookBack)));
         assert!(other.contains("triton does not") && other.contains("dma"), "{other}");
-        let unnamed = refused(Join::inner().partitioner(Partitioner::Linear));
+        let unnamed = refused(Join::inner().gpu_options(by(Partitioner::Linear)));
         assert!(unnamed.contains("only triton partitions by linear"), "{unnamed}");
         assert!(refused(Join::inner().threads(0)).contains("threads is zero"));
-        assert!(check(&radix.partitioner(Partitioner::BucketPool)).is_ok());
-        assert!(check(&Join::inner().partitioner(Partitioner::LookBack)).is_ok());
+        assert!(check(&radix.gpu_options(by(Partitioner::BucketPool))).is_ok());
+        assert!(check(&Join::inner().gpu_options(by(Partitioner::LookBack))).is_ok());
     }
 }

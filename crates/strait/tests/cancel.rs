@@ -13,7 +13,8 @@ use arrow::array::{
 };
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Join, JoinType, MemoryBudget, Side, TestOverrides};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, Error, Filter, Join, JoinType, MemoryBudget, Side};
 
 /// How long dropping a reader may take here. The goal is 100 ms on an idle machine.
 const SOON: Duration = Duration::from_secs(2);

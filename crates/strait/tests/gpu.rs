@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
+use strait::gpu::Gpu;
 use strait::resident::{Resident, Sorting, Yield};
-use strait::{Algorithm, Gpu, Partitioner};
+use strait::{Algorithm, Partitioner};
 
 /// None: the size of the table decides.
 const ALGORITHMS: [Option<Algorithm>; 4] =

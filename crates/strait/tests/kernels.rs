@@ -4,7 +4,8 @@
 //! `make test` installs NVRTC and requires it; without `STRAIT_REQUIRE_NVRTC` these tests are left
 //! out where there is none.
 
-use strait::{Nvrtc, device_testing};
+use strait::gpu::Nvrtc;
+use strait::testing::device as device_testing;
 
 const ARCHITECTURES: [&str; 4] = ["sm_75", "sm_80", "sm_90", "sm_100"];
 

@@ -69,33 +69,22 @@ impl DeviceArguments {
     }
 
     /// What was asked of a GPU, and the rest as it is by default.
-    pub(crate) fn on_gpu(&self) -> GpuOptions {
-        let mut on_gpu = GpuOptions::default();
-        on_gpu.partitioner = self.partitioner.or(on_gpu.partitioner);
-        on_gpu.transfer = self.transfer.unwrap_or(on_gpu.transfer);
-        on_gpu.table = self.table.unwrap_or(on_gpu.table);
-        on_gpu.histogram = self.histogram.unwrap_or(on_gpu.histogram);
-        on_gpu.cache = self.cache.or(on_gpu.cache);
-        on_gpu
+    pub(crate) fn gpu_options(&self) -> GpuOptions {
+        GpuOptions::new()
+            .partitioner(self.partitioner)
+            .transfer(self.transfer.unwrap_or_default())
+            .table(self.table.unwrap_or_default())
+            .histogram(self.histogram.unwrap_or_default())
+            .cache(self.cache)
     }
 
     /// The join, to be run there.
     pub(crate) fn apply(&self, join: Join) -> Join {
-        let join = join.device(self.device);
-        let join = with(join, self.gpu_memory, Join::gpu_memory);
-        let join = with(join, self.partitioner, Join::partitioner);
-        let join = with(join, self.transfer, Join::transfer);
-        let join = with(join, self.table, Join::table);
-        let join = with(join, self.histogram, Join::histogram);
-        with(join, self.cache, Join::cache)
-    }
-}
-
-/// A setting, where it was given.
-fn with<T>(join: Join, given: Option<T>, set: fn(Join, T) -> Join) -> Join {
-    match given {
-        Some(given) => set(join, given),
-        None => join,
+        let join = join.device(self.device).gpu_options(self.gpu_options());
+        match self.gpu_memory {
+            Some(bytes) => join.gpu_memory(bytes),
+            None => join,
+        }
     }
 }
 
@@ -208,20 +197,21 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_left_to_the_join() {
-        assert_eq!(read("").unwrap().on_gpu(), GpuOptions::default());
-        assert_eq!(read("--device gpu").unwrap().on_gpu(), GpuOptions::default());
+        assert_eq!(read("").unwrap().gpu_options(), GpuOptions::default());
+        assert_eq!(read("--device gpu").unwrap().gpu_options(), GpuOptions::default());
     }
 
     #[test]
     fn every_flag_is_heard() {
         let flags = "--partitioner hierarchical --transfer zero-copy --table hybrid \
                      --histogram gpu --cache 3GiB";
-        let on_gpu = read(flags).unwrap().on_gpu();
-        assert_eq!(on_gpu.partitioner, Some(Partitioner::Hierarchical));
-        assert_eq!(on_gpu.transfer, Transfer::ZeroCopy);
-        assert_eq!(on_gpu.table, TablePlace::Hybrid);
-        assert_eq!(on_gpu.histogram, Histogram::Gpu);
-        assert_eq!(on_gpu.cache, Some(3 << 30));
+        let expected = GpuOptions::new()
+            .partitioner(Partitioner::Hierarchical)
+            .transfer(Transfer::ZeroCopy)
+            .table(TablePlace::Hybrid)
+            .histogram(Histogram::Gpu)
+            .cache(3 << 30);
+        assert_eq!(read(flags).unwrap().gpu_options(), expected);
     }
 
     #[test]

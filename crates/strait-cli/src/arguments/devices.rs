@@ -1,7 +1,7 @@
 //! The arguments of `strait devices`.
 
 use clap::{Args, ValueEnum};
-use strait::Architecture;
+use strait::gpu::Architecture;
 
 /// Lists the GPUs that joins can run on, and compiles their kernels ahead of the first join
 ///

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use strait::Algorithm;
+use strait::gpu::Gpu;
 use strait::resident::{Ran, Resident, Sorting, Yield};
-use strait::{Algorithm, Gpu};
 
 use super::aligned::aligned;
 use super::hard::Hard;

@@ -1,9 +1,10 @@
 //! `strait bench join`: one workload, one mode, some algorithms.
 
 use anyhow::bail;
+use strait::Processor;
+use strait::gpu::Gpu;
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Resident;
-use strait::{Gpu, Processor};
 
 use super::figures::{Figures, shown};
 use super::machine::resident;

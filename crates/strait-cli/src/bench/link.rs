@@ -1,7 +1,7 @@
 //! A GPU as figures name it, and what its link could carry in theory, one way: the generation's rate a
 //! lane, by its lanes. Packets take some of it: about seven eighths can be had.
 
-use strait::{Gpu, Link};
+use strait::gpu::{Gpu, Link};
 
 /// A GPU and its link.
 #[derive(Debug, Clone)]

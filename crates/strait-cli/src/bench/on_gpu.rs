@@ -3,8 +3,9 @@
 
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
+use strait::gpu::Gpu;
 use strait::resident::{Ran, Resident, Yield};
-use strait::{Gpu, Partitioner, Processor};
+use strait::{Partitioner, Processor};
 
 use super::measure::{Measured, Task};
 use super::workload::{Answer, Tables};

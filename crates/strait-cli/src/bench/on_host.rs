@@ -4,9 +4,10 @@
 use crate::arguments::Choice;
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
+use strait::GpuOptions;
+use strait::gpu::Gpu;
 use strait::hosted::{HostPlacement, Hosted};
 use strait::resident::Yield;
-use strait::{Gpu, GpuOptions};
 
 use super::measure::{Measured, Task};
 use super::on_gpu::{Often, Runs, measured, repeated, yields};
@@ -72,7 +73,7 @@ pub(super) fn on_host(
     tables: &Tables,
     task: &Task,
 ) -> anyhow::Result<Measured> {
-    let how = (task.algorithm, task.device.on_gpu(), yields(task.mode));
+    let how = (task.algorithm, task.device.gpu_options(), yields(task.mode));
     let runs = runs(hosted, &tables.expected, how, Often::times(task.repeat))?;
     measured(gpu, tables, task, &runs)
 }
@@ -143,19 +144,14 @@ mod tests {
         let hosted = hosted(4, HostPlacement::Pageable, &tables);
         let mut ways = Vec::new();
         for transfer in Transfer::ALL {
-            let mut on_gpu = GpuOptions::default();
-            on_gpu.transfer = transfer;
-            ways.push((Algorithm::NoPartition, on_gpu));
+            ways.push((Algorithm::NoPartition, GpuOptions::new().transfer(transfer)));
         }
         for table in TablePlace::ALL {
-            let mut on_gpu = GpuOptions::default();
-            on_gpu.table = table;
-            ways.push((Algorithm::NoPartition, on_gpu));
+            ways.push((Algorithm::NoPartition, GpuOptions::new().table(table)));
         }
         for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
             for histogram in Histogram::ALL {
-                let mut on_gpu = GpuOptions::default();
-                (on_gpu.partitioner, on_gpu.histogram) = (Some(partitioner), histogram);
+                let on_gpu = GpuOptions::new().partitioner(partitioner).histogram(histogram);
                 if partitioner != Partitioner::Dma || histogram == Histogram::None {
                     ways.push((Algorithm::Triton, on_gpu));
                 }

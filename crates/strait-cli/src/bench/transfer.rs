@@ -139,8 +139,7 @@ fn attempt(
         }
     }
     seconds.sort_by(f64::total_cmp);
-    let mut on_gpu = GpuOptions::default();
-    on_gpu.transfer = method;
+    let on_gpu = GpuOptions::new().transfer(method);
     let how = (Choice(Some(Algorithm::NoPartition)), on_gpu, Yield::Aggregate);
     let runs = on_host::runs(hosted, expected, how, Often::times(repeat))?;
     let (join_seconds, crossed) = (median(&runs.seconds()), runs.middle()?.crossed);

@@ -18,7 +18,7 @@ fn devices(sandbox: &Sandbox, arguments: &[&str], nvrtc: Option<&str>) -> Outcom
 
 /// Whether NVRTC is there to be tested with.
 fn has_nvrtc() -> bool {
-    let found = strait::Nvrtc::find();
+    let found = strait::gpu::Nvrtc::find();
     if let Err(error) = &found {
         println!("left out: {error}");
         assert!(std::env::var_os("STRAIT_REQUIRE_NVRTC").is_none(), "{error}");

@@ -3,7 +3,7 @@
 //! With a fixed mixer and a fixed hash, anyone can compute keys that all fall into one partition or
 //! one bucket, and a join of such keys takes quadratic time. So each join draws a [`Seed`]. The
 //! multipliers of the [mixer](Mixer) and the secrets of the [hash](super::hash) follow from it. The
-//! report prints the seed, and [`TestOverrides::seed`](crate::TestOverrides) repeats it.
+//! report prints the seed, and [`TestOverrides::seed`](crate::overrides::TestOverrides) repeats it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

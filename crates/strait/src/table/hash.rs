@@ -531,8 +531,9 @@ mod tests {
     use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
 
     use crate::key::Seed;
+    use crate::overrides::TestOverrides;
     use crate::word::{KeyWord, Mixer};
-    use crate::{Algorithm, Join, TestOverrides};
+    use crate::{Algorithm, Join};
 
     /// Keys that all belong to the first of 64 regions: none of them is large enough. Another seed
     /// spreads them; without one, there are two regions.

@@ -8,7 +8,8 @@ use arrow::array::{
     Int64Array, RecordBatch, StringArray, UInt16Array, UInt64Array,
 };
 use arrow::datatypes::Int64Type;
-use strait::{Algorithm, Histogram, Join, JoinType, Partitioner, Side, TestOverrides};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, GpuOptions, Histogram, Join, JoinType, Partitioner, Side};
 
 use crate::{batches, drained, whole};
 
@@ -163,9 +164,11 @@ fn a_device_is_given_narrow_columns() {
                         TestOverrides { simulated: Some(seed as u64), ..forced(row_ids, tiny) };
                     let join = Join::new(join_type).on("k").build_side(side).algorithm(algorithm);
                     let join = match algorithm {
-                        Algorithm::Triton => {
-                            join.partitioner(Partitioner::Hierarchical).histogram(histogram)
-                        }
+                        Algorithm::Triton => join.gpu_options(
+                            GpuOptions::new()
+                                .partitioner(Partitioner::Hierarchical)
+                                .histogram(histogram),
+                        ),
                         _ => join,
                     };
                     join.test_overrides(force)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
-use strait::{Algorithm, Join, JoinType, Report, TestOverrides};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, Join, JoinType, Report};
 use strait_testkit::chosen;
 
 use super::{count, ints, keyed, whole};

@@ -5,9 +5,10 @@
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
+use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
-    Algorithm, Error, Fault, FaultKind, GpuOptions, Join, JoinType, MemoryBudget, Output,
-    Partitioner, Processor, Report, Side, TablePlace, TestOverrides, Transfer,
+    Algorithm, Error, GpuOptions, Join, JoinType, MemoryBudget, Output, Partitioner, Processor,
+    Report, Side, TablePlace, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -97,8 +98,9 @@ fn of_device(error: &Error) -> bool {
 /// one that `auto` chose.
 fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: TestOverrides) {
     let join = &join.clone().algorithm(algorithm);
-    let (expected, _) =
-        outcome(&join.clone().device(Processor::Cpu).algorithm(None).on_gpu(GpuOptions::default()));
+    let (expected, _) = outcome(
+        &join.clone().device(Processor::Cpu).algorithm(None).gpu_options(GpuOptions::new()),
+    );
     let expected = sorted(&expected);
     assert!(!expected.is_empty());
     for kind in FaultKind::ALL {
@@ -157,8 +159,11 @@ fn every_operation_fails_in_every_algorithm() {
 #[test]
 fn every_operation_fails_in_every_way_to_cross() {
     for transfer in Transfer::ALL {
-        let join =
-            Join::new(JoinType::Left).on("k").transfer(transfer).build_side(Side::Left).threads(2);
+        let join = Join::new(JoinType::Left)
+            .on("k")
+            .gpu_options(GpuOptions::new().transfer(transfer))
+            .build_side(Side::Left)
+            .threads(2);
         every_operation_fails(transfer.name(), Algorithm::NoPartition, &join, tiny());
     }
 }
@@ -169,14 +174,13 @@ fn every_operation_fails_in_every_partitioner() {
         let algorithm = if partitioner.to_host() { Algorithm::Triton } else { Algorithm::Radix };
         let join = Join::inner()
             .on("k")
-            .partitioner(partitioner)
-            .cache(64)
+            .gpu_options(GpuOptions::new().partitioner(partitioner).cache(64))
             .build_side(Side::Left)
             .threads(1);
         every_operation_fails(partitioner.name(), algorithm, &join, tiny());
     }
     for table in TablePlace::ALL {
-        let join = Join::inner().on("k").table(table).threads(1);
+        let join = Join::inner().on("k").gpu_options(GpuOptions::new().table(table)).threads(1);
         every_operation_fails(
             table.name(),
             Algorithm::NoPartition,

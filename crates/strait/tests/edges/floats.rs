@@ -6,7 +6,8 @@ use arrow::array::types::{Float16Type, Float32Type, Float64Type};
 use arrow::array::*;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Fields, UnionFields};
-use strait::{Algorithm, FloatEquality, Join, JoinType, Side, TestOverrides};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, FloatEquality, Join, JoinType, Side};
 
 use super::{count, drained, whole};
 

@@ -1,6 +1,7 @@
 //! Keys that are hard on hash tables and partitions: all equal, all null, all alike.
 
-use strait::{Algorithm, Join, JoinType, NullEquality, TestOverrides};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, Join, JoinType, NullEquality};
 
 use super::{count, ints, keyed, whole};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
-use strait::{Algorithm, Filter, Join, JoinType, Side, TestOverrides};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, Filter, Join, JoinType, Side};
 
 use crate::carried::{cut, sorted_rows};
 use crate::{batches, drained};

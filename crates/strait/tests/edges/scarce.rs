@@ -11,9 +11,8 @@ use arrow::array::{
 use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
-use strait::{
-    Algorithm, Error, Filter, Join, JoinReader, MemoryBudget, Processor, Side, TestOverrides,
-};
+use strait::testing::TestOverrides;
+use strait::{Algorithm, Error, Filter, Join, JoinReader, MemoryBudget, Processor, Side};
 
 use super::drained;
 

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
+use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
-    Algorithm, Fault, FaultKind, FloatEquality, GpuOptions, Histogram, JoinType, NullEquality,
-    Output, Partitioner, Processor, Side, Statistics, TablePlace, TestOverrides, Transfer,
+    Algorithm, FloatEquality, GpuOptions, Histogram, JoinType, NullEquality, Output, Partitioner,
+    Processor, Side, Statistics, TablePlace, Transfer,
 };
 use strait_testkit::domain::Style;
 use strait_testkit::shape::{Skew, Split};
@@ -67,7 +68,7 @@ pub(crate) struct Case {
     /// Where it runs, if not on the simulated device that `force` may name.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
-    pub(crate) on_gpu: GpuOptions,
+    pub(crate) gpu_options: GpuOptions,
     pub(crate) entry: Entry,
     pub(crate) force: TestOverrides,
     pub(crate) unusual: Unusual,
@@ -129,7 +130,7 @@ impl Case {
             memory_limit: memory_limit(rng),
             processor: processor(),
             gpu_memory: None,
-            on_gpu: GpuOptions::default(),
+            gpu_options: GpuOptions::default(),
             entry: *rng.pick(&[Entry::Whole, Entry::Bound]),
             force: force(rng, large),
             unusual: Unusual::default(),
@@ -261,35 +262,39 @@ fn on_device(rng: &mut Rng, mut case: Case) -> Case {
             rng.chance(1, 8).then(|| Fault { kind: *rng.pick(&FaultKind::ALL), nth });
     }
     if case.on_device() {
-        case.on_gpu = on_gpu(rng, &case);
+        case.gpu_options = gpu_options(rng, &case);
     }
     case
 }
 
 /// How a join goes about it on a device: half of the time as it likes.
-fn on_gpu(rng: &mut Rng, case: &Case) -> GpuOptions {
-    let mut on_gpu = GpuOptions::default();
+fn gpu_options(rng: &mut Rng, case: &Case) -> GpuOptions {
+    let options = GpuOptions::new();
     if rng.chance(1, 2) {
-        return on_gpu;
+        return options;
     }
-    on_gpu.transfer = *rng.pick(&Transfer::ALL);
-    if on_gpu.transfer == Transfer::Coherence && case.force.simulated.is_none() {
+    let transfer = match *rng.pick(&Transfer::ALL) {
         // Few machines can.
-        on_gpu.transfer = Transfer::Auto;
-    }
-    on_gpu.table = *rng.pick(&TablePlace::ALL);
-    if case.algorithm == Some(Algorithm::Triton) {
-        let theirs: Vec<_> = Partitioner::ALL.into_iter().filter(|p| p.to_host()).collect();
-        on_gpu.partitioner = Some(*rng.pick(&theirs));
-        on_gpu.cache = rng.chance(1, 2).then(|| 1 << rng.between(0, 22));
-        if on_gpu.partitioner != Some(Partitioner::Dma) {
-            on_gpu.histogram = *rng.pick(&Histogram::ALL);
+        Transfer::Coherence if case.force.simulated.is_none() => Transfer::Auto,
+        transfer => transfer,
+    };
+    let options = options.transfer(transfer).table(*rng.pick(&TablePlace::ALL));
+    let of_triton = case.algorithm == Some(Algorithm::Triton);
+    let theirs: Vec<_> =
+        Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton).collect();
+    let partitioner = *rng.pick(&theirs);
+    match case.algorithm {
+        Some(Algorithm::Triton) => {
+            let cache = rng.chance(1, 2).then(|| 1 << rng.between(0, 22));
+            let histogram = match partitioner {
+                Partitioner::Dma => Histogram::None,
+                _ => *rng.pick(&Histogram::ALL),
+            };
+            options.partitioner(partitioner).cache(cache).histogram(histogram)
         }
-    } else if case.algorithm == Some(Algorithm::Radix) {
-        let theirs: Vec<_> = Partitioner::ALL.into_iter().filter(|p| !p.to_host()).collect();
-        on_gpu.partitioner = Some(*rng.pick(&theirs));
+        Some(Algorithm::Radix) => options.partitioner(partitioner),
+        _ => options,
     }
-    on_gpu
 }
 
 fn force(rng: &mut Rng, large: bool) -> TestOverrides {

@@ -195,7 +195,7 @@ fn join_of(run: &Run<'_>) -> Join {
         .suffix(case.suffix)
         .mark_column(case.mark_column)
         .device(case.processor)
-        .on_gpu(case.on_gpu)
+        .gpu_options(case.gpu_options)
         .statistics(Side::Left, case.statistics[0])
         .statistics(Side::Right, case.statistics[1])
         .test_overrides(case.force);

@@ -195,7 +195,7 @@ fn attempt(
     often: Often,
 ) -> anyhow::Result<Outcome> {
     strait::release_memory();
-    let how = (Choice(Some(named.algorithm)), named.on_gpu(), named.yields);
+    let how = (Choice(Some(named.algorithm)), named.gpu_options(), named.yields);
     Outcome::on_gpu(&on_host::runs(hosted, expected, how, often)?, named.yields)
 }
 

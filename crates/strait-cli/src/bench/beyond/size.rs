@@ -159,8 +159,7 @@ fn attempt(
     algorithm: Choice,
     table: TablePlace,
 ) -> anyhow::Result<Outcome> {
-    let mut on_gpu = GpuOptions::default();
-    on_gpu.table = table;
+    let on_gpu = GpuOptions::new().table(table);
     let how = (algorithm, on_gpu, Yield::Aggregate);
     let runs = on_host::runs(hosted, expected, how, study.setting.often)?;
     Outcome::on_gpu(&runs, Yield::Aggregate)

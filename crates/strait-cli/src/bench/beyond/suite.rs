@@ -122,12 +122,11 @@ impl Named {
         shape([build, probe], self.keys)
     }
 
-    pub(super) fn on_gpu(&self) -> GpuOptions {
-        let mut on_gpu = GpuOptions::default();
-        on_gpu.partitioner = self.partitioner;
-        on_gpu.transfer = self.transfer;
-        on_gpu.histogram = self.histogram;
-        on_gpu
+    pub(super) fn gpu_options(&self) -> GpuOptions {
+        GpuOptions::new()
+            .partitioner(self.partitioner)
+            .transfer(self.transfer)
+            .histogram(self.histogram)
     }
 
     pub(super) fn placement(&self) -> &'static str {

@@ -89,7 +89,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     };
     let inlining = job.inlining(cx, &matcher).filter(fits);
     let inlined = inlining.is_some();
-    let staged = cx.on_gpu.transfer.stages() && !reads_words(job.plan.algorithm);
+    let staged = cx.gpu_options.transfer.stages() && !reads_words(job.plan.algorithm);
     let in_place = staged && word.bits() == K::BITS;
     let keys = |side, relation: &Relation, inlining: Option<&Columns>| -> Result<Keys> {
         cx.watch.time("key words", || {
@@ -128,14 +128,14 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let crossing = TransferContext {
         session: &session,
         workers: &cx.workers,
-        transfer: cx.on_gpu.transfer,
+        transfer: cx.gpu_options.transfer,
         most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
     };
     let sides = [build_keys.side(), probe_keys.side()];
     let tiny = (sides[0].rows / TINY_PARTS).max(TINY_PART);
     let how = FromHost {
         algorithm: job.plan.algorithm,
-        on_gpu: cx.on_gpu,
+        gpu_options: cx.gpu_options,
         escalation: job.plan.escalation,
         part_rows: cx.overrides.tiny_partitions.then_some(tiny),
     };

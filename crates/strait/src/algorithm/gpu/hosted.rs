@@ -107,11 +107,11 @@ impl Hosted {
     pub fn run(
         &self,
         algorithm: Option<Algorithm>,
-        on_gpu: GpuOptions,
+        gpu_options: GpuOptions,
         yields: Yield,
         check: bool,
     ) -> Result<Ran> {
-        check_partitioner(algorithm, on_gpu.partitioner)?;
+        check_partitioner(algorithm, gpu_options.partitioner)?;
         let [build, probe] = &self.tables;
         let carry = matches!(yields, Yield::Aggregate | Yield::Materialise);
         let sides = [build.side(carry)?, probe.side(carry)?];
@@ -137,7 +137,7 @@ impl Hosted {
         };
         let started = Instant::now();
         let session = Session::within(&*self.device, self.word, &Mixers::new(1, 2), &self.budget)?;
-        let crossing = self.crossing(&session, on_gpu.transfer);
+        let crossing = self.crossing(&session, gpu_options.transfer);
         let columns = if wanted.keys { 3 } else { 2 };
         let mut back = Back {
             drain: Drain::new(vec![self.word.bytes(); columns]),
@@ -145,7 +145,7 @@ impl Hosted {
             narrow: self.word == Word::W4,
             sums: vec![0; columns],
         };
-        let how = FromHost { algorithm, on_gpu, escalation, part_rows: None };
+        let how = FromHost { algorithm, gpu_options, escalation, part_rows: None };
         let HostJoinResult { found, escalated } =
             join_from_host(&crossing, &how, [&sides[0], &sides[1]], &wanted, &mut back)?;
         back.finish(&session)?;

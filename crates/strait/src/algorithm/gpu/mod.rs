@@ -247,7 +247,7 @@ fn join_as_told(
     if one_table && sides[0].rows > MAX_ROWS {
         return Err(too_long(sides[0].rows));
     }
-    let GpuOptions { partitioner, table, .. } = how.on_gpu;
+    let GpuOptions { partitioner, table, .. } = how.gpu_options;
     match how.algorithm {
         Algorithm::NoPartition => streamed::no_partition(crossing, table, sides, wanted, to),
         Algorithm::StreamedProbe => streamed::streamed_probe(crossing, sides, wanted, to),
@@ -272,7 +272,7 @@ fn too_long(rows: u64) -> Error {
 /// How to join sides that lie in host memory.
 pub(crate) struct FromHost {
     pub(crate) algorithm: Algorithm,
-    pub(crate) on_gpu: GpuOptions,
+    pub(crate) gpu_options: GpuOptions,
     /// The algorithm that goes on if GPU memory does not suffice for this one.
     pub(crate) escalation: Option<Algorithm>,
     /// Rows of a part, a partition or a working set, at most: for tests, which have few.

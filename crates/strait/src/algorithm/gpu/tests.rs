@@ -73,7 +73,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let crossing = TransferContext {
         session: &session,
         workers: &workers,
-        transfer: how.on_gpu.transfer,
+        transfer: how.gpu_options.transfer,
         most_rows: *chunk_rows,
     };
     // Half of the seeds have their columns in pinned memory, which stages may read themselves.
@@ -112,7 +112,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?.found;
     kept.take_arrived(&session)?;
 
-    let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.on_gpu);
+    let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.gpu_options);
     let mut pairs: Vec<(u64, u64)> = Vec::new();
     for (p, key) in probe.iter().enumerate() {
         let same = build.iter().enumerate().filter(|(_, other)| *other == key);
@@ -160,13 +160,13 @@ fn unique(rows: u64) -> Vec<u64> {
 const FLAVOURS: [Flavour; 4] =
     [Flavour::Pairs, Flavour::PairsFlagged, Flavour::Exists, Flavour::Aggregate];
 
-fn case(seed: u64, algorithm: Algorithm, on_gpu: GpuOptions) -> Case {
+fn case(seed: u64, algorithm: Algorithm, gpu_options: GpuOptions) -> Case {
     Case {
         seed,
         memory: 2 << 20,
         how: FromHost {
             algorithm,
-            on_gpu,
+            gpu_options,
             escalation: None,
             part_rows: [None, Some(17)][seed as usize % 2],
         },
@@ -197,25 +197,25 @@ fn every_way_to_cross_and_to_partition_gives_the_same() {
     let probe = keys(140, 6, 70);
     for seed in 0..8 {
         for transfer in Transfer::ALL {
-            let on_gpu = GpuOptions { transfer, ..GpuOptions::default() };
+            let gpu_options = GpuOptions { transfer, ..GpuOptions::default() };
             for algorithm in Algorithm::ALL {
-                check(&case(seed, algorithm, on_gpu), &build, &probe).unwrap();
+                check(&case(seed, algorithm, gpu_options), &build, &probe).unwrap();
             }
         }
         for table in TablePlace::ALL {
-            let on_gpu = GpuOptions { table, ..GpuOptions::default() };
-            check(&case(seed, Algorithm::NoPartition, on_gpu), &build, &probe).unwrap();
+            let gpu_options = GpuOptions { table, ..GpuOptions::default() };
+            check(&case(seed, Algorithm::NoPartition, gpu_options), &build, &probe).unwrap();
         }
         for partitioner in Partitioner::ALL.into_iter().filter(|p| p.to_host()) {
             for histogram in Histogram::ALL {
                 for cache in [None, Some(0), Some(1 << 12), Some(1 << 30)] {
                     let partitioner = Some(partitioner);
-                    let on_gpu =
+                    let gpu_options =
                         GpuOptions { partitioner, histogram, cache, ..GpuOptions::default() };
-                    let joined = check(&case(seed, Algorithm::Triton, on_gpu), &build, &probe);
+                    let joined = check(&case(seed, Algorithm::Triton, gpu_options), &build, &probe);
                     let refused =
                         partitioner == Some(Partitioner::Dma) && histogram != Histogram::None;
-                    assert_eq!(joined.is_err(), refused, "{on_gpu:?}: {joined:?}");
+                    assert_eq!(joined.is_err(), refused, "{gpu_options:?}: {joined:?}");
                 }
             }
         }
@@ -236,12 +236,12 @@ fn budgets_from_the_smallest_up() {
             let partitioner = Some(partitioner);
             (Algorithm::Triton, GpuOptions { partitioner, histogram, ..GpuOptions::default() })
         });
-    for (algorithm, on_gpu) in plain.chain(scattered) {
+    for (algorithm, gpu_options) in plain.chain(scattered) {
         let mut least = u64::MAX;
         for shift in 0..24 {
             let memory = (3u64 << 20) >> (shift / 2);
             for seed in 0..3 {
-                let mut case = case(seed + shift, algorithm, on_gpu);
+                let mut case = case(seed + shift, algorithm, gpu_options);
                 case.memory = memory;
                 case.how.part_rows = None;
                 match check(&case, &build, &probe) {
@@ -253,7 +253,7 @@ fn budgets_from_the_smallest_up() {
         }
         // A redo list takes a good part of this, whatever the rows.
         let enough = if algorithm.needs_gpu() { 256 << 10 } else { 512 << 10 };
-        assert!(least <= enough, "{algorithm}, {on_gpu:?} needs {least}");
+        assert!(least <= enough, "{algorithm}, {gpu_options:?} needs {least}");
     }
 }
 

@@ -45,14 +45,14 @@ pub(super) fn join(
     let session = crossing.session;
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let left = session.left();
-    let cache = how.on_gpu.cache.unwrap_or(cache_bytes(left)).min(left / 4 * 3);
+    let cache = how.gpu_options.cache.unwrap_or(cache_bytes(left)).min(left / 4 * 3);
     let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
     let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
-    let pass = Pass { bits, histogram: how.on_gpu.histogram, cache, bytes };
+    let pass = Pass { bits, histogram: how.gpu_options.histogram, cache, bytes };
     let partition_side = |side: &HostSide| -> Result<HostPartitions> {
-        let partitioned = match how.on_gpu.partitioner.and_then(scatterer) {
+        let partitioned = match how.gpu_options.partitioner.and_then(scatterer) {
             Some(scatterer) => scatter::partition_side(crossing, side, &pass, scatterer),
             None => dma::partition_side(crossing, side, &pass),
         };
