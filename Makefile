@@ -4,6 +4,8 @@ CARGO ?= cargo
 PYTHON ?= python3
 # Random joins the runner checks against the oracle in one `make test`.
 STRAIT_CASES ?= 100000
+# The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
+EXAMPLES := two_tables files residual_filter progress gpu
 # Checked where its standard library is installed. Everywhere else the portable loops are checked.
 AARCH64 := aarch64-unknown-linux-gnu
 
@@ -31,6 +33,9 @@ test: ## all tests, 100,000 random joins among them; installs NVRTC once, to com
 	nvrtc="$$(PYTHON=$(PYTHON) scripts/nvrtc.sh)" && \
 	STRAIT_NVRTC="$$nvrtc" STRAIT_REQUIRE_NVRTC=1 STRAIT_CASES=$(STRAIT_CASES) \
 	$(CARGO) test --workspace --no-fail-fast
+	for example in $(EXAMPLES); do \
+	  "$${CARGO_TARGET_DIR:-target}/debug/examples/$$example" > /dev/null || exit 1; \
+	done
 
 test-long: ## ten million random joins, and float keys beside DuckDB; STRAIT_SEED chooses others
 	$(CARGO) build --release -p strait-cli

@@ -18,6 +18,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! The folder `examples` has programs that join files, filter pairs of rows, show progress, cancel, and use a GPU.
+//!
 //! [`Join`] says what is wanted; [`Join::run`] reads both tables and yields rows batch by batch,
 //! [`Join::pairs`] positions of rows, [`Join::count`] their number. [`BoundJoin`] is the step in
 //! between, for those who want to know which columns to read or what the plan is.

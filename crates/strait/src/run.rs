@@ -202,8 +202,6 @@ impl BoundJoin {
         let machine = Machine::detect();
         let threads = self.join.threads.min(MAX_THREADS);
         let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
-        let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
-
         let counters = &shared.counters;
         let ledger = (!budget.unlimited()).then(|| Arc::new(Ledger::new(budget)));
         // A reader that blocks after its first batch must not hold that batch back.
@@ -214,6 +212,8 @@ impl BoundJoin {
             Source::new(side, reader, Arc::clone(&reading), budget, ledger, counters)
         };
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
+        // After the readers were handed to the reading thread: if this fails, they are dropped there.
+        let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
         let asked = self.build_side();
         let (build, probe) = watch.time("read build side", || {
             read_smaller_first(left, right, asked, || workers.check())
