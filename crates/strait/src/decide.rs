@@ -12,7 +12,6 @@ use crate::candidate;
 use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
 use crate::input::Source;
-use crate::key::Width;
 use crate::machine::Machine;
 use crate::matches::{Asked, Roles};
 use crate::options::{NullEquality, Side};
@@ -114,7 +113,7 @@ impl BoundJoin {
             (build.nulls, probe.nulls) = (None, None);
         }
         let without_nulls = [build.nulls, probe.nulls] == [Some(0); 2];
-        let word_bytes = if self.keys.width() == Width::W32 { 4 } else { 8 };
+        let word_bytes = self.keys.width().bytes() as usize;
         let device = device.map(|(name, budget)| OnDevice {
             name: name.to_string(),
             budget,

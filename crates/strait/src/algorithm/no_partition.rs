@@ -20,7 +20,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::input::Source;
-use crate::key::{KeyPlan, Width};
+use crate::key::KeyPlan;
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::Refused;
@@ -32,6 +32,7 @@ use crate::schedule::Workers;
 use crate::schedule::lock;
 use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// Probe rows a worker takes at a time.
 const MORSEL: usize = 32 * 1024;

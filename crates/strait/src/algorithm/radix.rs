@@ -17,7 +17,6 @@ use super::{
 };
 use crate::error::Result;
 use crate::input::Relation;
-use crate::key::Width;
 use crate::matches::{Matcher, Unit};
 use crate::memory::Refused;
 use crate::output::{Emitter, Sink};
@@ -27,6 +26,7 @@ use crate::progress::Stage;
 use crate::schedule::Workers;
 use crate::table::{Ask, Cursor, LocalTable, Pairs};
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// Probe tuples of a large partition that are one task.
 const SPLIT: usize = 64 * 1024;

@@ -25,11 +25,12 @@ use super::Context;
 use crate::error::{Error, Result};
 use crate::input::Location;
 use crate::input::Relation;
-use crate::key::{KeyPlan, Seed, Width};
+use crate::key::{KeyPlan, Seed};
 use crate::memory::Budget;
 use crate::options::Side;
 use crate::overrides::TestOverrides;
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// Seeds that a join tries, at most.
 const MAX_SEEDS: u32 = 4;

@@ -15,7 +15,6 @@ use std::slice::Chunks;
 use super::{Context, Job, for_widths, pair_cap, wide_rows, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
-use crate::key::Width;
 use crate::matches::{InOrder, Keep, Matcher, Unit};
 use crate::memory::{Buffer, Reservation};
 use crate::options::Side;
@@ -24,6 +23,7 @@ use crate::partition::{Load, Passes, Placing, RowId, Tuple, Words, key_words, pa
 use crate::progress::Stage;
 use crate::sort::{groups, sort, split};
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// Rows of both sides in a segment, if memory and threads leave the choice.
 const SEGMENT: usize = 128 * 1024;

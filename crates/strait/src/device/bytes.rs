@@ -1,12 +1,13 @@
 //! How many bytes does a stage move? What it must read and write of tables and rows, once each.
 
+use super::Stage;
 use super::abi::{BINS, Pack, Table, Task};
-use super::{Stage, Word};
+use crate::word::Width;
 
 impl Stage {
     /// The bytes, as far as the arguments tell: rows that a join finds are counted where they are
     /// known, and so are the tuples its tasks read. Buffers between are not counted.
-    pub(crate) fn bytes(&self, word: Word) -> u64 {
+    pub(crate) fn bytes(&self, word: Width) -> u64 {
         let (w, tuple) = (word.bytes(), word.tuple());
         // A row from columns is a key, and a value if there are some.
         let row = |tuples: u64, values: u64| match (tuples, values) {
@@ -47,7 +48,7 @@ impl Stage {
 }
 
 /// The bytes of a table's slot.
-fn slot(word: Word, table: &Table) -> u64 {
+fn slot(word: Width, table: &Table) -> u64 {
     match (table.direct, table.groups) {
         (0, 0) => word.tuple(),
         (0, _) => 16,

@@ -29,35 +29,7 @@ use std::sync::{Arc, OnceLock};
 use crate::error::Result;
 use crate::memory::Plain;
 use crate::overrides::Fault;
-
-/// The width of keys and values in tuples: both the same, so that a tuple is one aligned load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Word {
-    /// 32 bits.
-    W4,
-    /// 64 bits.
-    W8,
-}
-
-impl Word {
-    /// Its bytes.
-    pub(crate) fn bytes(self) -> u64 {
-        match self {
-            Word::W4 => 4,
-            Word::W8 => 8,
-        }
-    }
-
-    /// Its bits.
-    pub(crate) fn bits(self) -> u32 {
-        8 * self.bytes() as u32
-    }
-
-    /// The bytes of a tuple: a key and a value.
-    pub(crate) fn tuple(self) -> u64 {
-        2 * self.bytes()
-    }
-}
+use crate::word::Width;
 
 /// What a joining stage does with the matches it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -264,9 +236,9 @@ pub(crate) trait Device: Send + Sync {
     /// A name people know it by.
     fn name(&self) -> &str;
     /// How large its pieces of work are for words of this width.
-    fn shape(&self, word: Word) -> Shape;
+    fn shape(&self, word: Width) -> Shape;
     /// Bytes of buffers that a [`Stage::Scatter`] to so many partitions needs; may be zero.
-    fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64;
+    fn scatter_bytes(&self, word: Width, how: Scatterer, partitions: u32) -> u64;
     /// How much memory joins may hold, do hold, and did hold at most.
     fn memory(&self) -> MemoryUse;
     /// How much of its budget joins can have now: less than all of it where others use the device.
@@ -305,7 +277,7 @@ pub(crate) trait Device: Send + Sync {
     /// # Safety
     /// The views behind the addresses are as long as the stage needs and live until the stream has
     /// been synchronised.
-    unsafe fn run(&self, stream: Stream, word: Word, stage: &Stage) -> Result<()>;
+    unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()>;
     /// Marks what is enqueued up to here. Once [`EVENTS`] more have been recorded, an event that has
     /// happened may be forgotten: waiting for it is no wait, but its time cannot be asked for.
     fn record(&self, stream: Stream) -> Result<Event>;

@@ -8,12 +8,11 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::device::{
-    Device, EVENTS, Event, Managed, Memory, Pinned, Stage, Stream, View, Word, abi,
-};
+use crate::device::{Device, EVENTS, Event, Managed, Memory, Pinned, Stage, Stream, View, abi};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Flow, Plain, Refused, Reservation};
 use crate::stopwatch::Timed;
+use crate::word::Width;
 use crate::word::{KeyWord, Mixer, Mixers};
 
 /// Marks that are kept before they are booked.
@@ -28,7 +27,7 @@ const SHARE: u64 = 64;
 /// One join on a device.
 pub(crate) struct Session<'a> {
     pub(crate) device: &'a dyn Device,
-    pub(crate) word: Word,
+    pub(crate) word: Width,
     /// What keys are mixed with.
     mixers: Mixers,
     /// Where stages run.
@@ -62,14 +61,14 @@ pub(crate) struct Session<'a> {
 impl<'a> Session<'a> {
     /// A session for measuring and for tests: its seed is always the same, and its host memory has no
     /// limit.
-    pub(crate) fn new(device: &'a dyn Device, word: Word) -> Result<Self> {
+    pub(crate) fn new(device: &'a dyn Device, word: Width) -> Result<Self> {
         Session::within(device, word, &Mixers::new(1, 2), &Budget::new(None))
     }
 
     /// A session that mixes keys with the seed of a join, and reserves its host memory in a budget.
     pub(crate) fn within(
         device: &'a dyn Device,
-        word: Word,
+        word: Width,
         mixers: &Mixers,
         budget: &Arc<Budget>,
     ) -> Result<Self> {
@@ -124,16 +123,16 @@ impl<'a> Session<'a> {
     /// How stages mix keys.
     pub(crate) fn mixing(&self) -> abi::Mixing {
         match self.word {
-            Word::W4 => abi::Mixing::of(self.mixers.of::<u32>()),
-            Word::W8 => abi::Mixing::of(self.mixers.of::<u64>()),
+            Width::W32 => abi::Mixing::of(self.mixers.of::<u32>()),
+            Width::W64 => abi::Mixing::of(self.mixers.of::<u64>()),
         }
     }
 
     /// How stages undo that.
     pub(crate) fn unmixing(&self) -> abi::Mixing {
         match self.word {
-            Word::W4 => abi::Mixing::of(self.mixers.of::<u32>().inverse()),
-            Word::W8 => abi::Mixing::of(self.mixers.of::<u64>().inverse()),
+            Width::W32 => abi::Mixing::of(self.mixers.of::<u32>().inverse()),
+            Width::W64 => abi::Mixing::of(self.mixers.of::<u64>().inverse()),
         }
     }
 
@@ -444,7 +443,8 @@ mod tests {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
         for (limit, small) in [(None, SMALL), (Some(1 << 20), 16 << 10), (Some(9 << 10), 4 << 10)] {
             let budget = Budget::new(limit);
-            let session = Session::within(&device, Word::W8, &Mixers::new(1, 2), &budget).unwrap();
+            let session =
+                Session::within(&device, Width::W64, &Mixers::new(1, 2), &budget).unwrap();
             assert_eq!(budget.used(), small as u64);
             let pinned = session.pinned(1000, "a test").unwrap();
             let memory = session.allocate(1000, "a test").unwrap();
@@ -466,7 +466,7 @@ mod tests {
             assert_eq!(budget.used(), 0);
         }
         let refused =
-            Session::within(&device, Word::W8, &Mixers::new(1, 2), &Budget::new(Some(100)))
+            Session::within(&device, Width::W64, &Mixers::new(1, 2), &Budget::new(Some(100)))
                 .map(|_| ());
         assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
         device.check_released().unwrap();
@@ -478,7 +478,7 @@ mod tests {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
         let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
         let budget = Budget::new(Some(100 << 10));
-        let session = Session::within(&device, Word::W8, &Mixers::new(1, 2), &budget).unwrap();
+        let session = Session::within(&device, Width::W64, &Mixers::new(1, 2), &budget).unwrap();
         let session = session.waiting_with(&flow, &cancelled);
         let all = session.portion(2, 1 << 20).unwrap();
         for kind in 0..5 {
@@ -513,7 +513,7 @@ mod tests {
     #[test]
     fn values_of_any_size_are_read_and_written_in_pieces() {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
-        let session = Session::new(&device, Word::W8).unwrap();
+        let session = Session::new(&device, Width::W64).unwrap();
         let size = size_of::<abi::Task>();
         assert_ne!(SMALL % size, 0, "otherwise this tests nothing");
         for bytes in [1, SMALL - 1, SMALL + 1, (1 << 20) + 123, (3 << 20) + 7] {
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn stages_of_many_events_are_timed() {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
-        let session = Session::new(&device, Word::W8).unwrap();
+        let session = Session::new(&device, Width::W64).unwrap();
         for stage in ["first", "second"] {
             for i in 0..3 * EVENTS {
                 session.moved(1);

@@ -50,32 +50,13 @@ use crate::input::Location;
 use crate::memory::Budget;
 use crate::options::{NullEquality, Side};
 use crate::schedule::Workers;
-use crate::word::{KeyWord, Mixer};
+use crate::word::{KeyWord, Mixer, Width};
 
 pub(crate) use self::float::has_floats;
 pub(crate) use self::pair::Equality;
 pub(crate) use self::rank::Ranked;
 pub(crate) use self::seed::Seed;
 pub(crate) use self::verify::KeyValues;
-
-/// How wide a key word is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Width {
-    /// A `u32`.
-    W32,
-    /// A `u64`.
-    W64,
-}
-
-impl Width {
-    /// In bits.
-    fn bits(self) -> u32 {
-        match self {
-            Width::W32 => 32,
-            Width::W64 => 64,
-        }
-    }
-}
 
 /// How the key columns of both sides become words.
 #[derive(Clone)]

@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::Session;
-use crate::device::{HostView, Pinned, Word};
+use crate::device::{HostView, Pinned};
 use crate::error::{Error, Result};
 use crate::memory::Plain;
+use crate::word::Width;
 
 /// A column of words in host memory.
 #[derive(Clone)]
@@ -215,7 +216,7 @@ impl HostSide {
     }
 
     /// Some of its rows: their numbers are those they have here plus `rows.start`.
-    pub(crate) fn part(&self, word: Word, rows: Range<u64>) -> HostSide {
+    pub(crate) fn part(&self, word: Width, rows: Range<u64>) -> HostSide {
         let bytes = rows.start * word.bytes()..rows.end * word.bytes();
         let values = self.values.as_ref().map(|values| values.between(bytes.clone()));
         HostSide { keys: self.keys.between(bytes), values, rows: rows.end - rows.start }

@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::staging::StagingPool;
 use super::{Carry, Filling, HostColumn, SLOTS, Target};
 use crate::device::Session;
-use crate::device::{Memory, Pinned, Stage, View, Word, abi};
+use crate::device::{Memory, Pinned, Stage, View, abi};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::processor::on_newest_processor;
+use crate::word::Width;
 
 /// Keys that share a frame: they fit a core's cache.
 const PIECE_ROWS: usize = 16 << 10;
@@ -26,14 +27,14 @@ const PIECE_ROWS: usize = 16 << 10;
 const ALIGNMENT: usize = 16;
 
 /// The bytes of a piece, which a staging buffer has to hold.
-pub(super) fn unit(word: Word) -> u64 {
+pub(super) fn unit(word: Width) -> u64 {
     PIECE_ROWS as u64 * word.bytes()
 }
 
 pub(super) struct Packed<'a> {
     staging: Arc<StagingPool<'a>>,
     column: HostColumn,
-    word: Word,
+    word: Width,
     slots: Vec<Slot>,
     /// Where the words of the chunk are made that is in use.
     keys: Memory,
@@ -168,7 +169,7 @@ impl Carry for Packed<'_> {
 struct Chunk<'a> {
     column: &'a HostColumn,
     first: u64,
-    word: Word,
+    word: Width,
 }
 
 /// Packs a segment of a chunk, and says how many bytes it takes, and whether none of it is packed, since
@@ -197,11 +198,11 @@ unsafe fn pack_segment(
         unsafe {
             let room = std::slice::from_raw_parts_mut(to.add(at), count * size);
             let (base, bytes) = match from.word {
-                Word::W4 => {
+                Width::W32 => {
                     let keys = from.column.words_or(of_column, &mut narrow)?;
                     pack(keys, plus as u32, room, &mut frame)
                 }
-                Word::W8 => {
+                Width::W64 => {
                     let keys = from.column.words_or(of_column, &mut wide)?;
                     pack(keys, plus, room, &mut frame)
                 }
@@ -441,7 +442,7 @@ mod tests {
         for segment in 0..2 {
             // SAFETY: the keys outlive it.
             let column = unsafe { HostColumn::pageable(HostView::of(&keys)) };
-            let from = Chunk { column: &column, first: 0, word: Word::W8 };
+            let from = Chunk { column: &column, first: 0, word: Width::W64 };
             let first = segment * segment_rows;
             let buffer = to[first * 8..].as_mut_ptr();
             let targets = [buffer, packs.as_mut_ptr().cast()];

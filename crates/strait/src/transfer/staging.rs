@@ -108,14 +108,14 @@ impl<'a> StagingPool<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Word;
     use crate::device::simulated::{Settings, Simulated, TINY};
+    use crate::word::Width;
 
     #[test]
     fn pieces_are_whole_units_and_get_shorter() {
         let settings = Settings { memory: 1 << 20, shape: TINY, seed: 1, ..Settings::default() };
         let device = Simulated::new(settings);
-        let session = Session::new(&device, Word::W8).unwrap();
+        let session = Session::new(&device, Width::W64).unwrap();
         let workers = Workers::new(2, Arc::default());
         for bytes in [1, 8, 100 << 10, (40 << 20) + 24, 512 << 20] {
             let staging = StagingPool::new(&session, &workers, [bytes, 128 << 10]).unwrap();

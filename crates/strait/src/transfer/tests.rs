@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, HostView, Word};
+use crate::device::{Device, HostView};
+use crate::word::Width;
 
 /// Where the columns of a side lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,7 @@ unsafe fn in_batches(batches: &[Vec<u64>], short: u64) -> HostColumn {
 fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<&[u64]>) {
     let settings = Settings { memory: 1 << 20, shape: TINY, seed, ..Settings::default() };
     let device = Simulated::new(settings);
-    let session = Session::new(&device, Word::W8).unwrap();
+    let session = Session::new(&device, Width::W64).unwrap();
     let workers = Workers::new(2, Arc::default());
     let short = if let Lie::Batches(short) = lie { short } else { 0 };
     let size = 1 + seed as usize % 30;
@@ -122,7 +123,7 @@ fn batches_are_cut_anywhere() {
         let mut scratch = Vec::new();
         for start in 0..60 {
             for end in start + 1..=60 {
-                let part = side.part(Word::W8, start..end);
+                let part = side.part(Width::W64, start..end);
                 let rows = start as usize..end as usize;
                 // SAFETY: as above.
                 let found = unsafe { part.keys.words_or::<u64>(0..part.rows, &mut scratch) };
@@ -141,7 +142,7 @@ fn runs_become_chunks() {
     for seed in 0..40 {
         let settings = Settings { memory: 1 << 20, shape: TINY, seed, ..Settings::default() };
         let device = Simulated::new(settings);
-        let session = Session::new(&device, Word::W4).unwrap();
+        let session = Session::new(&device, Width::W32).unwrap();
         let workers = Workers::new(1, Arc::default());
         let crossing = TransferContext {
             session: &session,
@@ -189,7 +190,7 @@ fn runs_become_chunks() {
 fn a_second_chunk_is_refused() {
     let settings = Settings { memory: 1 << 20, shape: TINY, seed: 1, ..Settings::default() };
     let device = Simulated::new(settings);
-    let session = Session::new(&device, Word::W8).unwrap();
+    let session = Session::new(&device, Width::W64).unwrap();
     let workers = Workers::new(1, Arc::default());
     let crossing = TransferContext {
         session: &session,

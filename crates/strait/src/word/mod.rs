@@ -10,6 +10,36 @@ use crate::processor::on_this_processor;
 
 pub(crate) use mixer::{Mixer, Mixers, splitmix};
 
+/// The width of a key word. Tuples of a device have keys and values of one width, so that a tuple is one
+/// aligned load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Width {
+    /// 32 bits.
+    W32,
+    /// 64 bits.
+    W64,
+}
+
+impl Width {
+    /// Its bytes.
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Width::W32 => 4,
+            Width::W64 => 8,
+        }
+    }
+
+    /// Its bits.
+    pub(crate) fn bits(self) -> u32 {
+        8 * self.bytes() as u32
+    }
+
+    /// The bytes of a tuple: a key and a value.
+    pub(crate) fn tuple(self) -> u64 {
+        2 * self.bytes()
+    }
+}
+
 /// A key word: `u32` or `u64`, whichever the key columns need.
 ///
 /// [`mix`](KeyWord::mix) is a bijection, so equality of mixed words is equality of words and no

@@ -15,11 +15,11 @@ use std::cell::RefCell;
 use super::host_partitions::{HostPartitions, bits, pack};
 use super::working_set::{WorkingSetJoin, WorkingSets, blocks, join_lists, join_sets};
 use super::{JoinResult, Receiver, Wanted};
-use crate::device::Word;
 use crate::error::Result;
 use crate::partition::{RowId, Tuple, partition_columns};
 use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;
@@ -99,8 +99,8 @@ fn partition_side(
     to: &mut HostPartitions,
 ) -> Result<()> {
     match crossing.session.word {
-        Word::W4 => partition_side_as::<u32>(crossing, side, rows, to),
-        Word::W8 => partition_side_as::<u64>(crossing, side, rows, to),
+        Width::W32 => partition_side_as::<u32>(crossing, side, rows, to),
+        Width::W64 => partition_side_as::<u64>(crossing, side, rows, to),
     }
 }
 

@@ -29,10 +29,10 @@ use super::{
     Block, Escalated, FromHost, HostJoinResult, JoinResult, Receiver, Session, Wanted, Which,
     join_from_host,
 };
-use crate::device::{Device, Event, Flavour, HostView, Word};
+use crate::device::{Device, Event, Flavour, HostView};
 use crate::error::{Error, Result};
 use crate::input::{Piece, Relation};
-use crate::key::{KeyPlan, Width};
+use crate::key::KeyPlan;
 use crate::matches::{Asked, Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Buffer, Plain};
@@ -45,6 +45,7 @@ use crate::table::Flags;
 use crate::table::Pairs;
 use crate::transfer::{Drain, HostColumn, HostSide, TransferContext};
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// The share of a memory limit, one of so many, that columns which cross with their keys may take.
 const FOR_INLINED: u64 = 8;
@@ -75,7 +76,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
 ) -> Result<Option<Escalated>> {
     let rows = job.build.rows().max(probe.rows());
     let narrow = K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.overrides.wide_rows;
-    let word = if narrow { Word::W4 } else { Word::W8 };
+    let word = if narrow { Width::W32 } else { Width::W64 };
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
     let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
 
@@ -227,14 +228,14 @@ impl Keys {
     fn of<K: KeyWord + Plain>(
         cx: &Context<'_>,
         words: Words<'_, K>,
-        word: Word,
+        word: Width,
         inlining: Option<&Columns>,
     ) -> Result<Keys> {
         let (rows, whole) = (words.matchable as u64, words.matchable == words.rows);
         let values = match (inlining, word) {
             (None, _) => None,
-            (Some(columns), Word::W4) => Some(inlined::<u32>(cx, &words.pieces, columns)?),
-            (Some(columns), Word::W8) => Some(inlined::<u64>(cx, &words.pieces, columns)?),
+            (Some(columns), Width::W32) => Some(inlined::<u32>(cx, &words.pieces, columns)?),
+            (Some(columns), Width::W64) => Some(inlined::<u64>(cx, &words.pieces, columns)?),
         };
         let row_of = match whole || inlining.is_some() {
             true => None,
@@ -244,11 +245,11 @@ impl Keys {
         let made = if as_they_are { words.into_made() } else { Err(words) };
         let words = match (made, word) {
             (Ok(made), _) => Made::in_buffer(made),
-            (Err(words), Word::W4) => {
+            (Err(words), Width::W32) => {
                 let narrow = |_, word: K| word.to_u64() as u32;
                 Made::in_buffer(chosen(cx, &words, "the key words", narrow)?)
             }
-            (Err(words), Word::W8) => {
+            (Err(words), Width::W64) => {
                 let wide = |_, word: K| word.to_u64();
                 Made::in_buffer(chosen(cx, &words, "the key words", wide)?)
             }

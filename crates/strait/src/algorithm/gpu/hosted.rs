@@ -17,7 +17,7 @@ use super::resident::{Ran, Yield, bytes_of, width, words};
 use super::{Block, FromHost, HostJoinResult, Receiver, Session, Wanted, join_from_host};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, Event, Flavour, HostView, Word};
+use crate::device::{Device, Event, Flavour, HostView};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Transfer, check_partitioner};
 use crate::machine::Machine;
@@ -28,6 +28,7 @@ use crate::plan::{KeySource, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{Drain, HostColumn, HostSide, TransferContext};
 use crate::word::Mixers;
+use crate::word::Width;
 
 pub use first_pass::{Divided, FirstPass};
 
@@ -44,7 +45,7 @@ pub enum HostPlacement {
 pub struct Hosted {
     tables: [Table; 2],
     placement: HostPlacement,
-    word: Word,
+    word: Width,
     workers: Workers,
     budget: Arc<Budget>,
     device: Box<dyn Device>,
@@ -92,7 +93,7 @@ impl Hosted {
             let widths = batches.iter().flat_map(|b| b.columns()).map(width);
             widths.collect::<Result<Vec<_>>>().map(|widths| widths.iter().all(|&w| w == 4))
         };
-        let word = if narrow(build)? && narrow(probe)? { Word::W4 } else { Word::W8 };
+        let word = if narrow(build)? && narrow(probe)? { Width::W32 } else { Width::W64 };
         let workers = Workers::new(threads, Arc::default());
         let budget = Budget::new(None);
         let table = |batches: &[RecordBatch]| {
@@ -142,7 +143,7 @@ impl Hosted {
         let mut back = Back {
             drain: Drain::new(vec![self.word.bytes(); columns]),
             check,
-            narrow: self.word == Word::W4,
+            narrow: self.word == Width::W32,
             sums: vec![0; columns],
         };
         let how = FromHost { algorithm, gpu_options, escalation, part_rows: None };
@@ -237,7 +238,7 @@ impl Table {
 struct Place<'a> {
     device: &'a dyn Device,
     placement: HostPlacement,
-    word: Word,
+    word: Width,
     workers: &'a Workers,
 }
 

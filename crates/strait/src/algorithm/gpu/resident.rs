@@ -14,13 +14,14 @@ use super::sort_merge::varying;
 use super::{Block, Method, Receiver, Session, Side, Wanted, join};
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, Event, Flavour, Memory, Pinned, Stage, View, Word, abi};
+use crate::device::{Device, Event, Flavour, Memory, Pinned, Stage, View, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::Partitioner;
 use crate::options::Algorithm;
 use crate::partition::gpu::{Digits, ordered_columns};
 pub use crate::stopwatch::Timed;
 use crate::word::KeyWord;
+use crate::word::Width;
 
 /// What a measured join leaves in the GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub struct Ran {
 /// Two tables in a GPU's memory.
 pub struct Resident {
     tables: [Table; 2],
-    word: Word,
+    word: Width,
     signed: bool,
     device: Box<dyn Device>,
 }
@@ -98,7 +99,7 @@ impl Resident {
             let widths = batches.iter().flat_map(|b| b.columns()).map(width);
             widths.collect::<Result<Vec<_>>>().map(|widths| widths.iter().all(|&w| w == 4))
         };
-        let word = if narrow(build)? && narrow(probe)? { Word::W4 } else { Word::W8 };
+        let word = if narrow(build)? && narrow(probe)? { Width::W32 } else { Width::W64 };
         let tables = [table(&*device, word, build)?, table(&*device, word, probe)?];
         Ok(Resident { tables, word, signed: true, device })
     }
@@ -125,7 +126,7 @@ impl Resident {
 
     /// Whether words in GPU memory have 4 bytes; else they have 8.
     pub fn narrow(&self) -> bool {
-        self.word == Word::W4
+        self.word == Width::W32
     }
 
     /// Joins them once. With `check`, rows that are made are fetched and added up, after the clock
@@ -225,7 +226,7 @@ impl Sorting {
     /// differ. With `check`, an error unless the sorted pairs are those that came, in order.
     pub fn run(&self, check: bool) -> Result<Ran> {
         let started = Instant::now();
-        let session = Session::new(&*self.device, Word::W8)?;
+        let session = Session::new(&*self.device, Width::W64)?;
         let (keys, values) = (self.keys.view, Some(self.values.view));
         let side = Side { keys, values, rows: self.rows, ..Side::default() };
         let mut columns = [View::default(); 2];
@@ -390,7 +391,7 @@ pub(super) fn width(column: &ArrayRef) -> Result<u32> {
 }
 
 /// Copies a table: keys as wide as the words, payload too where it travels with the key.
-fn table(device: &dyn Device, word: Word, batches: &[RecordBatch]) -> Result<Table> {
+fn table(device: &dyn Device, word: Width, batches: &[RecordBatch]) -> Result<Table> {
     let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
     let columns = batches.first().map_or(0, RecordBatch::num_columns);
     if columns == 0 {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{EVENTS, HostView, Word};
+use crate::device::{EVENTS, HostView};
 use crate::gpu_options::{Histogram, TablePlace, Transfer};
 use crate::schedule::Workers;
 use crate::transfer::{Drain, HostColumn};
+use crate::word::Width;
 
 /// Keeps what comes.
 struct Kept {
@@ -68,7 +69,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let Case { seed, memory, how, flavour, chunk_rows } = case;
     let settings = Settings { memory: *memory, shape: TINY, seed: *seed, ..Settings::default() };
     let device = Simulated::new(settings);
-    let session = Session::new(&device, Word::W8)?;
+    let session = Session::new(&device, Width::W64)?;
     let workers = Workers::new(2, Arc::default());
     let crossing = TransferContext {
         session: &session,

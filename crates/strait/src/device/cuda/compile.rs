@@ -8,12 +8,12 @@ use super::cache::{Cache, fingerprint};
 use super::detect::Architecture;
 use super::nvrtc::{Nvrtc, Source};
 use super::policy;
-use crate::device::Word;
 use crate::error::{Error, Result};
 use crate::schedule::lock;
+use crate::word::Width;
 
 /// The widths that every module is compiled for.
-const WORDS: [Word; 2] = [Word::W4, Word::W8];
+const WORDS: [Width; 2] = [Width::W32, Width::W64];
 
 /// Machine code of a module.
 pub(super) struct Cubin {
@@ -94,7 +94,7 @@ pub(super) fn compile_all(
 }
 
 /// A module's code, from the user's cache where it has it.
-pub(super) fn cubin(module: &str, architecture: Architecture, word: Word) -> Result<Cubin> {
+pub(super) fn cubin(module: &str, architecture: Architecture, word: Width) -> Result<Cubin> {
     let cubin = ready(module, architecture, word, &Cache::of_user())?;
     log::debug!(
         "kernel {module} for {} bytes and {architecture}: {} in {:.3} s",
@@ -105,7 +105,7 @@ pub(super) fn cubin(module: &str, architecture: Architecture, word: Word) -> Res
     Ok(cubin)
 }
 
-fn ready(module: &str, architecture: Architecture, word: Word, cache: &Cache) -> Result<Cubin> {
+fn ready(module: &str, architecture: Architecture, word: Width, cache: &Cache) -> Result<Cubin> {
     let started = Instant::now();
     let compiler = Nvrtc::find()?;
     let Some(&(_, text)) = policy::MODULES.iter().find(|(name, _)| *name == module) else {
@@ -146,7 +146,7 @@ pub(super) fn compile(
     })
 }
 
-pub(super) fn options(architecture: Architecture, word: Word) -> Vec<String> {
+pub(super) fn options(architecture: Architecture, word: Width) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         "-std=c++17".to_string(),
@@ -182,13 +182,13 @@ mod tests {
         let of = |architecture, word, version, text| {
             key(&source(text), &options(architecture, word), version)
         };
-        let base = of(hopper, Word::W8, (13, 0), "code");
-        assert_eq!(base, of(hopper, Word::W8, (13, 0), "code"));
-        assert_ne!(base, of(ampere, Word::W8, (13, 0), "code"));
-        assert_ne!(base, of(hopper, Word::W4, (13, 0), "code"));
-        assert_ne!(base, of(hopper, Word::W8, (12, 9), "code"));
-        assert_ne!(base, of(hopper, Word::W8, (13, 0), "other"));
+        let base = of(hopper, Width::W64, (13, 0), "code");
+        assert_eq!(base, of(hopper, Width::W64, (13, 0), "code"));
+        assert_ne!(base, of(ampere, Width::W64, (13, 0), "code"));
+        assert_ne!(base, of(hopper, Width::W32, (13, 0), "code"));
+        assert_ne!(base, of(hopper, Width::W64, (12, 9), "code"));
+        assert_ne!(base, of(hopper, Width::W64, (13, 0), "other"));
         let other = Source { name: "a", text: "code", headers: &[("h", "y")] };
-        assert_ne!(base, key(&other, &options(hopper, Word::W8), (13, 0)));
+        assert_ne!(base, key(&other, &options(hopper, Width::W64), (13, 0)));
     }
 }

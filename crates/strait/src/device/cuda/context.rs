@@ -10,9 +10,9 @@ use cudarc::driver::sys;
 use super::compile;
 use super::detect::{Architecture, Gpu};
 use super::error::check;
-use crate::device::Word;
 use crate::error::Result;
 use crate::schedule::lock;
+use crate::word::Width;
 
 static OPEN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
@@ -21,7 +21,7 @@ pub(super) struct Context {
     raw: sys::CUcontext,
     device: sys::CUdevice,
     architecture: Architecture,
-    modules: Mutex<HashMap<(&'static str, Word), Module>>,
+    modules: Mutex<HashMap<(&'static str, Width), Module>>,
 }
 
 /// A context that is the calling thread's current one while this lives. Dropping it makes the one before
@@ -93,7 +93,7 @@ impl Context {
     pub(super) fn function(
         &self,
         module: &'static str,
-        word: Word,
+        word: Width,
         entry: &str,
     ) -> Result<sys::CUfunction> {
         let mut modules = lock(&self.modules);
@@ -118,7 +118,7 @@ impl Context {
         Ok(function)
     }
 
-    fn load(&self, module: &'static str, word: Word) -> Result<Module> {
+    fn load(&self, module: &'static str, word: Width) -> Result<Module> {
         let cubin = compile::cubin(module, self.architecture, word)?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: code of the compiler's, whole and checked; the driver copies it.

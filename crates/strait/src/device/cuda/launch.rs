@@ -4,8 +4,9 @@ use std::ffi::c_void;
 
 use super::CudaDevice;
 use super::policy::{HISTOGRAM_THREADS, Policy, SCATTER_ITEMS, SCATTER_THREADS};
-use crate::device::{Flavour, Scatterer, Stage, Stream, Word, abi};
+use crate::device::{Flavour, Scatterer, Stage, Stream, abi};
 use crate::error::{Error, Result};
+use crate::word::Width;
 
 /// Keys a histogram's block takes at once.
 const HISTOGRAM_KEYS: u64 = HISTOGRAM_THREADS as u64 * 8;
@@ -44,7 +45,7 @@ const STANDARD_THREADS: u32 = 256;
 /// The kernel of a scatterer on a card of so many multiprocessors.
 fn scatter(
     policy: &Policy,
-    word: Word,
+    word: Width,
     how: Scatterer,
     stage: &abi::Scatter,
     processors: u32,
@@ -100,7 +101,7 @@ fn table_module(table: &abi::Table) -> &'static str {
 pub(super) unsafe fn launch(
     device: &CudaDevice,
     stream: Stream,
-    word: Word,
+    word: Width,
     stage: &Stage,
 ) -> Result<()> {
     let start = |kernel: Kernel, arguments: *const c_void| -> Result<()> {

@@ -51,10 +51,11 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::device::{
     Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Stage, Stream,
-    View, Word,
+    View,
 };
 use crate::error::{Error, Result};
 use crate::memory::on_release;
+use crate::word::Width;
 use context::Context;
 use error::{check, failure};
 use pieces::Pieces;
@@ -107,7 +108,7 @@ impl CudaDevice {
     }
 
     /// How its kernels are shaped: as they were compiled.
-    pub(super) fn policy(&self, word: Word) -> Policy {
+    pub(super) fn policy(&self, word: Width) -> Policy {
         policy::policy(policy::shared_bytes_of(self.gpu.architecture.capability()), word)
     }
 
@@ -115,7 +116,7 @@ impl CudaDevice {
     pub(super) fn function(
         &self,
         module: &'static str,
-        word: Word,
+        word: Width,
         entry: &str,
     ) -> Result<sys::CUfunction> {
         self.context.function(module, word, entry)
@@ -193,11 +194,11 @@ impl Device for CudaDevice {
         &self.gpu.name
     }
 
-    fn shape(&self, word: Word) -> Shape {
+    fn shape(&self, word: Width) -> Shape {
         self.policy(word).shape(self.gpu.l2)
     }
 
-    fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64 {
+    fn scatter_bytes(&self, word: Width, how: Scatterer, partitions: u32) -> u64 {
         self.policy(word).scatter_bytes(word, how, partitions, self.multiprocessors())
     }
 
@@ -280,7 +281,7 @@ impl Device for CudaDevice {
         check(code, "filling memory")
     }
 
-    unsafe fn run(&self, stream: Stream, word: Word, stage: &Stage) -> Result<()> {
+    unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()> {
         // SAFETY: the caller promises the same.
         unsafe { launch::launch(self, stream, word, stage) }
     }

@@ -4,7 +4,8 @@
 //! generation. Kernels get the figures as macros; conductors, as a [`Shape`].
 
 use crate::device::abi::{MAX_PARTITIONS, ROUNDS_PER_TASK};
-use crate::device::{Scatterer, Shape, Word};
+use crate::device::{Scatterer, Shape};
+use crate::word::Width;
 
 /// The kernels' sources: what is compiled by itself, by name.
 pub(crate) const MODULES: &[(&str, &str)] = &[
@@ -83,8 +84,8 @@ const BINS: u32 = 256;
 const MAX_ROWS: u64 = 1 << 20;
 
 /// The policy for a card whose blocks may have so much shared memory, in bytes.
-pub(crate) fn policy(shared_bytes: u32, word: Word) -> Policy {
-    let narrow = word == Word::W4;
+pub(crate) fn policy(shared_bytes: u32, word: Width) -> Policy {
+    let narrow = word == Width::W32;
     let pick = |of_narrow: u32, of_wide: u32| if narrow { of_narrow } else { of_wide };
     if shared_bytes >= 220 << 10 {
         // Hopper, and Blackwell for data centres: 227 KiB. Measured on an H200 (benchmarks/notes.md).
@@ -136,7 +137,7 @@ pub(crate) fn shared_bytes_of(capability: (u32, u32)) -> u32 {
 }
 
 /// The macros that kernels of a generation are compiled with.
-pub(crate) fn options(capability: (u32, u32), word: Word) -> Vec<String> {
+pub(crate) fn options(capability: (u32, u32), word: Width) -> Vec<String> {
     let p = policy(shared_bytes_of(capability), word);
     let defines = [
         ("HISTOGRAM_THREADS", HISTOGRAM_THREADS),
@@ -167,7 +168,7 @@ pub(crate) fn options(capability: (u32, u32), word: Word) -> Vec<String> {
 impl Policy {
     /// Shared memory of a look-back block: its tuples, their order or its warps' counts, a target
     /// and a start a digit, and a sum a warp.
-    pub(crate) fn look_back_bytes(&self, word: Word) -> u32 {
+    pub(crate) fn look_back_bytes(&self, word: Width) -> u32 {
         let (threads, items, _) = self.look_back;
         let tile = threads * items;
         let order = (tile * 2).max(threads / 32 * BINS * 2);
@@ -176,30 +177,30 @@ impl Policy {
 
     /// Shared memory of a block that fills buckets: a look-back block's, and a second target and
     /// where it takes over a digit.
-    pub(crate) fn bucket_pool_bytes(&self, word: Word) -> u32 {
+    pub(crate) fn bucket_pool_bytes(&self, word: Width) -> u32 {
         self.look_back_bytes(word) + BINS * 12
     }
 
     /// Shared memory of a table.
-    pub(crate) fn shared_bytes(&self, word: Word) -> u32 {
+    pub(crate) fn shared_bytes(&self, word: Width) -> u32 {
         self.shared_build_rows * (word.tuple() as u32 + 2) + self.shared_heads * 4
     }
 
     /// Shared memory of a tile whose runs are written: its tuples, firsts and begins.
-    pub(crate) fn runs_bytes((threads, items, _): (u32, u32, u32), word: Word) -> u32 {
+    pub(crate) fn runs_bytes((threads, items, _): (u32, u32, u32), word: Width) -> u32 {
         threads * items * (word.tuple() as u32 + 8)
     }
 
     /// Shared memory of a block that orders tiles to scatter them: their tuples, a target and a start
     /// a partition, and a sum a warp.
-    pub(crate) fn linear_bytes(&self, word: Word) -> u32 {
+    pub(crate) fn linear_bytes(&self, word: Width) -> u32 {
         let tile = SCATTER_THREADS * self.linear_items;
         tile * word.tuple() as u32 + MAX_PARTITIONS * 12 + (SCATTER_THREADS / 32 + 1) * 4
     }
 
     /// Tuples of a partition's buffer in shared memory, and of a line: the twin of `Shape` in
     /// `kernels/partition/combine.cu`.
-    fn combine_shape(&self, word: Word, partitions: u32) -> (u32, u32) {
+    fn combine_shape(&self, word: Width, partitions: u32) -> (u32, u32) {
         let tuple = word.tuple() as u32;
         let bytes = self.combine_bytes - (SPARES * 20 + 16) - 12 * partitions;
         let room = (bytes / (partitions * tuple)).min(LONG_BYTES / tuple);
@@ -208,7 +209,7 @@ impl Policy {
     }
 
     /// Bytes of one block's long buffers.
-    fn long_bytes(&self, word: Word, partitions: u32) -> u64 {
+    fn long_bytes(&self, word: Width, partitions: u32) -> u64 {
         let (capacity, line) = self.combine_shape(word, partitions);
         let room = u64::from(LONG_BYTES) + u64::from(capacity + line) * word.tuple();
         u64::from(partitions + SPARES) * room
@@ -216,7 +217,7 @@ impl Policy {
 
     /// Blocks with long buffers, on a card of so many multiprocessors: fewer where there are few
     /// rows, since each writes a partition's last tuples by themselves.
-    pub(crate) fn long_blocks(word: Word, partitions: u32, rows: u64, processors: u32) -> u64 {
+    pub(crate) fn long_blocks(word: Width, partitions: u32, rows: u64, processors: u32) -> u64 {
         let fill = u64::from(partitions) * u64::from(LONG_BYTES) * LONGS_PER_BLOCK;
         let tiles = rows.div_ceil(u64::from(SCATTER_THREADS * SCATTER_ITEMS));
         (rows * word.tuple() / fill).max(LEAST_BLOCKS).min(processors.into()).min(tiles)
@@ -225,7 +226,7 @@ impl Policy {
     /// Bytes that a scatterer needs in the device's memory.
     pub(crate) fn scatter_bytes(
         &self,
-        word: Word,
+        word: Width,
         how: Scatterer,
         partitions: u32,
         processors: u32,
@@ -260,7 +261,7 @@ mod tests {
     #[test]
     fn blocks_fit_their_multiprocessor() {
         for capability in [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
-            for word in [Word::W4, Word::W8] {
+            for word in [Width::W32, Width::W64] {
                 let all = shared_bytes_of(capability);
                 let p = policy(all, word);
                 let fits = |bytes: u32, blocks: u32| (bytes + 1024) * blocks <= all + 1024;
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn buffers_fit_every_fan_out() {
         for capability in [(7, 5), (8, 0), (8, 6), (9, 0), (10, 0)] {
-            for (word, tuple) in [(Word::W4, 8), (Word::W8, 16)] {
+            for (word, tuple) in [(Width::W32, 8), (Width::W64, 16)] {
                 let p = policy(shared_bytes_of(capability), word);
                 for bits in 0..=MAX_PARTITIONS.ilog2() {
                     let what = format!("{capability:?} {word:?}, {bits} bits");
@@ -291,11 +292,11 @@ mod tests {
                 }
             }
         }
-        let p = policy(shared_bytes_of((9, 0)), Word::W8);
-        assert_eq!(p.combine_shape(Word::W8, 512), (24, 8), "lines of 128 bytes");
-        assert_eq!(p.combine_shape(Word::W8, 2048), (4, 4), "lines of 64 bytes");
-        assert_eq!(p.scatter_bytes(Word::W8, Scatterer::Shared, 512, 132), 0);
-        let bytes = p.scatter_bytes(Word::W8, Scatterer::Hierarchical, 512, 132);
+        let p = policy(shared_bytes_of((9, 0)), Width::W64);
+        assert_eq!(p.combine_shape(Width::W64, 512), (24, 8), "lines of 128 bytes");
+        assert_eq!(p.combine_shape(Width::W64, 2048), (4, 4), "lines of 64 bytes");
+        assert_eq!(p.scatter_bytes(Width::W64, Scatterer::Shared, 512, 132), 0);
+        let bytes = p.scatter_bytes(Width::W64, Scatterer::Hierarchical, 512, 132);
         assert_eq!(bytes, 132 * (512 + 64) * (2048 + 32 * 16));
     }
 }

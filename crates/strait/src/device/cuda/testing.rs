@@ -5,8 +5,9 @@ use super::compile;
 use super::detect::Architecture;
 use super::nvrtc::{Nvrtc, Source};
 use super::policy;
-use crate::device::{Word, abi};
+use crate::device::abi;
 use crate::error::{Error, Result};
+use crate::word::Width;
 
 /// Compiles every module for every width, keeping nothing. Returns how many there were.
 pub fn compile_all(architecture: &str) -> Result<usize> {
@@ -19,7 +20,7 @@ pub fn compile_all(architecture: &str) -> Result<usize> {
 pub fn compile_source(name: &str, text: &str, architecture: &str) -> Result<usize> {
     let architecture = parse(architecture)?;
     let source = Source { name, text, headers: policy::HEADERS };
-    let options = compile::options(architecture, Word::W8);
+    let options = compile::options(architecture, Width::W64);
     compile::compile(&Nvrtc::find()?, &source, architecture, &options).map(|code| code.len())
 }
 

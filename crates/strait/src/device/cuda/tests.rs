@@ -130,8 +130,8 @@ fn a_kernel_runs_for_both_widths() {
     let back = device.pinned(32, "what was found").unwrap();
     let host = words(&device, (0..WORDS as u64).map(|n| n << 32 | (n + 7)));
     for (word, rows, most) in [
-        (Word::W8, WORDS, (WORDS as u64 - 1) << 32 | (WORDS as u64 + 6)),
-        (Word::W4, 2 * WORDS, WORDS as u64 + 6),
+        (Width::W64, WORDS, (WORDS as u64 - 1) << 32 | (WORDS as u64 + 6)),
+        (Width::W32, 2 * WORDS, WORDS as u64 + 6),
     ] {
         device.copy_in(stream, &host, 0, keys.view).unwrap();
         device.fill(stream, found.view, 0).unwrap();
@@ -197,7 +197,7 @@ fn largest(device: &CudaDevice, stream: Stream, keys: u64, rows: usize) -> u64 {
     device.fill(stream, found.view, 0).unwrap();
     let survey = abi::Survey { keys, rows: rows as u64, found: found.address() };
     // SAFETY: memory of these lengths, kept until the stream is synchronised.
-    unsafe { device.run(stream, Word::W8, &Stage::Survey(survey)) }.unwrap();
+    unsafe { device.run(stream, Width::W64, &Stage::Survey(survey)) }.unwrap();
     device.copy_out(stream, found.view, &back, 0).unwrap();
     device.synchronize(stream).unwrap();
     read(&back)[0]

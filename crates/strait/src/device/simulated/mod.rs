@@ -35,11 +35,12 @@ use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
 use super::{
     Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Stage, Stream,
-    View, Word,
+    View,
 };
 use crate::error::{Error, Result};
 use crate::overrides::{Fault, FaultKind};
 use crate::schedule::lock;
+use crate::word::Width;
 
 /// Pieces of work so small that tests of a few dozen rows have several of each.
 pub(crate) const TINY: Shape = Shape {
@@ -150,11 +151,11 @@ impl Device for Simulated {
         "simulated"
     }
 
-    fn shape(&self, _word: Word) -> Shape {
+    fn shape(&self, _word: Width) -> Shape {
         self.shape
     }
 
-    fn scatter_bytes(&self, word: Word, how: Scatterer, partitions: u32) -> u64 {
+    fn scatter_bytes(&self, word: Width, how: Scatterer, partitions: u32) -> u64 {
         stages::buffer_bytes(word, how, partitions)
     }
 
@@ -196,7 +197,7 @@ impl Device for Simulated {
         self.enqueue(stream, Operation::Fill { to, byte })
     }
 
-    unsafe fn run(&self, stream: Stream, word: Word, stage: &Stage) -> Result<()> {
+    unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()> {
         self.faults.check(FaultKind::Compile)?;
         self.faults.check(FaultKind::Launch)?;
         self.schedule().enqueue(stream, Operation::Run { word, stage: *stage })

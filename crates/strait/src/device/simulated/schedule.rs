@@ -20,8 +20,9 @@ use std::sync::Arc;
 use super::memory::Space;
 use super::random::Random;
 use super::stages::{self, Machine};
-use crate::device::{EVENTS, Event, HostView, Pinned, Stage, Stream, View, Word};
+use crate::device::{EVENTS, Event, HostView, Pinned, Stage, Stream, View};
 use crate::error::{Error, Result};
+use crate::word::Width;
 
 /// What a stream has to do.
 pub(super) enum Operation {
@@ -50,7 +51,7 @@ pub(super) enum Operation {
         byte: u8,
     },
     Run {
-        word: Word,
+        word: Width,
         stage: Stage,
     },
     Record(usize),

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::device::Side;
-use crate::device::Word;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::word::KeyWord;
+use crate::word::Width;
 
 type Partition =
     fn(&Session<'_>, &Side, &Digits, &mut Option<View>, &str) -> crate::error::Result<View>;
@@ -25,7 +25,7 @@ fn keys(rows: u64, kind: u64) -> Vec<u64> {
 fn check(name: &str, partition: Partition, bits: u32, kind: u64) {
     let device =
         Simulated::new(Settings { memory: 64 << 20, shape: TINY, seed: kind, coherent: true });
-    let session = Session::new(&device, Word::W8).unwrap();
+    let session = Session::new(&device, Width::W64).unwrap();
     let digits = Digits::top(bits, 64);
     let mut spare = None;
     // The second side has to do with the spare of the first, or not.

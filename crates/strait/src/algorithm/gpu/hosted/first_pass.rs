@@ -9,13 +9,13 @@ use std::time::Instant;
 use super::super::host_partitions::HostPartitions;
 use super::super::{Session, triton};
 use super::Hosted;
-use crate::device::Word;
 use crate::device::abi::MAX_PARTITIONS;
 use crate::error::{Error, Result};
 use crate::gpu_options::{Partitioner, Transfer};
 use crate::partition::{RowId, Tuple, top_bits};
 use crate::schedule::{Workers, lock};
 use crate::transfer::{HostColumn, HostSide, Place, Run};
+use crate::word::Width;
 use crate::word::{KeyWord, Mixer};
 
 /// Rows that a worker looks at in one go.
@@ -70,8 +70,8 @@ impl Hosted {
         }
         let seconds = started.elapsed().as_secs_f64();
         match self.word {
-            Word::W4 => check::<u32>(&session, &self.workers, &side, &partitioned)?,
-            Word::W8 => check::<u64>(&session, &self.workers, &side, &partitioned)?,
+            Width::W32 => check::<u32>(&session, &self.workers, &side, &partitioned)?,
+            Width::W64 => check::<u64>(&session, &self.workers, &side, &partitioned)?,
         }
         let bytes = probe.rows * self.word.tuple();
         Ok(Divided { seconds, bytes, crossed: session.crossed() })

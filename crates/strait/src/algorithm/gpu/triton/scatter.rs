@@ -16,11 +16,12 @@ use std::sync::Arc;
 use super::super::host_partitions::HostPartitions;
 use super::super::{Session, Side};
 use super::{Pass, Turns};
-use crate::device::{Memory, Pinned, Scatterer, Stage, View, Word, abi};
+use crate::device::{Memory, Pinned, Scatterer, Stage, View, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::{Histogram, Transfer};
 use crate::partition::count_column;
 use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
+use crate::word::Width;
 
 /// What partitions are aligned to, in bytes: a line of the GPU's caches.
 const LINE: u64 = 128;
@@ -373,8 +374,12 @@ fn count_on_host(
     // SAFETY: who made the columns keeps them.
     unsafe {
         match session.word {
-            Word::W4 => count_column(workers, side.keys.words::<u32>(rows)?, session.mixer(), bits),
-            Word::W8 => count_column(workers, side.keys.words::<u64>(rows)?, session.mixer(), bits),
+            Width::W32 => {
+                count_column(workers, side.keys.words::<u32>(rows)?, session.mixer(), bits)
+            }
+            Width::W64 => {
+                count_column(workers, side.keys.words::<u64>(rows)?, session.mixer(), bits)
+            }
         }
     }
 }

@@ -10,10 +10,9 @@ use crate::device::abi::{
 };
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{
-    Device, Flavour, Memory, Pinned, Scatterer, Stage, Stream, View, Word, abi::BINS,
-};
+use crate::device::{Device, Flavour, Memory, Pinned, Scatterer, Stage, Stream, View, abi::BINS};
 use crate::memory::Plain;
+use crate::word::Width;
 use crate::word::{KeyWord, Mixer};
 
 const SCATTERERS: [Scatterer; 4] =
@@ -22,15 +21,15 @@ const SCATTERERS: [Scatterer; 4] =
 const UNTOUCHED: u8 = 0xa5;
 
 trait TestWord: KeyWord {
-    const WORD: Word;
+    const WORD: Width;
 }
 
 impl TestWord for u32 {
-    const WORD: Word = Word::W4;
+    const WORD: Width = Width::W32;
 }
 
 impl TestWord for u64 {
-    const WORD: Word = Word::W8;
+    const WORD: Width = Width::W64;
 }
 
 /// How keys are mixed here.

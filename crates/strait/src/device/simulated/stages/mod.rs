@@ -19,8 +19,9 @@ pub(super) use scatter::buffer_bytes;
 use super::memory::Space;
 use super::random::Random;
 use super::word::DeviceWord;
-use crate::device::{Shape, Stage, Word};
+use crate::device::{Shape, Stage};
 use crate::error::{Error, Result};
+use crate::word::Width;
 
 /// What stages work on.
 pub(super) struct Machine {
@@ -30,10 +31,10 @@ pub(super) struct Machine {
 }
 
 /// Runs a stage.
-pub(super) fn run(machine: &mut Machine, word: Word, stage: &Stage) -> Result<()> {
+pub(super) fn run(machine: &mut Machine, word: Width, stage: &Stage) -> Result<()> {
     match word {
-        Word::W4 => run_as::<u32>(machine, stage),
-        Word::W8 => run_as::<u64>(machine, stage),
+        Width::W32 => run_as::<u32>(machine, stage),
+        Width::W64 => run_as::<u64>(machine, stage),
     }
 }
 

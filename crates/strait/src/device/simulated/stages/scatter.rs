@@ -4,9 +4,10 @@ use super::super::memory::{aligned, nth};
 use super::super::word::{DeviceWord, Source, Tuple};
 use super::partition::digit_of;
 use super::{Machine, require};
+use crate::device::Scatterer;
 use crate::device::abi::{Digit, MAX_PARTITIONS, Scatter, Tally};
-use crate::device::{Scatterer, Word};
 use crate::error::Result;
+use crate::word::Width;
 
 pub(super) fn tally<W: DeviceWord>(machine: &mut Machine, stage: &Tally) -> Result<()> {
     check_digit::<W>(&stage.digit)?;
@@ -38,7 +39,7 @@ pub(super) fn strided<W: DeviceWord>(
 }
 
 /// Bytes of buffers that a scatterer needs.
-pub(in super::super) fn buffer_bytes(word: Word, how: Scatterer, partitions: u32) -> u64 {
+pub(in super::super) fn buffer_bytes(word: Width, how: Scatterer, partitions: u32) -> u64 {
     match how {
         Scatterer::Hierarchical => (u64::from(partitions) + 1) * word.tuple(),
         Scatterer::Standard | Scatterer::Linear | Scatterer::Shared => 0,
@@ -84,7 +85,7 @@ fn scribble<W: DeviceWord>(
     stage: &Scatter,
     partitions: u32,
 ) -> Result<()> {
-    let word = if W::BITS == 32 { Word::W4 } else { Word::W8 };
+    let word = if W::BITS == 32 { Width::W32 } else { Width::W64 };
     let words = buffer_bytes(word, how, partitions) / 8;
     aligned(stage.buffers, if words > 0 { size_of::<Tuple<W>>() as u64 } else { 1 }, "buffers")?;
     let garbage: Vec<u64> = (0..words).map(|_| machine.random.next()).collect();

@@ -16,15 +16,15 @@ use crate::word::Mixer;
 
 /// A word and its name.
 trait TestWord: DeviceWord {
-    const WORD: Word;
+    const WORD: Width;
 }
 
 impl TestWord for u32 {
-    const WORD: Word = Word::W4;
+    const WORD: Width = Width::W32;
 }
 
 impl TestWord for u64 {
-    const WORD: Word = Word::W8;
+    const WORD: Width = Width::W64;
 }
 
 /// How keys are mixed here.
