@@ -289,7 +289,7 @@ impl<'a> OutputLoop<'a> {
             }
         };
         let Some(buffer) = &mut self.buffers[self.current] else {
-            return Err(Error::Worker("output_loop have no buffer".to_string()));
+            return Err(Error::Worker("the output loop has no buffer".to_string()));
         };
         if let Some((gone, _)) = buffer.gone.take() {
             session.device.wait(session.compute, gone)?;
