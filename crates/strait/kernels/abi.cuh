@@ -1,5 +1,6 @@
-// What host and kernels pass to one another, byte for byte: the twin of src/device/abi.rs.
-// Every field is an integer, so that both sides agree on sizes; `at` turns addresses to pointers.
+// The structs that host and kernels pass to each other, byte for byte. src/device/abi.rs declares the same
+// structs in Rust.
+// Every field is an integer, so both sides agree on sizes. `at` turns an address into a pointer.
 #pragma once
 
 typedef unsigned char u8;

@@ -1,4 +1,4 @@
-// Block primitives: what threads of a warp or a block do together.
+// Block primitives: operations that the threads of a warp or a block carry out together.
 #pragma once
 #include "abi.cuh"
 
@@ -9,7 +9,7 @@ __device__ __forceinline__ u32 lane_id() { return threadIdx.x % WARP; }
 __device__ __forceinline__ u32 warp_id() { return threadIdx.x / WARP; }
 __device__ __forceinline__ u32 lanes_below() { return (1u << lane_id()) - 1; }
 
-// Dynamic shared memory, as bytes that each kernel lays out by itself.
+// Dynamic shared memory, as bytes. Each kernel defines its own layout.
 extern __shared__ __align__(16) u8 shared_bytes[];
 
 template <typename T>
@@ -29,8 +29,9 @@ __device__ __forceinline__ T warp_inclusive(T value) {
     return value;
 }
 
-// What lies before this thread's value in the block, and the sum of all. `sums` has one entry a
-// warp and one more. Every thread calls it; a barrier stands before and after the use of `sums`.
+// Returns the sum of the values of all threads before this one, and stores the block's sum in `total`. `sums`
+// has one entry per warp plus one. Every thread of the block must call this. The caller places a barrier
+// before `sums` is used again.
 template <typename T, int THREADS>
 __device__ __forceinline__ T block_exclusive(T value, T* sums, T& total) {
     const T inclusive = warp_inclusive(value);
@@ -48,7 +49,8 @@ __device__ __forceinline__ T block_exclusive(T value, T* sums, T& total) {
     return sums[warp_id()] + inclusive - value;
 }
 
-// Copies `BYTES` (4, 8 or 16) from global to shared memory past the registers, where the card can.
+// Copies `BYTES` (4, 8 or 16) from global to shared memory. From compute capability 8.0 on, the copy is
+// asynchronous and uses no registers.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
@@ -65,7 +67,7 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #endif
 }
 
-// Waits for this thread's copies.
+// Waits for the copies that this thread started.
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");

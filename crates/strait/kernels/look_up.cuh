@@ -1,5 +1,5 @@
-// Looks rows up in a table, tile by tile: what tables of every kind have in common, and all of it where
-// keys come once.
+// Probes a table, tile by tile. This file has the code that all kinds of table share, and the complete probe
+// for tables in which every key is unique.
 #pragma once
 #include "runs.cuh"
 
@@ -7,7 +7,8 @@
 #define ITEMS PROBE_ITEMS
 typedef Tile<THREADS, ITEMS> ProbeTile;
 
-// The tuple at a row: partitioned before, or from columns; its key mixed where slots are hashed.
+// Returns the tuple of a row: from the partitioned tuples if there are any, else from the columns. With
+// `mixing`, a key from the columns is mixed.
 __device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, const Table& table, bool mixing, u64 row) {
     if (tuples) return stream_tuple(at<Tuple>(tuples) + row);
     const Word key = __ldcs(at<Word>(columns.keys) + row);
@@ -15,7 +16,7 @@ __device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, cons
     return Tuple{mixing ? mix(key, table.mixing) : key, value};
 }
 
-// What is left of a task after a tile of it.
+// Returns the rest of a task after its next tile.
 __device__ __forceinline__ Task after_tile(Task rest) {
     const u32 rows = min(rest.probe_rows, (u32)ProbeTile::ROWS);
     rest.probe += rows;
@@ -37,9 +38,11 @@ __device__ __forceinline__ void load_tile(const Probe& a, const Task& rest, bool
     }
 }
 
-// Looks rows up where a key comes once. `Slots` says how: it has `MIXED`, whether keys are mixed;
-// `Seen`, what is known of a key's value; `ask(table, key)`, which asks for that, and
-// `find(table, key, seen)`, which says whether the key is there, and then has its value in `seen`.
+// Probes a table of unique keys. `Slots` describes the kind of table:
+// - `MIXED`: whether its keys are mixed.
+// - `Seen`: the state of one lookup.
+// - `ask(table, key)` starts the lookup: it loads the first slot.
+// - `find(table, key, seen)` returns whether the table has the key. If so, `seen.value` is its value.
 template <int FLAVOUR, typename Slots>
 __device__ __forceinline__ void probe_single(const Probe& a) {
     __shared__ u32 slot;
@@ -55,8 +58,9 @@ __device__ __forceinline__ void probe_single(const Probe& a) {
             Tuple tuple[ITEMS];
             typename Slots::Seen seen[ITEMS];
             u32 found = 0;
-            // All are asked for before any is looked at. (Asking for the next tile before this one is
-            // written took registers, and with them more threads than it was worth.)
+            // Starts all lookups before it uses the first result, to hide latency. Starting the next tile
+            // before this one is written was tried: the additional registers cost more occupancy than it
+            // gained.
             load_tile(a, rest, Slots::MIXED, tuple);
 #pragma unroll
             for (int i = 0; i < ITEMS; i++) {
@@ -89,7 +93,7 @@ __device__ __forceinline__ void probe_single(const Probe& a) {
     if (FLAVOUR == AGGREGATE) add_up(out, counted, build_sum, probe_sum);
 }
 
-// The entries of a table whose keys come once.
+// The kernel entries for a table of unique keys.
 #define SINGLE_ENTRY(name, flavour, Slots)                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, PROBE_BLOCKS) probe_single_##name(Probe a) { \
         probe_single<flavour, Slots>(a);                                                               \

@@ -1,9 +1,9 @@
-// Output in one pass (004 §3.2.2): a block takes a task, counts its matches, reserves room with one
-// atomic addition, and writes. Without room, the task goes onto the redo list and no more are taken;
-// a task with more rows than one may write goes there too, for the host to cut.
+// Output in one pass (004 §3.2.2). A block takes a task, counts its matches, reserves output rows with one
+// atomic addition, and writes them. If the output is full, the task goes onto the redo list, and blocks take
+// no more tasks. A task with more than `most` rows also goes onto the redo list; the host then cuts it.
 //
-// Lanes with a match write next to one another (their rank among the lanes that have one), so that
-// stores are coalesced without a detour through shared memory.
+// Lanes with a match write to adjacent places (a lane's place is its rank among the lanes with a match).
+// Stores are thus coalesced without a copy through shared memory.
 #pragma once
 #include "block.cuh"
 #include "word.cuh"
@@ -13,13 +13,13 @@
 #define EXISTS 2
 #define AGGREGATE 3
 
-// Hands out tasks, each asked for while the one before is worked on. Once there is no room, no more
-// are taken.
+// Hands out tasks. It requests the next task while the block works on the current one. Once the output is
+// full, it hands out no more.
 struct Tasks {
     u32* slot;
     u32 next;
 
-    // By every thread; `slot` is shared.
+    // Every thread of the block calls this. `slot` is in shared memory.
     __device__ __forceinline__ Tasks(const Output& out, u32* slot) : slot(slot) { ask(out); }
 
     __device__ __forceinline__ void ask(const Output& out) {
@@ -29,7 +29,7 @@ struct Tasks {
         next = full ? 0xffffffffu : atomicAdd(&control->next, 1u);
     }
 
-    // The task asked for before, the same in all threads; asks for the next.
+    // Returns the task that was requested before, the same one in all threads, and requests the next.
     __device__ __forceinline__ u32 take(const Output& out) {
         __syncthreads();
         if (threadIdx.x == 0) *slot = next;
@@ -42,7 +42,7 @@ struct Tasks {
 
 enum Room { ROOM, TOO_LONG, NO_ROOM };
 
-// Reserves `rows` rows for `task`, by one thread.
+// Reserves `rows` output rows for `task`. One thread calls this for the block.
 __device__ __forceinline__ Room reserve(const Output& out, const Task& task, u64 rows, u64& begin) {
     Control* control = at<Control>(out.control);
     const u64 most = out.most < out.capacity ? out.most : out.capacity;
@@ -52,8 +52,8 @@ __device__ __forceinline__ Room reserve(const Output& out, const Task& task, u64
     } else {
         begin = atomicAdd(&control->rows, rows);
         if (begin + rows > out.capacity) {
-            // The count only grows, so from here on nobody finds room, and just one block is the
-            // first: it tells where the rows that were written end.
+            // The count only grows, so no later reservation succeeds. Exactly one block is the first that
+            // fails. It records where the written rows end.
             if (begin <= out.capacity) control->counted = begin;
             *reinterpret_cast<volatile u32*>(&control->full) = 1;
             room = NO_ROOM;
@@ -65,7 +65,7 @@ __device__ __forceinline__ Room reserve(const Output& out, const Task& task, u64
     return room;
 }
 
-// One row of output.
+// Writes one row of output.
 __device__ __forceinline__ void write_row(const Output& out, u64 place, Word key, Word build, Word probe) {
     if (out.keys) __stcs(at<Word>(out.keys) + place, key);
     __stcs(at<Word>(out.build) + place, build);
@@ -79,7 +79,7 @@ __device__ __forceinline__ void flag_probe(const Output& out, Word value) {
     if (out.probe_flags) at<u8>(out.probe_flags)[value] = 1;
 }
 
-// A value as a summand.
+// Widens a value to 64 bits for a sum, with its sign if the column is signed.
 __device__ __forceinline__ u64 summand(const Output& out, Word value) {
 #if WORD_BYTES == 4
     return out.sign ? (u64)(i64)(int)value : (u64)value;
@@ -88,7 +88,7 @@ __device__ __forceinline__ u64 summand(const Output& out, Word value) {
 #endif
 }
 
-// A thread's counts and sums, added to the control's; once, at the end.
+// Adds a thread's counts and sums to the control block. All threads of a warp call this once, at the end.
 __device__ __forceinline__ void add_up(const Output& out, u64 counted, u64 build_sum, u64 probe_sum) {
     Control* control = at<Control>(out.control);
     counted = warp_sum(counted);

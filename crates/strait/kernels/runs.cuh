@@ -1,14 +1,14 @@
-// Writes the rows of a tile of probe tuples, of which each meets a run of build values: what a table
-// and a sorted side yield.
+// Writes the rows of a tile of probe tuples. Each probe tuple matches a run of build values, from a hash
+// table or from a sorted side.
 //
-// Tuple i of a lane is number `warp * 32 * ITEMS + i * 32 + lane` of its tile, so that loads are
-// coalesced and each warp has a stretch. Where no tuple meets more than one value, lanes write next
-// to one another. Else the tile's rows are numbered through and shared out evenly, whatever the
-// lengths of the runs: row o belongs to the last tuple whose first row is o or before.
+// Tuple i of a lane is number `warp * 32 * ITEMS + i * 32 + lane` of its tile. Loads are thus coalesced, and
+// each warp has a contiguous range. If no tuple matches more than one value, lanes write to adjacent places.
+// Otherwise the tile's output rows are numbered and divided evenly among the threads, whatever the lengths of
+// the runs. Row o belongs to the last tuple whose first row is at or before o.
 #pragma once
 #include "output.cuh"
 
-// One probe tuple's run: `count` build values from place `begin` on.
+// The run of one probe tuple: `count` build values, starting at place `begin`.
 struct Run {
     u32 begin, count;
 };
@@ -18,14 +18,14 @@ struct Tile {
     static constexpr int WARPS = THREADS / WARP;
     static constexpr int ROWS = THREADS * ITEMS;
 
-    // A tile's reservation.
+    // The output range that is reserved for a tile.
     struct Place {
         u64 sums[WARPS + 1];
         u64 begin;
         u32 room;
     };
 
-    // Where tuples of a tile lie while long runs are written.
+    // The tuples of a tile in shared memory, used while long runs are written.
     struct Long {
         Tuple tuples[ROWS];
         u32 firsts[ROWS];
@@ -36,13 +36,14 @@ struct Tile {
         return warp_id() * (WARP * ITEMS) + item * WARP + lane_id();
     }
 
-    // Reserves room for the tile, of which this thread has `mine` rows. The warp's first row is
-    // `first` among the tile's `total`. Without room, the rest of the task is to be done again; a
-    // tile that is too long, alone.
+    // Reserves output rows for the tile. This thread has `mine` rows. `first` becomes the position of the
+    // warp's first row among the `total` rows of the tile. If the output is full, the rest of the task goes
+    // onto the redo list. If the tile has too many rows for one reservation, only the tile does.
     static __device__ __forceinline__ Room reserve_tile(const Output& out, Place& place, const Task& rest,
                                                         u64 mine, u64& first, u64& total) {
         const u64 of_warp = warp_sum(mine);
-        // Its lanes may still read what the tile before has put there: a shuffle does not order memory.
+        // Lanes of this warp may still read the sums of the previous tile. A shuffle does not order memory
+        // accesses.
         __syncwarp();
         if (lane_id() == 0) place.sums[warp_id()] = of_warp;
         __syncthreads();
@@ -63,8 +64,8 @@ struct Tile {
         return (Room)place.room;
     }
 
-    // Writes tuples of which none meets more than one value. Bit i of `found` says whether tuple i
-    // does, and `value_of(i)` is what it meets.
+    // Writes the rows of tuples that match at most one value. Bit i of `found` says whether tuple i has a
+    // match, and `value_of(i)` is the matching value.
     template <typename ValueOf>
     static __device__ __forceinline__ void write_single(const Output& out, u64 first, bool mixed,
                                                         const Tuple (&tuple)[ITEMS], u32 found, ValueOf value_of) {
@@ -80,8 +81,8 @@ struct Tile {
         }
     }
 
-    // Writes tuples and their runs; `value_of(place)` is the build value at a place.
-    // A barrier stands between this and the next use of `tile`: the one in reserve_tile.
+    // Writes the rows of tuples and their runs. `value_of(place)` is the build value at a place. The barrier
+    // in reserve_tile separates this call from the next use of `tile`.
     template <typename ValueOf>
     static __device__ __forceinline__ Room write_runs(const Output& out, Place& place, Long& tile,
                                                       const Task& rest, bool mixed,
@@ -129,15 +130,15 @@ struct Tile {
     }
 };
 
-// The part of a run that a task asks for: all of it, or where the task cuts a single tuple's run,
-// some of it.
+// Returns the part of a run that belongs to a task. This is the whole run, unless the task covers only some
+// matches of a single tuple.
 __device__ __forceinline__ Run cut(Run run, const Task& task) {
     if (task.build_rows == 0) return run;
     const u32 skip = (u32)min((u64)run.count, task.build);
     return Run{run.begin + skip, min(run.count - skip, task.build_rows)};
 }
 
-// The flags and sums of a tuple and its run, for the flavours that have them.
+// Updates flags and sums for a tuple and its run, in the flavours that have them.
 template <int FLAVOUR, typename ValueOf>
 __device__ __forceinline__ void note_run(const Output& out, Run run, Word probe, ValueOf value_of,
                                          u64& counted, u64& build_sum, u64& probe_sum) {

@@ -1,5 +1,5 @@
-// What the scatterers of 000 §4 have in common: where tuples come from, which partition they are of,
-// and how a warp writes several.
+// Code that the scatter kernels of 000 §4 share: the source of the tuples, the partition of a tuple, and a
+// copy of several tuples by a warp.
 #pragma once
 #include "block.cuh"
 #include "word.cuh"
@@ -11,7 +11,7 @@ __device__ __forceinline__ u32 partition_of(const Scatter& a, Word key) {
     return (u32)(key >> a.digit.shift) & a.digit.mask;
 }
 
-// A row of the source, as it lies there. It may come over the link, and is read once.
+// Loads a row of the source unchanged. The load may cross the link, and each row is read only once.
 template <bool FROM_TUPLES>
 __device__ __forceinline__ Tuple source_tuple(const Scatter& a, u64 row) {
     if (FROM_TUPLES) return stream_tuple(at<Tuple>(a.tuples) + row);
@@ -20,15 +20,15 @@ __device__ __forceinline__ Tuple source_tuple(const Scatter& a, u64 row) {
     return Tuple{__ldcs(at<Word>(c.keys) + row), value};
 }
 
-// A tuple with its key mixed: columns have keys as they came. Apart from the load, so that whoever
-// has other work does not wait for it.
+// Returns the tuple with its key mixed; keys in columns are not mixed yet. This is separate from the load, so
+// that a caller can do other work before it waits for the load.
 template <bool FROM_TUPLES>
 __device__ __forceinline__ Tuple mixed(const Scatter& a, const Tuple& tuple) {
     return Tuple{FROM_TUPLES ? tuple.key : mix(tuple.key, a.mixing), tuple.value};
 }
 
-// Copies tuples, by the lanes of a warp: several are loaded before the first is stored, which may
-// take its time where the link is busy.
+// Copies tuples; all lanes of a warp call this. Each lane loads several tuples before it stores the first,
+// because a store may take long if the link is busy.
 __device__ __forceinline__ void copy_tuples(Tuple* to, const Tuple* from, u32 count) {
     for (u32 first = lane_id(); first < count; first += 4 * WARP) {
         Tuple tuple[4];

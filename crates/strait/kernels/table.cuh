@@ -1,16 +1,15 @@
-// One table over the whole build side, in the device's memory: linear probing, or an array that keys
-// address directly. The table of table/global.cu and of table/compact.cu, which say where keys belong.
+// One table over the whole build side in GPU memory: a hash table with linear probing, or an array that keys
+// index directly. table/global.cu and table/compact.cu include this file and define where keys belong.
 //
-// A slot of a hashed table is a mixed key and its value, or, where keys come more than once, a mixed
-// key and its group: where its values begin, and how many there are. The home of a key is given by
-// its top bits, so that tuples partitioned by these find their slots near one another: in the
-// second-level cache.
+// A slot of a hash table holds a mixed key and its value. If keys repeat, it holds a mixed key and its group:
+// where the values begin, and how many there are. The top bits of a key determine its home slot. Tuples that
+// are partitioned by these bits therefore have nearby slots, which stay in the L2 cache.
 //
-// No key value marks an empty slot. Slot i, when empty, has the smallest key whose home is slot i+1:
-// probing goes forward, so no key could ever have come to lie before its home.
+// No key value is reserved for empty slots. An empty slot i holds the smallest key whose home is slot i+1.
+// Probing goes forward, so no key is ever stored before its home slot.
 //
-// Who includes this has defined `home(table, key)`, `after(table, slot)`, `empty(table, slot)`, which
-// is the mark, `is_empty(table, slot, held)` and `holds(table, slot, held, key)`.
+// The including file defines `home(table, key)`, `after(table, slot)`, `empty(table, slot)` (the mark of an
+// empty slot), `is_empty(table, slot, held)` and `holds(table, slot, held, key)`.
 #pragma once
 #include "look_up.cuh"
 
@@ -44,10 +43,10 @@ extern "C" __global__ void __launch_bounds__(256) clear_groups(ClearTable a) {
     }
 }
 
-// Rows whose keys come once: the slot has the value. Tells where that proves wrong.
+// Inserts rows with unique keys: the slot holds the value. Sets `duplicates` if a key repeats.
 extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
-    // Once a key has come twice, this table is of no use: no more time is spent on it, above all not
-    // in the queue for the slot of a frequent key.
+    // Once a key has repeated, this table is useless. Stop early; above all, do not wait for the contended
+    // slot of a frequent key.
     if (*reinterpret_cast<volatile u32*>(&at<Control>(a.control)->duplicates)) return;
     const u64 begin = (u64)blockIdx.x * ProbeTile::ROWS;
     Tuple tuple[ITEMS];
@@ -70,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
     }
 }
 
-// Finds or makes the row's group, and counts it in.
+// Finds or creates the group of a row's key, and counts the row.
 extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
     const u64 row = (u64)blockIdx.x * THREADS + threadIdx.x;
     const bool valid = row < a.rows;
@@ -85,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
             for (slot = home(a.table, tuple.key);; slot = after(a.table, slot)) {
                 Group* to = at<Group>(a.table.slots) + slot;
                 count = &to->count;
-                // A key that is there already is read, not swapped: readers of a slot do not queue.
+                // Read first: if the key is already there, no atomic operation is needed, and readers of a
+                // slot do not wait for each other.
                 if (__ldcg(&to->key) == tuple.key) break;
                 const Word free = empty(a.table, slot), old = atomicCAS(&to->key, free, tuple.key);
                 if (old == free || old == tuple.key) break;
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
         }
         at<u32>(a.slot_of)[row] = (u32)slot;
     }
-    // Rows of a warp with the same key are counted by one of them: a frequent key is no queue.
+    // One lane counts all rows of the warp with the same key, so that a frequent key causes less contention.
     const u32 active = __ballot_sync(ALL_LANES, valid);
     if (!valid) return;
     const u32 same = __match_any_sync(active, (u32)slot);
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) insert_groups(Insert a) {
     at<u32>(a.rank)[row] = before + __popc(same & lanes_below());
 }
 
-// Gives each group its place among the values; in which order does not matter.
+// Gives each group its range among the values. The order of the groups does not matter.
 extern "C" __global__ void __launch_bounds__(256) place_groups(PlaceGroups a) {
     __shared__ u32 sums[256 / WARP + 1];
     __shared__ u64 begin;
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) fill_groups(FillGroups a) {
     at<Word>(a.table.groups)[begin + at<u32>(a.rank)[row]] = value;
 }
 
-// The run of a key in a table of groups.
+// Returns the run of a key in a table of groups.
 __device__ __forceinline__ Run find_group(const Table& t, Word key) {
     if (t.direct) {
         const Word slot = key - (Word)t.min;
@@ -155,7 +155,7 @@ __device__ __forceinline__ Run find_group(const Table& t, Word key) {
     }
 }
 
-// Keys that come once, at their home slots or after.
+// A hash table of unique keys: each key is in its home slot or in a later one.
 struct Hashed {
     typedef Tuple Seen;
     static constexpr bool MIXED = true;

@@ -1,8 +1,8 @@
-// A tile of tuples ordered by digit in shared memory: what the radix partitioners have in common.
+// Orders a tile of tuples by digit in shared memory. The radix partitioners share these steps.
 //
 //   load ─► rank each tuple among those of its digit ─► count digits ─► order
 //
-// A partitioner does between these steps what it is known by: it learns where a digit's run goes.
+// Between these steps, each partitioner determines in its own way where the run of a digit goes.
 #pragma once
 #include "block.cuh"
 #include "word.cuh"
@@ -13,8 +13,8 @@
 #define TILE (THREADS * ITEMS)
 #define WARPS (THREADS / WARP)
 
-// Shared memory: the tile's tuples as they came; then, one after the other in the same place, each
-// warp's counts and the tile's order; then what each kernel keeps a digit.
+// Shared memory has three parts: the tile's tuples in input order; the counts per warp, which the tile's
+// order later overwrites; and the data that each kernel keeps per digit.
 #define TUPLE_BYTES (TILE * 2 * WORD_BYTES)
 #define ORDER_BYTES (TILE * 2 > WARPS * BINS * 2 ? TILE * 2 : WARPS * BINS * 2)
 
@@ -22,7 +22,7 @@ __device__ __forceinline__ u32 digit_of(Word key, Digit digit) {
     return (u32)(key >> digit.shift) & digit.mask;
 }
 
-// The lanes among `active` whose digit is this lane's.
+// Returns the lanes in `active` that have the same digit as this lane.
 __device__ __forceinline__ u32 same_digit(u32 digit, u32 active) {
     u32 same = active;
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ __forceinline__ u32 same_digit(u32 digit, u32 active) {
     return same;
 }
 
-// Copies columns into shared memory, past the registers.
+// Copies columns into shared memory with copy_async.
 __device__ __forceinline__ void load_columns(const Columns& columns, Tuple* tuples, u64 begin, u32 rows) {
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_columns(const Columns& columns, Tuple* tupl
     wait_for_copies();
 }
 
-// Likewise tuples; `place` says where in memory the tile's tuple n lies.
+// Copies tuples in the same way. `place` returns where the tile's tuple n is in memory.
 template <typename Place>
 __device__ __forceinline__ void load_tuples(const Tuple* from, Tuple* tuples, u32 rows, Place place) {
 #pragma unroll
@@ -60,18 +60,19 @@ __device__ __forceinline__ void load_tuples(const Tuple* from, Tuple* tuples, u3
     wait_for_copies();
 }
 
-// Stable ranks count by warp, in 16 bits; others all in one place.
+// Clears the counts. Stable ranks need 16-bit counts per warp; other ranks share one array of counts.
 template <bool STABLE>
 __device__ __forceinline__ void clear_counts(u16* counts) {
     u32* words = reinterpret_cast<u32*>(counts);
     for (u32 i = threadIdx.x; i < (STABLE ? WARPS * BINS / 2 : BINS); i += THREADS) words[i] = 0;
 }
 
-// This thread's first tuple. A lane's tuples are 32 apart, so that a warp has a stretch, and ranks
-// keep its order.
+// The number of this thread's first tuple. Tuples of a lane are 32 apart, so each warp has a contiguous
+// range, and ranks keep its order.
 __device__ __forceinline__ u32 first_item() { return warp_id() * (WARP * ITEMS) + lane_id(); }
 
-// Ranks this thread's tuples: `rank << 8 | digit`. Counts are zeros at first; a barrier follows.
+// Computes `rank << 8 | digit` for each tuple of this thread. The counts must be zero before the call. The
+// caller places a barrier after it.
 template <bool STABLE, typename KeyOf>
 __device__ __forceinline__ void rank_tile(u32 (&rank)[ITEMS], u16* counts, KeyOf key_of, Digit wanted, u32 rows) {
     const u32 first = first_item();
@@ -97,7 +98,8 @@ __device__ __forceinline__ void rank_tile(u32 (&rank)[ITEMS], u16* counts, KeyOf
     }
 }
 
-// How often a digit came in the tile; a warp's counts become what the warps before it have.
+// Returns how often a digit occurs in the tile. Replaces each warp's count by the sum of the counts of the
+// warps before it.
 template <bool STABLE>
 __device__ __forceinline__ u32 count_digit(u16* counts, u32 digit) {
     if (!STABLE) return reinterpret_cast<u32*>(counts)[digit];
@@ -111,8 +113,8 @@ __device__ __forceinline__ u32 count_digit(u16* counts, u32 digit) {
     return count;
 }
 
-// Writes the tile's order, in which digit d begins at `starts[d]`, over the counts. Barriers stand
-// before, since `starts` are read, and after.
+// Writes the tile's order over the counts. In this order, digit d begins at `starts[d]`. The caller places a
+// barrier before the call, because `starts` is read, and one after it.
 template <bool STABLE>
 __device__ __forceinline__ void order_tile(u32 (&rank)[ITEMS], u16* counts, const u32* starts, u32 rows) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Fetches values of a column by row number: target[i] = source[rows[i]].
+// Gathers values of a column by row number: target[i] = source[rows[i]].
 #include "word.cuh"
 
 template <typename T>

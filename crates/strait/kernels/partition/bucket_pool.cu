@@ -1,23 +1,24 @@
-// Radix passes into chains of buckets, as in 003 §III-A: nothing is counted before.
+// Radix passes into chains of buckets, as in 003 §III-A. No histogram is needed.
 //
 //   tile ─► rank tuples by digit ─► reserve a stretch of each digit's chain ─► order ─► write runs
-//                                        │ one atomic addition a digit
-//                                        └─ begins a bucket? take it from the pool, and publish it
+//                                        │ one atomic addition per digit
+//                                        └─ a new bucket begins? take it from the pool, and publish it
 //
-// The first pass reads columns; the passes after it divide each chain by the next lower digit, a few
-// buckets of one chain at a time whoever's they are (003 argues for buckets rather than chains: long
-// chains of skewed keys are shared by blocks). So partitions are numbered by the bits so far.
+// The first pass reads columns. Each later pass partitions every chain by the next lower digit. A block takes
+// a few buckets of one chain, so several blocks share a long chain of skewed keys (003 also assigns buckets
+// rather than chains to blocks). Partitions are thus numbered by the bits of all passes so far.
 //
-// What differs from 003: buckets are found by a directory instead of links, so that nobody walks; and
-// at the end chains are copied together, so that one set of kernels joins what any partitioner has
-// made. 003 joins from the chains; the copy costs one more read and write of every tuple.
+// There are two differences from 003. A directory locates the buckets of a chain, so no thread follows links.
+// At the end, chains are compacted, so that the same kernels join the output of every partitioner. 003 joins
+// from the chains; the compaction costs one more read and write per tuple.
 #include "tile.cuh"
 
 #define SCAN_THREADS 1024
 #define SCAN_ITEMS 8
 #define COPY_THREADS 256
 
-// starts[i] = the pieces of chains before i. One block: there are few chains against tuples.
+// Computes starts[i], the number of pieces of the chains before i. One block suffices: chains are few
+// compared with tuples.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) cut_chains(CutChains a) {
     __shared__ u32 sums[SCAN_THREADS / WARP + 1];
     const u32* counts = at<u32>(a.counts);
@@ -45,14 +46,15 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) cut_chains(CutChains 
     if (threadIdx.x == 0) starts[a.chains] = carry;
 }
 
-// A block's work: some tuples of one chain.
+// The work of one block: some tuples of one chain.
 struct Piece { u32 chain, first, rows; };
 
-// The block's piece; without rows where there are fewer pieces than blocks. All threads ask.
+// Finds the block's piece. It has no rows if there are fewer pieces than blocks. All threads call this.
 __device__ __forceinline__ Piece find_piece(const u32* pieces, const u32* counts, u32 chains, u32 piece) {
     const u32 wanted = blockIdx.x;
     if (wanted >= pieces[chains]) return Piece{0, 0, 0};
-    // The last chain that begins no later; a warp asks 32 at once.
+    // Finds the last chain that begins at or before the wanted piece. Each step of the search tests 32
+    // chains, one per lane.
     u32 low = 0, high = chains;
     while (high - low > 1) {
         const u32 step = (high - low + WARP - 1) / WARP;
@@ -65,8 +67,8 @@ __device__ __forceinline__ Piece find_piece(const u32* pieces, const u32* counts
     return Piece{low, first, min(piece, counts[low] - first)};
 }
 
-// Where the directory has a chain's buckets: a parent's chains have as many entries each as the
-// parent has buckets, since none of them is longer.
+// Returns the directory entries of a chain. Each chain of a parent has as many entries as the parent has
+// buckets, because no chain is longer than its parent.
 __device__ __forceinline__ u32* entries_of(const Chains& c, u32 chain) {
     const u32* slots = at<u32>(c.slots) + (chain >> c.digit_bits);
     const u32 digit = chain & ((1u << c.digit_bits) - 1);
@@ -74,24 +76,24 @@ __device__ __forceinline__ u32* entries_of(const Chains& c, u32 chain) {
     return at<u32>(c.directory) + begin;
 }
 
-// Where tuple `n` of a chain lies in the pool.
+// Returns where tuple `n` of a chain is in the pool.
 __device__ __forceinline__ u64 place_of(const Chains& c, const u32* entries, u32 n) {
     const u32 inside = n & ((1u << c.bucket_bits) - 1);
     return ((u64)(entries[n >> c.bucket_bits] - 1) << c.bucket_bits) + inside;
 }
 
-// Where a run goes: up to tile place `split` to `near`, and on to `far`, each plus the place. The
-// buckets a run begins are neighbours in the pool, so there are no more than two stretches.
+// The target of each run. Tile places before `split` go to `near` plus the place, the others to `far` plus
+// the place. The buckets that a run begins are neighbours in the pool, so two ranges suffice.
 struct Stretches {
     u64 *near, *far;
     u32* split;
 };
 
-// Reserves a stretch of a chain for a run of `count` tuples that begins at tile place `start`.
+// Reserves places in a chain for a run of `count` tuples that begins at tile place `start`.
 //
-// A thread waits only for a bucket that an earlier reservation began. Whose it was runs already, and
-// publishes all its buckets before it waits for any: so everyone's wait ends. The barrier of the
-// warp keeps this true also where its threads run in step.
+// A thread waits only for a bucket that an earlier reservation began. The owner of that reservation is
+// already running, and publishes all its buckets before it waits for any. Therefore every wait ends. The warp
+// barrier ensures this even if the threads of a warp run in lockstep.
 __device__ __forceinline__ void reserve(const BucketPool& a, u32 chain, u32 count, u32 start, Stretches to) {
     const u32 bits = a.to.bucket_bits, size = 1u << bits;
     u32* entries = nullptr;
@@ -126,7 +128,7 @@ __device__ __forceinline__ void reserve(const BucketPool& a, u32 chain, u32 coun
 template <bool FROM_CHAINS>
 __device__ __forceinline__ void divide(const BucketPool& a) {
     Tuple* tuples = reinterpret_cast<Tuple*>(shared_bytes);
-    // Counts are dead when the order is written: they share the memory.
+    // The order overwrites the counts, which are no longer needed by then.
     u16* order = reinterpret_cast<u16*>(shared_bytes + TUPLE_BYTES);
     Stretches to;
     to.near = reinterpret_cast<u64*>(shared_bytes + TUPLE_BYTES + ORDER_BYTES);
@@ -181,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, LOOK_BACK_BLOCKS) bucket_p
     divide<true>(a);
 }
 
-// Copies chains together, in their order.
+// Compacts the chains: copies their tuples into one array, in chain order.
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) compact(Compact a) {
     const Piece piece = find_piece(at<u32>(a.pieces), at<u32>(a.from.counts), a.chains, a.piece);
     if (piece.rows == 0) return;

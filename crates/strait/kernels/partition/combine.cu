@@ -1,25 +1,24 @@
-// Scatterers that combine writes (000 §4.2, §4.3): Shared and Hierarchical.
+// Scatter kernels that combine writes (000 §4.2, §4.3): Shared and Hierarchical.
 //
 //            ┌────────────── a block ──────────────┐
 //   tile ─► put into buffers ─► pop full ones ─────┼─► target, whole lines                  Shared
 //            ▲  shared memory       │              │
-//            └── who found no room ─┤              │
+//            └── no room: retry ────┤              │
 //                                   └─► long buffers ─► full ones are swapped for spares,
 //                                       GPU memory     and drained beside the next tile's
 //                                                      loads ─► target, 2 KiB or more  Hierarchical
 //
-// Over the link, a write costs a packet, and beyond half a GiB of target also a translation, however
-// short it is. So tuples wait in a buffer a partition until they fill lines of 128 bytes that begin
-// and end where lines of the target do; and, where partitions are many and far apart, in a second
-// buffer until they fill 2 KiB.
+// Over the link, every write costs a packet, however short it is. If the target is larger than half a GiB, it
+// also costs an address translation. Tuples therefore wait in one buffer per partition until they fill lines
+// of 128 bytes that are aligned with the lines of the target. If partitions are many and far apart, tuples
+// wait in a second buffer until they fill 2 KiB.
 //
-// Where it differs from 000: there, a warp that meets a full buffer locks it, flushes it, and all
-// others go on. Here a block goes in rounds: all threads put their tuples, or find the buffer full;
-// then, after a barrier, each warp empties the full ones among its partitions. Nobody holds a lock,
-// so nobody can wait for a lane of his own warp; what it costs is barriers, a few a tile, beside
-// hundreds of thousands of cycles that the link takes for one. As in 000, the slow part is outside
-// of the rounds: a long buffer that is full is exchanged for a spare one and set aside, and written
-// while the loads of the next tile are under way.
+// The difference from 000: there, a warp that meets a full buffer locks and flushes it, and the other warps
+// continue. Here a block works in rounds. All threads put their tuples, or find the buffer full. After a
+// barrier, each warp empties the full buffers among its partitions. There are no locks, so no lane can wait
+// for another lane of its own warp. The cost is a few barriers per tile, compared with the hundreds of
+// thousands of cycles that a tile takes on the link. As in 000, the slow part is outside the rounds: a full
+// long buffer is exchanged for a spare one, and is written while the loads of the next tile are in flight.
 #include "scatter.cuh"
 
 #define THREADS SCATTER_THREADS
@@ -27,23 +26,23 @@
 #define TILE (THREADS * ITEMS)
 #define WARPS (THREADS / WARP)
 #define SPARES SCATTER_SPARES
-// Tuples of a line of memory, and those that a long buffer is emptied with, at least.
+// LINE: tuples per memory line. LONG: the number of tuples above which a long buffer counts as full.
 #define LINE (128 / TUPLE_BYTES)
 #define LONG (SCATTER_LONG / TUPLE_BYTES)
 
-// A long buffer set aside: it goes to tuple `to` of the target.
+// A full long buffer that waits to be written to the target, starting at tuple `to`.
 struct Aside {
     u64 to;
     u32 buffer, count;
 };
 
-// Shared memory besides the buffers: what is set aside, the spares, and how many are in use.
+// Shared memory besides the buffers: the full long buffers, the spares, and the number of spares in use.
 #define ASIDE_BYTES (SPARES * 20 + 16)
-// And for each partition: how full its buffers are, and which long one it has.
+// Additional shared memory per partition: the fill of its two buffers, and the number of its long buffer.
 #define PARTITION_BYTES 12
 
-// The tuples of a partition's buffer in shared memory, and those of a line. Where a buffer has no
-// room for a line of 128 bytes, lines are shorter. The twin of Policy::combine_shape.
+// The capacity of a partition's buffer in shared memory, and the length of a line, both in tuples. If a
+// buffer has no room for a line of 128 bytes, lines are shorter. Must agree with Policy::combine_shape.
 struct Shape {
     u32 capacity, line;
 
@@ -54,23 +53,24 @@ struct Shape {
         capacity = room / line * line;
     }
 
-    // The tuples of a long buffer: not yet full, it takes another short one, and up to a line.
+    // The tuples of a long buffer. A long buffer that is not yet full takes one more short buffer, and then
+    // up to a line more.
     __device__ __forceinline__ u32 long_room() const { return LONG + capacity + line; }
 };
 
-// A block's buffers.
+// The buffers of one block.
 template <bool HIERARCHICAL>
 struct Combiner {
     const Scatter& a;
     const u32 partitions;
     const Shape shape;
-    // Buffer p has `fill[p]` tuples. More than there is room for: so many have asked in vain.
+    // Buffer p has `fill[p]` tuples. A value above the capacity also counts the attempts that failed.
     Tuple* buffers;
     u32* fill;
-    // Its long buffer is number `which[p]`, and has `held[p]`.
+    // The long buffer of partition p is number `which[p]`, and holds `held[p]` tuples.
     Tuple* longs;
     u32 *held, *which;
-    // Number i of those set aside has taken spare i, and is the next spare i.
+    // Full buffer i was exchanged for spare i. Once it is written, it becomes the next spare i.
     Aside* aside;
     u32 *spares, *used;
 
@@ -97,15 +97,16 @@ struct Combiner {
     __device__ __forceinline__ Tuple* long_buffer(u32 number) const { return longs + (u64)number * shape.long_room(); }
     __device__ __forceinline__ u64* cursor(u32 partition) const { return at<u64>(a.cursors) + partition; }
 
-    // How far tuple `place` of the target is into its line.
+    // Returns the position of tuple `place` of the target within its line.
     __device__ __forceinline__ u32 into_line(u64 place) const {
         return (u32)(a.to_tuples / TUPLE_BYTES + place) & (shape.line - 1);
     }
 
-    // Puts a tuple into its buffer, if there is room.
+    // Puts a tuple into the buffer of its partition. Returns false if the buffer is full.
     __device__ __forceinline__ bool put(const Tuple& tuple) {
         const u32 p = partition_of(a, tuple.key);
-        // A buffer that is seen to be full is not asked: a frequent key is no queue.
+        // Skip the atomic operation if the buffer is known to be full: a frequent key then causes less
+        // contention.
         if (*reinterpret_cast<volatile u32*>(fill + p) >= shape.capacity) return false;
         const u32 place = atomicAdd(fill + p, 1u);
         if (place >= shape.capacity) return false;
@@ -113,17 +114,19 @@ struct Combiner {
         return true;
     }
 
-    // Calls `each(p)` with the partitions of this warp's lanes, up to 32 at a time; all lanes call it.
+    // Calls `each(p)` for the partitions of this warp, one per lane. All lanes call this. `p` may be past the
+    // last partition.
     template <typename Each>
     __device__ __forceinline__ void for_partitions(Each each) {
         for (u32 first = warp_id(); first < partitions; first += THREADS) each(first + lane_id() * WARPS);
     }
 
-    // Empties the full buffers into the target. Reserving, a warp asks for all of its partitions at
+    // Empties the full buffers into the target. The lanes of a warp reserve places for all its partitions at
     // once.
     //
-    // What is written ends where a line does, as far as the cursor tells: another block may move it
-    // meanwhile, but all move it by whole lines once it is at one. What is over stays in front.
+    // Each write ends at the end of a line, according to the cursor that was read. Another block may move the
+    // cursor in the meantime. But once a cursor is at the end of a line, all blocks move it by whole lines.
+    // The remaining tuples stay at the front of the buffer.
     __device__ __forceinline__ void pop_to_target() {
         for_partitions([&](u32 p) {
             const bool full = p < partitions && fill[p] >= shape.capacity;
@@ -144,13 +147,13 @@ struct Combiner {
         });
     }
 
-    // Empties the full buffers into long ones. A long one that is full is set aside, with as many
-    // tuples more as it takes to the end of a line; where there is no spare, the short one stays full
-    // until the next round, before which those aside are drained.
+    // Empties the full buffers into the long buffers. A full long buffer first gets enough tuples to end at
+    // the end of a line, and then waits to be written. If there is no spare, the short buffer stays full
+    // until the next round. The waiting buffers are drained before that round.
     __device__ __forceinline__ void pop_to_longs() {
         for_partitions([&](u32 p) {
             bool moves = p < partitions && fill[p] >= shape.capacity;
-            // Tuples up to `split` go to `here`, and those from there on to `there`.
+            // Tuples before `split` go to `here`, the others to `there`.
             u32 split = shape.capacity;
             Tuple *here = nullptr, *there = nullptr;
             if (moves) {
@@ -191,10 +194,10 @@ struct Combiner {
         return at<Tuple>(__shfl_sync(ALL_LANES, reinterpret_cast<u64>(of_lane), lane));
     }
 
-    // Whether there may be no spare for the next round. The same in all threads, after a barrier.
+    // Returns whether the spares may be used up. All threads get the same answer. Call it after a barrier.
     __device__ __forceinline__ bool out_of_spares() const { return *used >= SPARES; }
 
-    // Writes the long buffers that were set aside. All threads call it, after a barrier.
+    // Writes the full long buffers that wait. All threads call this, after a barrier.
     __device__ __forceinline__ void drain() {
         const u32 count = min(*used, (u32)SPARES);
         for (u32 i = warp_id(); i < count; i += WARPS) {
@@ -205,7 +208,7 @@ struct Combiner {
         __syncthreads();
     }
 
-    // Writes what is left in all buffers. All threads call it, after a barrier.
+    // Writes the rest of all buffers. All threads call this, after a barrier.
     __device__ __forceinline__ void finish() {
         if (HIERARCHICAL) drain();
         for_partitions([&](u32 p) {

@@ -1,4 +1,4 @@
-// What the keys of a side look like: which bits vary, and how often each digit comes.
+// Statistics of a side's keys: which bits vary, and how often each digit occurs.
 #include "block.cuh"
 #include "word.cuh"
 
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) survey(Survey a) {
     }
 }
 
-// Adds to bins[pass][digit]; counts in shared memory first.
+// Adds to bins[pass][digit]. Counts in shared memory first.
 extern "C" __global__ void __launch_bounds__(THREADS) histogram(Histogram a) {
     u32* counts = reinterpret_cast<u32*>(shared_bytes);
     for (u32 i = threadIdx.x; i < a.passes * BINS; i += THREADS) counts[i] = 0;
@@ -65,8 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) histogram(Histogram a) {
     }
 }
 
-// Adds to counts[digit], of which there may be more than a radix pass has; counts in shared memory
-// first.
+// Adds to counts[digit]. Counts in shared memory first. There may be more digits than in a radix pass.
 extern "C" __global__ void __launch_bounds__(THREADS) tally(Tally a) {
     __shared__ u32 counts[MOST_PARTITIONS];
     for (u32 i = threadIdx.x; i <= a.digit.mask; i += THREADS) counts[i] = 0;
@@ -93,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tally(Tally a) {
     }
 }
 
-// Turns bins[pass] into where each digit begins; one block a pass.
+// Turns the counts of bins[pass] into start offsets per digit. One block per pass.
 extern "C" __global__ void __launch_bounds__(BINS) offsets(Offsets a) {
     __shared__ u64 sums[BINS / WARP + 1];
     u64* bins = at<u64>(a.bins) + blockIdx.x * BINS;

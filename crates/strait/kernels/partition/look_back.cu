@@ -6,21 +6,23 @@
 //           counts of earlier tiles ◄────┘ look back            write each digit's run where
 //                        └──────────────────────────────────────► the earlier tiles' runs end
 //
-// Tuples are pairs (key, value) in one piece, so that a digit's run of a tile is twice as long as in
-// two columns, and a tuple is one load and one store. Columns are read by the first pass of several
-// and written by the last one of a sort.
+// Tuples are pairs (key, value) in one array. A digit's run in a tile is thus twice as long as it would be in
+// two columns, and a tuple needs one load and one store. Only the first pass reads columns, and only the last
+// pass of a sort writes columns.
 #include "tile.cuh"
 
-// A tile's word for a digit: how often it came in this tile (OWN), or up to its end (UPTO).
+// The status word of a tile for a digit: the digit's count in this tile (OWN), or in all tiles up to this one
+// (UPTO).
 #define OWN (1u << 30)
 #define UPTO (2u << 30)
 #define COUNT (OWN - 1)
 
-// How often a digit came before this tile, in this launch.
+// Returns how often a digit occurred in earlier tiles of this launch.
 __device__ __forceinline__ u32 look_back(const u32* status, u32 tile, u32 digit) {
     u32 before = 0;
     for (i64 i = (i64)tile - 1; i >= 0;) {
-        // Several tiles are asked at once; what comes after one that is not ready is asked again.
+        // Reads the status of four tiles at once. If one is not ready, it and the tiles before it are read
+        // again.
         u32 word[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -41,7 +43,7 @@ __device__ __forceinline__ u32 look_back(const u32* status, u32 tile, u32 digit)
 template <bool FROM_TUPLES, bool TO_TUPLES, bool STABLE>
 __device__ __forceinline__ void pass(const LookBack& a) {
     Tuple* tuples = reinterpret_cast<Tuple*>(shared_bytes);
-    // Counts are dead when the order is written: they share the memory.
+    // The order overwrites the counts, which are no longer needed by then.
     u16* order = reinterpret_cast<u16*>(shared_bytes + TUPLE_BYTES);
     u16* counts = order;
     u64* target = reinterpret_cast<u64*>(shared_bytes + TUPLE_BYTES + ORDER_BYTES);
@@ -65,7 +67,7 @@ __device__ __forceinline__ void pass(const LookBack& a) {
     rank_tile<STABLE>(rank, counts, key_of, a.digit, rows);
     __syncthreads();
 
-    // The tile's counts: told to later tiles as early as can be.
+    // Publishes the tile's counts as early as possible, because later tiles wait for them.
     u32 count = 0;
     u32* status = at<u32>(a.status);
     if (thread < BINS) {

@@ -1,12 +1,12 @@
-// Scatterers that keep nothing from one tile to the next (000 §4, table 1): Standard and Linear.
+// Scatter kernels that keep no state between tiles (000 §4, table 1): Standard and Linear.
 //
 //   Standard   tuple ─► reserve a place in its partition ─► write
-//   Linear     tile ─► rank by partition ─► reserve a stretch a partition ─► order ─► write runs
+//   Linear     tile ─► rank by partition ─► reserve a range per partition ─► order ─► write runs
 //
-// Places are reserved with atomic additions to the partitions' cursors, so that nobody counts before.
-// Standard writes a tuple at a time, and over the link that many packets. Linear writes runs, which
-// get short as partitions get many: a tile of 8192 tuples has 16 of each of 512 partitions, and they
-// seldom begin or end at a line of memory.
+// Atomic additions to the partitions' cursors reserve places, so no histogram is needed. Standard writes one
+// tuple at a time, which means one packet per tuple over the link. Linear writes runs. Runs are short if
+// partitions are many: a tile of 8192 tuples has 16 tuples for each of 512 partitions, and a run seldom
+// begins or ends at the boundary of a memory line.
 #include "scatter.cuh"
 
 #define STANDARD_THREADS 256
@@ -19,14 +19,14 @@ template <bool FROM_TUPLES>
 __device__ __forceinline__ void standard(const Scatter& a) {
     const u64 step = (u64)gridDim.x * STANDARD_THREADS;
     const u64 mine = (u64)blockIdx.x * STANDARD_THREADS + threadIdx.x;
-    // By warps: all lanes go round as long as the first has a row.
+    // All lanes of a warp stay in the loop while its first lane has a row.
     for (u64 row = mine; row - lane_id() < a.rows; row += step) {
         const bool valid = row < a.rows;
         const u32 active = __ballot_sync(ALL_LANES, valid);
         if (!valid) continue;
         const Tuple tuple = mixed<FROM_TUPLES>(a, source_tuple<FROM_TUPLES>(a, row));
         const u32 partition = partition_of(a, tuple.key);
-        // Lanes with one partition reserve together: a frequent key is no queue.
+        // Lanes with the same partition reserve together, so that a frequent key causes less contention.
         const u32 same = __match_any_sync(active, partition);
         const u32 leader = __ffs(same) - 1;
         u64 place = 0;
@@ -36,12 +36,12 @@ __device__ __forceinline__ void standard(const Scatter& a) {
     }
 }
 
-// Orders a tile in shared memory, and writes the run of each partition where there is room for it.
+// Orders a tile in shared memory, and writes the run of each partition to its reserved range.
 template <bool FROM_TUPLES>
 __device__ __forceinline__ void linear_tile(const Scatter& a, u64 begin, u32 rows) {
     Tuple* tuples = reinterpret_cast<Tuple*>(shared_bytes);
     u64* target = reinterpret_cast<u64*>(tuples + TILE);
-    // How often each partition comes; then where its run begins in the tile.
+    // First the number of tuples per partition, then where its run begins in the tile.
     u32* starts = reinterpret_cast<u32*>(target + MOST_PARTITIONS);
     u32* sums = starts + MOST_PARTITIONS;
     const u32 thread = threadIdx.x;

@@ -4,10 +4,10 @@
 //   B  an exclusive scan of that array, digit by digit ─► where each chunk's runs begin
 //   C  a block reads its chunk again, and writes each digit's run where the scan says
 //
-// Nobody waits for anybody within a kernel; but every tuple is read twice a pass, once by A and once
-// by C: that read is what look-back saves. Two things differ from 004: a chunk is several tiles, so
-// that the array of counts stays small, and C orders a tile in shared memory before it writes, so
-// that runs are written in one piece, and stay in order where a pass before has made one.
+// No block waits for another within a kernel. But each pass reads every tuple twice, in A and in C. Look-back
+// saves one of these reads. There are two differences from 004. A chunk has several tiles, so the array of
+// counts stays small. C orders a tile in shared memory before it writes, so it writes each run in one piece
+// and keeps the order of an earlier pass.
 #include "tile.cuh"
 
 #define AT_ONCE 8
@@ -21,7 +21,7 @@ __device__ __forceinline__ void count_chunk(const SharedHistogram& a) {
     const u64 begin = blockIdx.x * a.chunk;
     const u64 end = a.rows - begin < a.chunk ? a.rows : begin + a.chunk;
     for (u64 base = begin; base < end; base += THREADS * AT_ONCE) {
-        // Several keys are loaded at once, to hide the latency (VT in 004).
+        // Load several keys at once, to hide latency (VT in 004).
         Word key[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void count_chunk(const SharedHistogram& a) {
     if (threadIdx.x < BINS) at<u32>(a.counts)[(u64)threadIdx.x * a.chunks + blockIdx.x] = counts[threadIdx.x];
 }
 
-// B: a block a digit: how often it came before each chunk, and in all.
+// B: one block per digit computes the digit's count before each chunk, and its total.
 extern "C" __global__ void __launch_bounds__(THREADS) shared_scan(SharedHistogram a) {
     __shared__ u32 sums[WARPS + 1];
     u32* counts = at<u32>(a.counts) + (u64)blockIdx.x * a.chunks;
@@ -56,13 +56,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) shared_scan(SharedHistogra
     if (threadIdx.x == 0) at<u64>(a.bins)[blockIdx.x] = before;
 }
 
-// Writes a tile of a chunk. Between tiles, `target` says where the next tuple of each digit goes.
+// Writes one tile of a chunk. Between tiles, `target` is where the next tuple of each digit goes.
 template <bool FROM_TUPLES>
 __device__ __forceinline__ void scatter_tile(const SharedHistogram& a, u8* memory, u64 tile, u32 rows) {
-    // Tuples from columns have no order to keep yet.
+    // Tuples from columns have no order that must be kept.
     constexpr bool STABLE = FROM_TUPLES;
     Tuple* tuples = reinterpret_cast<Tuple*>(memory);
-    // Counts are dead when the order is written: they share the memory.
+    // The order overwrites the counts, which are no longer needed by then.
     u16* order = reinterpret_cast<u16*>(memory + TUPLE_BYTES);
     u64* target = reinterpret_cast<u64*>(memory + TUPLE_BYTES + ORDER_BYTES);
     u32* starts = reinterpret_cast<u32*>(target + BINS);
@@ -109,8 +109,8 @@ __device__ __forceinline__ void scatter_chunk(const SharedHistogram& a) {
     const u64 end = a.rows - begin < a.chunk ? a.rows : begin + a.chunk;
 #pragma unroll 1
     for (u64 tile = begin; tile < end; tile += TILE) {
-        // The compiler shall not see that addresses are the same for each tile: kept from one to the
-        // next, they would take the registers that the ranks need.
+        // Hides from the compiler that the addresses are the same for every tile. Otherwise it would keep
+        // them in registers that the ranks need.
         u32 nothing = 0;
         asm volatile("" : "+r"(nothing));
         scatter_tile<FROM_TUPLES>(a, shared_bytes + nothing, tile, end - tile < TILE ? (u32)(end - tile) : TILE);

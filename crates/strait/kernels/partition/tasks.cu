@@ -1,11 +1,12 @@
-// Which tuples meet which: where partitions begin, and the tasks of co-partitions.
+// Finds where partitions begin, and lists the tasks that join co-partitions.
 #include "block.cuh"
 #include "word.cuh"
 
 #define THREADS 256
 
-// bounds[p] = the first tuple whose partition is p or later; by bisection, a thread a partition.
-// Tuples may share the bits above: they are of one part of a side that was divided before.
+// Computes bounds[p], the first tuple whose partition is p or later, by binary search with one thread per
+// partition. The bits above the partition number are ignored: tuples of one part of a side, which an earlier
+// pass made, share them.
 extern "C" __global__ void __launch_bounds__(256) bounds(Bounds a) {
     const u32 partition = blockIdx.x * 256 + threadIdx.x;
     if (partition > a.partitions) return;
@@ -24,8 +25,8 @@ extern "C" __global__ void __launch_bounds__(256) bounds(Bounds a) {
     *out = low;
 }
 
-// The tasks of every pair of partitions: none where a side is empty, several where one is long. A
-// block places its partitions' tasks with one atomic addition.
+// Lists the tasks of every pair of partitions: none if a side is empty, several if a side is long. A block
+// reserves the places of its tasks with one atomic addition.
 extern "C" __global__ void __launch_bounds__(THREADS) list_tasks(ListTasks a) {
     __shared__ u32 sums[THREADS / WARP + 1];
     __shared__ u32 begin;

@@ -1,18 +1,18 @@
-// Joins two sides sorted by key (004 §3.3): every tile of probe tuples knows the stretch of build
-// tuples it can meet, searches its keys there, and writes the runs it finds; neither side is read a
-// second time.
+// Joins two sides that are sorted by key (004 §3.3). Each tile of probe tuples has a range of build tuples
+// that may match. The tile searches its keys in this range, and writes the runs that it finds. Neither side
+// is read twice.
 //
-// The stretches are found ahead by one bisection a tile, all at once. (A merge-path split would cut
-// the build side too, but build rows between two probe keys match nothing and need not be read.)
+// All ranges are found in advance, with two binary searches per tile. A merge-path split would also cut the
+// build side. But build rows between two probe keys match nothing, so they need not be read.
 #include "runs.cuh"
 
 #define THREADS MERGE_THREADS
 #define ITEMS MERGE_ITEMS
 typedef Tile<THREADS, ITEMS> MergeTile;
-// Build keys that are searched in shared memory.
+// The largest number of build keys that are searched in shared memory.
 #define NEAR (2 * MergeTile::ROWS)
 
-// The first tuple in [low, high) whose key is not below `key`; or with `past`, above it.
+// Returns the first tuple in [low, high) whose key is at least `key`, or, with `past`, greater than `key`.
 __device__ __forceinline__ u64 bisect(const Tuple* tuples, u64 low, u64 high, Word key, bool past) {
     while (low < high) {
         const u64 middle = (low + high) / 2;
@@ -23,7 +23,8 @@ __device__ __forceinline__ u64 bisect(const Tuple* tuples, u64 low, u64 high, Wo
     return low;
 }
 
-// splits[2t], splits[2t + 1]: the build tuples whose keys lie between the first and the last of tile t.
+// Computes splits[2t] and splits[2t + 1], the range of build tuples whose keys lie between the first and the
+// last key of tile t.
 extern "C" __global__ void __launch_bounds__(256) merge_splits(MergeJoin a) {
     const u32 number = blockIdx.x * 256 + threadIdx.x;
     if (number >= 2 * a.count) return;
@@ -38,7 +39,7 @@ template <int FLAVOUR>
 __device__ __forceinline__ void merge_join(const MergeJoin& a) {
     __shared__ u32 slot;
     __shared__ MergeTile::Place place;
-    // Keys are searched before rows are written: they share the memory.
+    // Keys are searched before rows are written, so both use the same memory.
     Word* near = reinterpret_cast<Word*>(shared_bytes);
     MergeTile::Long& tile = *reinterpret_cast<MergeTile::Long*>(shared_bytes);
     const Output& out = a.output;

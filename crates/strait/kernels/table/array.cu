@@ -1,10 +1,10 @@
-// An array of values that keys address, for keys that come once and nearly fill their range: perfect
-// hashing, as 001 has it. Which places are taken is told by a bit each, so no value is reserved; the
-// bits of 2^27 places take 16 MiB, which the second-level cache holds.
+// An array of values that keys index directly, for unique keys that nearly fill their range: perfect hashing,
+// as in 001. One bit per place says whether it is taken, so no value is reserved. The bits of 2^27 places
+// take 16 MiB, which fits the L2 cache.
 //
 //   min = 40; rows (42, a), (40, b), (43, c)      values  [b] [?] [a] [c]      taken  1 0 1 1
 //
-// Where all places are taken, there is nothing to ask the bits.
+// If all places are taken, there are no bits to read.
 #include "look_up.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) clear_single(ClearTable a) {
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(256) clear_single(ClearTable a) {
     for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < words; i += (u64)gridDim.x * 256) at<u32>(a.table.taken)[i] = 0;
 }
 
-// Tells where a key comes twice, and then is of no use.
+// Sets `duplicates` if a key repeats. The table is then useless.
 extern "C" __global__ void __launch_bounds__(THREADS) insert_single(Insert a) {
     if (*reinterpret_cast<volatile u32*>(&at<Control>(a.control)->duplicates)) return;
     const u64 begin = (u64)blockIdx.x * ProbeTile::ROWS;
@@ -39,7 +39,8 @@ struct Array {
     };
     static constexpr bool MIXED = false;
 
-    // Slots are fewer than 2^32, so what is below their number is one.
+    // A key below `min` wraps around to at least `slot_count`, so one comparison checks both bounds. There are
+    // fewer than 2^32 slots, so `find` needs only 32 bits of the slot number.
     static __device__ __forceinline__ Seen ask(const Table& table, Word key) {
         const Word slot = key - (Word)table.min;
         Seen seen = {0, 0};

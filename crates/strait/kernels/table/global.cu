@@ -1,4 +1,4 @@
-// Tables of a power of two of slots, and those that keys address directly: see table.cuh.
+// Hash tables with a power of two of slots, and tables that keys index directly. See table.cuh.
 //
 //   home of 0x3… is slot 3; slots 2, 3, 4 of sixteen:   [0x30…0: empty] [0x3a7f…: v] [0x50…0: empty]
 #include "word.cuh"
@@ -10,7 +10,8 @@ __device__ __forceinline__ Word empty(const Table& t, u64 slot) {
 }
 __device__ __forceinline__ bool is_empty(const Table& t, u64 slot, Word held) { return held == empty(t, slot); }
 
-// A table that is half empty: whoever looks for a key that marks a slot comes to an empty one before.
+// Half of the slots are empty. A lookup of a key that equals the mark of a slot therefore ends at an earlier
+// empty slot.
 __device__ __forceinline__ bool holds(const Table&, u64, Word held, Word key) { return held == key; }
 
 #include "table.cuh"

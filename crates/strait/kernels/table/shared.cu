@@ -1,10 +1,10 @@
-// Joins co-partitions in shared memory (003 §III-B, 004 §3.2.2): a bucket-chained table of the build
-// tuples with 16-bit links, probed by the tuples of the other side, a round at a time.
+// Joins co-partitions in shared memory (003 §III-B, 004 §3.2.2). The build tuples form a bucket-chained hash
+// table with 16-bit links. The probe tuples look up their keys, one round at a time.
 //
 //   heads[5] = 3 ─► tuple 2 ─ next[2] = 1 ─► tuple 0 ─ next[0] = 0: end       (links are one-based)
 //
-// A block joins task after task. A round that finds no room goes onto the redo list with the rest of
-// its task.
+// A block joins one task after another. If the output is full, the rest of the task, from this round on, goes
+// onto the redo list.
 #include "output.cuh"
 
 #define THREADS SHARED_THREADS
@@ -27,7 +27,7 @@ struct SharedTable {
         next = reinterpret_cast<u16*>(heads + HEADS);
     }
 
-    // The top bits chose the partition; the low ones choose the bucket.
+    // The top bits chose the partition; the low bits choose the bucket.
     __device__ __forceinline__ u32 bucket(Word key) const { return (u32)key & (HEADS - 1); }
 
     __device__ __forceinline__ void build(const Tuple* tuples, u32 rows) {
@@ -53,19 +53,19 @@ struct SharedTable {
         __syncthreads();
     }
 
-    // The first link from `link` on whose key is `key`; zero if there is none.
+    // Returns the first link, starting at `link`, whose key is `key`; zero if there is none.
     __device__ __forceinline__ u32 find(u32 link, Word key) const {
         while (link && keys[link - 1] != key) link = next[link - 1];
         return link;
     }
 };
 
-// What a thread has counted and added up.
+// The counts and sums of one thread.
 struct Sums {
     u64 counted, build, probe;
 };
 
-// Joins a round of probe tuples; false when there was no room.
+// Joins one round of probe tuples. Returns false if the output is full.
 template <int FLAVOUR>
 __device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTable& table, const Task& rest,
                                            u32 rows, Sums& sums, u32* counts, u64* begins) {

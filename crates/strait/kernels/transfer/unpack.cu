@@ -1,28 +1,28 @@
-// Keys that crossed the link in fewer bytes become words again.
+// Unpacks keys that crossed the link in fewer bytes.
 //
-//   pack: base 1000, 3 bytes a key      … 02 00 00 │ 07 01 00 │ 00 00 00 …
+//   pack: base 1000, 3 bytes per key    … 02 00 00 │ 07 01 00 │ 00 00 00 …
 //                                          1002        1263       1000
 //
-// A value is read by the one or two aligned words of 64 bits that it lies in. Neighbouring threads
-// ask for neighbouring values, so that the words of a warp are a few cache lines.
+// A value lies in one or two aligned 64-bit words, which are read whole. Neighbouring threads read
+// neighbouring values, so a warp reads only a few cache lines.
 #include "block.cuh"
 #include "word.cuh"
 
 #define THREADS 256
 #define AT_ONCE 8
 
-// The little-endian number of `bits` bits that begins at any byte. Reads no word that has none of
-// its bytes.
+// Reads a little-endian number of `bits` bits that begins at any byte. Reads no word outside the number's
+// bytes.
 __device__ __forceinline__ u64 read_packed(u64 address, u32 bits) {
     const u64* words = at<u64>(address & ~7ull);
     const u32 shift = (u32)(address & 7) * 8;
     u64 value = __ldg(words) >> shift;
-    // Only reached where the shift is not zero.
+    // If this is true, the shift is not zero.
     if (shift + bits > 64) value |= __ldg(words + 1) << (64 - shift);
     return bits == 64 ? value : value & ((1ull << bits) - 1);
 }
 
-// There are as many blocks for each pack: `gridDim.x / count`. They take turns at its tiles.
+// Every pack has the same number of blocks, `gridDim.x / count`. The blocks of a pack take its tiles in turn.
 extern "C" __global__ void __launch_bounds__(THREADS) unpack(Unpack a) {
     const u32 each = gridDim.x / a.count, which = blockIdx.x / each;
     if (which >= a.count) return;
