@@ -1,17 +1,17 @@
-//! Keys that an enemy would choose. Under a mixer and a hash that are always the same, and that everyone
-//! can read, they all fall into one place. A join that draws its own has to spread them.
+//! Keys that an attacker would choose. With a fixed mixer and a fixed hash, which everyone can read, all
+//! these keys fall into one place. A join draws its own mixer and hash, so it must spread these keys.
 
-/// The multipliers of a mixer that everyone knows, and their inverses.
+/// The multipliers of the known mixer, and their inverses.
 const WIDE: [u64; 2] = [0xd6e8_feb8_6659_fd93, 0xcfee_444d_8b59_a89b];
 const NARROW_INVERSE: [u32; 2] = [0x1d69_e2a5, 0x4302_1123];
 
-/// The word of 64 bits that the known mixer sends to `place`: words of consecutive places share their
-/// top bits when they are mixed.
+/// Returns the 64-bit word that the known mixer maps to `place`. Words of consecutive places have the same
+/// top bits after mixing.
 pub fn wide(place: u64) -> u64 {
     rounds(place, WIDE[1])
 }
 
-/// The same with 32 bits.
+/// Same as [`wide`], with 32 bits.
 pub fn narrow(place: u32) -> u32 {
     let mut x = place;
     x = (x ^ (x >> 16)).wrapping_mul(NARROW_INVERSE[1]);
@@ -19,9 +19,10 @@ pub fn narrow(place: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// The `i`th of many pairs of numbers that a known hash of two columns gives the same value.
+/// Returns the `i`th of many pairs of numbers. A known hash of two columns gives all these pairs the same
+/// value.
 pub fn pair(i: u64) -> [i64; 2] {
-    // The sign bit is flipped in the word of a single column, and not in the hash.
+    // The word of a single column has its sign bit flipped, but the hash does not.
     let first = wide(i) ^ 1 << 63;
     let before = rounds(first, WIDE[0]).wrapping_mul(WIDE[0]).rotate_left(29);
     [first as i64, wide(before) as i64]

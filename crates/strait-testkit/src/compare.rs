@@ -1,5 +1,4 @@
-//! Are these batches those rows? Rows are compared as a multiset, and a mismatch shows what is
-//! missing and what is too much.
+//! Compares batches with the expected rows, as multisets. A mismatch lists the missing and the extra rows.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ use crate::value::{Comparison, Value};
 /// A row of cells.
 pub type Row = Vec<Value>;
 
-/// The rows of some batches, their columns compared on the given terms, one for each column.
+/// Returns the rows of some batches. `terms` has the comparison rules of each column.
 pub fn rows_of(batches: &[RecordBatch], terms: &[Comparison]) -> Vec<Row> {
     let mut rows = Vec::new();
     for batch in batches {
@@ -28,16 +27,16 @@ pub fn rows_of(batches: &[RecordBatch], terms: &[Comparison]) -> Vec<Row> {
     rows
 }
 
-/// How two multisets of rows differ.
+/// The difference between two multisets of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// How many rows there should be.
+    /// The expected number of rows.
     pub expected: usize,
-    /// How many there are.
+    /// The actual number of rows.
     pub actual: usize,
-    /// Rows that should be there.
+    /// Expected rows that are missing.
     pub missing: Vec<Row>,
-    /// Rows that should not.
+    /// Rows that are there but not expected.
     pub extra: Vec<Row>,
 }
 
@@ -59,7 +58,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// A cell as text, the middle of a very long one left out.
+/// Formats a cell as text. Omits the middle of a very long cell.
 fn shown(value: &Value) -> String {
     const SHOWN: usize = 200;
     let text: Vec<char> = value.to_string().chars().collect();
@@ -71,8 +70,8 @@ fn shown(value: &Value) -> String {
     format!("{start} … {} characters … {end}", text.len() - SHOWN)
 }
 
-/// Two sums over all rows that do not depend on their order. Equal multisets have equal sums;
-/// different ones have different sums as surely as hashes can say.
+/// Returns the number of rows, and two sums over all rows that do not depend on their order. Equal multisets
+/// have equal sums. Different multisets have different sums, unless hashes collide.
 fn sums(rows: &[Row]) -> (usize, u64, u64) {
     let mut sums = (rows.len(), 0u64, 0u64);
     for row in rows {
@@ -83,7 +82,7 @@ fn sums(rows: &[Row]) -> (usize, u64, u64) {
     sums
 }
 
-/// Checks that both hold the same rows, each as many times.
+/// Checks that both contain the same rows, each the same number of times.
 pub fn same_rows(mut expected: Vec<Row>, mut actual: Vec<Row>) -> Result<(), Box<Mismatch>> {
     if sums(&expected) == sums(&actual) {
         return Ok(());

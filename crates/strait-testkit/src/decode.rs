@@ -1,4 +1,4 @@
-//! Arrays to values: reads any Arrow array by hand, cell by cell.
+//! Converts arrays to values. Reads any Arrow array by hand, cell by cell.
 
 use arrow::array::types::*;
 use arrow::array::{Array, AsArray, OffsetSizeTrait, RunArray};
@@ -6,15 +6,15 @@ use arrow::datatypes::{ArrowPrimitiveType, DataType, IntervalUnit, TimeUnit, i25
 
 use crate::value::{Comparison, Value, float_order, nanoseconds};
 
-/// The cells of an array, for comparison with an array of its own type.
+/// Returns the cells of an array, for comparison with an array of the same type.
 pub fn decode_alone(array: &dyn Array) -> Vec<Value> {
     decode(array, &Comparison::alone(array.data_type()))
 }
 
-/// The cells of an array, for comparison on the given terms.
+/// Returns the cells of an array, for the given comparison rules.
 ///
 /// # Panics
-/// On invalid arrays: a test that makes one has failed.
+/// Panics on invalid arrays: a test that makes one has failed.
 pub fn decode(array: &dyn Array, comparison: &Comparison) -> Vec<Value> {
     use DataType::*;
     let time = nanoseconds(array.data_type()).unwrap_or(1);
@@ -133,7 +133,7 @@ fn decode_nested(array: &dyn Array, comparison: &Comparison) -> Vec<Value> {
     }
 }
 
-/// The cells of an array that is nested in another.
+/// Returns the cells of an array that is nested in another.
 fn decode_inside(array: &dyn Array, outer: &Comparison) -> Vec<Value> {
     decode(array, &outer.inside(array.data_type()))
 }

@@ -1,5 +1,5 @@
-//! Which values a column may have: dense, scattered or adversarial, with the ends of the type's
-//! range among them.
+//! The values that a column may have: dense, scattered or adversarial, including the ends of the type's
+//! range.
 
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Float16Type, IntervalUnit, i256};
 
@@ -9,25 +9,25 @@ use crate::value::{Comparison, Value, float_order, leaf, nanoseconds, power_of_t
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
-/// How the values of a column lie in the range of its type.
+/// How the values of a column are distributed over the range of its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// One after the other, from a random start.
+    /// Consecutive values, from a random start.
     Dense,
-    /// Anywhere.
+    /// Random values from the whole range.
     Scattered,
-    /// Equal in their low bits; strings with a long prefix in common.
+    /// Values with equal low bits; strings with a long common prefix.
     LowBitsEqual,
     /// The ends of the range, zero, minus one, the empty string, NaN.
     Extreme,
-    /// Each value in a style of its own.
+    /// A random style for each value.
     Mixed,
-    /// Integers that meet under a mixer and a hash that everyone [knows](crate::chosen).
+    /// Integers that collide under a mixer and a hash that everyone [knows](crate::chosen).
     Chosen,
 }
 
 impl Style {
-    /// All of them.
+    /// All styles.
     pub const ALL: [Style; 6] = [
         Style::Dense,
         Style::Scattered,
@@ -45,28 +45,29 @@ pub struct Domain {
     comparison: Comparison,
     style: Style,
     start: u64,
-    /// Whether a column of chosen values is before this one.
+    /// Whether an earlier key column also has chosen values.
     second: bool,
 }
 
 impl Domain {
-    /// Values of `data_type`, to be compared on the terms of `comparison`.
+    /// Values of `data_type`, which are compared by the rules of `comparison`.
     pub fn new(rng: &mut Rng, data_type: &DataType, comparison: Comparison, style: Style) -> Self {
         let start = if rng.chance(1, 2) { rng.below(4) as u64 } else { rng.bits() };
         Domain { data_type: data_type.clone(), comparison, style, start, second: false }
     }
 
-    /// Dense values that start where every type has some: two different types meet only there.
+    /// Lets dense values start where every type has values. Two different types can match only there.
     pub fn near_zero(self) -> Self {
         Domain { start: self.start % 4, ..self }
     }
 
-    /// The values of a later key column: those of [`Style::Chosen`] follow from the first column's.
+    /// The values of a later key column. With [`Style::Chosen`], they follow from the first column's values.
     pub fn after_the_first(self) -> Self {
         Domain { second: true, ..self }
     }
 
-    /// The `i`th value, as far as the style has an order; never null, though it may contain nulls.
+    /// Returns the `i`th value, if the style has an order, else a random one. The value is never null, but
+    /// may contain nulls.
     pub fn draw(&self, rng: &mut Rng, i: usize) -> Value {
         let style = match self.style {
             Style::Mixed => *rng.pick(&Style::ALL[..4]),
@@ -132,7 +133,7 @@ impl Domain {
         }
     }
 
-    /// A part of a nested value: null now and then.
+    /// Draws a part of a nested value. It is null now and then.
     fn inner(&self, rng: &mut Rng, data_type: &DataType, i: usize) -> Value {
         if rng.chance(1, 6) {
             return crate::encode::blank(data_type);
@@ -199,7 +200,7 @@ impl Domain {
             f64::NEG_INFINITY,
             f64::MAX,
             f64::MIN_POSITIVE,
-            // The least subnormal number of each type.
+            // The smallest subnormal number of each type.
             5e-324,
             1.4e-45,
             6e-8,
@@ -214,7 +215,7 @@ impl Domain {
         };
         let plain = if plain == 0.0 && rng.chance(1, 2) { -plain } else { plain };
         if self.comparison.as_float {
-            // Only what both types can hold has a chance to match.
+            // Only values that both types can hold can match.
             let plain = match data_type {
                 DataType::Float16 => Half::from_f64(plain).to_f64(),
                 DataType::Float32 => f64::from(plain as f32),
@@ -222,7 +223,7 @@ impl Domain {
             };
             return self.comparison.float(plain);
         }
-        // By their own bits, NaNs with other payloads and signs are values like any other.
+        // When floats are compared by their bits, NaNs with other payloads and signs are ordinary values.
         let odd = style == Style::Extreme && rng.chance(1, 3);
         let nan = rng.below(4);
         let bits = match data_type {

@@ -1,5 +1,5 @@
-//! Values to arrays, as awkwardly as the format allows: values under nulls, dictionaries with
-//! unused, repeated and null entries, list views that run backwards, runs cut in two.
+//! Converts values to arrays, as awkwardly as the format allows: values under nulls, dictionaries with
+//! unused, repeated and null entries, list views that run backwards, runs that are split in two.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::value::{Comparison, Value, float_order, leaf, nanoseconds, power_of_t
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
-/// Whether a column of this type can hold the value.
+/// Returns whether a column of this type can hold the value.
 pub fn fits(data_type: &DataType, comparison: &Comparison, value: &Value) -> bool {
     let data_type = leaf(data_type);
     match (data_type, value) {
@@ -39,7 +39,7 @@ pub fn fits(data_type: &DataType, comparison: &Comparison, value: &Value) -> boo
     }
 }
 
-/// An array of the values. A value that does not fit the type is a mistake of the caller.
+/// Makes an array of the values. The caller must pass only values that fit the type.
 pub fn encode(
     rng: &mut Rng,
     data_type: &DataType,
@@ -113,8 +113,8 @@ pub fn encode(
     }
 }
 
-/// What stands in a row that has no value: null, or where a type has no nulls of its own, the
-/// null of its first member.
+/// The value of a row without a value: null. For a type without nulls of its own, it is the null of its first
+/// member.
 pub fn blank(data_type: &DataType) -> Value {
     match data_type {
         DataType::Union(fields, _) => {
@@ -138,7 +138,7 @@ impl Column<'_> {
         valid.contains(&false).then(|| NullBuffer::from(valid))
     }
 
-    /// Null cells hide a copy of some other cell's value: whoever forgets the null finds a match.
+    /// Null cells hold a copy of another cell's value. Code that ignores the null then finds a match.
     fn primitives<T: ArrowPrimitiveType>(&mut self, of: impl Fn(&Value) -> T::Native) -> ArrayRef {
         let present: Vec<_> = self.values.iter().filter(|v| !v.is_null()).map(&of).collect();
         let mut cell = |v: &Value| match v {
@@ -245,7 +245,7 @@ impl Column<'_> {
         encode(self.rng, data_type, &Comparison::alone(data_type), values)
     }
 
-    /// Offsets of lists laid end to end. A null list may still have items.
+    /// Offsets of lists that are stored one after another. A null list may still have items.
     fn lists(&mut self, field: &Field) -> (OffsetBuffer<i32>, ArrayRef) {
         let is_map = matches!(self.data_type, DataType::Map(_, _));
         let (mut offsets, mut cells) = (vec![0], Vec::new());
@@ -260,7 +260,7 @@ impl Column<'_> {
         (OffsetBuffer::new(offsets.into()), self.child(field.data_type(), &cells))
     }
 
-    /// Offsets and sizes of lists laid down from the last to the first.
+    /// Offsets and sizes of lists that are stored from the last to the first.
     fn views(&mut self, field: &Field) -> (Vec<i32>, Vec<i32>, ArrayRef) {
         let mut cells = Vec::new();
         let mut ranges: Vec<(i32, i32)> = Vec::new();
@@ -273,7 +273,7 @@ impl Column<'_> {
         (offsets, sizes, self.child(field.data_type(), &cells))
     }
 
-    /// Entries in random order; some repeated or unused, and a null one that stands for null.
+    /// Entries in random order. Some are repeated or unused, and one may be null.
     fn dictionary(&mut self, index: &DataType, value_type: &DataType) -> ArrayRef {
         let mut entries: Vec<Value> = distinct(self.values).into_iter().cloned().collect();
         let nulls_by_entry = self.rng.chance(1, 2);
@@ -302,7 +302,7 @@ impl Column<'_> {
         dictionary_array(index, &keys, values)
     }
 
-    /// Equal neighbours share a run, except where one is cut in two.
+    /// Equal neighbours share a run, but some runs are split in two.
     fn runs(&mut self, ends: &DataType, value_type: &DataType) -> ArrayRef {
         let (mut run_ends, mut cells) = (Vec::new(), Vec::<Value>::new());
         for (i, value) in self.values.iter().enumerate() {
@@ -349,7 +349,7 @@ impl Column<'_> {
     }
 }
 
-/// The dictionary array of these keys and values.
+/// Makes a dictionary array from keys and values.
 pub(crate) fn dictionary_array(index: &DataType, keys: &ArrayRef, values: ArrayRef) -> ArrayRef {
     macro_rules! dictionary {
         ($($index:ident => $type:ty),*) => {
@@ -404,7 +404,7 @@ fn widened(value: &Value) -> f64 {
     f64::from_bits(own_bits(value) as u64)
 }
 
-/// What an integer or temporal column stores for the value, if it can.
+/// Returns the number that an integer or temporal column stores for the value, if the value fits.
 fn integer(data_type: &DataType, comparison: &Comparison, value: &Value) -> Option<i128> {
     let raw = match value {
         Value::Int(v) => {
@@ -426,7 +426,7 @@ fn integer(data_type: &DataType, comparison: &Comparison, value: &Value) -> Opti
     (min..=max).contains(&raw).then_some(raw)
 }
 
-/// The least and greatest number a column of an integer or temporal type stores.
+/// The smallest and largest number that a column of an integer or temporal type stores.
 pub fn range(data_type: &DataType) -> (i128, i128) {
     use DataType::*;
     match data_type {
@@ -443,7 +443,7 @@ pub fn range(data_type: &DataType) -> (i128, i128) {
     }
 }
 
-/// What a decimal column stores for the value, if it can.
+/// Returns the number that a decimal column stores for the value, if the value fits.
 fn decimal(data_type: &DataType, comparison: &Comparison, value: &Value) -> Option<i256> {
     let (precision, scale) = match data_type {
         DataType::Decimal32(p, s)

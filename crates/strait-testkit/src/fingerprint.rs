@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::value::Value;
 
-/// Multiplies and rotates, eight bytes at a time.
+/// A hasher that multiplies and rotates, eight bytes at a time.
 #[derive(Default)]
 struct Fold(u64);
 

@@ -13,17 +13,17 @@ use crate::shape::{Order, Shape, SideShape, Skew, Split, Variety};
 use crate::sharing::{Common, Sharing, longest, rooms};
 use crate::value::{Comparison, Value, leaf};
 
-/// A table in batches.
+/// A table, as a list of batches.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// Its schema, also where it has no batches.
+    /// The schema; it is there even if there are no batches.
     pub schema: SchemaRef,
-    /// Its batches.
+    /// The batches.
     pub batches: Vec<RecordBatch>,
 }
 
 impl Table {
-    /// How many rows it has.
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
     }
@@ -32,15 +32,15 @@ impl Table {
 /// Two tables to be joined.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The left one.
+    /// The left table.
     pub left: Table,
-    /// The right one.
+    /// The right table.
     pub right: Table,
-    /// The names of the key columns.
+    /// The names of the key columns: left, right.
     pub keys: Vec<(String, String)>,
 }
 
-/// A column before it is an array.
+/// A column as values, before it becomes arrays.
 struct Draft {
     name: String,
     data_type: DataType,
@@ -49,7 +49,7 @@ struct Draft {
 }
 
 impl Pair {
-    /// Tables of the given shape.
+    /// Generates tables of the given shape.
     pub fn generate(rng: &mut Rng, shape: &Shape) -> Pair {
         let pool = key_pool(rng, shape);
         let names: Vec<_> = (0..shape.keys.len())
@@ -69,7 +69,7 @@ impl Pair {
     }
 }
 
-/// The keys both tables draw from: some of them only one side's types can hold.
+/// The keys that both tables draw from. The types of one side cannot hold some of them.
 fn key_pool(rng: &mut Rng, shape: &Shape) -> Vec<Vec<Value>> {
     let mut domains: Vec<[Domain; 2]> = Vec::new();
     let chosen = shape.style == Style::Chosen;
@@ -88,7 +88,7 @@ fn key_pool(rng: &mut Rng, shape: &Shape) -> Vec<Vec<Value>> {
     }
     let key = |i: usize| {
         let mut value = |(c, sides): (usize, &[Domain; 2])| {
-            // Later columns repeat, so that keys differ in one column alone.
+            // Values of later columns repeat, so that some keys differ in only one column.
             let place = if c == 0 || chosen { i } else { rng.below(shape.distinct / 2 + 2) };
             rng.pick(sides).clone().draw(rng, place)
         };
@@ -162,7 +162,7 @@ fn draw_key(
     key
 }
 
-/// A column besides the key. In an Int64 column, every row has a value of its own.
+/// Makes a column besides the key. In an Int64 column, every row has its own value.
 fn payload(
     rng: &mut Rng,
     name: String,
@@ -197,7 +197,7 @@ fn payload(
     Draft { name, data_type: data_type.clone(), comparison, values }
 }
 
-/// A column `t`: some of its texts are tens of kilobytes long, and differ only in their last bytes.
+/// Makes a column `t`. Some of its texts are tens of kilobytes long, and differ only in their last bytes.
 fn texts(rng: &mut Rng, data_type: &DataType, rows: usize) -> Draft {
     let mut value = |row: usize| {
         let length = if rng.chance(1, 3) { rng.between(10_000, 100_000) } else { rng.below(20) };
@@ -244,17 +244,17 @@ fn assemble(rng: &mut Rng, side: &SideShape, drafts: &[Draft], lengths: &[usize]
     Table { schema, batches }
 }
 
-/// Where the arrays of a column's batches come from.
+/// The origin of the arrays of a column's batches.
 enum Source<'a> {
-    /// They are slices of this one.
+    /// All are slices of this array.
     Slices(ArrayRef),
-    /// They are dictionaries with the same values.
+    /// All are dictionaries with the same values.
     Common(Common<'a>),
-    /// Each is made alone.
+    /// Each array is made separately.
     Own,
 }
 
-/// The lengths of a table's batches, none of them over `longest`.
+/// Returns the lengths of a table's batches, each at most `longest`.
 fn lengths(rng: &mut Rng, side: &SideShape, longest: usize) -> Vec<usize> {
     let mut lengths = Vec::new();
     let mut left = side.rows;
@@ -275,7 +275,7 @@ fn lengths(rng: &mut Rng, side: &SideShape, longest: usize) -> Vec<usize> {
 }
 
 impl Draft {
-    /// Where this column's arrays come from: slices only if one array can hold the whole column.
+    /// Chooses the source of this column's arrays: slices only if one array can hold the whole column.
     fn source(&self, rng: &mut Rng, side: &SideShape) -> Source<'_> {
         let (data_type, rows) = (&self.data_type, self.values.len());
         let fits = match side.variety {
@@ -295,7 +295,7 @@ impl Draft {
     /// Rows `start..start + length`, sometimes as a slice of a longer array.
     fn array(&self, rng: &mut Rng, start: usize, length: usize) -> ArrayRef {
         let values = &self.values[start..start + length];
-        // Long arrays are not made longer: run ends of 16 bits could not count their rows.
+        // Long arrays are not extended, because 16-bit run ends could not count their rows.
         if length == 0 || length > 8000 || rng.chance(2, 3) {
             return encode(rng, &self.data_type, &self.comparison, values);
         }

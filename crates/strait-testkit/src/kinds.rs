@@ -1,4 +1,4 @@
-//! Which types are tested as keys, alone and in pairs, and which as payload.
+//! The types that are tested as keys, alone and in pairs, and the types that are tested as payload.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::value::Comparison;
 /// The types of a pair of key columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyKind {
-    /// The left column's.
+    /// The type of the left column.
     pub left: DataType,
-    /// The right column's.
+    /// The type of the right column.
     pub right: DataType,
 }
 
 impl KeyKind {
-    /// Two columns of one type.
+    /// Two columns of the same type.
     pub fn same(data_type: DataType) -> Self {
         KeyKind { left: data_type.clone(), right: data_type }
     }
 
-    /// Two columns that meet in a third type, or in one of theirs.
+    /// Two columns of different types, which are compared in a common type.
     pub fn pair(left: DataType, right: DataType) -> Self {
         KeyKind { left, right }
     }
 
-    /// The terms on which the two are compared.
+    /// The rules by which the two columns are compared.
     pub fn comparison(&self) -> Comparison {
         Comparison::of(&self.left, &self.right)
     }
@@ -46,7 +46,7 @@ impl fmt::Display for KeyKind {
 const UNITS: [TimeUnit; 4] =
     [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond];
 
-/// Types that fit eight bytes: those of the direct path, if there is one.
+/// Types that fit eight bytes.
 pub fn narrow() -> Vec<DataType> {
     use DataType::*;
     let mut types = vec![
@@ -62,7 +62,7 @@ pub fn narrow() -> Vec<DataType> {
     types
 }
 
-/// Types of more than eight bytes, or of any number.
+/// Types that need more than eight bytes, or have no fixed width.
 pub fn wide() -> Vec<DataType> {
     use DataType::*;
     vec![
@@ -99,7 +99,7 @@ pub fn wide() -> Vec<DataType> {
     ]
 }
 
-/// Pairs of different types that meet in one that loses nothing.
+/// Pairs of different types that have a common type without loss.
 pub fn mixed() -> Vec<KeyKind> {
     use DataType::*;
     let stamp = |unit, zone: Option<&str>| Timestamp(unit, zone.map(Arc::from));
@@ -156,7 +156,8 @@ pub fn all() -> Vec<KeyKind> {
     same.chain(mixed()).collect()
 }
 
-/// The types of a key of one to four columns: some pack into eight bytes, some do not.
+/// Returns the types of a key of one to four columns. Some keys can be packed into eight bytes, others
+/// cannot.
 pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
     let same = |types: &[DataType]| types.iter().cloned().map(KeyKind::same).collect();
     let one = |rng: &mut Rng| rng.pick(&all()).clone();
@@ -180,7 +181,7 @@ pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
     }
 }
 
-/// A type for a payload column: any there is, plain ones more often than others.
+/// Returns a type for a payload column: any type, but plain ones more often.
 pub fn random_payload(rng: &mut Rng) -> DataType {
     let pick = |rng: &mut Rng, types: Vec<DataType>| rng.pick(&types).clone();
     match rng.below(8) {
@@ -192,12 +193,12 @@ pub fn random_payload(rng: &mut Rng) -> DataType {
     }
 }
 
-/// Every type of a payload column.
+/// Every type that a payload column may have.
 pub fn payloads() -> Vec<DataType> {
     [narrow(), wide(), exotic(), encoded()].concat()
 }
 
-/// Dictionaries whose keys soon run out, runs, and both inside other types.
+/// Dictionaries with narrow keys that soon run out, run-end encoded types, and both inside other types.
 pub fn encoded() -> Vec<DataType> {
     use DataType::*;
     let structure = || Struct(fields(&[("a", Int32), ("b", Utf8View)]));
@@ -250,7 +251,7 @@ fn entries(key: DataType, value: DataType) -> Arc<Field> {
     Arc::new(Field::new("entries", DataType::Struct(Fields::from(vec![key, value])), false))
 }
 
-/// Types that only payload has.
+/// Types that only payload columns have.
 pub fn exotic() -> Vec<DataType> {
     use DataType::*;
     let members = || {

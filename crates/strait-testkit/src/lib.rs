@@ -1,4 +1,4 @@
-//! What Strait's joins are tested with: random tables, and a naive join to compare against.
+//! Test kit for Strait's joins: random tables, and a naive join to compare with.
 //!
 //! | module | answers |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | [`compare`] | are these batches those rows? |
 //! | [`mod@fingerprint`] | what is the hash of a cell? |
 //!
-//! The crate does not know Strait: it has its own enums, and shares no code with what it tests.
+//! The crate does not depend on Strait. It has its own enums, and shares no code with the code that it tests.
 
 pub mod chosen;
 pub mod compare;

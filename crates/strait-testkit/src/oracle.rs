@@ -1,10 +1,10 @@
-//! The naive join: which rows must come out, said as plainly as possible.
+//! The naive join. It defines, as plainly as possible, which rows a join must return.
 //!
-//! Keys are rows of [`Value`]s. Two keys are equal if all their values are; a key with a null in
-//! one of its columns equals nothing, unless nulls are said to be equal. A null further inside (in
-//! a struct or a list) is part of the value and equals its like, as in Arrow's row format. Floats
-//! are equal as their [`Comparison`] says: by total order, as in Arrow's comparison kernels, or as
-//! numbers, as in SQL engines.
+//! Keys are rows of [`Value`]s. Two keys are equal if all their values are equal. A key with a null in one of
+//! its columns equals nothing, unless nulls are set to be equal. A null further inside (in a struct or a
+//! list) is part of the value and equals another such null, as in Arrow's row format. The [`Comparison`]
+//! defines when floats are equal: by total order, as in Arrow's comparison kernels, or as numbers, as in SQL
+//! engines.
 
 use std::collections::HashMap;
 
@@ -13,39 +13,39 @@ use arrow::array::RecordBatch;
 use crate::decode::decode;
 use crate::value::{Comparison, Value};
 
-/// Which rows a join keeps.
+/// The rows that a join keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JoinKind {
     /// Pairs.
     Inner,
-    /// Pairs, and left rows without one.
+    /// Pairs, and left rows without a match.
     Left,
-    /// Pairs, and right rows without one.
+    /// Pairs, and right rows without a match.
     Right,
-    /// Pairs, and rows of either side without one.
+    /// Pairs, and rows of either side without a match.
     Full,
-    /// Left rows with a pair.
+    /// Left rows with a match.
     LeftSemi,
-    /// Right rows with a pair.
+    /// Right rows with a match.
     RightSemi,
-    /// Left rows without a pair.
+    /// Left rows without a match.
     LeftAnti,
-    /// Right rows without a pair.
+    /// Right rows without a match.
     RightAnti,
-    /// Left rows, and whether they have a pair.
+    /// Left rows, and whether they have a match.
     LeftMark,
-    /// Right rows, and whether they have a pair.
+    /// Right rows, and whether they have a match.
     RightMark,
 }
 
-/// An output row: the positions of the rows it is made of, and its mark in a mark join.
+/// An output row: the positions of its input rows, and its mark in a mark join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Triple {
     /// The left row, if there is one.
     pub left: Option<usize>,
     /// The right row, if there is one.
     pub right: Option<usize>,
-    /// Whether the row has a match: in mark joins only, and never null.
+    /// Whether the row has a match. Only mark joins have it, and it is never null.
     pub mark: Option<bool>,
 }
 
@@ -63,10 +63,10 @@ impl Triple {
     }
 }
 
-/// Whether a pair of rows with equal keys passes the residual filter.
+/// Returns whether a pair of rows with equal keys passes the residual filter.
 pub type PairFilter<'a> = &'a dyn Fn(usize, usize) -> bool;
 
-/// The keys of a table's rows: the named columns, compared on the given terms.
+/// Returns the keys of a table's rows: the named columns, with their comparison rules.
 ///
 /// # Panics
 /// If a column is missing.
@@ -86,7 +86,7 @@ pub fn keys(batches: &[RecordBatch], columns: &[(&str, Comparison)]) -> Vec<Vec<
     keys
 }
 
-/// The output rows of a join, in no particular order.
+/// Returns the output rows of a join, in no particular order.
 pub fn join(
     kind: JoinKind,
     left: &[Vec<Value>],
@@ -129,7 +129,7 @@ pub fn join(
     rows
 }
 
-/// The pairs of rows that match.
+/// Returns the pairs of rows that match.
 fn pairs(
     left: &[Vec<Value>],
     right: &[Vec<Value>],

@@ -1,13 +1,13 @@
-//! A small deterministic generator of random numbers: the same seed gives the same case on every
-//! machine and in every version of every dependency.
+//! A small deterministic random number generator. The same seed gives the same case on every machine and with
+//! every version of every dependency.
 
-/// xoshiro256** by Blackman and Vigna, its state filled by splitmix64.
+/// xoshiro256** by Blackman and Vigna. splitmix64 fills its state.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: also a way to derive an unrelated seed from a seed.
+/// One step of splitmix64. It also derives an independent seed from a seed.
 pub fn splitmix(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *seed;
@@ -17,7 +17,7 @@ pub fn splitmix(seed: &mut u64) -> u64 {
 }
 
 impl Rng {
-    /// A generator that is wholly determined by `seed`.
+    /// A generator that depends only on `seed`.
     pub fn new(mut seed: u64) -> Self {
         Rng { state: std::array::from_fn(|_| splitmix(&mut seed)) }
     }
@@ -41,7 +41,7 @@ impl Rng {
         u128::from(self.bits()) << 64 | u128::from(self.bits())
     }
 
-    /// A number in `0..end`; 0 if that is empty.
+    /// A number in `0..end`; 0 if the range is empty.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
@@ -56,12 +56,12 @@ impl Rng {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True `hits` times in `of`.
+    /// Returns true with probability `hits / of`.
     pub fn chance(&mut self, hits: usize, of: usize) -> bool {
         self.below(of) < hits
     }
 
-    /// One of the items; panics if there is none.
+    /// Returns one of the items. Panics if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

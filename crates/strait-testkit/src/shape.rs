@@ -1,4 +1,4 @@
-//! What a random pair of tables is to look like, before there is any.
+//! The description of a random pair of tables, from which the tables are made.
 
 use arrow::datatypes::DataType;
 
@@ -7,67 +7,67 @@ use crate::kinds::{self, KeyKind};
 use crate::random::Rng;
 use crate::sharing::Sharing;
 
-/// How often each key comes.
+/// How often each key occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
-    /// All as often.
+    /// All keys equally often.
     Uniform,
-    /// The first much more often than the later ones.
+    /// The first keys much more often than the later ones.
     Zipf,
-    /// One in this percentage of the rows, the others as often as each other.
+    /// One key in this percentage of the rows, the others equally often.
     Heavy(usize),
 }
 
 /// Whether a table is sorted by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// It is not.
+    /// Not sorted.
     Random,
-    /// As Arrow sorts by default.
+    /// Sorted as Arrow sorts by default.
     NullsFirst,
-    /// Rows with a null in their key last.
+    /// Sorted, with rows that have a null in their key last.
     NullsLast,
 }
 
 /// How a table is cut into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// One batch; none at all if there are no rows.
+    /// One batch, or none if there are no rows.
     Whole,
     /// Batches of this many rows.
     Every(usize),
-    /// Batches of a random number of rows up to this one, some of them empty.
+    /// Batches with a random number of rows up to this one. Some are empty.
     Random(usize),
 }
 
 /// How many different values a payload column has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variety {
-    /// A few, the same in all batches.
+    /// A few, the same ones in all batches.
     Few,
-    /// A few in each batch, others in the next one: together more than narrow dictionary keys can
-    /// address.
+    /// A few in each batch, but different ones in the next. All batches together have more than narrow
+    /// dictionary keys can address.
     FewPerBatch,
     /// One per row, or as many as a dictionary's keys can address in one batch.
     Many,
 }
 
-/// What one table looks like.
+/// The description of one table.
 #[derive(Debug, Clone)]
 pub struct SideShape {
-    /// How many rows it has.
+    /// The number of rows.
     pub rows: usize,
-    /// How many in a hundred keys are null, in each key column.
+    /// The percentage of nulls in each key column.
     pub nulls: usize,
-    /// How often each key comes.
+    /// How often each key occurs.
     pub skew: Skew,
-    /// Whether it is sorted.
+    /// Whether the table is sorted.
     pub order: Order,
-    /// How it is cut.
+    /// How the table is cut into batches.
     pub split: Split,
-    /// Whether batches are slices of one array a column.
+    /// Whether batches are slices of one array per column.
     pub shared: bool,
-    /// Whether batches share the values of dictionaries, where they are not slices.
+    /// Whether batches share the values of dictionaries, if they are not slices.
     pub sharing: Sharing,
     /// How many different values a payload column has.
     pub variety: Variety,
@@ -77,16 +77,16 @@ pub struct SideShape {
     pub text: Option<DataType>,
 }
 
-/// What a pair of tables looks like.
+/// The description of a pair of tables.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// The key columns.
     pub keys: Vec<KeyKind>,
-    /// How their values lie in the range of their type.
+    /// How their values are distributed over the range of their type.
     pub style: Style,
-    /// How many different keys there are, before those that a side's types cannot hold.
+    /// The number of different keys, including keys that the types of one side cannot hold.
     pub distinct: usize,
-    /// Whether each key column has one name on both sides.
+    /// Whether each key column has the same name on both sides.
     pub one_name: bool,
     /// Whether payload columns have the same names on both sides.
     pub clashes: bool,
@@ -94,12 +94,12 @@ pub struct Shape {
     pub numbers: bool,
     /// The left table.
     pub left: SideShape,
-    /// The right one.
+    /// The right table.
     pub right: SideShape,
 }
 
 impl Shape {
-    /// Any shape, mostly small: `large` says that it is to have thousands of rows.
+    /// A random shape, mostly small. With `large`, it has thousands of rows.
     pub fn random(rng: &mut Rng, keys: Vec<KeyKind>, large: bool) -> Self {
         let left = SideShape::random(rng, large);
         let right = SideShape::random(rng, large);
@@ -124,8 +124,8 @@ impl Shape {
 }
 
 impl Shape {
-    /// A shape with one table of at least 33,000 rows, or of at least 200 batches, and another one
-    /// that is small enough for the oracle. The payload is of any kind.
+    /// A shape with one table of at least 33,000 rows or at least 200 batches, and another table that is
+    /// small enough for the oracle. The payload has any type.
     pub fn bulk(rng: &mut Rng, keys: Vec<KeyKind>) -> Self {
         let mut shape = Shape::random(rng, keys, false);
         let limit = shape.keys.iter().map(distinct_limit).min().unwrap_or(usize::MAX);
@@ -145,7 +145,7 @@ impl Shape {
                 (rng.between(200, 260) * rows, Split::Every(rows))
             }
         };
-        // Often the pairs fill more than one output batch of the default size.
+        // In many cases, the pairs fill more than one output batch of the default size.
         let pairs = *rng.pick(&[10_000, 34_000, 37_000]);
         other.rows = (shape.distinct * pairs / bulk.rows).min(rng.between(200, 300));
         for (side, columns) in [(bulk, rng.between(1, 3)), (other, rng.between(0, 2))] {
@@ -201,7 +201,7 @@ impl SideShape {
     }
 }
 
-/// An eight-bit dictionary cannot tell more keys apart.
+/// Returns how many distinct keys the types allow. A dictionary with 8-bit keys allows only a few.
 fn distinct_limit(kind: &KeyKind) -> usize {
     let limit = |t: &DataType| match t {
         DataType::Dictionary(index, _) if matches!(**index, DataType::Int8 | DataType::UInt8) => {

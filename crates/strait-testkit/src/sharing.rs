@@ -1,4 +1,4 @@
-//! Dictionary columns of several batches: whether the batches share their values.
+//! Dictionary columns of several batches, which may share their values.
 
 use std::collections::HashMap;
 
@@ -12,20 +12,20 @@ use crate::value::{Comparison, Value};
 /// How the batches of a dictionary column relate to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// Each batch has a dictionary of its own, with just its values in an order of its own.
+    /// Each batch has its own dictionary, with only its own values in its own order.
     Own,
-    /// Each batch has all values of the column in the same order, each time in other memory.
+    /// Each batch has all values of the column in the same order, each time in separate memory.
     Equal,
     /// All batches point to the same values.
     Pointer,
 }
 
 impl Sharing {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Sharing; 3] = [Sharing::Own, Sharing::Equal, Sharing::Pointer];
 }
 
-/// The dictionary that the batches of a column have in common.
+/// The dictionary that the batches of a column share.
 pub(crate) struct Common<'a> {
     data_type: &'a DataType,
     comparison: &'a Comparison,
@@ -34,7 +34,7 @@ pub(crate) struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    /// The dictionary of all these cells. `None` if the column is no dictionary, or if its keys
+    /// Makes the dictionary of all these cells. Returns `None` if the column is no dictionary, or if its keys
     /// cannot address that many values.
     pub(crate) fn new(
         rng: &mut Rng,
@@ -52,7 +52,7 @@ impl<'a> Common<'a> {
         Some(Common { data_type, comparison, entries, values })
     }
 
-    /// An array of some of the cells.
+    /// Makes an array of some of the cells.
     pub(crate) fn array(&self, rng: &mut Rng, sharing: Sharing, cells: &[Value]) -> ArrayRef {
         let DataType::Dictionary(index, value_type) = self.data_type else {
             unreachable!("checked by new")
@@ -75,7 +75,7 @@ impl<'a> Common<'a> {
     }
 }
 
-/// The different values among some, in their order.
+/// Returns the distinct values, in their order.
 pub(crate) fn distinct(values: &[Value]) -> Vec<&Value> {
     let seen: std::collections::HashSet<&Value> = values.iter().collect();
     let mut distinct: Vec<_> = seen.into_iter().collect();
@@ -83,8 +83,8 @@ pub(crate) fn distinct(values: &[Value]) -> Vec<&Value> {
     distinct
 }
 
-/// How many different values an array of this type can surely hold, whatever the encoding adds:
-/// dictionaries are bounded by the type of their keys.
+/// Returns how many distinct values an array of this type can hold, whatever the encoding adds. The key type
+/// of a dictionary limits this number.
 pub fn rooms(data_type: &DataType) -> usize {
     use DataType::*;
     match data_type {
@@ -100,12 +100,12 @@ pub fn rooms(data_type: &DataType) -> usize {
     }
 }
 
-/// How many rows an array of this type can surely have: run ends are bounded by their type.
+/// Returns how many rows an array of this type can have. The type of run ends limits this number.
 pub fn longest(data_type: &DataType) -> usize {
     use DataType::*;
     match data_type {
         RunEndEncoded(ends, _) if *ends.data_type() == Int16 => i16::MAX as usize,
-        // A child of these has a few cells in each row.
+        // A child array of these types has a few cells per row.
         List(f) | LargeList(f) | ListView(f) | LargeListView(f) | FixedSizeList(f, _) => {
             longest(f.data_type()) / 4
         }

@@ -1,16 +1,16 @@
 //! One cell of any Arrow column as a plain value that can be compared, sorted and shown.
 //!
-//! Everything in this crate goes through [`Value`]: generators make values and then arrays of
-//! them, the oracle compares key values, the comparison of outputs compares rows of values. No
-//! Arrow kernel is asked, so that a fault in one of them cannot hide a fault in a join.
+//! This whole crate uses [`Value`]. Generators make values and then arrays of them, the oracle compares key
+//! values, and outputs are compared as rows of values. No Arrow kernel is used, so a fault in an Arrow kernel
+//! cannot hide a fault in a join.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use arrow::datatypes::{DataType, i256};
 
-/// A cell. The order of values of one column is that of Arrow's default sort: ascending, nulls
-/// first, floats by total order, bytes and lists lexicographically.
+/// A cell. Values of one column have the order of Arrow's default sort: ascending, nulls first, floats by
+/// total order, bytes and lists lexicographically.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
     /// No value.
@@ -19,14 +19,14 @@ pub enum Value {
     Bool(bool),
     /// An integer, or a date, time, timestamp or duration in nanoseconds.
     Int(i128),
-    /// A decimal, at the scale its [`Comparison`] says.
+    /// A decimal, at the scale of its [`Comparison`].
     Decimal(i256),
-    /// A float by the integer that sorts as its total order: see [`float_order`]. On numeric terms,
-    /// see [`Comparison::numeric`], zero is 0 and NaN is the largest integer.
+    /// A float, as the integer that sorts by total order: see [`float_order`]. In numeric comparisons (see
+    /// [`Comparison::numeric`]), zero is 0 and NaN is the largest integer.
     Float(i64),
     /// A string or binary.
     Bytes(Vec<u8>),
-    /// A list of any kind, or a map as a list of key and value.
+    /// A list of any kind. A map is a list of pairs of key and value.
     List(Vec<Value>),
     /// A struct, or the parts of an interval.
     Tuple(Vec<Value>),
@@ -40,7 +40,7 @@ impl Value {
         matches!(self, Value::Null)
     }
 
-    /// The order of a sort with nulls last, at every depth.
+    /// Compares with nulls last, at every depth.
     pub fn cmp_nulls_last(&self, other: &Value) -> Ordering {
         match (self, other) {
             (Value::Null, _) | (_, Value::Null) => self.is_null().cmp(&other.is_null()),
@@ -55,7 +55,7 @@ impl Value {
     }
 }
 
-/// The order of rows of values, nulls last at every depth; a shorter row before a longer one.
+/// Compares rows of values with nulls last, at every depth. A shorter row comes before a longer one.
 pub fn row_cmp_nulls_last(a: &[Value], b: &[Value]) -> Ordering {
     let differing = a.iter().zip(b).map(|(x, y)| x.cmp_nulls_last(y)).find(|o| o.is_ne());
     differing.unwrap_or_else(|| a.len().cmp(&b.len()))
@@ -85,30 +85,30 @@ impl fmt::Display for Value {
     }
 }
 
-/// The integer that sorts as `f64::total_cmp` does: distinct bits stay distinct.
+/// Returns the integer that sorts as `f64::total_cmp` does. Different bits stay different.
 pub fn float_order(bits: i64) -> i64 {
     bits ^ (((bits >> 63) as u64) >> 1) as i64
 }
 
-/// The terms on which the columns of a key pair are compared.
+/// The rules by which the columns of a key pair are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
-    /// Numbers are compared as `f64`; otherwise a float is compared by its own bits.
+    /// Compare numbers as `f64`. Otherwise a float is compared by its own bits.
     pub as_float: bool,
-    /// Numbers are compared as decimals of this scale.
+    /// Compare numbers as decimals of this scale.
     pub scale: Option<i8>,
-    /// Floats are compared as numbers: both zeros are one value, and so are all NaNs. Otherwise
-    /// floats of different bits differ. Values read on numeric terms do not tell the bits any more.
+    /// Compare floats as numbers: both zeros are one value, and all NaNs are one value. Otherwise floats with
+    /// different bits differ. With numeric comparison, a value no longer has the original bits.
     pub numeric: bool,
 }
 
 impl Comparison {
-    /// A column met by another of its own type.
+    /// The rules for two columns of the same type.
     pub fn alone(data_type: &DataType) -> Comparison {
         Comparison::of(data_type, data_type)
     }
 
-    /// Columns of two types.
+    /// The rules for columns of two types.
     pub fn of(left: &DataType, right: &DataType) -> Comparison {
         let (left, right) = (leaf(left), leaf(right));
         let scale = match (scale(left), scale(right)) {
@@ -119,12 +119,12 @@ impl Comparison {
         Comparison { as_float, scale, numeric: false }
     }
 
-    /// The same terms, with floats compared as numbers.
+    /// The same rules, but floats are compared as numbers.
     pub fn numeric(self) -> Comparison {
         Comparison { numeric: true, ..self }
     }
 
-    /// The terms for values of this type that are nested in the values of a column.
+    /// The rules for values of this type that are nested in the values of a column.
     pub(crate) fn inside(&self, data_type: &DataType) -> Comparison {
         Comparison { numeric: self.numeric, ..Comparison::alone(data_type) }
     }
@@ -152,7 +152,7 @@ impl Comparison {
     }
 }
 
-/// The type of the values, below dictionaries and runs.
+/// Returns the type of the values inside dictionaries and runs.
 pub fn leaf(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => leaf(values),
@@ -175,7 +175,7 @@ pub(crate) fn power_of_ten(exponent: i8) -> i256 {
     i256::from_i128(10).wrapping_pow(exponent.max(0) as u32)
 }
 
-/// How many nanoseconds one unit of a temporal type is; `None` for other types.
+/// Returns the number of nanoseconds in one unit of a temporal type; `None` for other types.
 pub(crate) fn nanoseconds(data_type: &DataType) -> Option<i128> {
     use arrow::datatypes::TimeUnit::*;
     let unit = match data_type {
