@@ -1,6 +1,6 @@
-//! A join that is cancelled ends soon, wherever it is, and gives its memory back.
+//! A cancelled join ends soon, in every stage, and releases its memory.
 //!
-//! Bounds on time are generous: each of these took many seconds, or for ever, before it was mended.
+//! The time bounds are generous. Before it was fixed, each of these cases took many seconds or never ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ fn whole(batch: &RecordBatch) -> impl RecordBatchReader + Send + 'static {
     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
 }
 
-/// Drops `reader` and says how long that took.
+/// Drops `reader` and returns how long that took.
 fn time_of_drop<T>(reader: T) -> Duration {
     let start = Instant::now();
     drop(reader);
@@ -75,7 +75,7 @@ impl Iterator for Blocking {
             return Some(Ok(self.batch.clone()));
         }
         self.entered.store(true, Ordering::Relaxed);
-        // Ends with an error when the sender is dropped.
+        // Returns an error when the sender is dropped.
         self.until.recv().err().and(None)
     }
 }
@@ -177,7 +177,7 @@ fn a_cancelled_sort_merge_join_of_many_segments_ends() {
     }
 }
 
-/// A filter that lets nothing through.
+/// A filter that rejects every pair.
 fn nothing() -> Filter {
     Filter::new([(Side::Left, "p")], |batch: &RecordBatch| {
         Ok(BooleanArray::from(vec![false; batch.num_rows()]))
@@ -201,7 +201,7 @@ fn a_long_group_whose_pairs_are_all_rejected_can_be_left() {
 
 #[test]
 fn the_ranking_of_long_keys_can_be_left() {
-    // Keys that differ at their end only, so that every comparison reads them whole.
+    // These keys differ only at their end, so every comparison reads them completely.
     let rows = 1_500_000u64;
     let keys = (0..rows).map(|i| format!("{:0100}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     let keys: ArrayRef = Arc::new(StringArray::from_iter_values(keys));
@@ -249,8 +249,8 @@ impl Drop for SlowToDrop {
     }
 }
 
-/// Nobody waits for the `drop` of an input: not a join that is dropped, nor one that fails, nor the
-/// rows of one that ends.
+/// No join waits for the `drop` of an input: neither a join that is dropped, nor one that fails, nor one that
+/// ends.
 #[test]
 fn no_join_waits_for_the_drop_of_its_inputs() {
     let batch = table(1000, |i| i);
@@ -262,19 +262,19 @@ fn no_join_waits_for_the_drop_of_its_inputs() {
     };
     for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm).threads(2);
-        // Dropped while there is more to read.
+        // The join is dropped while there is more to read.
         let start = Instant::now();
         let reader = join.run(slow(1_000_000, false), slow(1_000_000, false));
         std::thread::sleep(Duration::from_millis(30));
         drop(reader.expect("the join starts"));
         assert!(start.elapsed() < SOON, "{algorithm}, dropped: {:?}", start.elapsed());
-        // Read to the end of both.
+        // Both inputs are read to the end.
         let start = Instant::now();
         let reader = join.run(slow(2, false), slow(3, false)).expect("the join starts");
         let rows: usize = reader.map(|batch| batch.expect("rows").num_rows()).sum();
         assert_eq!(rows, 6000, "{algorithm}");
         assert!(start.elapsed() < SOON, "{algorithm}, ended: {:?}", start.elapsed());
-        // One fails.
+        // One input fails.
         let start = Instant::now();
         let mut reader = join.run(slow(2, false), slow(3, true)).expect("the join starts");
         let error = reader.find_map(Result::err).expect("an error").to_string();
@@ -285,7 +285,7 @@ fn no_join_waits_for_the_drop_of_its_inputs() {
     eventually("all are dropped", || gone.iter().all(|dropped| dropped.load(Ordering::Relaxed)));
 }
 
-/// A table of one key column: structs in structs, whose conversion to rows takes long.
+/// A table with one key column of nested structs, whose conversion to rows takes long.
 fn nested(rows: i64, depth: usize) -> RecordBatch {
     let mut column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
     for _ in 0..depth {
@@ -311,7 +311,7 @@ fn the_conversion_of_nested_keys_in_one_batch_can_be_left() {
     }
 }
 
-/// A reader that fails in its own way after some batches.
+/// A reader that fails after some batches.
 struct Failing {
     batch: RecordBatch,
     good: usize,

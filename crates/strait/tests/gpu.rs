@@ -1,5 +1,5 @@
-//! Joins of columns in device memory, against a count by hand: on a simulated device always, and on
-//! a GPU where there is one. `STRAIT_REQUIRE_GPU=1` makes it an error that there is none.
+//! Joins of columns in device memory, compared with a simple count. They always run on a simulated device,
+//! and also on a GPU if there is one. With `STRAIT_REQUIRE_GPU=1`, a missing GPU is an error.
 //! `STRAIT_REDUCED=1` keeps tables small, for runs under compute-sanitizer.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use strait::gpu::Gpu;
 use strait::resident::{Resident, Sorting, Yield};
 use strait::{Algorithm, Partitioner};
 
-/// None: the size of the table decides.
+/// With None, the size of the table decides.
 const ALGORITHMS: [Option<Algorithm>; 4] =
     [None, Some(Algorithm::NoPartition), Some(Algorithm::Radix), Some(Algorithm::SortMerge)];
 
@@ -28,7 +28,7 @@ fn reduced() -> bool {
     std::env::var("STRAIT_REDUCED").is_ok_and(|value| value == "1")
 }
 
-/// A reproducible sequence.
+/// A reproducible random sequence.
 struct Random(u64);
 
 impl Random {
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// A key and a payload a row, in batches of uneven lengths.
+/// One key and one payload per row, in batches of different lengths.
 fn table(keys: &[u64], narrow: bool, salt: u64) -> Vec<RecordBatch> {
     let payload: Vec<u64> = (0..keys.len() as u64).map(|i| payload(i, salt)).collect();
     let column = |values: &[u64]| -> ArrayRef {
@@ -68,7 +68,7 @@ fn payload(row: u64, salt: u64) -> u64 {
     (row ^ salt).wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
 }
 
-/// The number of rows, and the sums of both payloads and of the keys over them.
+/// Returns the number of rows, and the sums of both payloads and of the keys over these rows.
 fn by_hand(build: &[u64], probe: &[u64], salts: [u64; 2], narrow: bool) -> (u64, [u64; 2], u64) {
     let mut groups = HashMap::<u64, (u64, u64)>::new();
     for (row, &key) in build.iter().enumerate() {
@@ -90,7 +90,7 @@ fn by_hand(build: &[u64], probe: &[u64], salts: [u64; 2], narrow: bool) -> (u64,
     (rows, sums, keys)
 }
 
-/// Joins in every way on one device, and compares.
+/// Joins in every way on one device, and compares the results.
 fn check_on(name: &str, resident: &Resident, build: &[u64], probe: &[u64]) {
     let (rows, sums, keys) = by_hand(build, probe, [1, 2], resident.narrow());
     for algorithm in ALGORITHMS {
@@ -114,11 +114,11 @@ fn check_on(name: &str, resident: &Resident, build: &[u64], probe: &[u64]) {
     }
 }
 
-/// Joins small cuts of the keys on simulated devices of several seeds, and all on a GPU.
+/// Joins the first few keys on simulated devices with several seeds, and all keys on a GPU.
 fn check(name: &str, narrow: bool, build: &[u64], probe: &[u64], gpu_memory: Option<u64>) {
     let small = |keys: &[u64]| keys[..keys.len().min(60)].to_vec();
     let (small_build, small_probe) = (small(build), small(probe));
-    // There is nothing for a sanitizer to see on a simulated device.
+    // A sanitizer can check nothing on a simulated device.
     for seed in 0..if reduced() { 0 } else { 8 } {
         let tables = [table(&small_build, narrow, 1), table(&small_probe, narrow, 2)];
         let resident = Resident::simulate(seed, &tables[0], &tables[1]).expect("room");
@@ -131,7 +131,7 @@ fn check(name: &str, narrow: bool, build: &[u64], probe: &[u64], gpu_memory: Opt
     }
 }
 
-/// Rows of a test's table: fewer under a sanitizer.
+/// Returns the number of rows of a table; fewer under a sanitizer.
 fn rows(bits: u32) -> u64 {
     1 << if reduced() { bits.min(10) } else { bits }
 }
@@ -141,7 +141,7 @@ fn uniform(seed: u64, rows: u64, distinct: u64, key: impl Fn(u64) -> u64) -> Vec
     (0..rows).map(|_| key(random.below(distinct))).collect()
 }
 
-/// Every key of a range once, in a random order.
+/// Returns every key of a range once, in random order.
 fn shuffled(seed: u64, rows: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
     let mut random = Random(seed);
     let mut keys: Vec<u64> = (0..rows).map(key).collect();
@@ -151,7 +151,7 @@ fn shuffled(seed: u64, rows: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
     keys
 }
 
-/// Scatters a number over 63 bits, or 31, without two comparison.
+/// Scatters numbers over 63 or 31 bits.
 fn sparse(narrow: bool) -> impl Fn(u64) -> u64 {
     move |i| match narrow {
         true => i.wrapping_mul(0x9e37_79b1) & 0x7fff_ffff,
@@ -172,8 +172,8 @@ fn unique_keys_sparse_and_dense() {
     }
 }
 
-/// Dense keys that come once: all of a range, and all but some. Few fit the cache of a simulated device
-/// as an array, but not as a hashed table; and many that of a GPU.
+/// Unique dense keys: a whole range, and most of a range. The short table fits the cache of a simulated
+/// device as an array, but not as a hash table. The long table does the same for a GPU.
 #[test]
 fn dense_keys_in_the_cache() {
     for narrow in [false, true] {
@@ -235,7 +235,7 @@ fn patterns_of_bits() {
 
 #[test]
 fn one_key_everywhere() {
-    // Every row meets every other: under a sanitizer, a thousand of them take six minutes.
+    // Every row matches every other row. Under a sanitizer, a thousand rows take six minutes.
     let n = rows(if reduced() { 8 } else { 11 });
     check("all equal", false, &vec![42; n as usize], &vec![42; n as usize + 3], None);
     check("all equal, zero", true, &vec![0; n as usize], &vec![0; n as usize], None);
@@ -267,17 +267,17 @@ fn empty_and_tiny_sides() {
     }
 }
 
-/// An output many times the GPU's memory comes block by block.
+/// An output that is many times larger than the GPU's memory is returned block by block.
 #[test]
 fn an_output_larger_than_the_budget() {
     let n = rows(17);
     let build = uniform(19, n, n / 64, sparse(false));
     let probe = uniform(20, n, n / 64, sparse(false));
-    // 2^17 rows a side that meet 64 times: 2^23 rows of 24 bytes, 192 MiB.
+    // 2^17 rows per side, with 64 matches each: 2^23 rows of 24 bytes, 192 MiB.
     check("many to many", false, &build, &probe, Some(96 << 20));
 }
 
-/// Pairs are sorted over the bits that vary, wherever those are.
+/// Pairs are sorted by the bits that vary, wherever these are.
 #[test]
 fn pairs_are_sorted() {
     let n = rows(18);

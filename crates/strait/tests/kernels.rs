@@ -1,15 +1,15 @@
-//! Every kernel compiles for every width of words and generation of cards, and host and kernels
-//! agree on what they pass to one another. Needs NVRTC, but no GPU.
+//! Every kernel compiles for every word width and GPU generation, and host and kernels agree on the layout of
+//! the structs that they share. These tests need NVRTC, but no GPU.
 //!
-//! `make test` installs NVRTC and requires it; without `STRAIT_REQUIRE_NVRTC` these tests are left
-//! out where there is none.
+//! `make test` installs NVRTC and requires it. Without `STRAIT_REQUIRE_NVRTC`, these tests are skipped if
+//! there is no NVRTC.
 
 use strait::gpu::Nvrtc;
 use strait::testing::device as device_testing;
 
 const ARCHITECTURES: [&str; 4] = ["sm_75", "sm_80", "sm_90", "sm_100"];
 
-/// Whether NVRTC is there.
+/// Whether NVRTC is available.
 fn has_nvrtc() -> bool {
     let found = Nvrtc::find();
     if let Err(error) = &found {

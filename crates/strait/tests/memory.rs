@@ -1,7 +1,7 @@
-//! The memory limit is kept: an allocator counts the bytes that live while a join runs.
+//! The memory limit is kept. A counting allocator measures the live bytes while a join runs.
 //!
-//! Large buffers are mapped and pass by the allocator; those the join reports. A binary of its
-//! own, and one test at a time, since the allocator counts for the whole process.
+//! Large buffers are mapped and do not use the allocator; the join reports these. The allocator counts for
+//! the whole process, so this is a separate binary that runs one test at a time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,31 +26,31 @@ fn grown(bytes: usize) {
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory of it.
+// SAFETY: every call goes to the system allocator unchanged. Counting does not touch the allocated memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both may live for a moment.
+        // The old and the new block may both be live for a moment.
         grown(size);
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -58,10 +58,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What is not the join's: a batch in each reader's hands, one in the consumer's, threads, names.
+/// Memory that does not belong to the join: the batches that the readers and the consumer hold, threads,
+/// names.
 const SLACK: usize = 4 << 20;
 
-/// A table that is made while it is read: a key, a number and a string.
+/// A table that is generated while it is read: a key, a number and a string.
 fn streamed(rows: i64, distinct: i64, text: usize) -> impl RecordBatchReader + Send + 'static {
     const BATCH: i64 = 4096;
     let batch = move |start: i64| -> Result<RecordBatch, ArrowError> {
@@ -77,11 +78,11 @@ fn streamed(rows: i64, distinct: i64, text: usize) -> impl RecordBatchReader + S
     RecordBatchIterator::new((0..rows).step_by(BATCH as usize).map(batch), schema)
 }
 
-/// Held by the test that measures.
+/// The measuring test holds this lock.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs the join, dropping each batch as it comes: how many rows there were, and the reported
-/// peak; or the error. With it, the most bytes that lived at once on top of those before.
+/// Runs the join, and drops each batch as it comes. Returns the number of rows and the reported peak, or the
+/// error. Also returns the largest number of live bytes in addition to those before the join.
 fn measured(
     join: &Join,
     left: impl RecordBatchReader + Send + 'static,
@@ -145,7 +146,7 @@ fn the_limit_is_never_passed() {
     assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused: the limits were no test");
 }
 
-/// A batch of output is not as long as an average row says when one long value is in all its rows.
+/// If one long value is in all rows of an output batch, the batch is longer than the average row suggests.
 #[test]
 fn one_long_value_in_many_rows() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,14 +161,14 @@ fn one_long_value_in_many_rows() {
         RecordBatchIterator::new([Ok(batch)], schema)
     };
     for algorithm in Algorithm::ANYWHERE {
-        // 2000 short texts and a long one, which a thousand rows of the other side ask for.
+        // 2000 short texts and one long text, which matches a thousand rows of the other side.
         let mut texts = vec!["x".to_string(); 2000];
         texts.push("y".repeat(LONG));
         let left = one_table((0..2001).collect(), texts);
         let right = one_table(vec![2000; 1000], vec!["z".to_string(); 1000]);
         let join = Join::inner().on("k").algorithm(algorithm).threads(2);
         let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), left, right);
-        // The batch in the consumer's hands is no longer the join's, and no longer than the limit.
+        // The batch that the consumer holds no longer belongs to the join, and is no longer than the limit.
         assert!(peak <= 2 * LIMIT + SLACK, "{algorithm}: {peak} bytes lived at once");
         match outcome {
             Ok((rows, reported)) => {
@@ -192,12 +193,13 @@ fn reader_of(tables: Vec<(Vec<i64>, ArrayRef)>) -> impl RecordBatchReader + Send
     RecordBatchIterator::new(batches, schema)
 }
 
-/// Numbers as a column.
+/// A column of numbers.
 fn numbers(rows: i64) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(0..rows))
 }
 
-/// A dictionary in each batch: neither the batches of output nor what makes them multiply them.
+/// Each batch has its own dictionary. Neither the output batches nor the code that makes them multiply these
+/// dictionaries.
 #[test]
 fn a_dictionary_in_each_of_500_batches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,14 +229,14 @@ fn a_dictionary_in_each_of_500_batches() {
     }
 }
 
-/// A batch of output is reserved by the lists it has, not by an average one.
+/// The reservation for an output batch depends on the lists in it, not on an average list.
 #[test]
 fn one_long_list_in_many_rows() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     const LONG: usize = 1 << 20;
     const LIMIT: usize = 32 << 20;
     for algorithm in Algorithm::ANYWHERE {
-        // A thousand short lists and a long one, of 1 MiB, which a thousand rows ask for.
+        // A thousand short lists and one long list of 1 MiB, which matches a thousand rows.
         let lens = std::iter::repeat_n(1, 1000).chain([LONG / 8]);
         let values: ArrayRef = numbers((1000 + LONG / 8) as i64);
         let item = Arc::new(Field::new("item", DataType::Int64, true));
@@ -256,7 +258,7 @@ fn one_long_list_in_many_rows() {
     }
 }
 
-/// The columns that a residual filter reads are within the limit too.
+/// The columns that a residual filter reads also count towards the limit.
 #[test]
 fn a_filter_over_long_text() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What holds between joins, whatever the tables: no oracle is asked here.
+//! Relations between joins that hold for all tables. These tests need no oracle.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use strait_testkit::{Comparison, rows_of, same_rows};
 /// Two key columns, one of numbers and one of strings; either may be null.
 type Keys = Vec<(Option<i64>, Option<u8>)>;
 
-/// Both tables and how they are joined.
+/// Both tables, and the settings of their join.
 #[derive(Debug, Clone)]
 struct Setting {
     left: Keys,
@@ -78,7 +78,7 @@ impl Setting {
             join = join.on(column);
         }
         if self.filtered {
-            // Symmetric, so that it means the same with the sides swapped.
+            // Symmetric, so that it has the same meaning with the sides swapped.
             let columns = [(Side::Left, "row"), (Side::Right, "row")];
             join = join.filter(Filter::new(columns, |batch: &RecordBatch| {
                 let row = |i: usize| batch.column(i).as_primitive::<UInt64Type>().values();
@@ -97,7 +97,7 @@ impl Setting {
         collected(join, &[table(&self.left)], &[table(&self.right)]).1
     }
 
-    /// Row-id pairs, sorted.
+    /// Returns row-id pairs, sorted.
     fn pairs(&self, join_type: JoinType) -> Vec<Vec<strait_testkit::Value>> {
         let (left, right) = (table(&self.left), table(&self.right));
         let output =
@@ -121,7 +121,7 @@ fn values(batches: &[RecordBatch]) -> Vec<Vec<strait_testkit::Value>> {
     rows_of(batches, &terms)
 }
 
-/// Names of the output columns, and its rows.
+/// Returns the names of the output columns, and the output rows.
 fn collected(
     join: &Join,
     left: &[RecordBatch],
@@ -148,7 +148,7 @@ fn cut(batch: &RecordBatch, places: &[usize]) -> Vec<RecordBatch> {
     parts
 }
 
-/// The join type with the sides swapped.
+/// Returns the join type with the sides swapped.
 fn mirrored(join_type: JoinType) -> JoinType {
     use JoinType::*;
     match join_type {

@@ -1,5 +1,5 @@
-//! Narrow build columns that travel with the key, short keys that are verified in records: the
-//! answer is the same as by row ids, and as it must be.
+//! Inlined payload (narrow build columns that are stored with the key), and short keys that are verified in
+//! records. The output must be correct, and the same as with row ids.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{batches, drained, whole};
 
 const ROWS: i64 = 3000;
 
-/// The keys of a build side: dense, with gaps, sparse, many times each.
+/// The keys of a build side: dense, with gaps, sparse, and repeated many times.
 fn kinds_of_keys() -> [Vec<i64>; 4] {
     let spread = |i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
     [
@@ -52,7 +52,7 @@ fn build_side(keys: &[i64], columns: &[&str]) -> RecordBatch {
     RecordBatch::try_from_iter(all).expect("columns of one length")
 }
 
-/// Rows of which some match, some do not, and some have no key.
+/// Rows that match, rows that do not, and rows with a null key.
 fn probe_side(keys: &[i64]) -> RecordBatch {
     let key = |i: usize| match i % 5 {
         0 => None,
@@ -65,13 +65,13 @@ fn probe_side(keys: &[i64]) -> RecordBatch {
         .expect("columns of one length")
 }
 
-/// In batches, so that a column has many chunks.
+/// Cuts a batch into slices, so that a column has many chunks.
 pub(crate) fn cut(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
     let starts = (0..batch.num_rows()).step_by(rows);
     starts.map(|at| batch.slice(at, rows.min(batch.num_rows() - at))).collect()
 }
 
-/// All rows as text, sorted.
+/// Returns all rows as text, sorted.
 pub(crate) fn sorted_rows(found: &[RecordBatch]) -> Vec<String> {
     let text = |column: &ArrayRef, row| {
         arrow::util::display::array_value_to_string(column, row).expect("a value")
@@ -104,7 +104,7 @@ fn carried_columns_are_those_gathered() {
         let right = probe_side(&keys);
         for (columns, tiny) in sets.iter().zip([false, true].iter().cycle()) {
             let left = build_side(&keys, columns);
-            // A build side that is preserved cannot be carried; the probe side can be preserved.
+            // Columns of a build side that is preserved cannot be inlined. The probe side can be preserved.
             for join_type in [JoinType::Inner, JoinType::Right, JoinType::Left] {
                 let rows = |row_ids| {
                     let join = Join::new(join_type).on("k").build_side(Side::Left);
@@ -124,7 +124,7 @@ fn carried_columns_are_those_gathered() {
     }
 }
 
-/// The same table with keys of 32 bits, some of them null.
+/// The same table, with 32-bit keys or with some null keys if asked for.
 fn with_other_keys(batch: &RecordBatch, narrow: bool, nulls: bool) -> RecordBatch {
     let keys = batch.column(0).as_primitive::<Int64Type>();
     let kept = |i: usize| keys.is_valid(i) && !(nulls && i % 11 == 3);
@@ -140,7 +140,7 @@ fn with_other_keys(batch: &RecordBatch, narrow: bool, nulls: bool) -> RecordBatc
     RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length")
 }
 
-/// On a device the columns cross with the keys, and come back in place of positions.
+/// On a device, inlined columns cross with the keys, and come back in place of row positions.
 #[test]
 fn a_device_is_given_narrow_columns() {
     let sets = [&["long"][..], &["int"], &["tiny", "short"]];
@@ -150,7 +150,7 @@ fn a_device_is_given_narrow_columns() {
         for algorithm in Algorithm::ALL.into_iter().skip(1) {
             case += 1;
             let (columns, histogram) = (sets[case % 3], histograms[case / 3 % 3]);
-            // A column wider than the key's word is not carried.
+            // A column that is wider than the key word is not inlined.
             let narrow = seed < 2 && columns != ["long"];
             let build = with_other_keys(&build_side(keys, columns), narrow, case.is_multiple_of(2));
             let probe = with_other_keys(&probe_side(keys), narrow, false);
@@ -188,7 +188,8 @@ fn a_device_is_given_narrow_columns() {
                 let ((expected, less), (found, more)) = (rows(true, false), rows(false, false));
                 assert!(expected == found && !found.is_empty(), "{what}");
                 assert!(expected == rows(false, true).0, "{what}, tiny");
-                // Where the CPU makes tuples, row numbers cross otherwise.
+                // If the CPU makes the tuples, row numbers cross in place of inlined columns, so the number
+                // of bytes is the same.
                 match algorithm {
                     Algorithm::CpuPartitioned => assert_eq!(more, less, "{what}"),
                     _ => assert!(more > less, "{what}: {more} and {less} bytes"),
@@ -225,7 +226,7 @@ fn sums_are_those_of_the_rows() {
                     expected[sums.len() - 1] += i as i128;
                 }
             }
-            // The columns of a set come in the order of `narrow`.
+            // The columns of a set are in the order of `narrow`.
             let order: Vec<usize> = sums[..columns.len()]
                 .iter()
                 .map(|(_, name)| left.schema().index_of(name).expect("a column") - 1)
@@ -244,7 +245,7 @@ fn sums_are_those_of_the_rows() {
     }
 }
 
-/// An integer of any type.
+/// Returns an integer of any type.
 fn value(array: &ArrayRef, row: usize) -> i128 {
     let text = arrow::util::display::array_value_to_string(array, row).expect("an integer");
     text.parse().expect("an integer")
@@ -252,7 +253,7 @@ fn value(array: &ArrayRef, row: usize) -> i128 {
 
 #[test]
 fn strings_of_any_length_are_verified() {
-    // Prefixes of each other, and of the same length with one byte different.
+    // Prefixes of each other, and keys of the same length that differ in one byte.
     let text = "The sea is calm tonight. The tide is full";
     for longest in [0, 1, 3, 7, 8, 15, 16, 30, 31, 32, 40] {
         let mut keys: Vec<String> = (0..=longest).map(|len| text[..len].to_string()).collect();

@@ -1,4 +1,4 @@
-//! Keys that were chosen to meet, and seeds under which they do.
+//! Keys that were chosen to collide, and seeds under which they do.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use strait_testkit::chosen;
 
 use super::{count, ints, keyed, whole};
 
-/// Int64 keys that a mixer that everyone knows sends to one place.
+/// Int64 keys that a known mixer maps to one place.
 fn one_place(rows: u64) -> RecordBatch {
     keyed((0..rows).map(|i| (chosen::wide(i) ^ 1 << 63) as i64))
 }
 
-/// The same with 32 bits.
+/// Same as [`one_place`], with 32 bits.
 fn one_narrow_place(rows: u32) -> RecordBatch {
     let keys = (0..rows).map(|i| (chosen::narrow(i) ^ 1 << 31) as i32);
     let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(keys));
     RecordBatch::try_from_iter([("k", keys)]).expect("one column")
 }
 
-/// Pairs of Int64 keys that had one hash.
+/// Pairs of Int64 keys that have the same value under a known hash.
 fn one_hash(rows: u64) -> RecordBatch {
     let column = |c: usize| (0..rows).map(|i| Some(chosen::pair(i)[c])).collect();
     ints([("k", column(0)), ("l", column(1))])
@@ -31,7 +31,7 @@ fn run(join: &Join, table: &RecordBatch) -> (u64, Report) {
     join.count(whole(table), whole(table)).expect("the join succeeds")
 }
 
-/// A search of a hash table that passes its bound would ask for another seed. None does.
+/// A search in a hash table that exceeds its bound would cause a new seed. No search does.
 #[test]
 fn chosen_keys_are_spread() {
     const ROWS: u64 = 100_000;
@@ -44,7 +44,7 @@ fn chosen_keys_are_spread() {
     }
 }
 
-/// Pairs of columns whose hashes were the same are told apart by their hashes.
+/// Pairs of columns that have the same value under the known hash have different hashes here.
 #[test]
 fn chosen_pairs_have_hashes_of_their_own() {
     const ROWS: u64 = 20_000;
@@ -56,8 +56,8 @@ fn chosen_pairs_have_hashes_of_their_own() {
     }
 }
 
-/// With a seed under which the keys meet, the join begins again with another one, and the output is the
-/// same; with bad seeds only, it goes on all the same.
+/// If the keys collide under the seed, the join restarts with another one, and the output is the same. If all
+/// seeds are bad, the join continues nevertheless.
 #[test]
 fn a_join_begins_again_with_another_seed() {
     const ROWS: u64 = 500;
@@ -93,7 +93,7 @@ fn a_join_begins_again_with_another_seed() {
     }
 }
 
-/// Different keys with one hash are found when the table is built, where the sample did not show them.
+/// Different keys with the same hash are found when the table is built, if the sample did not show them.
 #[test]
 fn different_keys_with_one_hash_are_found_in_the_table() {
     const ROWS: u64 = 3000;
@@ -120,7 +120,7 @@ fn different_keys_with_one_hash_are_found_in_the_table() {
     }
 }
 
-/// The radix join has no second attempt: a partition whose keys crowd is sorted.
+/// The radix join cannot restart. It sorts the keys of a crowded partition instead.
 #[test]
 fn crowded_partitions_are_joined_all_the_same() {
     const ROWS: u64 = 60_000;
@@ -154,7 +154,7 @@ fn crowded_partitions_are_joined_all_the_same() {
     }
 }
 
-/// Before the join begins again, it has neither written rows nor taken rows of the probe side.
+/// Before the join restarts, it has neither written rows nor consumed rows of the probe side.
 #[test]
 fn beginning_again_loses_no_rows() {
     let (left, right) = (one_place(4000), one_place(3000));
@@ -179,7 +179,7 @@ fn the_report_prints_the_seed() {
     assert_ne!(drawn(), drawn());
 }
 
-/// Heavy keys are no reason for another seed.
+/// Frequent keys do not cause a new seed.
 #[test]
 fn equal_keys_are_not_taken_for_chosen_ones() {
     let heavy = keyed((0..50_000).map(|i| if i % 4 == 0 { i } else { i % 3 }));

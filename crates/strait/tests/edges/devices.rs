@@ -1,7 +1,7 @@
-//! Devices that fail: the n-th operation of every kind, on a simulated device.
+//! Device failures: the n-th operation of every kind fails on a simulated device.
 //!
-//! The device itself checks that a join leaves nothing allocated, pinned or queued behind, and that no
-//! operation uses memory that was given back: either would be an error that no test here expects.
+//! The simulated device checks that a join leaves nothing allocated, pinned or queued, and that no operation
+//! uses freed memory. Either would be an error that no test here expects.
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
@@ -13,8 +13,8 @@ use strait::{
 
 use super::{batches, ints, keyed, whole};
 
-/// Successes in a row after which no later operation is there to fail. Single failures may be survived:
-/// a join goes on without memory that it does not need.
+/// The number of successes in a row after which the test stops: no later operation exists that could fail. A
+/// join may survive single failures, because it can go on without memory that it does not strictly need.
 const ENOUGH: u32 = 6;
 
 fn build() -> RecordBatch {
@@ -29,7 +29,7 @@ fn probe() -> RecordBatch {
     ints([("k", keys), ("p", rows)])
 }
 
-/// The rows of some batches, sorted.
+/// Returns the rows of some batches, sorted.
 fn sorted(batches: &[RecordBatch]) -> Vec<Vec<Option<i64>>> {
     let mut rows = Vec::new();
     for batch in batches {
@@ -44,7 +44,7 @@ fn sorted(batches: &[RecordBatch]) -> Vec<Vec<Option<i64>>> {
     rows
 }
 
-/// What a join came to: the batches before its end, and its report or its error.
+/// The outcome of a join: its batches, and then its report or its error.
 type Outcome = (Vec<RecordBatch>, Result<Report, Error>);
 
 fn outcome(join: &Join) -> Outcome {
@@ -63,7 +63,7 @@ fn outcome(join: &Join) -> Outcome {
     (seen, Ok(report))
 }
 
-/// A plan that fails for lack of GPU memory goes on as `multi-pass`. The report names both.
+/// A plan that fails for lack of GPU memory continues as `multi-pass`. The report names both plans.
 #[test]
 fn the_report_says_what_escalated() {
     let mut escalated = 0;
@@ -83,7 +83,7 @@ fn the_report_says_what_escalated() {
     assert!(escalated > 0, "no join escalated");
 }
 
-/// Whether an error is one that devices have.
+/// Whether the error comes from a device.
 fn of_device(error: &Error) -> bool {
     matches!(
         error,
@@ -94,8 +94,8 @@ fn of_device(error: &Error) -> bool {
     )
 }
 
-/// Lets the n-th operation of every kind fail, one after the other, on a device that was asked for and on
-/// one that `auto` chose.
+/// Lets the n-th operation of every kind fail, for every n, on a device that was requested and on one that
+/// `auto` chose.
 fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: TestOverrides) {
     let join = &join.clone().algorithm(algorithm);
     let (expected, _) = outcome(
@@ -105,10 +105,10 @@ fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: T
     assert!(!expected.is_empty());
     for kind in FaultKind::ALL {
         let (mut nth, mut succeeded, mut failed) = (0, 0, 0);
-        // A device without memory may be survived by going on in smaller parts.
+        // A join may survive the lack of device memory by working in smaller parts.
         let least = if kind == FaultKind::Allocate { 40 } else { 0 };
         while succeeded < ENOUGH || nth < least {
-            // A sort-merge join does not run on a GPU under auto.
+            // With `auto`, a sort-merge join does not run on a GPU.
             let modes = if algorithm == Algorithm::SortMerge { 1 } else { 2 };
             for auto in [false, true].into_iter().take(modes) {
                 let fault = Some(Fault { kind, nth });
@@ -129,7 +129,7 @@ fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: T
                     }
                     Err(error) => {
                         assert!(of_device(&error), "{what}: {error}");
-                        // Rows that are out cannot be taken back.
+                        // Rows that were returned cannot be taken back.
                         let may = !auto || !rows.is_empty() || algorithm.needs_gpu();
                         assert!(may, "{what}: {error}");
                         (succeeded, failed) = (0, failed + 1);
@@ -149,7 +149,8 @@ fn tiny() -> TestOverrides {
 #[test]
 fn every_operation_fails_in_every_algorithm() {
     for algorithm in Algorithm::ALL {
-        // Chunks are as long as memory allows, and all of it is filled with poison: so there is little.
+        // Chunks are as long as memory allows, and the simulated device fills all its memory with poison.
+        // Little memory keeps the test fast.
         let join = Join::new(JoinType::Full).on("k").gpu_memory(1 << 20).build_side(Side::Left);
         let join = join.threads(1);
         every_operation_fails(algorithm.name(), algorithm, &join, TestOverrides::default());
@@ -190,7 +191,7 @@ fn every_operation_fails_in_every_partitioner() {
     }
 }
 
-/// A count is told at the end, so that it can begin again at any time.
+/// A count is returned only at the end, so it can restart at any time.
 #[test]
 fn a_count_goes_on_on_the_cpu_whatever_fails() {
     let (left, right) = (build(), probe());
@@ -246,16 +247,16 @@ fn the_report_says_why_the_gpu_was_abandoned() {
         let text = report.to_string();
         assert!(text.contains("abandoned") && text.contains(said), "{text}");
     }
-    // Nothing failed: the device was used, and nothing is said.
+    // Nothing failed: the device was used, and the report lists no abandoned plan.
     let report = outcome(&Join::inner().on("k").test_overrides(auto(None))).1.unwrap();
     assert_eq!((report.plan.device.as_deref(), report.plan.abandoned), (Some("simulated"), vec![]));
-    // Too little of its memory.
+    // The device has too little memory.
     let join = Join::inner().on("k").gpu_memory(300).test_overrides(auto(None));
     let report = outcome(&join).1.unwrap();
     assert!(report.plan.device.is_none(), "{report}");
 }
 
-/// What only a GPU runs does not go on without one.
+/// An algorithm that needs a GPU does not continue without one.
 #[test]
 fn algorithms_of_gpus_fail_with_the_device() {
     let fault = Some(Fault { kind: FaultKind::Open, nth: 0 });
@@ -265,7 +266,7 @@ fn algorithms_of_gpus_fail_with_the_device() {
     assert!(matches!(error, Err(Error::Cuda { .. })), "{error:?}");
 }
 
-/// The order that a sort-merge join promises is kept: `auto` does not run it on a device.
+/// `auto` does not run a sort-merge join on a device, so the promised order is kept.
 #[test]
 fn a_sort_merge_join_keeps_its_order_under_auto() {
     let keys = |seed: i64| keyed((0..400).map(move |i| (i * seed) % 101));
@@ -287,7 +288,7 @@ fn a_sort_merge_join_keeps_its_order_under_auto() {
     assert_eq!(sorted(&rows), sorted(&named));
 }
 
-/// A GPU that was asked for is opened when the join is bound, before any input is read.
+/// A GPU that was requested is opened when the join is bound, before any input is read.
 #[test]
 fn a_device_that_was_asked_for_is_opened_when_the_join_is_bound() {
     let bind =
@@ -301,8 +302,8 @@ fn a_device_that_was_asked_for_is_opened_when_the_join_is_bound() {
     bind(Join::inner().on("k")).unwrap();
 }
 
-/// Staging buffers and what comes back are reserved: under less and less memory, a join is right and
-/// within its limit, or says that the limit is too small.
+/// Staging buffers and results are reserved in the budget. With less and less memory, a join either returns
+/// the right rows within its limit, or reports that the limit is too small.
 #[test]
 fn host_memory_of_a_device_join_is_within_the_limit() {
     let rows = |seed: i64| {
@@ -337,8 +338,8 @@ fn host_memory_of_a_device_join_is_within_the_limit() {
     }
 }
 
-/// A device needs the probe side held. Where the limit does not let it, the CPU streams it: what was read
-/// of it before is not lost.
+/// A device needs the probe side in memory. If the limit does not allow this, the CPU streams the probe side.
+/// The batches that were already read are not lost.
 #[test]
 fn a_probe_side_that_cannot_be_held_is_streamed_on_the_cpu() {
     let build = keyed(0..100);

@@ -1,5 +1,5 @@
-//! Columns whose values take no bytes: `FixedSizeBinary(0)` and `FixedSizeList(_, 0)`. Such values are
-//! empty or null, and the length of a column follows from neither its bytes nor its elements.
+//! Columns whose values take no bytes: `FixedSizeBinary(0)` and `FixedSizeList(_, 0)`. Such values are empty
+//! or null. The length of such a column cannot be computed from its bytes or its elements.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn lists(rows: usize, with_nulls: bool) -> ArrayRef {
     Arc::new(array.expect("no elements"))
 }
 
-/// Both types, alone, in structs and behind dictionaries.
+/// Both types, alone, in structs and in dictionaries.
 fn columns(rows: usize, with_nulls: bool) -> Vec<(String, ArrayRef)> {
     let mut columns = Vec::new();
     for (name, make) in [("binary", binaries as fn(usize, bool) -> ArrayRef), ("list", lists)] {
@@ -64,7 +64,7 @@ fn cut(batch: &RecordBatch, parts: usize) -> Vec<RecordBatch> {
     starts.map(|at| batch.slice(at, len.min(batch.num_rows() - at))).collect()
 }
 
-/// Whether a row of the output has what the row of the input has that its number names.
+/// Checks that each output row has the same nulls as the input row whose number it has.
 fn check(output: &RecordBatch, input: &RecordBatch, prefix: &str, what: &str) {
     let Some(numbers) = output.column_by_name(&format!("{prefix}row")) else { return };
     let numbers = numbers.as_primitive::<Int64Type>();
@@ -117,7 +117,7 @@ fn keys_without_bytes_are_equal_unless_null() {
             };
             let ((l, l_nulls), (r, r_nulls)) = (count(&left, "l_"), count(&right, "r_"));
             let with_nulls_equal = l * r + l_nulls * r_nulls;
-            // A null inside a struct is a value like others.
+            // A null inside a struct is an ordinary value.
             let inside = name.ends_with("struct");
             for (equality, expected) in [
                 (NullEquality::NeverEqual, if inside { with_nulls_equal } else { l * r }),

@@ -1,5 +1,5 @@
-//! Dictionaries, runs and nested values in many batches: no key, run end or offset runs out of bits,
-//! and every row keeps its value and its type.
+//! Dictionaries, runs and nested values in many batches. No dictionary key, run end or offset overflows, and
+//! every row keeps its value and its type.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use strait::{Algorithm, Join, JoinType, Side};
 
 use crate::{batches, drained};
 
-/// Distinct values in the dictionary of one batch.
+/// The number of distinct values in the dictionary of one batch.
 const VALUES: usize = 10;
 
-/// What the dictionaries of a side have in common.
+/// What the dictionaries of a side share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     /// All batches have the same array of values.
@@ -35,7 +35,7 @@ enum Sharing {
 /// Types of dictionary values.
 const KINDS: [&str; 7] = ["utf8", "view", "fixed", "boolean", "int", "struct", "list"];
 
-/// `VALUES` values of a kind, made from the integers from `first` on.
+/// `VALUES` values of a kind, made from the integers starting at `first`.
 fn values(kind: &str, first: usize) -> ArrayRef {
     let numbers = || first..first + VALUES;
     let texts = || numbers().map(|i| format!("a value with the number {i}"));
@@ -65,7 +65,7 @@ fn values(kind: &str, first: usize) -> ArrayRef {
     }
 }
 
-/// Dictionary arrays of `rows` rows, every seventh row null.
+/// Dictionary arrays of `rows` rows. Every seventh row is null.
 fn dictionaries<K: ArrowDictionaryKeyType>(
     kind: &str,
     sharing: Sharing,
@@ -86,7 +86,7 @@ fn dictionaries<K: ArrowDictionaryKeyType>(
     (0..chunks).map(chunk).collect()
 }
 
-/// Batches of keys counted from zero, with one payload array each.
+/// Batches with keys counted from zero, and one payload array per batch.
 fn numbered(payload: &[ArrayRef]) -> Vec<RecordBatch> {
     let mut first = 0;
     let batch = |payload: &ArrayRef| {
@@ -102,14 +102,14 @@ fn numbered(payload: &[ArrayRef]) -> Vec<RecordBatch> {
     payload.iter().map(batch).collect()
 }
 
-/// A batch of `rows` keys that jump among those of a side of `of` rows; every fifth is on no side.
+/// A batch of `rows` keys in scattered order, for a side of `of` rows. Every fifth key has no match.
 fn asking(rows: usize, of: usize) -> RecordBatch {
     let key = |i: usize| if i % 5 == 4 { -1 } else { (i * 7919 % of) as i64 };
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values((0..rows).map(key)));
     RecordBatch::try_from_iter([("k", keys)]).expect("one column")
 }
 
-/// Joins `payload` as a build side with jumping keys; checks each value, and the type.
+/// Joins `payload` as a build side with scattered keys. Checks each value, and the type.
 fn check_payload(what: &str, join: &Join, payload: &[ArrayRef], rows: usize) {
     let build = numbered(payload);
     let of = payload.iter().map(|p| p.len()).sum();
@@ -130,7 +130,7 @@ fn check_payload(what: &str, join: &Join, payload: &[ArrayRef], rows: usize) {
         for i in 0..batch.num_rows() {
             let expected = match usize::try_from(keys.value(i)) {
                 Ok(key) => expected[key].as_str(),
-                // A union has no nulls of its own: its first member is null.
+                // A union has no nulls of its own. Its first member is null instead.
                 Err(_) if matches!(payload.data_type(), DataType::Union(..)) => "{d=}",
                 Err(_) => "",
             };
@@ -142,7 +142,7 @@ fn check_payload(what: &str, join: &Join, payload: &[ArrayRef], rows: usize) {
     assert!(seen >= rows * 4 / 5 - 1, "{what}: {seen} rows");
 }
 
-/// The joins that gather, with and without absent rows.
+/// Joins that gather payload, with and without absent rows.
 fn joins() -> [Join; 3] {
     [
         Join::inner().algorithm(Algorithm::NoPartition),
@@ -175,7 +175,7 @@ fn dictionaries_of_16_bits_in_many_batches() {
     check_dictionaries::<Int16Type>();
 }
 
-/// One `List`, `Map`, `FixedSizeList`, `Struct`, run or union around each dictionary.
+/// Wraps each dictionary in a `List`, `Map`, `FixedSizeList`, `Struct`, run array or union.
 fn around(name: &str, inner: &ArrayRef) -> ArrayRef {
     let item = Arc::new(Field::new("item", inner.data_type().clone(), true));
     let pairs = || OffsetBuffer::from_lengths(std::iter::repeat_n(2, inner.len() / 2));
@@ -237,7 +237,8 @@ fn dictionaries_inside_nested_values() {
     }
 }
 
-/// One row may hold more values than a key can count: each dictionary of such lists has its own.
+/// One row may use as many values as a dictionary key can count. The dictionaries of such rows cannot be
+/// merged.
 #[test]
 fn a_list_that_fills_its_dictionary() {
     let chunk = |chunk: usize| -> ArrayRef {
@@ -277,7 +278,7 @@ fn runs_are_cut_where_their_ends_run_out() {
     check_runs::<Int64Type>();
 }
 
-/// All rows of one side are absent: more nulls than an `Int16` run end can count.
+/// All rows of one side are absent: there are more nulls than an `Int16` run end can count.
 #[test]
 fn absent_runs_are_cut_too() {
     let nothing = [runs_over::<Int16Type>(&values("utf8", 0), 1).slice(0, 1)];
@@ -309,7 +310,7 @@ fn check_full_join<K: ArrowDictionaryKeyType>(distinct: usize, view: bool) {
         let column: ArrayRef = Arc::new(DictionaryArray::<K>::try_new(keys, values).expect("keys"));
         RecordBatch::try_from_iter_with_nullable([("k", column, true)]).expect("one column")
     };
-    // Half of the keys are on both sides.
+    // Half of the keys occur on both sides.
     let (left, right) = (side(0), side(distinct / 2));
     for algorithm in [Algorithm::SortMerge, Algorithm::NoPartition] {
         let join = Join::new(JoinType::Full).on("k").algorithm(algorithm);

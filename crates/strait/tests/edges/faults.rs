@@ -1,4 +1,4 @@
-//! The caller's own code fails: readers and filters that err or panic, a reader dropped midway.
+//! Faults in the caller's code: readers and filters that fail or panic, and a reader that is dropped early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ enum Trap {
     Endless,
 }
 
-/// A reader of some good batches and a trap, which tells when it is dropped.
+/// A reader with some good batches and then a trap. It records when it is dropped.
 struct Trapped {
     batch: RecordBatch,
     good: usize,
@@ -114,7 +114,7 @@ fn a_failed_join_yields_its_error_once_and_has_no_report() {
 fn dropping_the_reader_ends_the_join_and_drops_its_inputs() {
     for algorithm in Algorithm::ANYWHERE {
         for taken in [0, 1] {
-            // No-partition streams the endless side; the others have to be stopped collecting it.
+            // No-partition streams the endless side. The other algorithms collect it, and must be stopped.
             let streams = algorithm == Algorithm::NoPartition;
             let join = Join::inner()
                 .on("k")
@@ -130,7 +130,7 @@ fn dropping_the_reader_ends_the_join_and_drops_its_inputs() {
                 assert!(first.is_ok() || !streams, "{algorithm}: {first:?}");
             }
             drop(reader);
-            // A reader that is just being read is dropped when it returns.
+            // A reader that is inside `next` is dropped when `next` returns.
             let start = std::time::Instant::now();
             while !dropped.load(Ordering::Relaxed) {
                 let waited = start.elapsed().as_secs();

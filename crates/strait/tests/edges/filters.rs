@@ -1,5 +1,5 @@
-//! Residual filters over columns that are too large for one batch: the filter sees the candidates in
-//! pieces, and the join yields the same rows.
+//! Residual filters over columns that are too large for one batch. The filter sees the candidates in pieces,
+//! and the join returns the same rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn numbers() -> RecordBatch {
     RecordBatch::try_from_iter([("k", keys), ("n", numbers)]).expect("two columns")
 }
 
-/// What a filter was asked.
+/// Records the calls of a filter.
 #[derive(Default)]
 struct Asked {
     calls: AtomicUsize,
@@ -36,7 +36,7 @@ struct Asked {
     largest: AtomicUsize,
 }
 
-/// Passes even numbers whose text is as long as it should be; notes what it is asked.
+/// Passes even numbers whose text has the expected length. Records its calls.
 fn even(asked: &Arc<Asked>, text: usize) -> Filter {
     let asked = Arc::clone(asked);
     Filter::new([(Side::Left, "text"), (Side::Right, "n")], move |batch| {
@@ -82,7 +82,7 @@ fn one_candidate_that_does_not_fit_is_an_error() {
         let asked = Arc::new(Asked::default());
         let join = Join::inner().on("k").select(["n"]).algorithm(algorithm).batch_size(64);
         let join = join.threads(1).build_side(Side::Left).filter(even(&asked, 3 << 20));
-        // In two batches: the rows of a single one may be sliced, which takes no memory.
+        // Two batches: the rows of a single batch could be sliced, which takes no memory.
         let text = long_text(3 << 20);
         let left = batches(text.schema(), vec![text, long_text(1)]);
         let outcome = join.memory_limit(5 << 20).run(left, whole(&numbers())).and_then(drained);

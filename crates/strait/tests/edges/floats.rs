@@ -11,14 +11,15 @@ use strait::{Algorithm, FloatEquality, Join, JoinType, Side};
 
 use super::{count, drained, whole};
 
-/// A NaN with its sign set and another payload than the usual one.
+/// A NaN with its sign set and an unusual payload.
 const ODD_NAN: f64 = f64::from_bits(0xfff8_0400_0000_0000);
 
-/// Two zeros, two NaNs, two infinities, a subnormal number and one like any other.
+/// Two zeros, two NaNs, two infinities, a subnormal number and an ordinary one.
 const FLOATS: [f64; 8] =
     [0.0, -0.0, f64::NAN, ODD_NAN, f64::INFINITY, f64::NEG_INFINITY, 6.0e-8, 1.5];
 
-/// Equal pairs of [`FLOATS`] with itself: four of zeros, four of NaNs, one of each other.
+/// The number of equal pairs of [`FLOATS`] with itself: four of zeros, four of NaNs, and one for each other
+/// value.
 const NUMERIC_PAIRS: u64 = 4 + 4 + 4;
 
 fn floats(data_type: &DataType) -> ArrayRef {
@@ -38,8 +39,8 @@ fn ways() -> impl Iterator<Item = (Algorithm, TestOverrides)> {
     })
 }
 
-/// Checks the number of pairs of a self-join over the named columns in every way. Under the total
-/// order, each row meets itself alone.
+/// Checks the number of pairs of a self-join over the named columns in every way. Under the total order, each
+/// row matches only itself.
 fn check(what: &str, keys: &[&str], batch: &RecordBatch, pairs: u64) {
     let expected =
         [(FloatEquality::Numeric, pairs), (FloatEquality::Total, batch.num_rows() as u64)];
@@ -61,7 +62,7 @@ fn zeros_are_equal_and_so_are_nans() {
     for data_type in [DataType::Float16, DataType::Float32, DataType::Float64] {
         let batch = table(vec![("k", floats(&data_type)), ("l", floats(&data_type))]);
         check(&format!("{data_type}"), &["k"], &batch, NUMERIC_PAIRS);
-        // Two of 16 or 32 bits are packed in a word, two of 64 are hashed.
+        // Two columns of 16 or 32 bits are packed into a word. Two columns of 64 bits are hashed.
         check(&format!("two {data_type}"), &["k", "l"], &batch, NUMERIC_PAIRS);
     }
 }
@@ -75,9 +76,9 @@ fn floats_of_different_types_and_integers_meet() {
         let rows = |left: &ArrayRef, right: &ArrayRef| {
             count(&join, &table(vec![("k", left.clone())]), &table(vec![("k", right.clone())]))
         };
-        // 6.0e-8 is another number in 32 bits.
+        // 6.0e-8 is a different number in 32 bits.
         assert_eq!(rows(&narrow, &wide), NUMERIC_PAIRS - 1, "{algorithm}");
-        // Zero meets both zeros, one meets nothing.
+        // Zero matches both zeros; one matches nothing.
         assert_eq!(rows(&numbers(vec![0, 1]), &narrow), 2, "{algorithm}");
         assert_eq!(rows(&wide, &numbers(vec![1, 0])), 2, "{algorithm}");
     }
@@ -179,7 +180,7 @@ fn sort_merge_puts_nan_after_infinity_and_before_nulls() {
     let values = [Some(f64::NAN), Some(1.0), None, Some(-0.0), Some(ODD_NAN), Some(f64::INFINITY)];
     let values: Vec<_> = values.into_iter().chain([Some(0.0), Some(f64::NEG_INFINITY)]).collect();
     let left = table(vec![("k", Arc::new(Float64Array::from(values.clone())) as _)]);
-    // Two columns of 64 bits are ranked, one is sorted by its word.
+    // A key of two 64-bit columns is ranked. A key of one is sorted by its word.
     let second: ArrayRef = Arc::new(Int64Array::from(vec![1; values.len()]));
     let wide = table(vec![("k", left.column(0).clone()), ("l", second)]);
     for (batch, keys) in [(&left, &["k"][..]), (&wide, &["k", "l"])] {
@@ -205,7 +206,7 @@ fn sort_merge_puts_nan_after_infinity_and_before_nulls() {
     }
 }
 
-/// The bits of a merged key column's values, and the payload beside each.
+/// Returns the bits of the values in a merged key column, and the payload of each row.
 fn merged(join: &Join, left: &RecordBatch, right: &RecordBatch) -> Vec<(u64, i64)> {
     let (batches, _) = drained(join.run(whole(left), whole(right)).expect("as the test makes it"))
         .expect("as the test makes it");
@@ -248,7 +249,7 @@ fn a_merged_key_shows_the_left_value_whatever_the_plan() {
             columns.extend(payload.map(|name| (name, numbers)));
             table(columns)
         };
-        // The right side has the payload, and unique keys, so it may be carried.
+        // The right side has the payload and unique keys, so its payload can be inlined.
         let left = side(vec![-0.0, 0.0, ODD_NAN, f64::NAN, -0.0], None);
         let right = side(vec![0.0, f64::NAN, 2.0], Some("p"));
         let bits = |batch: &RecordBatch, row: usize| -> u64 {
@@ -280,7 +281,7 @@ fn a_merged_key_shows_the_left_value_whatever_the_plan() {
                     let way = format!("{data_type}, {algorithm}, {build_side:?}, {force:?}");
                     let rows = merged(&join(JoinType::Inner), &left, &right);
                     assert_eq!(rows, of_left, "inner, {way}");
-                    // The sides swapped: the left row's value is the one with the payload's row.
+                    // The sides are swapped: the left row now has the payload.
                     let rows = merged(&join(JoinType::Left), &left, &right);
                     assert_eq!(rows, of_left, "left, {way}");
                     let rows = merged(&join(JoinType::Right), &left, &right);

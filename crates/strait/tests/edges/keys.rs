@@ -33,7 +33,7 @@ fn all_keys_null() {
     }
 }
 
-/// Keys with patterns that a weak hash folds onto few slots or partitions.
+/// Keys with patterns that a weak hash maps to few slots or partitions.
 fn adversarial() -> Vec<(&'static str, Vec<i64>)> {
     let n = 4096;
     let stride = |shift: u32| (0..n).map(|i: i64| i.wrapping_shl(shift)).collect::<Vec<i64>>();
@@ -94,7 +94,7 @@ fn one_heavy_key_among_many() {
     let (left, right) = (heavy(100), heavy(50));
     for algorithm in Algorithm::ANYWHERE {
         let join = Join::inner().on("k").algorithm(algorithm).threads(2);
-        // 200 × 400 pairs of the heavy key, and the keys that neither side replaced by it.
+        // 200 × 400 pairs of the heavy key, and the keys that both sides kept.
         let light = (0..20_000).filter(|i| i % 100 != 0 && i % 50 != 0).count() as u64;
         assert_eq!(count(&join, &left, &right), 200 * 400 + light, "{algorithm}");
     }

@@ -1,4 +1,4 @@
-//! The memory limit's errors, and what a running join tells of itself.
+//! The errors of the memory limit, and the progress of a running join.
 
 use std::sync::{Arc, Mutex};
 
@@ -112,7 +112,7 @@ fn a_plan_can_be_explained_before_it_runs() {
     }
 }
 
-/// A run plans with what the join was told, and with what it counted.
+/// A run plans with the statistics that the join was given, and with its own counts.
 #[test]
 fn a_run_plans_with_the_statistics() {
     let (left, right) = (keyed(0..1000), keyed(0..10));
@@ -122,7 +122,7 @@ fn a_run_plans_with_the_statistics() {
     let (rows, report) = join.count(whole(&left), whole(&right)).unwrap();
     let plan = &report.plan;
     assert_eq!((rows, plan.build_side), (10, Some(Side::Left)));
-    // The build side was counted; nobody knew better of the probe side, which is streamed.
+    // The build side was counted. The probe side is streamed, so its given statistics stay.
     assert_eq!((plan.build.rows, plan.build.key_range), (Some(1000), Some((0, 9))));
     assert_eq!((plan.build.distinct, plan.probe.rows), (Some(5), Some(123_456_789)));
 }

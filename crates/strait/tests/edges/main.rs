@@ -1,4 +1,5 @@
-//! Edge cases by name: sizes, keys, what travels with them, encodings, runs of rows, names, faults of the caller's code, filters, limits and progress.
+//! Edge cases by name: sizes, keys, inlined payload, encodings, runs of rows, names, faults in the caller's
+//! code, filters, limits and progress.
 
 mod carried;
 mod chosen;
@@ -22,7 +23,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, Recor
 use arrow::datatypes::SchemaRef;
 use strait::{Algorithm, Error, Join, JoinReader, Report};
 
-/// The algorithms one can ask for by name.
+/// The algorithms that these tests request by name.
 const NAMED: [Algorithm; 3] = [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
 /// A batch of nullable Int64 columns.
@@ -34,7 +35,7 @@ fn ints<const N: usize>(columns: [(&str, Vec<Option<i64>>); N]) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length")
 }
 
-/// Keys `k`, and as many payloads `p` counted from zero.
+/// Keys `k`, and payloads `p` counted from zero.
 fn keyed(keys: impl IntoIterator<Item = i64>) -> RecordBatch {
     let keys: Vec<_> = keys.into_iter().map(Some).collect();
     let rows = (0..keys.len() as i64).map(Some).collect();
@@ -54,14 +55,14 @@ fn batches(
     RecordBatchIterator::new(batches.into_iter().map(Ok), schema)
 }
 
-/// All batches of a join, and its report.
+/// Returns all batches of a join, and its report.
 fn drained(mut reader: JoinReader) -> Result<(Vec<RecordBatch>, Report), Error> {
     let batches = reader.by_ref().collect::<Result<Vec<_>, _>>().map_err(Error::from_arrow)?;
     let report = reader.report().expect("a report after the last batch");
     Ok((batches, report))
 }
 
-/// The number of rows of a join of two batches.
+/// Returns the number of rows of a join of two batches.
 fn count(join: &Join, left: &RecordBatch, right: &RecordBatch) -> u64 {
     join.count(whole(left), whole(right)).expect("the join succeeds").0
 }

@@ -1,5 +1,5 @@
-//! Nullability: the schema a join is bound to says which columns may be null, and a null in another
-//! column is an error. The join would otherwise lose matches of null with null without a word.
+//! Nullability. The schema that a join is bound to says which columns may be null. A null in another column
+//! is an error: otherwise the join would silently lose matches of null with null.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn schema(nullable: bool) -> Arc<Schema> {
     Arc::new(Schema::new(vec![field("k"), field("p")]))
 }
 
-/// A reader that announces nullability, whatever it delivers.
+/// A reader that announces this nullability, whatever it delivers.
 fn reader(
     announced: bool,
     keys: Vec<Option<i64>>,
@@ -33,7 +33,7 @@ fn join(algorithm: Algorithm) -> Join {
     Join::new(JoinType::Inner).on("k").null_equality(NullEquality::Equal).algorithm(algorithm)
 }
 
-/// The number of rows of a join bound to one nullability and run over readers that announce another.
+/// Returns the number of rows of a join that is bound to one nullability, with readers that announce another.
 fn rows(
     algorithm: Algorithm,
     [bound, announced]: [bool; 2],
@@ -66,9 +66,9 @@ fn a_null_where_the_bound_schema_has_none_is_an_error_that_names_the_column() {
 fn nullability_may_differ_between_binding_and_running() {
     let (full, with_null) = ([Some(1), Some(2)], [Some(1), None]);
     for algorithm in Algorithm::ANYWHERE {
-        // Bound without nulls, and there are none, though the reader says there may be.
+        // Bound without nulls. There are none, although the reader says that there may be.
         assert_eq!(rows(algorithm, [false, true], full, full).unwrap(), 2, "{algorithm}");
-        // Bound with nulls, which the reader does not tell of: null meets null.
+        // Bound with nulls, which the reader does not announce: null matches null.
         for announced in [false, true] {
             let found = rows(algorithm, [true, announced], with_null, with_null).unwrap();
             assert_eq!(found, 2, "{algorithm}");
@@ -86,7 +86,7 @@ fn readers_that_deliver_nulls_they_did_not_announce_are_refused() {
     }
 }
 
-/// A dictionary and runs say by their values which rows are null.
+/// In a dictionary or a run array, the values determine which rows are null.
 #[test]
 fn nulls_in_the_values_of_encoded_columns_are_refused_too() {
     let values: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), None]));

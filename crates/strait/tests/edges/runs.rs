@@ -1,6 +1,6 @@
-//! Probe rows that all match once, whose rows are not written one by one, and tables probed for so
-//! long that they are laid out again: the answer is that of a sort-merge join, wherever the first row
-//! without a match lies.
+//! Two optimisations: runs of probe rows that all match once, whose rows are not written one by one, and hash
+//! tables that are laid out again after many probes. The output is the same as that of a sort-merge join,
+//! wherever the first row without a match is.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::carried::{cut, sorted_rows};
 use crate::{batches, drained};
 
 const KEYS: i64 = 60;
-/// Several blocks of probe rows, in batches that end between them.
+/// Several blocks of probe rows, in batches that end inside a block.
 const ROWS: usize = 9000;
 const BATCH: usize = 5001;
 
@@ -31,7 +31,7 @@ fn table(keys: ArrayRef, name: &str) -> RecordBatch {
         .expect("columns of one length")
 }
 
-/// Every row has a key of the build side, but for one with another key and one without any.
+/// Every row has a key of the build side, except one with another key and one with a null key.
 fn probe_keys(other: Option<usize>, none: Option<usize>) -> ArrayRef {
     column((0..ROWS).map(|i| match i {
         _ if none == Some(i) => None,
@@ -45,7 +45,7 @@ fn build_keys() -> ArrayRef {
 }
 
 fn rows(join: &Join, left: &RecordBatch, right: &RecordBatch) -> Vec<String> {
-    // Slices of longer arrays, which begin anywhere.
+    // Slices of longer arrays, with any offset.
     let reader = |batch: &RecordBatch| batches(batch.schema(), cut(batch, BATCH));
     let reader = join.run(reader(left), reader(right)).expect("the join starts");
     sorted_rows(&drained(reader).expect("the join succeeds").0)

@@ -1,4 +1,5 @@
-//! Memory that just suffices: what is counted once, who waits for whom, and whose error is told.
+//! Memory that is just enough: which memory is counted only once, which worker waits, and which error is
+//! reported.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -32,8 +33,8 @@ fn join(algorithm: Algorithm, limit: u64) -> Join {
     join.algorithm(algorithm).memory_limit(limit)
 }
 
-/// A reader that shares a budget may be refused memory, too. The join waits and asks again, and the
-/// reader's own error is the join's in the end.
+/// A reader that shares the budget may also be refused memory. The join waits and asks again. At the end, it
+/// returns the reader's own error.
 #[test]
 fn a_reader_that_is_refused_memory_says_so() {
     let (build, probe) = (keyed(0..1000), keyed(0..1000));
@@ -48,7 +49,7 @@ fn a_reader_that_is_refused_memory_says_so() {
     }
 }
 
-/// Two workers and memory for the table of one: the second one gets it when the first is done.
+/// Two workers have memory for one table. The second worker gets the memory when the first is done.
 #[test]
 fn workers_take_turns_where_memory_suffices_for_one() {
     let build = keyed((0..100_000).map(|_| 7));
@@ -67,7 +68,7 @@ fn workers_take_turns_where_memory_suffices_for_one() {
     }
 }
 
-/// The dictionary that all batches of output share is held once.
+/// The dictionary that all output batches share is counted once.
 #[test]
 fn a_merged_dictionary_is_counted_once() {
     let batch = |number: i64| {
@@ -94,7 +95,7 @@ fn a_merged_dictionary_is_counted_once() {
     }
 }
 
-/// Slices that come over the C data interface have one address and sizes that grow.
+/// Slices that come over the C data interface have the same address and growing sizes.
 #[test]
 fn slices_of_one_allocation_are_counted_once() {
     const ROWS: usize = 1_000_000;
@@ -104,7 +105,7 @@ fn slices_of_one_allocation_are_counted_once() {
         let rows = ROWS / SLICES;
         let start = NonNull::new(whole.as_ptr().cast_mut().cast::<u8>()).expect("an address");
         let bytes = (number + 1) * rows * size_of::<i64>();
-        // SAFETY: the vector has so many bytes, and lives as long as the buffer.
+        // SAFETY: the vector has this many bytes, and lives as long as the buffer.
         let buffer = unsafe { Buffer::from_custom_allocation(start, bytes, whole.clone()) };
         let values = ScalarBuffer::new(buffer, number * rows, rows);
         let keys: ArrayRef = Arc::new(Int64Array::new(values, None));
@@ -121,7 +122,7 @@ fn slices_of_one_allocation_are_counted_once() {
     }
 }
 
-/// Keys of a range, and a text of so many bytes for each.
+/// Keys of a range, and a text of this many bytes for each key.
 fn with_text(keys: std::ops::Range<i64>, bytes: usize) -> RecordBatch {
     let long = "z".repeat(bytes);
     let texts = keys.clone().map(|key| format!("{key}{long}"));
@@ -130,7 +131,7 @@ fn with_text(keys: std::ops::Range<i64>, bytes: usize) -> RecordBatch {
     RecordBatch::try_from_iter([("k", keys), ("t", text)]).expect("columns of one length")
 }
 
-/// The number of rows, if the memory limit suffices. The consumer pauses before its first batches.
+/// Returns the number of rows, if the memory limit suffices. The consumer pauses before its first batches.
 fn rows_within_limit(output: JoinReader, pauses: usize) -> Option<usize> {
     let mut rows = 0;
     for (number, batch) in output.enumerate() {
@@ -146,8 +147,8 @@ fn rows_within_limit(output: JoinReader, pauses: usize) -> Option<usize> {
     Some(rows)
 }
 
-/// A join on a device allocates host memory while output is queued. It waits for a slow consumer, as
-/// the workers do.
+/// A join on a device allocates host memory while output is queued. Like the workers, it waits for a slow
+/// consumer.
 #[test]
 fn joins_on_a_device_wait_for_a_slow_consumer() {
     let build = with_text(0..400, 300);
@@ -177,15 +178,15 @@ fn joins_on_a_device_wait_for_a_slow_consumer() {
     }
 }
 
-/// Every worker needs memory for a batch of input and then for its output. Workers that all hold input
-/// must not leave too little memory for the output of any.
+/// Every worker needs memory for a batch of input and then for its output. If all workers hold input, enough
+/// memory must remain for the output of each of them.
 #[test]
 fn several_workers_need_no_more_memory_than_one() {
     const TEXT: usize = 300_000;
     let build = with_text(0..4, TEXT);
     let probe: Vec<RecordBatch> = (0..60).map(|i| with_text(i % 4..i % 4 + 1, TEXT)).collect();
     let rows = |threads, limit, pauses| {
-        // It takes long enough that all workers hold input before one of them makes output.
+        // The filter takes long enough that all workers hold input before one of them makes output.
         let filter = Filter::new([(Side::Left, "k")], |batch: &RecordBatch| {
             std::thread::sleep(Duration::from_millis(1));
             Ok(vec![true; batch.num_rows()].into())

@@ -1,4 +1,4 @@
-//! Tables of no rows, no batches, no columns besides the key; and of one long batch.
+//! Tables without rows, without batches, or without columns besides the key; and tables of one long batch.
 
 use arrow::array::{Array, AsArray, RecordBatchReader};
 use arrow::datatypes::Int64Type;
@@ -6,7 +6,7 @@ use strait::{Algorithm, Join, JoinType};
 
 use super::{batches, count, drained, ints, keyed, whole};
 
-/// How many rows each join type has when one side is empty: (left rows, right rows) → rows.
+/// Returns the number of output rows of each join type if one side is empty.
 fn rows_if_empty(join_type: JoinType, left: u64, right: u64) -> u64 {
     use JoinType::*;
     match join_type {
@@ -28,7 +28,7 @@ fn empty_sides_by_rows_and_by_batches() {
                 let expected =
                     rows_if_empty(join_type, left.num_rows() as u64, right.num_rows() as u64);
                 assert_eq!(count(&join, left, right), expected, "{algorithm} {join_type}");
-                // An empty table again, now without a single batch.
+                // An empty table again, now without any batch.
                 let reader = |batch: &arrow::array::RecordBatch| {
                     let held = if batch.num_rows() == 0 { vec![] } else { vec![batch.clone()] };
                     batches(batch.schema(), held)

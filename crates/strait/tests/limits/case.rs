@@ -15,7 +15,7 @@ enum Consumer {
     Fast,
     /// Sleeps before each of its first batches.
     Slow,
-    /// Drops the reader after so many batches.
+    /// Drops the reader after this many batches.
     Leaves(usize),
 }
 
@@ -28,7 +28,7 @@ struct Case {
     consumer: Consumer,
 }
 
-/// Runs the case of this name, and prints what came of it.
+/// Runs the case with this name, and prints its outcome.
 pub(crate) fn run(name: &str) {
     let (kind, number) = name.split_once(' ').expect("a kind and a number");
     let number: u64 = number.parse().expect("a number");
@@ -39,7 +39,8 @@ pub(crate) fn run(name: &str) {
         other => panic!("there is no kind {other}"),
     };
     println!("{case:?}");
-    // The allocator and the runtime have what they need before the measurement begins.
+    // Read one batch of each side first, so that allocator and runtime have their memory before the
+    // measurement begins.
     drop(case.left.reader().next());
     drop(case.right.reader().next());
     let before = status("VmRSS:");
@@ -68,7 +69,7 @@ fn joined(case: &Case) -> Result<u64, Error> {
     Ok(rows)
 }
 
-/// A figure of this process, in bytes.
+/// A memory figure of this process, in bytes.
 fn status(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("such a line");
@@ -76,7 +77,7 @@ fn status(name: &str) -> u64 {
     kibibytes << 10
 }
 
-/// A few rows meet one in a hundred of a long table, which is read slowly.
+/// A small table matches one percent of a long table. The output is read slowly.
 fn selective(threads: usize, kind: Kind, slices: usize) -> Case {
     let right = Shape {
         rows: 800_000,
@@ -118,7 +119,7 @@ fn random(seed: u64) -> Case {
     };
     let (few, many) = (rng.between(100, 20_000), rng.between(20_000, 120_000));
     let left = shape(rng, few);
-    // A key meets about so many rows of the other side.
+    // Limits the join to about two million pairs.
     let right = shape(rng, many.min(keys * 2_000_000 / few));
     let (left, right) = if rng.chance(1, 2) { (left, right) } else { (right, left) };
     let limit = *rng.pick(&[12 << 20, 24 << 20, 48 << 20, 96 << 20]);
@@ -135,7 +136,8 @@ fn random(seed: u64) -> Case {
         };
         let columns = [(Side::Left, column(&left)), (Side::Right, column(&right))];
         let some = |batch: &RecordBatch| {
-            // By the values alone: where a pair of rows lies in its batch follows from the join's seed.
+            // Depends on the values only: the place of a pair of rows in its batch depends on the join's
+            // seed.
             let digits = |column: &ArrayRef, i: usize| {
                 let text =
                     array_value_to_string(column, i).expect("values of any type have a text");
@@ -157,8 +159,8 @@ fn random(seed: u64) -> Case {
     Case { join, limit, left, right, consumer }
 }
 
-/// The rows of a small random join on one thread, whose output is read at once or late; None if the
-/// limit does not suffice.
+/// Runs a small random join on one thread, and reads its output at once or late. Returns the number of rows,
+/// or None if the limit does not suffice.
 pub(crate) fn small(seed: u64, limit: u64, slow: bool) -> Option<u64> {
     let mut case = random(1000 + seed);
     for shape in [&mut case.left, &mut case.right] {

@@ -1,40 +1,40 @@
-//! The memory limit as the operating system sees it.
+//! The memory limit, as the operating system measures it.
 //!
-//! Each case is a join in a process of its own, which this binary starts: itself, with a case number in
-//! its environment. The child reads its peak of resident memory from the kernel. It may be larger than
-//! before the join by the limit, a tenth of it, and [`CONSTANT`].
+//! Each case is a join in its own process. For this, the binary starts itself with the name of a case in its
+//! environment. The child reads its peak resident memory from the kernel. The peak may exceed the memory
+//! before the join by the limit, plus a tenth of the limit, plus [`CONSTANT`].
 //!
-//! `STRAIT_LIMITS_CASES` says how many random joins are run, and `STRAIT_SEED` which.
+//! `STRAIT_LIMITS_CASES` is the number of random joins, and `STRAIT_SEED` selects them.
 
 mod case;
 mod tables;
 
 use std::process::Command;
 
-/// What is not the join's, or is too small to reserve: the batch in each reader's hands and in the
-/// consumer's, stacks of threads, and memory that the allocator keeps after it was freed.
+/// Memory that does not belong to the join, or is too small to reserve: the batches that the readers and the
+/// consumer hold, thread stacks, and freed memory that the allocator keeps.
 const CONSTANT: u64 = 48 << 20;
-/// Random joins that are run unless the environment says otherwise.
+/// The default number of random joins.
 const CASES: u64 = 24;
-/// Names the case that a child runs.
+/// The environment variable with the name of the child's case.
 const CHILD: &str = "STRAIT_LIMITS_CASE";
 
-/// What a child says of its join.
+/// The outcome that a child reports.
 #[derive(Debug)]
 struct Outcome {
     /// The number of rows, or `refused` if the limit did not suffice.
     rows: String,
-    /// How much resident memory has grown at most.
+    /// The largest growth of resident memory.
     grown: u64,
     limit: u64,
 }
 
-/// Runs a case in a process of its own.
+/// Runs a case in its own process.
 fn in_child(case: &str) -> Outcome {
     let this = std::env::current_exe().expect("the path of this binary");
     let mut command = Command::new(this);
     command.args(["--exact", "the_child", "--nocapture", "--test-threads", "1"]);
-    // One arena per process: others would keep memory that is free.
+    // One arena per process: other arenas would keep free memory.
     command.env(CHILD, case).env("MALLOC_ARENA_MAX", "1");
     let output = command.output().expect("the child starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -60,7 +60,7 @@ fn assert_kept(case: &str, outcome: &Outcome) {
     );
 }
 
-/// Does nothing unless it is a child of another test.
+/// Runs the child's case. Does nothing in a process that another test did not start.
 #[test]
 fn the_child() {
     if let Ok(case) = std::env::var(CHILD) {
@@ -84,7 +84,7 @@ fn random_joins_stay_within_their_limit() {
     assert!(cases < 10 || refused < cases * 2 / 3, "{refused} of {cases} were refused: no test");
 }
 
-/// Each batch of output refers to many input batches, as views do, and is read slowly.
+/// Each output batch refers to many input batches, as views do, and is read slowly.
 #[test]
 fn a_slow_consumer_of_views_holds_no_more_than_the_limit() {
     for case in ["views 1", "views 4", "slices 4"] {
@@ -94,7 +94,7 @@ fn a_slow_consumer_of_views_holds_no_more_than_the_limit() {
     }
 }
 
-/// One worker goes the same way under a limit whether its output is read at once or late.
+/// With one thread, a limit suffices or fails in the same way whether the output is read at once or late.
 #[test]
 fn how_fast_output_is_read_does_not_matter() {
     let (mut kept, mut refused) = (0, 0);

@@ -1,4 +1,4 @@
-//! Tables that are made while they are read, so that they are never in memory as a whole.
+//! Tables that are generated while they are read, so that a whole table is never in memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Int32Type};
 use arrow::error::ArrowError;
 use strait_testkit::Rng;
 
-/// The type of a column, and how its values look.
+/// The type of a column, and the form of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Int,
@@ -91,20 +91,20 @@ impl Kind {
     }
 }
 
-/// What a table looks like.
+/// The description of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) rows: usize,
-    /// Rows of a batch.
+    /// Rows per batch.
     pub(crate) batch: usize,
     /// Keys are the numbers below this.
     pub(crate) keys: usize,
-    /// Keys are text.
+    /// Whether keys are text.
     pub(crate) text_key: bool,
     pub(crate) payload: Vec<Kind>,
     /// The average length of texts.
     pub(crate) text: usize,
-    /// Batches are slices of batches that are so many times as long.
+    /// Batches are slices of batches that are this many times as long.
     pub(crate) slices: usize,
     pub(crate) seed: u64,
 }
@@ -126,7 +126,7 @@ impl Shape {
         RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length")
     }
 
-    /// A reader that makes the table batch by batch.
+    /// A reader that generates the table batch by batch.
     pub(crate) fn reader(&self) -> impl RecordBatchReader + Send + 'static {
         let shape = self.clone();
         let schema = Shape { rows: 1, ..self.clone() }.made(0).schema();

@@ -1,5 +1,5 @@
-//! Cases of tables with more rows than an output batch holds, or with hundreds of batches, over
-//! payload of every kind.
+//! Cases with tables that have more rows than an output batch holds, or hundreds of batches, and payload of
+//! every type.
 
 use arrow::datatypes::DataType;
 use strait::{DEFAULT_BATCH_SIZE, JoinType, Output};
@@ -9,13 +9,13 @@ use strait_testkit::{KeyKind, Pair, Rng, Shape};
 use super::case::{Case, Choice, too_many_pairs};
 
 impl Case {
-    /// A case with a table of at least 33,000 rows, or of at least 200 batches.
+    /// A case with a table of at least 33,000 rows, or at least 200 batches.
     pub(crate) fn bulk(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
         let case = bulky(rng, cell);
         settled(rng, case)
     }
 
-    /// A case with payload of the given types: in a table of one batch, or of hundreds.
+    /// A case with payload of the given types, in a table of one batch or of hundreds.
     pub(crate) fn bulk_of(
         rng: &mut Rng,
         cell: (Choice, JoinType, Vec<KeyKind>),
@@ -31,7 +31,7 @@ impl Case {
             true => (33_000, Split::Whole),
             false => (4000, Split::Every(20)),
         };
-        // Each row of the long table meets one row of the other, about.
+        // Each row of the long table matches about one row of the other.
         other.rows = shape.distinct;
         bulk.payload = payload.to_vec();
         other.payload = payload.to_vec();
@@ -40,7 +40,7 @@ impl Case {
     }
 }
 
-/// A case whose shape is bulky. It has no tables yet.
+/// A case with a bulky shape. Its tables are not made yet.
 fn bulky(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> Case {
     let (mut case, _) = Case::with(rng, cell, false);
     let keys = std::mem::take(&mut case.shape.keys);
@@ -49,11 +49,10 @@ fn bulky(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> Case {
     case
 }
 
-/// Settles the rest of a case whose shape is bulky, and makes its tables.
+/// Chooses the remaining settings of a case with a bulky shape, and makes its tables.
 fn settled(rng: &mut Rng, mut case: Case) -> (Case, Pair) {
     case.batch_size = *rng.pick(&[1000, DEFAULT_BATCH_SIZE, DEFAULT_BATCH_SIZE, 1 << 17]);
-    // Candidates by the handful would take too long, and so would tiny partitions on a simulated
-    // device.
+    // Tiny chunks of candidates would take too long, and so would tiny partitions on a simulated device.
     (case.force.tiny_chunks, case.force.collide) = (false, false);
     case.force.tiny_partitions &= !case.on_device();
     case.gpu_memory = None;
@@ -65,7 +64,7 @@ fn settled(rng: &mut Rng, mut case: Case) -> (Case, Pair) {
         if !too_many_pairs(&case, &pair) {
             return (case, pair);
         }
-        // A boolean key, say: a few rows of the smaller table will do.
+        // For example, a boolean key: a few rows of the smaller table are enough.
         let (left, right) = (&mut case.shape.left, &mut case.shape.right);
         let smaller = if left.rows < right.rows { left } else { right };
         smaller.rows /= 8;

@@ -1,4 +1,4 @@
-//! One case: a join, two tables, and every switch between them, all from one seed.
+//! One case: a join, two tables, and all settings, all derived from one seed.
 
 use std::collections::HashMap;
 
@@ -15,10 +15,10 @@ use strait_testkit::{Comparison, KeyKind, Pair, Rng, Shape, kinds, oracle};
 use super::predicate::Cells;
 use super::unusual::{self, Unusual};
 
-/// The residual filters that are tried. All but the last two read the Int32 column `n`.
+/// The residual filters that are tested. All but the last two read the Int32 column `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilterKind {
-    /// `(left.n + right.n) % m != 0`; null where either is.
+    /// `(left.n + right.n) % m != 0`; null if either `n` is null.
     SumNotDivisible(i64),
     /// `left.n` is even.
     LeftEven,
@@ -32,22 +32,22 @@ pub(crate) enum FilterKind {
     Cells(Cells),
 }
 
-/// The algorithm that a case asks for; None where the planner chooses.
+/// The algorithm that a case asks for. With None, the planner chooses.
 pub(crate) type Choice = Option<Algorithm>;
 
-/// How the join is called.
+/// How the case calls the join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// `Join::run`, with all columns.
     Whole,
-    /// `Join::bind`, then `BoundJoin::run` with the columns it says it needs.
+    /// `Join::bind`, then `BoundJoin::run` with only the columns that the bound join needs.
     Bound,
 }
 
-/// Everything a case is made of.
+/// All settings of a case.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    /// None: the planner chooses.
+    /// With None, the planner chooses.
     pub(crate) algorithm: Choice,
     pub(crate) join_type: JoinType,
     pub(crate) null_equality: NullEquality,
@@ -55,17 +55,17 @@ pub(crate) struct Case {
     pub(crate) filter: Option<FilterKind>,
     pub(crate) output: Output,
     pub(crate) build_side: Option<Side>,
-    /// What the planner is told of each side, right or wrong.
+    /// The statistics that the planner gets for each side, right or wrong.
     pub(crate) statistics: [Statistics; 2],
     pub(crate) threads: usize,
     pub(crate) batch_size: usize,
     pub(crate) keep_keys: bool,
     pub(crate) suffix: &'static str,
     pub(crate) mark_column: &'static str,
-    /// Seed of the choice of output columns; all of them without one.
+    /// The seed that chooses the output columns. With None, the output has all columns.
     pub(crate) select: Option<u64>,
     pub(crate) memory_limit: Option<u64>,
-    /// Where it runs, if not on the simulated device that `force` may name.
+    /// The processor of the join, unless `force` selects a simulated device.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
     pub(crate) gpu_options: GpuOptions,
@@ -88,14 +88,14 @@ impl Case {
             1 => Case::bulk(&mut rng, cell),
             _ => Case::with(&mut rng, cell, false),
         };
-        // Thousands of rows of one hash make millions of candidates, which take seconds.
+        // Thousands of rows with the same hash make millions of candidates, which take seconds.
         let thousands = pair.left.rows() + pair.right.rows() > 1000;
         case.force.collide &= !thousands || rng.chance(1, 8);
         unusual::apply(&mut rng, &mut case, &pair);
         (case, pair)
     }
 
-    /// A case whose algorithm, join type and key are given; the rest is random.
+    /// A case with the given algorithm, join type and key. The rest is random.
     pub(crate) fn with(
         rng: &mut Rng,
         (algorithm, join_type, keys): (Choice, JoinType, Vec<KeyKind>),
@@ -139,7 +139,7 @@ impl Case {
         let case = on_device(rng, case);
         let pair = Pair::generate(rng, &case.shape);
         match large && too_many_pairs(&case, &pair) {
-            // A boolean key of thousands of rows, say: small tables will do.
+            // For example, a boolean key with thousands of rows. Use small tables instead.
             true => Case::with(rng, (case.algorithm, case.join_type, case.shape.keys), false),
             false => (case, pair),
         }
@@ -147,12 +147,12 @@ impl Case {
 }
 
 impl Case {
-    /// The terms on which the columns of each key are compared.
+    /// The comparison rules of each key.
     pub(crate) fn terms(&self) -> Vec<Comparison> {
         self.shape.keys.iter().map(|key| self.compared(key.comparison())).collect()
     }
 
-    /// The terms on which cells are compared in keys and in the order of the output.
+    /// The comparison rules for keys and for the order of the output.
     pub(crate) fn compared(&self, terms: Comparison) -> Comparison {
         match self.float_equality {
             FloatEquality::Numeric => terms.numeric(),
@@ -160,23 +160,23 @@ impl Case {
         }
     }
 
-    /// Whether it runs on a device, real or simulated.
+    /// Whether the case runs on a device, real or simulated.
     pub(crate) fn on_device(&self) -> bool {
         let simulated = self.force.simulated.is_some() && !self.on_cpu_under_auto();
         simulated || matches!(self.processor, Processor::Gpu(_))
     }
 
-    /// Whether `auto` leaves the device aside: a sort-merge join promises an order.
+    /// Whether `auto` does not use the device: a sort-merge join must return its rows in order.
     fn on_cpu_under_auto(&self) -> bool {
         self.force.auto && self.algorithm == Some(Algorithm::SortMerge)
     }
 
-    /// Whether a failing device ends the join, even before the first row.
+    /// Whether a device failure ends the join, even before the first row.
     pub(crate) fn ends_with_device(&self) -> bool {
         !self.force.auto || self.algorithm.is_some_and(Algorithm::needs_gpu)
     }
 
-    /// A case of tables of tens of thousands of rows, on three threads.
+    /// A case with tables of tens of thousands of rows, on three threads.
     pub(crate) fn long(rng: &mut Rng, cell: (Choice, JoinType, Vec<KeyKind>)) -> (Case, Pair) {
         let (mut case, _) = Case::with(rng, cell, false);
         let shape = &mut case.shape;
@@ -216,7 +216,7 @@ pub(crate) fn too_many_pairs(case: &Case, pair: &Pair) -> bool {
     counts.values().map(|[left, right]| left * right).sum::<usize>() > 40_000
 }
 
-/// Usually nothing; sometimes facts that are mostly wrong.
+/// Returns no statistics in most cases, else facts that are mostly wrong.
 fn statistics(rng: &mut Rng) -> Statistics {
     let mut known = Statistics::unknown();
     if rng.chance(2, 3) {
@@ -230,7 +230,7 @@ fn statistics(rng: &mut Rng) -> Statistics {
     known
 }
 
-/// Usually none; sometimes one that may or may not suffice.
+/// Returns no limit in most cases, else one that may or may not suffice.
 fn memory_limit(rng: &mut Rng) -> Option<u64> {
     match rng.below(20) {
         0 => Some(1 << rng.between(8, 24)),
@@ -239,7 +239,7 @@ fn memory_limit(rng: &mut Rng) -> Option<u64> {
     }
 }
 
-/// `STRAIT_DEVICE=gpu` runs every case on a GPU.
+/// Returns the CPU, unless `STRAIT_DEVICE=gpu` selects a GPU for every case.
 fn processor() -> Processor {
     match std::env::var("STRAIT_DEVICE") {
         Ok(name) => name.parse().unwrap_or_else(|error| panic!("STRAIT_DEVICE: {error}")),
@@ -247,14 +247,14 @@ fn processor() -> Processor {
     }
 }
 
-/// A third of the cases run on a simulated device, and all whose algorithm needs one; some of them
-/// with little memory there, or too little.
+/// Puts the case on a simulated device if its algorithm needs a GPU, and otherwise in one of three cases.
+/// Some of these devices have little memory, or too little.
 fn on_device(rng: &mut Rng, mut case: Case) -> Case {
     let needs_gpu = case.algorithm.is_some_and(Algorithm::needs_gpu);
     if case.processor == Processor::Cpu && (needs_gpu || rng.chance(1, 3)) {
         case.force.simulated = Some(rng.bits());
         case.gpu_memory = rng.chance(1, 5).then(|| 1 << rng.between(10, 22));
-        // Some run as if `auto` had chosen the device, and on some an operation fails.
+        // Some cases run as if `auto` had chosen the device. In some, an operation of the device fails.
         case.force.auto = rng.chance(1, 6);
         let most = 1 << rng.below(9);
         let nth = rng.below(most) as u64;
@@ -267,14 +267,14 @@ fn on_device(rng: &mut Rng, mut case: Case) -> Case {
     case
 }
 
-/// How a join goes about it on a device: half of the time as it likes.
+/// Chooses the GPU options: the defaults in half of the cases.
 fn gpu_options(rng: &mut Rng, case: &Case) -> GpuOptions {
     let options = GpuOptions::new();
     if rng.chance(1, 2) {
         return options;
     }
     let transfer = match *rng.pick(&Transfer::ALL) {
-        // Few machines can.
+        // Few machines support this.
         Transfer::Coherence if case.force.simulated.is_none() => Transfer::Auto,
         transfer => transfer,
     };
@@ -299,7 +299,8 @@ fn gpu_options(rng: &mut Rng, case: &Case) -> GpuOptions {
 
 fn force(rng: &mut Rng, large: bool) -> TestOverrides {
     let seed = Some(rng.bits());
-    // Where every hash is the same, every key meets every other one: that is for small tables.
+    // If every hash is the same, every key is compared with every other one. This is only feasible for small
+    // tables.
     let most = if large { 2 } else { 5 };
     let bad_seeds = if rng.chance(1, 8) { rng.between(1, most) as u32 } else { 0 };
     let rare = rng.chance(1, 2);

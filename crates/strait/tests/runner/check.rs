@@ -1,4 +1,4 @@
-//! Runs a case and holds everything it yields against what it must yield.
+//! Runs a case and compares all its results with the expected ones.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// Runs the case; how many output rows it has, or why it failed.
+/// Runs the case. Returns the number of output rows, or why the case failed.
 pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
     let pair = &*as_declared(case, pair);
     let expected = Expected::of(case, pair);
@@ -68,7 +68,7 @@ pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
         let settle = |row: Vec<Value>| row.into_iter().map(settled).collect();
         rows_of(&taken.batches, terms).into_iter().map(settle).collect()
     };
-    // Tiles of a device's merge write as they end.
+    // On a device, the merge join returns rows in any order: tiles write as they end.
     if case.algorithm == Some(Algorithm::SortMerge) && !case.on_device() {
         let compared: Vec<_> = terms.iter().map(|&terms| case.compared(terms)).collect();
         check_order(case, &expected, &cells(&compared))?;
@@ -78,13 +78,13 @@ pub(crate) fn check(case: &Case, pair: &Pair) -> Result<usize, Failure> {
     drop(taken);
     run.check_ended()?;
     match same_rows(expected.rows(pair), actual) {
-        // Of an output that was not read to its end, rows may be missing.
+        // If the output was not read to its end, rows may be missing.
         Err(mismatch) if whole || !mismatch.extra.is_empty() => Err(mismatch.to_string()),
         _ => Ok(rows as usize),
     }
 }
 
-/// A case that runs.
+/// A case that is being run.
 struct Run<'a> {
     case: &'a Case,
     /// The tables, with the schemas that the case declares.
@@ -95,11 +95,11 @@ struct Run<'a> {
     gate: Arc<Gate>,
 }
 
-/// What a consumer took of the output.
+/// The part of the output that the consumer took.
 struct Taken {
     batches: Vec<RecordBatch>,
     rows: u64,
-    /// There only if the consumer took everything.
+    /// Present only if the consumer took everything.
     report: Option<Report>,
 }
 
@@ -117,7 +117,7 @@ impl Run<'_> {
         Fed::new(input, (side, self.case.unusual.feeds[side as usize]), &self.gate)
     }
 
-    /// Checks that the join holds nothing any more.
+    /// Checks that the join holds no memory and no reader any more.
     fn check_ended(&self) -> Result<(), Failure> {
         check_given_back(self.budget.as_ref())?;
         self.gate.check_dropped()
@@ -140,12 +140,12 @@ fn check_again(run: &Run<'_>, limit: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the case explains why the join failed.
+/// Accepts an error that the settings of the case explain.
 fn excuse(case: &Case, pair: &Pair, error: &Error, rows: u64) -> Result<(), Failure> {
     let excused = match error {
-        // A limit that does not suffice is an answer too, if it says so.
+        // An error about an insufficient limit is a correct result.
         Error::MemoryLimit { limit, .. } => Some(*limit) == case.memory_limit,
-        // So is a device that fails, unless the CPU could still have joined.
+        // So is a device failure, unless the CPU could still have carried out the join.
         error => device_may_fail(case, error) && (case.ends_with_device() || rows > 0),
     };
     let complaints = case.unusual.complaints();
@@ -158,11 +158,11 @@ fn excuse(case: &Case, pair: &Pair, error: &Error, rows: u64) -> Result<(), Fail
     Err(format!("the join failed: {text}"))
 }
 
-/// What came of a run that yielded nothing to compare.
+/// Why a run has no output to compare.
 enum Trouble {
-    /// The join says it failed, after so many rows.
+    /// The join returned an error, after this many rows.
     Join(Error, u64),
-    /// The join broke a promise.
+    /// The join broke its contract.
     Test(Failure),
 }
 
@@ -172,7 +172,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Whether an error is one that the case's device may have.
+/// Whether the device of this case may cause the error.
 fn device_may_fail(case: &Case, error: &Error) -> bool {
     match error {
         Error::DeviceMemory { .. } => case.gpu_memory.is_some() || case.force.fault.is_some(),
@@ -259,7 +259,7 @@ fn filter_of(kind: FilterKind, pair: &Pair) -> Filter {
 
 type PairPredicate = dyn Fn(&RecordBatch, usize) -> Option<bool> + Send + Sync;
 
-/// The table with only these columns.
+/// Returns the table with only these columns.
 fn narrowed(table: &Table, columns: &[usize]) -> Table {
     let project = |batch: &RecordBatch| batch.project(columns).expect("columns of the table");
     Table {
@@ -373,7 +373,7 @@ fn check_schema(
             }
             Origin::Position(side) => (DataType::UInt64, padded(side)),
             Origin::Mark => (DataType::Boolean, false),
-            // In which type two keys meet is the library's choice, as long as no value changes.
+            // The library may choose the common type of two keys, as long as no value changes.
             Origin::Key(_) => continue,
         };
         let (name, is) = (field.name(), field.data_type());

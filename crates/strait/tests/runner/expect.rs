@@ -1,4 +1,4 @@
-//! What a case must yield: the names and types of the output columns, and the rows in them.
+//! The expected result of a case: the names and types of the output columns, and their rows.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field};
@@ -8,13 +8,13 @@ use strait_testkit::{Comparison, JoinKind, Pair, Rng, Table, Triple, Value, orac
 
 use super::case::{Case, FilterKind};
 
-/// Where an output column comes from.
+/// The origin of an output column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A column of a side.
     Column(Side, usize),
-    /// The key of this number: the left row's, or the right row's in a right join and where there is
-    /// no left row.
+    /// The key with this number. Its value is the left row's. In a right join, and if there is no left row,
+    /// it is the right row's.
     Key(usize),
     /// The position of the side's row.
     Position(Side),
@@ -27,25 +27,25 @@ pub(crate) enum Origin {
 pub(crate) struct OutputColumn {
     pub(crate) name: String,
     pub(crate) origin: Origin,
-    /// How its cells are compared.
+    /// The comparison rules of its cells.
     pub(crate) terms: Comparison,
 }
 
-/// The keys of both tables' rows and which output rows they make.
+/// The keys of both tables' rows, and the output rows that they make.
 pub(crate) struct Expected {
     pub(crate) columns: Vec<OutputColumn>,
-    /// As they are compared.
+    /// The keys as they are compared.
     pub(crate) keys: [Vec<Vec<Value>>; 2],
-    /// As they are shown: floats that are equal may differ in their bits.
+    /// The keys as they are in the output: equal floats may have different bits.
     shown_keys: [Vec<Vec<Value>>; 2],
     join_type: JoinType,
     pub(crate) triples: Vec<Triple>,
-    /// Of each key, whether its columns may be null on both sides.
+    /// For each key, whether its columns may be null on both sides.
     pub(crate) nullable: Vec<bool>,
 }
 
 impl Expected {
-    /// Asks the oracle.
+    /// Computes the expected result with the oracle.
     pub(crate) fn of(case: &Case, pair: &Pair) -> Expected {
         let keys_on = |terms: &[Comparison]| {
             let named = |side: fn(&(String, String)) -> &String| -> Vec<(&str, Comparison)> {
@@ -72,7 +72,7 @@ impl Expected {
         Expected { columns, keys, shown_keys, join_type, triples, nullable }
     }
 
-    /// The output rows, cell by cell, in no particular order.
+    /// Returns the output rows, cell by cell, in no particular order.
     pub(crate) fn rows(&self, pair: &Pair) -> Vec<Vec<Value>> {
         type Cells = Box<dyn Fn(&Triple) -> Value>;
         let at =
@@ -112,7 +112,8 @@ impl Expected {
     }
 }
 
-/// A union has no nulls of its own: an absent row may be a null of any member.
+/// Normalises a value for comparison. A union has no nulls of its own, so an absent row may be a null of any
+/// member.
 pub(crate) fn settled(value: Value) -> Value {
     match value {
         Value::Tagged(_, inner) if inner.is_null() => Value::Null,
@@ -120,13 +121,13 @@ pub(crate) fn settled(value: Value) -> Value {
     }
 }
 
-/// The cells of a column through all batches.
+/// Returns the cells of a column in all batches.
 fn column_of(table: &Table, column: usize, terms: &Comparison) -> Vec<Value> {
     let of = |batch: &RecordBatch| decode(batch.column(column), terms);
     table.batches.iter().flat_map(of).collect()
 }
 
-/// Which sides' columns the output has.
+/// Returns for each side whether the output has its columns.
 pub(crate) fn sides(join_type: JoinType) -> (bool, bool) {
     use JoinType::*;
     match join_type {
@@ -136,7 +137,7 @@ pub(crate) fn sides(join_type: JoinType) -> (bool, bool) {
     }
 }
 
-/// All columns the output has, in order.
+/// Returns all output columns, in order.
 fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
     let (has_left, has_right) = sides(case.join_type);
     let mut columns = Vec::new();
@@ -183,8 +184,9 @@ fn columns(case: &Case, pair: &Pair) -> Vec<OutputColumn> {
     columns
 }
 
-/// Whether a key of one name on both sides becomes one column. A full join mixes both sides'
-/// values, so it needs an Arrow type that holds them all as they are; without one, both stay.
+/// Whether a key with the same name on both sides becomes one output column. In a full join, the column has
+/// values of both sides, so it needs an Arrow type that holds all of them unchanged. If there is none, both
+/// columns stay.
 fn merges(case: &Case, key: usize) -> bool {
     use DataType::*;
     let kind = &case.shape.keys[key];
@@ -213,7 +215,7 @@ fn plain(field: &Field, side: Side, column: usize, name: String) -> OutputColumn
     OutputColumn { name, origin: Origin::Column(side, column), terms }
 }
 
-/// Some of the columns in some order, if the case selects; row-id pairs come whole.
+/// Selects some of the columns in some order, if the case asks for it. Row-id pairs are never cut.
 fn select(case: &Case, mut columns: Vec<OutputColumn>) -> Vec<OutputColumn> {
     if let (Some(seed), Output::Rows) = (case.select, case.output) {
         let mut rng = Rng::new(seed);
@@ -223,7 +225,7 @@ fn select(case: &Case, mut columns: Vec<OutputColumn>) -> Vec<OutputColumn> {
     columns
 }
 
-/// Whether a pair of rows passes the case's filter, computed by hand.
+/// Whether a pair of rows passes the case's filter. Computed without the library.
 fn passes(
     case: &Case,
     pair: &Pair,

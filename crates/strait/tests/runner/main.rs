@@ -1,10 +1,9 @@
-//! The one runner: every algorithm, join type and kind of key, against the naive oracle.
+//! The test runner: compares every algorithm, join type and kind of key with the naive oracle.
 //!
-//! A case is wholly determined by a seed. `STRAIT_CASES` says how many cases there are in all
-//! (100,000 by default), `STRAIT_SEED` where they start, `STRAIT_JOBS` how many threads share the
-//! cases of each algorithm (one per eight cores by default). A failing case prints what it is and
-//! the command that repeats it alone. A third of the cases run on a simulated device;
-//! `STRAIT_DEVICE=gpu` runs all of them on a GPU.
+//! A seed determines a case completely. `STRAIT_CASES` is the total number of cases (100,000 by default),
+//! `STRAIT_SEED` is the first seed, and `STRAIT_JOBS` is the number of threads per algorithm (one per eight
+//! cores by default). A failing case prints its settings and a command that repeats this case alone. One
+//! third of the cases run on a simulated device. `STRAIT_DEVICE=gpu` runs all cases on a GPU.
 
 mod bulk;
 mod case;
@@ -26,7 +25,7 @@ use readers::{Feed, Taking};
 use strait::{Algorithm, JoinType, Statistics};
 use strait_testkit::{KeyKind, Pair, Rng, Table, kinds};
 
-/// Every algorithm, and none, so that the planner chooses.
+/// Every algorithm, and None, for which the planner chooses.
 const CHOICES: [Choice; 8] = [
     None,
     Some(Algorithm::NoPartition),
@@ -38,7 +37,7 @@ const CHOICES: [Choice; 8] = [
     Some(Algorithm::Triton),
 ];
 
-/// Random cases that run by default, over all algorithms.
+/// The default number of random cases, over all algorithms.
 const CASES: u64 = 100_000;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -48,7 +47,7 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Runs cases and gathers those that fail, up to a few.
+/// Runs cases and collects the failures, up to a maximum.
 #[derive(Default)]
 struct Tally {
     rows: usize,
@@ -56,7 +55,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Runs one case. False when enough have failed.
+    /// Runs one case. Returns false once enough cases have failed.
     fn run(&mut self, case: &Case, pair: &Pair, repeat: &str) -> bool {
         const ENOUGH: usize = 20;
         let _watch = watch::Watch::over(repeat);
@@ -78,13 +77,13 @@ impl Tally {
         self.failures.len() < ENOUGH
     }
 
-    /// Adds what another thread ran.
+    /// Adds the results of another thread.
     fn add(&mut self, other: Tally) {
         self.rows += other.rows;
         self.failures.extend(other.failures);
     }
 
-    /// Panics with all there is to know about the first failure, and how to repeat each.
+    /// Panics if a case has failed. The message describes the failures and how to repeat each.
     fn assert_none_failed(&self) {
         let told: Vec<_> = (self.failures.iter())
             .map(|(failure, repeat)| format!("{failure}\nrepeat it with\n  {repeat}\n"))
@@ -93,7 +92,7 @@ impl Tally {
     }
 }
 
-/// The share of one choice of algorithm of the random cases, divided among some threads.
+/// Runs one algorithm's share of the random cases on several threads.
 fn random_cases(algorithm: Choice, test: &str) {
     let cases = setting("STRAIT_CASES", CASES).div_ceil(CHOICES.len() as u64);
     let first = setting("STRAIT_SEED", 1);
@@ -132,7 +131,7 @@ fn random_cases(algorithm: Choice, test: &str) {
         }
     });
     tally.assert_none_failed();
-    // One case may be empty, all of them cannot.
+    // One case may have no rows, but not all of them.
     assert!(tally.rows > 0 || cases < 100, "{cases} cases and not one row");
 }
 
@@ -176,7 +175,7 @@ fn random_triton() {
     random_cases(Some(Algorithm::Triton), "random_triton");
 }
 
-/// Tables long enough that every stage shares its work among threads.
+/// Tables that are long enough for every stage to use several threads.
 #[test]
 fn long_tables_on_three_threads() {
     let mut tally = Tally::default();
@@ -197,7 +196,7 @@ fn long_tables_on_three_threads() {
     assert!(tally.rows > 1_000_000, "only {} rows", tally.rows);
 }
 
-/// Every kind of payload in a batch of more than 32,767 rows, and in hundreds of batches.
+/// Tests every kind of payload in a batch of more than 32,767 rows, and in hundreds of batches.
 #[test]
 fn every_payload_in_bulk() {
     let mut tally = Tally::default();
@@ -221,7 +220,7 @@ fn every_payload_in_bulk() {
     assert!(tally.rows > 100_000, "only {} rows", tally.rows);
 }
 
-/// Full joins mix the dictionaries of both sides' keys: together they have more values than narrow
+/// Full joins merge the dictionaries of both sides' keys. The merged dictionary has more values than narrow
 /// keys can address.
 #[test]
 fn narrow_dictionary_keys_in_full_joins() {
@@ -247,7 +246,7 @@ fn narrow_dictionary_keys_in_full_joins() {
     assert!(tally.rows > 10_000, "only {} rows", tally.rows);
 }
 
-/// One case in about 400 is bulky, and what is unusual comes often enough to be noticed.
+/// About one case in 400 is bulky, and every unusual setting occurs often enough to matter.
 #[test]
 fn random_cases_have_everything() {
     let mut seen = HashMap::<&str, usize>::new();

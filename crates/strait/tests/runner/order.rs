@@ -1,4 +1,4 @@
-//! The one order that is promised: sort-merge sorts its output by key.
+//! Checks the only order that the library promises: a sort-merge join returns its rows sorted by key.
 
 use strait::{NullEquality, Output, Side};
 use strait_testkit::Value;
@@ -8,11 +8,11 @@ use super::case::Case;
 use super::check::{Failure, ensure};
 use super::expect::{Expected, Origin, sides};
 
-/// Checks that the keys of the rows never fall: ascending, nulls last at every depth, and a row
-/// that cannot match because of a null in its key after all others.
+/// Checks that the keys of the rows never descend. Nulls are last at every depth. A row that cannot match
+/// because of a null in its key comes after all others.
 ///
-/// Where nulls are equal, but the other side's column is said to have none, a null cannot match
-/// either: such a row may stand among the others or after them.
+/// If nulls are equal, but the other side's column is declared without nulls, a null cannot match either.
+/// Such a row may be among the others or after them.
 pub(crate) fn check_order(
     case: &Case,
     expected: &Expected,
@@ -40,7 +40,7 @@ pub(crate) fn check_order(
     Ok(())
 }
 
-/// The key of each output row, if the output has all key columns.
+/// Returns the key of each output row, if the output has all key columns.
 fn keys_of(case: &Case, expected: &Expected, rows: &[Vec<Value>]) -> Option<Vec<Vec<Value>>> {
     let place = |origin| expected.columns.iter().position(|c| c.origin == origin);
     if case.output == Output::Pairs {
@@ -55,8 +55,8 @@ fn keys_of(case: &Case, expected: &Expected, rows: &[Vec<Value>]) -> Option<Vec<
         };
         return rows.iter().map(key).collect();
     }
-    // Key columns that stand apart are compared each on its own terms: only coalesced ones, and
-    // those of a join that yields one side, are keys of the whole output.
+    // The two columns of a key that is not merged have separate comparison rules. Only merged columns, and
+    // the columns of a join that returns one side, are keys of the whole output.
     let one_sided = sides(case.join_type) != (true, true);
     let places: Vec<usize> = (0..case.shape.keys.len())
         .map(|k| {

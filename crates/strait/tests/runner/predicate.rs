@@ -1,5 +1,5 @@
-//! Residual filters over columns of any type: a predicate of the cells' hashes, which the oracle
-//! computes from the same cells.
+//! Residual filters over columns of any type. The predicate depends on the hashes of cells, and the oracle
+//! computes it from the same cells.
 
 use arrow::array::{BooleanArray, RecordBatch};
 use strait::{Filter, Side};
@@ -10,24 +10,24 @@ use strait_testkit::{Pair, Rng, Table, Value};
 /// A filter over one to three columns of either side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cells {
-    /// Chooses the columns.
+    /// The seed that chooses the columns.
     pub(crate) seed: u64,
-    /// One pair in so many is rejected, as far as hashes are random.
+    /// Rejects one pair in this many, if hashes are random.
     pub(crate) one_in: u64,
-    /// Whether the predicate is null where one of the cells is.
+    /// Whether the predicate is null if one of the cells is null.
     pub(crate) nulls: bool,
 }
 
-/// Of a cell: its hash, and whether it is null.
+/// The hash of a cell, and whether it is null.
 type Print = (u64, bool);
 
 impl Cells {
-    /// Any of them.
+    /// A random filter.
     pub(crate) fn random(rng: &mut Rng) -> Cells {
         Cells { seed: rng.bits(), one_in: *rng.pick(&[2, 3, 10]), nulls: rng.chance(1, 3) }
     }
 
-    /// The side and the index of each column that the filter reads, none of them twice.
+    /// The side and the index of each column that the filter reads, without repetition.
     fn columns(&self, pair: &Pair) -> Vec<(Side, usize)> {
         let mut rng = Rng::new(self.seed);
         let of = |side, table: &Table| (0..table.schema.fields().len()).map(move |i| (side, i));
@@ -38,7 +38,7 @@ impl Cells {
         columns
     }
 
-    /// The filter as the join gets it.
+    /// The filter for the join.
     pub(crate) fn filter(self, pair: &Pair) -> Filter {
         let columns = self.columns(pair);
         let width = columns.len();

@@ -1,5 +1,5 @@
-//! Readers and consumers that misbehave: input that is slow, fails, panics or blocks, and output
-//! that is taken slowly or not to its end.
+//! Readers and consumers that misbehave: input that is slow, fails, panics or blocks, and output that is read
+//! slowly or only in part.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use strait_testkit::Rng;
 
 use super::check::{Failure, ensure};
 
-/// How one input table is read. Numbers are batches that come before.
+/// How one input table is read. The number is how many batches come first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Feed {
     /// Batch after batch.
@@ -20,35 +20,35 @@ pub(crate) enum Feed {
     Plain,
     /// With a pause before the first few batches.
     Slow,
-    /// Then an error.
+    /// Batches, then an error.
     Fails(usize),
-    /// Then a panic.
+    /// Batches, then a panic.
     Panics(usize),
-    /// Then nothing until the output has been dropped.
+    /// Batches, then blocks until the output has been dropped.
     Blocks(usize),
 }
 
-/// How the output is taken.
+/// How the output is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Taking {
-    /// All of it, as fast as it comes.
+    /// All of it, as fast as possible.
     #[default]
     All,
     /// All of it, with a pause before the first few batches.
     Slowly,
-    /// So many batches. Then the reader is dropped.
+    /// This many batches, then the reader is dropped.
     DropAfter(usize),
 }
 
-/// How long a slow reader or consumer sleeps before a batch, and how often it does.
+/// The length of a pause before a batch, and the number of pauses.
 const PAUSE: Duration = Duration::from_micros(300);
 const PAUSES: usize = 4;
 
-/// Far longer than it takes to drop the reader of a join, even on a busy machine.
+/// Much longer than dropping a join's reader takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Feed {
-    /// Any misbehaviour, somewhere in a table of this many batches.
+    /// A random misbehaviour, somewhere in a table of this many batches.
     pub(crate) fn random(rng: &mut Rng, batches: usize) -> Feed {
         let after = rng.below(batches + 1);
         match rng.below(4) {
@@ -59,7 +59,7 @@ impl Feed {
         }
     }
 
-    /// What the join's error has to say, if this input makes it fail.
+    /// The text that the join's error must contain, if this input makes it fail.
     pub(crate) fn complaint(self, side: Side) -> Option<String> {
         let side = side.name();
         match self {
@@ -71,7 +71,7 @@ impl Feed {
 }
 
 impl Taking {
-    /// Pauses before output batch `number`, if that is this consumer's way.
+    /// Pauses before output batch `number`, if this consumer is slow.
     pub(crate) fn pause(self, number: usize) {
         if self == Taking::Slowly && number < PAUSES {
             std::thread::sleep(PAUSE);
@@ -79,10 +79,10 @@ impl Taking {
     }
 }
 
-/// How messages of deliberate panics begin.
+/// The beginning of the message of a deliberate panic.
 const TRIPS: &str = "the reader trips";
 
-/// Keeps deliberate panics out of the test's output: there are thousands.
+/// Keeps deliberate panics out of the test's output, because there are thousands.
 fn hush() {
     static HUSHED: Once = Once::new();
     HUSHED.call_once(|| {
@@ -96,7 +96,7 @@ fn hush() {
     });
 }
 
-/// Where a reader that blocks waits, and what all readers of a case share.
+/// The gate at which a blocking reader waits. All readers of a case share it.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
@@ -116,7 +116,7 @@ impl Gate {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A reader waits here until the gate opens, or until nobody would believe that it will.
+    /// Waits until the gate opens, or until the wait has clearly failed.
     fn wait(&self) {
         let mut state = self.state();
         state.waiting = true;
@@ -126,15 +126,15 @@ impl Gate {
         state.gave_up |= timeout.timed_out();
     }
 
-    /// Waits a moment for a reader to come to the gate. A join whose output nobody takes may never
-    /// read that far.
+    /// Waits a moment for a reader to arrive at the gate. If nobody reads the output, a join may never read
+    /// its input that far.
     pub(crate) fn await_waiting(&self) {
         let most = Duration::from_millis(20);
         drop(self.changed.wait_timeout_while(self.state(), most, |state| !state.waiting));
     }
 
-    /// Lets all readers pass, and checks that none had to wait so long that dropping the output
-    /// must have waited for it.
+    /// Lets all readers pass. Fails if a reader waited so long that dropping the output must have waited for
+    /// it.
     pub(crate) fn open(&self) -> Result<(), Failure> {
         let mut state = self.state();
         state.open = true;
@@ -143,7 +143,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Checks that all readers of the case are dropped, which may take a moment.
+    /// Checks that all readers of the case are dropped. This may take a moment.
     pub(crate) fn check_dropped(&self) -> Result<(), Failure> {
         let waited = self.changed.wait_timeout_while(self.state(), PATIENCE, |s| s.readers > 0);
         let (state, _) = waited.unwrap_or_else(|e| e.into_inner());
@@ -152,7 +152,7 @@ impl Gate {
     }
 }
 
-/// A table's reader.
+/// The reader of a table.
 pub(crate) struct Fed {
     schema: SchemaRef,
     batches: std::vec::IntoIter<RecordBatch>,
@@ -163,7 +163,7 @@ pub(crate) struct Fed {
 }
 
 impl Fed {
-    /// Reads these batches in the manner of `feed`.
+    /// A reader of these batches that behaves as `feed` says.
     pub(crate) fn new(
         (schema, batches): (SchemaRef, Vec<RecordBatch>),
         (side, feed): (Side, Feed),
@@ -213,7 +213,7 @@ impl Drop for Fed {
     }
 }
 
-/// Checks that a condition comes true soon.
+/// Returns whether the condition becomes true soon.
 pub(crate) fn soon(condition: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {

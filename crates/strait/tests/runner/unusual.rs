@@ -13,32 +13,32 @@ use super::check::{Failure, ensure};
 use super::predicate::Cells;
 use super::readers::{Feed, Taking, soon};
 
-/// The unusual in a case. By default there is none of it.
+/// The unusual settings of a case. By default there are none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Unusual {
     /// How the left and the right table are read.
     pub(crate) feeds: [Feed; 2],
-    /// How the output is taken.
+    /// How the output is read.
     pub(crate) taking: Taking,
-    /// The schemas that are declared differ from those of the batches in what may be null.
+    /// The declared schemas differ from those of the batches in their nullability.
     pub(crate) declared: Option<Declared>,
-    /// The join gets a budget that outlives it. All of it has to be free in the end.
+    /// The join gets a budget that outlives it. After the join, all of the budget must be free.
     pub(crate) shared_budget: bool,
-    /// The join runs twice again, with a fast and with a slow consumer, under a limit of so many
-    /// percent of the memory that it took. Both have to run out of memory, or neither.
+    /// The join runs twice more, with a fast and with a slow consumer. The limit is this percentage of the
+    /// memory that the join used. Either both runs must run out of memory, or neither.
     pub(crate) again_slowly: Option<u64>,
 }
 
-/// Schemas that differ from those of the batches in what may be null.
+/// Schemas that differ from those of the batches in their nullability.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Declared {
-    /// Chooses the columns that differ.
+    /// The seed that chooses the columns that differ.
     seed: u64,
-    /// Whether the readers announce the truth, after the join was bound to something else.
+    /// Whether the readers announce the true schema, while the join was bound to another one.
     readers_tell: bool,
 }
 
-/// Makes the case unusual in some ways, or in none. The tables stay the same.
+/// Adds some unusual settings to the case, or none. The tables stay the same.
 pub(crate) fn apply(rng: &mut Rng, case: &mut Case, pair: &Pair) {
     if case.filter.is_some() && rng.chance(1, 2) {
         case.filter = Some(FilterKind::Cells(Cells::random(rng)));
@@ -65,7 +65,7 @@ pub(crate) fn apply(rng: &mut Rng, case: &mut Case, pair: &Pair) {
     unusual.again_slowly = again.then(|| rng.between(50, 105) as u64);
 }
 
-/// One or both tables are read in an unusual way, or the output is.
+/// Makes the reading of one or both tables unusual, or the reading of the output.
 fn readers(rng: &mut Rng, case: &mut Case, pair: &Pair) {
     let batches = [pair.left.batches.len(), pair.right.batches.len()];
     match rng.below(6) {
@@ -80,7 +80,7 @@ fn readers(rng: &mut Rng, case: &mut Case, pair: &Pair) {
         }
     }
     if case.unusual.blocks() && case.output == Output::Count {
-        // A count has no reader that one could drop.
+        // A count has no reader that could be dropped.
         case.output = Output::Rows;
     }
 }
@@ -91,14 +91,14 @@ impl Unusual {
         self.feeds.iter().any(|feed| matches!(feed, Feed::Blocks(_)))
     }
 
-    /// What the error may say, if readers make the join fail.
+    /// The texts that the error may contain, if readers make the join fail.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let of = |side: Side| self.feeds[side as usize].complaint(side);
         [Side::Left, Side::Right].into_iter().filter_map(of).collect()
     }
 }
 
-/// The tables with the schemas that the case declares; their batches stay as they are.
+/// Returns the tables with the schemas that the case declares. The batches stay unchanged.
 pub(crate) fn as_declared<'a>(case: &Case, pair: &'a Pair) -> Cow<'a, Pair> {
     let Some(declared) = case.unusual.declared else { return Cow::Borrowed(pair) };
     let mut rng = Rng::new(declared.seed);
@@ -114,7 +114,7 @@ pub(crate) fn as_declared<'a>(case: &Case, pair: &'a Pair) -> Cow<'a, Pair> {
     Cow::Owned(pair)
 }
 
-/// The schema that a table's reader announces: the one the join was bound to, or the batches' own.
+/// The schema that a table's reader announces: the one that the join was bound to, or that of the batches.
 pub(crate) fn announced(case: &Case, table: &Table) -> SchemaRef {
     let tells = case.unusual.declared.is_some_and(|declared| declared.readers_tell);
     match table.batches.first() {
@@ -123,8 +123,8 @@ pub(crate) fn announced(case: &Case, table: &Table) -> SchemaRef {
     }
 }
 
-/// Whether the error says that a column has nulls, or may have some, that it was declared not to
-/// have. `pair` has the declared schemas.
+/// Whether the error says that a column has nulls, or may have nulls, although it was declared without them.
+/// `pair` has the declared schemas.
 pub(crate) fn denies_nulls(case: &Case, pair: &Pair, error: &Error) -> bool {
     if case.unusual.declared.is_none() {
         return false;
@@ -144,7 +144,7 @@ pub(crate) fn denies_nulls(case: &Case, pair: &Pair, error: &Error) -> bool {
     said && (named(&pair.left) || named(&pair.right))
 }
 
-/// Checks that a join that has ended has given its whole budget back.
+/// Checks that a join has returned its whole budget at its end.
 pub(crate) fn check_given_back(budget: Option<&Arc<MemoryBudget>>) -> Result<(), Failure> {
     let Some(budget) = budget else { return Ok(()) };
     let free = soon(|| budget.used() == 0);

@@ -1,14 +1,14 @@
-//! A join that hangs says nothing: this says for it which case it was.
+//! Reports which case hangs or aborts the process.
 
 use std::io::Write;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Far longer than any case takes: only a deadlock waits it out.
+/// Much longer than any case takes. Only a deadlock lasts this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The cases that run, by the thread that runs them.
+/// The running cases, with the thread that runs each.
 type Cases = Vec<(ThreadId, Instant, String)>;
 
 static CASES: LazyLock<Mutex<Cases>> = LazyLock::new(|| {
@@ -22,11 +22,11 @@ fn cases() -> MutexGuard<'static, Cases> {
     CASES.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Keeps an eye on the case of this thread until dropped.
+/// Watches the case of this thread until it is dropped.
 pub(crate) struct Watch(ThreadId);
 
 impl Watch {
-    /// Starts to watch a case that this command repeats.
+    /// Starts to watch a case. The command repeats the case.
     pub(crate) fn over(repeat: &str) -> Watch {
         let thread = std::thread::current().id();
         cases().push((thread, Instant::now(), repeat.to_string()));
@@ -40,7 +40,7 @@ impl Drop for Watch {
     }
 }
 
-/// Looks after all cases now and then; ends the process for one that hangs.
+/// Checks all running cases every few seconds. Aborts the process if one hangs.
 fn patrol() {
     loop {
         std::thread::sleep(Duration::from_secs(10));
@@ -48,21 +48,23 @@ fn patrol() {
         if let Some((_, _, repeat)) = cases.iter().find(|(_, since, _)| since.elapsed() > PATIENCE)
         {
             let text = format!("a case hangs; repeat it with\n  {repeat}\n");
-            // Straight to the terminal: the test's own output is held back until it ends.
+            // Written directly to stderr, because the test harness holds back the test's output until the
+            // test ends.
             let _ = std::io::stderr().write_all(text.as_bytes());
             std::process::abort();
         }
     }
 }
 
-/// Handles SIGABRT: writes which cases run, since one of them ends the process. An allocation that
-/// fails aborts, for example.
+/// Handles SIGABRT: writes which cases are running, because one of them aborted the process. A failed
+/// allocation aborts, for example.
 extern "C" fn last_words(signal: libc::c_int) {
     let write = |text: &str| {
-        // SAFETY: the pointer and the length are those of a string.
+        // SAFETY: the pointer and the length belong to a string.
         unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     };
-    // No lock, no words: a handler must not wait. The patrol holds it when it aborts by itself.
+    // A signal handler must not wait for the lock. Without the lock, it prints nothing. `patrol` holds the
+    // lock when it aborts.
     if let Ok(cases) = CASES.try_lock() {
         write("the process aborts in one of these cases; repeat them with\n");
         for (_, _, repeat) in cases.iter() {
