@@ -12,7 +12,7 @@ use super::generate::{KeyType, Keys, Skew, rows, share};
 use super::join::threads;
 use super::size;
 
-/// Measures joins, beside other engines, and how their cost grows
+/// Measures joins, compares them with other engines, and shows how their cost grows
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +38,8 @@ pub(crate) enum Bench {
 
 /// Measures the join of two generated tables in memory
 ///
-/// Every result is compared with the count and the payload sums that follow from how the tables
-/// were generated: a wrong answer is an error, never a figure.
+/// Every result is compared with the count and the payload sums that follow from how the tables were
+/// generated. A wrong answer is an error, and its time is not reported.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -59,11 +59,11 @@ pub(crate) struct BenchJoinArguments {
     #[arg(long, value_name = "N", value_parser = rows, required_unless_present = "workload_dir")]
     pub(crate) probe: Option<u64>,
 
-    /// Joins the tables of a folder that `strait bench compare --keep` left, instead of new ones
+    /// Joins the tables in a folder that `strait bench compare --keep` wrote, instead of new ones
     #[arg(long, value_name = "DIR", conflicts_with_all = ["build", "probe"])]
     pub(crate) workload_dir: Option<PathBuf>,
 
-    /// How wide integer keys are [default: 8]
+    /// The width of integer keys, in bytes [default: 8]
     #[arg(long, value_name = "4|8", value_parser = width, conflicts_with = "key_type")]
     key_bytes: Option<u8>,
 
@@ -71,11 +71,11 @@ pub(crate) struct BenchJoinArguments {
     #[arg(long, value_enum)]
     key_type: Option<KeyType>,
 
-    /// Whether the build keys fill a range, or lie scattered over the type's positive half
+    /// Whether the build keys fill a range, or are scattered over the positive half of the type
     #[arg(long, value_enum, default_value = "sparse")]
     pub(crate) keys: Keys,
 
-    /// How often probe rows meet each key: none, all keys alike; zipf:THETA, a few keys often
+    /// How often probe rows have each key: none, all keys equally often; zipf:THETA, a few keys often
     #[arg(long, default_value = "none", value_name = "none|zipf:THETA")]
     pub(crate) skew: Skew,
 
@@ -87,7 +87,7 @@ pub(crate) struct BenchJoinArguments {
     #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) duplicates: u64,
 
-    /// How wide payload columns are
+    /// The width of payload columns, in bytes
     #[arg(long, value_name = "4|8", default_value = "8", value_parser = width)]
     pub(crate) payload_bytes: u8,
 
@@ -95,40 +95,41 @@ pub(crate) struct BenchJoinArguments {
     #[arg(long, value_name = "C", default_value = "1", value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub(crate) payload_columns: u16,
 
-    /// Rows of an input batch
+    /// Rows per input batch
     #[arg(long, value_name = "N", default_value = "2^20", value_parser = batch_rows)]
     pub(crate) batch_rows: usize,
 
-    /// What the join yields
+    /// What the join returns
     #[arg(long, value_enum, default_value = "aggregate")]
     pub(crate) mode: Mode,
 
-    /// How to join; several algorithms, separated by commas, run one after the other.
-    /// streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU
+    /// How to join. Several algorithms, separated by commas, run one after the other. streamed-probe,
+    /// multi-pass, cpu-partitioned and triton run on a GPU
     #[arg(long, value_name = "A", default_value = "auto", value_delimiter = ',', value_parser = algorithm())]
     pub(crate) algorithm: Vec<Choice>,
 
-    /// How many threads work on the join [default: one a core]
+    /// How many threads work on the join [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
     #[command(flatten)]
     pub(crate) device: DeviceArguments,
 
-    /// Where the tables lie before a join on a GPU: integer columns, joined and nothing else; rows of
-    /// tables in host memory come back there. Without it, the whole join of Arrow tables is measured
+    /// Where the tables are before a join on a GPU. Only the join of integer columns is measured. If the
+    /// tables are in host memory, rows are copied back there. Without this option, the whole join of Arrow
+    /// tables is measured
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) placement: Option<Placement>,
 
-    /// How many runs are timed, after one that is not
+    /// How many runs are timed, after one run that is not timed
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
-    /// Another seed gives other rows
+    /// The seed: another seed gives other rows
     #[arg(long, value_name = "S", default_value = "42")]
     pub(crate) seed: u64,
 
-    /// How to show the figures
+    /// The format of the figures
     #[arg(long, value_enum, default_value = "table")]
     pub(crate) format: Shown,
 }
@@ -143,7 +144,7 @@ impl BenchJoinArguments {
     }
 }
 
-/// Where a table lies.
+/// Where a table is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Placement {
     /// In the GPU's memory; results stay there too
@@ -154,7 +155,7 @@ pub(crate) enum Placement {
     Pageable,
 }
 
-/// What a measured join yields.
+/// What a measured join returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Count,
@@ -192,22 +193,22 @@ impl ValueEnum for Mode {
     }
 }
 
-/// How figures are shown.
+/// The format of the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shown {
-    /// Aligned, for people
+    /// Aligned columns, for people
     Table,
-    /// A header and a line a run
+    /// A header, and one line per run
     Csv,
-    /// An object a run, one a line
+    /// One object per run and line
     Json,
 }
 
-/// Runs other engines beside Strait, on the same data
+/// Compares Strait with other engines, on the same data
 ///
-/// Each engine runs in a process of its own on the same Arrow files, which it loads before the
-/// clock starts. Engines come as Python packages, which are installed on the first run into a
-/// virtual environment in the user's cache folder.
+/// Each engine runs in its own process on the same Arrow files, which it loads before the clock starts.
+/// Engines are Python packages. The first run installs them into a virtual environment in the user's cache
+/// folder.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -227,7 +228,7 @@ pub(crate) struct CompareArguments {
     #[arg(long, value_enum, value_name = "MODES", value_delimiter = ',')]
     pub(crate) modes: Vec<ComparedMode>,
 
-    /// How many runs are timed, after one that is not
+    /// How many runs are timed, after one run that is not timed
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
@@ -239,16 +240,16 @@ pub(crate) struct CompareArguments {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) scale_down: u64,
 
-    /// The folder for the record; it is made if it does not exist
+    /// The folder for the record; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
     pub(crate) out: PathBuf,
 
-    /// Leaves the tables of each workload in this folder
+    /// Keeps the tables of each workload in this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
 }
 
-/// An engine beside Strait.
+/// An engine that Strait is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
     #[value(name = "duckdb")]
@@ -270,7 +271,7 @@ pub(crate) enum ComparedMode {
 
 /// Measures how cost grows with size, ratio, skew, selectivity, payload and threads
 ///
-/// Writes a CSV record and an SVG plot a study.
+/// Writes one CSV record and one SVG plot per study.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -281,23 +282,23 @@ pub(crate) struct ScaleArguments {
     #[arg(long, value_enum, value_name = "STUDIES", value_delimiter = ',')]
     pub(crate) studies: Vec<Study>,
 
-    /// The most rows of a table; less where memory does not allow it
+    /// The largest number of rows of a table; less if there is not enough memory
     #[arg(long, value_name = "N", default_value = "2^27", value_parser = rows)]
     pub(crate) largest: u64,
 
-    /// How many runs are timed, after one that is not
+    /// How many runs are timed, after one run that is not timed
     #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
-    /// The folder for records and plots; it is made if it does not exist
+    /// The folder for records and plots; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "benchmarks/scaling")]
     pub(crate) out: PathBuf,
 }
 
-/// What is varied.
+/// The quantity that a study varies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Study {
-    /// Both tables alike, from 2^16 rows
+    /// Both tables have the same size, from 2^16 rows
     Size,
     /// The probe table from 1 to 64 times the build table
     Ratio,
@@ -305,17 +306,17 @@ pub(crate) enum Study {
     Skew,
     /// The share of probe rows that match, from none to all
     Selectivity,
-    /// From 1 to 16 payload columns a table
+    /// From 1 to 16 payload columns per table
     Payload,
-    /// One thread and two
+    /// One thread, and two threads
     Threads,
 }
 
 /// Measures joins of tables in a GPU's memory, stage by stage
 ///
-/// The joins that the project holds itself to, results left in GPU memory, and tables that are hard
-/// to join (keys that share half of their bits, or one key in half of the rows) beside uniform ones.
-/// Every answer is checked. Leaves a dated record.
+/// Runs the joins of the project's performance goals, whose results stay in GPU memory. Also runs tables that
+/// are hard to join (keys that share half of their bits, or one key in half of the rows), and compares them
+/// with uniform ones. Every answer is checked. Writes a dated record.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -323,7 +324,7 @@ Examples:
   strait bench gpu --workloads '2^27 x 2^27, 8 B' --repeat 20
   strait bench gpu --workloads hard --scale-down 64")]
 pub(crate) struct BenchGpuArguments {
-    /// Which workloads, one a flag [default: all]
+    /// Which workloads, one per flag [default: all]
     #[arg(long, value_name = "WORKLOAD", value_parser = gpu_workload())]
     pub(crate) workloads: Vec<String>,
 
@@ -331,15 +332,15 @@ pub(crate) struct BenchGpuArguments {
     #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
     pub(crate) device: Processor,
 
-    /// The most GPU memory, tables included [default: 90 % of what is free]
+    /// The most GPU memory, including the tables [default: 90 % of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How radix joins partition
+    /// How radix joins partition their tables
     #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner_on_gpu())]
     pub(crate) partitioner: Partitioner,
 
-    /// How many runs are timed, after one that is not
+    /// How many runs are timed, after one run that is not timed
     #[arg(long, value_name = "R", default_value = "9", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
@@ -347,13 +348,13 @@ pub(crate) struct BenchGpuArguments {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) scale_down: u64,
 
-    /// The folder for the record; it is made if it does not exist
+    /// The folder for the record; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
     pub(crate) out: PathBuf,
 }
 
 impl BenchGpuArguments {
-    /// Whether a workload was asked for.
+    /// Whether the user asked for this workload.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.workloads.is_empty() || self.workloads.iter().any(|asked| asked == name)
     }

@@ -1,5 +1,5 @@
-//! The arguments of `strait bench transfer` and `strait bench beyond`: tables that lie in host memory,
-//! and a GPU that joins them.
+//! The arguments of `strait bench transfer` and `strait bench beyond`, which join tables in host memory on a
+//! GPU.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use super::generate::rows;
 use super::join::threads;
 use super::size;
 
-/// Measures how fast tables cross to a GPU, method by method
+/// Measures how fast each transfer method moves tables to a GPU
 ///
-/// For every transfer method: the bandwidth at which a column of keys crosses and is read, beside what
-/// the link could do in theory, and the throughput of a no-partition join whose tables cross so. Methods
-/// that this machine cannot do are named with the reason. Every answer is checked. Leaves a dated
-/// record.
+/// For every transfer method, shows the bandwidth at which a column of keys crosses the link and is read,
+/// compared with the theoretical bandwidth of the link. Also shows the throughput of a no-partition join
+/// whose tables cross with this method. If this machine does not support a method, says why. Every answer is
+/// checked. Writes a dated record.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +24,7 @@ Examples:
   strait bench transfer --methods pinned-copy,zero-copy --placement pinned --repeat 9
   strait bench transfer --rows 2^24 --placement pageable --threads 4")]
 pub(crate) struct TransferArguments {
-    /// Rows of the probe table, whose keys and payloads have 8 bytes
+    /// Rows of the probe table; its keys and payloads have 8 bytes each
     #[arg(long, value_name = "N", default_value = "2^28", value_parser = rows)]
     pub(crate) rows: u64,
 
@@ -36,7 +36,7 @@ pub(crate) struct TransferArguments {
     #[arg(long, value_name = "METHODS", value_delimiter = ',', value_parser = transfer())]
     pub(crate) methods: Vec<Transfer>,
 
-    /// Which host memory the tables lie in
+    /// The host memory in which the tables are
     #[arg(long, value_enum, value_name = "WHERE", default_value = "both")]
     pub(crate) placement: Placements,
 
@@ -44,40 +44,40 @@ pub(crate) struct TransferArguments {
     #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
     pub(crate) device: Processor,
 
-    /// The most GPU memory, as in 512MiB or 8GiB [default: 90 % of what is free]
+    /// The most GPU memory, as in 512MiB or 8GiB [default: 90 % of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How many threads stage rows [default: one a core]
+    /// How many threads stage rows [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// How many runs are timed, after one that is not
+    /// How many runs are timed, after one run that is not timed
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
-    /// The folder for the record; it is made if it does not exist
+    /// The folder for the record; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
     pub(crate) out: PathBuf,
 }
 
-/// Host memory.
+/// The kind of host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Placements {
     /// Memory that the GPU reads at full speed
     Pinned,
     /// Ordinary memory
     Pageable,
-    /// First the one, then the other
+    /// First pinned memory, then ordinary memory
     Both,
 }
 
-/// Measures joins of tables that a GPU's memory is too small for
+/// Measures joins of tables that are too large for the GPU's memory
 ///
-/// The joins that the project holds itself to, of tables in host memory: each with the bytes that cross
-/// the link either way, the share of what the link could do in theory, and the time of each stage; and
-/// the CPU's own join of the same tables beside them. Every answer is checked. A join that fails is
-/// named, and the others go on. Leaves a dated record. The largest workload needs 70 GiB of memory.
+/// Runs the joins of the project's performance goals on tables in host memory. Shows the bytes that cross the
+/// link each way, the share of the link's theoretical bandwidth, and the time of each stage. Also shows the
+/// CPU's join of the same tables. Every answer is checked. If a join fails, says so and continues with the
+/// others. Writes a dated record. The largest workload needs 70 GiB of memory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -88,15 +88,15 @@ Examples:
   strait bench beyond --study size --out benchmarks/scaling
   strait bench beyond --study fanout --lines hierarchical --lines dma")]
 pub(crate) struct BeyondArguments {
-    /// Which workloads, one a flag; or how their names begin, as in '2^30 x 2^30' [default: all]
+    /// Which workloads, one per flag: a name, or the beginning of names, as in '2^30 x 2^30' [default: all]
     #[arg(long, value_name = "WORKLOAD", value_parser = beyond_workload, conflicts_with = "study")]
     pub(crate) workloads: Vec<String>,
 
-    /// Varies one thing instead, and leaves a plot beside the record
+    /// Varies one quantity instead, and writes a plot in addition to the record
     #[arg(long, value_enum, value_name = "STUDY")]
     pub(crate) study: Option<BeyondStudy>,
 
-    /// Which lines of the study, one a flag [default: all]
+    /// Which lines of the study, one per flag [default: all]
     #[arg(long, value_name = "LINE", value_parser = beyond_line(), requires = "study")]
     pub(crate) lines: Vec<String>,
 
@@ -108,26 +108,26 @@ pub(crate) struct BeyondArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How many threads work on the host's part, and on the CPU's own join [default: one a core]
+    /// How many threads work on the host's part, and on the CPU's own join [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// How many runs are timed, after one that is not; joins of more than ten seconds are run once
+    /// How many runs are timed, after one run that is not timed; a join that takes more than ten seconds runs
+    /// only once
     #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
-    /// Divides the rows of every table; not for the study of size, whose tables follow from
-    /// --gpu-memory
+    /// Divides the rows of every table; not for the study of size, whose tables depend on --gpu-memory
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) scale_down: u64,
 
-    /// The folder for the record; it is made if it does not exist
+    /// The folder for the record; it is created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
     pub(crate) out: PathBuf,
 }
 
 impl BeyondArguments {
-    /// What one argument alone cannot tell.
+    /// Checks rules that involve several arguments.
     pub(super) fn check(&self) -> Result<(), String> {
         let Some(study) = self.study else { return Ok(()) };
         if study == BeyondStudy::Size && self.scale_down != 1 {
@@ -144,27 +144,28 @@ impl BeyondArguments {
         }
     }
 
-    /// Whether a workload was asked for: by its name, or by how it begins where that is none.
+    /// Whether the user asked for this workload, by its name or by the beginning of its name. A full name of
+    /// another workload does not count as a beginning.
     pub(crate) fn wants(&self, name: &str) -> bool {
         let whole = |asked: &str| crate::bench::beyond_workload_names().any(|name| name == asked);
         let meant = |asked: &str| name == asked || (name.starts_with(asked) && !whole(asked));
         self.workloads.is_empty() || self.workloads.iter().any(|asked| meant(asked))
     }
 
-    /// Whether a line of a study was asked for.
+    /// Whether the user asked for this line of a study.
     pub(crate) fn wants_line(&self, name: &str) -> bool {
         self.lines.is_empty() || self.lines.iter().any(|asked| asked == name)
     }
 }
 
-/// What is varied.
+/// The quantity that a study varies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BeyondStudy {
-    /// The size of both tables alike, from a quarter to four times what fits the GPU's memory, in
-    /// steps of √2, joined by every algorithm
+    /// The size of both tables, from a quarter to four times what fits the GPU's memory, in steps of √2, with
+    /// every algorithm
     Size,
-    /// The partitions that the first pass of triton writes, from 2 to 2048, from host memory to host
-    /// memory by every partitioner; nothing is joined
+    /// The number of partitions that the first pass of triton writes, from 2 to 2048, from host memory to
+    /// host memory, with every partitioner; nothing is joined
     Fanout,
 }
 

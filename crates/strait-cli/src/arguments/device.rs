@@ -1,4 +1,4 @@
-//! Where a join runs and how it goes about it there: flags that every command that joins has.
+//! The flags that choose where and how a join runs. All commands that join have them.
 
 use std::fmt;
 
@@ -10,47 +10,47 @@ use strait::{
 
 use super::size;
 
-/// Where a join runs, and what is asked of a GPU.
+/// The processor of a join, and the GPU options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
-    /// Which processor joins: auto takes a GPU where it is predicted to be faster, copies included, and
-    /// the CPU if the GPU fails before the first row of output; cpu; gpu or gpu:N, which has to work
+    /// Which processor joins: auto uses a GPU if it is predicted to be faster, including the copies, and the
+    /// CPU if the GPU fails before the first row of output; cpu; gpu or gpu:N, whose failure is an error
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 
-    /// The most GPU memory the join may hold, as in 512MiB or 8GiB [default: 90 % of what is free]
+    /// The most GPU memory the join may hold, as in 512MiB or 8GiB [default: 90 % of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How a GPU partitions, to try another way than the algorithm's own. In its memory, for radix:
-    /// look-back, bucket-pool, shared-histogram. Into host memory, for triton: the others
+    /// How a GPU partitions, instead of the algorithm's default. In its memory, for radix: look-back,
+    /// bucket-pool, shared-histogram. Into host memory, for triton: the others
     #[arg(long, value_name = "P", value_parser = partitioner())]
     pub(crate) partitioner: Option<Partitioner>,
 
-    /// How rows cross to a GPU; without it, by the copy engine where they lie in pinned memory, and
-    /// staged by all threads where they do not
+    /// How rows cross to a GPU; by default, the copy engine moves rows in pinned memory, and all threads
+    /// stage other rows
     #[arg(long, value_name = "METHOD", value_parser = transfer())]
     pub(crate) transfer: Option<Transfer>,
 
-    /// Where the table of a no-partition join on a GPU lies [default: gpu]. Host and hybrid are for
-    /// tables that GPU memory is too small for
+    /// Where the table of a no-partition join on a GPU is [default: gpu]. Use host and hybrid for tables that
+    /// are too large for GPU memory
     #[arg(long, value_name = "WHERE", value_parser = table())]
     pub(crate) table: Option<TablePlace>,
 
-    /// Who counts the rows of partitions before a triton join's kernels write them [default: none].
-    /// Counted before, rows in pinned memory need not be copied to the GPU first; keys cross the link
-    /// once more where the GPU counts
+    /// Who counts the rows of each partition before a triton join writes them [default: none]. With a count,
+    /// rows in pinned memory need not be copied to the GPU first. If the GPU counts, keys cross the link a
+    /// second time
     #[arg(long, value_name = "WHO", value_parser = histogram())]
     pub(crate) histogram: Option<Histogram>,
 
-    /// The GPU memory in which a triton join keeps partitions, as in 4GiB [default: what joining
-    /// them leaves free]. The rest goes to host memory
+    /// The GPU memory in which a triton join keeps partitions, as in 4GiB [default: all that the join leaves
+    /// free]. The other partitions go to host memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) cache: Option<u64>,
 }
 
 impl DeviceArguments {
-    /// A processor, with nothing else asked for.
+    /// A processor, with default settings.
     pub(crate) fn only(device: Processor) -> DeviceArguments {
         DeviceArguments {
             device,
@@ -63,12 +63,12 @@ impl DeviceArguments {
         }
     }
 
-    /// The CPU.
+    /// The CPU, with default settings.
     pub(crate) fn cpu() -> DeviceArguments {
         DeviceArguments::only(Processor::Cpu)
     }
 
-    /// What was asked of a GPU, and the rest as it is by default.
+    /// Returns the GPU options: the user's choices, and defaults for the rest.
     pub(crate) fn gpu_options(&self) -> GpuOptions {
         GpuOptions::new()
             .partitioner(self.partitioner)
@@ -78,7 +78,7 @@ impl DeviceArguments {
             .cache(self.cache)
     }
 
-    /// The join, to be run there.
+    /// Returns the join with these settings.
     pub(crate) fn apply(&self, join: Join) -> Join {
         let join = join.device(self.device).gpu_options(self.gpu_options());
         match self.gpu_memory {
@@ -92,12 +92,12 @@ pub(super) fn processor(text: &str) -> Result<Processor, String> {
     text.parse().map_err(|error: strait::Error| error.to_string())
 }
 
-/// The value of `--algorithm`: one of them, or `auto`, which leaves it to the planner.
+/// The value of `--algorithm`: an algorithm, or `auto`, with which the planner chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice(pub(crate) Option<Algorithm>);
 
 impl Choice {
-    /// The planner picks.
+    /// The planner chooses.
     pub(crate) const AUTO: Choice = Choice(None);
 
     /// The name on the command line.
@@ -124,7 +124,7 @@ pub(super) fn algorithm() -> impl TypedValueParser<Value = Choice> {
     })
 }
 
-/// What an algorithm does, in a line of help.
+/// Describes an algorithm in one line of help.
 fn about(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::NoPartition => "One hash table over the smaller table, the other streamed by",
@@ -152,7 +152,7 @@ pub(super) fn partitioner() -> impl TypedValueParser<Value = Partitioner> {
     named(Partitioner::ALL.to_vec(), Partitioner::name)
 }
 
-/// Those that partition in the GPU's own memory.
+/// Parses the partitioners that work in the GPU's own memory.
 pub(super) fn partitioner_on_gpu() -> impl TypedValueParser<Value = Partitioner> {
     let within = Partitioner::ALL.into_iter().filter(|p| !p.to_host());
     named(within.collect(), Partitioner::name)
@@ -170,7 +170,7 @@ fn histogram() -> impl TypedValueParser<Value = Histogram> {
     named(Histogram::ALL.to_vec(), Histogram::name)
 }
 
-/// A parser of names.
+/// Parses one of several names.
 fn named<T>(all: Vec<T>, name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where
     T: Copy + std::str::FromStr<Err = strait::Error> + Send + Sync + 'static,

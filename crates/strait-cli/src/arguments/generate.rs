@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// Generates tables to try joins on
+/// Generates tables to test joins with
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ pub(crate) enum Target {
     Workload(WorkloadArguments),
 }
 
-/// Generates the tables of the TPC-H benchmark, one file each
+/// Generates the tables of the TPC-H benchmark, one file per table
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub(crate) struct TpchArguments {
     #[arg(long, default_value = "1", value_parser = scale)]
     pub(crate) scale: f64,
 
-    /// The folder to write to; it is made if it does not exist
+    /// The folder to write to; it is created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 
@@ -41,7 +41,7 @@ pub(crate) struct TpchArguments {
     #[arg(long, value_enum, value_name = "TABLES", value_delimiter = ',')]
     pub(crate) tables: Vec<TpchTable>,
 
-    /// The files' format
+    /// The format of the files
     #[arg(long, value_enum, default_value = "parquet")]
     pub(crate) format: TableFormat,
 
@@ -49,12 +49,12 @@ pub(crate) struct TpchArguments {
     #[arg(long)]
     pub(crate) overwrite: bool,
 
-    /// How many threads to use [default: one a core]
+    /// How many threads to use [default: one per core]
     #[arg(long, value_name = "N", value_parser = super::join::threads)]
     pub(crate) threads: Option<usize>,
 }
 
-/// A table of TPC-H.
+/// A TPC-H table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TpchTable {
     Region,
@@ -67,7 +67,7 @@ pub(crate) enum TpchTable {
     Lineitem,
 }
 
-/// A format to generate.
+/// The format of generated files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TableFormat {
     Parquet,
@@ -75,10 +75,10 @@ pub(crate) enum TableFormat {
     Arrow,
 }
 
-/// Generates build.parquet and probe.parquet: two tables whose keys are as asked for
+/// Generates build.parquet and probe.parquet: two tables with the requested keys
 ///
-/// Both have a column `key`; the join of build and probe on it finds a match for the given share
-/// of the probe rows. The same arguments give the same rows on every machine.
+/// Both tables have a column `key`. In the join on this column, the given share of the probe rows has a
+/// match. The same arguments give the same rows on every machine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -100,11 +100,11 @@ pub(crate) struct WorkloadArguments {
     #[arg(long, value_enum, default_value = "int64")]
     pub(crate) key_type: KeyType,
 
-    /// Whether the build keys fill a range, or lie scattered over the type's positive half
+    /// Whether the build keys fill a range, or are scattered over the positive half of the type
     #[arg(long, value_enum, default_value = "dense")]
     pub(crate) keys: Keys,
 
-    /// How often probe rows meet each key: none, all keys alike; zipf:THETA, a few keys often
+    /// How often probe rows have each key: none, all keys equally often; zipf:THETA, a few keys often
     #[arg(long, default_value = "none", value_name = "none|zipf:THETA")]
     pub(crate) skew: Skew,
 
@@ -120,11 +120,11 @@ pub(crate) struct WorkloadArguments {
     #[arg(long, value_name = "C", default_value = "1", value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub(crate) payload_columns: u16,
 
-    /// Another seed gives other rows
+    /// The seed: another seed gives other rows
     #[arg(long, value_name = "S", default_value = "42")]
     pub(crate) seed: u64,
 
-    /// The folder to write to; it is made if it does not exist
+    /// The folder to write to; it is created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 
@@ -132,7 +132,7 @@ pub(crate) struct WorkloadArguments {
     #[arg(long)]
     pub(crate) overwrite: bool,
 
-    /// How many threads to use [default: one a core]
+    /// How many threads to use [default: one per core]
     #[arg(long, value_name = "N", value_parser = super::join::threads)]
     pub(crate) threads: Option<usize>,
 }
@@ -145,14 +145,14 @@ pub(crate) enum KeyType {
     String,
 }
 
-/// How a workload's keys lie in their type.
+/// How a workload's keys are distributed over their type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Keys {
     Dense,
     Sparse,
 }
 
-/// How often each key is met.
+/// How often probe rows have each key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Skew {
     None,
@@ -186,7 +186,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a number of rows: its digits, which underscores may group, or a power of two.
+/// Parses a number of rows: digits, which underscores may group, or a power of two.
 pub(super) fn rows(text: &str) -> Result<u64, String> {
     let rows = match text.strip_prefix("2^") {
         Some(power) => power.parse().ok().and_then(|power| 1u64.checked_shl(power)),

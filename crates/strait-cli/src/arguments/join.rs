@@ -53,11 +53,12 @@ pub(crate) struct JoinArguments {
     #[arg(long = "type", value_name = "TYPE", default_value = "inner", value_parser = join_type())]
     pub(crate) join_type: JoinType,
 
-    /// Where to write: .parquet, .csv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for
-    /// an Arrow IPC stream on stdout. Without it the first rows are shown
+    /// Where to write: .parquet, .csv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for an Arrow
+    /// IPC stream on stdout. Without it, the first rows are shown
     ///
-    /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: these become columns of their
-    /// values, in nested types, too. Streams (.arrows, -) keep them, and Parquet files where Parquet can.
+    /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: dictionary columns become plain
+    /// columns, also in nested types. Streams (.arrows, -) keep dictionary columns. Parquet files keep them
+    /// if Parquet can.
     #[arg(short, long, value_name = "OUT", conflicts_with = "count")]
     pub(crate) output: Option<Destination>,
 
@@ -73,7 +74,7 @@ pub(crate) struct JoinArguments {
     #[arg(long, value_name = "COLUMNS", value_parser = names::names, conflicts_with = "count")]
     select: Vec<Names>,
 
-    /// Prints the number of rows alone
+    /// Prints only the number of rows
     #[arg(long)]
     pub(crate) count: bool,
 
@@ -81,8 +82,8 @@ pub(crate) struct JoinArguments {
     #[arg(long)]
     pub(crate) nulls_equal: bool,
 
-    /// Which float keys are equal: as numbers (0.0 equals -0.0, NaN equals NaN), or by the total order
-    /// of their bits
+    /// Which float keys are equal: as numbers (0.0 equals -0.0, NaN equals NaN), or by the total order of
+    /// their bits
     #[arg(
         long,
         value_name = "HOW",
@@ -91,11 +92,11 @@ pub(crate) struct JoinArguments {
     )]
     pub(crate) float_equality: FloatEquality,
 
-    /// Keeps both key columns where they have the same name
+    /// Keeps both key columns if they have the same name
     #[arg(long)]
     pub(crate) keep_keys: bool,
 
-    /// What a right column's name gets where the left table has the same name
+    /// The suffix of a right column's name if the left table has a column of the same name
     #[arg(long, value_name = "S", default_value = "_right")]
     pub(crate) suffix: String,
 
@@ -110,17 +111,16 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// How to join; streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU, on tables
-    /// that may be larger than its memory
+    /// How to join. streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU, with tables that may
+    /// be larger than its memory
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 
-    /// How many threads work on the join [default: one a core]
+    /// How many threads work on the join [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The most memory to hold, for reading, joining and writing together, as in 512MiB or 8GiB
-    /// [default: no limit]
+    /// The most memory for reading, joining and writing together, as in 512MiB or 8GiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 
@@ -131,7 +131,7 @@ pub(crate) struct JoinArguments {
     #[arg(long, conflicts_with = "explain_analyze")]
     pub(crate) explain: bool,
 
-    /// Runs the join and prints the plan and what happened
+    /// Runs the join, and prints the plan and a report of the run
     #[arg(long)]
     pub(crate) explain_analyze: bool,
 
@@ -140,14 +140,14 @@ pub(crate) struct JoinArguments {
     pub(crate) progress: Show,
 }
 
-/// How CSV files are written.
+/// The form of CSV files.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CsvArguments {
-    /// What separates the fields of CSV files [default: a comma; a tab in .tsv files]
+    /// The character that separates the fields of CSV files [default: a comma; a tab in .tsv files]
     #[arg(long = "csv-delimiter", value_name = "C", value_parser = delimiter)]
     pub(crate) delimiter: Option<u8>,
 
-    /// A text that stands for null in CSV files, as an empty field does anyway; may be repeated
+    /// A text that means null in CSV files, in addition to the empty field; may be repeated
     #[arg(long = "csv-null", value_name = "S")]
     pub(crate) nulls: Vec<String>,
 
@@ -155,7 +155,7 @@ pub(crate) struct CsvArguments {
     #[arg(long = "csv-no-header")]
     pub(crate) no_header: bool,
 
-    /// How many rows of each CSV file are looked at to infer types: a number, or all
+    /// How many rows of each CSV file are read to infer types: a number, or all
     #[arg(long = "csv-sample", value_name = "ROWS", default_value = "100000", value_parser = sample)]
     pub(crate) sample: Sample,
 }
@@ -166,14 +166,14 @@ impl Default for CsvArguments {
     }
 }
 
-/// How many rows types are inferred from unless told otherwise.
+/// The default number of rows from which types are inferred.
 const SAMPLE: Sample = Sample(Some(100_000));
 
-/// How many rows types are inferred from; all of them if none is said.
+/// The number of rows from which types are inferred; all rows if None.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample(pub(crate) Option<usize>);
 
-/// Where a table comes from.
+/// The source of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// An Arrow IPC stream.
@@ -196,16 +196,16 @@ impl FromStr for Source {
 /// When to show a progress bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Show {
-    /// When stderr is a terminal
+    /// If stderr is a terminal
     Auto,
-    /// Even when stderr is not a terminal
+    /// Even if stderr is not a terminal
     Always,
     /// Not at all
     Never,
 }
 
 impl JoinArguments {
-    /// What one argument alone cannot tell.
+    /// Checks rules that involve several arguments.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.left == Source::Stdin && self.right == Source::Stdin {
             return Err("LEFT and RIGHT cannot both be -: there is only one stdin");

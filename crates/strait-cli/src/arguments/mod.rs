@@ -1,4 +1,4 @@
-//! The command line as its user types it. Parsing only validates; nothing here opens a file.
+//! The command line. Parsing only validates; nothing here opens a file.
 
 mod bench;
 mod beyond;
@@ -41,7 +41,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "strait", version, after_help = EXAMPLES, propagate_version = true)]
 pub(crate) struct Cli {
-    /// Says on stderr what is being done; twice, says more
+    /// Reports on stderr what the command does; twice reports more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -50,7 +50,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Reads the command line; wrong usage ends the process with status 2.
+    /// Parses the command line. Wrong usage ends the process with status 2.
     pub(crate) fn read() -> Cli {
         let cli = Cli::parse();
         if let Err((path, message)) = cli.command.check() {
@@ -67,7 +67,7 @@ impl Cli {
 }
 
 impl Command {
-    /// What one argument alone cannot tell: what is wrong, and in which command.
+    /// Checks rules that involve several arguments. Returns the command at fault, and the message.
     fn check(&self) -> Result<(), (&'static [&'static str], String)> {
         match self {
             Command::Join(join) => {
@@ -98,19 +98,19 @@ Examples:
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// Prints the manual page, or writes one page a command into a folder
+    /// Prints the manual page, or writes one page per command into a folder
     #[command(after_help = "\
 Examples:
   strait man | man -l -
   strait man --out ~/.local/share/man/man1")]
     Man {
-        /// The folder to write the pages to; it is made if it does not exist
+        /// The folder to write the pages to; it is created if it does not exist
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
 }
 
-/// Generates two TPC-H tables in a temporary folder, joins them and shows what happened
+/// Generates two TPC-H tables in a temporary folder, joins them and shows the result
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -122,7 +122,7 @@ pub(crate) struct DemoArguments {
     #[arg(long, default_value = "0.1", value_parser = generate::scale)]
     pub(crate) scale: f64,
 
-    /// How many threads to use [default: one a core]
+    /// How many threads to use [default: one per core]
     #[arg(long, value_name = "N", value_parser = join::threads)]
     pub(crate) threads: Option<usize>,
 }

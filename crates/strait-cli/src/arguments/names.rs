@@ -1,24 +1,24 @@
-//! Lists of column names and of pairs of them: `a,b` and `a=b,c`. A backslash makes the next
-//! character part of a name.
+//! Parses lists of column names and lists of pairs of column names: `a,b` and `a=b,c`. A backslash makes the
+//! next character part of a name.
 
 /// A pair of key columns, left and right.
 pub(crate) type Pair = (String, String);
 
-/// Reads `a=b,c`: pairs separated by commas; a single name stands for both sides.
+/// Parses `a=b,c`: pairs separated by commas. A single name stands for both sides.
 pub(super) fn pairs(text: &str) -> Result<Pairs, String> {
     split(text, ',').into_iter().map(|part| pair(&part)).collect::<Result<_, _>>().map(Pairs)
 }
 
-/// Reads `a,b`.
+/// Parses `a,b`.
 pub(super) fn names(text: &str) -> Result<Names, String> {
     split(text, ',').into_iter().map(|part| name(&part)).collect::<Result<_, _>>().map(Names)
 }
 
-/// The pairs of one `--on`.
+/// The pairs of one `--on` option.
 #[derive(Debug, Clone)]
 pub(crate) struct Pairs(pub(crate) Vec<Pair>);
 
-/// The names of one `--select`.
+/// The names of one `--select` option.
 #[derive(Debug, Clone)]
 pub(crate) struct Names(pub(crate) Vec<String>);
 

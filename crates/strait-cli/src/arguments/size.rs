@@ -1,6 +1,7 @@
-//! Sizes in bytes as people write them: `8GiB`, `500 MB`, `1.5g`, `4096`.
+//! Parses sizes in bytes: `8GiB`, `500 MB`, `1.5g`, `4096`.
 
-/// Reads a size. `K`, `M`, `G`, `T` alone and with `iB` count in 1024, with `B` in 1000.
+/// Parses a size. `K`, `M`, `G`, `T` alone or with `iB` are powers of 1024; with `B`, they are powers of
+/// 1000.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
@@ -8,7 +9,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     let factor = factor(unit).ok_or_else(|| {
         format!("\"{unit}\" is not a unit of size; write for example 512MiB, 8GiB or 4096")
     })?;
-    // Whole numbers do not go through a float, so that none of their digits are lost.
+    // Whole numbers are not converted to floats, so that no digits are lost.
     let bytes = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(factor),
         Err(_) => number
