@@ -1,6 +1,6 @@
-//! Rows of text with their columns in line.
+//! Formats rows of text in aligned columns.
 
-/// Aligns the columns: the first `left` of them to the left, the others to the right.
+/// Aligns the first `left` columns to the left, and the others to the right.
 pub(super) fn aligned(rows: &[Vec<String>], left: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

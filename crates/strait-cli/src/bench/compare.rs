@@ -1,4 +1,4 @@
-//! `strait bench compare`: other engines beside Strait, on the same tables.
+//! `strait bench compare`: compares other engines with Strait, on the same tables.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::interrupt;
 use crate::join::cores;
 use crate::output::print;
 
-/// Rows of a batch of the tables.
+/// Rows per batch of the tables.
 const BATCH_ROWS: usize = 1 << 20;
 
 /// Runs the command.
@@ -63,7 +63,7 @@ fn all_or<T: ValueEnum + Copy>(chosen: &[T]) -> Vec<T> {
     if chosen.is_empty() { T::value_variants().to_vec() } else { chosen.to_vec() }
 }
 
-/// A folder that goes when the command ends, however it ends.
+/// A temporary folder, which is removed however the command ends.
 struct Temporary(Option<TempDir>, PathBuf);
 
 impl Temporary {
@@ -86,7 +86,7 @@ impl Drop for Temporary {
     }
 }
 
-/// The sizes of a workload that lies in its folder.
+/// The sizes of a workload whose tables are in a folder.
 struct Prepared {
     build_rows: u64,
     probe_rows: u64,
@@ -112,7 +112,7 @@ struct Contest {
     build_rows: u64,
     probe_rows: u64,
     output_rows: u64,
-    /// Every variant of every engine.
+    /// All variants of all engines.
     peers: Vec<Outcome>,
     strait: Outcome,
 }
@@ -159,7 +159,7 @@ impl Contest {
         (self.build_rows + self.probe_rows) as f64 / outcome.seconds.median.max(1e-9) / 1e6
     }
 
-    /// An engine's fastest variant.
+    /// Returns the fastest variant of an engine.
     fn best_of(&self, engine: &str) -> Option<&Outcome> {
         let variants = self.peers.iter().filter(|peer| peer.engine == engine);
         variants.min_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median))
@@ -218,7 +218,7 @@ const COLUMNS: [&str; 16] = [
     "peak_resident",
 ];
 
-/// All contests, a line each.
+/// Formats all contests, one line each.
 fn table(contests: &[Contest], engines: &[Engine]) -> String {
     let mut header = vec!["workload".to_string(), "mode".to_string()];
     header.extend(engines.iter().map(|engine| engine.name().to_string()));

@@ -1,5 +1,5 @@
-//! One engine measured in a process of its own: another one through its Python package, or Strait
-//! through this very command.
+//! Measures one engine in its own process: another engine through its Python package, or Strait through this
+//! command itself.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use super::measure::median;
 use super::workload::{Answer, EXPECTED};
 use crate::arguments::{ComparedMode, Engine};
 
-/// What every engine is given to do.
+/// The work that every engine gets.
 pub(super) struct Work<'a> {
     /// The folder with the tables and the answer.
     pub(super) tables: &'a Path,
@@ -22,7 +22,7 @@ pub(super) struct Work<'a> {
     pub(super) threads: usize,
 }
 
-/// What one engine did.
+/// The result of one engine.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) engine: &'static str,
@@ -51,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// Its configurations that are tried in a mode; the fastest counts.
+    /// The configurations of the engine in a mode. The fastest counts.
     pub(super) fn variants(self, mode: ComparedMode) -> &'static [&'static str] {
         match (self, mode) {
             (Engine::DuckDb, ComparedMode::Aggregate) => &["arrow", "native"],
@@ -72,7 +72,7 @@ impl Engine {
     }
 }
 
-/// The scripts that measure engines, written to a folder, and the Python that runs them.
+/// The scripts that measure engines, in a folder, and the Python interpreter that runs them.
 pub(super) struct Drivers {
     python: PathBuf,
     drive: PathBuf,
@@ -98,7 +98,7 @@ impl Drivers {
         Ok(Drivers { python, drive, folder: folder.to_path_buf() })
     }
 
-    /// Measures an engine and checks every answer it gave.
+    /// Measures an engine and checks all its answers.
     pub(super) fn measure(
         &self,
         engine: Engine,
@@ -106,7 +106,7 @@ impl Drivers {
         work: &Work,
     ) -> anyhow::Result<Outcome> {
         let mut command = Command::new(&self.python);
-        // Isolated: neither the folder of the scripts nor the user's packages stand in the way.
+        // Isolated mode: ignores the scripts' folder and the user's packages.
         command.arg("-I").arg("-B").arg(&self.drive);
         command.arg(self.folder.join(format!("{}.py", engine.name()))).arg(variant);
         command.arg(work.mode.name()).arg(work.tables);
@@ -131,7 +131,7 @@ impl Drivers {
     }
 }
 
-/// What `drive.py` prints.
+/// The output of `drive.py`.
 #[derive(Deserialize)]
 struct Said {
     version: String,
@@ -140,7 +140,7 @@ struct Said {
     resident: Resident,
 }
 
-/// Measures Strait. It checks its answers itself.
+/// Measures Strait, which checks its answers itself.
 pub(super) fn measure_strait(work: &Work) -> anyhow::Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this command's own file")?;
     let mut command = Command::new(program);

@@ -1,5 +1,5 @@
-//! Where the other engines live: a Python environment made on the first run from a list of exact
-//! versions, kept in the user's cache folder under a name that follows from the list.
+//! The Python environment of the other engines. The first run creates it from a list of exact versions. It is
+//! kept in the user's cache folder, under a name that depends on the list.
 
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,10 +10,10 @@ use anyhow::{Context, bail};
 
 use crate::interrupt;
 
-/// The engines' exact versions.
+/// The exact versions of the engines.
 const REQUIREMENTS: &str = include_str!("../../../../benchmarks/requirements.txt");
 
-/// The Python that has the engines. Installs them if need be.
+/// Returns the Python interpreter that has the engines. Installs them if necessary.
 pub(super) fn python() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     REQUIREMENTS.hash(&mut hasher);
@@ -29,7 +29,7 @@ pub(super) fn python() -> anyhow::Result<PathBuf> {
     interrupt::make(|| Ok(aside.clone()), PathBuf::as_path)
         .context("cannot install the engines")?;
     let installed = install(&aside);
-    // It takes its name when it is whole. Another process may have been faster.
+    // The environment gets its final name only when it is complete. Another process may have been faster.
     interrupt::settle(&aside, || {
         let placed = installed.and_then(|()| match std::fs::rename(&aside, &place) {
             Err(error) if !python.exists() => Err(error).context("cannot name the environment"),
@@ -75,7 +75,7 @@ fn run(program: &OsStr, arguments: &[&OsStr]) -> anyhow::Result<()> {
     succeeded(&output)
 }
 
-/// An error with the last words of a process that failed.
+/// Fails with the last output of a process that failed.
 pub(super) fn succeeded(output: &Output) -> anyhow::Result<()> {
     if output.status.success() {
         return Ok(());

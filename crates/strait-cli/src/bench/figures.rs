@@ -1,4 +1,4 @@
-//! What one measurement says, and how it is shown.
+//! The figures of one measurement, and their formats.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,9 +12,9 @@ use crate::digits::{counted, grouped};
 /// The figures of one join.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Figures {
-    /// The one asked for.
+    /// The requested algorithm.
     pub(super) algorithm: String,
-    /// The one that ran.
+    /// The algorithm that ran.
     pub(super) ran: String,
     /// The GPU it ran on, or `cpu`.
     pub(super) device: String,
@@ -25,12 +25,12 @@ pub(super) struct Figures {
     pub(super) threads: usize,
     pub(super) repeat: u32,
     pub(super) seconds: Seconds,
-    /// Rows of both tables by the median time.
+    /// Rows of both tables, divided by the median time.
     pub(super) tuples_per_second: f64,
-    /// Of the run in the middle.
+    /// The stages of the median run.
     pub(super) stages: Vec<Stage>,
     pub(super) bytes: Bytes,
-    /// The most bytes that the join held at once, inputs and output under way included.
+    /// The most bytes that the join held at once, including inputs and unfinished output.
     pub(super) peak_memory: u64,
     pub(super) resident: Resident,
     pub(super) machine: Machine,
@@ -48,7 +48,7 @@ pub(super) struct Stage {
     pub(super) seconds: f64,
 }
 
-/// Of the rows of each table; and of what crossed the link to a GPU, and back.
+/// The bytes of each table's rows, and the bytes that crossed the link to a GPU and back.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bytes {
     pub(super) build: u64,
@@ -58,7 +58,7 @@ pub(super) struct Bytes {
     pub(super) from_gpu: u64,
 }
 
-/// The memory of the process: with the tables loaded, and at most.
+/// The resident memory of the process: with the tables loaded, and at its peak.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Resident {
     pub(super) loaded: u64,
@@ -66,7 +66,7 @@ pub(super) struct Resident {
 }
 
 impl Figures {
-    /// Sums up. `loaded` is the memory of the process before the first run.
+    /// Summarises a measurement. `loaded` is the memory of the process before the first run.
     pub(super) fn new(tables: &Tables, task: &Task, measured: &Measured, loaded: u64) -> Figures {
         let (build_rows, probe_rows) = (tables.build.rows(), tables.probe.rows());
         Figures {
@@ -152,7 +152,7 @@ impl Figures {
     }
 }
 
-/// All figures, as asked for.
+/// Formats all figures as requested.
 pub(super) fn shown(figures: &[Figures], how: Shown) -> anyhow::Result<String> {
     match how {
         Shown::Table => Ok(table(figures)),

@@ -1,5 +1,5 @@
-//! `strait bench gpu`: the joins of tables in GPU memory that the project holds itself to, with the
-//! time and the bandwidth of each stage, and tables that are hard to join beside them.
+//! `strait bench gpu`: the joins of the project's performance goals on tables in GPU memory, with the time
+//! and the bandwidth of each stage, and joins of tables that are hard to join.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::join::cores;
 use crate::output::print;
 
 const BATCH_ROWS: usize = 1 << 20;
-/// The workload that is no join.
+/// The workload that is not a join.
 const SORT: &str = "sort of 2^28 pairs";
 
-/// A workload with a name: rows as powers of two, the bytes of key and payload, and how to join.
+/// A named workload: row counts as powers of two, the bytes of key and payload, and how to join.
 struct Named {
     name: &'static str,
     bits: [u32; 2],
@@ -45,7 +45,7 @@ const fn named(
     Named { name, bits, bytes, keys, skew: Skew::None, algorithm: Choice(Some(algorithm)) }
 }
 
-/// Those that join the same tables follow one another, so that these are made once.
+/// Workloads over the same tables are adjacent, so that these tables are made once.
 const SUITE: [Named; 11] = [
     named("2^27 x 2^27, 8 B", [27, 27], 8, Keys::Sparse, Algorithm::Radix),
     named("2^27 x 2^27, 8 B, sort-merge", [27, 27], 8, Keys::Sparse, Algorithm::SortMerge),
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
     let mut made: Option<(&Named, Tables, Resident)> = None;
     for named in SUITE.iter().filter(|named| arguments.wants(named.name)) {
         if !made.as_ref().is_some_and(|(other, ..)| other.same_tables(named)) {
-            // The memory of the last ones is wanted for these.
+            // The next tables need the memory of the previous ones.
             drop(made.take());
             let tables = Tables::generate(named.shape(arguments.scale_down), BATCH_ROWS, cores())?;
             let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
@@ -125,8 +125,8 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
 
 const ALGORITHMS: [Algorithm; 3] = [Algorithm::Radix, Algorithm::NoPartition, Algorithm::SortMerge];
 
-/// Uniform tables and hard ones by every algorithm. Returns the uniform seconds a row of input and
-/// output by each.
+/// Joins uniform and hard tables with every algorithm. Returns for each algorithm the seconds per row of
+/// input and output with uniform tables.
 fn hard(
     gpu: &Gpu,
     arguments: &BenchGpuArguments,
@@ -156,7 +156,7 @@ fn hard(
     Ok(uniform)
 }
 
-/// Sorts pairs by random keys of 64 bits.
+/// Sorts pairs by random 64-bit keys.
 fn sort(gpu: &Gpu, arguments: &BenchGpuArguments) -> anyhow::Result<Line> {
     let rows = ((1u64 << 28) / arguments.scale_down).max(16);
     let key = |row: u64| row.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -324,7 +324,7 @@ fn record(gpu: &Gpu, lines: &[Line], read_rate: f64) -> anyhow::Result<Record> {
     Ok(record)
 }
 
-/// The names that `--workloads` takes.
+/// The names that `--workloads` accepts.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     SUITE.iter().map(|named| named.name).chain([SORT, "hard"])
 }

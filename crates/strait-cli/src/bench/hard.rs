@@ -1,5 +1,5 @@
-//! Tables whose keys are chosen to be hard: patterns of bits, and keys that come often. Their answer
-//! follows from how they are made, as that of the others does.
+//! Tables with keys that are hard to join: bit patterns, and frequent keys. As for the other tables, the
+//! answer follows from how they are made.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 
 use super::workload::{Answer, Table, Tables};
 
-/// Tables that are hard to join, by name.
+/// The tables that are hard to join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hard {
     /// Every key is the same, on both sides.
     AllEqual,
-    /// Keys differ in their upper halves alone.
+    /// Keys differ only in their upper halves.
     EqualLow,
-    /// Keys differ in their lower halves alone.
+    /// Keys differ only in their lower halves.
     EqualHigh,
     /// Keys are multiples of 2^20.
     Multiples,
@@ -28,7 +28,7 @@ pub(super) enum Hard {
 }
 
 impl Hard {
-    /// What is joined, with its name.
+    /// All hard tables: name, kind, and rows as a power of two.
     pub(super) const ALL: [(&'static str, Hard, u32); 7] = [
         ("all-equal", Hard::AllEqual, 16),
         ("equal-low-32", Hard::EqualLow, 26),
@@ -39,7 +39,7 @@ impl Hard {
         ("half-probe-one-key", Hard::HalfProbe, 26),
     ];
 
-    /// The key of that number.
+    /// Returns the key with this number.
     fn key(self, number: u64) -> u64 {
         match self {
             Hard::AllEqual => 42,
@@ -52,7 +52,8 @@ impl Hard {
         }
     }
 
-    /// Two tables of `1 << bits` rows: every number once, scattered, unless half are the first.
+    /// Makes two tables of `1 << bits` rows. Every number occurs once, in scattered order, unless half of the
+    /// rows have the first one.
     pub(super) fn tables(self, bits: u32) -> anyhow::Result<Tables> {
         let rows = 1u64 << bits;
         let scattered =
@@ -65,7 +66,7 @@ impl Hard {
             (0..rows).map(|row| half(Hard::HalfBuild, row, 0x9e37_79b1)).collect();
         let probe: Vec<u64> =
             (0..rows).map(|row| half(Hard::HalfProbe, row, 0x85eb_ca6b)).collect();
-        // How often a number comes on the build side, and the sum of its payloads there.
+        // For each number, how often it occurs on the build side, and the sum of its payloads there.
         let mut met = vec![(0u64, 0u64); rows as usize];
         let same = |number: u64| if self == Hard::AllEqual { 0 } else { number as usize };
         for (row, &number) in build.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `strait bench join`: one workload, one mode, some algorithms.
+//! `strait bench join`: one workload, one mode, one or more algorithms.
 
 use anyhow::bail;
 use strait::Processor;
@@ -17,15 +17,15 @@ use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
 
-/// Where the tables are to lie.
+/// The requested placement of the tables.
 enum Place {
-    /// Where they are made: the whole join is measured, Arrow included.
+    /// In Arrow tables: the whole join is measured, including Arrow.
     Arrow,
     Gpu(Gpu),
     Host(Gpu, HostPlacement),
 }
 
-/// Tables that lie there.
+/// The tables after they were copied to their placement.
 enum Placed {
     Arrow,
     Gpu(Gpu, Resident),
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &BenchJoinArguments) -> anyhow::Result<()> {
     print(&shown(&figures, arguments.format)?)
 }
 
-/// Where the tables are to lie, if that can be had: said before any is made.
+/// Returns the requested placement, or an error if it is not available. Called before any table is made.
 fn place(arguments: &BenchJoinArguments) -> anyhow::Result<Place> {
     let on_gpu = matches!(arguments.device.device, Processor::Gpu(_));
     let Some(placement) = arguments.placement else { return Ok(Place::Arrow) };
@@ -65,7 +65,7 @@ fn place(arguments: &BenchJoinArguments) -> anyhow::Result<Place> {
         Placement::Pinned if !on_gpu => {
             bail!("--placement pinned keeps the tables in memory for a GPU: add --device gpu")
         }
-        // The CPU joins Arrow tables, which lie there anyway.
+        // The CPU joins Arrow tables, which are in pageable memory anyway.
         Placement::Pageable if !on_gpu => return Ok(Place::Arrow),
         Placement::Gpu => None,
         Placement::Pinned => Some(HostPlacement::Pinned),

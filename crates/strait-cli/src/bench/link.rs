@@ -1,5 +1,5 @@
-//! A GPU as figures name it, and what its link could carry in theory, one way: the generation's rate a
-//! lane, by its lanes. Packets take some of it: about seven eighths can be had.
+//! A GPU's name, and the theoretical rate of its link in one direction: the generation's rate per lane, times
+//! the lanes. Packet headers take a part: about seven eighths are usable.
 
 use strait::gpu::{Gpu, Link};
 
@@ -7,9 +7,9 @@ use strait::gpu::{Gpu, Link};
 #[derive(Debug, Clone)]
 pub(super) struct Card {
     pub(super) name: String,
-    /// As in `PCIe 5.0 x16`; empty where it is not known.
+    /// For example `PCIe 5.0 x16`; empty if unknown.
     pub(super) link: String,
-    /// Bytes a second that the link could carry one way.
+    /// The theoretical rate of the link, in bytes per second in one direction.
     peak: Option<f64>,
 }
 
@@ -19,13 +19,13 @@ impl Card {
         Card { name: gpu.name.clone(), link, peak: gpu.link.and_then(peak) }
     }
 
-    /// One of a name, with a link of a given rate.
+    /// A simulated GPU, whose link has a fixed rate.
     #[cfg(test)]
     pub(super) fn simulated() -> Card {
         Card { name: "simulated".to_string(), link: String::new(), peak: Some(1e9) }
     }
 
-    /// Its name, and what its link could carry.
+    /// The GPU's name, and the theoretical rate of its link.
     pub(super) fn named(&self) -> String {
         let rate = match self.peak {
             Some(peak) => format!("{:.1} GB/s in theory", peak / 1e9),
@@ -35,38 +35,38 @@ impl Card {
         format!("{}, {link}, {rate}", self.name)
     }
 
-    /// What the link could carry, in bytes a second, for a record.
+    /// The theoretical rate in bytes per second, for a record.
     pub(super) fn peak(&self) -> String {
         self.peak.map_or(String::new(), |peak| format!("{peak:.0}"))
     }
 
-    /// Which share of that a rate is, for a record.
+    /// The share of the theoretical rate that `rate` is, for a record.
     pub(super) fn share(&self, rate: f64) -> String {
         self.peak.map_or(String::new(), |peak| format!("{:.3}", rate / peak))
     }
 
-    /// The same for people.
+    /// The same as a percentage, for people.
     pub(super) fn percent(&self, rate: f64) -> String {
         self.peak.map_or(String::new(), |peak| format!("{:.0} %", rate / peak * 100.0))
     }
 }
 
-/// Bytes a second, one way.
+/// Bytes per second in one direction.
 fn peak(link: Link) -> Option<f64> {
     a_lane(link.generation).map(|rate| rate * f64::from(link.lanes))
 }
 
-/// Bytes a second of one lane.
+/// Bytes per second of one lane.
 fn a_lane(generation: u32) -> Option<f64> {
     let bits = match generation {
-        // Ten bits carry eight.
+        // 8b/10b encoding: ten bits carry eight.
         1 => 2.5e9 * 0.8,
         2 => 5e9 * 0.8,
-        // 130 bits carry 128.
+        // 128b/130b encoding: 130 bits carry 128.
         3 => 8e9 * 128.0 / 130.0,
         4 => 16e9 * 128.0 / 130.0,
         5 => 32e9 * 128.0 / 130.0,
-        // 256 bytes carry 242.
+        // FLITs: 256 bytes carry 242.
         6 => 64e9 * 242.0 / 256.0,
         _ => return None,
     };

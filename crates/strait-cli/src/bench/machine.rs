@@ -1,15 +1,15 @@
-//! The machine that figures come from, and the memory of this process.
+//! The machine that produced the figures, and the memory of this process.
 
 use serde::{Deserialize, Serialize};
 
-/// What there is to know of a machine before believing its figures.
+/// The facts about a machine that are needed to judge its figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Machine {
     /// The processor's name.
     pub(super) cpu: String,
-    /// Cores this process may use.
+    /// The cores that this process may use.
     pub(super) cores: usize,
-    /// The data and unified caches that core 0 reaches, from the nearest.
+    /// The data and unified caches of core 0, starting with the nearest.
     pub(super) caches: Vec<Cache>,
     /// In bytes.
     pub(super) memory: u64,
@@ -18,12 +18,12 @@ pub(super) struct Machine {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Cache {
     pub(super) level: u32,
-    /// As the system writes it: `2048K`.
+    /// As the system formats it: `2048K`.
     pub(super) size: String,
 }
 
 impl Machine {
-    /// Asks the system.
+    /// Reads the facts from the system.
     pub(super) fn detect() -> Machine {
         let known = strait::Machine::detect();
         let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_string());
@@ -37,7 +37,7 @@ impl Machine {
         caches.collect::<Vec<_>>().join(", ")
     }
 
-    /// The machine in the name of a file: `intel-xeon-processor-2-cores`.
+    /// The machine as part of a file name: `intel-xeon-processor-2-cores`.
     pub(super) fn slug(&self) -> String {
         let words = self.cpu.replace("(R)", "").replace("(TM)", "").to_lowercase();
         let words = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
@@ -54,7 +54,7 @@ fn cache(index: u32) -> Option<Cache> {
     holds_data.then(|| Some(Cache { level: read("level")?.parse().ok()?, size: read("size")? }))?
 }
 
-/// The memory of this process: resident now, and at most so far. Zero where the system does not say.
+/// The memory of this process: resident now, and its peak so far. Zero if the system does not tell.
 pub(super) fn resident() -> (u64, u64) {
     let bytes = |name: &str| {
         let text = field("/proc/self/status", name)?;
@@ -63,7 +63,7 @@ pub(super) fn resident() -> (u64, u64) {
     (bytes("VmRSS").unwrap_or(0), bytes("VmHWM").unwrap_or(0))
 }
 
-/// What follows `name:` in one of the system's files.
+/// Returns the text after `name:` in a system file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.split(':').next().map(str::trim) == Some(name))?;

@@ -1,4 +1,4 @@
-//! Runs a join again and again, checks every answer, and takes the time.
+//! Runs a join several times, checks every answer, and measures the time.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::workload::{Answer, Table, Tables, bytes};
 use crate::arguments::{Choice, DeviceArguments, Mode};
 use crate::failure;
 
-/// How a join is run and how often.
+/// How a join runs, and how often.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub(super) mode: Mode,
@@ -21,18 +21,18 @@ pub(super) struct Task {
     pub(super) device: DeviceArguments,
 }
 
-/// What was measured.
+/// The result of a measurement.
 pub(super) struct Measured {
-    /// Of every timed run, ascending.
+    /// The seconds of every timed run, ascending.
     pub(super) seconds: Vec<f64>,
-    /// The algorithm that ran, and the GPU if it was one.
+    /// The algorithm that ran.
     pub(super) ran: String,
     pub(super) device: Option<String>,
-    /// The seconds of each stage, of the run in the middle.
+    /// The seconds of each stage in the median run.
     pub(super) stages: Vec<(String, f64)>,
-    /// The most memory that any run held, as the join accounts for it.
+    /// The most memory that any run held, according to the join's own accounting.
     pub(super) peak_memory: u64,
-    /// The bytes of the rows that came out.
+    /// The bytes of the output rows.
     pub(super) output_bytes: u64,
     /// Bytes that crossed the link, to the GPU and back.
     pub(super) crossed: [u64; 2],
@@ -48,7 +48,7 @@ impl Measured {
     }
 }
 
-/// The middle of ascending values, or between the two in the middle.
+/// Returns the median of ascending values.
 pub(super) fn median(ascending: &[f64]) -> f64 {
     let middle = ascending.len() / 2;
     match ascending {
@@ -58,7 +58,7 @@ pub(super) fn median(ascending: &[f64]) -> f64 {
     }
 }
 
-/// What a join yielded, kept until the clock has stopped.
+/// The result of a join, kept until the clock has stopped.
 enum Yield {
     Rows(u64),
     Sums(Answer),
@@ -66,7 +66,7 @@ enum Yield {
     Batches(Vec<RecordBatch>),
 }
 
-/// One run to warm up, then the timed ones. A wrong answer is an error, in any of them.
+/// Runs once to warm up, and then the timed runs. A wrong answer in any run is an error.
 pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
     let mut runs = Vec::new();
     let (mut peak_memory, mut output_bytes) = (0, 0);
@@ -129,7 +129,7 @@ fn collect(mut reader: JoinReader) -> anyhow::Result<(Vec<RecordBatch>, Report)>
     Ok((batches, reader.report().context("the join ended without a report")?))
 }
 
-/// The count and the sums of a join.
+/// Returns the count and the sums of a join.
 fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
     let build = tables.build.payloads().map(|name| (Side::Left, name));
     let probe = tables.probe.payloads().map(|name| (Side::Right, name));
@@ -139,7 +139,7 @@ fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
     Ok((Answer { rows: aggregate.rows, sums: aggregate.sums }, report))
 }
 
-/// Compares what came out with what must, as far as the mode shows it.
+/// Compares the result with the expected answer, as far as the mode allows.
 fn check(tables: &Tables, yielded: &Yield) -> anyhow::Result<()> {
     let expected = &tables.expected;
     match yielded {
@@ -164,7 +164,7 @@ fn check(tables: &Tables, yielded: &Yield) -> anyhow::Result<()> {
     }
 }
 
-/// The sum of a column of integers.
+/// Returns the sum of an integer column.
 fn total(column: &ArrayRef) -> i128 {
     match column.data_type() {
         DataType::Int32 => values::<Int32Type>(column).iter().map(|&v| i128::from(v)).sum(),
@@ -176,7 +176,7 @@ fn values<T: ArrowPrimitiveType>(column: &ArrayRef) -> &[T::Native] {
     column.as_primitive_opt::<T>().map_or(&[], |column| column.values())
 }
 
-/// The sums of a table's payload columns over the rows at the positions in column `name`.
+/// Returns the sums of a table's payload columns over the rows whose positions are in column `name`.
 fn sums_at(table: &Table, pairs: &[RecordBatch], name: &str) -> anyhow::Result<Vec<i128>> {
     let sum = |column: usize| -> anyhow::Result<i128> {
         let mut whole: Vec<i64> = Vec::with_capacity(table.rows() as usize);

@@ -1,13 +1,13 @@
-//! `strait bench`: how fast joins are, beside other engines, and as tables grow.
+//! `strait bench`: measures joins, compares them with other engines, and shows how their cost grows.
 //!
 //! ```text
 //!  shape ─► workload (tables, expected answer) ─► measure ─► figures ─► table, CSV, JSON
 //!                  │ files                            ▲
-//!                  └─► compare: an engine a process ──┘ scale: a series of shapes ─► plot
+//!                  └─► compare: a process per engine ─┘ scale: a series of shapes ─► plot
 //! ```
 //!
-//! On a GPU, `measure` gives way to `on_gpu` for tables in its memory (`gpu`) and to `on_host` for
-//! tables in host memory (`transfer`, `beyond`).
+//! On a GPU, `on_gpu` replaces `measure` for tables in GPU memory (`gpu`), and `on_host` for tables in host
+//! memory (`transfer`, `beyond`).
 
 mod aligned;
 mod beyond;

@@ -1,5 +1,5 @@
-//! Measures joins of tables that lie in a GPU's memory, with results left there; and what is the same
-//! for tables that lie elsewhere: finding the GPU, running again and again, checking every answer.
+//! Measures joins of tables in a GPU's memory, whose results stay there. Also has the code that other
+//! placements share: finding the GPU, repeating runs, and checking every answer.
 
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
@@ -12,7 +12,7 @@ use super::workload::{Answer, Tables};
 use crate::arguments::{Choice, Mode};
 use crate::failure;
 
-/// The GPU that was asked for. `what` says what it is for, where none was.
+/// Returns the requested GPU. If none was requested, the error says with `what` why one is needed.
 pub(super) fn the_gpu(device: Processor, what: &str) -> anyhow::Result<Gpu> {
     let Processor::Gpu(number) = device else {
         bail!("{what}: --device gpu or gpu:N");
@@ -24,9 +24,9 @@ pub(super) fn the_gpu(device: Processor, what: &str) -> anyhow::Result<Gpu> {
 /// How often a join is run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Often {
-    /// Runs that are timed, after one that is not.
+    /// The number of timed runs, after one that is not timed.
     pub(super) repeat: u32,
-    /// Seconds of that one after which it counts itself, and is the only one.
+    /// If the first run takes more seconds than this, it counts as timed, and there are no more runs.
     pub(super) patience: f64,
 }
 
@@ -35,8 +35,8 @@ impl Often {
         Often { repeat, patience: f64::INFINITY }
     }
 
-    /// Runs once to warm up, which is told by true, and then as often as is timed. The seconds of the
-    /// first run, and the timed ones, the fastest first.
+    /// Calls `run(true)` once to warm up, and then `run(false)` for each timed run. Returns the seconds of
+    /// the first run, and the timed runs, fastest first.
     pub(super) fn runs<T>(
         self,
         seconds: impl Fn(&T) -> f64,
@@ -53,11 +53,11 @@ impl Often {
     }
 }
 
-/// Some runs of a join.
+/// The runs of a join.
 pub(super) struct Runs {
-    /// Seconds of the first.
+    /// The seconds of the first run.
     pub(super) first: f64,
-    /// The timed ones, the fastest first.
+    /// The timed runs, fastest first.
     pub(super) timed: Vec<Ran>,
 }
 
@@ -75,8 +75,8 @@ impl Runs {
     }
 }
 
-/// One run to warm up, which is given true and has its rows fetched and checked, then the timed ones,
-/// of which counts and sums are checked.
+/// Runs once to warm up, with `true`, and then the timed runs. The first run's rows are fetched and checked.
+/// Of the timed runs, counts and sums are checked.
 pub(super) fn repeated(
     expected: &Answer,
     often: Often,
@@ -91,7 +91,7 @@ pub(super) fn repeated(
     Ok(Runs { first, timed })
 }
 
-/// Joins tables in GPU memory again and again.
+/// Runs a join of tables in GPU memory several times.
 pub(super) fn runs(
     resident: &Resident,
     expected: &Answer,
@@ -108,7 +108,7 @@ pub(super) fn load(gpu: &Gpu, memory: Option<u64>, tables: &Tables) -> anyhow::R
     Resident::load(gpu, memory, build, probe).map_err(failure::of_join)
 }
 
-/// Measures what `bench join --placement gpu` asks for.
+/// Measures for `bench join --placement gpu`.
 pub(super) fn on_gpu(
     gpu: &Gpu,
     resident: &Resident,
@@ -130,7 +130,7 @@ pub(super) fn yields(mode: Mode) -> Yield {
     }
 }
 
-/// What runs on a GPU come to.
+/// Summarises runs on a GPU.
 pub(super) fn measured(
     gpu: &Gpu,
     tables: &Tables,
@@ -156,14 +156,14 @@ pub(super) fn measured(
     })
 }
 
-/// The bytes of a word: 4 where all columns are that narrow, else 8.
+/// The bytes of a word: 4 if all columns are 32 bits wide, else 8.
 fn word_bytes(tables: &Tables) -> u64 {
     let fields = [&tables.build.schema, &tables.probe.schema].map(|schema| schema.fields());
     let narrow = fields.into_iter().flatten().all(|f| *f.data_type() == DataType::Int32);
     if narrow { 4 } else { 8 }
 }
 
-/// Sums on the GPU are modulo 2^64.
+/// Checks the answer of a GPU, whose sums are modulo 2^64.
 fn check(expected: &Answer, rows: u64, sums: &[u64]) -> anyhow::Result<()> {
     let wrapped = expected.sums.iter().map(|&sum| i128::from(sum as u64)).collect();
     let expected = Answer { rows: expected.rows, sums: wrapped };

@@ -1,5 +1,5 @@
-//! Measures joins on a GPU of tables that lie in host memory, pinned or not: columns cross, are joined,
-//! and rows come back into buffers that are used again.
+//! Measures joins on a GPU of tables in host memory, pinned or not. Columns cross to the GPU, are joined, and
+//! rows come back into buffers that are reused.
 
 use crate::arguments::Choice;
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use super::on_gpu::{Often, Runs, measured, repeated, yields};
 use super::workload::{Answer, Tables};
 use crate::failure;
 
-/// Copies tables to where they are to lie. Those given are not needed any more then.
+/// Copies tables to their placement. The given tables are not needed after this.
 pub(super) fn load(
     gpu: &Gpu,
     memory: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) fn load(
     Hosted::load(gpu, memory, placement, threads, batches).map_err(failure::of_join)
 }
 
-/// Tables that cannot be measured so are an error that says which can.
+/// Fails if these tables cannot be measured. The error says which tables can.
 pub(super) fn joinable(tables: &Tables) -> anyhow::Result<()> {
     for (name, table) in [("build", &tables.build), ("probe", &tables.probe)] {
         let fields = table.schema.fields();
@@ -55,7 +55,7 @@ pub(super) fn joinable(tables: &Tables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Joins them again and again.
+/// Runs the join several times.
 pub(super) fn runs(
     hosted: &Hosted,
     expected: &Answer,
@@ -66,7 +66,7 @@ pub(super) fn runs(
         .with_context(|| format!("{yields:?} by {algorithm}"))
 }
 
-/// Measures what `bench join --placement pinned` and `pageable` ask for.
+/// Measures for `bench join --placement pinned` and `pageable`.
 pub(super) fn on_host(
     gpu: &Gpu,
     hosted: &Hosted,
@@ -102,7 +102,7 @@ mod tests {
         Tables::generate(shape, 500, 2).expect("tables")
     }
 
-    /// On a simulated device.
+    /// Tables on a simulated device.
     fn hosted(seed: u64, placement: HostPlacement, tables: &Tables) -> Hosted {
         let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
         Hosted::simulate(seed, 4 << 20, placement, batches).expect("a simulated device")

@@ -1,4 +1,4 @@
-//! A chart of lines as plain SVG: readable on light and dark pages, in the reader's own font.
+//! A line chart as plain SVG. It is readable on light and dark pages, and uses the reader's font.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ const RIGHT: f64 = 28.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 112.0;
 
-/// Told apart by people who see colours differently (Okabe and Ito), each with a mark of its own.
+/// Colours that colour-blind people can distinguish (Okabe and Ito). Each line also has its own mark.
 const COLOURS: [&str; 9] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933",
     "#888888",
@@ -19,16 +19,16 @@ const COLOURS: [&str; 9] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Axis {
     Linear(&'static str),
-    /// By powers of two, written out: 1, 2, 4.
+    /// Powers of two, as numbers: 1, 2, 4.
     Log(&'static str),
-    /// By powers of two, written as such: 2^16.
+    /// Powers of two, as powers: 2^16.
     Powers(&'static str),
 }
 
 /// One line.
 pub(super) struct Series {
     pub(super) name: String,
-    /// Ascending in the first coordinate.
+    /// The points, ascending by x.
     pub(super) points: Vec<(f64, f64)>,
 }
 
@@ -53,7 +53,7 @@ impl Axis {
         }
     }
 
-    /// How a value is written; what lies between powers is not.
+    /// Formats a value for the axis. On an axis of powers, returns None for values between powers.
     fn tick(self, x: f64) -> Option<String> {
         match self {
             Axis::Linear(_) | Axis::Log(_) => Some(format!("{x}")),
@@ -67,7 +67,7 @@ impl Axis {
 }
 
 impl Plot {
-    /// The chart as an SVG document.
+    /// Returns the chart as an SVG document.
     pub(super) fn svg(&self) -> String {
         let mut legend = String::new();
         let height = HEIGHT.max(self.legend(&mut legend) + 18.0);
@@ -89,7 +89,7 @@ impl Plot {
         self.series.iter().flat_map(|series| &series.points)
     }
 
-    /// The highest mark of the vertical axis, and the distance between marks.
+    /// Returns the highest mark of the vertical axis, and the distance between marks.
     fn height(&self) -> (f64, f64) {
         let most = self.all().map(|&(_, y)| y).fold(0.0, f64::max).max(1e-9);
         let rough = most / 5.0;
@@ -138,7 +138,7 @@ impl Plot {
                 "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{floor}\" y2=\"{}\" stroke=\"#999\"/>",
                 floor + 5.0
             );
-            // Labels that would touch are left out.
+            // Omits labels that would touch the previous one.
             if x >= free
                 && let Some(written) = self.x.tick(tick)
             {
@@ -176,7 +176,7 @@ impl Plot {
         }
     }
 
-    /// Writes the names of the lines, and returns where the last of them stand.
+    /// Writes the names of the lines. Returns the y coordinate of the last one.
     fn legend(&self, svg: &mut String) -> f64 {
         let (mut x, mut y) = (LEFT, HEIGHT - 38.0);
         for (i, series) in self.series.iter().enumerate() {
@@ -193,7 +193,7 @@ impl Plot {
     }
 }
 
-/// A circle, a square, a triangle or a diamond.
+/// Draws a circle, a square, a triangle or a diamond.
 fn mark(svg: &mut String, i: usize, x: f64, y: f64) {
     let colour = COLOURS[i % COLOURS.len()];
     let _ = match i % 4 {

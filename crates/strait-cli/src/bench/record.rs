@@ -1,4 +1,4 @@
-//! Records: dated CSV files, one a machine and run.
+//! Records: dated CSV files, one per machine and run.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use std::io::Write;
 use super::machine::Machine;
 use crate::output::Aside;
 
-/// The columns that every record begins with: when, and on which machine.
+/// The columns that every record begins with: date, version and machine.
 const COMMON: [&str; 6] = ["date", "strait", "cpu", "cores", "caches", "memory"];
 
-/// A record under way.
+/// A record that is being written.
 pub(super) struct Record {
     date: String,
     machine: Machine,
     writer: csv::Writer<Vec<u8>>,
-    /// Where it lies, once it was saved.
+    /// The path of the file, once it was saved.
     path: Option<PathBuf>,
 }
 
@@ -42,8 +42,8 @@ impl Record {
         Ok(self.writer.write_record(common.into_iter().chain(cells))?)
     }
 
-    /// Writes what there is into a folder, under a name that no other record has: the same whenever it
-    /// is called again. So long measurements that are broken off leave what they had.
+    /// Writes the record so far into a folder, under a name that no other record has. Later calls use the
+    /// same name. If a long measurement is interrupted, the figures so far are thus kept.
     pub(super) fn save(&mut self, folder: &Path, what: &str) -> anyhow::Result<&Path> {
         let path = match self.path.take() {
             Some(path) => path,
@@ -55,12 +55,12 @@ impl Record {
         Ok(path)
     }
 
-    /// Writes the record into a folder, and says where it is.
+    /// Writes the record into a folder, and returns its path.
     pub(super) fn write(mut self, folder: &Path, what: &str) -> anyhow::Result<PathBuf> {
         self.save(folder, what).map(Path::to_path_buf)
     }
 
-    /// A name in a folder that no other record has.
+    /// Returns a path in a folder that no other record has.
     fn fresh(&self, folder: &Path, what: &str) -> anyhow::Result<PathBuf> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make folder {}", folder.display()))?;
@@ -73,7 +73,7 @@ impl Record {
     }
 }
 
-/// Writes a file that appears whole or not at all, and replaces one that is there.
+/// Writes a file atomically: it appears whole or not at all. Replaces an existing file.
 pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let aside = Aside::begin(path, true)?;
     let written = aside.file()?.write_all(bytes).and_then(|()| aside.persist());

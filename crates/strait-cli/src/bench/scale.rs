@@ -1,4 +1,4 @@
-//! `strait bench scale`: how cost grows, as records and plots.
+//! `strait bench scale`: measures how cost grows, and writes records and plots.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::join::cores;
 use crate::memory::available;
 use crate::output::print;
 
-/// Rows of an input batch.
+/// Rows per input batch.
 const BATCH_ROWS: usize = 1 << 20;
 
-/// Throughput that falls to less than this between neighbours is a cliff.
+/// If throughput falls below this share of the previous point, there is a cliff.
 const CLIFF: f64 = 0.75;
 
 /// Runs the command.
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &ScaleArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One point of a study: where it lies on the axis, and the tables it stands for.
+/// One point of a study: its place on the axis, and the shape of its tables.
 struct Point {
     x: f64,
     shape: Shape,
@@ -98,7 +98,7 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
     print(&format!("{}\n{}\n{cliffs}", path.display(), image.display()))
 }
 
-/// Says where the planner's own choice grows dearer too fast.
+/// Lists where the throughput of the planner's choice falls too fast.
 fn cliffs(series: &[Series]) -> String {
     let own = series.iter().filter(|series| series.name.contains(Choice::AUTO.name()));
     let steps = own.flat_map(|series| series.points.windows(2).map(move |pair| (series, pair)));
@@ -113,11 +113,11 @@ fn cliffs(series: &[Series]) -> String {
         .collect()
 }
 
-/// Whether the tables, what a join of them needs, and its output fit the memory there is.
+/// Whether memory suffices for the tables, the join's own memory, and its output.
 fn fits(shape: &Shape) -> bool {
     let row = 8 + 8 * u64::from(shape.payload_columns);
     let inputs = (shape.build + shape.probe) * row;
-    // Twice the inputs while they are made; thrice and the output while they are joined.
+    // Twice the inputs while they are made; three times the inputs, and the output, while they are joined.
     let needed = inputs * 3 + shape.probe * row * 2;
     available().is_none_or(|memory| needed < memory)
 }
@@ -173,7 +173,7 @@ impl Study {
         }
     }
 
-    /// The points, with tables of at most so many rows.
+    /// Returns the points, with tables of at most `largest` rows.
     fn points(self, largest: u64) -> Vec<Point> {
         let base = |build: u64, probe: u64| Shape {
             build: build.min(largest),

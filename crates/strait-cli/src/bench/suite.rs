@@ -1,12 +1,12 @@
-//! The workloads that engines are compared on.
+//! The workloads of the comparison with other engines.
 
 use crate::arguments::{KeyType, Keys, Skew};
 use crate::generate::Shape;
 
-/// A workload with a name.
+/// A named workload.
 pub(super) struct Named {
     pub(super) name: &'static str,
-    /// What it stands for.
+    /// What the workload represents.
     pub(super) about: &'static str,
     build: u64,
     probe: u64,
@@ -17,7 +17,8 @@ pub(super) struct Named {
     payload_bytes: u8,
 }
 
-/// Eight-byte dense keys, each once, met alike: what most workloads start from.
+/// Unique dense keys of eight bytes, all equally frequent on the probe side. Most workloads are variants of
+/// this one.
 const PLAIN: Named = Named {
     name: "",
     about: "",
@@ -93,7 +94,7 @@ pub(crate) fn names() -> Vec<&'static str> {
 }
 
 impl Named {
-    /// The shape, with every table `divisor` times smaller.
+    /// Returns the shape, with every table `divisor` times smaller.
     pub(super) fn shape(&self, divisor: u64) -> Shape {
         Shape {
             build: (self.build / divisor).max(self.duplicates),

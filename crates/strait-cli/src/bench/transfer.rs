@@ -1,5 +1,5 @@
-//! `strait bench transfer`: how fast rows cross to a GPU by each method, and how fast a join is whose
-//! tables cross so (001, figure 12).
+//! `strait bench transfer`: measures how fast each method moves rows to a GPU, and how fast a join is whose
+//! tables cross with this method (001, figure 12).
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
 
-/// A method, measured.
+/// A measured method.
 struct Line {
     placement: HostPlacement,
     method: Transfer,
-    /// Or why this machine cannot.
+    /// The figures, or why this machine does not support the method.
     figures: Result<Figures, String>,
 }
 
-/// What a method does.
+/// The figures of a method.
 #[derive(Debug, Clone)]
 struct Figures {
-    /// Of the keys that crossed, and the seconds that took.
+    /// The bytes of the keys that crossed, and the seconds that this took.
     bytes: u64,
     seconds: f64,
-    /// Of the join, and what crossed for it either way.
+    /// The seconds of the join, and the bytes that crossed for it each way.
     join_seconds: f64,
     crossed: [u64; 2],
 }
@@ -49,10 +49,10 @@ pub(super) fn run(arguments: &TransferArguments) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// Brings tables to where they are to lie, by so many threads.
+/// Copies tables to their placement, with this many threads.
 type Open<'a> = dyn Fn(HostPlacement, usize, &Tables) -> anyhow::Result<Hosted> + 'a;
 
-/// Measures what was asked for, leaves the record, and returns what is to be shown.
+/// Measures as requested, and writes the record. Returns the text to print.
 fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyhow::Result<String> {
     let threads = arguments.threads.unwrap_or_else(cores);
     let tables = Tables::generate_parts(shape(arguments), cores())?;
@@ -67,7 +67,7 @@ fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyho
             lines.push(line);
         }
         drop(hosted);
-        // What one placement's joins left is not held while the other's tables come.
+        // Releases the memory of one placement's joins before the next placement's tables are loaded.
         strait::release_memory();
     }
     let path =
@@ -76,7 +76,7 @@ fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyho
     Ok(shown(card, &lines, rows))
 }
 
-/// Keys that cannot be packed, so that all methods send the same bytes.
+/// Keys that cannot be packed, so that all methods send the same number of bytes.
 fn shape(arguments: &TransferArguments) -> Shape {
     Shape {
         build: arguments.build.max(1),
@@ -107,7 +107,7 @@ fn methods(asked: &[Transfer]) -> Vec<Transfer> {
     }
 }
 
-/// Measures one method. That the machine cannot do it is no failure.
+/// Measures one method. It is not a failure if the machine does not support it.
 fn measure(
     hosted: &Hosted,
     expected: &Answer,
@@ -147,12 +147,12 @@ fn attempt(
 }
 
 impl Figures {
-    /// Bytes a second.
+    /// Bytes per second.
     fn bandwidth(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(1e-12)
     }
 
-    /// Tuples a second.
+    /// Tuples per second.
     fn throughput(&self, rows: [u64; 2]) -> f64 {
         (rows[0] + rows[1]) as f64 / self.join_seconds.max(1e-12)
     }

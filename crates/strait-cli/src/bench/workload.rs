@@ -1,5 +1,5 @@
-//! The tables that are joined, in memory or in a folder, and the answer that follows from how they
-//! were made. No join computes it: a build row's payload is a function of its key's number.
+//! The tables of a workload, in memory or in a folder, and the expected answer. The answer follows from how
+//! the tables are made: a build row's payload is a function of its key's number, so no join is needed.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -17,10 +17,10 @@ use crate::digits::grouped;
 use crate::generate::{Shape, Side, Workload, payload};
 use crate::ordered::in_order;
 
-/// The answer's name in a folder, beside `build.arrow` and `probe.arrow`.
+/// The file name of the answer, next to `build.arrow` and `probe.arrow`.
 pub(super) const EXPECTED: &str = "expected.json";
 
-/// Two tables and what their join must yield.
+/// Two tables, and the expected answer of their join.
 pub(super) struct Tables {
     pub(super) build: Table,
     pub(super) probe: Table,
@@ -33,8 +33,8 @@ pub(super) struct Table {
     pub(super) batches: Vec<RecordBatch>,
 }
 
-/// How many rows a join has, and the sum of each payload column over them: of the build table's
-/// first, then of the probe table's.
+/// The number of rows of a join, and the sum of each payload column over these rows: first the build table's
+/// columns, then the probe table's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) rows: u64,
@@ -42,7 +42,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// An answer that differs is an error.
+    /// Returns an error if `found` differs.
     pub(super) fn check(&self, found: &Answer) -> anyhow::Result<()> {
         ensure!(
             found.rows == self.rows,
@@ -60,7 +60,7 @@ impl Answer {
         Ok(())
     }
 
-    /// As [`check`](Answer::check), of an answer that has all sums.
+    /// Same as [`check`](Answer::check), for an answer that has all sums.
     pub(super) fn check_all(&self, found: &Answer) -> anyhow::Result<()> {
         ensure!(
             found.sums.len() == self.sums.len(),
@@ -79,7 +79,7 @@ impl Answer {
 }
 
 impl Table {
-    /// A reader of the table, which shares its memory.
+    /// Returns a reader of the table. The reader shares the table's memory.
     pub(super) fn reader(&self) -> impl RecordBatchReader + Send + 'static {
         let batches: Vec<_> = self.batches.iter().cloned().map(Ok).collect();
         RecordBatchIterator::new(batches, self.schema.clone())
@@ -94,12 +94,12 @@ impl Table {
         bytes(&self.batches)
     }
 
-    /// The names of its payload columns: all but the key.
+    /// The names of the payload columns: all columns but the key.
     pub(super) fn payloads(&self) -> impl Iterator<Item = &str> {
         self.schema.fields().iter().skip(1).map(|field| field.name().as_str())
     }
 
-    /// The same rows in one allocation a column, cut to batches.
+    /// Makes a table with one allocation per column, and slices it into batches.
     fn of_parts(schema: SchemaRef, parts: Vec<RecordBatch>, rows: usize) -> anyhow::Result<Table> {
         let whole = concat_batches(&schema, &parts).context("the table is too large for Arrow")?;
         drop(parts);
@@ -130,20 +130,21 @@ impl Table {
     }
 }
 
-/// The bytes of all rows of some batches.
+/// Returns the bytes of all rows of some batches.
 pub(super) fn bytes(batches: &[RecordBatch]) -> u64 {
     let columns = batches.iter().flat_map(|batch| batch.columns());
-    // A slice counts what it shows, not what it shares.
+    // A slice counts only its own rows, not the memory that it shares.
     columns.map(|c| c.to_data().get_slice_memory_size().unwrap_or(0) as u64).sum()
 }
 
 impl Tables {
-    /// Makes both tables, in batches of so many rows.
+    /// Makes both tables, in batches of `batch` rows.
     pub(super) fn generate(shape: Shape, batch: usize, threads: usize) -> anyhow::Result<Tables> {
         Tables::made(shape, threads, |schema, parts| Table::of_parts(schema, parts, batch))
     }
 
-    /// Makes the same rows, in batches as they are made: they are in memory only once.
+    /// Makes the same rows, and keeps the batches in which they are made. The rows are thus in memory only
+    /// once.
     pub(super) fn generate_parts(shape: Shape, threads: usize) -> anyhow::Result<Tables> {
         Tables::made(shape, threads, |schema, batches| Ok(Table { schema, batches }))
     }
@@ -191,7 +192,7 @@ impl Tables {
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Loads what [`write`](Tables::write) wrote.
+    /// Reads the tables and the answer that [`write`](Tables::write) wrote.
     pub(super) fn read(folder: &Path) -> anyhow::Result<Tables> {
         let path = folder.join(EXPECTED);
         if !path.exists() {
@@ -208,7 +209,7 @@ impl Tables {
     }
 }
 
-/// What some probe rows, the first of them at `first`, contribute to the answer.
+/// Returns what some probe rows contribute to the answer. The first of them is row `first`.
 fn answer(workload: &Workload, numbers: &[u64], first: u64) -> Answer {
     let columns = workload.shape.payload_columns;
     let salts = |side| -> Vec<u64> { (0..columns).map(|c| workload.salt(side, c)).collect() };

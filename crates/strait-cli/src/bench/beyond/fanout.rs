@@ -1,10 +1,10 @@
-//! `strait bench beyond --study fanout`: how fast the first pass of the Triton join goes by itself, from
-//! host memory to host memory, by the number of partitions and by who writes them (000, figure 18a). A
-//! table, a record and a plot.
+//! `strait bench beyond --study fanout`: measures the first pass of the Triton join alone, from host memory
+//! to host memory, for each number of partitions and each partitioner (000, figure 18a). Produces a table, a
+//! record and a plot.
 //!
 //! ```text
-//!  columns, pinned ─► GPU ─┬─► counted before: partitions in one piece, all over the target
-//!                          └─► chunked: a run a chunk and partition, all over a part of the target
+//!  columns, pinned ─► GPU ─┬─► counted before: each partition is contiguous, anywhere in the target
+//!                          └─► chunked: one run per chunk and partition, within a part of the target
 //! ```
 
 use anyhow::Context;
@@ -26,18 +26,19 @@ use crate::join::cores;
 
 /// Rows of the table: 8 GiB.
 const ROWS: u64 = 1 << 29;
-/// Rows that have the same key, on average: enough keys for partitions to come out even.
+/// The average number of rows with the same key. There are enough keys for partitions of even size.
 const ROWS_PER_KEY: u64 = 16;
-/// Partitions, as powers of two: as many as kernels write to at most.
+/// The largest number of partitions that kernels write to, as a power of two.
 const MAX_BITS: u32 = 11;
-/// The same where the copy engine writes: a pass in GPU memory tells so many apart, and more take two.
+/// The same if the copy engine writes. One pass in GPU memory makes at most this many partitions; more need
+/// two passes.
 const MAX_BITS_PER_PASS: u32 = 8;
 
 /// A line of the plot.
 struct Named {
     name: &'static str,
     partitioner: Partitioner,
-    /// Whether the CPU counts before the clock starts, so that partitions lie in one piece.
+    /// Whether the CPU counts before the clock starts, so that each partition is contiguous.
     counted: bool,
 }
 
@@ -56,10 +57,10 @@ static LINES: [Named; 7] = [
 ];
 
 impl Named {
-    /// The partitions it is measured with, as powers of two.
+    /// The numbers of partitions that are measured, as powers of two.
     fn bits(&self) -> Vec<u32> {
         match self.partitioner {
-            // A write over the link for every tuple: it takes long.
+            // Every tuple is one write over the link, which takes long.
             Partitioner::Standard => vec![1, 6, MAX_BITS],
             Partitioner::Dma => (1..=MAX_BITS_PER_PASS).collect(),
             _ => (1..=MAX_BITS).collect(),
@@ -73,9 +74,9 @@ struct Point {
     bits: u32,
     /// The median of the timed runs.
     seconds: f64,
-    /// The first run, whose host memory is still to be pinned.
+    /// The first run, in which host memory must still be pinned.
     cold: f64,
-    /// Of the run in the middle.
+    /// The result of the median run.
     divided: Divided,
 }
 
@@ -84,7 +85,7 @@ impl Point {
         1 << self.bits
     }
 
-    /// Bytes of tuples a second: so many are read, and so many written.
+    /// Bytes of tuples per second. This many bytes are read, and as many are written.
     fn rate(&self) -> f64 {
         self.divided.bytes as f64 / self.seconds.max(1e-12)
     }
@@ -113,7 +114,7 @@ pub(super) fn run(
     let hosted = study.load(&mut Tables::generate_parts(shape, cores())?)?;
     let mut points = Vec::new();
     for named in LINES.iter().filter(|named| arguments.wants_line(named.name)) {
-        // With no memory left from the line before.
+        // Releases the memory of the previous line.
         strait::release_memory();
         for bits in named.bits() {
             match attempt(&hosted, named, bits, study.setting.often) {
@@ -137,7 +138,7 @@ pub(super) fn run(
     Ok((format!("{text}\n{files}"), failed))
 }
 
-/// Partitions again and again.
+/// Runs the partitioning several times.
 fn attempt(
     hosted: &Hosted,
     named: &'static Named,
@@ -152,7 +153,7 @@ fn attempt(
     Ok(Point { named, bits, seconds: median(&seconds), cold, divided })
 }
 
-/// All figures, a line each.
+/// Formats all figures, one line each.
 fn shown(study: &Study<'_>, rows: u64, points: &[Point]) -> String {
     let header = ["line", "partitions", "s", "cold s", "GB/s each way", "of the link"];
     let mut table = vec![header.map(str::to_string).to_vec()];
@@ -237,7 +238,7 @@ fn cells(study: &Study<'_>, rows: u64, point: &Point) -> [String; COLUMNS.len()]
     ]
 }
 
-/// The names that `--lines` takes.
+/// The names that `--lines` accepts.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     LINES.iter().map(|named| named.name)
 }

@@ -29,7 +29,7 @@ impl Line {
     }
 }
 
-/// All figures, a line each, and stages below.
+/// Formats all figures, one line each, with the stages below.
 pub(super) fn shown(card: &Card, setting: &Setting, lines: &[Line]) -> String {
     let header = [
         "workload",
@@ -77,7 +77,7 @@ pub(super) fn shown(card: &Card, setting: &Setting, lines: &[Line]) -> String {
     text + "\n" + &beside_cpu(lines)
 }
 
-/// The fastest join of the same tables on the GPU, beside the CPU's.
+/// Compares the fastest join of the same tables on the GPU with the CPU's join.
 fn beside_cpu(lines: &[Line]) -> String {
     let Some(cpu) = lines.iter().find(|line| line.named.place == Place::Cpu) else {
         return String::new();
@@ -127,7 +127,7 @@ const COLUMNS: [&str; 28] = [
     "stage_bytes",
 ];
 
-/// A record of workloads, a line a stage.
+/// A record of workloads, with one line per stage.
 pub(super) fn record() -> anyhow::Result<Record> {
     Record::new(&COLUMNS)
 }

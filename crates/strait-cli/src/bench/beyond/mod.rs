@@ -1,15 +1,15 @@
-//! `strait bench beyond`: the joins of tables in host memory that the project holds itself to, on a GPU
-//! whose memory is too small for them, and the CPU's own beside them.
+//! `strait bench beyond`: the joins of the project's performance goals on tables in host memory that are too
+//! large for the GPU's memory, and the CPU's joins of the same tables.
 //!
 //! ```text
-//!  tables, made ─► the CPU's joins ─► copied to pinned memory ─► dropped ─► a GPU's joins
-//!                                   └─► copied to pageable memory ─┘ (where both are asked for)
+//!  generate tables ─► the CPU's joins ─► copy to pinned memory ─► drop tables ─► a GPU's joins
+//!                                     └─► copy to pageable memory ─┘ (if both are requested)
 //! ```
 //!
-//! So tables are in memory twice at most, and once while they are joined.
+//! Tables are thus in memory at most twice, and only once while they are joined.
 //!
-//! Studies vary one thing instead, and leave a plot: [`size`] that of both tables, [`fanout`] the
-//! partitions of the Triton join's first pass.
+//! A study varies one quantity instead, and writes a plot: [`size`] varies the size of both tables,
+//! [`fanout`] the partitions of the Triton join's first pass.
 
 mod fanout;
 mod figures;
@@ -41,11 +41,11 @@ use suite::{Named, Place, SUITE};
 
 pub(crate) use suite::names;
 
-/// The GPU memory a join may hold, unless told otherwise.
+/// The default limit on the GPU memory of a join.
 const GPU_MEMORY: u64 = 16 << 30;
-/// Seconds after which a join is not run again.
+/// A join that takes more than this many seconds runs only once.
 const PATIENCE: f64 = 10.0;
-/// The bytes of a row: key and payload.
+/// The bytes per row: key and payload.
 const ROW: u64 = 16;
 
 /// Runs the command.
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &BeyondArguments) -> anyhow::Result<()> {
     }
 }
 
-/// The names that `--lines` takes in a study.
+/// The names that `--lines` accepts in a study.
 pub(crate) fn line_names(study: BeyondStudy) -> Vec<&'static str> {
     match study {
         BeyondStudy::Size => size::names().collect(),
@@ -74,13 +74,13 @@ pub(crate) fn line_names(study: BeyondStudy) -> Vec<&'static str> {
     }
 }
 
-/// What is to be shown, and how many measurements failed.
+/// The text to print, and the number of measurements that failed.
 type Shown = (String, u64);
 
-/// Brings tables to where they are to lie.
+/// Copies tables to their placement.
 type Open<'a> = dyn Fn(&Setting, HostPlacement, &Tables) -> anyhow::Result<Hosted> + 'a;
 
-/// Measures the workloads that were asked for, and leaves the record.
+/// Measures the requested workloads, and writes the record.
 fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::Result<Shown> {
     let wanted: Vec<&Named> = SUITE.iter().filter(|named| arguments.wants(named.name)).collect();
     let setting = Setting::new(arguments, GPU_MEMORY);
@@ -117,7 +117,7 @@ fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::R
     Ok((figures::shown(card, &setting, &lines), failed))
 }
 
-/// What all measurements of a run have in common.
+/// The settings that all measurements of a run share.
 struct Setting {
     gpu_memory: u64,
     threads: usize,
@@ -135,7 +135,7 @@ impl Setting {
         }
     }
 
-    /// The CPU's own join of tables, aggregated.
+    /// Measures the CPU's join of the tables, in aggregate mode.
     fn on_cpu(&self, tables: &Tables, algorithm: Algorithm) -> anyhow::Result<Outcome> {
         let task = Task {
             mode: Mode::Aggregate,
@@ -148,10 +148,10 @@ impl Setting {
     }
 }
 
-/// Hears what a workload of so many rows came to.
+/// Receives the outcome of a workload with this many rows.
 type Hear<'a> = dyn FnMut(&'static Named, [u64; 2], anyhow::Result<Outcome>) + 'a;
 
-/// Measures workloads of the same tables. What fails in one of them is heard, and the others go on.
+/// Measures workloads over the same tables. If one fails, reports its error and continues with the others.
 fn conduct(
     open: &Open<'_>,
     setting: &Setting,
@@ -174,7 +174,7 @@ fn conduct(
         };
         let hosted = open(setting, placement, &tables)?;
         if i + 1 == places.len() {
-            // The joins need the memory.
+            // The joins need this memory.
             tables.build.batches = Vec::new();
             tables.probe.batches = Vec::new();
         }
@@ -187,7 +187,7 @@ fn conduct(
     Ok(())
 }
 
-/// Joins as a workload says, with no memory left from the one before.
+/// Runs the join of a workload. Releases the memory of the previous one first.
 fn attempt(
     hosted: &Hosted,
     expected: &Answer,
@@ -199,7 +199,7 @@ fn attempt(
     Outcome::on_gpu(&on_host::runs(hosted, expected, how, often)?, named.yields)
 }
 
-/// Tables that do not fit the memory twice are not made.
+/// Fails if the tables do not fit the memory twice.
 fn enough_memory(shape: &Shape) -> anyhow::Result<()> {
     let needed = (shape.build + shape.probe) * ROW * 2;
     match available() {
@@ -212,7 +212,7 @@ fn enough_memory(shape: &Shape) -> anyhow::Result<()> {
     }
 }
 
-/// Tables of keys and payloads of 8 bytes, whose every probe row has one match.
+/// Tables with keys and payloads of 8 bytes. Every probe row has one match.
 fn shape([build, probe]: [u64; 2], keys: Keys) -> Shape {
     Shape {
         build,
@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// What the command line would say, for tables of a millionth of their rows.
+    /// Parses a command line, for tables with a millionth of the rows.
     pub(super) fn arguments(out: &std::path::Path, flags: &[&str]) -> BeyondArguments {
         use clap::Parser;
         #[derive(Parser)]
@@ -249,7 +249,7 @@ mod tests {
         arguments
     }
 
-    /// Tables beside a simulated device.
+    /// Tables in host memory, with a simulated device.
     pub(super) fn simulated(
         setting: &Setting,
         placement: HostPlacement,
@@ -259,7 +259,7 @@ mod tests {
         Ok(Hosted::simulate(9, setting.gpu_memory, placement, batches)?)
     }
 
-    /// The lines of the record in a folder, with their columns by name.
+    /// Returns the lines of the record in a folder, as maps from column name to value.
     pub(super) fn recorded(folder: &std::path::Path) -> Vec<HashMap<String, String>> {
         let files = std::fs::read_dir(folder).expect("a folder");
         let mut paths = files.map(|file| file.expect("a file").path());

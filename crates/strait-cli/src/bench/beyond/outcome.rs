@@ -1,4 +1,4 @@
-//! What one join of `strait bench beyond` came to: time, bytes over the link, stages.
+//! The outcome of one join of `strait bench beyond`: time, bytes over the link, stages.
 
 use crate::arguments::Choice;
 use strait::resident::{Timed, Yield};
@@ -6,20 +6,19 @@ use strait::resident::{Timed, Yield};
 use super::super::measure::{Measured, median};
 use super::super::on_gpu::Runs;
 
-/// What a measured join came to.
+/// The outcome of a measured join.
 pub(super) struct Outcome {
     /// The algorithm that ran.
     pub(super) ran: String,
     pub(super) output_rows: u64,
     /// The median of the timed runs.
     pub(super) seconds: f64,
-    /// The first run, where the memory it goes through is still to be had; None where it was
-    /// held up by checking rows.
+    /// The first run, in which memory must still be allocated. None if checking the rows slowed it down.
     pub(super) cold: Option<f64>,
     pub(super) crossed: [u64; 2],
-    /// Of the run in the middle: names, seconds, bytes.
+    /// The stages of the median run: names, seconds, bytes.
     pub(super) stages: Vec<(String, f64, u64)>,
-    /// GPU memory, or the join's own on the CPU.
+    /// The peak of GPU memory, or of the join's own memory on the CPU.
     pub(super) peak_memory: u64,
 }
 
@@ -52,22 +51,22 @@ impl Outcome {
         }
     }
 
-    /// Tuples a second.
+    /// Tuples per second.
     pub(super) fn rate(&self, rows: [u64; 2]) -> f64 {
         (rows[0] + rows[1]) as f64 / self.seconds.max(1e-12)
     }
 
-    /// Bytes a second over the link, to the GPU and back.
+    /// Bytes per second over the link, to the GPU and back.
     pub(super) fn link(&self) -> [f64; 2] {
         self.crossed.map(|bytes| bytes as f64 / self.seconds.max(1e-12))
     }
 
-    /// Bytes a second the busier way.
+    /// Bytes per second in the busier direction.
     pub(super) fn busier(&self) -> f64 {
         self.link().into_iter().fold(0.0, f64::max)
     }
 
-    /// Stages in words.
+    /// Formats the stages as text.
     pub(super) fn stages(&self) -> String {
         let stages = self.stages.iter().map(|(name, seconds, _)| format!("{name} {seconds:.3} s"));
         stages.collect::<Vec<_>>().join(", ")

@@ -1,5 +1,6 @@
-//! `strait bench beyond --study size`: both tables grow from a quarter of what fits the GPU's memory to
-//! four times that, joined by every algorithm. A record and a plot; a join with a cliff shows it here.
+//! `strait bench beyond --study size`: both tables grow from a quarter of what fits the GPU's memory to four
+//! times that, and every algorithm joins them. Writes a record and a plot. A join whose throughput drops
+//! suddenly (a cliff) shows it here.
 
 use strait::hosted::Hosted;
 use strait::resident::Yield;
@@ -16,10 +17,10 @@ use crate::arguments::{BeyondArguments, Choice, Keys};
 use crate::digits::grouped;
 use crate::join::cores;
 
-/// Throughput that falls to less than this between neighbours is a cliff.
+/// If throughput falls below this share of the previous point, there is a cliff.
 const CLIFF: f64 = 0.8;
 
-/// A line whose join took so many seconds is not measured with more rows.
+/// A line whose join took this many seconds is not measured with more rows.
 const TOO_LONG: f64 = 6.0;
 
 /// How a line of the plot joins.
@@ -30,7 +31,7 @@ enum How {
 }
 
 impl How {
-    /// Whether it ends where the build side does not fit the GPU's memory: that is no failure.
+    /// Whether the line ends, without a failure, once the build side does not fit the GPU's memory.
     fn ends(self) -> bool {
         let resident = [Algorithm::NoPartition, Algorithm::StreamedProbe].map(|a| Choice(Some(a)));
         matches!(self, How::Gpu(algorithm, TablePlace::Gpu) if resident.contains(&algorithm))
@@ -41,7 +42,7 @@ impl How {
 struct Named {
     name: &'static str,
     how: How,
-    /// Whether it is measured at powers of two alone, since it takes long.
+    /// Whether the line is measured only at powers of two, because it takes long.
     seldom: bool,
 }
 
@@ -53,7 +54,7 @@ const fn table(name: &'static str, place: TablePlace, seldom: bool) -> Named {
     Named { name, how: How::Gpu(Choice(Some(Algorithm::NoPartition)), place), seldom }
 }
 
-/// The CPU's comes first: it joins tables that are dropped then.
+/// The CPU's line is first: it joins the Arrow tables, which are dropped afterwards.
 static LINES: [Named; 9] = [
     Named { name: "cpu radix", how: How::Cpu(Algorithm::Radix), seldom: true },
     Named { name: "auto", how: How::Gpu(Choice::AUTO, TablePlace::Gpu), seldom: false },
@@ -63,17 +64,17 @@ static LINES: [Named; 9] = [
     gpu("triton", Algorithm::Triton),
     gpu("no-partition", Algorithm::NoPartition),
     table("no-partition, hybrid table", TablePlace::Hybrid, false),
-    // The naive join: an access over the link for every row.
+    // The naive join: one access over the link per row.
     table("no-partition, host table", TablePlace::Host, true),
 ];
 
-/// A line under way.
+/// A line that is being measured.
 struct Drawn {
     named: &'static Named,
     points: Vec<(f64, f64)>,
-    /// After a join of more seconds than this, the line ends.
+    /// The line ends after a join that takes more seconds than this.
     too_long: f64,
-    /// Whether the GPU's memory was too small already, or it took too long.
+    /// Whether the line has ended, because GPU memory was too small or a join took too long.
     over: bool,
 }
 
@@ -86,7 +87,7 @@ pub(super) fn run(
     draw(arguments, card, open, TOO_LONG)
 }
 
-/// Draws all lines, each until a join takes more than `too_long` seconds.
+/// Measures all lines, each until a join takes more than `too_long` seconds.
 fn draw(
     arguments: &BeyondArguments,
     card: Card,
@@ -119,15 +120,16 @@ fn draw(
     Ok((files + &cliffs, failed))
 }
 
-/// Rows of each table: from a quarter of the largest build side that fits to four times that, in steps
-/// of √2. A build side fits where its tuples and as much again do, which is what partitioning it takes.
+/// Returns the row counts of each table: from a quarter of the largest build side that fits to four times
+/// that, in steps of √2. A build side fits if there is room for its tuples twice, because partitioning needs
+/// a copy.
 fn sizes(gpu_memory: u64) -> impl Iterator<Item = u64> {
     let fits = (gpu_memory / (2 * ROW)).max(16);
     let quarter = (1u64 << fits.ilog2()) / 4;
     (0..=8).map(move |step| (quarter as f64 * f64::powf(2.0, f64::from(step) / 2.0)).round() as u64)
 }
 
-/// Joins tables of so many rows by every line.
+/// Joins tables of this many rows in every line.
 fn size(study: &mut Study<'_>, rows: u64, lines: &mut [Drawn]) -> anyhow::Result<()> {
     let mut tables = Tables::generate_parts(shape([rows, rows], Keys::Sparse), cores())?;
     let mut hosted = None;
@@ -165,7 +167,7 @@ fn attempt(
     Outcome::on_gpu(&runs, Yield::Aggregate)
 }
 
-/// Takes a point down, or why there is none.
+/// Records a point, or why there is none.
 fn hear(
     study: &mut Study<'_>,
     line: &mut Drawn,
@@ -245,7 +247,7 @@ const COLUMNS: [&str; 15] = [
     "stages",
 ];
 
-/// Says where a line falls too fast.
+/// Lists where a line falls too fast.
 fn cliffs(series: &[Series]) -> String {
     let steps = series.iter().flat_map(|line| line.points.windows(2).map(move |pair| (line, pair)));
     let steep = steps.filter(|(_, pair)| pair[1].1 < pair[0].1 * CLIFF);
@@ -263,7 +265,7 @@ fn cliffs(series: &[Series]) -> String {
         .collect()
 }
 
-/// The names that `--lines` takes.
+/// The names that `--lines` accepts.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     LINES.iter().map(|named| named.name)
 }
@@ -280,7 +282,7 @@ mod tests {
         let wanted = || LINES.iter();
         wanted().for_each(|named| flags.extend(["--lines", named.name]));
         let arguments = arguments(folder.path(), &flags);
-        // However slow the machine is, no line ends early.
+        // No line ends early, however slow the machine is.
         let drawn = draw(&arguments, Card::simulated(), &simulated, f64::INFINITY);
         let (_, failed) = drawn.expect("a study");
         assert_eq!(failed, 0);

@@ -1,4 +1,4 @@
-//! What the studies of `strait bench beyond` have in common: a record of points, and a plot of them.
+//! Code that the studies of `strait bench beyond` share: a record of points, and their plot.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ use super::super::workload::Tables;
 use super::{Open, Setting, Shown};
 use crate::arguments::BeyondArguments;
 
-/// The GPU memory that may be held, unless told otherwise.
+/// The default limit on GPU memory.
 const GPU_MEMORY: u64 = 8 << 30;
 
-/// A study under way.
+/// A study that is being measured.
 pub(super) struct Study<'a> {
     pub(super) card: Card,
     pub(super) setting: Setting,
@@ -28,7 +28,7 @@ pub(super) struct Study<'a> {
 }
 
 impl<'a> Study<'a> {
-    /// Begins a study of this name, and a record with these columns after the common ones.
+    /// Begins a study with this name, and a record with these columns after the common ones.
     pub(super) fn begin(
         name: &'static str,
         arguments: &BeyondArguments,
@@ -43,7 +43,7 @@ impl<'a> Study<'a> {
         Ok(Study { card, setting, record: Record::new(columns)?, failed: 0, open, name, folder })
     }
 
-    /// Copies tables to pinned memory, and drops them.
+    /// Copies the tables to pinned memory, and then drops them.
     pub(super) fn load(&self, tables: &mut Tables) -> anyhow::Result<Hosted> {
         strait::release_memory();
         let hosted = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
@@ -59,7 +59,7 @@ impl<'a> Study<'a> {
         Ok(())
     }
 
-    /// Writes the record and the plot, and says where they are and how many points failed.
+    /// Writes the record and the plot. Returns where they are, and the number of failed points.
     pub(super) fn end(self, plot: &Plot) -> anyhow::Result<Shown> {
         let path = self.record.write(&self.folder, self.name)?;
         let image = self.folder.join(format!("{}.svg", self.name));

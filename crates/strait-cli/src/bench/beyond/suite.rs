@@ -9,7 +9,7 @@ use super::shape;
 use crate::arguments::Keys;
 use crate::generate::Shape;
 
-/// Where tables lie; and by that, who joins them.
+/// Where the tables are, which also determines which processor joins them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// As Arrow tables, joined by the CPU.
@@ -17,7 +17,7 @@ pub(super) enum Place {
     Host(HostPlacement),
 }
 
-/// A workload with a name: rows as powers of two, and how to join them.
+/// A named workload: row counts as powers of two, and how to join.
 pub(super) struct Named {
     pub(super) name: &'static str,
     bits: [u32; 2],
@@ -30,7 +30,7 @@ pub(super) struct Named {
     pub(super) histogram: Histogram,
 }
 
-/// A streamed probe side in pinned memory: what most workloads start from.
+/// A streamed probe side in pinned memory. Most workloads are variants of this one.
 const PLAIN: Named = Named {
     name: "",
     bits: [27, 31],
@@ -45,13 +45,13 @@ const PLAIN: Named = Named {
 
 const PAGEABLE: Named = Named { place: Place::Host(HostPlacement::Pageable), ..PLAIN };
 
-/// Keys that are packed while they are staged, and nothing else.
+/// Only keys, which are packed while they are staged.
 const PACKED: Named =
     Named { keys: Keys::Dense, yields: Yield::Count, transfer: Transfer::StagedCopy, ..PAGEABLE };
 
 const MATERIALISED: Named = Named { bits: [27, 30], yields: Yield::Materialise, ..PLAIN };
 
-/// Neither table fits.
+/// Neither table fits GPU memory.
 const LARGE: Named = Named { bits: [30, 30], ..PLAIN };
 
 const TRITON: Named = Named { algorithm: Algorithm::Triton, ..LARGE };
@@ -69,7 +69,7 @@ const fn by(name: &'static str, algorithm: Algorithm, like: Named) -> Named {
     Named { name, algorithm, ..like }
 }
 
-/// Those that join the same tables follow one another, and those in the same memory among them.
+/// Workloads over the same tables are adjacent. Among these, workloads in the same memory are adjacent.
 pub(super) static SUITE: [Named; 23] = [
     by("2^27 x 2^31, pinned, no-partition", Algorithm::NoPartition, PLAIN),
     by("2^27 x 2^31, pinned, streamed-probe", Algorithm::StreamedProbe, PLAIN),
@@ -108,7 +108,7 @@ pub(super) static SUITE: [Named; 23] = [
     triton("2^30 x 2^30, triton shared", 30, Partitioner::Shared, Histogram::None),
     triton("2^30 x 2^30, triton linear", 30, Partitioner::Linear, Histogram::None),
     triton("2^28 x 2^28, triton dma", 28, Partitioner::Dma, Histogram::None),
-    // A write over the link for every tuple: it takes long.
+    // Every tuple is one write over the link, which takes long.
     triton("2^28 x 2^28, triton standard", 28, Partitioner::Standard, Histogram::None),
 ];
 
@@ -141,7 +141,7 @@ impl Named {
     }
 }
 
-/// The names that `--workloads` takes.
+/// The names that `--workloads` accepts.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     SUITE.iter().map(|named| named.name)
 }
