@@ -1,4 +1,4 @@
-//! `strait demo`: two tables, a join, and what happened.
+//! `strait demo`: generates two tables, joins them, and shows the result.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::output::print;
 use crate::progress;
 
-/// The columns shown: some of each table.
+/// The columns that are shown, some of each table.
 const COLUMNS: [&str; 7] = [
     "o_orderkey",
     "o_orderdate",

@@ -1,4 +1,4 @@
-//! `strait devices`: which GPUs there are, and their kernels compiled.
+//! `strait devices`: lists the GPUs, and compiles their kernels.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<()> {
     if arguments.compile {
         return compile(&arguments.arch);
     }
-    // Neither a missing GPU nor a missing compiler is a failure: to say so was asked for.
+    // Neither a missing GPU nor a missing compiler is a failure: the user asked for this information.
     let (gpus, compiler) = (Gpu::detect(), Nvrtc::find());
     match arguments.format {
         ListFormat::Table => print(&table(&gpus, &compiler)),
@@ -138,7 +138,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
             failed = failed.take().or(print(&line).err());
         };
         strait::gpu::compile_kernels(architecture, each)?;
-        // Whoever closed stdout got the kernels all the same.
+        // If stdout is closed, the kernels were compiled nevertheless.
         failed.map_or(Ok(()), Err)?;
         let (modules, seconds) = (counted(count, "module"), started.elapsed().as_secs_f64());
         print(&format!("{architecture}  {modules} in {seconds:.3} s\n"))?;
@@ -146,7 +146,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The reason alone: the row says what it is about.
+/// Returns only the reason: the row already says what it is about.
 fn none(error: &strait::Error) -> String {
     match error {
         strait::Error::NoGpu { why } => format!("none: {why}"),

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 /// Groups the digits by threes: `6,001,215`.
 pub(crate) fn grouped(n: u64) -> String {

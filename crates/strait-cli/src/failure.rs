@@ -1,4 +1,4 @@
-//! From an error to its message and exit status.
+//! Turns an error into its message and exit status.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
     progress::clear();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read stdout has seen enough: `strait … | head` is no failure.
+        // The reader of stdout has seen enough: `strait … | head` is not a failure.
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", printable(&format!("{error:#}")));
@@ -22,14 +22,13 @@ pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// The text without control characters that would do something to a terminal: column names of files
-/// are part of messages.
+/// Replaces control characters, which could affect a terminal. Messages contain column names from files.
 fn printable(text: &str) -> String {
     let harmless = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
     text.chars().map(harmless).collect()
 }
 
-/// A failure with a message that is fit to be read as it is.
+/// A failure whose message can be shown unchanged.
 #[derive(Debug)]
 pub(crate) struct Told(pub(crate) String);
 
@@ -47,8 +46,8 @@ impl From<Told> for ArrowError {
     }
 }
 
-/// The text without line ends and other control characters, and without its end if it is very long:
-/// messages quote what damaged files hold.
+/// Replaces line ends and other control characters, and cuts a very long text. Messages quote the content of
+/// damaged files.
 pub(crate) fn one_line(text: &str) -> String {
     const LONGEST: usize = 400;
     let kept = &text[..text.floor_char_boundary(LONGEST)];
@@ -56,15 +55,15 @@ pub(crate) fn one_line(text: &str) -> String {
     shown.chain((kept.len() < text.len()).then_some('…')).collect()
 }
 
-/// What a join's failure comes down to: the reader's own words where a reader failed, the library's
-/// otherwise.
+/// Returns the root cause of a join's failure: the reader's own message if a reader failed, otherwise the
+/// library's.
 pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(inner) = cause {
         if let Some(Told(message)) = inner.downcast_ref() {
             return Told(message.clone()).into();
         }
-        // `ArrowError` is shared by an `Arc` in the library's error, which hides what it holds.
+        // The library's error holds `ArrowError` in an `Arc`, which hides its source.
         cause = match inner.downcast_ref::<strait::Error>() {
             Some(strait::Error::Arrow { source, .. }) => Some(source.as_ref()),
             _ => match inner.downcast_ref::<ArrowError>() {
@@ -79,7 +78,7 @@ pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
     }
 }
 
-/// [`of_join`] for the errors that come out of the join's reader.
+/// Same as [`of_join`], for errors from the join's reader.
 pub(crate) fn of_stream(error: ArrowError) -> anyhow::Error {
     of_join(strait::Error::from_arrow(error))
 }

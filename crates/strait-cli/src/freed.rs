@@ -1,13 +1,12 @@
 //! Decides when the allocator returns freed memory to the system.
 //!
-//! The system counts that memory as held by the process, but no reservation counts it. If the
-//! allocator returned it at once, ordinary joins would spend much of their time on page faults. So
-//! the allocator keeps it until the process comes near its limit, and returns it at once from then
-//! on.
+//! The system counts that memory as used by the process, but no reservation counts it. If the allocator
+//! returned it at once, ordinary joins would spend much of their time on page faults. So the allocator keeps
+//! it until the process comes near its limit, and returns it at once from then on.
 //!
-//! The allocator also stops using huge pages, because they take memory that no reservation counts:
-//! the system provides 2 MiB where the process uses 4 KiB. The join's own large buffers still have
-//! huge pages, because they fill them.
+//! The allocator also stops using huge pages: from the start under a small limit, otherwise near the limit.
+//! Huge pages take memory that no reservation counts: the system provides 2 MiB where the process uses 4 KiB.
+//! The join's own large buffers keep huge pages, because they fill them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
@@ -15,8 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How often the process looks at its own size, in microseconds. A request of `LARGE` bytes looks
-/// at once.
+/// How often the process checks its own size, in microseconds. A request of `LARGE` bytes checks at once.
 const LOOK_US: u64 = 1000;
 
 const LARGE: u64 = 4 << 20;
@@ -25,7 +23,7 @@ const LARGE: u64 = 4 << 20;
 /// process comes near the limit.
 const SMALL_LIMIT: u64 = 1 << 30;
 
-/// `/proc/self/statm` counts in pages.
+/// The page size: `/proc/self/statm` counts in pages.
 const PAGE: u64 = 4096;
 
 /// Returns freed memory to the system when the process comes near its limit.
@@ -35,7 +33,7 @@ pub(crate) struct Freed {
     /// `/proc/self/statm`.
     size: Option<File>,
     start: Instant,
-    /// When the process last looked at its size, in microseconds since `start`.
+    /// When the process last checked its size, in microseconds since `start`.
     looked: AtomicU64,
     /// Whether the allocator returns memory at once.
     returned: AtomicBool,
@@ -58,8 +56,7 @@ impl Freed {
         freed
     }
 
-    /// Makes the allocator return what is free if the process would come near its limit with `more`
-    /// bytes.
+    /// Makes the allocator return free memory if the process would come near its limit with `more` bytes.
     pub(crate) fn keep_small(&self, more: u64) {
         if self.returned.load(Ordering::Relaxed) {
             return;
@@ -72,7 +69,7 @@ impl Freed {
     }
 
     fn look(&self, more: u64) {
-        // Where the size is unknown, nothing may be kept.
+        // If the size is unknown, the allocator must not keep memory.
         let held = self.size.as_ref().and_then(resident).unwrap_or(u64::MAX);
         let near = held.saturating_add(more) > self.limit - self.limit / 4;
         if near && !self.returned.swap(true, Ordering::Relaxed) {
@@ -82,7 +79,7 @@ impl Freed {
     }
 }
 
-/// The memory that the process has from the system, in bytes.
+/// Returns the resident memory of the process, in bytes.
 fn resident(statm: &File) -> Option<u64> {
     let mut text = [0; 128];
     let length = statm.read_at(&mut text, 0).ok()?;
@@ -101,15 +98,15 @@ const PURGE_DELAY: c_int = 15;
 /// `mi_option_allow_thp` in mimalloc.h of version 3.
 const ALLOW_THP: c_int = 43;
 
-/// Makes the allocator's memory consist of small pages from now on.
+/// Makes the allocator use only small pages from now on.
 fn without_huge_pages() {
-    // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at
-    // any time. The allocator looks at this one when it asks the system for more memory.
+    // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at any
+    // time. The allocator reads this one when it requests more memory from the system.
     unsafe { mi_option_set(ALLOW_THP, 0) };
-    // The memory that the allocator has already may become huge pages, unless the system is told.
+    // The system may still turn the allocator's existing memory into huge pages, unless it is told not to.
     let Some((start, end)) = heap() else { return };
-    // SAFETY: the range is mapped, since it is the allocator's, which keeps it until the process
-    // ends. The advice changes no content.
+    // SAFETY: the range is mapped: it belongs to the allocator, which keeps it until the process ends. The
+    // advice changes no content.
     let advised =
         unsafe { libc::madvise(start as *mut c_void, end - start, libc::MADV_NOHUGEPAGE) };
     if advised != 0 {
@@ -117,14 +114,14 @@ fn without_huge_pages() {
     }
 }
 
-/// The addresses of the mapping that small allocations come from.
+/// Returns the address range of the mapping that small allocations come from.
 fn heap() -> Option<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let inside = maps.as_ptr() as usize;
     maps.lines().filter_map(addresses).find(|&(start, end)| start <= inside && inside < end)
 }
 
-/// The first and the last address of a line of `/proc/self/maps`.
+/// Returns the address range in a line of `/proc/self/maps`.
 fn addresses(line: &str) -> Option<(usize, usize)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))

@@ -1,8 +1,8 @@
-//! SIGINT and SIGTERM: temporary files go away, the exit status is 130. SIGXFSZ is ignored: a write
-//! beyond the limit on a file's size then fails, and the command reports that.
+//! SIGINT and SIGTERM remove temporary files and end the process with status 130. SIGXFSZ is ignored: a write
+//! beyond the limit on file sizes then fails, and the command reports this.
 //!
-//! Temporaries are made, renamed and forgotten only under one lock, and the handler takes that lock
-//! and never gives it back: so a file is either whole under its own name or removed.
+//! Temporary files are created, renamed and forgotten only under one lock. The signal handler takes this lock
+//! and never releases it. A file is therefore either complete under its own name, or removed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
                 false => std::fs::remove_file(path),
             };
             match removed {
-                // A file in a temporary folder goes with the folder.
+                // A file in a temporary folder was removed with the folder.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     eprintln!("error: cannot remove {}: {error}", path.display());
                 }
@@ -47,7 +47,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
     .context("cannot set a signal handler")
 }
 
-/// Makes a temporary file or folder and remembers its path until [`settle`].
+/// Creates a temporary file or folder, and remembers its path until [`settle`].
 pub(crate) fn make<T>(
     make: impl FnOnce() -> io::Result<T>,
     path: impl FnOnce(&T) -> &Path,
@@ -58,7 +58,7 @@ pub(crate) fn make<T>(
     Ok(made)
 }
 
-/// Renames or removes the temporary at `path` by `act`, and forgets it.
+/// Calls `act`, which renames or removes the temporary at `path`, and forgets the path.
 pub(crate) fn settle<T>(path: &Path, act: impl FnOnce() -> T) -> T {
     let mut temporaries = temporaries();
     let result = act();

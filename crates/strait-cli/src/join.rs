@@ -1,4 +1,4 @@
-//! `strait join`: finds the tables, checks, joins, and writes or shows.
+//! `strait join`: finds the tables, checks the arguments, joins, and writes or shows the rows.
 
 use std::io::IsTerminal;
 
@@ -14,10 +14,10 @@ use crate::memory::Memory;
 use crate::output::{Aside, Destination, Preview, Sink, SinkOptions, print, resolved};
 use crate::progress;
 
-/// How many rows are shown when neither an output nor a limit is given.
+/// The number of rows that are shown if neither an output nor a limit is given.
 const SHOWN: usize = 10;
 
-/// Files of up to this many bytes in total are read in a moment.
+/// Files of up to this many bytes in total are read quickly.
 const SMALL_FILES: u64 = 16 << 20;
 
 /// Runs the command.
@@ -46,14 +46,14 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     execute(arguments, bound, (left, right), &memory)
 }
 
-/// The join with what the files say of both tables, for `--explain` and for the run.
+/// Adds the statistics of both tables' files to the join, for `--explain` and for the run.
 fn with_statistics(
     arguments: &JoinArguments,
     bound: BoundJoin,
     left: &Table,
     right: &Table,
 ) -> BoundJoin {
-    // Only a single key has a range.
+    // Only a key of one column has a range.
     let mut keys = arguments.keys();
     let (left_key, right_key) = match (keys.next(), keys.next()) {
         (Some((left, right)), None) => (Some(left.as_str()), Some(right.as_str())),
@@ -64,8 +64,8 @@ fn with_statistics(
     bound.statistics(Side::Left, left).statistics(Side::Right, right)
 }
 
-/// The side in small files, where the other one is a stream. Reading both in turns could wait for the
-/// stream; building on the files lets the first rows of the stream meet them at once.
+/// Returns the side with small files, if the other side is a stream. Reading both sides in turns could wait
+/// for the stream. If the files are the build side, the first rows of the stream are joined at once.
 fn beside_a_stream(left: &Table, right: &Table, memory: &Memory) -> Option<Side> {
     let most = memory.limit().map_or(SMALL_FILES, |limit| SMALL_FILES.min(limit / 16));
     let is_small = |table: &Table| table.file_bytes().is_some_and(|bytes| bytes <= most);
@@ -76,7 +76,7 @@ fn beside_a_stream(left: &Table, right: &Table, memory: &Memory) -> Option<Side>
     }
 }
 
-/// The join that the arguments describe.
+/// Returns the join that the arguments describe.
 fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     let mut join = Join::new(arguments.join_type)
         .keep_keys(arguments.keep_keys)
@@ -99,12 +99,12 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     if memory.limit().is_some() {
         join = join.memory_budget(memory.budget());
     }
-    // Rows that reach the limit must not wait for a stream that pauses.
+    // If the rows so far reach the limit, the join must not wait for a stream that pauses.
     let has_stream = [&arguments.left, &arguments.right].contains(&&Source::Stdin);
     arguments.device.apply(join.prompt(arguments.limit.is_some() && has_stream))
 }
 
-/// Refuses an output that exists or that is one of the inputs, before anything is read.
+/// Rejects an output that exists or is one of the inputs, before anything is read.
 fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::Result<()> {
     let path = match &arguments.output {
         None => return Ok(()),
@@ -129,7 +129,7 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
     Aside::check(path, arguments.overwrite)
 }
 
-/// The library's message, with the file it is about.
+/// Adds the name of the file to the library's message.
 fn named(error: strait::Error, left: &str, right: &str) -> anyhow::Error {
     use strait::Error::{AmbiguousColumn, KeyType, UnknownColumn};
     let name = match &error {
@@ -154,7 +154,7 @@ fn execute(
     (left, right): (Table, Table),
     memory: &Memory,
 ) -> anyhow::Result<()> {
-    // Batches that are decoded ahead take memory that the join can use better under a limit.
+    // Under a limit, the join can make better use of the memory that batches decoded ahead would take.
     let ahead = match arguments.memory {
         Some(_) => 1,
         None => arguments.threads.unwrap_or_else(cores),
@@ -164,13 +164,13 @@ fn execute(
     if arguments.count {
         let (rows, report) = bound.count(left, right).map_err(failure::of_join)?;
         progress::clear();
-        // The number alone is on stdout.
+        // Only the number goes to stdout.
         if arguments.explain_analyze {
             eprintln!("{report}");
         }
         return print(&format!("{rows}\n"));
     }
-    // The output is opened first: a folder that cannot be written is no news for after the join.
+    // Opens the output first, so that a folder that cannot be written is reported before the join runs.
     let sink = match &arguments.output {
         Some(destination) => {
             Some(Sink::open(destination, options(arguments, memory), &bound.schema())?)
@@ -198,7 +198,7 @@ fn options(arguments: &JoinArguments, memory: &Memory) -> SinkOptions {
     }
 }
 
-/// How many threads the machine runs at once.
+/// The number of threads that the machine can run at once.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
@@ -220,7 +220,7 @@ fn write(
             }
             analyzed.map_or(Ok(()), |text| print(&text))
         }
-        // Stdout carries the rows.
+        // Stdout has the rows, so the report goes to stderr.
         _ => {
             analyzed.into_iter().for_each(|text| eprint!("{text}"));
             Ok(())
@@ -235,7 +235,7 @@ fn reported(report: Option<Report>) -> String {
     }
 }
 
-/// Shows the first rows of a join, and how many there are.
+/// Shows the first rows of a join, and the number of rows.
 pub(crate) fn preview(
     reader: JoinReader,
     limit: Option<u64>,
@@ -246,7 +246,7 @@ pub(crate) fn preview(
     print(&text)
 }
 
-/// The text of a preview, and the join's report.
+/// Returns the text of a preview, and the join's report.
 pub(crate) fn previewed(
     reader: JoinReader,
     limit: Option<u64>,
@@ -271,8 +271,8 @@ pub(crate) fn previewed(
     Ok((text, report))
 }
 
-/// Hands on up to `limit` rows. Without a limit, or when it was not reached, there is a report;
-/// otherwise the join is cancelled by dropping its reader.
+/// Passes on up to `limit` rows. Returns a report if there is no limit, or if it was not reached. Otherwise
+/// drops the reader, which cancels the join.
 fn drain(
     mut reader: JoinReader,
     limit: Option<u64>,

@@ -1,4 +1,4 @@
-//! A logger to stderr: warnings always, more with `-v`.
+//! Logs to stderr: warnings always, and more with `-v`.
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 

@@ -1,8 +1,8 @@
-//! The memory of the command's own readers and writers, reserved before it is held.
+//! The memory of the command's own readers and writers. It is reserved before it is allocated.
 //!
-//! Readers and writers share one [`MemoryBudget`] with the join, so `--memory` limits all of them
-//! together. Without a limit, a single request is still compared with what the machine has free: a
-//! damaged file may claim sizes that no machine has.
+//! Readers and writers share one [`MemoryBudget`] with the join, so `--memory` limits all of them together.
+//! Even without a limit, a large request is compared with the machine's free memory, because a damaged file
+//! may claim sizes that no machine has.
 
 use std::fs;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,11 +13,11 @@ use strait::{Error, Machine, MemoryBudget, MemoryReservation, Result};
 
 use crate::freed::Freed;
 
-/// Requests from this size on are compared with the machine's free memory. Smaller ones are not,
-/// because looking it up takes longer than most of them.
+/// Requests of at least this size are compared with the machine's free memory. Smaller ones are not, because
+/// the lookup takes longer than most of them.
 const LARGE: u64 = 1 << 30;
 
-/// How long nothing may change before a reader no longer waits for memory.
+/// A reader stops waiting for memory after this long without any change.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The budget that the join, its readers and its writer share.
@@ -25,28 +25,28 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(crate) struct Memory {
     budget: Arc<MemoryBudget>,
     output: Arc<Output>,
-    /// Freed memory that the allocator keeps; only with a limit.
+    /// Manages freed memory that the allocator keeps. Present only with a limit.
     freed: Option<Arc<Freed>>,
     /// Whether a refused request waits for memory that queued output holds.
     waits: bool,
 }
 
-/// What becomes of the rows that a join has made: one of the constants below.
+/// The state of the join's output: one of the constants below.
 #[derive(Debug, Default)]
 struct Output(AtomicU8);
 
-/// No rows are taken, or no more.
+/// Nobody takes rows, or nobody takes more.
 const NOT_TAKEN: u8 = 0;
-/// The last rows have been written; the next ones are awaited.
+/// The last rows have been written, and the consumer waits for the next ones.
 const AWAITED: u8 = 1;
-/// Rows are being written. They and others in the queue hold memory until then.
+/// Rows are being written. Until they are written, they and queued rows hold memory.
 const WRITTEN: u8 = 2;
 
-/// Says that rows are taken from a join, until it is dropped.
+/// While this value exists, a consumer takes rows from the join.
 pub(crate) struct Taking(Arc<Output>);
 
 impl Taking {
-    /// Runs `write`, which takes rows out of the queue for good.
+    /// Runs `write`, which writes rows and releases them.
     pub(crate) fn writing<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.0.store(WRITTEN, Ordering::Relaxed);
         let result = write();
@@ -68,12 +68,12 @@ impl Memory {
         Memory { budget: MemoryBudget::new(limit), output: Arc::default(), freed, waits: true }
     }
 
-    /// The same memory for the thread that writes: it must not wait for itself.
+    /// The same memory, for the thread that writes: it must not wait for itself.
     pub(crate) fn for_writing(&self) -> Memory {
         Memory { waits: false, ..self.clone() }
     }
 
-    /// Announces that rows are going to be taken from the join.
+    /// Announces that a consumer will take rows from the join.
     pub(crate) fn taking(&self) -> Taking {
         self.output.0.store(AWAITED, Ordering::Relaxed);
         Taking(Arc::clone(&self.output))
@@ -89,14 +89,14 @@ impl Memory {
         self.budget.limit()
     }
 
-    /// Reserves `bytes` for `what`, until the reservation is dropped.
+    /// Reserves `bytes` for `what`. The memory is returned when the reservation is dropped.
     pub(crate) fn reserve(&self, bytes: u64, what: &str) -> Result<MemoryReservation> {
         let mut reservation = self.budget.reserve(0, what)?;
         self.resize(&mut reservation, bytes, what)?;
         Ok(reservation)
     }
 
-    /// Makes `reservation` as large as `bytes`.
+    /// Changes the size of `reservation` to `bytes`.
     pub(crate) fn resize(
         &self,
         reservation: &mut MemoryReservation,
@@ -118,8 +118,8 @@ impl Memory {
         reservation.grow(more, what).or_else(|refused| self.wait(reservation, more, what, refused))
     }
 
-    /// Tries again while rows are written or memory comes and goes: whether a join fits its limit
-    /// must not depend on how fast its output is taken.
+    /// Retries while rows are written or while the memory in use changes. Whether a join fits its limit must
+    /// not depend on how fast its output is taken.
     fn wait(
         &self,
         reservation: &mut MemoryReservation,
@@ -149,32 +149,33 @@ impl Memory {
     }
 }
 
-/// Keeps a refused reservation while its message passes through a decoder, which would turn it into
-/// words of its own.
+/// Keeps the error of a refused reservation while its message passes through a decoder, which would replace
+/// the error by one of its own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Refusal(Arc<Mutex<Option<Error>>>);
 
 impl Refusal {
-    /// Keeps the error if it is the first, and returns its message.
+    /// Keeps the error if it is the first. Returns its message.
     pub(crate) fn note(&self, error: Error) -> String {
         let message = error.to_string();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         message
     }
 
-    /// Returns the error that was kept, and forgets it.
+    /// Returns and removes the error that was kept.
     pub(crate) fn take(&self) -> Option<Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// The memory that the machine has free, and no more than the process may have. Unknown is no bound.
+/// Returns the machine's free memory, or less if the process may have less. If both are unknown, there is no
+/// bound.
 fn machine_free() -> u64 {
     let allowed = Some(Machine::detect().memory).filter(|&bytes| bytes > 0);
     available().into_iter().chain(allowed).min().unwrap_or(u64::MAX)
 }
 
-/// The memory that processes could still have, in bytes, if the system says.
+/// Returns the memory that processes can still get, in bytes, if the system tells.
 pub(crate) fn available() -> Option<u64> {
     in_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
 }
@@ -214,7 +215,7 @@ mod tests {
         let taking = memory.taking();
         let reader = memory.clone();
         let reading = std::thread::spawn(move || reader.reserve(60, "a page").is_ok());
-        // Longer than a reader waits where nothing changes.
+        // Longer than a reader waits if nothing changes.
         taking.writing(|| {
             std::thread::sleep(2 * QUIET);
             drop(output);

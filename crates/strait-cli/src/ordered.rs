@@ -1,14 +1,14 @@
-//! Work done by several threads, its results taken in order.
+//! Distributes work to several threads, and takes its results in order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
-/// Calls `produce(part, send)` for every part, by `threads` threads at a time, and `consume` on what
-/// they sent: all of part 0 first, then all of part 1, and so on. A part runs at most `ahead` items
-/// ahead of its consumer, so memory is bounded.
+/// Calls `produce(part, send)` for every part, on `threads` threads, and `consume` for every item that they
+/// send: first all items of part 0, then all of part 1, and so on. A part runs at most `ahead` items ahead of
+/// the consumer, so memory is bounded.
 ///
-/// When `consume` fails, `send` answers false and the producers should stop.
+/// If `consume` fails, `send` returns false, and the producers should stop.
 pub(crate) fn in_order<T: Send, E: Send>(
     parts: usize,
     threads: usize,
@@ -18,7 +18,7 @@ pub(crate) fn in_order<T: Send, E: Send>(
 ) -> Result<(), E> {
     let (senders, receivers): (Vec<_>, Vec<Receiver<Result<T, E>>>) =
         (0..parts).map(|_| sync_channel(ahead)).unzip();
-    // A sender lies in its slot until a worker takes the part.
+    // A sender stays in its slot until a worker takes the part.
     let senders: Vec<_> = senders.into_iter().map(|s| std::sync::Mutex::new(Some(s))).collect();
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -36,7 +36,7 @@ pub(crate) fn in_order<T: Send, E: Send>(
             });
         }
         let result = receivers.into_iter().flatten().try_for_each(|item| consume(item?));
-        // After a failure nobody needs the parts that no worker has begun.
+        // After a failure, parts that no worker has begun are not needed.
         next.store(parts, Ordering::Relaxed);
         result
     })

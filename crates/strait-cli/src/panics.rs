@@ -1,5 +1,5 @@
-//! Turns panics of decoders into errors. Damaged files make the Arrow and Parquet crates panic in
-//! places; the user gets a message about the file instead of a stack trace.
+//! Turns panics of decoders into errors. Damaged files make the Arrow and Parquet crates panic in some
+//! places. The user then gets a message about the file instead of a stack trace.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -19,8 +19,8 @@ pub(crate) fn install() {
     }));
 }
 
-/// Runs `work`. A panic becomes an error with the panic's message. The caller must not use again
-/// what `work` has changed, because the panic may have left it half changed.
+/// Runs `work`. A panic becomes an error with the panic's message. After an error, the caller must not use
+/// data that `work` changed, because the panic may have left it inconsistent.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let before = CAUGHT.replace(true);
     let result = panic::catch_unwind(AssertUnwindSafe(work));

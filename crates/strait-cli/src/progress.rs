@@ -10,14 +10,14 @@ use strait::{Join, Progress, Stage};
 use crate::arguments::Show;
 use crate::digits::grouped;
 
-/// The bar on the screen, if there is one: log lines go above it, and it is cleared at the end.
+/// The bar on the screen, if there is one. Log lines go above it, and it is cleared at the end.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 fn current() -> Option<ProgressBar> {
     BAR.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Prints without the bar in the way.
+/// Hides the bar while `print` runs.
 pub(crate) fn above_bar(print: impl FnOnce()) {
     match current() {
         Some(bar) => bar.suspend(print),
@@ -25,7 +25,7 @@ pub(crate) fn above_bar(print: impl FnOnce()) {
     }
 }
 
-/// Takes the bar off the screen.
+/// Removes the bar from the screen.
 pub(crate) fn clear() {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(bar) = bar {
@@ -33,7 +33,7 @@ pub(crate) fn clear() {
     }
 }
 
-/// Shows the join's progress, where that is wanted. `rows` are those of both tables, if known.
+/// Shows the join's progress, if `show` asks for it. `rows` is the number of rows of both tables, if known.
 pub(crate) fn attach(join: Join, show: Show, rows: Option<u64>) -> Join {
     let terminal = io::stderr().is_terminal();
     let target = match show {
@@ -55,7 +55,8 @@ fn update(bar: &ProgressBar, progress: &Progress, rows: Option<u64>) {
     if bar.is_finished() {
         return;
     }
-    // How far the stage is, if the join knows; else how much was read, if the files tell.
+    // The progress of the stage if the join knows it; otherwise the rows read, if the files tell how many
+    // there are.
     let (done, total) = match (progress.total, rows) {
         (0, Some(rows)) => (progress.left_rows + progress.right_rows, rows),
         (total, _) => (progress.done, total),
@@ -91,7 +92,7 @@ fn style(known: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// What a forced bar draws on when stderr is no terminal: eighty columns and the usual escapes.
+/// The terminal of a forced bar if stderr is no terminal: eighty columns and the usual escape sequences.
 #[derive(Debug)]
 struct Plain;
 

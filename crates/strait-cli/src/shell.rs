@@ -1,4 +1,4 @@
-//! What shells and manuals are given: completion scripts and man pages.
+//! Completion scripts and man pages.
 
 use std::path::Path;
 

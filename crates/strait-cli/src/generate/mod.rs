@@ -1,4 +1,4 @@
-//! `strait generate`: tables to try joins on.
+//! `strait generate`: generates tables to test joins with.
 
 mod random;
 mod shape;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> anyhow::Result<()> {
     }
 }
 
-/// Makes the folder, and refuses files that exist before any of them is written.
+/// Creates the folder. Rejects existing files before any file is written.
 fn prepare(folder: &Path, names: &[String], overwrite: bool) -> anyhow::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder)
         .with_context(|| format!("cannot make folder {}", folder.display()))?;
@@ -39,15 +39,15 @@ fn prepare(folder: &Path, names: &[String], overwrite: bool) -> anyhow::Result<V
     Ok(paths)
 }
 
-/// A table to be generated in parts that do not depend on one another.
+/// A table that is generated in independent parts.
 struct Parts<F> {
     schema: SchemaRef,
     count: usize,
-    /// Makes the batches of a part and sends them, until told that nobody wants more.
+    /// Makes the batches of a part and sends them, until `send` returns false.
     make: F,
 }
 
-/// Writes the parts in order to one file, made by `threads` threads.
+/// Makes the parts on `threads` threads, and writes them in order to one file.
 fn write_parts<F>(
     path: &Path,
     parts: Parts<F>,

@@ -1,14 +1,14 @@
-//! Randomness that is the same on every machine and for any number of threads: each part of a table
-//! has a generator of its own, and shuffles are functions of the position.
+//! Random numbers that are the same on every machine and with any number of threads. Each part of a table has
+//! its own generator, and a shuffle is a function of the position.
 
-/// Mixes all bits of a word into all others; a bijection (the finaliser of SplitMix64).
+/// Mixes all bits of a word into all others. It is a bijection (the finaliser of SplitMix64).
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
 }
 
-/// The same within the lowest `bits` of a word, for a word that has no others.
+/// Same as [`mix`] within the lowest `bits` bits. The other bits of `word` must be zero.
 pub(crate) fn mix_within(bits: u32, word: u64) -> u64 {
     let mask = u64::MAX >> (64 - bits);
     let half = bits.div_ceil(2);
@@ -21,7 +21,7 @@ pub(crate) fn mix_within(bits: u32, word: u64) -> u64 {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The generator of one part of one stream.
+    /// The generator for one part of one stream.
     pub(crate) fn new(seed: u64, stream: u64, part: u64) -> Self {
         Random(mix(seed ^ mix(stream.wrapping_add(1)) ^ mix(!part)))
     }
@@ -31,19 +31,19 @@ impl Random {
         mix(self.0)
     }
 
-    /// From 0 up to, not including, `n`, which is not zero.
+    /// Returns a number in `0..n`. `n` must not be zero.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// From 0 up to, not including, 1.
+    /// Returns a number in `0.0..1.0`.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// A shuffle of `0..n`, computed position by position: a Feistel network over the next even number
-/// of bits, walked until it lands within `n`.
+/// A shuffle of `0..n` that is computed for each position: a Feistel network over the next even number of
+/// bits, repeated until the result is below `n`.
 pub(crate) struct Shuffle {
     n: u64,
     half: u32,
@@ -56,7 +56,7 @@ impl Shuffle {
         Shuffle { n, half: bits.div_ceil(2).max(1), seed }
     }
 
-    /// Where `position`, below `n`, goes.
+    /// Returns the new place of `position`, which must be below `n`.
     pub(crate) fn at(&self, position: u64) -> u64 {
         let mask = (1u64 << self.half) - 1;
         let mut value = position;
@@ -74,7 +74,7 @@ impl Shuffle {
     }
 }
 
-/// Ranks from 0 up to `n`, where rank `k` comes in proportion to `1 / (k + 1)^theta`: sampled by
+/// Ranks in `0..n`. The frequency of rank `k` is proportional to `1 / (k + 1)^theta`. Sampled by
 /// rejection-inversion (Hörmann and Derflinger, 1996), in constant time and memory.
 pub(crate) struct Zipf {
     n: f64,
@@ -109,7 +109,7 @@ impl Zipf {
         (-self.theta * x.ln()).exp()
     }
 
-    /// The integral of the weight, with the case of theta = 1 as its limit.
+    /// The integral of the weight. For theta = 1, it is the limit.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.theta) * log;

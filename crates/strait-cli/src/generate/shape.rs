@@ -1,6 +1,6 @@
-//! Two tables whose keys are as asked for: how many, how they lie, how often they are met. Rows are
-//! functions of the shape and of their position, so any part can be made by anyone, and what a join
-//! must find is known without joining.
+//! Two tables with requested keys: how many there are, how they are distributed, and how often probe rows
+//! have them. Rows are functions of the shape and of their position. Every part can therefore be made
+//! independently, and the answer of a join is known without joining.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use super::random::{Random, Shuffle, Zipf, mix, mix_within};
 use crate::arguments::{KeyType, Keys, Skew};
 
-/// Rows of a part. The rows depend on it: another value generates other tables.
+/// Rows per part. The rows depend on this value: another value generates other tables.
 pub(crate) const PART_ROWS: u64 = 1 << 18;
 
 /// The length of every string key.
 const STRING_BYTES: usize = 17;
 
-/// The stream of random numbers that probe keys come from.
+/// The random number stream for probe keys.
 const PROBE_KEY: u64 = 2;
 
-/// What two tables are to look like.
+/// The description of two tables.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub(crate) build: u64,
@@ -49,9 +49,9 @@ pub(crate) enum Side {
 
 /// The generator of both tables.
 ///
-/// Keys are numbered: those below `distinct` are in the build table, those from there to twice that
-/// are in none of its rows. A build row's *place* among all of them in order says both: its key is
-/// `place % distinct`, and it is that key's copy `place / distinct`.
+/// Keys are numbered. Numbers below `distinct` are in the build table. Numbers from `distinct` to `2 *
+/// distinct` are in no build row. A build row has a *place* among all build rows in order. The place
+/// determines the row: its key is `place % distinct`, and it is copy `place / distinct` of that key.
 pub(crate) struct Workload {
     pub(crate) shape: Shape,
     distinct: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Workload {
 /// Some rows of a table.
 pub(crate) struct Rows {
     pub(crate) batch: RecordBatch,
-    /// The places of build rows, the key numbers of probe rows.
+    /// The places of build rows, or the key numbers of probe rows.
     pub(crate) numbers: Vec<u64>,
 }
 
@@ -94,7 +94,7 @@ impl Workload {
         }
     }
 
-    /// How many parts a table comes in.
+    /// The number of parts of a table.
     pub(crate) fn parts(&self, side: Side) -> usize {
         self.rows(side).div_ceil(PART_ROWS) as usize
     }
@@ -105,7 +105,7 @@ impl Workload {
         first..self.rows(side).min(first + PART_ROWS)
     }
 
-    /// The generator of a part, which its batches use one after the other.
+    /// The generator of a part. The batches of the part use it one after the other.
     pub(crate) fn random(&self, part: usize) -> Random {
         Random::new(self.shape.seed, PROBE_KEY, part as u64)
     }
@@ -155,31 +155,31 @@ impl Workload {
         Ok(Rows { batch: RecordBatch::try_new(self.schema(side), columns)?, numbers })
     }
 
-    /// The places of the build rows that a probe row with this key number meets.
+    /// The places of the build rows that match a probe row with this key number.
     pub(crate) fn met(&self, number: u64) -> impl Iterator<Item = u64> + Clone {
         let there = if number < self.distinct { number..self.shape.build } else { 0..0 };
         there.step_by(self.distinct.max(1) as usize)
     }
 
-    /// What makes the payload of a column unlike that of another.
+    /// A salt that makes the payload of each column different.
     pub(crate) fn salt(&self, side: Side, column: u16) -> u64 {
         mix(self.shape.seed ^ mix(u64::from(column) * 2 + u64::from(side == Side::Build) + 1))
     }
 
-    /// The number of a probe row's key.
+    /// Draws the key number of a probe row.
     fn probe_number(&self, random: &mut Random) -> u64 {
         if random.unit() >= self.shape.selectivity {
             return self.distinct + random.below(self.distinct.max(1));
         }
         match &self.zipf {
-            // Popular keys are anywhere among the keys, not the smallest ones.
+            // Frequent keys are spread over all keys; they are not the smallest ones.
             Some(zipf) => self.popularity.at(zipf.sample(random)),
             None => random.below(self.distinct),
         }
     }
 
-    /// The values of numbered keys: the numbers themselves, or scattered over the positive half of
-    /// the type.
+    /// Returns the values of numbered keys: the numbers themselves, or values that are scattered over the
+    /// positive half of the type.
     fn keys(&self, side: Side, numbers: &[u64]) -> anyhow::Result<ArrayRef> {
         let sparse = self.shape.keys == Keys::Sparse;
         let distinct = self.distinct.max(1);
@@ -196,12 +196,13 @@ impl Workload {
     }
 }
 
-/// A payload: 31 bits, so that the sum over 2^32 rows fits every engine's sum of Int64.
+/// Returns a payload of 31 bits, so that the sum over 2^32 rows fits the Int64 sum of every engine.
 pub(crate) fn payload(salt: u64, index: u64) -> i64 {
     (mix(salt ^ index) >> 33) as i64
 }
 
-/// Keys as text of one length: `k` and sixteen digits, decimal in order or hexadecimal scattered.
+/// Returns keys as text of equal length: `k` and sixteen digits. Dense keys are decimal, sparse ones
+/// hexadecimal.
 fn strings(numbers: impl Iterator<Item = u64>, sparse: bool) -> anyhow::Result<StringArray> {
     let base = if sparse { 16 } else { 10 };
     let mut bytes = Vec::new();

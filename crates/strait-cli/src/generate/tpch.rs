@@ -18,7 +18,8 @@ use super::{Parts, prepare, write_parts};
 use crate::arguments::{TableFormat, TpchArguments, TpchTable};
 use crate::digits::counted;
 
-/// Rows of a part, roughly: enough to be worth a generator, few enough to share out evenly.
+/// The approximate number of rows per part: enough to be worth a generator, and few enough to distribute
+/// evenly.
 const PART_ROWS: f64 = 250_000.0;
 
 /// Runs the command.
@@ -45,7 +46,7 @@ pub(super) fn run(arguments: &TpchArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes one table to `path`, and says how many rows it has.
+/// Writes one table to `path`, and returns the number of rows.
 pub(crate) fn write(
     table: TpchTable,
     scale: f64,
@@ -79,7 +80,7 @@ impl TpchTable {
         }
     }
 
-    /// In how many parts a table of this scale is made.
+    /// Returns the number of parts of a table at this scale.
     fn parts(self, scale: f64) -> usize {
         let rows = match self {
             TpchTable::Region | TpchTable::Nation => return 1,
@@ -97,7 +98,7 @@ impl TpchTable {
         self.generate(0.001, 0, 1).schema()
     }
 
-    /// The rows of a part, counted from zero.
+    /// Returns the rows of a part. Parts are counted from zero.
     fn generate(self, scale: f64, part: usize, count: usize) -> Box<dyn RecordBatchReader> {
         let (part, count) = (part as i32 + 1, count as i32);
         macro_rules! of {

@@ -1,4 +1,4 @@
-//! `strait generate workload`: both tables to files.
+//! `strait generate workload`: writes both tables to files.
 
 use arrow::array::RecordBatch;
 
@@ -7,7 +7,7 @@ use super::{Parts, prepare, write_parts};
 use crate::arguments::WorkloadArguments;
 use crate::digits::counted;
 
-/// Rows of a batch.
+/// Rows per batch.
 const BATCH_ROWS: u64 = 1 << 14;
 
 /// Runs the command.
