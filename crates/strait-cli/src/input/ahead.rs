@@ -1,8 +1,7 @@
-//! Decodes Parquet row groups ahead of the join, by several threads, and hands their batches on in
-//! the order of the files.
+//! Decodes Parquet row groups ahead of the join on several threads, and returns their batches in file order.
 //!
-//! The join asks for one batch after another; decompressing them takes longer than joining them.
-//! Each row group has a short queue of its own, and a worker that has filled it waits:
+//! The join asks for one batch after another, and decompressing a batch takes longer than joining it. Each
+//! row group has its own short queue. A worker that has filled its queue waits:
 //!
 //! ```text
 //!  row groups   0: ██ taken   1: ▓▓▓▓ worker   2: ▓▓ worker   3: waits for a worker
@@ -24,30 +23,30 @@ use crate::join::cores;
 use crate::memory::Memory;
 use crate::panics::caught;
 
-/// Batches of a row group that wait to be taken.
+/// The number of batches of a row group that may wait in its queue.
 const WAITING: usize = 4;
 
-/// A row group to be read.
+/// A row group that is to be read.
 pub(super) struct Unit {
-    /// Of which of the table's files.
+    /// The index of the table's file.
     pub(super) file: usize,
     pub(super) path: PathBuf,
     pub(super) footer: Footer,
     pub(super) group: usize,
 }
 
-/// A batch, or none when the row group ended well.
+/// A batch, or None when the row group has ended without an error.
 type Item = Result<Option<RecordBatch>, ArrowError>;
 
-/// Row groups under way. Dropping it stops the workers.
+/// The row groups that are being read. Dropping this value stops the workers.
 pub(super) struct Ahead {
-    /// A queue a row group that was not wholly taken, the current one last, and its file.
+    /// For each row group that is not completely taken: its file and its queue. The current one is last.
     queues: Vec<(usize, Receiver<Item>)>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Ahead {
-    /// Begins to read the given columns.
+    /// Starts to read the given columns.
     pub(super) fn start(
         units: Vec<Unit>,
         columns: &[usize],
@@ -84,7 +83,7 @@ impl Ahead {
         Ok(ahead)
     }
 
-    /// The next batch, and which file it is of.
+    /// Returns the next batch, and the index of its file.
     pub(super) fn next(&mut self) -> Option<(usize, Result<RecordBatch, ArrowError>)> {
         loop {
             let (file, queue) = self.queues.last()?;
@@ -96,7 +95,7 @@ impl Ahead {
                     continue;
                 }
                 Ok(Err(error)) => Err(error),
-                // A queue that closes before its end had a worker that panicked.
+                // A queue that closes before its end belongs to a worker that panicked.
                 Err(_) => Err(ArrowError::ParquetError("a page could not be decoded".into())),
             };
             if item.is_err() {
@@ -107,7 +106,7 @@ impl Ahead {
     }
 }
 
-/// Sends the batches of a row group. False when nobody wants them any more.
+/// Sends the batches of a row group. Returns false if nobody needs them any more.
 fn decode(unit: &Unit, columns: &[usize], memory: &Memory, sender: &SyncSender<Item>) -> bool {
     let read = || parquet::read(&unit.path, &unit.footer, columns, Some(unit.group), memory);
     let mut reader = match read() {
@@ -133,7 +132,7 @@ fn decode(unit: &Unit, columns: &[usize], memory: &Memory, sender: &SyncSender<I
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        // A worker that waits for room in a queue is woken when the queue goes.
+        // Dropping a queue wakes a worker that waits for room in it.
         self.queues.clear();
         for worker in self.workers.drain(..) {
             let _ = worker.join();

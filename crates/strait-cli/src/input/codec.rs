@@ -1,4 +1,4 @@
-//! Decompresses the pages of Parquet files, into no more bytes than a page says it has.
+//! Decompresses the pages of Parquet files, never into more bytes than a page claims.
 
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,19 +32,19 @@ impl Codec {
         self.compression == Compression::UNCOMPRESSED
     }
 
-    /// The most bytes that so many compressed bytes can stand for.
+    /// The most bytes that this many compressed bytes can decompress to.
     pub(super) fn most(&self, compressed: u64) -> u64 {
         let each = match self.compression {
             Compression::SNAPPY => 64,
             Compression::LZ4 | Compression::LZ4_RAW => 256,
             Compression::GZIP(_) => 1100,
-            // A block of 128 KiB in four bytes.
+            // A block of 128 KiB can take only four bytes.
             _ => 1 << 15,
         };
         compressed.saturating_mul(each)
     }
 
-    /// Appends the decompressed `input` to `output`. It has to have `length` bytes.
+    /// Appends the decompressed `input` to `output`. The result must have exactly `length` bytes.
     pub(super) fn decompress(
         &self,
         input: &[u8],
@@ -94,8 +94,8 @@ fn raw_lz4(input: &[u8], length: usize, output: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// The codec that Parquet calls LZ4 was written in three ways: in frames of Hadoop's, in frames of
-/// LZ4's own, and as one raw block.
+/// Decompresses the codec that Parquet calls LZ4. It exists in three forms: in Hadoop's frames, in LZ4's own
+/// frames, and as one raw block.
 fn lz4(input: &[u8], length: usize, output: &mut Vec<u8>) -> Result<()> {
     let start = output.len();
     if hadoop_lz4(input, length, output).is_some() {
@@ -110,8 +110,8 @@ fn lz4(input: &[u8], length: usize, output: &mut Vec<u8>) -> Result<()> {
     raw_lz4(input, length, output)
 }
 
-/// Each frame has the lengths of its decompressed and compressed bytes before them. None if the
-/// input is of another kind.
+/// Decompresses Hadoop's frames. Each frame begins with its decompressed and its compressed length. Returns
+/// None if the input has another form.
 fn hadoop_lz4(mut input: &[u8], length: usize, output: &mut Vec<u8>) -> Option<()> {
     let start = output.len();
     while !input.is_empty() {

@@ -1,4 +1,4 @@
-//! CSV files: types inferred from a sample of rows, then all rows read with those types.
+//! CSV files: infers types from a sample of rows, and then reads all rows with these types.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -21,9 +21,9 @@ use crate::failure::{of_join, one_line};
 use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
 
-/// The header's names and the types that the first rows suggest, and the average length of a record.
-/// A column with no value among them has the null type, until [`merge`] or [`settle`] gives it
-/// another.
+/// Returns the names in the header, the types that the first rows suggest, and the average length of a
+/// record. A column without a value in these rows has the null type, until [`merge`] or [`settle`] gives it
+/// another one.
 pub(super) fn infer(
     path: &Path,
     text: Text,
@@ -50,7 +50,7 @@ pub(super) fn infer(
     Ok((schema, reader.scan().average()))
 }
 
-/// The type that holds what either type holds.
+/// Returns a type that can hold the values of both types.
 pub(super) fn merge(a: &DataType, b: &DataType) -> DataType {
     use DataType::{Date32, Float64, Int64, Null, Timestamp, Utf8};
     match (a, b) {
@@ -68,12 +68,12 @@ fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
     order.into_iter().find(|unit| a == *unit || b == *unit).unwrap_or(TimeUnit::Second)
 }
 
-/// The type of a column once all files were seen: text if none had a value.
+/// Returns the final type of a column after all files were sampled: text if no file had a value.
 pub(super) fn settle(data_type: DataType) -> DataType {
     if data_type == DataType::Null { DataType::Utf8 } else { data_type }
 }
 
-/// What reading a CSV file needs to know of it.
+/// The facts that are needed to read a CSV file.
 pub(super) struct CsvFile<'a> {
     pub(super) path: &'a Path,
     pub(super) text: Text,
@@ -83,10 +83,10 @@ pub(super) struct CsvFile<'a> {
     pub(super) record: u64,
 }
 
-/// Fields in a batch, at most: the parser allocates 16 bytes for each before it reads any.
+/// The most fields in a batch. The parser allocates 16 bytes per field before it reads any.
 const MAX_FIELDS: u64 = 4 << 20;
 
-/// A batch may take this part of a memory limit.
+/// A batch may take one part in this many of a memory limit.
 const BATCH_SHARE: u64 = 16;
 
 /// Reads the given columns, in the order of the file.
@@ -134,7 +134,7 @@ const PARSED: u64 = 4;
 /// Memory per field in a batch: its place in the parser, and in an array.
 const FIELD: u64 = 40;
 
-/// Reads batches, and reserves what the parser holds.
+/// Reads batches, and reserves the memory that the parser holds.
 struct CsvReader {
     schema: SchemaRef,
     decoder: Decoder,
@@ -142,9 +142,9 @@ struct CsvReader {
     utf8: Utf8,
     memory: Memory,
     reservation: MemoryReservation,
-    /// For the fields of a batch.
+    /// The memory for the fields of a batch.
     base: u64,
-    /// The most text that a batch had so far: the parser keeps a buffer of this size.
+    /// The longest text of a batch so far. The parser keeps a buffer of this size.
     most: u64,
 }
 
@@ -169,7 +169,7 @@ impl CsvReader {
         if !self.utf8.is_whole() {
             return Err(ArrowError::CsvError("a character that is not UTF-8".to_string()));
         }
-        // Whoever takes the batch reserves it.
+        // The consumer of the batch reserves memory for it.
         let kept = self.base + 2 * self.most;
         self.memory.resize(&mut self.reservation, kept, "parsing a CSV file")?;
         Ok(batch)
@@ -202,7 +202,7 @@ fn layout(text: Text, arguments: &CsvArguments) -> anyhow::Result<Layout> {
     Ok(layout.with_null_regex(nulls))
 }
 
-/// Says which line of which file does not fit, and what to try.
+/// Says which line of which file is invalid, and what to try.
 pub(super) fn explain(
     path: &Path,
     schema: Option<&Schema>,
@@ -263,7 +263,7 @@ fn captures<'t, const N: usize>(pattern: &str, text: &'t str) -> Option<[&'t str
     Some(Regex::new(pattern).ok()?.captures(text)?.extract().1)
 }
 
-/// Arrow counts the lines of values from zero.
+/// Converts Arrow's line number, which counts rows from zero.
 fn after(line: &str) -> String {
     line.parse::<u64>().map_or_else(|_| line.to_string(), |line| (line + 1).to_string())
 }

@@ -1,5 +1,5 @@
-//! Which files make up a table: a file, a folder or a glob. Nothing is read here but names, and
-//! the first bytes of files whose names say nothing.
+//! Lists the files of a table: a file, a folder or a glob. It reads only names, and the first bytes of files
+//! whose names do not show their format.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,17 @@ use super::format::{Format, KNOWN};
 use super::hive::{self, Partition};
 use crate::arguments::Source;
 
-/// How globs match: `*` stays within a folder, and hidden files have to be asked for.
+/// How globs match: `*` stays within a folder, and hidden files must be named explicitly.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// The files of a table, all of one format, in order of their paths.
+/// The files of a table, all in one format, sorted by path.
 #[derive(Debug)]
 pub(crate) struct FoundFiles {
-    /// As the user wrote it.
+    /// The name that the user gave.
     pub(crate) name: String,
     pub(super) files: Vec<FoundFile>,
     origin: Origin,
@@ -33,7 +33,7 @@ pub(crate) struct FoundFiles {
 pub(super) struct FoundFile {
     pub(super) path: PathBuf,
     pub(super) format: Format,
-    /// What the names of its folders say of its rows.
+    /// The column values that the names of its folders give.
     pub(super) partitions: Vec<Partition>,
 }
 
@@ -76,12 +76,12 @@ pub(crate) fn find(source: &Source) -> anyhow::Result<FoundFiles> {
 }
 
 impl FoundFiles {
-    /// Whether it is stdin.
+    /// Whether the table comes from stdin.
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self.origin, Origin::Stdin)
     }
 
-    /// Whether a file at `path` (without links) would be one of this table's own.
+    /// Whether a file at `path` (without links) would belong to this table.
     pub(crate) fn claims(&self, path: &Path) -> bool {
         let same = |file: &FoundFile| fs::canonicalize(&file.path).is_ok_and(|file| file == path);
         self.files.iter().any(same)
@@ -123,10 +123,10 @@ fn in_folder(root: &Path) -> anyhow::Result<Vec<FoundFile>> {
 fn by_glob(pattern: &str) -> anyhow::Result<Vec<FoundFile>> {
     let paths = glob::glob_with(pattern, MATCHING)
         .map_err(|error| anyhow!("\"{pattern}\" is not a glob: {error}"))?;
-    // Folders above the first that has a wildcard are where the table lies, not part of it.
+    // The folders above the first wildcard locate the table; they are not part of it.
     let wild = |part: &&std::ffi::OsStr| part.to_string_lossy().contains(['*', '?', '[']);
     let base: PathBuf = Path::new(pattern).iter().take_while(|part| !wild(part)).collect();
-    // Names that begin with `_` are skipped as in folders, unless the glob spells them.
+    // Skips names that begin with `_`, as in folders, unless the glob spells them out.
     let spelt = Path::new(pattern).iter().any(|part| part.to_string_lossy().starts_with('_'));
     let mut files = Vec::new();
     for path in paths {
@@ -141,7 +141,7 @@ fn by_glob(pattern: &str) -> anyhow::Result<Vec<FoundFile>> {
             push(&base, path, &mut files)?;
         }
     }
-    // A folder and the files in it may both match.
+    // The glob may match both a folder and the files in it.
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files.dedup_by(|a, b| a.path == b.path);
     if files.is_empty() {
@@ -150,7 +150,7 @@ fn by_glob(pattern: &str) -> anyhow::Result<Vec<FoundFile>> {
     Ok(files)
 }
 
-/// Adds the tables in `folder` and below it, in order of their names.
+/// Adds the tables in `folder` and its subfolders, sorted by name.
 fn collect(root: &Path, folder: &Path, files: &mut Vec<FoundFile>) -> anyhow::Result<()> {
     let context = || format!("cannot list folder {}", folder.display());
     let mut paths = Vec::new();
@@ -198,7 +198,7 @@ fn one_format(name: &str, files: &[FoundFile]) -> anyhow::Result<()> {
     }
 }
 
-/// `; did you mean …?` for a name in the same folder.
+/// Returns `; did you mean …?` with a similar name in the same folder.
 fn similar(path: &Path) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let names: Vec<String> = fs::read_dir(folder.unwrap_or(Path::new(".")))

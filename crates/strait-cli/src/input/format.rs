@@ -1,4 +1,4 @@
-//! Which format a file has: told by its ending, or else by its first bytes.
+//! Determines the format of a file: from its ending, or else from its first bytes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,15 +13,15 @@ pub(super) enum Format {
     Ipc,
 }
 
-/// How a text file is written.
+/// The form of a text file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Text {
     pub(super) squeeze: Squeeze,
-    /// The delimiter its ending suggests.
+    /// The delimiter that its ending suggests.
     pub(super) delimiter: u8,
 }
 
-/// How a text file is compressed.
+/// The compression of a text file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Squeeze {
     None,
@@ -29,12 +29,12 @@ pub(super) enum Squeeze {
     Zstd,
 }
 
-/// The endings that are known, for messages.
+/// The known endings, for messages.
 pub(super) const KNOWN: &str =
     ".parquet, .csv, .tsv (also with .gz or .zst), .arrow, .feather, .ipc or .arrows";
 
 impl Format {
-    /// A word for it.
+    /// The name of the format.
     pub(super) fn name(self) -> &'static str {
         match self {
             Format::Parquet => "Parquet",
@@ -43,7 +43,7 @@ impl Format {
         }
     }
 
-    /// The format of a file, if it can be told.
+    /// Returns the format of a file, if it can be determined.
     pub(super) fn of(path: &Path) -> io::Result<Option<Format>> {
         match Format::by_ending(path) {
             Some(format) => Ok(Some(format)),

@@ -1,4 +1,4 @@
-//! Folders named `key=value` become columns, as Hive, Spark and DuckDB write them.
+//! Folders named `key=value` become columns, as in Hive, Spark and DuckDB.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use arrow::datatypes::{DataType, Field};
 
 use super::find::FoundFile;
 
-/// What Hive calls a null.
+/// Hive's name for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// A folder's `key=value`; no value is null.
+/// The `key=value` of a folder. A value of None is null.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Partition {
     pub(super) key: String,
     pub(super) value: Option<String>,
 }
 
-/// The partitions that the folders between `root` and the file tell of.
+/// Returns the partitions in the names of the folders between `root` and the file.
 pub(super) fn partitions(root: &Path, file: &Path) -> Vec<Partition> {
     let below = file.strip_prefix(root).unwrap_or(file);
     let folders = below.parent().into_iter().flat_map(Path::iter);
@@ -34,8 +34,8 @@ pub(super) fn partitions(root: &Path, file: &Path) -> Vec<Partition> {
         .collect()
 }
 
-/// The columns that the partitions make: Int64 if all values are integers, Date32 if all are dates,
-/// Utf8 otherwise. All files must lie under the same keys.
+/// Returns the columns of the partitions: Int64 if all values are integers, Date32 if all are dates, Utf8
+/// otherwise. All files must have the same keys in their folders.
 pub(super) fn fields(files: &[FoundFile]) -> anyhow::Result<Vec<Field>> {
     let Some(first) = files.first() else { return Ok(Vec::new()) };
     let keys = |file: &FoundFile| -> Vec<String> {
@@ -72,7 +72,7 @@ fn infer<'a>(values: impl Iterator<Item = &'a str> + Clone) -> DataType {
     }
 }
 
-/// A column of `rows` times one value.
+/// Returns a column that repeats one value `rows` times.
 pub(super) fn column(partition: &Partition, data_type: &DataType, rows: usize) -> ArrayRef {
     let value = partition.value.as_deref();
     match (data_type, value) {
@@ -89,7 +89,7 @@ pub(super) fn column(partition: &Partition, data_type: &DataType, rows: usize) -
     }
 }
 
-/// The days since 1970 of a `YYYY-MM-DD`.
+/// Returns the days since 1970 of a date `YYYY-MM-DD`.
 fn date(text: &str) -> Option<i32> {
     let digits = |c: char| c.is_ascii_digit();
     let shaped = text.len() == 10
@@ -103,7 +103,7 @@ fn date(text: &str) -> Option<i32> {
     days.iter().next().flatten()
 }
 
-/// Turns `%2F` back to `/`, and so on.
+/// Decodes percent escapes: `%2F` becomes `/`.
 fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

@@ -1,9 +1,9 @@
-//! Reads files as an attacker would make them: valid files with some of their bytes changed. Reading
-//! ends with rows or with an error; it does not panic, abort, hang, or hold more than the limit.
+//! Reads files as an attacker would make them: valid files with some changed bytes. Reading must end with
+//! rows or with an error. It must not panic, abort, hang, or hold more memory than the limit.
 //!
-//! `STRAIT_FUZZ_CASES` says how many cases are tried, `STRAIT_FUZZ_SEED` where they begin. A case that
-//! ends the process leaves its file in the temporary folder, under a name that begins with
-//! `strait-hostile`. `STRAIT_WRITE_CORPUS=1` writes the valid files anew.
+//! `STRAIT_FUZZ_CASES` is the number of cases, and `STRAIT_FUZZ_SEED` is the first seed. A case that ends the
+//! process leaves its file in the temporary folder, under a name that begins with `strait-hostile`.
+//! `STRAIT_WRITE_CORPUS=1` writes the valid files again.
 
 mod corpus;
 mod made;
@@ -21,19 +21,19 @@ use crate::input::{Table, find};
 use crate::memory::Memory;
 use crate::output::Preview;
 
-/// The limit that every file is read under.
+/// The memory limit for every file.
 const LIMIT: u64 = 16 << 20;
 
-/// What reading may hold beside what it reserves: buffers of files, and small things.
+/// Memory that reading may use without a reservation: file buffers, and small allocations.
 const BESIDE: u64 = 4 << 20;
 
-/// Cases in a run of all tests.
+/// The default number of cases.
 const CASES: u64 = 4000;
 
-/// Nothing takes this long, unless it never ends.
+/// Much longer than any case takes, unless it hangs.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// Reads a whole table, and shows its first rows. Returns its rows, or the message of the failure.
+/// Reads a whole table, and previews its first rows. Returns the number of rows, or the error message.
 fn read(path: &Path, memory: &Memory) -> Result<u64, String> {
     let attempt = || -> anyhow::Result<u64> {
         let found = find(&Source::Path(path.to_path_buf()))?;
@@ -44,9 +44,9 @@ fn read(path: &Path, memory: &Memory) -> Result<u64, String> {
         for batch in table.reader(&columns, 1) {
             let batch = batch.map_err(crate::failure::of_stream)?;
             rows += batch.num_rows() as u64;
-            // A value that cannot be shown is an error of its own. It is no panic.
+            // A value that cannot be shown gives an error, not a panic.
             let _ = preview.add(&batch);
-            // Null columns take no memory, and so may have any number of rows.
+            // Null columns take no memory, so they may have any number of rows.
             if rows > 1 << 24 {
                 break;
             }
@@ -56,7 +56,7 @@ fn read(path: &Path, memory: &Memory) -> Result<u64, String> {
     attempt().map_err(|error| format!("{error:#}"))
 }
 
-/// Reads a table under the limit, and checks how that ends. The message has to name the file.
+/// Reads a table under the limit, and checks the outcome. An error message must name the file.
 fn checked(path: &Path) -> Result<u64, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(crate::panics::install);
@@ -73,11 +73,11 @@ fn checked(path: &Path) -> Result<u64, String> {
     result
 }
 
-/// Random numbers that follow from a seed.
+/// Random numbers that depend only on a seed.
 struct Random(u64);
 
 impl Random {
-    /// A number below `end`; zero if that is zero.
+    /// A number below `end`; zero if `end` is zero.
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -86,7 +86,7 @@ impl Random {
         ((word ^ (word >> 31)) % end.max(1) as u64) as usize
     }
 
-    /// A place in a file: often near an end, where metadata lies.
+    /// A position in a file, often near an end, where the metadata is.
     fn place(&mut self, length: usize) -> usize {
         let near = length.min(64 + length / 4);
         match self.below(4) {
@@ -102,7 +102,7 @@ impl Random {
     }
 }
 
-/// Lengths that lie.
+/// Invalid lengths.
 const HUGE: [i64; 8] =
     [-1, i32::MAX as i64, i32::MIN as i64, u32::MAX as i64, 1 << 30, i64::MAX, i64::MIN, 1 << 40];
 
@@ -143,7 +143,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// The files of the corpus: their names and contents.
+/// Returns the names and contents of the files in the corpus.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -162,7 +162,7 @@ fn corpus_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// Kills the process when a case never ends, and says which.
+/// Kills the process if a case hangs, and says which case.
 fn watch(case: &'static AtomicU64) {
     std::thread::spawn(move || {
         let (mut last, mut since) = (u64::MAX, Instant::now());
@@ -200,7 +200,7 @@ fn changed_files_never_do_harm() {
         let alike: Vec<_> = corpus.iter().filter(|(name, _)| name.ends_with(ending)).collect();
         let other = &alike[random.below(alike.len())].1;
         let mut bytes = bytes.clone();
-        // Compressed text is changed before it is compressed, half of the time.
+        // Half of the time, compressed text is changed before it is compressed.
         let squeezed = random.below(2) == 0 && corpus::is_squeezed(name);
         if squeezed {
             bytes = corpus::unsqueezed(name, &bytes);
@@ -223,7 +223,7 @@ fn changed_files_never_do_harm() {
         }
     }
     CASE.store(u64::MAX, Ordering::Relaxed);
-    // Some changes do no harm, and most do: otherwise nothing was tried.
+    // Most changes must cause an error, but not all of them. Otherwise the test tests nothing.
     assert!(cases < 1000 || (whole > cases / 100 && whole < cases * 9 / 10), "{whole} of {cases}");
 }
 

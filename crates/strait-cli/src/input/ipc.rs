@@ -1,7 +1,7 @@
-//! Arrow IPC: files with a footer, streams without, and a stream on stdin.
+//! Arrow IPC: files with a footer, streams without one, and a stream on stdin.
 //!
-//! Messages are read here and decoded by Arrow. Every length in a message is compared with the bytes
-//! that there are, and with the memory that may be held, before anything of that length is allocated.
+//! This module reads messages, and Arrow decodes them. Before anything is allocated, every length in a
+//! message is compared with the bytes that exist and with the memory that may be used.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::panics::caught;
 
 type Result<T> = std::result::Result<T, ArrowError>;
 
-/// What comes before the metadata of a message in streams since 2019.
+/// The mark before the metadata of a message, in streams since 2019.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// The magic and the padding at the start of a file.
@@ -34,18 +34,19 @@ const START: u64 = 8;
 /// The length of the footer and the magic at the end of a file.
 const END: u64 = 10;
 
-/// The most metadata of a message: a schema of [as many columns](schema::MAX_COLUMNS) takes less.
+/// The longest metadata of a message. A schema with the [largest number of columns](schema::MAX_COLUMNS)
+/// takes less.
 const MAX_METADATA: u64 = 256 << 20;
 
-/// The most that a byte of Zstandard or LZ4 stands for: a block of 128 KiB in four bytes.
+/// The most bytes that one byte of Zstandard or LZ4 can decompress to: a block of 128 KiB in four bytes.
 const MAX_EXPANSION: u64 = 1 << 15;
 
-/// The schema of a file.
+/// Returns the schema of a file.
 pub(super) fn schema(path: &Path, memory: &Memory) -> anyhow::Result<SchemaRef> {
     Ok(read(path, None, memory)?.schema())
 }
 
-/// Reads the given columns, in the order of the file; all of them if none are given.
+/// Reads the given columns, in file order, or all columns if None.
 pub(super) fn read(
     path: &Path,
     columns: Option<&[usize]>,
@@ -72,7 +73,7 @@ pub(super) fn read(
         [b'F', b'E', b'A', b'1', ..] => {
             bail!("{shown} is a Feather file of version 1; write it again as version 2")
         }
-        // Streams written before 2019 begin with a length, newer ones with a mark.
+        // Streams from before 2019 begin with a length, newer ones with a mark.
         b"ARROW1" | [0xff, 0xff, 0xff, 0xff, ..] | [_, _, 0, 0, ..] => {}
         _ => bail!("{shown} is not an Arrow IPC file; give it the ending of the format it has"),
     }
@@ -87,7 +88,7 @@ pub(super) fn read(
     })
 }
 
-/// The message for a refused reservation, or the error itself if it is another one.
+/// Returns the message of a refused reservation, or the error itself if it is another one.
 fn refused(error: ArrowError, name: &str) -> std::result::Result<anyhow::Error, ArrowError> {
     match strait::Error::from_arrow(error) {
         strait::Error::Arrow { source, .. } => {
@@ -101,7 +102,7 @@ fn unknown() -> ArrowError {
     ArrowError::IpcError("unknown".into())
 }
 
-/// The stream on stdin. Its schema is known once this returns.
+/// Returns a reader of the stream on stdin. It has read the schema.
 pub(super) fn stdin(memory: &Memory) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     if io::stdin().is_terminal() {
         bail!(
@@ -125,17 +126,17 @@ struct IpcReader {
     columns: Option<Vec<usize>>,
     messages: Messages,
     dictionaries: HashMap<i64, ArrayRef>,
-    /// The memory of each of them.
+    /// The memory of each dictionary.
     sizes: HashMap<i64, u64>,
     memory: Memory,
-    /// For the message that is being decoded.
+    /// The reservation for the message that is being decoded.
     decoding: MemoryReservation,
-    /// For the dictionaries that are kept.
+    /// The reservation for the dictionaries that are kept.
     kept: MemoryReservation,
     ended: bool,
 }
 
-/// Where messages come from.
+/// The source of messages.
 enum Messages {
     /// The blocks of a file: dictionaries first.
     Blocks {
@@ -148,11 +149,11 @@ enum Messages {
 
 struct Stream {
     bytes: Box<dyn Read + Send>,
-    /// Bytes until the end, if that is known.
+    /// The bytes until the end, if known.
     left: Option<u64>,
 }
 
-/// A message: its metadata, and the values that the metadata points into.
+/// A message: its metadata, and the body that the metadata points into.
 struct Message {
     metadata: Vec<u8>,
     body: Buffer,
@@ -259,7 +260,7 @@ impl IpcReader {
                 self.admit(&batch, &message.body)?;
                 let (id, mut size) = (dictionary.id(), self.decoding.bytes());
                 if dictionary.isDelta() {
-                    // The old values and the new ones are copied into one array.
+                    // The old and the new values are copied into one array.
                     size = size.saturating_add(self.sizes.get(&id).copied().unwrap_or(0));
                     let both = self.decoding.bytes().saturating_add(size);
                     self.memory.resize(&mut self.decoding, both, "an Arrow dictionary")?;
@@ -289,8 +290,8 @@ impl IpcReader {
             .read_record_batch()
     }
 
-    /// Checks the lengths in a batch's metadata, and reserves what decoding the batch takes beside
-    /// its body.
+    /// Checks the lengths in a batch's metadata. Reserves the memory that decoding needs in addition to the
+    /// body.
     fn admit(&mut self, batch: &ipc::RecordBatch<'_>, body: &Buffer) -> Result<()> {
         let length = body.len() as u64;
         let compressed = batch.compression().is_some();
@@ -335,7 +336,7 @@ impl Iterator for IpcReader {
         }
         let next = self.advance();
         self.ended = !matches!(next, Ok(Some(_)));
-        // Whoever takes the batch reserves it.
+        // The consumer of the batch reserves memory for it.
         self.decoding.shrink(self.decoding.bytes());
         next.transpose()
     }
@@ -363,7 +364,7 @@ impl Stream {
             return Err(lie("the metadata of a message", length));
         }
         memory.resize(held, metadata_memory(length), "the metadata of an Arrow message")?;
-        // Grows as bytes arrive: a length that is a lie ends with the stream.
+        // The buffer grows as bytes arrive, so a false length ends with the stream.
         let mut metadata = Vec::with_capacity(length.min(1 << 16) as usize);
         (&mut self.bytes).take(length).read_to_end(&mut metadata)?;
         if metadata.len() as u64 != length {
@@ -377,7 +378,7 @@ impl Stream {
         Ok(Some(Message { metadata, body: body.into() }))
     }
 
-    /// The next four bytes. None at the end.
+    /// Returns the next four bytes, or None at the end.
     fn length(&mut self) -> Result<Option<[u8; 4]>> {
         let mut length = Vec::with_capacity(4);
         (&mut self.bytes).take(4).read_to_end(&mut length)?;
@@ -388,7 +389,7 @@ impl Stream {
         length.try_into().map(Some).map_err(|_| cut())
     }
 
-    /// Takes bytes off what is left, if there are as many.
+    /// Subtracts bytes from those that are left. Fails if there are not that many.
     fn claim(&mut self, bytes: u64) -> Result<()> {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(bytes).ok_or_else(|| lie("a message", bytes))?;
@@ -424,7 +425,7 @@ fn read_block(
     Ok(Message { metadata: bytes, body: body.into() })
 }
 
-/// The memory that metadata takes once it is decoded, about.
+/// The approximate memory of decoded metadata.
 fn metadata_memory(bytes: u64) -> u64 {
     bytes.saturating_mul(16)
 }
@@ -434,9 +435,8 @@ fn parsed(metadata: &[u8]) -> Result<ipc::Message<'_>> {
         .map_err(|error| ArrowError::ParseError(format!("bad metadata: {error:?}")))
 }
 
-/// Bounds for the verifier of metadata of `length` bytes. A table takes at least eight bytes, unless
-/// several tables share one, which only an attacker does: it makes a few bytes stand for millions of
-/// columns.
+/// Limits for the verifier of metadata of `length` bytes. A table takes at least eight bytes, unless several
+/// references share one table. Only an attacker does this: a few bytes then represent millions of columns.
 pub(super) fn verifier(length: usize) -> VerifierOptions {
     VerifierOptions {
         max_depth: schema::DEEPEST,
@@ -455,12 +455,12 @@ fn converted(found: ipc::Schema<'_>) -> Result<SchemaRef> {
     Ok(found.into())
 }
 
-/// The bytes that a compressed buffer says it holds.
+/// Returns the decompressed length that a compressed buffer claims.
 fn uncompressed(buffer: &[u8]) -> Result<u64> {
     let Some((length, rest)) = buffer.split_first_chunk::<8>() else { return Ok(0) };
     let most = (rest.len() as u64).saturating_mul(MAX_EXPANSION);
     match i64::from_le_bytes(*length) {
-        // Not compressed after all.
+        // This buffer is not compressed.
         -1 => Ok(0),
         length => match unsigned(length)? {
             length if length <= most => Ok(length),

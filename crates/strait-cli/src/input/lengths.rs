@@ -1,16 +1,16 @@
-//! The lengths of a Parquet page's values, read without decoding the values and without allocating.
+//! Reads the lengths of a Parquet page's values, without decoding the values and without allocating.
 
 use parquet::errors::Result;
 
 use super::pages::bad;
 
-/// The most levels that are looked at one after another.
+/// The most levels that are examined one by one.
 const MAX_LEVELS: u64 = 1 << 26;
 
-/// The most that `slots` consecutive lengths add up to. Each item is a length and how often it
-/// repeats.
+/// Returns the largest sum of `slots` consecutive lengths. Each item is a length and its number of
+/// repetitions.
 pub(super) fn most(lengths: impl Iterator<Item = (u64, u64)> + Clone, slots: u64) -> u64 {
-    // The window ends where `lengths` is, and begins where `tail` is.
+    // The window ends at `lengths` and begins at `tail`.
     let mut tail = lengths.clone();
     let mut first = (0, 0);
     let (mut held, mut sum, mut most) = (0, 0u64, 0);
@@ -37,8 +37,8 @@ pub(super) fn most(lengths: impl Iterator<Item = (u64, u64)> + Clone, slots: u64
     most
 }
 
-/// The most slots of a repeated column that `rows` rows of a page have. A row begins at each level
-/// of zero.
+/// Returns the most slots of a repeated column that `rows` rows of a page have. A row begins at each level of
+/// zero.
 pub(super) fn most_slots(levels: Runs<'_>, count: u64, rows: u64) -> u64 {
     if count <= rows || count > MAX_LEVELS {
         return count;
@@ -54,7 +54,7 @@ pub(super) fn most_slots(levels: Runs<'_>, count: u64, rows: u64) -> u64 {
             continue;
         }
         for _ in 0..repeats {
-            // One row more than a batch has: the first may have begun on the page before.
+            // One row more than a batch has, because the first row may have begun on the previous page.
             while starts > rows {
                 if first.1 == 0 {
                     let Some(next) = tail.next() else { return count };
@@ -71,25 +71,25 @@ pub(super) fn most_slots(levels: Runs<'_>, count: u64, rows: u64) -> u64 {
             most = most.max(held);
         }
     }
-    // Levels that are missing may belong to any row.
+    // Missing levels may belong to any row.
     (most + count.saturating_sub(seen)).min(count)
 }
 
-/// Numbers in the hybrid of run-length encoding and bit packing: levels, or places in a dictionary.
+/// Numbers in Parquet's hybrid of run-length encoding and bit packing: levels, or indices into a dictionary.
 #[derive(Clone)]
 pub(super) struct Runs<'a> {
     bytes: &'a [u8],
     at: usize,
     width: u64,
-    /// Numbers left in the current bit-packed run, and the bit where the next begins.
+    /// The numbers that are left in the current bit-packed run, and the bit where the next one begins.
     packed: u64,
     bit: u64,
-    /// Numbers that may still follow.
+    /// The most numbers that may still follow.
     left: u64,
 }
 
 impl<'a> Runs<'a> {
-    /// At most `count` numbers of `width` bits.
+    /// Reads at most `count` numbers of `width` bits.
     pub(super) fn new(bytes: &'a [u8], width: u8, count: u64) -> Result<Self> {
         if width > 32 {
             return Err(bad("a page has numbers of more than 32 bits"));
@@ -101,7 +101,7 @@ impl<'a> Runs<'a> {
 impl Iterator for Runs<'_> {
     type Item = (u32, u64);
 
-    /// A number, and how often it repeats.
+    /// Returns a number and its number of repetitions.
     fn next(&mut self) -> Option<(u32, u64)> {
         while self.left > 0 {
             if self.packed > 0 {
@@ -113,7 +113,7 @@ impl Iterator for Runs<'_> {
             }
             let header = varint(self.bytes, &mut self.at)?;
             let is_packed = header & 1 == 1;
-            // Decoders cut the count to 32 bits as well.
+            // Decoders also truncate the count to 32 bits.
             let count = (header >> 1).wrapping_mul(if is_packed { 8 } else { 1 });
             let count = u64::from(count as u32);
             if is_packed && self.width > 0 {
@@ -122,7 +122,7 @@ impl Iterator for Runs<'_> {
                 self.at = self.at.checked_add(usize::try_from(count / 8 * self.width).ok()?)?;
                 continue;
             }
-            // A header of zero is padding. It has no number.
+            // A header of zero is padding, without a number.
             let length = if is_packed || header == 0 { 0 } else { self.width.div_ceil(8) };
             let end = self.at.checked_add(length as usize)?;
             let number = self.bytes.get(self.at..end)?;
@@ -143,23 +143,23 @@ impl Iterator for Runs<'_> {
 pub(super) struct Deltas<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// How many numbers there are.
+    /// The number of values.
     pub(super) count: u64,
     mini_blocks: u64,
     in_mini_block: u64,
     left: u64,
     value: i32,
     least: i32,
-    /// The widths of the mini blocks that follow the current one.
+    /// The widths of the mini blocks after the current one.
     widths: &'a [u8],
     width: u64,
-    /// Numbers left in the current mini block, and the bit where the next begins.
+    /// The numbers that are left in the current mini block, and the bit where the next one begins.
     packed: u64,
     bit: u64,
 }
 
 impl<'a> Deltas<'a> {
-    /// Reads the header. No bytes are no numbers.
+    /// Reads the header. If there are no bytes, there are no numbers.
     pub(super) fn new(bytes: &'a [u8]) -> Option<Self> {
         let mut at = 0;
         let mut header = [0; 4];
@@ -188,7 +188,8 @@ impl<'a> Deltas<'a> {
         })
     }
 
-    /// The sum of the numbers, and where they end. None if they are cut short, or one is below zero.
+    /// Returns the sum of the numbers, and where they end. Returns None if the data is cut short, or if a
+    /// number is negative.
     pub(super) fn sum(mut self) -> Option<(u64, usize)> {
         let mut sum = 0u64;
         while self.left > 0 {
@@ -226,7 +227,7 @@ impl<'a> Deltas<'a> {
 impl Iterator for Deltas<'_> {
     type Item = u64;
 
-    /// The next number. One below zero counts as zero.
+    /// Returns the next number. A negative number counts as zero.
     fn next(&mut self) -> Option<u64> {
         if self.left == 0 {
             return None;
@@ -262,7 +263,7 @@ fn zigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// `width` bits from bit `at` on, the lowest first.
+/// Returns `width` bits, starting at bit `at`, lowest first.
 fn bits(bytes: &[u8], at: u64, width: u64) -> Option<u32> {
     let first = usize::try_from(at / 8).ok()?;
     let last = usize::try_from((at + width).div_ceil(8)).ok()?;
@@ -277,10 +278,12 @@ mod tests {
 
     #[test]
     fn deltas_are_summed() {
-        // Block of 128 in 4 parts, 5 values from 7 on: 7, 5, 3, 1, 2 (parquet-format, Encodings.md).
+        // A block of 128 in 4 mini blocks, with 5 values that begin with 7: 7, 5, 3, 1, 2 (parquet-format,
+        // Encodings.md).
         let mut bytes = vec![128, 1, 4, 5, 14, 3];
         bytes.extend([2, 0, 0, 0]);
-        // Deltas -2, -2, -2, 1; the least is -2, so 0, 0, 0, 3 in two bits each, padded to 32.
+        // The deltas are -2, -2, -2, 1. The smallest is -2, so the block stores 0, 0, 0, 3 in two bits each,
+        // padded to 32.
         bytes.extend([0b1100_0000, 0, 0, 0, 0, 0, 0, 0]);
         fn sum(bytes: &[u8]) -> Option<(u64, usize)> {
             Deltas::new(bytes)?.sum()
@@ -291,11 +294,11 @@ mod tests {
         assert_eq!(sum(&bytes), Some((18, bytes.len() - 2)));
         assert_eq!(sum(&bytes[..7]), None);
         assert_eq!(sum(&[]), Some((0, 0)));
-        // Decoders take a prefix below zero for a very long one.
+        // Decoders take a negative prefix for a very long one.
         assert_eq!(sum(&[128, 1, 4, 1, 1]), None);
     }
 
-    /// 3 times 5, then 0 to 7 in three bits (the example of parquet-format, Encodings.md).
+    /// 3 times 5, then 0 to 7 in three bits (the example in parquet-format, Encodings.md).
     const RUNS: [u8; 6] = [3 << 1, 5, 1 << 1 | 1, 0b1000_1000, 0b1100_0110, 0b1111_1010];
 
     #[test]
@@ -331,7 +334,7 @@ mod tests {
 
     #[test]
     fn rows_of_many_slots_are_found() {
-        // One row of 1 slot, one of 6, three of 1, as runs of one bit.
+        // One row with 1 slot, one with 6, three with 1, as runs of one bit.
         let levels = [1 << 1, 0, 1 << 1, 0, 5 << 1, 1, 3 << 1, 0];
         let runs = |count| Runs::new(&levels, 1, count).unwrap();
         assert_eq!(most_slots(runs(10), 10, 1), 7);

@@ -1,5 +1,4 @@
-//! How much memory the values of a Parquet page take once they are decoded, found without decoding
-//! them.
+//! Computes how much memory the decoded values of a Parquet page take, without decoding them.
 
 use parquet::basic::{Encoding, LogicalType, Type};
 use parquet::column::page::Page;
@@ -9,10 +8,10 @@ use parquet::schema::types::ColumnDescriptor;
 use super::lengths::{Deltas, Runs, most, most_slots};
 use super::pages::bad;
 
-/// What the schema says of a column's values.
+/// The facts that the schema gives about a column's values.
 pub(super) struct Shape {
     physical: Type,
-    /// Bytes of a value of fixed length.
+    /// The bytes of a value of fixed length.
     length: u64,
     definition: i16,
     repetition: i16,
@@ -39,8 +38,7 @@ impl Shape {
         self.repetition > 0
     }
 
-    /// The memory of a decoded value, with its levels, and its copy where it is converted to
-    /// another type.
+    /// The memory of a decoded value, including its levels, and its copy if it is converted to another type.
     pub(super) fn fixed_bytes(&self) -> u64 {
         let value = match self.physical {
             Type::BOOLEAN => 2,
@@ -56,7 +54,7 @@ impl Shape {
         value + decimal + definition + repetition
     }
 
-    /// Checks the values of a dictionary. Returns their lengths, if these differ. Whoever calls has
+    /// Checks the values of a dictionary. Returns their lengths, if these differ. The caller must have
     /// reserved [their memory](Dictionary::memory).
     pub(super) fn dictionary(&self, mut page: &[u8], values: u32) -> Result<Dictionary> {
         let values = u64::from(values);
@@ -70,7 +68,7 @@ impl Shape {
             Type::FIXED_LEN_BYTE_ARRAY => self.length,
         };
         let needed = values.checked_mul(smallest).filter(|&needed| needed <= bytes);
-        // Without a length, values could be as many as a header likes.
+        // Values without a length could be as many as a header claims.
         if needed.is_none() || (smallest == 0 && values > 1) {
             return Err(bad("a dictionary claims more values than it has"));
         }
@@ -89,7 +87,7 @@ impl Shape {
         Ok(dictionary)
     }
 
-    /// The most slots that `rows` rows of a page have.
+    /// Returns the most slots that `rows` rows of a page have.
     pub(super) fn most_slots(&self, page: &Page, rows: u64) -> Result<u64> {
         let count = u64::from(page.num_values());
         if !self.is_repeated() {
@@ -110,8 +108,8 @@ impl Shape {
         Ok(most_slots(levels, count, rows))
     }
 
-    /// The bytes that the values of a page decode to, beside [their fixed part](Shape::fixed_bytes).
-    /// Also checks the counts that decoders allocate by.
+    /// Returns the bytes that the values of a page decode to, in addition to [their fixed
+    /// part](Shape::fixed_bytes). Also checks the counts from which decoders compute their allocations.
     pub(super) fn content<'a>(
         &self,
         page: &'a Page,
@@ -121,7 +119,8 @@ impl Shape {
         let bytes = page.buffer().len() as u64;
         match (self.physical, page.encoding()) {
             (Type::BYTE_ARRAY, Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY) => {
-                // The first byte is the width of the numbers that follow. No bytes are no values.
+                // The first byte is the width of the numbers that follow. If there are no bytes, there are no
+                // values.
                 let values = self.values(page)?;
                 let (&width, values) = values.split_first().unwrap_or((&0, &[]));
                 Ok(Content::InDictionary(Runs::new(values, width, count)?, dictionary))
@@ -133,7 +132,7 @@ impl Shape {
             }
             (Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY) => {
                 let values = self.values(page)?;
-                // Each value begins with so many bytes of the one before it.
+                // A prefix length says how many bytes each value shares with the previous one.
                 let prefixes = deltas(values, count)?;
                 let (prefix_bytes, end) = prefixes.clone().sum().ok_or_else(cut)?;
                 let suffixes = deltas(&values[end..], count)?;
@@ -157,7 +156,7 @@ impl Shape {
         }
     }
 
-    /// The values of a page, after its levels.
+    /// Returns the values of a page, which follow its levels.
     fn values<'a>(&self, page: &'a Page) -> Result<&'a [u8]> {
         let bytes = page.buffer();
         let start = match page {
@@ -192,8 +191,8 @@ fn cut() -> parquet::errors::ParquetError {
     bad("a page ends within its levels or lengths")
 }
 
-/// Reads the header of delta-encoded lengths. Checks that they are not more than the page's values:
-/// decoders allocate room for as many as they claim to be.
+/// Reads the header of delta-encoded lengths. Checks that there are not more lengths than values in the page,
+/// because decoders allocate as many as the header claims.
 fn deltas(bytes: &[u8], values: u64) -> Result<Deltas<'_>> {
     let deltas = Deltas::new(bytes).ok_or_else(cut)?;
     match deltas.count <= values {
@@ -210,16 +209,16 @@ pub(super) struct Dictionary {
 }
 
 impl Dictionary {
-    /// What a dictionary takes beside its page, at most: the decoder's copy, and the lengths.
+    /// The most memory that a dictionary takes in addition to its page: the decoder's copy, and the lengths.
     pub(super) fn memory(bytes: u64, values: u32) -> u64 {
-        // Lengths are as many as the page has room for.
+        // There are at most as many lengths as fit the page.
         bytes + 16 * u64::from(values).min(bytes) + bytes.min(4 * u64::from(values))
     }
 }
 
-/// Where the bytes of a page's values are.
+/// The location of the bytes of a page's values.
 pub(super) enum Content<'a> {
-    /// At most so many in all.
+    /// At most this many bytes in total.
     Bytes(u64),
     InDictionary(Runs<'a>, &'a Dictionary),
     Deltas {
@@ -230,8 +229,8 @@ pub(super) enum Content<'a> {
 }
 
 impl Content<'_> {
-    /// The bytes of `slots` consecutive values, at most. A bound that is found without looking at
-    /// each value will do if it is not above `enough`.
+    /// Returns the most bytes of `slots` consecutive values. Uses a bound that does not examine each value,
+    /// if this bound is at most `enough`.
     pub(super) fn most(&self, slots: u64, enough: u64) -> u64 {
         match self {
             Content::Bytes(all) => *all,
@@ -240,7 +239,8 @@ impl Content<'_> {
                 if bound <= enough {
                     return bound;
                 }
-                // Decoders of small types cut places short, so that one outside may be any.
+                // Decoders of small types truncate indices, so an index outside the dictionary may become any
+                // other.
                 let length = |place| match dictionary.lengths.get(place as usize) {
                     Some(&length) => u64::from(length),
                     None => dictionary.longest,

@@ -1,7 +1,7 @@
-//! Where the tables come from: which files, what columns they have, and how their rows are read.
+//! The input tables: their files, their columns, and how their rows are read.
 //!
-//! [`mod@find`] lists files and opens none; [`mod@table`] reads what is needed to know the schema; rows are
-//! read by [`reader`], file after file, and of each only the columns the join needs.
+//! [`mod@find`] lists files and opens none. [`mod@table`] reads as much as is needed for the schema.
+//! [`reader`] reads the rows, one file after another, and only the columns that the join needs.
 
 mod ahead;
 mod codec;

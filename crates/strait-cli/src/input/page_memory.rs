@@ -1,5 +1,5 @@
-//! What the decoder of a Parquet file holds: a page and a dictionary per column, and the values of
-//! the batch that is being decoded.
+//! The memory that the decoder of a Parquet file holds: one page and one dictionary per column, and the
+//! values of the batch that is being decoded.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,14 +10,14 @@ use crate::memory::{Memory, Refusal};
 
 const WHAT: &str = "decoding Parquet pages";
 
-/// A bound on the bytes of a page's values that is not worth a closer look, if nothing limits memory.
+/// If memory is not limited, a bound of this many bytes on a page's values needs no closer examination.
 const ENOUGH: u64 = 4 << 20;
 
-/// The books of one reader. Its columns are decoded one after another by the same thread.
+/// The memory accounts of one reader. One thread decodes its columns, one after another.
 pub(super) struct PageMemory {
     memory: Memory,
     refusal: Refusal,
-    /// Rows in a batch, at most.
+    /// The most rows in a batch.
     rows: u64,
     books: Mutex<Books>,
 }
@@ -27,41 +27,41 @@ struct Books {
     columns: Vec<Column>,
 }
 
-/// What a column holds.
+/// The memory of a column.
 #[derive(Clone, Default)]
 struct Column {
     page: u64,
     dictionary: u64,
-    /// The part of `dictionary` that goes once the dictionary is decoded: its page.
+    /// The part of `dictionary` that is freed once the dictionary is decoded: its page.
     dictionary_page: u64,
-    /// What decoding the rest of the current page takes in one batch, at most.
+    /// The most memory that one batch needs to decode the rest of the current page.
     values: u64,
-    /// Rows of the current page that no batch has taken yet.
+    /// The rows of the current page that no batch has taken yet.
     left: u64,
-    /// Rows of the current batch that pages were reserved for.
+    /// The rows of the current batch for which pages were reserved.
     taken: u64,
-    /// Whether a row may have several values: how many rows a page has is not known then.
+    /// Whether a row may have several values. The number of rows of a page is then unknown.
     is_repeated: bool,
 }
 
-/// What decoding a page takes.
+/// The memory that decoding a page needs.
 pub(super) struct Needs<F> {
     /// The memory of the page, while it is the current one.
     pub(super) page: u64,
-    /// How many values it has, and the most that a batch takes of them.
+    /// The number of values, and the most that one batch takes of them.
     pub(super) count: u64,
     pub(super) most: u64,
-    /// What each value takes at least.
+    /// The fixed memory per value.
     pub(super) fixed: u64,
     /// Whether a row may have several values.
     pub(super) is_repeated: bool,
-    /// The bytes of so many consecutive values, at most, beside what each takes.
+    /// Returns the most bytes of this many consecutive values, in addition to the fixed memory.
     pub(super) bytes: F,
 }
 
 impl<F: Fn(u64) -> u64> Needs<F> {
     fn of(&self, values: u64) -> u64 {
-        // A buffer that grows may be twice as large as what is in it.
+        // A growing buffer may be twice as large as its content.
         let bytes = (self.bytes)(values).saturating_mul(2);
         values.saturating_mul(self.fixed).saturating_add(bytes)
     }
@@ -97,7 +97,7 @@ impl PageMemory {
             .map_err(|error| ParquetError::General(self.refusal.note(error)))
     }
 
-    /// Reserves what the current pages decode to in the next batch.
+    /// Reserves the memory that the current pages need in the next batch.
     pub(super) fn begin_batch(&self) -> Result<()> {
         let books = &mut *self.books();
         let mut values = 0u64;
@@ -112,7 +112,7 @@ impl PageMemory {
         self.grow(books, values)
     }
 
-    /// Gives back the reservation of the decoded batch: the caller that takes the batch reserves it
+    /// Returns the reservation of the decoded batch, because the caller that takes the batch reserves it
     /// again. Pages and dictionaries stay reserved.
     pub(super) fn end_batch(&self) {
         let books = &mut *self.books();
@@ -121,8 +121,8 @@ impl PageMemory {
         books.reservation.shrink(held.saturating_sub(kept));
     }
 
-    /// Forgets the pages of the column's last chunk. If the values of the batch are copies, these
-    /// pages are freed now. Otherwise the batch may still refer to them.
+    /// Forgets the pages of the column's last chunk. If the values of the batch are copies, these pages are
+    /// freed now. Otherwise the batch may still refer to them.
     pub(super) fn begin_chunk(&self, column: usize, are_copies: bool) {
         let books = &mut *self.books();
         let Some(column) = books.columns.get_mut(column) else { return };
@@ -132,29 +132,29 @@ impl PageMemory {
         *column = Column { taken: column.taken, ..Column::default() };
     }
 
-    /// Rows in a batch, at most.
+    /// The most rows in a batch.
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// A bound on the bytes of a page's values that is not worth a closer look.
+    /// A bound of this many bytes on a page's values needs no closer examination.
     pub(super) fn enough(&self) -> u64 {
         self.memory.limit().map_or(ENOUGH, |limit| (limit / 512).min(ENOUGH))
     }
 
-    /// Reserves more for a page: what it is itself, compressed and decompressed, or what its decoder
-    /// keeps.
+    /// Reserves more memory for a page: for its compressed and decompressed bytes, or for data that its
+    /// decoder keeps.
     pub(super) fn admit_page(&self, bytes: u64) -> Result<()> {
         self.grow(&mut self.books(), bytes)
     }
 
-    /// Gives back what was reserved for the compressed bytes of a page.
+    /// Returns the reservation for the compressed bytes of a page.
     pub(super) fn decompressed(&self, bytes: u64) {
         self.books().reservation.shrink(bytes);
     }
 
-    /// Gives back what was reserved for the page of a dictionary. The decoder has made a copy of the
-    /// values, or keeps the page in place of one.
+    /// Returns the reservation for the page of a dictionary. The decoder has copied the values, or keeps the
+    /// page instead of a copy.
     pub(super) fn dictionary_decoded(&self, column: usize) {
         let books = &mut *self.books();
         let Some(column) = books.columns.get_mut(column) else { return };
@@ -163,7 +163,7 @@ impl PageMemory {
         books.reservation.shrink(page);
     }
 
-    /// Reserves what a dictionary takes beside its page of `bytes`.
+    /// Reserves the memory that a dictionary needs in addition to its page of `bytes`.
     pub(super) fn admit_dictionary(&self, column: usize, bytes: u64, beside: u64) -> Result<()> {
         let books = &mut *self.books();
         let Some(column) = books.columns.get_mut(column) else { return Ok(()) };
@@ -172,8 +172,8 @@ impl PageMemory {
         self.grow(books, beside)
     }
 
-    /// Reserves what decoding a page takes in the current batch, and notes what it takes in one
-    /// that follows.
+    /// Reserves the memory that decoding a page needs in the current batch, and records the memory that it
+    /// needs in a later one.
     pub(super) fn admit_values<F: Fn(u64) -> u64>(
         &self,
         column: usize,
@@ -187,7 +187,7 @@ impl PageMemory {
             column.values = needs.of(needs.most);
             column.values
         } else {
-            // A batch has no more rows than it wants, however many pages they come from.
+            // A batch has at most its maximum number of rows, however many pages they come from.
             let taken = needs.count.min(self.rows.saturating_sub(column.taken));
             column.taken += taken;
             column.left = needs.count - taken;

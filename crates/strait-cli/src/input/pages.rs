@@ -1,5 +1,5 @@
-//! The pages of Parquet files. Headers are checked before their pages are read, and what a page and
-//! its values take is reserved before it is allocated.
+//! The pages of Parquet files. Headers are checked before their pages are read. The memory of a page and of
+//! its values is reserved before it is allocated.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,16 +19,16 @@ use super::thrift::{
     DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, INDEX_PAGE, PageHeader, page_header,
 };
 
-/// How many bytes are read to find a header in, one size after another. Most headers are short, but
-/// they may have statistics with long values in them.
+/// The numbers of bytes that are read to find a header, tried one after another. Most headers are short, but
+/// they may contain statistics with long values.
 const HEADER_BYTES: [usize; 3] = [512, 64 << 10, 16 << 20];
 
-/// Row groups of a file whose pages are to be read.
+/// The row groups of a file whose pages are read.
 pub(super) struct Groups {
     pub(super) file: Arc<File>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) groups: Vec<usize>,
-    /// Per leaf: whether the values of batches are copies, so that they do not refer to pages.
+    /// For each leaf, whether batches have copies of the values, so that they do not refer to pages.
     pub(super) copied: Vec<bool>,
     pub(super) held: Arc<PageMemory>,
     pub(super) zstd: Shared,
@@ -110,7 +110,7 @@ impl PageIterator for Chunks {}
 /// The pages of a column chunk.
 struct Pages {
     file: Arc<File>,
-    /// Where the next page begins, and where the chunk ends.
+    /// The start of the next page, and the end of the chunk.
     at: u64,
     end: u64,
     next: Option<PageHeader>,
@@ -135,7 +135,7 @@ impl Pages {
                 return Err(bad("a page is larger than its column chunk"));
             }
             match header.kind {
-                // Such pages are allowed, and of no use here.
+                // Such pages are allowed, but not needed here.
                 INDEX_PAGE => self.at += compressed,
                 DATA_PAGE | DATA_PAGE_V2 | DICTIONARY_PAGE if header.complete => {
                     return Ok(Some(header));
@@ -167,7 +167,7 @@ impl Pages {
         if !self.codec.is_none() && uncompressed > self.codec.most(compressed) {
             return Err(bad("a page claims to be larger than it can be"));
         }
-        // The decoder asks for a page once it is done with the dictionary before it.
+        // When the decoder asks for a page, it has finished with the dictionary before it.
         self.held.dictionary_decoded(self.column);
         let is_v2 = header.kind == DATA_PAGE_V2;
         let is_compressed = !(self.codec.is_none() || (is_v2 && !header.is_compressed));
@@ -175,7 +175,7 @@ impl Pages {
         self.held.admit_page(compressed.saturating_add(decompressed))?;
         let raw = self.file.get_bytes(self.at, compressed as usize)?;
         self.at += compressed;
-        // The levels of such pages are never compressed.
+        // The levels of version 2 pages are never compressed.
         let plain = match is_v2 {
             true => unsigned(header.definition_bytes)? + unsigned(header.repetition_bytes)?,
             false => 0,
@@ -238,9 +238,9 @@ impl Pages {
         Ok(page)
     }
 
-    /// Reserves what decoding a page takes.
+    /// Reserves the memory that decoding a page needs.
     fn admit_values(&self, page: &Page) -> Result<()> {
-        // Reading the lengths takes as long as they are many.
+        // Reading the lengths takes memory in proportion to their number.
         let lengths = self.shape.lengths_bytes(page);
         self.held.admit_page(lengths)?;
         let content = self.shape.content(page, &self.dictionary)?;

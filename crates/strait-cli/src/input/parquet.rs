@@ -1,4 +1,4 @@
-//! Parquet files: what their footer says, and their rows.
+//! Parquet files: their footers and their rows.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -28,25 +28,25 @@ use crate::failure::{of_join, one_line};
 use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
 
-/// What a Parquet file begins and ends with.
+/// The first and the last bytes of a Parquet file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// The length of the footer and the magic, at the end.
+/// The bytes at the end: the length of the footer, and the magic.
 const END: u64 = 8;
 
-/// The deepest schema, as Parquet counts: a list takes two or three levels.
+/// The deepest schema in Parquet's levels: a list takes two or three levels.
 const DEEPEST: u64 = 3 * schema::DEEPEST as u64;
 
-/// The most elements of a schema, as Parquet counts them.
+/// The most elements of a schema in Parquet's terms.
 const MAX_ELEMENTS: u64 = 3 * schema::MAX_COLUMNS as u64;
 
 const ENCRYPTED: &str =
     "is an encrypted Parquet file, which Strait does not read; decrypt it first";
 
-/// A batch may take this part of a memory limit.
+/// A batch may take one part in this many of a memory limit.
 const BATCH_SHARE: u64 = 16;
 
-/// A file's footer, and the memory that it takes.
+/// A file's footer, and its memory reservation.
 #[derive(Clone)]
 pub(super) struct Footer {
     metadata: ArrowReaderMetadata,
@@ -61,7 +61,7 @@ impl std::ops::Deref for Footer {
     }
 }
 
-/// Reads the footer, and tells apart what is wrong with a file that has none.
+/// Reads the footer. If a file has none, the error says what is wrong with it.
 pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let shown = path.display();
     let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
@@ -87,7 +87,7 @@ pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let bytes = footer_bytes(&mut file, memory, &shown.to_string())?
         .ok_or_else(|| damaged("it claims to be longer than the file".to_string()))?;
     let shape = footer_shape(&bytes.0).ok_or_else(|| damaged("it makes no sense".to_string()))?;
-    // Only the pages are encrypted. The footer has a signature.
+    // In these files, only the pages are encrypted. The footer is signed.
     if shape.is_encrypted {
         bail!("{shown} {ENCRYPTED}");
     }
@@ -108,7 +108,8 @@ fn refused(error: strait::Error, name: &str) -> anyhow::Error {
     of_join(error).context(format!("cannot read {name}"))
 }
 
-/// The bytes of the footer, and their reservation. None if the file is shorter than it says.
+/// Returns the bytes of the footer, and their reservation. Returns None if the file is shorter than it
+/// claims.
 fn footer_bytes(
     file: &mut File,
     memory: &Memory,
@@ -131,7 +132,7 @@ fn footer_bytes(
     Ok(Some((bytes, reservation)))
 }
 
-/// Decodes a footer, and checks what the reader relies on.
+/// Decodes a footer, and checks the properties that the reader relies on.
 fn decoded_footer(bytes: &[u8]) -> Result<ArrowReaderMetadata, String> {
     let metadata = ParquetMetaDataReader::decode_metadata(bytes).map_err(|e| e.to_string())?;
     for pair in metadata.file_metadata().key_value_metadata().into_iter().flatten() {
@@ -155,10 +156,10 @@ fn decoded_footer(bytes: &[u8]) -> Result<ArrowReaderMetadata, String> {
     Ok(metadata)
 }
 
-/// Checks the Arrow schema that Arrow's writers add to a footer. A few bytes can stand for millions
-/// of columns there.
+/// Checks the Arrow schema that Arrow's writers add to a footer. A few bytes can represent millions of
+/// columns there.
 fn check_arrow_schema(encoded: &str) -> Result<(), String> {
-    // One that cannot be decoded is an error of the Parquet crate, in better words.
+    // If it cannot be decoded, the Parquet crate gives a better error message.
     let Ok(bytes) = BASE64_STANDARD.decode(encoded) else { return Ok(()) };
     let message = match bytes.get(..4) {
         Some([0xff, 0xff, 0xff, 0xff]) => bytes.get(8..),
@@ -170,14 +171,14 @@ fn check_arrow_schema(encoded: &str) -> Result<(), String> {
         .map_err(|error| format!("its Arrow schema is damaged: {error:?}"))
 }
 
-/// The first and the last four bytes.
+/// Returns the first and the last four bytes.
 fn ends(file: &mut File) -> std::io::Result<([u8; 4], [u8; 4])> {
     let (mut start, mut end) = ([0; 4], [0; 4]);
     if file.metadata()?.len() < 4 {
         return Ok((start, end));
     }
     file.read_exact(&mut start)?;
-    // A file of just the magic must not pass for one with both.
+    // A file that consists only of the magic must not count as one with both.
     if file.metadata()?.len() >= 12 {
         file.seek(SeekFrom::End(-4))?;
         file.read_exact(&mut end)?;
@@ -185,7 +186,7 @@ fn ends(file: &mut File) -> std::io::Result<([u8; 4], [u8; 4])> {
     Ok((start, end))
 }
 
-/// Reads the given columns, in the order of the file: of one row group, or of all.
+/// Reads the given columns in file order, of one row group or of all.
 pub(super) fn read(
     path: &Path,
     footer: &Footer,
@@ -204,7 +205,7 @@ pub(super) fn read(
     check_codecs(&metadata, &groups, &mask).with_context(context)?;
     let in_groups = groups.iter().map(|&group| metadata.row_group(group).num_rows());
     let in_groups = in_groups.fold(0i64, i64::saturating_add);
-    // Decoders allocate room for a whole batch at once.
+    // Decoders allocate memory for a whole batch at once.
     let rows = batch_rows(&metadata, &mask, memory);
     let rows = rows.min(usize::try_from(in_groups).unwrap_or(0)).max(1);
     let leaves = footer.parquet_schema().num_columns();
@@ -224,7 +225,7 @@ pub(super) fn read(
     Ok(Box::new(ParquetReader { reader, held, refusal }))
 }
 
-/// Refuses columns whose pages cannot be decompressed.
+/// Rejects columns whose pages cannot be decompressed.
 fn check_codecs(
     metadata: &ParquetMetaData,
     groups: &[usize],
@@ -246,7 +247,7 @@ fn check_codecs(
     Ok(())
 }
 
-/// Per leaf: whether batches have copies of the values that are in pages.
+/// For each leaf, returns whether batches have copies of the values in pages.
 fn copied(footer: &Footer) -> Vec<bool> {
     let parquet = footer.parquet_schema();
     let is_copied = |leaf| {
@@ -259,7 +260,7 @@ fn copied(footer: &Footer) -> Vec<bool> {
     (0..parquet.num_columns()).map(is_copied).collect()
 }
 
-/// How many rows a batch has: fewer under a memory limit if they are wide.
+/// Returns the number of rows per batch: under a memory limit, wide rows make it smaller.
 fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory) -> usize {
     let Some(limit) = memory.limit() else { return strait::DEFAULT_BATCH_SIZE };
     let mut row = 1;
@@ -270,7 +271,7 @@ fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory
         let mut widest = 0;
         for group in metadata.row_groups() {
             let column = group.column(leaf);
-            // Long values that repeat take much less in the file than they do in a batch.
+            // Long repeated values take much less space in the file than in a batch.
             let decoded = column.unencoded_byte_array_data_bytes().unwrap_or(0);
             let bytes = column.uncompressed_size().max(decoded).max(0) as u64;
             let rows = group.num_rows().max(1) as u64;
@@ -285,7 +286,7 @@ fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory
     rows as usize
 }
 
-/// Reads batches, and reserves what decoding them takes.
+/// Reads batches, and reserves the memory that decoding needs.
 struct ParquetReader {
     reader: ParquetRecordBatchReader,
     held: Arc<PageMemory>,
@@ -312,7 +313,7 @@ impl RecordBatchReader for ParquetReader {
     }
 }
 
-/// The rows of the file, and the bytes of the given columns once decompressed.
+/// Returns the number of rows of the file, and the decompressed bytes of the given columns.
 pub(super) fn size(metadata: &ArrowReaderMetadata, columns: &[usize]) -> (u64, u64) {
     let schema = metadata.parquet_schema();
     let mut size = (0, 0);
@@ -327,7 +328,7 @@ pub(super) fn size(metadata: &ArrowReaderMetadata, columns: &[usize]) -> (u64, u
     size
 }
 
-/// The smallest and largest value of a column of signed integers, if the footer tells.
+/// Returns the smallest and the largest value of a column of signed integers, if the footer has them.
 pub(super) fn range(metadata: &ArrowReaderMetadata, column: usize) -> Option<(i128, i128)> {
     use DataType::{Int8, Int16, Int32, Int64};
     if !matches!(metadata.schema().field(column).data_type(), Int8 | Int16 | Int32 | Int64) {

@@ -1,5 +1,5 @@
-//! Reads a table's needed columns, file after file; no file is open before its rows are asked for.
-//! Parquet files may be decoded [`ahead`](super::ahead).
+//! Reads the needed columns of a table, one file after another. A file is opened only when its rows are
+//! needed. Parquet files may be decoded [`ahead`](super::ahead).
 
 use std::sync::Arc;
 
@@ -16,47 +16,47 @@ use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
 
-/// Which columns of a table are wanted, in which order.
+/// The columns of a table that are wanted, and their order.
 pub(super) struct Columns {
     wanted: Vec<usize>,
-    /// Of the wanted columns alone.
+    /// The schema of the wanted columns only.
     schema: SchemaRef,
 }
 
 impl Columns {
     pub(super) fn new(table: &Schema, wanted: &[usize]) -> Self {
-        // Metadata is left out: it may differ from file to file.
+        // Metadata is omitted, because it may differ between files.
         let fields = wanted.iter().map(|&i| table.fields()[i].clone());
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         Columns { wanted: wanted.to_vec(), schema }
     }
 }
 
-/// The reader that a join is given.
+/// The reader that a join gets.
 pub(crate) struct TableReader {
     columns: Columns,
     rows: Remaining,
     open: Option<Open>,
 }
 
-/// What is being read.
+/// The source that is being read.
 enum Open {
-    /// A file, and which it is.
+    /// A file, and its index.
     File(usize, Box<dyn RecordBatchReader + Send>),
-    /// All files, by threads.
+    /// All files, on several threads.
     Ahead(Ahead),
 }
 
-/// What was not read yet.
+/// The part of the table that was not read yet.
 enum Remaining {
     /// Stdin is open from the start.
     Stdin,
     Files {
         files: Files,
         next: usize,
-        /// The wanted columns that the files hold, in the files' order.
+        /// The wanted columns that are stored in the files, in file order.
         stored: Vec<usize>,
-        /// How many threads may decode ahead; one means that none does.
+        /// The number of threads that may decode ahead. One means that there are none.
         threads: usize,
         memory: Memory,
     },
@@ -77,7 +77,7 @@ impl TableReader {
         TableReader { columns, rows, open: None }
     }
 
-    /// The next batch of what is open, or of the next file.
+    /// Returns the next batch of the open source, or of the next file.
     fn advance(&mut self) -> Result<Option<RecordBatch>, Told> {
         loop {
             let next = match &mut self.open {
@@ -93,7 +93,7 @@ impl TableReader {
                 Some((_, Ok(batch))) if batch.num_rows() == 0 => {}
                 Some((index, Ok(batch))) => return self.arranged(index, &batch).map(Some),
                 Some((index, Err(error))) => {
-                    // What failed is not asked again.
+                    // A source that failed is not read again.
                     self.open = None;
                     self.rows.end();
                     return Err(self.explain(index, error));
@@ -108,7 +108,7 @@ impl TableReader {
         }
     }
 
-    /// The wanted columns of a batch as its file holds them.
+    /// Arranges the columns of a file's batch in the wanted order.
     fn arranged(&self, index: usize, batch: &RecordBatch) -> Result<RecordBatch, Told> {
         let rows = batch.num_rows();
         let column = |(position, &wanted): (usize, &usize)| match &self.rows {
@@ -138,7 +138,7 @@ impl TableReader {
             Remaining::Stdin => "stdin".to_string(),
             Remaining::Files { files, .. } => files.files[index].found.path.display().to_string(),
         };
-        // A refused reservation is about the limit, not about the file.
+        // A refused reservation concerns the limit, not the file.
         let error = match Error::from_arrow(error) {
             Error::Arrow { source, .. } => source,
             refused => return Told(format!("cannot read {name}: {:#}", of_join(refused))),
@@ -165,7 +165,7 @@ impl TableReader {
 }
 
 impl Remaining {
-    /// Opens the next file, or all of them at once.
+    /// Opens the next file, or all files at once.
     fn open(&mut self) -> anyhow::Result<Option<Open>> {
         let Remaining::Files { files, next, stored, threads, memory } = self else {
             return Ok(None);
@@ -183,7 +183,7 @@ impl Remaining {
         Ok(Some(Open::File(*next - 1, reader)))
     }
 
-    /// Opens nothing more.
+    /// Prevents any further file from being opened.
     fn end(&mut self) {
         if let Remaining::Files { files, next, .. } = self {
             *next = files.files.len();
@@ -191,7 +191,7 @@ impl Remaining {
     }
 }
 
-/// All row groups, if all files are Parquet files.
+/// Returns all row groups, if all files are Parquet files.
 fn row_groups(files: &Files) -> Option<Vec<Unit>> {
     let mut units = Vec::new();
     for (index, file) in files.files.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Bounds on schemas. A file can claim any schema; one that is too deep or too wide would exhaust the
+//! Limits on schemas. A file can claim any schema. A schema that is too deep or too wide would exhaust the
 //! stack or the memory before a single row is read.
 
 use arrow::datatypes::{
@@ -8,10 +8,10 @@ use arrow::datatypes::{
 /// The deepest nesting of types.
 pub(super) const DEEPEST: usize = 64;
 
-/// The most columns of a file, nested ones counted.
+/// The most columns of a file, including nested ones.
 pub(super) const MAX_COLUMNS: usize = 1_000_000;
 
-/// Checks a schema that a file claims, and says what is wrong with it.
+/// Checks a schema that a file claims. The error says what is wrong with it.
 pub(super) fn check(schema: &Schema) -> Result<(), String> {
     let mut columns = 0;
     for field in schema.fields() {
@@ -21,7 +21,7 @@ pub(super) fn check(schema: &Schema) -> Result<(), String> {
     Ok(())
 }
 
-/// A name that may be very long, for messages.
+/// Shortens a name, which may be very long, for messages.
 fn shortened(name: &str) -> &str {
     &name[..name.floor_char_boundary(100)]
 }
@@ -70,7 +70,7 @@ fn check_type(data_type: &DataType, depth: usize, columns: &mut usize) -> Result
 }
 
 fn decimal<T: DecimalType>(precision: u8, scale: i8) -> Result<(), String> {
-    // A scale beyond the precision is unusual, and harmless.
+    // A scale that is larger than the precision is unusual, but harmless.
     let (digits, point) = (1..=T::MAX_PRECISION, -T::MAX_SCALE..=T::MAX_SCALE);
     match digits.contains(&precision) && point.contains(&scale) {
         true => Ok(()),

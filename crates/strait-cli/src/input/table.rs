@@ -1,4 +1,4 @@
-//! A table: its files and the schema they share.
+//! A table: its files and their common schema.
 
 use std::sync::Arc;
 
@@ -17,28 +17,28 @@ use crate::memory::Memory;
 
 /// A table to be read.
 pub(crate) struct Table {
-    /// As the user wrote it.
+    /// The name that the user gave.
     pub(crate) name: String,
     schema: SchemaRef,
     rows: Rows,
     memory: Memory,
 }
 
-/// Where its rows are.
+/// The source of the rows.
 enum Rows {
     Stdin(Box<dyn RecordBatchReader + Send>),
     Files(Files),
 }
 
-/// Files with one schema.
+/// Files with the same schema.
 pub(super) struct Files {
     pub(super) files: Vec<TableFile>,
-    /// The columns in the files; those of the folders' names come after them.
+    /// The columns in the files. The columns from folder names come after them.
     pub(super) stored: SchemaRef,
     pub(super) csv: CsvArguments,
 }
 
-/// A file and what was learnt of it.
+/// A file, and the facts that are known about it.
 pub(super) struct TableFile {
     pub(super) found: FoundFile,
     pub(super) footer: Option<Footer>,
@@ -47,7 +47,7 @@ pub(super) struct TableFile {
 }
 
 impl Table {
-    /// Reads as much of the files as tells their schema.
+    /// Reads as much of the files as is needed for their schema.
     pub(crate) fn open(
         found: FoundFiles,
         csv: &CsvArguments,
@@ -77,7 +77,7 @@ impl Table {
         let (stored, _) = stored.context("a table has at least one file")?;
         let is_csv = files.iter().any(|file| matches!(file.found.format, Format::Csv(_)));
         let stored = if is_csv { settled(&stored) } else { stored };
-        // A column that a file holds itself needs no folder's name.
+        // If a file has a column itself, the folder's name is not used for it.
         folders.retain(|field| stored.index_of(field.name()).is_err());
         let fields: Vec<_> =
             stored.fields().iter().cloned().chain(folders.into_iter().map(Arc::new)).collect();
@@ -86,30 +86,30 @@ impl Table {
         Ok(Table { name: found.name, schema, rows: Rows::Files(files), memory: memory.clone() })
     }
 
-    /// All its columns.
+    /// All columns of the table.
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// How many rows it has, if its files tell.
+    /// The number of rows, if the files tell it.
     pub(crate) fn rows(&self) -> Option<u64> {
         self.statistics(&[], None).rows
     }
 
-    /// Whether it is a stream on stdin.
+    /// Whether the table is a stream on stdin.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self.rows, Rows::Stdin(_))
     }
 
-    /// The size of its files together, if it has files and the system tells.
+    /// The total size of the files, if there are files and the system tells their sizes.
     pub(crate) fn file_bytes(&self) -> Option<u64> {
         let Rows::Files(files) = &self.rows else { return None };
         let length = |file: &TableFile| Some(file.found.path.metadata().ok()?.len());
         files.files.iter().map(length).sum()
     }
 
-    /// What its files say of its size, of which the join needs `columns`, and of the range of its
-    /// key, if that is one column.
+    /// Returns the statistics that the files have: the size of the `columns` that the join needs, and the
+    /// range of the key if it is one column.
     pub(crate) fn statistics(&self, columns: &[usize], key: Option<&str>) -> Statistics {
         let Rows::Files(files) = &self.rows else { return Statistics::unknown() };
         let footers: Option<Vec<_>> = files.files.iter().map(|file| file.footer.as_ref()).collect();
@@ -127,7 +127,7 @@ impl Table {
         statistics
     }
 
-    /// Reads exactly `columns`, in this order; where that is possible, by as many threads.
+    /// Reads exactly `columns`, in this order, with up to `threads` threads if the format allows it.
     pub(crate) fn reader(self, columns: &[usize], threads: usize) -> TableReader {
         let columns = Columns::new(&self.schema, columns);
         match self.rows {
@@ -158,8 +158,8 @@ fn schema_of(
     Ok((schema, TableFile { found, footer, record }))
 }
 
-/// The schema of both files, or which column tells them apart. What CSV files suggest may meet in
-/// a wider type; the types of other files must be the same.
+/// Returns the common schema of two files, or an error that names the differing column. Types of CSV files
+/// may be merged into a wider type. The types of other files must be equal.
 fn merged(
     first: &Schema,
     first_name: &str,
@@ -203,7 +203,7 @@ fn merged(
     Ok(Schema::new(fields))
 }
 
-/// Columns of CSV files that have no value at all are text.
+/// Makes columns of CSV files without any value text columns.
 fn settled(schema: &Schema) -> Schema {
     let settle = |field: &Arc<Field>| {
         let data_type = csv::settle(field.data_type().clone());

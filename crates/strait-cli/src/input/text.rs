@@ -1,4 +1,4 @@
-//! The bytes of CSV files: decompressed, and scanned for records that are too long to be read.
+//! The bytes of CSV files: decompresses them, and scans them for records that are too long.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,19 +15,19 @@ use crate::memory::{Memory, Refusal};
 /// The longest record. Text columns cannot hold more in one batch.
 const MAX_RECORD: u64 = i32::MAX as u64;
 
-/// The buffers of a decompressor, beside its window.
+/// The buffers of a decompressor, in addition to its window.
 const DECOMPRESSOR: u64 = 512 << 10;
 
-/// The window of a Zstandard file, at most, unless it was written with `--ultra` or `--long`.
+/// The largest window of a Zstandard file, unless it was written with `--ultra` or `--long`.
 const USUAL_WINDOW: u64 = 8 << 20;
 
-/// Decompressed text, and the memory of its decompressor.
+/// Decompressed text, and the memory reservation of its decompressor.
 pub(super) struct Opened {
     bytes: Box<dyn BufRead + Send>,
     _reservation: MemoryReservation,
 }
 
-/// Opens a file, decompresses it, and skips the byte order mark that some programs write.
+/// Opens a file, decompresses it, and skips a byte order mark.
 pub(super) fn open(path: &Path, text: Text, memory: &Memory) -> anyhow::Result<Opened> {
     let context = || format!("cannot read {}", path.display());
     let refused = |error| of_join(error).context(context());
@@ -41,7 +41,7 @@ pub(super) fn open(path: &Path, text: Text, memory: &Memory) -> anyhow::Result<O
             let window = window(file.fill_buf().with_context(context)?);
             let mut decoder = zstd::Decoder::with_buffer(file).with_context(context)?;
             if let Some(limit) = memory.limit() {
-                // Later frames may take more than the first one, up to what most files are written with.
+                // Later frames may need more than the first one, up to the usual window.
                 let window = window.max((limit / 8).min(USUAL_WINDOW)).next_power_of_two();
                 let all = DECOMPRESSOR + window;
                 memory.resize(&mut reservation, all, what).map_err(refused)?;
@@ -60,7 +60,7 @@ pub(super) fn open(path: &Path, text: Text, memory: &Memory) -> anyhow::Result<O
     Ok(Opened { bytes: Box::new(io::Cursor::new(start).chain(bytes)), _reservation: reservation })
 }
 
-/// The bytes of history that the first frame of a Zstandard file asks for: RFC 8878, section 3.1.1.1.
+/// Returns the window size that the first frame of a Zstandard file needs: RFC 8878, section 3.1.1.1.
 fn window(start: &[u8]) -> u64 {
     const UNKNOWN: u64 = 8 << 20;
     let Some((&[0x28, 0xb5, 0x2f, 0xfd, descriptor], rest)) = start.split_first_chunk::<5>() else {
@@ -77,7 +77,7 @@ fn window(start: &[u8]) -> u64 {
         let Some(size) = rest.get(skipped..skipped + length) else { return UNKNOWN };
         size.iter().rev().fold(0, |size, &byte| size << 8 | u64::from(byte))
     };
-    // The decoder refuses larger ones.
+    // The decoder rejects larger windows.
     size.clamp(1 << 10, 1 << 27)
 }
 
@@ -97,7 +97,7 @@ impl BufRead for Opened {
     }
 }
 
-/// Hands bytes on, and reserves what the longest record among them takes.
+/// Passes bytes on, and reserves the memory that the longest record among them needs.
 pub(super) struct Scanned<R> {
     inner: R,
     scan: Scan,
@@ -106,12 +106,12 @@ pub(super) struct Scanned<R> {
     refusal: Refusal,
 }
 
-/// Follows the records of a CSV file as the parser does.
+/// Tracks the records of a CSV file in the same way as the parser.
 #[derive(Debug)]
 pub(super) struct Scan {
     delimiter: u8,
     state: State,
-    /// Bytes and fields of the record under way.
+    /// Bytes and fields of the current record.
     record: u64,
     fields: u64,
     longest: u64,
@@ -122,11 +122,11 @@ pub(super) struct Scan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Where a quote would open a quoted field.
+    /// At the start of a field, where a quote opens a quoted field.
     FieldStart,
     Unquoted,
     Quoted,
-    /// After a quote in a quoted field: its end, or the first half of a quoted quote.
+    /// After a quote in a quoted field: either its end, or the first half of an escaped quote.
     QuoteInQuoted,
 }
 
@@ -170,13 +170,14 @@ impl Scan {
     fn end_record(&mut self) {
         self.longest = self.longest.max(self.record);
         self.most_fields = self.most_fields.max(self.fields);
-        // The two bytes of a line end are one.
+        // The two bytes of a line end count as one.
         self.records += u64::from(self.record > 1);
         self.record = 0;
         self.fields = 1;
     }
 
-    /// What reading the longest record takes: its text, twice while a buffer grows, and its fields.
+    /// The memory that reading the longest record needs: its text, a second copy while a buffer grows, and
+    /// its fields.
     fn memory(&self) -> u64 {
         3 * self.longest + 256 * self.most_fields
     }
@@ -219,13 +220,13 @@ impl<R: Read> Read for Scanned<R> {
     }
 }
 
-/// Checks that bytes which come in pieces are UTF-8.
+/// Checks that bytes are UTF-8, in pieces.
 ///
-/// Arrow's parser joins the fields of a batch before it checks them. A character that is cut by a
-/// delimiter would pass there.
+/// Arrow's parser concatenates the fields of a batch before it checks them. It would accept a character that
+/// a delimiter cuts in two.
 #[derive(Debug, Default)]
 pub(super) struct Utf8 {
-    /// The start of a character whose rest has not come yet.
+    /// The start of a character whose other bytes have not arrived yet.
     started: Vec<u8>,
     invalid: bool,
 }
@@ -246,7 +247,7 @@ impl Utf8 {
         }
     }
 
-    /// Whether everything up to now is UTF-8, with nothing left to come.
+    /// Whether all bytes so far are UTF-8, without an unfinished character.
     pub(super) fn is_whole(&self) -> bool {
         !self.invalid && self.started.is_empty()
     }
@@ -266,12 +267,12 @@ mod tests {
         assert_eq!(scanned("a,b\nc,d,e\n"), (2, 6, 3));
         assert_eq!(scanned("a,\"b\nc\"\nd\n"), (2, 8, 2));
         assert_eq!(scanned("a,\"b\"\"\nc\"\nd\n"), (2, 10, 2));
-        // A quote within a field is a character like others.
+        // A quote within a field is an ordinary character.
         assert_eq!(scanned("5\",b\nc\n"), (2, 5, 2));
         assert_eq!(scanned("a\r\nb\r\n"), (2, 2, 1));
     }
 
-    /// Files are joined by joining their frames, and the first one may be the shortest.
+    /// Compressed files can be concatenated, and the first frame may be the shortest.
     #[test]
     fn frames_may_have_longer_windows_than_the_first() {
         let rows: String = (0..400_000u64).map(|i| format!("{},{i}\n", i * 7919)).collect();

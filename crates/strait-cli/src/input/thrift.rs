@@ -1,7 +1,7 @@
-//! The parts of Parquet's metadata that are read before the Parquet crate may see them: how deep and
-//! wide the schema of a footer is, and the header of a page. Both are in Thrift's compact protocol.
+//! Reads the parts of Parquet's metadata that must be checked before the Parquet crate decodes them: how deep
+//! and wide the schema of a footer is, and the header of a page. Both use Thrift's compact protocol.
 
-/// The deepest nesting of Thrift values that is followed.
+/// The deepest nesting of Thrift values that is read.
 const DEEPEST: u32 = 32;
 
 /// Types of Thrift's compact protocol.
@@ -10,17 +10,17 @@ const FALSE: u8 = 2;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// What a footer will take once it is decoded.
+/// The size of a footer once it is decoded.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FooterShape {
-    /// Elements of the schema, groups among them.
+    /// Elements of the schema, including groups.
     pub(super) elements: u64,
     /// The deepest nesting of the schema.
     pub(super) depth: u64,
     /// Column chunks of all row groups.
     pub(super) chunks: u64,
     pub(super) groups: u64,
-    /// Whether an encryption algorithm is named.
+    /// Whether the footer names an encryption algorithm.
     pub(super) is_encrypted: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct PageHeader {
     pub(super) kind: i64,
     pub(super) uncompressed: i64,
     pub(super) compressed: i64,
-    /// The header of the page's kind.
+    /// The fields of the header for the page's kind.
     pub(super) values: i64,
     pub(super) encoding: i64,
     pub(super) definition_encoding: i64,
@@ -40,9 +40,9 @@ pub(super) struct PageHeader {
     pub(super) definition_bytes: i64,
     pub(super) repetition_bytes: i64,
     pub(super) is_compressed: bool,
-    /// Whether there was a header of the page's kind.
+    /// Whether there was a header for the page's kind.
     pub(super) complete: bool,
-    /// Bytes of this header.
+    /// The bytes of this header.
     pub(super) length: usize,
 }
 
@@ -52,10 +52,10 @@ pub(super) const INDEX_PAGE: i64 = 1;
 pub(super) const DICTIONARY_PAGE: i64 = 2;
 pub(super) const DATA_PAGE_V2: i64 = 3;
 
-/// Reads the shape of a footer. None if it is not a footer.
+/// Reads the shape of a footer. Returns None if it is not a footer.
 pub(super) fn footer_shape(footer: &[u8]) -> Option<FooterShape> {
     let mut shape = FooterShape::default();
-    // For each group that is open, how many of its children are still to come.
+    // For each open group, the number of its children that still follow.
     let mut open: Vec<i64> = Vec::new();
     Compact::new(footer).structure(|thrift, id, kind| match (id, kind) {
         (2, LIST) => thrift.list(|thrift, kind| {
@@ -67,7 +67,7 @@ pub(super) fn footer_shape(footer: &[u8]) -> Option<FooterShape> {
             if let Some(siblings) = open.last_mut() {
                 *siblings -= 1;
             }
-            // A group cannot have more children than there are bytes.
+            // A group cannot have more children than the footer has bytes.
             if children < 0 || children > footer.len() as i64 {
                 return None;
             }
@@ -99,7 +99,8 @@ pub(super) fn footer_shape(footer: &[u8]) -> Option<FooterShape> {
     Some(shape)
 }
 
-/// Reads a page's header from the start of `bytes`. None if it is not one, or is longer.
+/// Reads a page's header from the start of `bytes`. Returns None if it is not a header, or is longer than
+/// `bytes`.
 pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut header = PageHeader { is_compressed: true, ..PageHeader::default() };
     let mut thrift = Compact::new(bytes);
@@ -157,7 +158,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     Some(header)
 }
 
-/// Reads Thrift's compact protocol. Every method answers None where the bytes do not make sense.
+/// Reads Thrift's compact protocol. Every method returns None if the bytes are invalid.
 struct Compact<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -186,13 +187,13 @@ impl<'a> Compact<'a> {
         None
     }
 
-    /// A signed number, as all integers but bytes are written.
+    /// Reads a signed number. All integers except bytes have this form.
     fn number(&mut self) -> Option<i64> {
         let value = self.varint()?;
         Some((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// Calls `field` with the id and type of each field; it has to read or skip the value.
+    /// Calls `field` with the id and type of each field. `field` must read or skip the value.
     fn structure(&mut self, mut field: impl FnMut(&mut Self, i64, u8) -> Option<()>) -> Option<()> {
         let mut id = 0i64;
         loop {
@@ -208,7 +209,7 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// Calls `element` with the type of each element; it has to read or skip the element.
+    /// Calls `element` with the type of each element. `element` must read or skip the element.
     fn list(&mut self, mut element: impl FnMut(&mut Self, u8) -> Option<()>) -> Option<()> {
         let header = self.byte()?;
         let length = match header >> 4 {
@@ -221,7 +222,7 @@ impl<'a> Compact<'a> {
         Some(())
     }
 
-    /// The number in a field of a structure; zero if the structure has no such field.
+    /// Reads a number in a field of a structure. Returns zero if the structure has no such field.
     fn number_in(&mut self, kind: u8, wanted: i64) -> Option<i64> {
         if kind != STRUCT {
             return None;
@@ -249,7 +250,7 @@ impl<'a> Compact<'a> {
                 self.at = self.at.checked_add(length)?;
             }
             LIST | 10 => self.list(|thrift, kind| match kind {
-                // A boolean takes a byte in a list, and none in a field.
+                // A boolean takes one byte in a list, and none in a field.
                 TRUE | FALSE => thrift.byte().map(drop),
                 _ => thrift.skip(kind, depth),
             })?,
@@ -276,7 +277,7 @@ mod tests {
     fn nonsense_is_no_header() {
         assert_eq!(page_header(&[]), None);
         assert_eq!(page_header(&[0x15]), None);
-        // Structures within structures, without end.
+        // Endlessly nested structures.
         assert_eq!(page_header(&[0x9c; 4096]), None);
         assert_eq!(footer_shape(&[0x2c; 4096]), None);
         // A list that claims more elements than there are bytes.

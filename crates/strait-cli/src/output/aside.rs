@@ -1,5 +1,5 @@
-//! A file written aside: a temporary in the target's folder that takes the target's name at the
-//! end. Until then the target is as it was; if the end never comes, the temporary is removed.
+//! A file that is written aside: a temporary file in the target's folder, which gets the target's name at the
+//! end. Until then, the target is unchanged. If writing does not finish, the temporary file is removed.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::interrupt;
 
-/// A file under way to its place.
+/// A file that is being written aside.
 pub(crate) struct Aside {
     temporary: Option<NamedTempFile>,
     target: PathBuf,
@@ -18,7 +18,7 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// Checks that `target` may be written, without touching anything.
+    /// Checks that `target` may be written, without changing anything.
     pub(crate) fn check(target: &Path, overwrite: bool) -> anyhow::Result<()> {
         let shown = target.display();
         match fs::metadata(target) {
@@ -42,15 +42,15 @@ impl Aside {
         Ok(())
     }
 
-    /// Makes the temporary beside `target`.
+    /// Creates the temporary file next to `target`.
     pub(crate) fn begin(target: &Path, overwrite: bool) -> anyhow::Result<Aside> {
         Aside::check(target, overwrite)?;
-        // A link stays a link: what it points to is replaced.
+        // A link stays a link: the file that it points to is replaced.
         let target = fs::canonicalize(target).unwrap_or_else(|_| target.to_path_buf());
         let folder = folder_of(&target).to_path_buf();
         let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let prefix = format!(".{name}.");
-        // A file that is replaced hands on its permissions.
+        // The new file keeps the permissions of the file that it replaces.
         let permissions = fs::metadata(&target).ok().map(|found| found.permissions());
         let make = || {
             let mut builder = tempfile::Builder::new();
@@ -66,20 +66,20 @@ impl Aside {
         Ok(Aside { temporary: Some(temporary), target, overwrite })
     }
 
-    /// A handle to write by.
+    /// Returns a handle for writing.
     pub(crate) fn file(&self) -> anyhow::Result<File> {
         let temporary = self.temporary.as_ref().context("the file is in its place already")?;
         temporary.as_file().try_clone().context("cannot open the temporary file again")
     }
 
-    /// Makes sure the bytes are on disk, and gives the file its name.
+    /// Syncs the bytes to disk, and gives the file its name.
     pub(crate) fn persist(mut self) -> io::Result<()> {
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
         let path = temporary.path().to_path_buf();
         let synced = temporary.as_file().sync_all();
         interrupt::settle(&path, || {
             synced?;
-            // Someone may have made the target since `begin`.
+            // Another process may have created the target since `begin`.
             let renamed = if self.overwrite {
                 temporary.persist(&self.target)
             } else {
@@ -87,7 +87,7 @@ impl Aside {
             };
             renamed.map_err(|error| error.error).map(drop)
         })?;
-        // Not every file system can sync a folder, and the file is whole either way.
+        // Not every file system can sync a folder. The file is complete either way.
         let _ = File::open(folder_of(&self.target)).and_then(|folder| folder.sync_all());
         Ok(())
     }
@@ -102,7 +102,8 @@ impl Drop for Aside {
     }
 }
 
-/// The path as it will be once written: the folder without links, and the file's own name.
+/// Returns the final path of a file that is not written yet: the folder without links, and the file's own
+/// name.
 pub(crate) fn resolved(path: &Path) -> anyhow::Result<PathBuf> {
     if let Ok(path) = fs::canonicalize(path) {
         return Ok(path);
@@ -119,7 +120,7 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// What any new file gets; the process's mask takes its share off.
+/// The permissions of new files, before the process's umask applies.
 fn ordinary() -> Option<Permissions> {
     #[cfg(unix)]
     return Some(std::os::unix::fs::PermissionsExt::from_mode(0o666));

@@ -1,11 +1,11 @@
-//! Which file, in which format: told by the name alone.
+//! Determines the output file and its format from the name alone.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
 
-/// Where output goes.
+/// The destination of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// An Arrow IPC stream on stdout.
@@ -14,7 +14,7 @@ pub(crate) enum Destination {
     File(PathBuf, FileFormat),
 }
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileFormat {
     Parquet,
@@ -25,7 +25,7 @@ pub(crate) enum FileFormat {
     IpcStream,
 }
 
-/// How text is compressed.
+/// The compression of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Squeeze {
     None,
@@ -33,7 +33,7 @@ pub(crate) enum Squeeze {
     Zstd,
 }
 
-/// How the columns of Parquet and Arrow files are compressed.
+/// The compression of columns in Parquet and Arrow files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Compression {
     Zstd,
@@ -55,7 +55,7 @@ const ENDINGS: [(&str, FileFormat); 10] = [
 ];
 
 impl FileFormat {
-    /// The format a path's ending stands for.
+    /// Returns the format for a path's ending.
     fn of(path: &Path) -> Option<FileFormat> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|&(_, format)| format)

@@ -1,4 +1,4 @@
-//! Record batches to the bytes of a format.
+//! Encodes record batches in the format of the output.
 
 use std::fs::File;
 use std::io::{BufWriter, Stdout, Write};
@@ -22,7 +22,7 @@ use super::watched::Watched;
 use super::zones::{printable_batch, printable_schema};
 use crate::memory::Memory;
 
-/// Where bytes go in the end.
+/// The final writer of the encoded bytes.
 pub(super) type Bytes = BufWriter<Watched<Drain>>;
 
 /// A file or stdout.
@@ -47,28 +47,28 @@ impl Write for Drain {
     }
 }
 
-/// A format's writer, and the memory that it may hold.
+/// The writer of a format, and the memory that it may hold.
 pub(super) struct Encoder {
     format: FormatWriter,
     memory: Memory,
-    /// For the message that an Arrow writer copies a batch into.
+    /// The reservation for the message into which an Arrow writer copies a batch.
     message: MemoryReservation,
-    /// What stays reserved for messages.
+    /// The bytes that stay reserved for messages.
     standing: u64,
 }
 
-/// Writers reserve this part of a memory limit before the join begins. What they need later could be
-/// in use by then.
+/// Writers reserve one part in this many of a memory limit before the join begins. Later, the join could use
+/// the memory that they need.
 pub(super) const STANDING_SHARE: u64 = 16;
 
 const MESSAGE: &str = "encoding an Arrow message";
 
 enum FormatWriter {
     Parquet(Box<ParquetEncoder>),
-    /// With the schema that its batches are converted to.
+    /// Has the schema to which batches are converted.
     Csv(Box<csv::Writer<Text>>, SchemaRef),
-    /// With the schema that its batches are converted to: an Arrow file holds one dictionary per
-    /// column, and batches from several files bring several. A stream may replace a dictionary.
+    /// Has the schema to which batches are converted. An Arrow file holds one dictionary per column, but
+    /// batches from several files have several dictionaries. A stream may replace a dictionary.
     IpcFile(Box<FileWriter<Bytes>>, SchemaRef),
     IpcStream(Box<StreamWriter<Bytes>>),
 }
@@ -89,7 +89,7 @@ impl Encoder {
             FileFormat::Csv(squeeze) => {
                 flat(schema)?;
                 let mut writer = csv::WriterBuilder::new().build(Text::new(squeeze, bytes)?);
-                // The header comes with the first batch, and there may be none.
+                // The writer writes the header with the first batch, and there may be none.
                 let printable = printable_schema(schema);
                 writer.write(&RecordBatch::new_empty(Arc::clone(&printable)))?;
                 FormatWriter::Csv(Box::new(writer), printable)
@@ -126,7 +126,7 @@ impl Encoder {
             }
             FormatWriter::IpcFile(writer, plain) => {
                 let unpacks = batch.schema().fields() != plain.fields();
-                // Rows are copied when they are unpacked or compacted, and again into the message.
+                // Rows are copied when they are unpacked or compacted, and copied again into the message.
                 let views = plain.fields().iter().any(|field| is_view(field.data_type()));
                 let copies = if unpacks || views { 2 } else { 1 };
                 let most = memory.limit().map_or(u64::MAX, |_| standing / copies);
@@ -139,14 +139,14 @@ impl Encoder {
             FormatWriter::IpcStream(writer) => {
                 memory.resize(message, slice_bytes(batch).max(message.bytes()), MESSAGE)?;
                 writer.write(&compacted(batch.clone())?)?;
-                // A stream's reader waits for rows, not for a full buffer.
+                // A reader of the stream must get the rows now, not when a buffer is full.
                 writer.flush()?;
             }
         }
         Ok(())
     }
 
-    /// Writes what ends the format, and empties all buffers.
+    /// Writes the end of the format, and flushes all buffers.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         match self.format {
             FormatWriter::Parquet(encoder) => encoder.finish()?,
@@ -158,7 +158,7 @@ impl Encoder {
     }
 }
 
-/// Returns how many bytes the rows of a batch take, without those of the arrays they are slices of.
+/// Returns the bytes of the rows of a batch, without the rest of the arrays that they are slices of.
 fn slice_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &ArrayRef| {
         if is_view(column.data_type()) {
@@ -182,7 +182,7 @@ fn ipc_options(compression: Option<Compression>) -> anyhow::Result<IpcWriteOptio
     IpcWriteOptions::default().try_with_compression(compression).context("cannot compress")
 }
 
-/// CSV has no notation for nested values.
+/// Rejects nested columns: CSV has no notation for nested values.
 fn flat(schema: &SchemaRef) -> anyhow::Result<()> {
     let nested = |data_type: &DataType| match data_type {
         DataType::Dictionary(_, values) => values.is_nested(),
@@ -198,7 +198,7 @@ fn flat(schema: &SchemaRef) -> anyhow::Result<()> {
     }
 }
 
-/// Text, compressed or not.
+/// A text writer, with or without compression.
 pub(super) enum Text {
     Plain(Bytes),
     Gzip(GzEncoder<Bytes>),
@@ -232,8 +232,8 @@ impl Write for Text {
         }
     }
 
-    /// The CSV writer flushes after every batch; that would cut compressed blocks short, and
-    /// `finish` flushes in the end.
+    /// Does nothing. The CSV writer flushes after every batch, which would end compressed blocks too early.
+    /// `finish` flushes at the end.
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Where the joined rows go: a file that appears whole or not at all, stdout, or a preview.
+//! The output of joined rows: a file that appears completely or not at all, stdout, or a preview.
 
 mod aside;
 mod destination;

@@ -1,8 +1,8 @@
-//! Parquet files, their columns encoded by several threads.
+//! Writes Parquet files. Several threads encode the columns.
 //!
-//! Compression takes longer than most joins. So each batch's columns are dealt out to the threads;
-//! only encoded bytes are held until their row group is complete. Under a memory limit, a row group
-//! ends early when it grows too large for the limit.
+//! Compression takes longer than most joins, so the columns of each batch are distributed to the threads.
+//! Only encoded bytes are held until their row group is complete. Under a memory limit, a row group ends
+//! early when it becomes too large for the limit.
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
@@ -23,52 +23,52 @@ use super::unpack::{unpacked, without_dictionaries};
 use super::workers::Workers;
 use crate::memory::Memory;
 
-/// Rows in a row group, as Arrow's own writer has it.
+/// Rows per row group, as in Arrow's own writer.
 const GROUP_ROWS: usize = 1 << 20;
 
-/// Rows that are worth waking threads for.
+/// The number of rows that is worth waking threads for.
 const CHUNK_ROWS: usize = 1 << 16;
 
-/// What a column writer holds before it has values, in bytes.
+/// The memory of a column writer without values, in bytes.
 const COLUMN_BYTES: u64 = 16 << 10;
 
-/// What its compression contexts hold before they compress, in bytes; only Zstandard has contexts.
+/// The memory of its compression contexts before they compress, in bytes. Only Zstandard has contexts.
 const CONTEXT_BYTES: u64 = 48 << 10;
 
-/// Contexts grow with the data that they compress, up to this many bytes more for each column.
+/// Contexts grow with the data that they compress, by up to this many bytes per column.
 const CONTEXT_GROWTH: u64 = 192 << 10;
 
-/// Encoding rows takes this many times their size: a copy, their encoded bytes, and the growth of
-/// the contexts.
+/// Encoding rows takes this many times their size: for a copy, their encoded bytes, and the growth of the
+/// contexts.
 const COPIES: u64 = 3;
 
-/// A row group ends when it takes this part of the memory limit.
+/// A row group ends when it takes one part in this many of the memory limit.
 const GROUP_SHARE: u64 = 8;
 
 const WHAT: &str = "encoding Parquet columns";
 
-/// A Parquet file under way.
+/// A Parquet file that is being written.
 pub(super) struct ParquetEncoder {
     writer: SerializedFileWriter<Bytes>,
     factory: ArrowRowGroupWriterFactory,
     /// The schema that batches are converted to.
     schema: SchemaRef,
     workers: Workers,
-    /// Batches not yet encoded.
+    /// Batches that are not encoded yet.
     pending: Vec<RecordBatch>,
     pending_rows: usize,
-    /// The row group under way: its columns and rows.
+    /// The current row group: its columns and the number of its rows.
     columns: Vec<ArrowColumnWriter>,
     group_rows: usize,
-    /// What the rows of that group took before they were encoded.
+    /// The bytes of that group's rows before they were encoded.
     group_bytes: u64,
     memory: Memory,
     reservation: MemoryReservation,
-    /// What stays reserved while nothing is held.
+    /// The bytes that stay reserved even if nothing is held.
     standing: u64,
-    /// What empty column writers hold.
+    /// The memory of empty column writers.
     empty: u64,
-    /// How much the contexts of all columns grow at most.
+    /// The most that the contexts of all columns can grow.
     growth: u64,
 }
 
@@ -87,12 +87,12 @@ impl ParquetEncoder {
         };
         let mut properties = WriterProperties::builder().set_compression(codec);
         if let Some(limit) = memory.limit() {
-            // Every column holds a page and a dictionary. All of them together have to fit.
+            // Every column holds a page and a dictionary. All of them together must fit.
             let leaves = schema.flattened_fields().len().max(1) as u64;
             let page = (limit / (8 * GROUP_SHARE * leaves)).clamp(16 << 10, 1 << 20) as usize;
             properties =
                 properties.set_data_page_size_limit(page).set_dictionary_page_size_limit(page);
-            // Without their dictionary, these columns can be many times as large.
+            // Without their dictionary, these columns can be many times larger.
             for path in schema.fields().iter().flat_map(dictionaries) {
                 properties = properties.set_column_dictionary_page_size_limit(
                     ColumnPath::new(path),
@@ -132,7 +132,7 @@ impl ParquetEncoder {
 
     pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         let Some(limit) = self.memory.limit() else { return self.write_piece(batch) };
-        // Such pieces fit what stays reserved. Only a single row may be larger.
+        // Such pieces fit the standing reservation. Only a single row may be larger.
         for (piece, _) in Pieces::new(batch, limit / STANDING_SHARE / COPIES) {
             self.write_piece(&piece)?;
         }
@@ -140,7 +140,7 @@ impl ParquetEncoder {
     }
 
     fn write_piece(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        // Under a limit nothing waits: a waiting batch may hold more memory than its own rows.
+        // Under a limit, no batch waits: a waiting batch may hold more memory than its own rows.
         let chunk = if self.memory.limit().is_some() { 1 } else { CHUNK_ROWS };
         let mut start = 0;
         while start < batch.num_rows() {
@@ -168,7 +168,7 @@ impl ParquetEncoder {
         Ok(())
     }
 
-    /// Encodes the pending rows into the row group under way.
+    /// Encodes the pending rows into the current row group.
     fn encode(&mut self) -> anyhow::Result<()> {
         if self.pending_rows == 0 {
             return Ok(());
@@ -198,8 +198,8 @@ impl ParquetEncoder {
         self.settle()
     }
 
-    /// Reserves what encoding the pending rows takes. If that does not fit, the row group under way
-    /// is written first.
+    /// Reserves the memory that encoding the pending rows needs. If there is not enough, writes the current
+    /// row group first.
     fn make_room(&mut self) -> anyhow::Result<()> {
         if self.memory.limit().is_none() {
             return Ok(());
@@ -213,7 +213,7 @@ impl ParquetEncoder {
         Ok(())
     }
 
-    /// What the row group under way holds, about.
+    /// The approximate memory of the current row group.
     fn held(&self) -> u64 {
         let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
         encoded + self.empty + self.group_bytes.min(self.growth)
@@ -224,8 +224,7 @@ impl ParquetEncoder {
         Ok(self.memory.resize(&mut self.reservation, bytes, WHAT)?)
     }
 
-    /// Makes the reservation as large as what the row group holds, and ends the group if that is
-    /// too much.
+    /// Adjusts the reservation to the memory of the row group. Ends the row group if this is too much.
     fn settle(&mut self) -> anyhow::Result<()> {
         let Some(limit) = self.memory.limit() else { return Ok(()) };
         let held = self.held();
@@ -251,8 +250,8 @@ impl ParquetEncoder {
     }
 }
 
-/// Returns the schema to write: dictionaries stay, unless one has values that Parquet cannot hold in
-/// a dictionary.
+/// Returns the schema to write. Dictionaries stay, unless one has values that Parquet cannot store in a
+/// dictionary.
 fn writable(schema: &SchemaRef) -> SchemaRef {
     let plain = without_dictionaries(schema);
     if plain == *schema {
@@ -267,7 +266,7 @@ fn writable(schema: &SchemaRef) -> SchemaRef {
     }
 }
 
-/// Returns the paths of a field's dictionaries, in structs too.
+/// Returns the paths of a field's dictionaries, including those in structs.
 fn dictionaries(field: &FieldRef) -> Vec<Vec<String>> {
     let below: Vec<Vec<String>> = match field.data_type() {
         DataType::Dictionary(..) => vec![Vec::new()],

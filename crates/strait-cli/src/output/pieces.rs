@@ -1,5 +1,5 @@
-//! Counts the bytes of rows, and cuts batches into pieces of so many bytes. A row of a dictionary counts
-//! the value that it stands for.
+//! Counts the bytes of rows, and cuts batches into pieces of limited size. A dictionary row counts the bytes
+//! of its value.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-/// The rows of a batch in pieces. Each piece takes `most` bytes at most without dictionaries, or has
-/// one row.
+/// The rows of a batch in pieces. Each piece takes at most `most` bytes without dictionaries, or has only one
+/// row.
 pub(super) struct Pieces<'a> {
     batch: &'a RecordBatch,
     most: u64,
     start: usize,
-    /// The next piece has no more rows than this. It saves measuring all rows for every piece.
+    /// The most rows of the next piece. It avoids measuring all rows for every piece.
     guess: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Pieces<'a> {
 }
 
 impl Iterator for Pieces<'_> {
-    /// The rows, and how many bytes they take.
+    /// The rows, and their size in bytes.
     type Item = (RecordBatch, u64);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -49,8 +49,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Copies the columns of views that refer to much more than their rows. An Arrow writer writes all
-/// that the views of a batch refer to, in every piece of the batch again.
+/// Copies view columns that refer to much more data than their rows need. For every piece of a batch, an
+/// Arrow writer would write all data that the batch's views refer to.
 pub(super) fn compacted(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
     if !batch.schema().fields().iter().any(|field| is_view(field.data_type())) {
         return Ok(batch);
@@ -79,13 +79,13 @@ fn compact(array: ArrayRef) -> ArrayRef {
     array
 }
 
-/// Returns how many bytes the rows of a batch take without dictionaries.
+/// Returns the bytes of a batch's rows without dictionaries.
 pub(super) fn plain_bytes(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(array_bytes).sum()
 }
 
-/// Returns how many bytes an array takes [without dictionaries](super::unpack): only its own
-/// rows count, and each row of a dictionary counts the value it stands for.
+/// Returns the bytes of an array [without dictionaries](super::unpack). Only its own rows count, and each
+/// dictionary row counts the bytes of its value.
 pub(super) fn array_bytes(array: &ArrayRef) -> u64 {
     let rows = array.len() as u64;
     match array.data_type() {
@@ -127,17 +127,17 @@ fn list_bytes<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> u64 {
     size_of_val(offsets) as u64 + (offsets.len() as u64).div_ceil(8) + array_bytes(&rows)
 }
 
-/// Views of up to this many bytes hold their value themselves.
+/// Views of values up to this many bytes contain the value itself.
 const INLINE: u32 = 12;
 
 fn viewed_bytes(views: &[u128]) -> u64 {
-    // The length is in the lower half of the lower half.
+    // The length is in the lowest 32 bits.
     let lengths = views.iter().map(|&view| view as u32);
     let elsewhere = lengths.filter(|&length| length > INLINE).map(u64::from).sum::<u64>();
     size_of_val(views) as u64 + elsewhere
 }
 
-/// Returns how many bytes the values take that the rows of a dictionary stand for.
+/// Returns the total bytes of the values of a dictionary's rows.
 fn values_bytes(dictionary: &dyn AnyDictionaryArray) -> u64 {
     let values = dictionary.values();
     if values.is_empty() {
@@ -160,7 +160,7 @@ fn values_bytes(dictionary: &dyn AnyDictionaryArray) -> u64 {
     valid.map(|(_, key)| one(key)).sum()
 }
 
-/// Returns the bytes of a string and of its offset.
+/// Returns the bytes of a string, including its offset.
 fn length<O: OffsetSizeTrait>(offsets: &[O], row: usize) -> u64 {
     (offsets[row + 1].as_usize() - offsets[row].as_usize() + size_of::<O>()) as u64
 }

@@ -1,4 +1,4 @@
-//! The first rows as a table that fits the screen.
+//! Shows the first rows as a table that fits the screen.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -16,13 +16,13 @@ use crate::failure;
 use crate::memory::Memory;
 use crate::panics::caught;
 
-/// How wide a table is where there is no terminal to fit.
+/// The width of a table if there is no terminal.
 const WIDTH: usize = 120;
 
-/// The widest cells to try, from generous to narrow.
+/// The cell widths to try, from wide to narrow.
 const CAPS: [usize; 4] = [48, 32, 24, 16];
 
-/// What stands between two columns.
+/// The separator between two columns.
 const BETWEEN: &str = " │ ";
 
 /// The first rows of a table, as text.
@@ -30,13 +30,13 @@ pub(crate) struct Preview {
     columns: Vec<Column>,
     rows: usize,
     limit: usize,
-    /// Bytes of all cells.
+    /// The bytes of all cells.
     bytes: u64,
     memory: Memory,
     reservation: MemoryReservation,
 }
 
-/// The longest text kept of a value: more than any terminal shows in a cell.
+/// The longest text that is kept of a value: more than any terminal shows in a cell.
 const CELL_BYTES: usize = 1 << 10;
 
 struct Column {
@@ -46,7 +46,7 @@ struct Column {
 }
 
 impl Preview {
-    /// An empty preview that will hold `limit` rows.
+    /// An empty preview for up to `limit` rows.
     pub(crate) fn new(
         schema: &SchemaRef,
         limit: usize,
@@ -65,12 +65,12 @@ impl Preview {
         Ok(Preview { columns, rows: 0, limit, bytes: 0, memory: memory.clone(), reservation })
     }
 
-    /// How many rows it holds.
+    /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Takes rows of the batch while there is room.
+    /// Takes rows of the batch, up to the limit.
     pub(crate) fn add(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         let rows = batch.num_rows().min(self.limit - self.rows);
         let options = FormatOptions::default().with_null("null");
@@ -83,7 +83,7 @@ impl Preview {
                 column.cells.push(cell);
             }
         }
-        // Laying the table out takes about as much again.
+        // The layout takes about as much memory again.
         self.memory
             .resize(&mut self.reservation, 2 * self.bytes, "the rows to be shown")
             .map_err(failure::of_join)?;
@@ -91,7 +91,7 @@ impl Preview {
         Ok(())
     }
 
-    /// Lays the table out for the terminal, and says how many columns found no room.
+    /// Formats the table for the terminal. Returns the text, and the number of columns that are not shown.
     pub(crate) fn render(&self) -> (String, usize) {
         let terminal = Term::stdout();
         let width = match terminal.is_term().then(|| terminal.size_checked()).flatten() {
@@ -104,7 +104,7 @@ impl Preview {
     fn render_to(&self, width: usize) -> (String, usize) {
         let (widths, shown) = self.fit(width);
         let hidden = self.columns.len() - shown.len();
-        // A column of dots marks where columns are missing: before the last one shown.
+        // A column of dots, before the last column, marks the missing columns.
         let gap = (hidden > 0).then(|| shown.len().saturating_sub(1));
         let mut text = String::new();
         let mut line = |cell: &dyn Fn(usize) -> String, dots: &str, between: &str| {
@@ -122,7 +122,7 @@ impl Preview {
         (text, hidden)
     }
 
-    /// The width of each column, and which columns to show: all of them if cells can be narrowed
+    /// Returns the width of each column, and which columns to show: all columns if cells can be made narrow
     /// enough, else the first ones and the last.
     fn fit(&self, width: usize) -> (Vec<usize>, Vec<usize>) {
         let between = BETWEEN.chars().count();
@@ -151,7 +151,7 @@ impl Preview {
     }
 }
 
-/// The first values of a column as text.
+/// Returns the first values of a column as text.
 fn cells(
     array: &ArrayRef,
     rows: usize,
@@ -162,7 +162,7 @@ fn cells(
     (0..rows).map(|row| Ok(one_line(&shortened(&formatter.value(row))?).into_owned())).collect()
 }
 
-/// Writes a value as text, at most [`CELL_BYTES`] of it.
+/// Formats a value as text of at most [`CELL_BYTES`].
 fn shortened(value: &ValueFormatter<'_>) -> Result<String, ArrowError> {
     struct Short(String);
     impl Write for Short {
@@ -192,7 +192,7 @@ impl Column {
     }
 }
 
-/// Control characters, line ends among them, would break the table: they are shown as escapes.
+/// Escapes control characters, including line ends, because they would break the table.
 fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);

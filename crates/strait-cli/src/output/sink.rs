@@ -1,4 +1,4 @@
-//! Takes batches and makes a file, or a stream on stdout, of them.
+//! Writes batches to a file, or to a stream on stdout.
 
 use std::io::{self, BufWriter};
 
@@ -15,18 +15,18 @@ use crate::failure;
 use crate::memory::Memory;
 use crate::panics::caught;
 
-/// How a sink writes.
+/// The settings of a sink.
 #[derive(Debug, Clone)]
 pub(crate) struct SinkOptions {
     pub(crate) overwrite: bool,
     pub(crate) compression: Option<Compression>,
     /// How many threads may encode.
     pub(crate) threads: usize,
-    /// What encoders reserve their memory from.
+    /// The memory from which encoders make their reservations.
     pub(crate) memory: Memory,
 }
 
-/// Output under way. Dropped before [`Sink::finish`], it leaves nothing behind.
+/// Output that is being written. If it is dropped before [`Sink::finish`], it leaves no file.
 pub(crate) struct Sink {
     encoder: Encoder,
     fault: Fault,
@@ -63,7 +63,7 @@ impl Sink {
         written.map_err(|error| explain(&self.fault, &self.name, self.aside.is_some(), error))
     }
 
-    /// Ends the output; a file gets its name.
+    /// Finishes the output. A file gets its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let Sink { encoder, fault, aside, name } = self;
         let is_file = aside.is_some();
@@ -76,7 +76,7 @@ impl Sink {
     }
 }
 
-/// The system's own words where it was the system that failed, the encoder's otherwise.
+/// Returns the system's error message if the system caused the failure, otherwise the encoder's.
 fn explain(fault: &Fault, name: &str, is_file: bool, error: anyhow::Error) -> anyhow::Error {
     match fault.take() {
         Some(error) if !is_file && error.kind() == io::ErrorKind::BrokenPipe => Closed.into(),

@@ -1,11 +1,11 @@
-//! Text and bytes to stdout, whose reader may go away.
+//! Writes text and bytes to stdout, which its reader may close.
 
 use std::fmt;
 use std::io::{self, Write};
 
 use anyhow::Context;
 
-/// Stdout was closed by its reader, as `head` does: time to stop, quietly.
+/// The reader closed stdout, as `head` does. The command stops without a message.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
@@ -17,7 +17,7 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// Writes text to stdout, whole.
+/// Writes all of the text to stdout.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, UnionFields};
 
-/// The type to put in place of another one, if any.
+/// Returns the type that replaces a type, if it is to be replaced.
 type Replace<'a> = &'a dyn Fn(&DataType) -> Option<DataType>;
 
-/// Returns the schema with all types replaced for which `replace` has another one.
+/// Returns the schema with all types replaced for which `replace` returns another one.
 pub(super) fn retyped_schema(schema: &SchemaRef, replace: Replace<'_>) -> SchemaRef {
     let fields: Vec<_> =
         schema.fields().iter().map(|field| retyped_field(field, replace)).collect();
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// Returns the type with itself, or the types within it, replaced.
+/// Returns the type after replacing it, or the types within it.
 pub(super) fn retyped(data_type: &DataType, replace: Replace<'_>) -> DataType {
     use DataType::{
         Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,

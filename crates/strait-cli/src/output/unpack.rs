@@ -1,4 +1,4 @@
-//! Unpacks dictionaries: replaces each dictionary column, at any depth, by the values it stands for.
+//! Unpacks dictionaries: replaces each dictionary column, at any depth, by its values.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A writer that remembers the system's own words for its first failure, which the encoders wrap in
-//! words of theirs.
+//! A writer that keeps the system's error of its first failure. Encoders would wrap this error in their own
+//! words.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Fault(Arc<Mutex<Option<io::Error>>>);
 
 impl Fault {
-    /// Takes what went wrong, if anything did.
+    /// Returns and removes the first failure, if there was one.
     pub(super) fn take(&self) -> Option<io::Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -28,7 +28,7 @@ impl Fault {
     }
 }
 
-/// A writer whose failures are noted.
+/// A writer that records its first failure.
 pub(super) struct Watched<W> {
     inner: W,
     fault: Fault,

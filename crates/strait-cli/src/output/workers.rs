@@ -10,7 +10,7 @@ use parquet::errors::{ParquetError, Result};
 
 use crate::panics::caught;
 
-/// A column writer, its position, and the values it is to encode.
+/// A column writer, its position, and the values that it encodes.
 struct Job {
     position: usize,
     writer: ArrowColumnWriter,
@@ -27,28 +27,29 @@ struct Queue {
     added: Condvar,
 }
 
-/// A thread pool for one Parquet file. The caller's thread works, too.
+/// A thread pool for one Parquet file. The caller's thread also works.
 pub(super) struct Workers {
     queue: Arc<Queue>,
-    /// How many threads are to be started when there is work.
+    /// The number of threads to start when there is work.
     helpers: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// A pool for `columns` columns. More threads than columns or cores would only wait.
+    /// A pool for `columns` columns. It never has more threads than columns or cores, because they would only
+    /// wait.
     pub(super) fn new(threads: usize, columns: usize) -> Workers {
         let useful = threads.min(columns).min(crate::join::cores());
         Workers { queue: Arc::default(), helpers: useful.saturating_sub(1), threads: Vec::new() }
     }
 
-    /// How many threads encode, the caller's among them.
+    /// The number of threads that encode, including the caller's.
     #[cfg(test)]
     fn threads(&self) -> usize {
         self.helpers + 1
     }
 
-    /// Encodes each leaf with the writer of the same position, and returns the writers.
+    /// Encodes each leaf with the writer at the same position. Returns the writers.
     pub(super) fn encode(
         &mut self,
         writers: Vec<ArrowColumnWriter>,
@@ -86,7 +87,7 @@ impl Workers {
             };
             match thread::Builder::new().name("strait-write".into()).spawn(work) {
                 Ok(thread) => self.threads.push(thread),
-                // The threads that there are do the work.
+                // The threads that were started do the work.
                 Err(error) => {
                     log::debug!("cannot start a thread for encoding: {error}");
                     self.helpers = self.threads.len();
@@ -110,7 +111,7 @@ impl Job {
     fn run(self) {
         let Job { position, mut writer, leaf, done } = self;
         let written = caught(|| writer.write(&leaf).map(|()| writer));
-        // Nobody listens after another column has failed.
+        // Nobody receives the result if another column has failed.
         let _ =
             done.send((position, written.unwrap_or_else(|why| Err(ParquetError::General(why)))));
     }
@@ -125,7 +126,7 @@ impl Queue {
         self.lock().0.pop_front()
     }
 
-    /// Waits for a job. None when the pool is dropped.
+    /// Waits for a job. Returns None when the pool is dropped.
     fn wait(&self) -> Option<Job> {
         let mut jobs = self.lock();
         loop {

@@ -1,6 +1,6 @@
-//! Makes timestamps printable whose time zone has a name, such as `Europe/Berlin`. Arrow prints only
-//! zones that are given as an offset, because names need a database of zones. Such timestamps are
-//! printed in UTC, in which they are stored.
+//! Makes timestamps printable whose time zone has a name, such as `Europe/Berlin`. Arrow prints only zones
+//! that are given as an offset, because names need a time zone database. Such timestamps are printed in UTC,
+//! in which they are stored.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) fn printable(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     Ok(make_array(printable_data(array.to_data())?))
 }
 
-/// All values stay as they are. Only types change.
+/// Changes only the types. All values stay the same.
 fn printable_data(data: ArrayData) -> Result<ArrayData, ArrowError> {
     let data_type = retyped(data.data_type(), &in_utc);
     let children = data.child_data().iter().map(|child| printable_data(child.clone()));

@@ -1,4 +1,4 @@
-//! The valid files that cases are made of: small, and together with every type and encoding.
+//! The valid files from which cases are made. They are small, and together have every type and encoding.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterVersion};
 
-/// Rows of every file.
+/// Rows per file.
 pub(super) const ROWS: u64 = 60;
 
-/// Rows of a batch, of which every file has two.
+/// Rows per batch. Every file has two batches.
 const BATCH: usize = 30;
 
 fn nulls() -> NullBuffer {
@@ -102,7 +102,7 @@ fn nested() -> Vec<(&'static str, ArrayRef)> {
     ]
 }
 
-/// Types that Parquet does not have.
+/// Types that Parquet does not support.
 fn arrow_only() -> Vec<(&'static str, ArrayRef)> {
     let runs = Int32Array::from(vec![10, BATCH as i32]);
     let values = StringArray::from(vec!["one", "two"]);
@@ -172,7 +172,7 @@ fn parquet_files() -> Vec<(String, Vec<u8>)> {
             .set_dictionary_enabled(false)
             .set_writer_version(WriterVersion::PARQUET_2_0)
     };
-    // The second version's own encodings: deltas of numbers and of text.
+    // The encodings of version 2: deltas of numbers and of text.
     files.push(("deltas.parquet".into(), parquet(&batch(&[flat()]), plain().build())));
     let lengths = plain()
         .set_column_encoding("word".into(), Encoding::DELTA_LENGTH_BYTE_ARRAY)
@@ -225,7 +225,7 @@ fn csv_files() -> Vec<(String, Vec<u8>)> {
         .into()
 }
 
-/// All files of the corpus.
+/// Makes all files of the corpus.
 pub(super) fn made() -> Vec<(String, Vec<u8>)> {
     [parquet_files(), ipc_files(), csv_files()].concat()
 }

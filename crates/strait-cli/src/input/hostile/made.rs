@@ -1,4 +1,4 @@
-//! Files that are made to do one kind of harm each.
+//! Files that each attack the reader in one way.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::checked;
 
-/// Writes a file and reads it. Returns the message of the failure.
+/// Writes a file and reads it. Returns the error message.
 #[track_caller]
 fn refused(name: &str, bytes: impl AsRef<[u8]>) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +34,7 @@ fn gzip(write: impl FnOnce(&mut dyn Write)) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// A field of 300 MB that is in the rows types are inferred from.
+/// Writes a field of 300 MB, in the rows from which types are inferred.
 fn long_field(out: &mut dyn Write) {
     out.write_all(b"a,b\n1,").unwrap();
     (0..300).for_each(|_| out.write_all(&[b'x'; 1 << 20]).unwrap());
@@ -48,7 +48,7 @@ fn a_long_csv_field_is_held_to_the_limit() {
     let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
     long_field(&mut zstd);
     refused_with("bomb.csv.zst", zstd.finish().unwrap(), limit);
-    // The same after the sample: 100,000 rows are looked at.
+    // The same after the sample, which has 100,000 rows.
     let late = gzip(|out| {
         out.write_all(b"a,b\n").unwrap();
         (0..100_001).for_each(|_| out.write_all(b"1,2\n").unwrap());
@@ -56,7 +56,7 @@ fn a_long_csv_field_is_held_to_the_limit() {
         (0..300).for_each(|_| out.write_all(&[b'7'; 1 << 20]).unwrap());
     });
     refused_with("late.csv.gz", late, limit);
-    // A quote that is never closed makes one field of the rest.
+    // A quote that is never closed makes the rest of the file one field.
     let open = gzip(|out| {
         out.write_all(b"a,b\n1,\"").unwrap();
         (0..300).for_each(|_| out.write_all(&b"1,2\n".repeat(1 << 18)).unwrap());
@@ -69,7 +69,7 @@ fn csv_of_very_many_columns() {
     let header = "a,".repeat(200_000) + "a\n";
     let row = "1,".repeat(200_000) + "1\n";
     refused_with("wide.csv", header + &row, "wide.csv");
-    // Few enough for a file, and too many for batches of the usual size.
+    // Few enough columns for a file, but too many for batches of the usual size.
     let names: Vec<String> = (0..9_000).map(|i| format!("c{i}")).collect();
     let rows = (names.join(",") + "\n") + &(vec!["1"; 9_000].join(",") + "\n").repeat(3);
     let folder = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn with_footer(footer: &[u8]) -> Vec<u8> {
     [b"PAR1", footer, &length, b"PAR1"].concat()
 }
 
-/// The start of a footer: its version, and a schema with so many elements.
+/// The start of a footer: its version, and a schema with this many elements.
 fn schema_of(elements: u64) -> Vec<u8> {
     let mut bytes = vec![0x15, 0x02, 0x19, 0xfc];
     let mut left = elements;
@@ -158,8 +158,8 @@ fn a_gzip_page_that_decompresses_to_more_than_it_says() {
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
     let whole = writer.into_inner().unwrap();
-    // The page lies right behind its header; the footer's sizes are too small now, which is said
-    // first if it is checked first.
+    // The page follows its header directly. The sizes in the footer are now too small, and the reader may
+    // report this first.
     let at = whole.windows(3).position(|bytes| bytes == [0x1f, 0x8b, 8]).unwrap();
     let message = refused("bomb.parquet", [&whole[..at], &page, &whole[at..]].concat());
     assert!(message.contains("bomb.parquet"), "{message}");
@@ -179,7 +179,7 @@ fn arrow_lengths_that_lie() {
         bytes[4..8].copy_from_slice(&length.to_le_bytes());
         refused("lie.arrows", bytes);
     }
-    // Every aligned word in turn, so that each length in the metadata is one of them.
+    // Changes every aligned word in turn, so that each length in the metadata is changed once.
     for at in (8..whole.len() - 8).step_by(4) {
         for number in [i64::MAX, 1 << 40, -1, 1 << 31] {
             let mut bytes = whole.clone();
