@@ -34,13 +34,13 @@ def load(path):
 
 def main():
     path, variant, mode, folder, repeat, threads = sys.argv[1:7]
-    # Polars and Arrow read these when they are imported.
+    # Polars and Arrow read these variables when they are imported.
     os.environ["POLARS_MAX_THREADS"] = threads
     os.environ["OMP_NUM_THREADS"] = threads
     import pyarrow as pa
 
     pa.set_cpu_count(int(threads))
-    # Loaded by its path: a file named like the package it imports must not stand in its way.
+    # Loads the engine by its path, because the file has the same name as the package that it imports.
     spec = importlib.util.spec_from_file_location("engine", path)
     engine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(engine)
@@ -57,7 +57,7 @@ def main():
         started = time.perf_counter()
         result = ready.aggregate() if mode == "aggregate" else ready.materialise()
         elapsed = time.perf_counter() - started
-        # Before the check, whose memory is not the engine's.
+        # Measured before the check, whose memory does not belong to the engine.
         peak = resident("VmHWM")
         rows, sums = result if mode == "aggregate" else ready.summed(result)
         answers.append({"rows": int(rows), "sums": [int(s) for s in sums]})

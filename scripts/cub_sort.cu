@@ -1,4 +1,4 @@
-// CUB's sort of 2^28 pairs of 64-bit keys and values, to be held against `strait bench gpu`'s:
+// CUB's sort of 2^28 pairs of 64-bit keys and values, for comparison with `strait bench gpu`:
 //   nvcc -O3 -arch=native -o cub_sort cub_sort.cu && ./cub_sort
 #include <algorithm>
 #include <cstdio>

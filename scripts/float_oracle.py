@@ -31,17 +31,17 @@ import venv
 
 PACKAGES = ["duckdb==2.0.*", "pyarrow==26.*"]
 ALGORITHMS = ["auto", "no-partition", "radix", "sort-merge"]
-# How DuckDB says each join type; the two-sided ones, and those of one side.
+# DuckDB's syntax for each join type: first those that return both sides, then those that return one.
 TWO_SIDED = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}
 ONE_SIDED = ["left-semi", "left-anti", "left-mark", "right-semi", "right-anti", "right-mark"]
 
 FLOATS = {"f32": ("<f", "<I", 4), "f64": ("<d", "<Q", 8)}
 INTEGERS = {"i16": ("<h", 2), "i32": ("<i", 4)}
-# Integers meet only floats that hold all their values, since DuckDB compares in the float's type.
+# Integers are paired only with floats that hold all their values, because DuckDB compares as floats.
 KINDS = [("f32", "f32"), ("f64", "f64"), ("f32", "f64"), ("f64", "f32"), ("i16", "f32"), ("f64", "i32")]
 SPECIAL = {
-    # Zeros, infinities, least subnormal numbers of both signs; NaNs of both signs: the usual one, one
-    # with a payload, a signalling one.
+    # Zeros, infinities and the smallest subnormal numbers, of both signs. NaNs of both signs: the usual one,
+    # one with a payload, and a signalling one.
     "f32": [0, 0x80000000, 0x7F800000, 0xFF800000, 1, 0x80000001]
     + [0x7FC00000, 0xFFC00000, 0x7FC00123, 0xFFC00001, 0x7F800001, 0xFF800001],
     "f64": [0, 1 << 63, 0x7FF << 52, 0xFFF << 52, 1, 1 << 63 | 1]
@@ -59,7 +59,7 @@ def in_environment():
     if not os.path.exists(python):
         print(f"installing {' and '.join(PACKAGES)} into {place}, once", file=sys.stderr)
         os.makedirs(cache, exist_ok=True)
-        # The folder takes its name when it is whole. Another process may have been faster.
+        # The folder gets its final name only when it is complete. Another process may have been faster.
         aside = tempfile.mkdtemp(prefix=".float-oracle-", dir=cache)
         try:
             venv.create(aside, with_pip=True)
@@ -108,7 +108,7 @@ class Side:
         types = {"f32": pa.float32(), "f64": pa.float64(), "i16": pa.int16(), "i32": pa.int32()}
         columns = {}
         for i, (kind, cells) in enumerate(zip(self.kinds, self.cells)):
-            # From buffers, so that no bit of a NaN is lost. Something lies under each null.
+            # Made from buffers, so that no bit of a NaN is lost. There is a value under each null.
             data = b"".join(draw(rng, kind) if cell is None else cell for cell in cells)
             bits = bytearray((self.rows + 7) // 8)
             for row, cell in enumerate(cells):

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs what needs a GPU, on a machine that may have no Rust: `make gpu-bundle` puts this script
-# beside the binaries. What is to be run: tests, sanitize, bench, beyond, or all of them.
+# Runs everything that needs a GPU, on a machine that may have no Rust. `make gpu-bundle` puts this script
+# next to the binaries. The arguments say what to run: tests, sanitize, bench, beyond; by default all of them.
 #
 #   ./gpu.sh               tests, the sanitizer, then benchmarks; a short table comes last
-#   ./gpu.sh tests bench   only those
+#   ./gpu.sh tests bench   only these
 #
-# bench is of tables in GPU memory, beyond of tables in host memory, whose records are written while they
-# are measured: what is broken off leaves what it had.
+# bench measures tables in GPU memory, beyond tables in host memory. beyond writes its records while it
+# measures, so an interrupted run keeps the figures so far.
 set -uo pipefail
 cd "$(dirname "$0")"
 
@@ -18,10 +18,10 @@ strait=./strait
 rows=()
 failed=0
 
-# note NAME STATUS SECONDS DETAIL: a row of the table.
+# note NAME STATUS SECONDS DETAIL: adds a row to the table.
 note() { rows+=("$(printf '%-34s %-7s %7s s  %s' "$1" "$2" "$3" "${4:-}")"); }
 
-# step NAME COMMAND...: runs a command, keeps what it says in a file, and notes how it ended.
+# step NAME COMMAND...: runs a command, keeps its output in a file, and notes its status.
 step() {
     local name="$1" file started status seconds detail
     shift
@@ -47,7 +47,7 @@ tests() {
     done
 }
 
-# apart TESTS COMMAND...: every test of a binary in a process of its own, eight at a time.
+# apart TESTS COMMAND...: runs every test of a binary in its own process, eight at a time.
 apart() {
     local binary="$1" kept names name failures=0
     shift
@@ -67,8 +67,8 @@ apart() {
     [ ${#names[@]} -gt 0 ] && [ $failures -eq 0 ]
 }
 
-# The same tests with few and small cases: the sanitizer is a hundred times slower, and waits more than
-# it works.
+# The same tests with few and small cases, because the sanitizer is a hundred times slower, and mostly
+# waits.
 sanitize() {
     local tool options
     if ! command -v compute-sanitizer >/dev/null; then
@@ -77,7 +77,7 @@ sanitize() {
     fi
     for tool in memcheck racecheck initcheck; do
         options=(--tool "$tool" --error-exitcode 9)
-        # Tests ask for more memory than there is: a refusal is no error of ours.
+        # Some tests ask for more memory than there is: a refusal is not an error.
         [ $tool = memcheck ] && options+=(--report-api-errors no)
         STRAIT_REDUCED=1 \
             step "gpu under $tool" apart tests/gpu compute-sanitizer "${options[@]}"
@@ -86,12 +86,12 @@ sanitize() {
     done
 }
 
-# One command a line; the figures are in the log of each, and the record beside them.
+# One command per line. The log of each has the figures, and the record is next to them.
 bench() {
     step "devices" $strait devices
     step "compile" $strait devices --compile
     step "bench gpu" $strait bench gpu --out "$OUT"
-    # An output of 2^32 rows, 96 GiB, through 32 GiB: many to many in bounded memory.
+    # An output of 2^32 rows, 96 GiB, with 32 GiB of GPU memory: many to many in bounded memory.
     step "beyond the memory" $strait bench join --build 2^28 --probe 2^28 --duplicates 16 \
         --device gpu --placement gpu --gpu-memory 32GiB --algorithm radix --mode materialise --repeat 1
     if command -v nvcc >/dev/null; then

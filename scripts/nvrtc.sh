@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of NVRTC, which compiles kernels on machines with and without a GPU. Installs it
-# with pip into the user's cache folder on the first run. STRAIT_NVRTC, where set, is believed.
+# Prints the path of NVRTC, which compiles kernels on machines with and without a GPU. The first run installs
+# it with pip into the user's cache folder. If STRAIT_NVRTC is set, the script prints it unchecked.
 set -euo pipefail
 
 version=13.0
@@ -16,14 +16,14 @@ found="$(library "$place")"
 if [ -z "$found" ]; then
     echo "installing NVRTC $version into $place, once" >&2
     mkdir -p "$cache"
-    # A download that was cut short leaves nothing behind: the folder takes its name when it is
-    # whole. Another process may have been faster.
+    # An interrupted download leaves nothing behind: the folder gets its final name only when it is complete.
+    # Another process may have been faster.
     aside="$(mktemp -d "$cache/.nvrtc-XXXXXX")"
     trap 'rm -rf "$aside"' EXIT
     "${PYTHON:-python3}" -m venv "$aside"
     "$aside/bin/python" -m pip install --quiet --disable-pip-version-check \
         "nvidia-cuda-nvrtc==$version.*" >&2
-    # What loads it needs no Python: paths inside may be those of the folder it was made in.
+    # NVRTC itself needs no Python, so paths inside may still name the folder in which it was made.
     [ -n "$(library "$place")" ] || { rm -rf "$place" && mv -T "$aside" "$place"; }
     found="$(library "$place")"
 fi

@@ -17,7 +17,7 @@ for line in sys.stdin:
         continue
     if not message["profile"]["test"]:
         continue
-    # The library's own tests would bear the command's name.
+    # The library's own tests would have the command's name.
     name = message["target"]["name"] if "test" in message["target"]["kind"] else "lib"
     shutil.copy(message["executable"], folder / name)
     count += 1

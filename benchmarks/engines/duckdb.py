@@ -12,7 +12,7 @@ class Ready:
         self.variant = variant
         self.connection = duckdb.connect(":memory:")
         self.connection.execute(f"SET threads = {threads}")
-        # Rows may come in any order, as Strait's do.
+        # Rows may come in any order, as in Strait.
         self.connection.execute("SET preserve_insertion_order = false")
         self.payloads = build.column_names[1:] + probe.column_names[1:]
         for name, table in [("build", build), ("probe", probe)]:

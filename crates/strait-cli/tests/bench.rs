@@ -1,6 +1,6 @@
-//! `strait bench`: answers, formats and messages at tiny sizes. Nothing here depends on speed.
+//! `strait bench`: answers, formats and messages with tiny tables. No test depends on speed.
 
-// A test fails by panicking, in the functions it calls as well.
+// A test fails by panicking, also in the functions that it calls.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -32,7 +32,7 @@ fn fails(folder: &Path, arguments: &str, status: i32, parts: &[&str]) {
     }
 }
 
-/// One JSON object a line.
+/// Parses one JSON object per line.
 fn figures(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -140,7 +140,7 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, &run("--device tpu"), 2, &["auto, cpu, gpu and gpu:N"]);
     fails(here, "bench gpu --device cpu", 1, &["--device gpu or gpu:N"]);
     fails(here, "bench gpu --workloads W1", 2, &["hard", "2^27 x 2^27, 8 B"]);
-    // Those that write to host memory have nothing to do there.
+    // Partitioners that write to host memory are not allowed here.
     fails(here, "bench gpu --partitioner dma", 2, &["look-back, bucket-pool, shared-histogram]"]);
     fails(here, "bench transfer --device cpu", 1, &["--device gpu or gpu:N"]);
     fails(here, "bench transfer --methods post", 2, &["pinned-copy"]);
@@ -159,7 +159,7 @@ fn wrong_usage_is_told_what_there_is() {
     }
 }
 
-/// Where there is no GPU, commands that need one say why, before they make any table.
+/// Without a GPU, commands that need one say why, before they make any table.
 #[test]
 fn without_a_gpu_it_says_so_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,9 +208,8 @@ fn studies_leave_records_and_plots() {
     assert_eq!(names.count(), 6);
 }
 
-/// The comparison, small: every engine answers every workload as known in advance, the record has
-/// all of them, and an answer that differs from what is expected is an error. Installs the engines
-/// on the first run.
+/// A small comparison. Every engine must give the known answer for every workload, the record must have all
+/// of them, and a different answer is an error. The first run installs the engines.
 #[test]
 fn engines_are_compared_on_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -222,7 +221,7 @@ fn engines_are_compared_on_the_same_answers() {
     }
     let record = fs::read_dir(here.join("r")).unwrap().next().unwrap().unwrap().path();
     let mut reader = csv::Reader::from_path(record).unwrap();
-    // Strait and four engines, of which DuckDB has two variants in one mode and three in the other.
+    // Strait and four engines. DuckDB has two variants in one mode and three in the other.
     assert_eq!(reader.records().map(Result::unwrap).count(), 3 * (6 + 7));
 
     let w1 = here.join("kept/W1");

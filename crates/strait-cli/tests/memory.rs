@@ -1,7 +1,7 @@
-//! Holds `--memory` to its word, measured from outside: the real binary runs under a limit, and the
-//! kernel says how much it had at most.
+//! Checks that the command keeps its `--memory` limit, measured from outside: the real binary runs under a
+//! limit, and the kernel reports its peak memory.
 
-// A test fails by panicking, in the functions it calls as well.
+// A test fails by panicking, also in the functions that it calls.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -21,14 +21,13 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 
-/// What the process has beside what it reserves: its code, stacks, and what the allocator keeps. An
+/// The memory of the process that is not reserved: its code, stacks, and memory that the allocator keeps. An
 /// unoptimised binary has 44 MiB of it before it reads anything.
 const CONSTANT: u64 = 62 << 20;
 
 const MIB: u64 = 1 << 20;
 
-/// The most memory that the child had. The kernel keeps the peak, so the last look before the end
-/// counts.
+/// Returns the peak memory of the child. The kernel keeps the peak, so the last value before the end counts.
 fn peak(child: &mut Child) -> u64 {
     let path = format!("/proc/{}/status", child.id());
     let mut most = 0;
@@ -43,8 +42,8 @@ fn peak(child: &mut Child) -> u64 {
     most
 }
 
-/// Runs a join under a limit and checks that its memory stays within the limit. Returns whether the
-/// join succeeded. If it did not, the message has to name the limit.
+/// Runs a join under a limit, and checks that its memory stays within the limit. Returns whether the join
+/// succeeded. If it failed, the message must name the limit.
 fn within(folder: &Path, join: &str, limit: u64) -> bool {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -82,7 +81,7 @@ fn keys(rows: std::ops::Range<i64>) -> (&'static str, ArrayRef) {
     ("k", Arc::new(Int64Array::from_iter_values(rows)))
 }
 
-/// Batches of a key and of what `payload` makes of the rows.
+/// Batches with a key, and the columns that `payload` makes for the rows.
 fn table(
     batches: i64,
     rows: i64,
@@ -174,7 +173,7 @@ fn dictionaries() {
     }
 }
 
-/// Joins `values` with the small table, without a limit and with one.
+/// Joins `values` with the small table, with and without a limit.
 fn joins(values: ArrayRef, properties: WriterProperties, limit: u64) {
     let folder = tempfile::tempdir().unwrap();
     small(folder.path());
@@ -192,14 +191,14 @@ fn joins(values: ArrayRef, properties: WriterProperties, limit: u64) {
     assert!(output.status.success() && message.contains("20,000 rows"), "{message}");
 }
 
-/// A long text among short ones.
+/// One long text among short ones.
 fn texts(rows: usize) -> StringArray {
     let long = "x".repeat(900_000);
     let text = |i| if i == 5 { long.as_str() } else { ["N/A", "short", ""][i % 3] };
     StringArray::from_iter_values((0..rows).map(text))
 }
 
-/// As few pages as possible.
+/// Writer settings for as few pages as possible.
 fn large_pages() -> WriterPropertiesBuilder {
     WriterProperties::builder()
         .set_data_page_row_count_limit(usize::MAX)
@@ -229,8 +228,7 @@ fn lists_of_one_number() {
     joins(Arc::new(lists), large_pages().build(), 128 * MIB);
 }
 
-/// The dictionary has 39 MB of text. Decoding it takes the page, compressed and decompressed, and a
-/// copy.
+/// The dictionary has 39 MB of text. Decoding needs the page, compressed and decompressed, and a copy.
 #[test]
 fn a_large_dictionary() {
     let text = |i: usize| format!("{:0100}-{:020}", i % 300_000, (i % 300_000) * 7919);
@@ -239,7 +237,7 @@ fn a_large_dictionary() {
         let properties = large_pages().set_dictionary_page_size_limit(256 << 20);
         let properties = properties.set_compression(compression);
         joins(Arc::new(values.clone()), properties.clone().build(), 128 * MIB);
-        // A batch has rows of two dictionaries, but only one of them is held at a time.
+        // A batch has rows of two dictionaries, but only one dictionary is held at a time.
         let two = properties.set_max_row_group_row_count(Some(305_000)).build();
         joins(Arc::new(values.clone()), two, 128 * MIB);
     }
@@ -251,12 +249,12 @@ fn texts_that_begin_like_the_ones_before() {
     let texts = StringArray::from_iter_values((0..50_000).map(|_| &text));
     let properties =
         large_pages().set_dictionary_enabled(false).set_encoding(Encoding::DELTA_BYTE_ARRAY);
-    // Only the column of texts can have this encoding.
+    // Only the text column can have this encoding.
     let properties = properties.set_column_encoding("k".into(), Encoding::PLAIN);
     joins(Arc::new(texts), properties.build(), 128 * MIB);
 }
 
-/// A row stands for far more bytes than it takes itself.
+/// The value of a row has far more bytes than the row itself.
 #[test]
 fn dictionaries_of_long_values() {
     let folder = tempfile::tempdir().unwrap();
@@ -274,7 +272,7 @@ fn dictionaries_of_long_values() {
     }
 }
 
-/// Views share their values: each piece of the output must not bring all of them again.
+/// Views share their values. A piece of the output must not contain all of them again.
 #[test]
 fn views_of_shared_values() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,7 +304,7 @@ fn columns_that_hold_little() {
     assert!(within(folder.path(), join, 256 * MIB));
 }
 
-/// Many columns of several types, of which the writer holds many small pieces.
+/// Many columns of several types. The writer holds many small pieces of them.
 #[test]
 fn orders_and_their_items() {
     let folder = tempfile::tempdir().unwrap();
@@ -342,7 +340,7 @@ fn texts_from_parquet_to_parquet() {
     assert!(within(folder.path(), join, 64 * MIB));
 }
 
-/// How often the kernel had to give memory to a join, as far as seen before its end.
+/// Returns the number of page faults of a join, as far as seen before its end.
 fn faults(folder: &Path, more: &str) -> u64 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -352,7 +350,7 @@ fn faults(folder: &Path, more: &str) -> u64 {
     let mut most = 0;
     while child.try_wait().unwrap().is_none() {
         let stat = fs::read_to_string(&path).unwrap_or_default();
-        // The name, in parentheses, is followed by the state and by six numbers before this one.
+        // The process name is in parentheses. After it come the state and six numbers, and then this one.
         let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
         let count = fields.and_then(|fields| fields.split_whitespace().nth(7)?.parse().ok());
         most = most.max(count.unwrap_or(0));
@@ -362,7 +360,7 @@ fn faults(folder: &Path, more: &str) -> u64 {
     most
 }
 
-/// The allocator reuses freed memory while the limit is far away.
+/// While the limit is far away, the allocator reuses freed memory.
 #[test]
 fn a_distant_limit_costs_no_page_faults() {
     let folder = tempfile::tempdir().unwrap();

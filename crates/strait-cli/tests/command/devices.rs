@@ -1,11 +1,11 @@
-//! `strait devices` says what there is, with and without a GPU.
+//! `strait devices` with and without a GPU.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::sandbox::{Outcome, Sandbox, outcome};
 
-/// The command with kernels kept in the sandbox, and no GPU to be seen.
+/// Runs the command with a kernel cache in the sandbox, and without a visible GPU.
 fn devices(sandbox: &Sandbox, arguments: &[&str], nvrtc: Option<&str>) -> Outcome {
     let mut command = sandbox.command();
     command.arg("devices").args(arguments);
@@ -16,7 +16,7 @@ fn devices(sandbox: &Sandbox, arguments: &[&str], nvrtc: Option<&str>) -> Outcom
     outcome(&mut command)
 }
 
-/// Whether NVRTC is there to be tested with.
+/// Whether NVRTC is available for the test.
 fn has_nvrtc() -> bool {
     let found = strait::gpu::Nvrtc::find();
     if let Err(error) = &found {

@@ -29,7 +29,7 @@ fn explain_analyze_runs_and_reports() {
     let report = sandbox.strait(&format!("{run} -o out.csv")).ok();
     assert!(report.contains("throughput"), "{report}");
     assert_eq!(sorted(&sandbox.read("out.csv")), ["id,p,q", "2,y,u"]);
-    // Where stdout carries rows or the number, the report goes to stderr.
+    // If stdout has the rows or the number, the report goes to stderr.
     let run_count = sandbox.strait(&format!("{run} --count"));
     assert_eq!(run_count.ok(), "1\n");
     assert!(run_count.stderr.contains("throughput"));

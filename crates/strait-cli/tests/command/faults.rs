@@ -1,4 +1,4 @@
-//! Bad input and faults: one test each, which reads the message.
+//! Bad input and faults. Each test checks the message.
 
 use arrow::array::RecordBatch;
 use parquet::basic::{BrotliLevel, Compression};
@@ -73,7 +73,7 @@ fn truncated_parquet_file() {
         run.fails(&["cut.parquet is truncated", "get the file again"]);
         assert!(!sandbox.path("out.csv").exists());
     }
-    // The middle missing: the footer points to bytes that are not there.
+    // The middle is missing: the footer points to bytes that do not exist.
     let hole = [&whole[..8], &whole[whole.len() / 2..]].concat();
     sandbox.write("cut.parquet", hole);
     let run = sandbox.strait("join people.csv cut.parquet --on city=id");
@@ -118,7 +118,7 @@ fn csv_row_with_too_few_fields() {
     sandbox.write("short.csv", "id,title\n1,Oslo\n2\n");
     let run = sandbox.strait("join people.csv short.csv --on city=id");
     run.fails(&["short.csv, line 3: 1 field(s) where 2 are expected", "--csv-delimiter"]);
-    // The same after the rows that types were inferred from.
+    // The same, after the rows from which types were inferred.
     let run = sandbox.strait("join people.csv short.csv --on city=id --csv-sample 1 -o out.csv");
     run.fails(&["short.csv, line 3: 1 field(s) where 2 are expected"]);
     assert!(!sandbox.path("out.csv").exists());
@@ -207,7 +207,7 @@ fn disk_full_leaves_the_target_untouched() {
     many(&sandbox);
     sandbox.write("out.csv", "old");
     let before = sandbox.names();
-    // The limit on file sizes fails writes as a full disk does, without the need to fill one.
+    // With the limit on file sizes, writes fail as on a full disk.
     let limited = "ulimit -f 16; exec $strait join a.csv b.csv --on k --overwrite";
     let run = sandbox.shell(&format!("{limited} -o out.csv"));
     run.fails(&["cannot write out.csv", "File too large", "untouched", "another disk"]);
@@ -247,7 +247,7 @@ fn output_onto_an_input() {
     run("people.csv c -o c/new.parquet");
     run("people.csv c/*.parquet -o c/new.parquet");
     assert_eq!(sandbox.read("people.csv"), before);
-    // Beside the input is fine.
+    // A file next to the input is fine.
     sandbox.strait("join people.csv c/*.parquet --on city=id -o c/new.csv").ok();
 }
 
@@ -270,7 +270,7 @@ fn memory_limit_too_small() {
     assert_eq!(sandbox.names(), ["a.csv", "b.csv"]);
 }
 
-/// The magic of such a file is that of any other. Its footer is readable and names a cipher.
+/// Such a file has the usual magic. Its footer is readable and names a cipher.
 #[test]
 fn an_encrypted_file_with_a_plaintext_footer() {
     let sandbox = Sandbox::with_people();
@@ -278,7 +278,7 @@ fn an_encrypted_file_with_a_plaintext_footer() {
     let mut bytes = std::fs::read(sandbox.path("secret.parquet")).unwrap();
     let end = bytes.len() - 8;
     let length = u32::from_le_bytes(bytes[end..end + 4].try_into().unwrap());
-    // In place of the end of the footer: field 8, a union whose field 1 is an empty struct.
+    // Replaces the end of the footer: field 8, a union whose field 1 is an empty struct.
     let cipher = [0x1c, 0x1c, 0, 0, 0];
     bytes.truncate(end - 1);
     bytes.extend(cipher);

@@ -1,4 +1,4 @@
-//! Inputs, settings and disks that are as bad as they can be.
+//! Extreme inputs, settings and disks.
 
 use std::io::Write;
 
@@ -108,7 +108,7 @@ fn columns_of_one_name() {
     run.fails(&["twice.csv", "2 columns named \"id\"", "rename"]);
     sandbox.write("twice.csv", "id,t,t\n1,x,y\n");
     assert_eq!(sandbox.strait("join people.csv twice.csv --on city=id --count").ok(), "1\n");
-    // Both are written under their name.
+    // Both columns are written under the same name.
     sandbox.strait("join people.csv twice.csv --on city=id -o o.csv").ok();
     assert_eq!(sandbox.read("o.csv"), "name,city,id,t,t\nAda,1,1,x,y\n");
 }
@@ -130,7 +130,7 @@ fn numbers_out_of_range() {
     assert_eq!(sorted(&text), ["name,city,id,title", "Ada,1,1,Oslo", "Bob,2,2,Rome"]);
 }
 
-/// With 4096 threads, a writer that starts threads for every chunk starts 65,536 of them here.
+/// With 4096 threads, a writer that starts threads for every chunk would start 65,536 threads here.
 #[test]
 fn many_threads_write_many_chunks() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Every format and place that tables are read from.
+//! Every format and source of input tables.
 
 use std::io::Write;
 
@@ -28,7 +28,7 @@ fn parquet_and_arrow_files() {
     sandbox.ipc_file("c.arrow", &cities());
     sandbox.ipc_file("c.feather", &cities());
     sandbox.ipc_stream("c.arrows", &cities());
-    // The content counts, not which Arrow format the ending would suggest.
+    // The content decides, not the Arrow format that the ending suggests.
     sandbox.ipc_stream("stream.ipc", &cities());
     sandbox.parquet("no_ending", &cities());
     for name in ["c.parquet", "c.arrow", "c.feather", "c.arrows", "stream.ipc", "no_ending"] {
@@ -121,7 +121,7 @@ fn hive_folders_become_columns() {
     ];
     assert_eq!(sorted(&joined(&sandbox, "c", "--on city=id")), expected);
     assert_eq!(sorted(&joined(&sandbox, "c/year=*/**/*.parquet", "--on city=id")), expected);
-    // A folder's column can be the key, and the only column read.
+    // The column of a folder can be the key, and the only column that is read.
     sandbox.write("years.csv", "year,word\n2024,now\n2023,then\n");
     assert_eq!(sandbox.strait("join years.csv c --on year --count").ok(), "2\n");
     let types = sandbox.strait("join years.csv c --on year --select word,day,title").ok();
@@ -138,7 +138,7 @@ fn hive_folders_of_csv_and_arrow() {
     for folder in ["c", "d"] {
         let expected = ["name,city,id,title,k", "Ada,1,1,Oslo,a", "Bob,2,2,Rome,b"];
         assert_eq!(sorted(&joined(&sandbox, folder, "--on city=id")), expected);
-        // No stored column at all is needed to count these.
+        // Counting these rows needs no stored column.
         sandbox.write("keys.csv", "k\na\nb\nb\n");
         let count = sandbox.strait(&format!("join keys.csv {folder} --on k --count")).ok();
         assert_eq!(count, "3\n", "{folder}");
@@ -194,7 +194,7 @@ fn many_row_groups_in_many_files() {
     expected.sort_unstable();
     let ids: String = (0..5000).map(|id| format!("{id}\n")).collect();
     sandbox.write("ids.csv", format!("id\n{ids}"));
-    // Under a limit nothing is decoded ahead.
+    // Under a limit, nothing is decoded ahead.
     for more in ["--threads 1", "--threads 3", "--threads 8", "--memory 1GiB"] {
         sandbox.strait(&format!("join ids.csv c --on id -o out.csv --overwrite {more}")).ok();
         let text = sandbox.read("out.csv");
@@ -212,7 +212,7 @@ fn columns_that_are_not_needed_are_not_read() {
     let sandbox = Sandbox::with_people();
     sandbox.parquet("c.parquet", &cities());
     let mut bytes = std::fs::read(sandbox.path("c.parquet")).unwrap();
-    // The pages of the second column lie after those of the first.
+    // The pages of the second column come after those of the first.
     let place = {
         let file = std::fs::File::open(sandbox.path("c.parquet")).unwrap();
         let reader = SerializedFileReader::new(file).unwrap();
@@ -253,7 +253,7 @@ fn dictionaries_that_differ_from_file_to_file() {
     assert_eq!(sorted(&read_ipc_stream(&stream)), EXPECTED);
     assert_eq!(sorted(&read_parquet(&sandbox.path("o.parquet"))), EXPECTED);
     assert_eq!(sorted(&sandbox.read("o.csv")), EXPECTED);
-    // As a key, too.
+    // Also as a key.
     sandbox.write("land.csv", "title,land\nOslo,Norway\nRome,Italy\n");
     assert_eq!(sandbox.strait("join c land.csv --on title --count").ok(), "2\n");
 }

@@ -1,4 +1,4 @@
-//! Signals: temporary files go away, and the exit status is 130.
+//! Signals remove temporary files and end the command with status 130.
 
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::sandbox::Sandbox;
 
-/// A run that is ended with the test, whatever becomes of it.
+/// A run that is killed when the test ends, whatever its outcome.
 struct Running(Child);
 
 impl Drop for Running {
@@ -17,7 +17,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Waits until `ready`, and checks that the run is still under way then.
+    /// Waits until `ready`, and checks that the command is still running.
     fn wait_until(&mut self, ready: impl Fn() -> bool) {
         while !ready() {
             assert!(self.0.try_wait().unwrap().is_none(), "the run ended too early");
@@ -32,7 +32,7 @@ impl Running {
     }
 }
 
-/// Two tables whose join has far more rows than anyone would wait for.
+/// Two tables whose join takes far too long to finish.
 fn endless() -> Sandbox {
     let sandbox = Sandbox::new();
     let rows: String = (0..100_000).map(|i| format!("7,{i}\n")).collect();

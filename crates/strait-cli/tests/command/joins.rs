@@ -1,4 +1,4 @@
-//! What a join yields, by type and by option.
+//! The rows of a join, for each type and option.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -111,7 +111,7 @@ fn limit_stops_early() {
     let rows: String = (0..3000).map(|i| format!("7,{i}\n")).collect();
     sandbox.write("people.csv", format!("k,p\n{rows}"));
     sandbox.write("cities.csv", format!("k,q\n{rows}"));
-    // Nine million rows without the limit.
+    // There would be nine million rows without the limit.
     assert_eq!(joined(&sandbox, "--on k --limit 5").len(), 6);
     assert_eq!(joined(&sandbox, "--on k --limit 0").len(), 1);
     assert_eq!(joined(&sandbox, "--on k --limit 20000").len(), 20_001);
@@ -120,7 +120,7 @@ fn limit_stops_early() {
     assert_eq!(shown.lines().filter(|line| line.starts_with("7 │")).count(), 12, "{shown}");
 }
 
-/// A pipe that delivers rows and then pauses must not delay rows that were found already.
+/// A pipe that delivers rows and then pauses must not delay rows that were already found.
 #[test]
 fn a_limit_that_is_reached_does_not_wait_for_a_pipe() {
     let sandbox = Sandbox::new();
@@ -166,7 +166,7 @@ fn a_limit_that_is_reached_does_not_wait_for_a_pipe() {
         drop(pipe);
         assert!(status.is_some_and(|status| status.success()), "{run}: {status:?}");
     }
-    // More rows than there are: the end decides.
+    // If the limit exceeds the number of rows, the join ends with its input.
     let shown = sandbox.strait_with_stdin("join - larger.arrow --on id --limit 50", &bytes).ok();
     assert!(shown.contains("6 rows, 3 columns"), "{shown}");
 }
@@ -181,7 +181,7 @@ fn preview_shows_ten_rows_and_the_count() {
     let shown = run.ok();
     assert!(shown.contains("first 10 of 1,234 rows, 3 columns"), "{shown}");
     assert_eq!(shown.lines().filter(|line| line.contains("│ v")).count(), 10, "{shown}");
-    // Nobody watches: no bar.
+    // Stderr is no terminal, so there is no bar.
     assert_eq!(run.stderr, "");
 }
 

@@ -1,6 +1,6 @@
 //! Runs the real binary on real files.
 
-// A test fails by panicking, in the functions it calls as well.
+// A test fails by panicking, also in the functions that it calls.
 #![allow(clippy::unwrap_used)]
 
 mod devices;

@@ -1,4 +1,4 @@
-//! Every format that output is written in, and how files appear.
+//! Every output format, and how output files appear.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -104,7 +104,7 @@ fn an_existing_file_is_replaced_only_when_asked() {
     assert_eq!(sandbox.read("out.csv"), "mine");
     sandbox.strait(&format!("{run} --overwrite")).ok();
     assert_eq!(sorted(&sandbox.read("out.csv")), EXPECTED);
-    // Even broken inputs are not looked at before.
+    // The inputs, even broken ones, are not read before this check.
     sandbox.write("broken.parquet", "x");
     let run = sandbox.strait("join broken.parquet cities.csv --on id -o out.csv");
     run.fails(&["out.csv exists already"]);
@@ -166,7 +166,7 @@ fn csv_refuses_nested_columns() {
     assert!(!sandbox.path("out.csv").exists());
 }
 
-/// Files of one table whose rows hold dictionaries inside a struct and inside a list.
+/// The files of a table with dictionaries inside a struct and inside a list.
 fn nested_dictionaries(sandbox: &Sandbox) {
     use arrow::array::{
         ArrayRef, DictionaryArray, Int64Array, ListArray, RecordBatch, StructArray,
@@ -196,7 +196,7 @@ fn nested_dictionaries_in_every_format() {
     sandbox.write("ids.csv", "id\n1\n2\n");
     for out in ["o.arrow", "o.arrows", "o.parquet"] {
         sandbox.strait(&format!("join ids.csv c --on id -o {out}")).ok();
-        // The output is read back as an input.
+        // The output is read again as an input.
         let shown = sandbox.strait(&format!("join people.csv {out} --on city=id")).ok();
         for part in ["Ada", "{title: Oslo}", "[Oslo]", "Bob", "{title: Rome}", "[Rome]", "2 rows"] {
             assert!(shown.contains(part), "{out}: no {part} in {shown}");
@@ -206,7 +206,7 @@ fn nested_dictionaries_in_every_format() {
     run.fails(&["CSV cannot hold column \"in_struct\""]);
 }
 
-/// Names of time zones need a database of zones, which the command does not have.
+/// Names of time zones need a time zone database, which the command does not have.
 #[test]
 fn timestamps_of_named_zones_are_shown_in_utc() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! A folder to run the command in, and what the command said.
+//! A folder in which a test runs the command, and the command's outcome.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,18 +14,18 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tempfile::TempDir;
 
-/// Four people; one lives nowhere, one in a city that is not listed.
+/// Four people. One has no city, and one has a city that is not listed.
 pub(crate) const PEOPLE: &str = "name,city\nAda,1\nBob,2\nCid,\nDan,9\n";
 
-/// Three cities; nobody lives in the last.
+/// Three cities. Nobody lives in the last.
 pub(crate) const CITIES: &str = "id,title\n1,Oslo\n2,Rome\n3,Kiel\n";
 
-/// A temporary folder with the command in reach.
+/// A temporary folder in which the command runs.
 pub(crate) struct Sandbox {
     folder: TempDir,
 }
 
-/// How a run of the command ended.
+/// The outcome of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: Option<i32>,
@@ -38,7 +38,7 @@ impl Sandbox {
         Sandbox { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// One with `people.csv` and `cities.csv` in it.
+    /// A sandbox with `people.csv` and `cities.csv`.
     pub(crate) fn with_people() -> Self {
         let sandbox = Sandbox::new();
         sandbox.write("people.csv", PEOPLE);
@@ -50,7 +50,7 @@ impl Sandbox {
         self.folder.path().join(name)
     }
 
-    /// Writes a file, and the folders it lies in.
+    /// Writes a file. Creates its folders.
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -82,7 +82,7 @@ impl Sandbox {
         self.write(name, stream_of(batch));
     }
 
-    /// The names in the folder, hidden ones too, sorted.
+    /// Returns the names in the folder, including hidden ones, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path()).unwrap();
         let mut names: Vec<_> =
@@ -91,14 +91,14 @@ impl Sandbox {
         names
     }
 
-    /// The command, to be run in the folder.
+    /// The command, which will run in the folder.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
         command.current_dir(self.folder.path()).stdin(Stdio::null());
         command
     }
 
-    /// Runs the command on arguments separated by spaces.
+    /// Runs the command with arguments that are separated by spaces.
     pub(crate) fn strait(&self, arguments: &str) -> Outcome {
         outcome(self.command().args(arguments.split_whitespace()))
     }
@@ -108,7 +108,7 @@ impl Sandbox {
         let mut command = self.command();
         command.args(arguments.split_whitespace()).stdin(Stdio::piped());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The command may not read it all.
+        // The command may not read all of it.
         let _ = child.stdin.take().unwrap().write_all(input);
         let output = child.wait_with_output().unwrap();
         Outcome {
@@ -118,7 +118,7 @@ impl Sandbox {
         }
     }
 
-    /// Runs a line of shell script in the folder, in which `$strait` is the command.
+    /// Runs a line of shell script in the folder. `$strait` is the command.
     pub(crate) fn shell(&self, script: &str) -> Outcome {
         let mut command = Command::new("sh");
         command.arg("-c").arg(script).current_dir(self.folder.path());
@@ -140,14 +140,14 @@ impl Outcome {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
 
-    /// The stdout of a run that has to have succeeded.
+    /// Returns the stdout of a run. Panics if the run failed.
     #[track_caller]
     pub(crate) fn ok(&self) -> String {
         assert_eq!(self.status, Some(0), "{}", self.stderr);
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Checks that the run failed with status 1 and one message that has all `parts`.
+    /// Checks that the run failed with status 1, and with one message that contains all `parts`.
     #[track_caller]
     pub(crate) fn fails(&self, parts: &[&str]) {
         assert_eq!(self.status, Some(1), "{self:?}");
@@ -158,7 +158,7 @@ impl Outcome {
         }
     }
 
-    /// Checks that the run was refused as wrong usage.
+    /// Checks that the run was rejected as wrong usage.
     #[track_caller]
     pub(crate) fn refused(&self, parts: &[&str]) {
         assert_eq!(self.status, Some(2), "{self:?}");
@@ -168,14 +168,14 @@ impl Outcome {
     }
 }
 
-/// The header of CSV text and its rows, sorted: joins promise no order.
+/// Returns the header of CSV text and its rows, sorted, because joins promise no order.
 pub(crate) fn sorted(text: &str) -> Vec<&str> {
     let mut lines: Vec<_> = text.lines().collect();
     lines[1..].sort_unstable();
     lines
 }
 
-/// A batch of a column of numbers and one of text.
+/// A batch with one column of numbers and one of text.
 pub(crate) fn batch(numbers: (&str, &[i64]), texts: (&str, &[&str])) -> RecordBatch {
     RecordBatch::try_from_iter([
         (numbers.0, Arc::new(Int64Array::from(numbers.1.to_vec())) as ArrayRef),
@@ -184,7 +184,7 @@ pub(crate) fn batch(numbers: (&str, &[i64]), texts: (&str, &[&str])) -> RecordBa
     .unwrap()
 }
 
-/// The bytes of an Arrow IPC stream.
+/// Returns the bytes of an Arrow IPC stream.
 pub(crate) fn stream_of(batch: &RecordBatch) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).unwrap();
