@@ -1,6 +1,6 @@
 // Orders a tile of tuples by digit in shared memory. The radix partitioners share these steps.
 //
-//   load ─► rank each tuple among those of its digit ─► count digits ─► order
+//   load ─► rank each tuple among the tuples of its digit ─► count digits ─► order
 //
 // Between these steps, each partitioner determines in its own way where the run of a digit goes.
 #pragma once

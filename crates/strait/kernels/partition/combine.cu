@@ -5,7 +5,7 @@
 //            ▲  shared memory       │              │
 //            └── no room: retry ────┤              │
 //                                   └─► long buffers ─► full ones are swapped for spares,
-//                                       GPU memory     and drained beside the next tile's
+//                                       GPU memory     and drained during the next tile's
 //                                                      loads ─► target, 2 KiB or more  Hierarchical
 //
 // Over the link, every write costs a packet, however short it is. If the target is larger than half a GiB, it

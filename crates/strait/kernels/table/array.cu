@@ -39,8 +39,8 @@ struct Array {
     };
     static constexpr bool MIXED = false;
 
-    // A key below `min` wraps around to at least `slot_count`, so one comparison checks both bounds. There are
-    // fewer than 2^32 slots, so `find` needs only 32 bits of the slot number.
+    // A key below `min` wraps around to at least `slot_count`, so one comparison checks both bounds. There
+    // are fewer than 2^32 slots, so `find` needs only 32 bits of the slot number.
     static __device__ __forceinline__ Seen ask(const Table& table, Word key) {
         const Word slot = key - (Word)table.min;
         Seen seen = {0, 0};
