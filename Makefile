@@ -1,12 +1,12 @@
-# Everything one does with this tree. `make help` lists it.
+# All tasks of this repository. `make help` lists them.
 
 CARGO ?= cargo
 PYTHON ?= python3
-# Random joins the runner checks against the oracle in one `make test`.
+# The number of random joins that `make test` compares with the oracle.
 STRAIT_CASES ?= 100000
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
 EXAMPLES := two_tables files residual_filter progress gpu
-# Checked where its standard library is installed. Everywhere else the portable loops are checked.
+# `make check` checks this target if its standard library is installed. It always checks the portable loops.
 AARCH64 := aarch64-unknown-linux-gnu
 
 .PHONY: help demo check test test-long test-asan fuzz test-gpu test-gpu-sanitize gpu-bundle bench fmt deny clean
@@ -17,8 +17,8 @@ help: ## this list
 demo: ## join two generated TPC-H tables
 	$(CARGO) run --release -- demo
 
-# The command and the library are both called strait: documented at once, both would clear doc/strait
-# and write to it, and sometimes the one clears what the other has begun.
+# The command and the library are both called strait. If cargo documented both at once, each would clear
+# doc/strait and write to it, and one could delete the files of the other.
 check: ## format, lints (for other processors too), documentation, layers, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -56,8 +56,8 @@ test-gpu: ## the tests that need a GPU; without one they fail
 test-gpu-sanitize: gpu-bundle ## a few of them under compute-sanitizer: memory, races, initialisation
 	target/gpu-bundle/gpu.sh sanitize
 
-# One built for another machine: old enough a C library, and no Rust needed there. Cargo names test
-# binaries with a hash and says in JSON which they are.
+# The bundle runs on another machine. That machine needs no Rust, but its C library must not be older than the
+# one here. Cargo adds a hash to the names of test binaries, and prints these names as JSON.
 gpu-bundle: ## target/gpu-bundle: binaries, tests and gpu.sh, for a machine with a GPU
 	rm -rf target/gpu-bundle && mkdir -p target/gpu-bundle/tests
 	$(CARGO) build --release -p strait-cli
