@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_tile(const Probe& a, const Task& rest, bool
 // Probes a table of unique keys. `Slots` describes the kind of table:
 // - `MIXED`: whether its keys are mixed.
 // - `Seen`: the state of one lookup.
-// - `ask(table, key)` starts the lookup: it loads the first slot.
+// - `ask(table, key)` starts the lookup: it loads the first slot, or the bit that says whether it is taken.
 // - `find(table, key, seen)` returns whether the table has the key. If so, `seen.value` is its value.
 template <int FLAVOUR, typename Slots>
 __device__ __forceinline__ void probe_single(const Probe& a) {
