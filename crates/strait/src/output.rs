@@ -1,6 +1,6 @@
 //! Rows on their way out: gathered into batches, handed to the reader, or only counted.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex};
@@ -179,6 +179,8 @@ pub(crate) struct Emitter<'a> {
     sink: &'a Sink<'a>,
     waiting: Vec<ReservedBatch>,
     waiting_rows: usize,
+    /// The input that waiting batches keep in memory: the address of each reservation, and their bytes.
+    held: (HashSet<usize>, u64),
     /// The segment these rows belong to, where output is ordered.
     segment: Option<usize>,
     /// Rows counted and not yet told the sink.
@@ -194,6 +196,7 @@ impl<'a> Emitter<'a> {
             sink,
             waiting: Vec::new(),
             waiting_rows: 0,
+            held: (HashSet::new(), 0),
             segment: None,
             counted: 0,
             sums: vec![0; sink.plan.sums.len()],
@@ -259,9 +262,7 @@ impl<'a> Emitter<'a> {
         let Some(limit) = self.sink.budget.limit().filter(|_| !self.waiting.is_empty()) else {
             return Ok(());
         };
-        let held = self.waiting.iter().flat_map(|parcel| &parcel.hold);
-        let held: HashMap<_, _> = held.map(|part| (Arc::as_ptr(part), part.bytes())).collect();
-        match held.values().sum::<u64>() > limit / 4 {
+        match self.held.1 > limit / 4 {
             true => self.flush(),
             false => Ok(()),
         }
@@ -330,6 +331,12 @@ impl<'a> Emitter<'a> {
         if self.waiting_rows + rows > size {
             self.flush()?;
         }
+        for part in &parcel.hold {
+            // Reservations of waiting batches live on, so no two of them have one address.
+            if self.held.0.insert(Arc::as_ptr(part) as usize) {
+                self.held.1 += part.bytes();
+            }
+        }
         self.waiting_rows += rows;
         self.waiting.push(parcel);
         Ok(())
@@ -338,8 +345,7 @@ impl<'a> Emitter<'a> {
     /// Sends what waits, as one batch where that can be.
     fn flush(&mut self) -> Result<()> {
         if let Some(whole) = self.joined()? {
-            self.waiting.clear();
-            self.waiting_rows = 0;
+            drop(self.take_waiting());
             return self.send(whole);
         }
         self.send_waiting()
@@ -365,9 +371,15 @@ impl<'a> Emitter<'a> {
 
     /// Sends what waits as it is.
     fn send_waiting(&mut self) -> Result<()> {
+        self.take_waiting().into_iter().try_for_each(|parcel| self.send(parcel))
+    }
+
+    /// Takes the waiting batches: none waits afterwards.
+    fn take_waiting(&mut self) -> Vec<ReservedBatch> {
         self.waiting_rows = 0;
-        let waiting = std::mem::take(&mut self.waiting);
-        waiting.into_iter().try_for_each(|parcel| self.send(parcel))
+        self.held.0.clear();
+        self.held.1 = 0;
+        std::mem::take(&mut self.waiting)
     }
 
     fn send(&mut self, parcel: ReservedBatch) -> Result<()> {
