@@ -1,4 +1,4 @@
-//! A join bound to two schemas: names are found, types and settings are checked.
+//! A join that is bound to two schemas: its column names are resolved, its types and settings are checked.
 //!
 //! ```text
 //!  Join ── bind(schemas) ──► BoundJoin ── run(readers) ──► JoinReader ── exhausted ──► Report
@@ -24,23 +24,27 @@ use crate::resolve;
 use crate::settings;
 
 impl Join {
-    /// Checks the join against the two tables' schemas. It fails here, before anything is read, if a column
-    /// does not exist, a setting does not suit the algorithm, or a GPU was asked for and there is none.
+    /// Checks the join against the schemas of both tables.
+    ///
+    /// # Errors
+    ///
+    /// It fails, before any row is read, if a column does not exist, if key types cannot be compared, if
+    /// settings contradict each other, or if a GPU is asked for that cannot be used.
     pub fn bind(&self, output: Output, left: &Schema, right: &Schema) -> Result<BoundJoin> {
         BoundJoin::new(self, output, &[], [left, right])
     }
 }
 
-/// A join whose names have been found in two schemas.
+/// A join that is bound to two schemas. [`Join::bind`] creates it.
 pub struct BoundJoin {
     pub(crate) join: Join,
-    /// The columns needed of each side.
+    /// The columns that the join needs of each side.
     pub(crate) columns: [Vec<usize>; 2],
     pub(crate) schemas: [SchemaRef; 2],
     pub(crate) keys: KeyPlan,
     pub(crate) filter: Option<BoundFilter>,
     pub(crate) output: OutputPlan,
-    /// The device that was asked for by name, if one was.
+    /// The device that the caller asked for, if any, opened.
     pub(crate) device: Option<Arc<dyn Device>>,
 }
 
@@ -79,7 +83,7 @@ impl BoundJoin {
             None => Vec::new(),
         };
         let columns = needed(&keys, [&filter_columns, &plan.sums], &plan.origins);
-        // From here on, columns are those of the readers.
+        // From here on, column numbers refer to the projected readers, not to the full schemas.
         let at =
             |side: Side, column: usize| columns[side as usize].partition_point(|&c| c < column);
         for origin in &mut plan.origins {
@@ -111,26 +115,26 @@ impl BoundJoin {
         Ok(BoundJoin { join: join.clone(), columns, schemas, keys, filter, output: plan, device })
     }
 
-    /// Says what is known of a side: see [`Join::statistics`]. Here, the needed
-    /// [`columns`](BoundJoin::columns) are known too.
+    /// Gives statistics of a side to the planner: see [`Join::statistics`]. At this point the needed
+    /// [`columns`](BoundJoin::columns) are known, so a caller can look up statistics for just these.
     pub fn statistics(mut self, side: Side, statistics: Statistics) -> Self {
         self.join = self.join.statistics(side, statistics);
         self
     }
 
-    /// The schema of the output.
+    /// Returns the schema of the output.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.output.schema)
     }
 
-    /// The columns of a side that the join needs, by their index in its schema, ascending. The
-    /// readers given to [`run`](BoundJoin::run) have to yield just these.
+    /// Returns the columns of a side that the join needs, by their index in the schema, in ascending order.
+    /// The readers given to [`run`](BoundJoin::run) must yield exactly these columns.
     pub fn columns(&self, side: Side) -> &[usize] {
         &self.columns[side as usize]
     }
 }
 
-/// The columns needed of each side, ascending.
+/// Returns the columns that the join needs of each side, in ascending order.
 fn needed(
     keys: &[(usize, usize)],
     named: [&[(Side, usize)]; 2],

@@ -1,4 +1,4 @@
-//! Which GPU a join runs on, or may choose.
+//! Finds the GPU that a join must run on, or may run on.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::gpu_options::Processor;
 use crate::join::Join;
 use crate::options::Algorithm;
 
-/// The device that a join was told to run on, by its number or by an algorithm that runs on GPUs only. It is
-/// opened. None if the join may choose, or is to run on the CPU.
+/// Opens the device that the caller asked for, by its number or by an algorithm that runs on GPUs only.
+/// Returns `None` if the planner may choose, or if the join must run on the CPU.
 pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
     if join.overrides.simulated.is_some() && join.overrides.auto {
         return Ok(None);
@@ -36,7 +36,7 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
     prospect.open(join.gpu_memory, join.overrides.fault).map(Some)
 }
 
-/// The error of a join that needs a GPU, on a machine without one.
+/// Returns the error of a join that needs a GPU, on a machine without one.
 fn without_gpu(join: &Join, why: &Error) -> Error {
     match (join.processor, join.algorithm) {
         (Processor::Auto, Some(algorithm)) => Error::Setting(format!(
@@ -46,8 +46,8 @@ fn without_gpu(join: &Join, why: &Error) -> Error {
     }
 }
 
-/// The device that a join may choose to run on; None where it has no choice. A sort-merge join promises
-/// an order, which a GPU does not keep: it runs there only when told to.
+/// Returns the device that the planner may choose; `None` if it has no choice. A sort-merge join promises
+/// sorted output, which a GPU does not deliver. So it runs on a GPU only if the caller asks for that.
 pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
     if join.algorithm == Some(Algorithm::SortMerge) {
         return None;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::overrides::TestOverrides;
 
-    /// Joins may choose a device only where nobody named one, and never one that loses their order.
+    /// The planner may choose a device only if the caller named none, and never for a sort-merge join.
     #[test]
     fn a_device_is_asked_for_or_may_be_chosen() {
         let overrides =
@@ -90,7 +90,7 @@ mod tests {
         assert!(asked(&on_cpu).unwrap().is_none() && prospect(&on_cpu).is_none());
     }
 
-    /// What is known before a device is opened.
+    /// The name and the memory of a device are known before it is opened.
     #[test]
     fn prospects_know_a_budget() {
         let join = Join::inner().test_overrides(TestOverrides {

@@ -10,7 +10,7 @@ use crate::progress::Counters;
 use crate::schedule::Workers;
 use crate::stopwatch::Stopwatch;
 
-/// What every stage works with.
+/// The objects that every stage of one join uses.
 #[derive(Clone)]
 pub(crate) struct Context<'a> {
     pub(crate) workers: Workers,
@@ -19,10 +19,10 @@ pub(crate) struct Context<'a> {
     pub(crate) watch: &'a Stopwatch,
     pub(crate) machine: &'a Machine,
     pub(crate) overrides: TestOverrides,
-    /// How a join on a device goes about it.
+    /// The options for joins on a device.
     pub(crate) gpu_options: GpuOptions,
-    /// The buffers of the input, where there is a limit.
+    /// The reservations for the input buffers. `None` if memory is not limited.
     pub(crate) ledger: Option<Arc<Ledger>>,
-    /// Whether a search that takes too long ends with [`Error::BadSeed`].
+    /// Whether a table search that takes too long fails with [`Error::BadSeed`](crate::Error::BadSeed).
     pub(crate) bounded: bool,
 }

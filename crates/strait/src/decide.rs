@@ -1,8 +1,8 @@
-//! What a bound join does: the plan, and the device it is for.
+//! Makes the plan of a bound join, and opens the device that the plan needs.
 //!
-//! The plan is made from the statistics of both sides. [`BoundJoin::explain`] makes it before anything is
-//! read, from what the user said; a running join makes it once more after the build side was read, with the
-//! rows and bytes that were counted. Both go through [`choose`].
+//! The plan follows from the statistics of both sides. [`BoundJoin::explain`] makes it before any row is
+//! read, from the statistics that the user gave. A running join plans again after it has read the build side,
+//! with the rows and bytes that it counted. Both call [`choose`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,9 +26,11 @@ pub(crate) struct Known<'a> {
 }
 
 impl BoundJoin {
-    /// The plan, with predicted times, from the [statistics](crate::Join::statistics) of both sides. A join that
-    /// runs plans again once the build side was read: with the same facts, and the numbers of rows and
-    /// bytes that it counted.
+    /// Returns the plan with its predicted times, from the [statistics](crate::Join::statistics) of both
+    /// sides. Nothing is read.
+    ///
+    /// A running join plans again after it has read the build side, with the numbers of rows and bytes that
+    /// it counted. So its plan may differ.
     pub fn explain(&self) -> Plan {
         let machine = Machine::detect();
         let side = self.build_side();
@@ -42,13 +44,13 @@ impl BoundJoin {
         }
     }
 
-    /// The build side, if it is known before both sides are read.
+    /// Returns the build side, if it is known before the join reads both sides.
     pub(crate) fn build_side(&self) -> Option<Side> {
         let [left, right] = &self.join.statistics;
         build_side(self.join.build_side, [left, right])
     }
 
-    /// The plan by what is known without opening a device, and the device that it wants opened.
+    /// Returns the plan by the facts that are known without opening a device, and the device to open for it.
     fn prospects(&self, known: &Known<'_>) -> (Plan, Option<Prospect>) {
         if let Some(device) = &self.device {
             let budget = device.memory().budget;
@@ -61,8 +63,8 @@ impl BoundJoin {
         (plan, wanted)
     }
 
-    /// The plan, and the device it needs, opened. A GPU that nobody asked for is opened only where the
-    /// plan wants it. It is planned again by the memory that is free there.
+    /// Returns the plan and the opened device that it needs. A GPU that the caller did not ask for is opened
+    /// only if the plan uses it. The join is then planned again with the memory that is free on that GPU.
     pub(crate) fn decide(&self, known: &Known<'_>) -> Result<(Plan, Option<Arc<dyn Device>>)> {
         let (plan, prospect) = self.prospects(known);
         let Some(prospect) = prospect else {
@@ -86,30 +88,30 @@ impl BoundJoin {
             return Ok((again, Some(device)));
         }
         if !self.goes_on() {
-            // What needs a GPU is tried there, and says what it lacks.
+            // An algorithm that needs a GPU is tried anyway, and its error says how much memory is missing.
             return Ok((plan, Some(device)));
         }
         let why = format!("too little of its memory is free ({})", bytes(free));
         Ok((self.without_device(known, &plan, &why), None))
     }
 
-    /// Whether the join goes on on the CPU where a GPU fails: that nobody asked for, nor something that
-    /// only runs there.
+    /// Returns whether the join continues on the CPU if a GPU fails. It does so if the caller asked neither
+    /// for a GPU nor for an algorithm that runs on GPUs only.
     pub(crate) fn goes_on(&self) -> bool {
         self.device.is_none() && !self.join.needs_gpu()
     }
 
-    /// The plan for the CPU after a plan for a GPU was abandoned.
+    /// Returns the plan for the CPU after a plan for a GPU was abandoned.
     pub(crate) fn without_device(&self, known: &Known<'_>, abandoned: &Plan, why: &str) -> Plan {
         log::warn!("the GPU was abandoned: {why}; joining on the CPU");
         self.plan(known, None).after(abandoned, why)
     }
 
-    /// Plans for the CPU, and for a device of that name and so much memory if there is one.
+    /// Plans for the CPU, and also for a device, given by its name and its memory in bytes, if there is one.
     fn plan(&self, known: &Known<'_>, device: Option<(&str, u64)>) -> Plan {
         let Known { machine, side, mut build, mut probe } = *known;
         if self.join.null_equality == NullEquality::Equal {
-            // Rows with a null match as others do.
+            // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
         }
         let without_nulls = [build.nulls, probe.nulls] == [Some(0); 2];
@@ -145,15 +147,15 @@ impl BoundJoin {
         })
     }
 
-    /// What would come back from a GPU.
+    /// Returns the kind of result that would come back from a GPU.
     fn back(&self, build_side: Side) -> Asked {
         let all_match = self.keys.exact() && self.filter.is_none();
         let roles = Roles::of(self.join.join_type, build_side);
         roles.asks(all_match, self.output.count_only())
     }
 
-    /// The bytes of a row of this side that are wanted of it, where it is the build side and they may
-    /// travel with its key; that they do takes columns without nulls, too.
+    /// Returns the bytes per row of the columns that the output needs of the build side, if they may be
+    /// inlined. Whether they are inlined also depends on nulls: only columns without nulls can be.
     fn inlined_bytes(&self, side: Side) -> Option<usize> {
         let roles = Roles::of(self.join.join_type, side);
         let exact = self.keys.exact() && self.filter.is_none() && self.output.by_values(side);
@@ -164,19 +166,19 @@ impl BoundJoin {
         may.then(|| wanted.iter().map(width).sum()).flatten()
     }
 
-    /// What is known of a probe side that was read for a device, and then not joined there.
+    /// Returns the statistics of a probe side that was read for a device, but then not joined there.
     pub(crate) fn probe_left(&self, known: &Known<'_>, probe: Option<&Source>) -> Statistics {
         let rows = probe.and_then(Source::known_rows);
         let held = probe.map_or(0, Source::waiting_bytes);
-        // What is not read to its end is longer than the limit lets it be held.
+        // If the probe side was not read to its end, it is larger than the memory limit.
         let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
         Statistics { rows, bytes: Some(held.max(least)), ..known.probe }
     }
 }
 
 impl<'a> Known<'a> {
-    /// What the statistics of the left and the right side say. If the build side is not known, the left
-    /// side stands for it.
+    /// Takes the statistics of the left and the right side. If the build side is not known, it assumes the
+    /// left side.
     pub(crate) fn new(
         machine: &'a Machine,
         side: Option<Side>,

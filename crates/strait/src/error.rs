@@ -1,44 +1,44 @@
-//! What can go wrong in a join, and what to try about it.
+//! The errors of a join, with advice on what to try.
 
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-/// The result of everything in this crate that can fail.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. Every message says what happened, to which column or limit, and what to try.
+/// An error of a join. Every message says what happened, to which column or limit, and what to try.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A join needs at least one pair of key columns.
+    /// The join has no key columns. It needs at least one pair.
     #[error("the join has no key columns; name at least one pair, as in Join::inner().on(\"id\")")]
     NoKeys,
 
-    /// A column was named that the side does not have.
+    /// A table does not have a column of this name.
     #[error("{side} table has no column \"{name}\"{}", advice(.nearest, .available))]
     UnknownColumn {
         /// `left`, `right` or `output`.
         side: &'static str,
         /// The name that was asked for.
         name: String,
-        /// The most similar name there is, if one is similar.
+        /// The most similar name that exists, if any is similar.
         nearest: Option<String>,
-        /// The names there are.
+        /// All names that exist.
         available: Vec<String>,
     },
 
-    /// A name is borne by several columns of one side.
+    /// Several columns of one table have this name.
     #[error("{side} table has {count} columns named \"{name}\"; rename all but one of them")]
     AmbiguousColumn {
         /// `left`, `right` or `output`.
         side: &'static str,
         /// The name.
         name: String,
-        /// How many columns bear it.
+        /// The number of columns with this name.
         count: usize,
     },
 
-    /// The two columns of a key pair have no type in common that loses nothing.
+    /// The two columns of a key pair have no common type that loses no information.
     #[error(
         "cannot compare left column \"{left}\" ({left_type}) with right column \"{right}\" ({right_type}) without losing information; cast one of them to the other's type first"
     )]
@@ -53,7 +53,7 @@ pub enum Error {
         right_type: DataType,
     },
 
-    /// A key column's type cannot be compared at all.
+    /// A key column has a type that cannot be compared.
     #[error(
         "column \"{name}\" of the {side} table has type {data_type}, which cannot be a join key: {why}"
     )]
@@ -64,11 +64,11 @@ pub enum Error {
         name: String,
         /// Its type.
         data_type: DataType,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 
-    /// Two output columns would bear one name.
+    /// Two output columns would have the same name.
     #[error(
         "two output columns would be named \"{name}\"; choose another suffix or mark column name, or select fewer columns"
     )]
@@ -77,96 +77,96 @@ pub enum Error {
         name: String,
     },
 
-    /// The memory limit does not suffice.
+    /// The memory limit is too small.
     #[error(
         "the memory limit of {} is too small: {what} needs {} more, {} are in use; raise the limit to at least {}{hint}",
         bytes(*.limit), bytes(*.needed), bytes(*.used), at_least(.used.saturating_add(*.needed))
     )]
     MemoryLimit {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: String,
-        /// How much it asked for, in bytes.
+        /// The bytes that were requested.
         needed: u64,
-        /// How much was reserved already.
+        /// The bytes that were already reserved.
         used: u64,
-        /// The limit.
+        /// The limit in bytes.
         limit: u64,
         /// What else to try.
         hint: String,
     },
 
-    /// The system refused memory that the limit would have allowed.
+    /// The operating system refused memory that the limit would have allowed.
     #[error("the system refused {} for {what}; set a memory limit below what the machine has free, or join smaller tables", bytes(*.needed))]
     OutOfMemory {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: String,
-        /// How much it asked for, in bytes.
+        /// The bytes that were requested.
         needed: u64,
     },
 
-    /// There is no GPU to join on.
+    /// There is no GPU that the join can use.
     #[error("no GPU: {why}")]
     NoGpu {
-        /// What was looked for, what was found, and what to try.
+        /// What the search looked for, what it found, and what to try.
         why: String,
     },
 
-    /// The library that compiles kernels is missing.
+    /// NVRTC, the library that compiles the kernels, was not found.
     #[error(
         "NVRTC, which compiles the GPU's kernels, was not found{failure}; looked for {}; install the CUDA toolkit or run `pip install \"nvidia-cuda-nvrtc==13.*\"`, and let STRAIT_NVRTC name the libnvrtc.so that is to be used", .looked.join(", ")
     )]
     NoCompiler {
-        /// Where it was looked for, in that order.
+        /// The places that were searched, in order.
         looked: Vec<String>,
-        /// What the system said of the one that was named, if one was.
+        /// The system's error for the library that the user named, if any.
         failure: String,
     },
 
-    /// A kernel does not compile.
+    /// A kernel did not compile.
     #[error("kernel \"{module}\" does not compile for {architecture} with NVRTC {version}: {log}")]
     KernelCompile {
         /// The kernel's file.
         module: String,
-        /// As in `sm_90`.
+        /// The architecture, such as `sm_90`.
         architecture: String,
         /// The compiler's version.
         version: String,
-        /// What the compiler said.
+        /// The compiler's messages.
         log: String,
     },
 
-    /// A call of the CUDA driver failed.
+    /// A call to the CUDA driver failed.
     #[error("the GPU failed while {doing}: {name} ({detail}){hint}")]
     Cuda {
-        /// What was being done.
+        /// What the join was doing.
         doing: String,
-        /// The error's name, as in `CUDA_ERROR_ILLEGAL_ADDRESS`.
+        /// The name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
         name: String,
-        /// The driver's words for it.
+        /// The driver's description of the error.
         detail: String,
         /// What to try.
         hint: &'static str,
     },
 
-    /// The GPU's memory, or what of it joins may use, does not suffice.
+    /// The GPU's memory, or the part of it that joins may use, is too small.
     #[error(
         "the GPU's memory does not suffice: {what} needs {}, {} of the budget of {} are in use; {hint}",
         bytes(*.needed), bytes(*.used), bytes(*.budget)
     )]
     DeviceMemory {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: String,
-        /// How much it asked for, in bytes.
+        /// The bytes that were requested.
         needed: u64,
-        /// How much joins held already.
+        /// The bytes that joins already held.
         used: u64,
-        /// How much they may hold.
+        /// The bytes that joins may hold.
         budget: u64,
         /// What to try.
         hint: String,
     },
 
-    /// A batch did not have the schema its reader announced.
+    /// A reader or a batch does not have the expected schema.
     #[error("a batch of the {side} table does not have the schema its reader announced: {detail}")]
     SchemaChanged {
         /// `left` or `right`.
@@ -175,11 +175,11 @@ pub enum Error {
         detail: String,
     },
 
-    /// The caller's filter, progress callback or reader panicked, or a thread could not be made.
+    /// The caller's filter or reader panicked, or a thread could not be started.
     #[error("{0}")]
     Worker(String),
 
-    /// The join was cancelled: its reader was dropped, or the progress callback said so.
+    /// The join was cancelled because its reader was dropped.
     #[error("the join was cancelled")]
     Cancelled,
 
@@ -188,34 +188,34 @@ pub enum Error {
         "a table of {rows} rows is too long for that join on a GPU, which takes {most}; use --algorithm multi-pass, or --device cpu"
     )]
     TooManyRows {
-        /// The rows of the table.
+        /// The number of rows of the table.
         rows: u64,
-        /// The most rows that the join takes.
+        /// The largest number of rows that the join accepts.
         most: u64,
     },
 
-    /// A setting out of range.
+    /// A setting is invalid, or contradicts another setting.
     #[error("{0}")]
     Setting(String),
 
-    /// The join has to begin again with another seed. Callers never see this one.
+    /// The join has to restart with another seed. Callers never see this error.
     #[doc(hidden)]
     #[error("the join's seed does not suit its keys; run the join again")]
     BadSeed,
 
-    /// A reader or an Arrow kernel failed.
+    /// A reader or an Arrow kernel returned an error.
     #[error("{context}: {source}")]
     Arrow {
-        /// What was being done.
+        /// What the join was doing.
         context: String,
-        /// The failure.
+        /// The error.
         source: std::sync::Arc<ArrowError>,
     },
 }
 
 impl Error {
-    /// Says what was being done when Arrow failed; an error of ours that came through Arrow stays
-    /// itself.
+    /// Returns a function that adds to an Arrow error what the join was doing. If the Arrow error wraps an
+    /// [`Error`] of this crate, the function returns that error unchanged.
     pub(crate) fn arrow(context: impl Into<String>) -> impl FnOnce(ArrowError) -> Error {
         let context = context.into();
         move |error| match error {
@@ -230,13 +230,14 @@ impl Error {
         }
     }
 
-    /// Whether a join that failed with this on a device may succeed without one. The caller's own code,
-    /// its data and its wish to stop would fail elsewhere too.
+    /// Returns whether a join that failed with this error on a device may succeed on the CPU. Errors of the
+    /// caller's readers and data, and cancellation, would end it there too.
     pub(crate) fn concerns_device(&self) -> bool {
         !matches!(self, Error::Arrow { .. } | Error::SchemaChanged { .. } | Error::Cancelled)
     }
 
-    /// The error of this crate that came through a reader as an Arrow error.
+    /// Converts an error of a [`JoinReader`](crate::JoinReader) back: returns the [`Error`] that the Arrow
+    /// error wraps, or an [`Error::Arrow`].
     pub fn from_arrow(error: ArrowError) -> Error {
         Error::arrow("joining")(error)
     }
@@ -248,7 +249,7 @@ impl From<Error> for ArrowError {
     }
 }
 
-/// `; did you mean "x"?` or the list of what there is.
+/// Returns `; did you mean "x"?`, or the list of existing names.
 fn advice(nearest: &Option<String>, available: &[String]) -> String {
     match nearest {
         Some(name) => format!("; did you mean \"{name}\"?"),
@@ -262,7 +263,7 @@ fn advice(nearest: &Option<String>, available: &[String]) -> String {
     }
 }
 
-/// A size as people read it: `1.5 GiB`.
+/// Formats a size for people: `1.5 GiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -277,17 +278,18 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A size that `n` does not exceed, as people read it: what a limit has to be raised to.
+/// Formats a size, rounded up. For a limit that must be at least `n`.
 fn at_least(n: u64) -> String {
     if n < 1024 {
         return bytes(n);
     }
-    // Half a tenth of the unit it is shown in makes rounding go up.
+    // Rounding to one decimal digit goes up if almost half a tenth of the unit is added first.
     let unit = 1u64 << (n.ilog2() / 10 * 10);
     bytes(n.saturating_add(unit / 20 - 1))
 }
 
-/// The name among `names` that `wanted` was most likely meant to be.
+/// Returns the name among `names` that is most similar to `wanted`, if one is similar enough to be a typing
+/// error.
 pub fn nearest_name<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let wanted_lower = wanted.to_lowercase();
     names
@@ -298,7 +300,7 @@ pub fn nearest_name<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) 
         .map(|(_, name)| name.to_string())
 }
 
-/// Levenshtein's distance, by rows of its table.
+/// Computes the Levenshtein distance, row by row.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,4 @@
-//! Where a join runs, and how it goes about it on a GPU: what callers may say.
+//! The options that choose a processor, and that control how a join runs on a GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,16 +6,16 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::options::{Algorithm, by_name};
 
-/// Where a join runs.
+/// The processor that a join runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Processor {
-    /// On a GPU where that is predicted to be faster, copies included; else on the CPU. The CPU also
-    /// joins where the GPU fails before the first row of output.
+    /// A GPU if the join is predicted to be faster there, including the time of all copies; otherwise the
+    /// CPU. If the GPU fails before the first row of output, the join continues on the CPU.
     #[default]
     Auto,
-    /// On the CPU.
+    /// The CPU.
     Cpu,
-    /// On the GPU of that number.
+    /// The GPU with this number, from 0.
     Gpu(usize),
 }
 
@@ -45,36 +45,36 @@ impl FromStr for Processor {
     }
 }
 
-/// How a GPU partitions: in its own memory for `radix`, into host memory for `triton`.
+/// How a GPU partitions rows: in GPU memory for `radix`, into host memory for `triton`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Partitioner {
-    /// Each pass reads and writes every tuple once; tiles learn where to write by looking back at
-    /// the counts of earlier tiles. The one that `radix` uses unless told otherwise.
+    /// Each pass reads and writes every tuple once. A tile finds its output position by looking back at the
+    /// counts of earlier tiles. This is the default of `radix`.
     #[default]
     LookBack,
-    /// Each pass fills buckets taken from a pool, chained a partition, and counts nothing before;
-    /// chains are copied together at the end.
+    /// Each pass writes tuples into buckets from a pool, one chain of buckets per partition, without counting
+    /// first. At the end, the buckets of each chain are copied together.
     BucketPool,
-    /// Each pass counts digits block by block in shared memory, and then reads the tuples again to
+    /// Each pass counts digits in shared memory, block by block, and then reads the tuples a second time to
     /// write them.
     SharedHistogram,
-    /// Writes every tuple to its partition in host memory by itself.
+    /// Writes each tuple alone to its partition in host memory.
     Standard,
-    /// Orders tiles in shared memory, and writes runs of tuples to host memory.
+    /// Sorts tiles by partition in shared memory, and writes runs of tuples to host memory.
     Linear,
-    /// Gathers tuples in a buffer a partition in shared memory, and writes full ones to host memory.
+    /// Collects tuples in shared memory, one buffer per partition, and writes full buffers to host memory.
     Shared,
-    /// Gathers tuples in shared memory, then in longer buffers in GPU memory, and writes these to
-    /// host memory.
+    /// Collects tuples in shared memory, then in larger buffers in GPU memory, and writes those to host
+    /// memory.
     Hierarchical,
-    /// Partitions chunks in GPU memory, and lets the copy engine take them to host memory. The one
-    /// that `triton` uses unless told otherwise.
+    /// Partitions chunks in GPU memory, and copies them to host memory with the copy engine. This is the
+    /// default of `triton`.
     Dma,
 }
 
 impl Partitioner {
-    /// All of them.
+    /// All partitioners.
     pub const ALL: [Partitioner; 8] = [
         Partitioner::LookBack,
         Partitioner::BucketPool,
@@ -86,7 +86,8 @@ impl Partitioner {
         Partitioner::Dma,
     ];
 
-    /// Whether it writes partitions to host memory, for `triton`; else it is one of `radix`.
+    /// Returns whether it writes partitions to host memory. Those partitioners are for `triton`, the others
+    /// for `radix`.
     pub fn to_host(self) -> bool {
         match self {
             Partitioner::LookBack | Partitioner::BucketPool | Partitioner::SharedHistogram => false,
@@ -98,7 +99,7 @@ impl Partitioner {
         }
     }
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Partitioner::LookBack => "look-back",
@@ -124,30 +125,30 @@ impl FromStr for Partitioner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Transfer {
-    /// By the copy engine where the memory is pinned, and staged where it is not.
+    /// The copy engine copies pinned memory; other memory is copied through staging buffers.
     #[default]
     Auto,
-    /// Copied by the driver, which stages what is not pinned by itself.
+    /// The driver copies. It stages memory that is not pinned by itself.
     PageableCopy,
-    /// Copied by all threads into pinned buffers, and from there by the copy engine; keys in as few
-    /// bytes as they need.
+    /// All threads copy rows into pinned staging buffers, and the copy engine copies those. Keys take only as
+    /// many bytes as they need.
     StagedCopy,
-    /// Pinned chunk by chunk, copied by the copy engine, and unpinned.
+    /// Each chunk is pinned, copied by the copy engine, and unpinned.
     DynamicPinning,
-    /// Copied by the copy engine; memory that is not pinned is pinned as a whole before.
+    /// The copy engine copies. Memory that is not pinned is first pinned as a whole.
     PinnedCopy,
-    /// Written to managed memory, which is moved to the GPU before it is read.
+    /// Rows are written to managed memory, which is prefetched to the GPU before kernels read it.
     UnifiedPrefetch,
-    /// Written to managed memory, whose pages move to the GPU when they are read.
+    /// Rows are written to managed memory, whose pages migrate to the GPU when kernels read them.
     UnifiedMigration,
-    /// Read by kernels over the link; memory that is not pinned is pinned as a whole before.
+    /// Kernels read host memory over the link. Memory that is not pinned is first pinned as a whole.
     ZeroCopy,
-    /// Read by kernels over the link, pinned or not, where the GPU can.
+    /// Kernels read host memory over the link, pinned or not. Not every GPU can do this.
     Coherence,
 }
 
 impl Transfer {
-    /// All of them, `Auto` first.
+    /// All methods, `Auto` first.
     pub const ALL: [Transfer; 9] = [
         Transfer::Auto,
         Transfer::PageableCopy,
@@ -160,12 +161,12 @@ impl Transfer {
         Transfer::Coherence,
     ];
 
-    /// Whether workers stage rows that are not pinned.
+    /// Returns whether worker threads stage rows that are not in pinned memory.
     pub(crate) fn stages(self) -> bool {
         matches!(self, Transfer::Auto | Transfer::StagedCopy)
     }
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Transfer::Auto => "auto",
@@ -194,24 +195,24 @@ impl FromStr for Transfer {
     }
 }
 
-/// Where the table of a `no-partition` join on a GPU lies (001 §5.2).
+/// Where the hash table of a `no-partition` join on a GPU is stored (001 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum TablePlace {
     /// In GPU memory.
     #[default]
     Gpu,
-    /// In host memory, which the GPU reaches over the link.
+    /// In host memory, which the GPU accesses over the link.
     Host,
-    /// In GPU memory as far as that goes, and then in host memory, at one range of addresses.
+    /// In GPU memory until it is full, and the rest in host memory, in one range of addresses.
     Hybrid,
 }
 
 impl TablePlace {
-    /// All of them.
+    /// All places.
     pub const ALL: [TablePlace; 3] = [TablePlace::Gpu, TablePlace::Host, TablePlace::Hybrid];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             TablePlace::Gpu => "gpu",
@@ -228,24 +229,24 @@ impl FromStr for TablePlace {
     }
 }
 
-/// Who counts the tuples of each partition before a `triton` join writes them.
+/// The processor that counts the tuples of each partition before a `triton` join writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Histogram {
-    /// Nobody: each chunk is counted, if need be, once it is on the GPU.
+    /// None. A partitioner that needs counts counts each chunk when it is on the GPU.
     #[default]
     None,
-    /// The CPU, a chunk ahead of the GPU.
+    /// The CPU, one chunk ahead of the GPU.
     Cpu,
-    /// The GPU, over the link: keys cross it once more.
+    /// The GPU, over the link: keys cross the link twice.
     Gpu,
 }
 
 impl Histogram {
-    /// All of them.
+    /// All choices.
     pub const ALL: [Histogram; 3] = [Histogram::None, Histogram::Cpu, Histogram::Gpu];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Histogram::None => "none",
@@ -262,8 +263,7 @@ impl FromStr for Histogram {
     }
 }
 
-/// How a join on a GPU is carried out, apart from its algorithm. Defaults are chosen for everything that is not
-/// set.
+/// Options for joins on a GPU, apart from the algorithm. Options that are not set have defaults.
 ///
 /// ```
 /// use strait::{Algorithm, GpuOptions, Join, Partitioner};
@@ -282,43 +282,45 @@ pub struct GpuOptions {
 }
 
 impl GpuOptions {
-    /// All defaults.
+    /// Creates options with all defaults.
     pub fn new() -> Self {
         GpuOptions::default()
     }
 
-    /// How `radix` and `triton` partition. Each has a default of its own.
+    /// Sets how `radix` and `triton` partition. Each algorithm has its own default.
     pub fn partitioner(mut self, partitioner: impl Into<Option<Partitioner>>) -> Self {
         self.partitioner = partitioner.into();
         self
     }
 
-    /// How rows get from host memory to the GPU. By default, the method that suits the memory they are in.
+    /// Sets how rows get from host memory to the GPU. By default, the method depends on whether their memory
+    /// is pinned.
     pub fn transfer(mut self, transfer: Transfer) -> Self {
         self.transfer = transfer;
         self
     }
 
-    /// Where the table of `no-partition` is: in GPU memory by default.
+    /// Sets where the hash table of `no-partition` is stored. The default is GPU memory.
     pub fn table(mut self, place: TablePlace) -> Self {
         self.table = place;
         self
     }
 
-    /// Who counts the tuples of each partition for `triton`: nobody by default.
+    /// Sets which processor counts the tuples of each partition for `triton`. The default is none.
     pub fn histogram(mut self, histogram: Histogram) -> Self {
         self.histogram = histogram;
         self
     }
 
-    /// The GPU memory in which `triton` keeps partitions, in bytes. By default, the memory that is free.
+    /// Sets how much GPU memory `triton` uses to cache partitions, in bytes. By default, it is a fixed share
+    /// of the free GPU memory.
     pub fn cache(mut self, bytes: impl Into<Option<u64>>) -> Self {
         self.cache = bytes.into();
         self
     }
 }
 
-/// Checks that a partitioner is one of the algorithm's.
+/// Checks that the partitioner suits the algorithm.
 pub(crate) fn check_partitioner(
     algorithm: Option<Algorithm>,
     partitioner: Option<Partitioner>,
@@ -341,7 +343,7 @@ pub(crate) fn check_partitioner(
     )))
 }
 
-/// A list of names.
+/// Joins names to a list, separated by commas.
 pub(crate) fn names(names: impl IntoIterator<Item = &'static str>) -> String {
     names.into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -1,10 +1,10 @@
-//! The two sides as they come in: read batch by batch, held where they have to be.
+//! Reads the two sides, batch by batch, and holds the batches that the join needs later.
 //!
 //! ```text
-//!  left reader ──► Source ─┐                    ┌─► Relation   the side that ended first, held
-//!                          ├─ read_smaller_first: read the ───┤
-//!  right reader ─► Source ─┘  one with fewer    └─► Source     the other: what was read of it,
-//!                             bytes so far                     then the rest, morsel by morsel
+//!  left reader ──► Source ─┐                              ┌─► Relation   the side that ended first, held
+//!                          ├─ read_smaller_first: read ───┤
+//!  right reader ─► Source ─┘  the side with fewer         └─► Source     the other side: first the batches
+//!                             bytes so far                               already read, then the rest
 //! ```
 
 use std::collections::{HashSet, VecDeque};
@@ -20,34 +20,36 @@ use crate::options::Side;
 use crate::progress::Counters;
 use crate::reading::ReadingThread;
 
-/// A reader of one side.
+/// The reader of one side.
 pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;
 
-/// No batch is longer, so that a row in a batch takes 32 bits. Longer ones are sliced.
+/// The largest number of rows per batch, so that a row number within a batch fits 32 bits. Longer batches are
+/// sliced.
 pub(crate) const MAX_ROWS_PER_BATCH: usize = 1 << 30;
 
-/// A side still being read.
+/// A side that is still being read.
 pub(crate) struct Source {
     side: Side,
-    /// The reader, unless it is being read, has ended or has failed.
+    /// The reader. `None` while the reading thread has it, and after it has ended or failed.
     reader: Option<Reader>,
     reading: Arc<ReadingThread>,
-    /// Read and not looked at yet: more than one batch only where memory is not limited.
+    /// Batches from the reader that were not checked and counted yet. More than one only if memory is not
+    /// limited.
     fetched: VecDeque<RecordBatch>,
-    /// What the reader failed with after the fetched batches.
+    /// The error that the reader returned after the fetched batches.
     failure: Option<Error>,
     state: State,
     schema: SchemaRef,
-    /// A batch for which there was no memory yet.
+    /// A batch whose memory could not be reserved yet.
     refused: Option<RecordBatch>,
-    /// Read but not handed out yet.
+    /// Batches that were read and not handed out yet.
     waiting: VecDeque<Held>,
     waiting_bytes: u64,
     footprint: Footprint,
-    /// Rows handed out.
+    /// The number of rows handed out.
     next_row: u64,
     budget: Arc<Budget>,
-    /// Where there is a limit.
+    /// The reservations for input buffers, if memory is limited.
     ledger: Option<Arc<Ledger>>,
     counters: Arc<Counters>,
 }
@@ -56,18 +58,18 @@ pub(crate) struct Source {
 enum State {
     Open,
     Ended,
-    /// Somebody was told why.
+    /// The error was returned to the caller.
     Failed,
 }
 
-/// A batch and its place in the budget, which is given back with the last clone.
+/// A batch and its memory reservation. The last clone releases the reservation.
 #[derive(Clone)]
 struct Held {
     batch: RecordBatch,
     hold: Arc<Hold>,
 }
 
-/// A few rows of a side in one piece, and the row id of the first.
+/// Some rows of a side in one batch, and the row id of the first.
 pub(crate) struct Morsel {
     pub(crate) batch: RecordBatch,
     pub(crate) first_row: u64,
@@ -106,13 +108,13 @@ impl Source {
         self.side
     }
 
-    /// Bytes read and waiting.
+    /// Returns the bytes of the batches that wait.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }
 
-    /// Reads one more batch into the waiting ones. False at the end. If memory does not suffice for the
-    /// batch and `spare` bytes besides, it is kept for the next attempt.
+    /// Reads one more batch and appends it to the waiting batches. Returns false at the end of the input. If
+    /// memory does not suffice for the batch plus `spare` bytes, the batch is kept for the next attempt.
     fn advance(&mut self, spare: u64) -> Result<bool> {
         let batch = match self.refused.take() {
             Some(batch) => batch,
@@ -146,13 +148,14 @@ impl Source {
         Ok(true)
     }
 
-    /// The reader's next batch, checked and counted. None at the end.
+    /// Returns the reader's next batch, checked and counted; `None` at the end.
     fn read(&mut self) -> Result<Option<RecordBatch>> {
         while self.fetched.is_empty() {
             if let Some(failure) = self.failure.take() {
                 self.state = State::Failed;
                 if let Error::MemoryLimit { .. } = failure {
-                    // The caller may wait for memory and ask again. The reader has ended all the same.
+                    // The caller may wait for memory and ask again. It gets the same error then, because the
+                    // reader has ended.
                     self.failure = Some(failure.clone());
                 }
                 return Err(failure);
@@ -184,7 +187,7 @@ impl Source {
         Ok(Some(batch))
     }
 
-    /// Drops the reader where its `drop` delays nobody.
+    /// Drops the reader on the reading thread, so that its `drop` delays nobody.
     fn retire(&mut self) {
         if let Some(reader) = self.reader.take() {
             self.reading.retire(reader);
@@ -202,7 +205,7 @@ impl Source {
                 let (name, was, is) = (field.name(), field.data_type(), column.data_type());
                 return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
             }
-            // Nulls that the key plan does not expect would be lost as matches.
+            // The key plan relies on these columns having no nulls. A null there would lose matches.
             let nulls = if field.is_nullable() { 0 } else { nulls_of(column) };
             if nulls > 0 {
                 let name = field.name();
@@ -214,14 +217,14 @@ impl Source {
         Ok(())
     }
 
-    /// The next rows, at most `most` of them. None at the end. If another batch has to be read for
-    /// them, its memory has to leave `spare` bytes.
+    /// Returns the next rows, at most `most` of them; `None` at the end. If it has to read another batch, the
+    /// reservation for that batch must leave `spare` bytes free.
     pub(crate) fn morsel(&mut self, most: usize, spare: u64) -> Result<Option<Morsel>> {
         while self.waiting.is_empty() {
             if !self.advance(spare)? {
                 return Ok(None);
             }
-            // Streamed: batches come and go, and addresses with them.
+            // While batches are streamed, their buffers are freed and their addresses are used again.
             self.footprint = Footprint::default();
         }
         let Some(held) = self.waiting.pop_front() else { return Ok(None) };
@@ -238,7 +241,7 @@ impl Source {
         Ok(Some(Morsel { batch, first_row, _hold: held.hold }))
     }
 
-    /// Reads the rest and holds all of it.
+    /// Reads the rest of the side and holds all of it.
     pub(crate) fn collect(mut self, check: impl Fn() -> Result<()>) -> Result<Relation> {
         while self.advance(0)? {
             check()?;
@@ -247,8 +250,8 @@ impl Source {
         Ok(Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes))
     }
 
-    /// Reads to the end, keeping everything waiting. After an error of the budget, what was read can
-    /// still be streamed, and the rest be read.
+    /// Reads to the end and keeps all batches waiting. After an error of the budget, the batches that were
+    /// read can still be streamed, and the rest can still be read.
     pub(crate) fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
         while self.advance(0)? {
             check()?;
@@ -256,7 +259,7 @@ impl Source {
         Ok(())
     }
 
-    /// What was read and waits, as a held side. It keeps waiting here too.
+    /// Returns the waiting batches as a held side. They keep waiting here, too.
     pub(crate) fn waiting(&self) -> Relation {
         let waiting = self.waiting.iter().cloned().collect();
         Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes)
@@ -266,7 +269,7 @@ impl Source {
         self.state == State::Ended
     }
 
-    /// Rows waiting, if the reader has ended.
+    /// Returns the number of waiting rows, if the reader has ended.
     pub(crate) fn known_rows(&self) -> Option<u64> {
         self.ended().then(|| self.waiting.iter().map(|h| h.batch.num_rows() as u64).sum())
     }
@@ -278,9 +281,9 @@ impl Drop for Source {
     }
 }
 
-/// Reads both sides, always the one with fewer bytes so far, until one ends: that one is the
-/// smaller, found at the price of holding at most as much of the other. With `asked`, that side is
-/// read to its end instead.
+/// Reads both sides in turns, always the one with fewer bytes so far, until one ends. That side is the
+/// smaller one. In exchange, the join has to hold at most as many bytes of the other side. With `asked`, only
+/// that side is read, to its end.
 pub(crate) fn read_smaller_first(
     mut left: Source,
     mut right: Source,
@@ -301,7 +304,7 @@ pub(crate) fn read_smaller_first(
     }
     let left_builds = match asked {
         Some(side) => side == Side::Left,
-        // Both may have ended at once, or one that is long in rows but thin in bytes.
+        // Both sides may have ended. Then the one with fewer bytes is the build side.
         None if left.ended() && right.ended() => left.waiting_bytes <= right.waiting_bytes,
         None => left.ended(),
     };
@@ -309,7 +312,8 @@ pub(crate) fn read_smaller_first(
     Ok((build.collect(check)?, probe))
 }
 
-/// How many rows are null, also by the values of a dictionary or of runs, or by their type.
+/// Returns the number of null rows. It includes nulls in dictionary values, in values of runs, and in null
+/// and union arrays.
 fn nulls_of(column: &dyn Array) -> usize {
     use DataType::{Dictionary, Null, RunEndEncoded, Union};
     match column.data_type() {
@@ -318,14 +322,14 @@ fn nulls_of(column: &dyn Array) -> usize {
     }
 }
 
-/// Counts each buffer's bytes once, however many batches share it.
+/// Counts the bytes of each buffer once, even if several batches share it.
 #[derive(Default)]
 struct Footprint {
     seen: HashSet<usize>,
 }
 
 impl Footprint {
-    /// The bytes that a batch adds, and the addresses of its buffers that were not seen yet.
+    /// Returns the bytes that a batch adds, and the addresses of its buffers that were not seen before.
     fn of(&self, batch: &RecordBatch) -> (u64, HashSet<usize>) {
         let (mut bytes, mut fresh) = (frame(batch), HashSet::new());
         each_buffer(batch, &mut |address, size| {
@@ -337,7 +341,7 @@ impl Footprint {
     }
 }
 
-/// A side held in memory: its batches, and where each begins.
+/// A side that is held in memory: its batches, and the first row id of each.
 pub(crate) struct Relation {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
@@ -362,7 +366,7 @@ impl Relation {
         self.places.rows()
     }
 
-    /// Bytes of its batches.
+    /// Returns the bytes of its batches.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -375,7 +379,7 @@ impl Relation {
         &self.places
     }
 
-    /// All rows in pieces of at most `most`: the batch, and the row id of its first row.
+    /// Splits all rows into pieces of at most `most` rows. A piece does not cross batches.
     pub(crate) fn pieces(&self, most: usize) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut first_row = 0;
@@ -391,7 +395,7 @@ impl Relation {
         pieces
     }
 
-    /// The rows of a piece, without copying.
+    /// Returns the rows of a piece as a slice, without copying.
     pub(crate) fn piece(&self, piece: &Piece) -> RecordBatch {
         self.batches[piece.chunk].slice(piece.at, piece.len)
     }
@@ -406,19 +410,19 @@ pub(crate) struct Piece {
     pub(crate) first_row: usize,
 }
 
-/// A row held in a list of chunks.
+/// The position of a row in a list of batches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Location {
-    /// The chunk.
+    /// The number of the batch.
     pub(crate) chunk: u32,
-    /// The row in it.
+    /// The row within the batch.
     pub(crate) row: u32,
 }
 
-/// Finds the batch of a row id.
+/// Maps row ids to batches.
 ///
-/// With batches of 3, 1 and 4 rows, `starts` is `[0, 3, 4, 8]`, and rows are looked up by their
-/// multiple of 2 (`shift` 1): `hints` is `[0, 0, 2, 2]`, so row 3 is sought in batches 0 to 2.
+/// With batches of 3, 1 and 4 rows, `starts` is `[0, 3, 4, 8]`. `shift` is 1, so `hints` has one entry per
+/// two rows: `[0, 0, 2, 2, 2]`. Row 3 has entry 1, so the search for its batch goes from batch 0 to batch 2.
 pub(crate) struct Places {
     starts: Vec<u64>,
     shift: u32,
@@ -452,17 +456,17 @@ impl Places {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// The number of batches.
+    /// Returns the number of batches.
     pub(crate) fn chunks(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Whether all rows lie in one batch.
+    /// Returns whether all rows are in one batch.
     pub(crate) fn single(&self) -> bool {
         self.starts.len() <= 2
     }
 
-    /// Where a row lies. The row must exist.
+    /// Returns the position of a row. The row must exist.
     #[inline]
     pub(crate) fn locate(&self, row: u64) -> Location {
         if self.single() {
@@ -486,7 +490,7 @@ mod tests {
 
     use super::*;
 
-    /// A batch that is refused at first shares a buffer with one that is held. The buffer counts once.
+    /// A batch that is refused at first shares a buffer with a held batch. The buffer must count once.
     #[test]
     fn a_refused_batch_does_not_make_shared_buffers_count_again() {
         let column = |rows: i64| Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;

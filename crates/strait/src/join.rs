@@ -1,4 +1,4 @@
-//! The builder: what a join is asked to do.
+//! The builder that describes a join.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +10,22 @@ use crate::overrides::TestOverrides;
 use crate::plan::Statistics;
 use crate::progress::{OnProgress, Progress};
 
-/// A join to be run: a builder.
+/// A builder that describes a join: its type, its keys, and how it runs.
 ///
-/// The output has the left columns, then the right ones. A key column that has the same name on both
-/// sides comes once, with the left row's value, or the right row's in a right join and where a full
-/// join has no left row; in a full join whose key types differ and have
-/// no type in common that shows both as they are (`Int64` with `UInt64`, timestamps of different
-/// units), both columns stay. Other right columns that share a name with a left one get a
-/// [suffix](Join::suffix).
+/// [`run`](Join::run), [`pairs`](Join::pairs), [`count`](Join::count) and [`aggregate`](Join::aggregate) run
+/// the join. A builder can be used for any number of joins.
+///
+/// # Output columns
+///
+/// The output has the columns of the left table, then the columns of the right table. A key column that has
+/// the same name on both sides appears once:
+///
+/// - It has the value of the left row. In a right join, it has the value of the right row.
+/// - In a full join, it has the value of the right row where the left row is absent. If the two key types
+///   have no common type that represents all values of both exactly (`Int64` and `UInt64`, or timestamps of
+///   different units), the output has both columns.
+///
+/// Any other right column that has the name of a left column gets a [suffix](Join::suffix).
 ///
 /// ```
 /// # use strait::{Join, JoinType};
@@ -49,11 +57,11 @@ pub struct Join {
     pub(crate) overrides: TestOverrides,
 }
 
-/// Rows in an output batch unless [`Join::batch_size`] says otherwise.
+/// The default number of rows per output batch. [`Join::batch_size`] changes it.
 pub const DEFAULT_BATCH_SIZE: usize = 32 * 1024;
 
 impl Join {
-    /// A join of the given type, with no keys yet.
+    /// Creates a join of the given type, without keys.
     pub fn new(join_type: JoinType) -> Self {
         Join {
             join_type,
@@ -81,7 +89,7 @@ impl Join {
         }
     }
 
-    /// An inner join.
+    /// Creates an inner join without keys.
     pub fn inner() -> Self {
         Join::new(JoinType::Inner)
     }
@@ -92,155 +100,163 @@ impl Join {
         self.on_pair(column.clone(), column)
     }
 
-    /// Adds a pair of key columns.
+    /// Adds a pair of key columns: a left and a right column whose values must be equal.
     pub fn on_pair(mut self, left: impl Into<String>, right: impl Into<String>) -> Self {
         self.keys.push((left.into(), right.into()));
         self
     }
 
-    /// Whether null keys match each other. By default they match nothing.
+    /// Sets whether null keys match each other. By default, a row with a null in its key matches no row.
     pub fn null_equality(mut self, null_equality: NullEquality) -> Self {
         self.null_equality = null_equality;
         self
     }
 
-    /// Which floats are equal as keys. By default 0.0 equals -0.0 and NaN equals NaN.
+    /// Sets which floats are equal as keys. By default, 0.0 equals -0.0 and NaN equals NaN.
     pub fn float_equality(mut self, float_equality: FloatEquality) -> Self {
         self.float_equality = float_equality;
         self
     }
 
-    /// A condition that pairs with equal keys have to pass as well.
+    /// Sets a condition that a pair of rows with equal keys must also satisfy in order to match.
     pub fn filter(mut self, filter: Filter) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// The output columns, by their names in the output, in this order. All of them by default.
+    /// Selects the output columns, by their names in the output, in this order. By default, the output has
+    /// all columns.
     pub fn select<S: Into<String>>(mut self, columns: impl IntoIterator<Item = S>) -> Self {
         self.projection = Some(columns.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Keeps the right key column even where the left one has the same name; it gets the suffix.
+    /// Sets whether the right key column stays in the output if the left one has the same name. If it stays,
+    /// it gets the [suffix](Join::suffix). By default, the output has one column for both.
     pub fn keep_keys(mut self, keep: bool) -> Self {
         self.keep_keys = keep;
         self
     }
 
-    /// What is appended to a right column's name that a left column has too: `_right` by default.
+    /// Sets the suffix for a right column that has the name of a left column. The default is `_right`.
     pub fn suffix(mut self, suffix: impl Into<String>) -> Self {
         self.suffix = suffix.into();
         self
     }
 
-    /// The name of the boolean column of a mark join: `mark` by default.
+    /// Sets the name of the boolean column of a mark join. The default is `mark`.
     pub fn mark_column(mut self, name: impl Into<String>) -> Self {
         self.mark_column = name.into();
         self
     }
 
-    /// How many threads work on the join: by default, as many as the machine has cores. Fewer are used
-    /// where there is too little work or memory for all.
+    /// Sets the number of threads. The default is the number of cores that the process may use. The join uses
+    /// fewer threads if there is too little work or memory for all of them.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// A hard limit on the memory of the join in bytes: inputs that are held, tables, and output until
-    /// the reader's `next` returns it. A batch that was taken belongs to the consumer, with all that it
-    /// refers to: slices and views keep the input batches alive that they are parts of.
+    /// Sets a hard limit on the host memory of the join, in bytes. The limit covers the input that the join
+    /// holds, its tables, and the output that [`JoinReader`](crate::JoinReader) has not returned yet.
     ///
-    /// A join that is refused memory waits until its output was taken before it fails. So whether a
-    /// join succeeds does not depend on how fast its output is read.
+    /// A batch that `next` has returned no longer counts. It can keep input batches in memory, because its
+    /// arrays may be slices and views of them.
+    ///
+    /// If the limit is reached, the join waits until the consumer has taken the finished output, and fails
+    /// only if that does not help. So whether a join succeeds does not depend on how fast its output is read.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
         self.memory_budget = None;
         self
     }
 
-    /// A budget that the join shares with others, the readers of its inputs say. It replaces
-    /// [`memory_limit`](Join::memory_limit).
+    /// Sets a memory budget that the join shares with others, for example with the readers of its inputs. It
+    /// replaces [`memory_limit`](Join::memory_limit).
     ///
-    /// A join that is refused memory waits for its own workers and for the consumer of its own output,
-    /// as with [`memory_limit`](Join::memory_limit). It does not wait for memory that other owners of the
-    /// budget hold, another join for instance: such an owner may itself wait for this join. So where
-    /// several joins share a budget, a join may fail that would have succeeded alone. Give each of them a
-    /// budget of its own, or run one after the other, if that must not be.
+    /// If the budget is used up, the join waits for its own workers and for the consumer of its own output,
+    /// as with [`memory_limit`](Join::memory_limit). It does not wait for other owners of the budget, such as
+    /// another join, because they may be waiting for this join. So a join that shares its budget with other
+    /// joins can fail although it would succeed alone. To prevent this, give each join its own budget, or run
+    /// the joins one after the other.
     pub fn memory_budget(mut self, budget: &Arc<MemoryBudget>) -> Self {
         self.memory_limit = budget.limit();
         self.memory_budget = Some(Arc::clone(budget));
         self
     }
 
-    /// The algorithm. By default, and with `None`, the planner picks.
+    /// Sets the algorithm. By default, and with `None`, the planner chooses it.
     pub fn algorithm(mut self, algorithm: impl Into<Option<Algorithm>>) -> Self {
         self.algorithm = algorithm.into();
         self
     }
 
-    /// Where the join runs. By default on a GPU only where that is predicted to be faster; where the GPU
-    /// then fails before the first row of output, the join goes on on the CPU, and the report says so. A
-    /// GPU that is named here is opened when the join is [bound](Join::bind), and its failure is the
-    /// join's.
+    /// Sets where the join runs.
+    ///
+    /// By default, the planner uses a GPU only if it predicts that the join is faster there. If that GPU
+    /// fails before the first row of output, the join continues on the CPU, and the report says so. A GPU
+    /// that is named here is opened when the join is [bound](Join::bind). If it fails, the join fails.
     pub fn device(mut self, processor: Processor) -> Self {
         self.processor = processor;
         self
     }
 
-    /// A hard limit on the GPU memory of the join in bytes. By default nine tenths of what is free.
+    /// Sets a hard limit on the GPU memory of the join, in bytes. The default is nine tenths of the free GPU
+    /// memory.
     pub fn gpu_memory(mut self, bytes: u64) -> Self {
         self.gpu_memory = Some(bytes);
         self
     }
 
-    /// How a join on a GPU is carried out.
+    /// Sets how a join runs on a GPU.
     pub fn gpu_options(mut self, options: GpuOptions) -> Self {
         self.gpu_options = options;
         self
     }
 
-    /// The side to build on. By default the smaller one by its [statistics](Join::statistics). If those do not
-    /// tell, both sides are read in turns until one ends, and that one is the build side.
+    /// Sets the build side. By default, it is the smaller side by its [statistics](Join::statistics). If the
+    /// statistics do not tell which side is smaller, the join reads both sides in turns until one ends, and
+    /// builds on that side.
     pub fn build_side(mut self, side: Side) -> Self {
         self.build_side = Some(side);
         self
     }
 
-    /// What is known of a side before it is read. The planner uses it to choose the build side, the algorithm
-    /// and the device. Facts that the join learns while it reads replace what was said here.
+    /// Gives statistics of a side to the planner, which uses them to choose the build side, the algorithm and
+    /// the device. Where the join counts rows and bytes itself, the counts replace the statistics.
     pub fn statistics(mut self, side: Side, statistics: Statistics) -> Self {
         self.statistics[side as usize] = statistics;
         self
     }
 
-    /// How many rows an output batch has at most. Any number will do; batches of more than 2^30 rows
-    /// are not made.
+    /// Sets the largest number of rows per output batch. It must be at least 1. No batch has more than 2^30
+    /// rows, whatever the setting.
     pub fn batch_size(mut self, rows: usize) -> Self {
         self.batch_size = rows;
         self
     }
 
-    /// Whether a streaming join hands its rows out before it reads more input. By default it collects
-    /// them into full batches, which is faster. A caller that wants only the first rows, from a reader
-    /// that may block, sets this.
+    /// Sets whether a streaming join returns its rows before it reads more input. By default, it collects
+    /// rows into full batches, which is faster. Set this to get the first rows early from a reader that may
+    /// block.
     pub fn prompt(mut self, prompt: bool) -> Self {
         self.prompt = prompt;
         self
     }
 
-    /// Calls back a few times a second, from a thread of the join, while it runs.
+    /// Sets a callback that reports progress. A thread of the join calls it ten times per second while the
+    /// join runs, and once at the end.
     pub fn on_progress(mut self, callback: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
         self
     }
 
-    /// Whether the join cannot run on the CPU.
+    /// Returns whether the chosen algorithm runs on a GPU only.
     pub(crate) fn needs_gpu(&self) -> bool {
         self.algorithm.is_some_and(Algorithm::needs_gpu)
     }
 
-    /// Forces rare paths, for tests.
+    /// Forces rare code paths, for tests.
     #[doc(hidden)]
     pub fn test_overrides(mut self, overrides: TestOverrides) -> Self {
         self.overrides = overrides;

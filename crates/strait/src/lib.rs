@@ -1,4 +1,4 @@
-//! Strait joins Arrow tables: any two, by any keys, in every way SQL knows.
+//! Strait joins Arrow tables: inner, outer, semi, anti and mark joins on equal keys, on the CPU or on a GPU.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -18,11 +18,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The folder `examples` has programs that join files, filter pairs of rows, show progress, cancel, and use a GPU.
+//! [`Join`] is a builder that describes a join. [`Join::run`] reads two tables and returns the joined rows,
+//! batch by batch. [`Join::pairs`] returns row numbers instead of rows, and [`Join::count`] returns only the
+//! number of rows. [`Join::bind`] checks a join against two schemas without reading any rows. The result is a
+//! [`BoundJoin`], which tells the columns that the join needs, the output schema and the plan.
 //!
-//! [`Join`] says what is wanted; [`Join::run`] reads both tables and yields rows batch by batch,
-//! [`Join::pairs`] positions of rows, [`Join::count`] their number. [`BoundJoin`] is the step in
-//! between, for those who want to know which columns to read or what the plan is.
+//! The folder `examples` has programs that join files, filter pairs of rows, show progress, cancel, and use a GPU.
 
 mod algorithm;
 mod bind;
@@ -74,7 +75,7 @@ pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
 pub use report::Report;
 
-/// GPUs, the compiler of their kernels, and the kernels.
+/// The GPUs of the machine, the compiler of the kernels, and the compiled kernels.
 ///
 /// ```
 /// // The GPUs of this machine, or the reason why there are none.
@@ -89,7 +90,7 @@ pub mod gpu {
     };
 }
 
-/// Switches and hooks for this crate's own tests. They may change at any time.
+/// Overrides and hooks for this crate's own tests. They may change at any time.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::device::cuda::testing as device;

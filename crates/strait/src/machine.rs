@@ -1,22 +1,22 @@
-//! What the machine has: cores, caches, memory.
+//! The cores, caches and memory of the machine.
 
-/// The machine a plan is for.
+/// The cores, caches and memory that a plan can use.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Machine {
-    /// Cores this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// The second-level cache of one core, in bytes: what a partition has to fit.
+    /// The size of one core's second-level cache, in bytes. The CPU algorithms size their partitions by it.
     pub l2: u64,
-    /// The last-level cache, in bytes.
+    /// The size of the last-level cache, in bytes.
     pub last_level: u64,
-    /// The memory this process may use, in bytes: that of the machine, or of its control group where
-    /// that has less. Zero if unknown.
+    /// The memory that this process may use, in bytes: the memory of the machine, or the limit of its control
+    /// group if that is lower. Zero if unknown.
     pub memory: u64,
 }
 
 impl Machine {
-    /// Asks the system; where it does not say, assumes a modest machine.
+    /// Asks the operating system. For facts that the system does not tell, it assumes a small machine.
     pub fn detect() -> Machine {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         Machine {
@@ -28,7 +28,7 @@ impl Machine {
     }
 }
 
-/// The size of core 0's unified or data cache of a level.
+/// Returns the size of core 0's data or unified cache of a level.
 fn cache(level: u32) -> Option<u64> {
     (0..8).find_map(|index| {
         let read = |file: &str| {
@@ -41,7 +41,7 @@ fn cache(level: u32) -> Option<u64> {
     })
 }
 
-/// `2048K` as bytes.
+/// Parses a size such as `2048K` into bytes.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match &text[digits.len()..] {
@@ -54,18 +54,18 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().map(|n| n * unit)
 }
 
-/// The machine's memory, or the limit of the process's control group where that is lower.
+/// Returns the machine's memory, or the limit of the process's control group if that is lower.
 fn available_memory() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = limit_files(&groups).into_iter().filter_map(|file| {
-        // "max" in version 2 is no number, and no limit.
+        // In version 2, "max" means no limit. It does not parse as a number, so it is skipped.
         std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
     });
     total_memory().into_iter().chain(limits).min()
 }
 
-/// The files with the memory limits of the control groups that `/proc/self/cgroup` names, and of the
-/// groups around them, whose limits hold for them too.
+/// Returns the files that hold the memory limits of the control groups in `/proc/self/cgroup`, and of all
+/// their parent groups, whose limits apply too.
 fn limit_files(groups: &str) -> Vec<String> {
     let mut files = Vec::new();
     for line in groups.lines() {

@@ -1,4 +1,4 @@
-//! The choices a join is made of: join types, algorithms, equality, filters.
+//! The options of a join: join type, algorithm, equality of keys, and filter.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,34 +9,34 @@ use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 
-/// Which rows a join keeps.
+/// The type of a join: which rows it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum JoinType {
     /// Every pair of rows with equal keys.
     #[default]
     Inner,
-    /// The pairs, and every left row that found none.
+    /// All matching pairs, and every left row without a match.
     Left,
-    /// The pairs, and every right row that found none.
+    /// All matching pairs, and every right row without a match.
     Right,
-    /// The pairs, and every row of either side that found none.
+    /// All matching pairs, and every row of either side without a match.
     Full,
-    /// Left rows that have a match, once each.
+    /// Every left row that has a match, once.
     LeftSemi,
-    /// Right rows that have a match, once each.
+    /// Every right row that has a match, once.
     RightSemi,
-    /// Left rows that have no match.
+    /// Every left row that has no match.
     LeftAnti,
-    /// Right rows that have no match.
+    /// Every right row that has no match.
     RightAnti,
-    /// Every left row once, with a boolean column that says whether it has a match.
+    /// Every left row, once, with a boolean column that tells whether the row has a match.
     LeftMark,
-    /// Every right row once, with a boolean column that says whether it has a match.
+    /// Every right row, once, with a boolean column that tells whether the row has a match.
     RightMark,
 }
 
 impl JoinType {
-    /// All of them.
+    /// All join types.
     pub const ALL: [JoinType; 10] = [
         JoinType::Inner,
         JoinType::Left,
@@ -50,7 +50,7 @@ impl JoinType {
         JoinType::RightMark,
     ];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             JoinType::Inner => "inner",
@@ -80,32 +80,33 @@ impl FromStr for JoinType {
     }
 }
 
-/// How a join is carried out. Where no algorithm is named, the planner picks one, and the report says why.
+/// A join algorithm. If the caller names none, the planner chooses one, and the report gives the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// One hash table over the build side, the probe side streamed through it.
+    /// Builds one hash table over the build side, and streams the probe side past it.
     NoPartition,
-    /// Both sides radix-partitioned until a pair of partitions fits the cache.
+    /// Partitions both sides by radix bits until the hash table of a partition fits the cache, and joins the
+    /// partitions pair by pair.
     Radix,
-    /// Both sides sorted, then merged. The output is sorted by key, ascending, nulls last. On a GPU it
-    /// comes in no order: the join runs there only where one was asked for by name
-    /// ([`Processor::Gpu`]), never by [`Processor::Auto`].
+    /// Sorts both sides and merges them. On the CPU, the output is sorted by key, ascending, nulls last. On a
+    /// GPU, the output has no order. So this algorithm runs on a GPU only if the caller names one
+    /// ([`Processor::Gpu`](crate::Processor::Gpu)), never by [`Processor::Auto`](crate::Processor::Auto).
     SortMerge,
-    /// The build side partitioned in GPU memory, the probe side streamed to it. GPUs only.
+    /// Partitions the build side in GPU memory, and streams the probe side to the GPU. GPUs only.
     StreamedProbe,
-    /// The build side in as many parts as GPU memory needs, the probe side streamed once for each.
-    /// GPUs only.
+    /// Splits the build side into parts that fit GPU memory, and streams the probe side once per part. GPUs
+    /// only.
     MultiPass,
-    /// Both sides partitioned by the CPU, pairs of partitions joined by the GPU. GPUs only.
+    /// Partitions both sides on the CPU, and joins pairs of partitions on the GPU. GPUs only.
     CpuPartitioned,
-    /// Both sides partitioned by the GPU, into host memory where GPU memory ends; pairs of partitions
-    /// joined by the GPU. GPUs only.
+    /// Partitions both sides on the GPU, joins pairs of partitions there, and spills partitions that do not
+    /// fit GPU memory to host memory. GPUs only.
     Triton,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 7] = [
         Algorithm::NoPartition,
         Algorithm::Radix,
@@ -116,11 +117,11 @@ impl Algorithm {
         Algorithm::Triton,
     ];
 
-    /// Those that run without a GPU too.
+    /// The algorithms that run on a CPU and on a GPU.
     pub const ANYWHERE: [Algorithm; 3] =
         [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::NoPartition => "no-partition",
@@ -133,7 +134,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it runs on a GPU only.
+    /// Returns whether the algorithm runs on a GPU only.
     pub fn needs_gpu(self) -> bool {
         !Algorithm::ANYWHERE.contains(&self)
     }
@@ -152,7 +153,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// What has that name, or an error that lists all names.
+/// Returns the option with this name, or an error that lists all names.
 pub(crate) fn by_name<T: Copy, const N: usize>(
     what: &str,
     text: &str,
@@ -165,17 +166,17 @@ pub(crate) fn by_name<T: Copy, const N: usize>(
     })
 }
 
-/// One of the two tables.
+/// One of the two tables of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The first table given to [`Join::run`].
+    /// The first table given to [`Join::run`](crate::Join::run).
     Left,
-    /// The second.
+    /// The second table given to [`Join::run`](crate::Join::run).
     Right,
 }
 
 impl Side {
-    /// The other one.
+    /// Returns the other side.
     pub fn other(self) -> Side {
         match self {
             Side::Left => Side::Right,
@@ -183,7 +184,7 @@ impl Side {
         }
     }
 
-    /// `left` or `right`.
+    /// Returns `left` or `right`.
     pub fn name(self) -> &'static str {
         match self {
             Side::Left => "left",
@@ -195,7 +196,7 @@ impl Side {
 /// Whether a null key equals another null key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NullEquality {
-    /// As SQL's `=`: a row with a null in its key matches nothing.
+    /// As SQL's `=`: a row with a null in its key matches no row.
     #[default]
     NeverEqual,
     /// As SQL's `IS NOT DISTINCT FROM`: null equals null.
@@ -205,20 +206,21 @@ pub enum NullEquality {
 /// Which floats are equal, as keys and inside nested keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FloatEquality {
-    /// As in SQL engines: 0.0 equals -0.0, and NaN equals NaN, whatever its sign and payload. Sorted
+    /// As in SQL engines: 0.0 equals -0.0, and all NaNs are equal, whatever their sign and payload. Sorted
     /// output has NaN after infinity.
     #[default]
     Numeric,
-    /// As Arrow's comparison kernels, by IEEE 754's total order: floats are equal if their bits are,
-    /// -0.0 sorts before 0.0, negative NaNs before all other values and positive ones after them.
+    /// As in Arrow's comparison kernels, by the total order of IEEE 754: two floats are equal if their bits
+    /// are equal. -0.0 sorts before 0.0. Negative NaNs sort before all other values, positive NaNs after
+    /// them.
     Total,
 }
 
 impl FloatEquality {
-    /// All of them.
+    /// Both kinds of equality.
     pub const ALL: [FloatEquality; 2] = [FloatEquality::Numeric, FloatEquality::Total];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             FloatEquality::Numeric => "numeric",
@@ -240,13 +242,13 @@ impl FromStr for FloatEquality {
     }
 }
 
-/// The predicate of a [`Filter`].
+/// The predicate of a [`Filter`]. It returns one boolean per row of the batch.
 pub type Predicate = Arc<dyn Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync>;
 
-/// A condition beyond equality of keys: a pair of rows matches only where it is true.
+/// A condition besides the equality of keys. A pair of rows matches only if the condition is true.
 ///
-/// The predicate is given batches of candidate pairs with just the columns it named, in that
-/// order, and answers one boolean a row; null counts as false.
+/// The predicate gets batches of candidate pairs. They have only the columns that the filter names, in that
+/// order. It returns one boolean per row; null counts as false.
 #[derive(Clone)]
 pub struct Filter {
     pub(crate) columns: Vec<(Side, String)>,
@@ -254,7 +256,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// A filter over the named columns of either side.
+    /// Creates a filter over the named columns of both sides.
     pub fn new<S: Into<String>>(
         columns: impl IntoIterator<Item = (Side, S)>,
         predicate: impl Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Rows on their way out: gathered into batches, handed to the reader, or only counted.
+//! Creates the output: gathers rows into batches and sends them to the reader, or only counts them.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,29 +20,29 @@ use crate::progress::Counters;
 use crate::schedule::lock;
 use crate::schedule::wait_while;
 
-/// What a join yields.
+/// The kind of output of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Output {
-    /// Rows of both tables.
+    /// The rows of both tables.
     #[default]
     Rows,
-    /// Positions of rows: `left_row` and `right_row`.
+    /// Row numbers instead of rows, in the columns `left_row` and `right_row`.
     Pairs,
-    /// Only how many rows there are.
+    /// Only the number of rows.
     Count,
 }
 
-/// Where an output column comes from. Columns are those of the readers.
+/// The origin of an output column. Column numbers are those of the readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Column(Side, usize),
-    /// A key with the same type and name on both sides of an inner join, whose equal values are the
-    /// same bit by bit: either will do.
+    /// A key with the same name and type on both sides of an inner join. Equal values have equal bits, so
+    /// either side can be read.
     Either {
         left: usize,
         right: usize,
     },
-    /// The left key, or the right one where the left row is absent, as one type.
+    /// The left key, or the right key if the left row is absent, converted to one type.
     Coalesced {
         left: usize,
         right: usize,
@@ -52,48 +52,48 @@ pub(crate) enum Origin {
     Mark,
 }
 
-/// The columns of the output.
+/// The output columns.
 #[derive(Debug, Clone)]
 pub(crate) struct OutputPlan {
     pub(crate) schema: SchemaRef,
     pub(crate) origins: Vec<Origin>,
     pub(crate) output: Output,
-    /// Integer columns whose sums are asked for besides the count.
+    /// Integer columns to add up, besides counting rows.
     pub(crate) sums: Vec<(Side, usize)>,
 }
 
-/// The rows of a join, added up.
+/// The number of joined rows, and the sums of some of their columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Aggregate {
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: u64,
-    /// The sum of each column asked for, over all rows; nulls count as nothing.
+    /// The sum of each requested column over all rows. Nulls are skipped.
     pub sums: Vec<i128>,
 }
 
-/// Rows to write: as many of each side, absent where there is none.
+/// Rows to write. Both sides have the same number; a row may be absent on one side.
 pub(crate) struct Rows {
     pub(crate) left: Chosen,
     pub(crate) right: Chosen,
     pub(crate) marks: Option<Vec<bool>>,
 }
 
-/// A batch on its way to the consumer, and its place in the budget until the consumer takes it.
+/// A finished batch and its memory reservation, which ends when the consumer takes the batch.
 pub(crate) struct ReservedBatch {
     pub(crate) batch: RecordBatch,
-    /// Of the buffers that were made for the batch.
+    /// The reservation for the buffers that were allocated for this batch.
     _reserved: Reservation,
-    /// Of the buffers of the input that it refers to, where there is a limit.
+    /// The reservations for the input buffers that the batch refers to, if memory is limited.
     hold: Hold,
 }
 
-/// Where all workers send their rows.
+/// The destination of all workers' rows.
 pub(crate) struct Sink<'a> {
     pub(crate) plan: &'a OutputPlan,
     pub(crate) sender: SyncSender<Result<ReservedBatch>>,
     pub(crate) budget: &'a Arc<Budget>,
-    /// The buffers of the input, where there is a limit.
+    /// The reservations for the input buffers, if memory is limited.
     pub(crate) ledger: Option<&'a Ledger>,
     pub(crate) flow: &'a Flow,
     pub(crate) cancelled: &'a AtomicBool,
@@ -101,27 +101,27 @@ pub(crate) struct Sink<'a> {
     pub(crate) batch_size: usize,
     /// Whether rows are sent before more input is read.
     pub(crate) prompt: bool,
-    /// For ordered output: whose turn it is to send.
+    /// For ordered output: the segment that may send next.
     pub(crate) turn: Turn,
-    /// The sums asked for.
+    /// The sums so far.
     pub(crate) sums: Mutex<Vec<i128>>,
 }
 
 impl Sink<'_> {
-    /// Whether nobody outside has seen anything of the output yet: no rows have been sent, and counts
-    /// are told at the end.
+    /// Returns whether the consumer has seen nothing of the output yet: no rows have been sent. Counts are
+    /// only reported at the end.
     pub(crate) fn untouched(&self) -> bool {
         self.plan.output == Output::Count || self.counters.found() == 0
     }
 
-    /// Forgets what was counted, so that the join can begin again. Nothing may have been sent.
+    /// Resets the counts, so that the join can restart. Nothing may have been sent.
     pub(crate) fn reset(&self) {
         self.counters.find_again();
         lock(&self.sums).fill(0);
     }
 
-    /// Makes a parcel of a batch, and corrects what was reserved for it to what it takes. Raises
-    /// `bytes` to that, so that a further attempt reserves enough before it gathers.
+    /// Makes a [`ReservedBatch`] of a batch, and adjusts its reservation to the bytes that the batch really
+    /// takes. Raises `bytes` to this number, so that another attempt reserves enough before it gathers.
     fn parcel(
         &self,
         batch: RecordBatch,
@@ -143,13 +143,13 @@ impl Sink<'_> {
     }
 }
 
-/// What memory of output is reserved for.
+/// The purpose that is named if memory for output is refused.
 const OUTPUT: &str = "a batch of output";
 
-/// Lets the segments of an ordered output through one after the other.
+/// Lets the segments of an ordered output send one after the other.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// The segment that may send.
+    /// The segment that may send now.
     now: Mutex<usize>,
     changed: Condvar,
 }
@@ -159,8 +159,8 @@ impl Turn {
         *lock(&self.now) == segment
     }
 
-    /// Waits for the segment's turn. It never comes if an earlier segment failed or was left out; then
-    /// `cancelled` is set.
+    /// Waits for the turn of a segment. If an earlier segment failed or was skipped, the turn never comes.
+    /// Then `cancelled` is set, and the wait ends with an error.
     fn wait_for(&self, segment: usize, cancelled: &AtomicBool) -> Result<()> {
         wait_while(cancelled, &self.changed, lock(&self.now), |now| *now != segment).map(drop)
     }
@@ -171,10 +171,10 @@ impl Turn {
     }
 }
 
-/// Rows that are gathered at once at most, however large batches may be.
+/// The largest number of rows that are gathered at once, whatever the batch size.
 const MAX_AT_ONCE: usize = 1 << 18;
 
-/// One worker's way to the sink. Small results wait until they fill a batch.
+/// One worker's access to the sink. It collects small results until they fill a batch.
 pub(crate) struct Emitter<'a> {
     sink: &'a Sink<'a>,
     waiting: Vec<ReservedBatch>,
@@ -183,9 +183,9 @@ pub(crate) struct Emitter<'a> {
     held: (HashSet<usize>, u64),
     /// The segment these rows belong to, where output is ordered.
     segment: Option<usize>,
-    /// Rows counted and not yet told the sink.
+    /// Rows that were counted and not yet added to the sink's counters.
     counted: u64,
-    /// Sums not yet told the sink.
+    /// Sums that were not yet added to the sink's sums.
     sums: Vec<i128>,
     _active: Active<'a>,
 }
@@ -204,28 +204,28 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// An emitter for one segment of an ordered output.
+    /// Creates an emitter for one segment of an ordered output.
     pub(crate) fn of_segment(sink: &'a Sink<'a>, segment: usize) -> Self {
         Emitter { segment: Some(segment), ..Emitter::new(sink) }
     }
 
-    /// How many rows should be written at once at most.
+    /// Returns the largest number of rows that a caller should write at once.
     pub(crate) fn batch_size(&self) -> usize {
         self.sink.batch_size.min(MAX_AT_ONCE)
     }
 
-    /// An error once the join was cancelled.
+    /// Returns an error if the join was cancelled.
     pub(crate) fn check(&self) -> Result<()> {
         if self.sink.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 
-    /// Rows that need not be written.
+    /// Counts rows that need not be written.
     pub(crate) fn count(&mut self, rows: u64) {
         self.counted += rows;
     }
 
-    /// Runs `attempt`. Where it is refused memory, sends what waits, and tries again as long as memory
-    /// may come free.
+    /// Runs `attempt`. If it is refused memory, sends the waiting batches, and tries again as long as memory
+    /// may become free.
     pub(crate) fn patiently<T>(
         &mut self,
         refused: Refused,
@@ -239,9 +239,9 @@ impl<'a> Emitter<'a> {
         self.sink.flow.patiently((self.sink.budget, refused), self.sink.cancelled, attempt)
     }
 
-    /// Starts a piece of work: `attempt` takes the memory that the work holds while its output is
-    /// written. If other workers have work that was started, it has to leave as many bytes as its
-    /// argument says, which is `spare`. Waits as [`patiently`](Emitter::patiently) does.
+    /// Starts a piece of work. `attempt` reserves the memory that the work holds while its output is written.
+    /// Its argument is the number of bytes that the reservation must leave free: `spare` if other workers
+    /// have started work, otherwise 0. Waits like [`patiently`](Emitter::patiently).
     pub(crate) fn start<T>(
         &mut self,
         spare: u64,
@@ -253,8 +253,8 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// Sends what waits if it keeps much of the input in memory: whoever reads the next input may need
-    /// that memory, and cannot ask for it. Where rows are wanted promptly, sends them in any case.
+    /// Sends the waiting batches if they keep much input in memory. The worker that reads the next input may
+    /// need this memory, and cannot ask for it. With `prompt`, it sends them in any case.
     pub(crate) fn relieve(&mut self) -> Result<()> {
         if self.sink.prompt {
             return self.flush();
@@ -268,7 +268,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Writes rows: at most a batch. Gives the vectors back for the next.
+    /// Writes at most one batch of rows. Returns the vectors, so that the caller can use them again.
     pub(crate) fn rows(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         self.counted += rows.left.len() as u64;
         if self.sink.plan.output == Output::Count {
@@ -283,13 +283,13 @@ impl<'a> Emitter<'a> {
             return Ok(rows);
         }
         if !self.sink.budget.unlimited() {
-            // Whoever has the turn needs memory that nobody who waits for it may hold.
+            // The segment whose turn it is needs memory. Segments that wait for their turn must not hold any.
             self.wait_for_turn()?;
         }
         self.write(sides, rows)
     }
 
-    /// Gathers a batch, or halves it where offsets would overflow or memory does not suffice.
+    /// Gathers a batch. If offsets overflow or memory does not suffice, it writes the two halves instead.
     fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         let len = rows.left.len();
         let (sink, plan) = (self.sink, self.sink.plan);
@@ -342,7 +342,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Sends what waits, as one batch where that can be.
+    /// Sends the waiting batches, as one batch if possible.
     fn flush(&mut self) -> Result<()> {
         if let Some(whole) = self.joined()? {
             drop(self.take_waiting());
@@ -351,13 +351,14 @@ impl<'a> Emitter<'a> {
         self.send_waiting()
     }
 
-    /// What waits as one batch. None where it is one already, or does not fit one.
+    /// Concatenates the waiting batches. Returns `None` if there are fewer than two, or if they do not fit
+    /// one batch.
     fn joined(&self) -> Result<Option<ReservedBatch>> {
         if self.waiting.len() < 2 {
             return Ok(None);
         }
-        // The parts and the whole are held together for a moment. Where memory does not suffice for
-        // that, the parts will do.
+        // For a moment, memory holds the parts and the whole. If it does not suffice for both, the parts are
+        // sent as they are.
         let schema = &self.sink.plan.schema;
         let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| &parcel.batch).collect();
         let mut bytes = concat_bytes(schema, &parts);
@@ -369,7 +370,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Sends what waits as it is.
+    /// Sends the waiting batches as they are.
     fn send_waiting(&mut self) -> Result<()> {
         self.take_waiting().into_iter().try_for_each(|parcel| self.send(parcel))
     }
@@ -386,11 +387,11 @@ impl<'a> Emitter<'a> {
         self.wait_for_turn()?;
         self.tell();
         self.sink.flow.sending();
-        // The reader is gone: so is the reason to go on.
+        // If the reader is gone, there is no reason to continue.
         self.sink.sender.send(Ok(parcel)).map_err(|_| Error::Cancelled)
     }
 
-    /// Waits until rows of this segment may be sent, where output is ordered.
+    /// If the output is ordered, waits until this segment may send.
     fn wait_for_turn(&self) -> Result<()> {
         let sink = self.sink;
         match self.segment {
@@ -411,7 +412,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Sends the rest. An ordered segment lets the next one through.
+    /// Sends the remaining rows. An ordered segment then passes the turn to the next one.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;
         self.tell();
@@ -424,13 +425,12 @@ impl<'a> Emitter<'a> {
 }
 
 impl OutputPlan {
-    /// Whether nothing but the number of rows is asked for.
+    /// Returns whether only the number of rows is needed.
     pub(crate) fn count_only(&self) -> bool {
         self.output == Output::Count && self.sums.is_empty()
     }
 
-    /// Whether rows of a side are asked for by their values alone: not by their position, nor in
-    /// place of the other side's.
+    /// Returns whether the output needs only values of this side: no row numbers, and no coalesced keys.
     pub(crate) fn by_values(&self, side: Side) -> bool {
         self.origins.iter().all(|origin| match origin {
             Origin::RowId(s) => *s != side,
@@ -439,7 +439,7 @@ impl OutputPlan {
         })
     }
 
-    /// The columns of a side that are read at random while it is the build side.
+    /// Returns the columns that are read in random order if this side is the build side.
     pub(crate) fn gathered(&self, side: Side) -> Vec<usize> {
         let of_side = |&(s, column): &(Side, usize)| (s == side).then_some(column);
         let columns = self.origins.iter().filter_map(|origin| match origin {
@@ -449,7 +449,7 @@ impl OutputPlan {
         columns.chain(self.sums.iter().filter_map(of_side)).collect()
     }
 
-    /// The bytes that gathering these rows takes.
+    /// Returns the bytes that gathering these rows needs.
     fn bytes(&self, sides: [Option<&Columns>; 2], picked: &[Option<Picked>; 2], len: usize) -> u64 {
         let side = |side: Side| sides[side as usize].zip(picked[side as usize].as_ref());
         let of = |(from, column): (Side, usize), data_type: &DataType| match side(from) {
@@ -466,7 +466,7 @@ impl OutputPlan {
                 Side::Left => of((Side::Left, *left), data_type),
                 Side::Right => of((Side::Right, *right), data_type),
             },
-            // Both are gathered, brought to one type, and then made one.
+            // Both columns are gathered, converted to one type, and then merged.
             Origin::Coalesced { left, right, .. } => {
                 let both = [(Side::Left, *left), (Side::Right, *right)];
                 both.map(|from| of(from, data_type) + 2 * copied(from)).iter().sum()
@@ -477,8 +477,9 @@ impl OutputPlan {
         bytes.sum()
     }
 
-    /// The side from which values that both sides have are taken: the one whose rows come in their own
-    /// order, since they are near each other; never one of which only some columns are there.
+    /// Returns the side to read values from that both sides have. It is the side whose rows come in ascending
+    /// order, because they are close to each other in memory. It is never a side that has only inlined
+    /// columns.
     fn nearer(&self, picked: &[Option<Picked>; 2]) -> Side {
         let whole = |side: Side| {
             let picked = picked[side as usize].as_ref();
@@ -532,12 +533,12 @@ impl OutputPlan {
     }
 }
 
-/// What becomes of so many rows where memory is refused for good.
+/// Tells what this number of rows allows if memory is finally refused: split them, or fail.
 pub(crate) fn fewer(rows: usize) -> Refused {
     if rows > 1 { Refused::TakesLess } else { Refused::Fails }
 }
 
-/// Whether a batch of fewer rows would get round an error.
+/// Returns whether a batch of fewer rows could avoid this error.
 pub(crate) fn fewer_would_do(error: &Error) -> bool {
     match error {
         Error::MemoryLimit { .. } => true,
@@ -546,7 +547,7 @@ pub(crate) fn fewer_would_do(error: &Error) -> bool {
     }
 }
 
-/// Positions of rows in their table; null where absent.
+/// Returns the row numbers in their table; null for absent rows.
 fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> ArrayRef {
     let (Some(columns), Some(picked)) = (columns, picked) else {
         return Arc::new(UInt64Array::new_null(len));
@@ -566,7 +567,8 @@ fn row_ids(columns: Option<&Columns>, picked: Option<&Picked>, len: usize) -> Ar
 mod tests {
     use super::*;
 
-    /// A join that begins again on the CPU while it counts: nobody sees the number of rows go back.
+    /// A join that restarts on the CPU while it counts: the number of rows that the user sees must not
+    /// decrease.
     #[test]
     fn the_number_of_rows_never_goes_back() {
         let schema = Arc::new(arrow::datatypes::Schema::empty());
@@ -605,7 +607,7 @@ mod tests {
     fn whoever_waits_for_a_turn_that_never_comes_hears_of_the_end() {
         let (turn, cancelled) = (Turn::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            // Segment 0 is left out, as `Workers::each` does with tasks once the join was cancelled.
+            // Segment 0 is skipped, as `Workers::each` skips tasks after the join was cancelled.
             let waits = scope.spawn(|| turn.wait_for(1, &cancelled));
             cancelled.store(true, Ordering::Relaxed);
             assert!(matches!(waits.join().expect("no panic"), Err(Error::Cancelled)));

@@ -1,46 +1,47 @@
-//! Switches for tests: rare paths, and devices that fail.
+//! Overrides for tests: they force rare code paths, and make simulated devices fail.
 
-/// Switches that force rare paths, for tests. The results must not change.
+/// Overrides that force rare code paths, for tests. The results of a join must not change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TestOverrides {
-    /// Every key takes the hashed path and every hash is the same.
+    /// Hash every key, and give all keys the same hash.
     pub collide: bool,
-    /// Row ids take 64 bits whatever the number of rows.
+    /// Use 64-bit row ids, whatever the number of rows.
     pub wide_rows: bool,
-    /// Partitions hold a handful of rows, so that there are many and in two passes.
+    /// Make partitions of a few rows each, so that there are many partitions and two passes.
     pub tiny_partitions: bool,
-    /// Candidate pairs are handed on a few at a time.
+    /// Hand on candidate pairs in very small chunks.
     pub tiny_chunks: bool,
-    /// Tuples have row ids, also where they could carry the columns wanted of their rows.
+    /// Store row ids in tuples, also where tuples could have inlined columns.
     pub row_ids: bool,
-    /// The join runs on a simulated device, whose work runs in an order that follows from this seed.
+    /// Run on a simulated device, which orders its work by this seed.
     pub simulated: Option<u64>,
-    /// The join's seed, which hashes and places of keys follow from: that of a report repeats its join.
-    /// Each join draws its own where there is none.
+    /// The seed of the join's hash functions. The seed of a report repeats that join. If it is `None`, the
+    /// join draws a random seed.
     pub seed: Option<u64>,
-    /// So many of the first seeds send chosen keys to one place, and give all hashed keys one hash.
+    /// How many of the first seeds are bad: they send chosen keys to one partition, and give all hashed keys
+    /// the same hash.
     pub bad_seeds: u32,
-    /// No sample of the build side is examined, so that a seed that does not suit the keys is found, if
-    /// at all, while a table is built.
+    /// Do not examine a sample of the build side. A bad seed is then found only while a table is built.
     pub no_sample: bool,
-    /// The simulated device is one that [`Processor::Auto`] has chosen: what fails there before the
-    /// first row of output goes on on the CPU. Otherwise it is one that was asked for by name.
+    /// Treat the simulated device as chosen by [`Processor::Auto`](crate::Processor::Auto): if it fails
+    /// before the first row of output, the join continues on the CPU. Otherwise it counts as asked for by
+    /// name.
     pub auto: bool,
-    /// What fails on the simulated device.
+    /// The operation that fails on the simulated device.
     pub fault: Option<Fault>,
 }
 
-/// A failure that a simulated device is told to have.
+/// A failure that a simulated device is told to produce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of operation that fails.
     pub kind: FaultKind,
-    /// How many operations of that kind succeed before. Later ones succeed again, except after
+    /// The number of operations of that kind that succeed first. Later operations succeed again, except after
     /// [`FaultKind::Synchronize`].
     pub nth: u64,
 }
 
-/// The kinds of operations that can fail.
+/// The kinds of operations that can fail on a simulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -48,23 +49,23 @@ pub enum FaultKind {
     Open,
     /// Compiling the kernel of a stage.
     Compile,
-    /// Allocating device memory: the device has none left.
+    /// Allocating device memory: the error says that no memory is left.
     Allocate,
     /// Allocating pinned host memory, pinning the caller's memory, or mapping it.
     Pin,
     /// Enqueueing a copy, a fill or a prefetch.
     Copy,
-    /// Recording an event, or letting a stream wait for one.
+    /// Recording an event, or making a stream wait for an event.
     Record,
     /// Launching a stage.
     Launch,
-    /// Waiting for a stream or an event. The device is dead from then on: queued work is dropped, and
-    /// all that uses it fails.
+    /// Waiting for a stream or an event. From then on the device is lost: queued work is dropped, and every
+    /// operation on it fails.
     Synchronize,
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [FaultKind; 8] = [
         FaultKind::Open,
         FaultKind::Compile,

@@ -1,19 +1,18 @@
-//! What the processor can do: inner loops compiled twice, for any processor and for those of the
-//! last ten years; asking for memory ahead of its use.
+//! Inner loops that are compiled for several instruction sets, and prefetching.
 //!
-//! A binary that runs everywhere may use no instruction newer than the oldest processor it may meet,
-//! which on x86-64 is one of 2003. The loops that most time goes to are compiled a second time with
-//! the instructions of 2013 (wider vectors, shifts by a register in one step, counting of zeros), and
-//! which of them runs is decided by what the processor says of itself.
+//! A portable x86-64 binary may only use instructions that every x86-64 processor since 2003 has. So the
+//! hottest loops are compiled a second time, with the instructions of 2013: wider vectors, shifts by a
+//! register in one instruction, and counting of leading zeros. At run time, the features that the processor
+//! reports decide which version runs.
 //!
 //! All code for x86-64 is under `cfg(vectors)`, which `build.rs` sets. Without it, every loop has one
-//! version, for any processor.
+//! portable version.
 
-/// Whether the processor has what [`on_this_processor`] compiles for.
+/// Returns whether the processor has the instructions that [`on_this_processor`] compiles for.
 #[cfg(vectors)]
 #[inline(always)]
 pub(crate) fn modern() -> bool {
-    // The answer is kept in a static: this is a load and a test each.
+    // The standard library caches the answers, so each of these is a load and a test.
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
@@ -21,9 +20,9 @@ pub(crate) fn modern() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// Calls a function, `#[inline(always)]` as all that it calls in its loops, in the version for this
-/// processor. Its generics and parameters are given once more, since the other version is a function
-/// of its own:
+/// Calls a function in the version for this processor. The function, and all functions that it calls in its
+/// loops, must be `#[inline(always)]`. The caller repeats the generics and parameters, because the second
+/// version is a separate function:
 ///
 /// ```text
 /// on_this_processor!(add_up(values) where [T: Plain](values: &[T]) -> u64)
@@ -53,7 +52,7 @@ macro_rules! on_this_processor {
 }
 pub(crate) use on_this_processor;
 
-/// Whether the processor has what [`on_newest_processor`] compiles for.
+/// Returns whether the processor has the instructions that [`on_newest_processor`] compiles for.
 #[cfg(vectors)]
 #[inline(always)]
 pub(crate) fn newest() -> bool {
@@ -64,8 +63,8 @@ pub(crate) fn newest() -> bool {
         && is_x86_feature_detected!("avx512dq")
 }
 
-/// The same with a third version, for the vectors of servers since 2017: for the few loops that gain
-/// by them, as those on words of 64 bits as unsigned numbers do.
+/// Like [`on_this_processor`], with a third version for AVX-512, which servers have since 2017. It is for the
+/// few loops that gain from it, for example those that compare 64-bit words as unsigned numbers.
 macro_rules! on_newest_processor {
     ($function:ident($($argument:ident),*) where
         [$($generic:ident: $bound:path),*]
@@ -92,7 +91,7 @@ macro_rules! on_newest_processor {
 }
 pub(crate) use on_newest_processor;
 
-/// Brings the line at `place` into the cache.
+/// Prefetches the cache line at `place`.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(vectors)]

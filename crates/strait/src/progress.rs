@@ -1,4 +1,4 @@
-//! What a running join tells of itself: counters, and the thread that calls back with them.
+//! The progress of a running join: counters, and the thread that calls the progress callback.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,21 +12,21 @@ use crate::schedule::lock;
 /// The callback of [`Join::on_progress`](crate::Join::on_progress).
 pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
-/// What the join is busy with.
+/// A stage of a running join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Reading both sides until the smaller one is known and held.
+    /// Reading both sides, until the smaller one is known and read to its end.
     Read,
-    /// Turning key columns into key words and partitioning or sorting them.
+    /// Converting key columns to key words, and partitioning or sorting them.
     Partition,
     /// Building the hash table.
     Build,
-    /// Finding matches and writing rows.
+    /// Probing: finding matches and writing their rows.
     Probe,
-    /// Writing the rows of the build side that found no match.
+    /// Writing the rows of the build side that have no match.
     Unmatched,
-    /// Done.
+    /// The join has finished.
     Done,
 }
 
@@ -34,7 +34,7 @@ impl Stage {
     const ALL: [Stage; 6] =
         [Stage::Read, Stage::Partition, Stage::Build, Stage::Probe, Stage::Unmatched, Stage::Done];
 
-    /// A word for it.
+    /// Returns a short name for display.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Read => "reading",
@@ -47,21 +47,21 @@ impl Stage {
     }
 }
 
-/// A moment of a running join.
+/// A snapshot of a running join's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// What the join is busy with.
+    /// The current stage.
     pub stage: Stage,
-    /// Rows read of the left table.
+    /// The number of rows read from the left table.
     pub left_rows: u64,
-    /// Rows read of the right table.
+    /// The number of rows read from the right table.
     pub right_rows: u64,
-    /// Rows the current stage has dealt with, and of how many, if that is known.
+    /// The number of rows that the current stage has processed.
     pub done: u64,
-    /// The total `done` runs up to; zero when unknown.
+    /// The number of rows that the current stage will process; zero if unknown.
     pub total: u64,
-    /// Rows of output so far.
+    /// The number of output rows so far. It never decreases.
     pub output_rows: u64,
 }
 
@@ -73,25 +73,26 @@ pub(crate) struct Counters {
     pub(crate) right_rows: AtomicU64,
     pub(crate) done: AtomicU64,
     pub(crate) total: AtomicU64,
-    /// Rows of output since the join began, or began again.
+    /// The output rows since the join started, or since it last restarted.
     found: AtomicU64,
-    /// The rows of output that are shown: the most that were ever found. They never go back.
+    /// The output rows that the callback sees: the largest value that `found` has had. So the number never
+    /// decreases.
     output_rows: AtomicU64,
 }
 
 impl Counters {
-    /// Adds rows of output.
+    /// Adds output rows.
     pub(crate) fn add_output(&self, rows: u64) {
         let found = self.found.fetch_add(rows, Ordering::Relaxed) + rows;
         self.output_rows.fetch_max(found, Ordering::Relaxed);
     }
 
-    /// Rows of output since the join began, or began again.
+    /// Returns the output rows since the join started, or since it last restarted.
     pub(crate) fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// The join begins again, and finds all rows of output anew.
+    /// Sets `found` to zero, because the join restarts and finds all output rows again.
     pub(crate) fn find_again(&self) {
         self.found.store(0, Ordering::Relaxed);
     }
@@ -114,7 +115,7 @@ impl Counters {
     }
 }
 
-/// Calls the progress callback ten times a second until dropped, and once more then.
+/// Calls the progress callback ten times per second until it is dropped, and then once more.
 pub(crate) struct Ticker {
     end: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,5 @@
-//! The reader's end of a running join: batches from a short queue, the report after the last.
+//! The reader of a join's output. Batches come from a short queue; the report is available after the last
+//! one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -16,7 +17,7 @@ use crate::progress::Counters;
 use crate::report::Report;
 use crate::schedule::lock;
 
-/// What the conductor and the reader share.
+/// The state that the conductor thread and the reader share.
 pub(crate) struct Running {
     pub(crate) budget: Arc<Budget>,
     pub(crate) flow: Flow,
@@ -34,7 +35,9 @@ impl Running {
     }
 }
 
-/// The rows of a join, batch by batch.
+/// The output of a running join, batch by batch.
+///
+/// Dropping the reader cancels the join, and waits until its threads have ended.
 pub struct JoinReader {
     pub(crate) schema: SchemaRef,
     pub(crate) receiver: Option<Receiver<Result<ReservedBatch>>>,
@@ -43,12 +46,12 @@ pub struct JoinReader {
 }
 
 impl JoinReader {
-    /// What the join did: there once the reader is exhausted.
+    /// Returns the report of the join. `None` until the iterator has returned `None`.
     pub fn report(&self) -> Option<Report> {
         lock(&self.shared.report).clone()
     }
 
-    /// The number of rows of a join that yields none.
+    /// Runs a join that only counts to its end, and returns the number of rows.
     pub(crate) fn counted(mut self) -> Result<(u64, Report)> {
         if let Some(batch) = self.next() {
             batch.map_err(Error::from_arrow)?;
@@ -58,7 +61,7 @@ impl JoinReader {
         Ok((report.output_rows, report))
     }
 
-    /// The sums of a join that yields no rows.
+    /// Runs a join that only aggregates to its end, and returns its sums.
     pub(crate) fn aggregated(self) -> Result<(Aggregate, Report)> {
         let shared = Arc::clone(&self.shared);
         let (rows, report) = self.counted()?;
@@ -69,7 +72,7 @@ impl JoinReader {
     fn stop(&mut self) {
         self.receiver = None;
         if let Some(conductor) = self.conductor.take() {
-            // Its panics were caught and sent as errors.
+            // The conductor's panics were caught and sent as errors.
             drop(conductor.join());
         }
     }
@@ -84,13 +87,13 @@ impl Iterator for JoinReader {
         let received = receiver.recv();
         self.shared.flow.taken();
         match received {
-            // From here on the batch is the consumer's, and its reservation ends.
+            // From here on the batch belongs to the consumer, and its reservation ends.
             Ok(Ok(parcel)) => Some(Ok(parcel.batch)),
             Ok(Err(error)) => {
                 self.stop();
                 Some(Err(error.into()))
             }
-            // All senders are gone: the conductor is done.
+            // All senders are dropped, so the conductor has finished.
             Err(_) => {
                 self.stop();
                 None

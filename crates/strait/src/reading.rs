@@ -1,5 +1,5 @@
-//! Calls the readers of a join on a thread of its own, so that a reader that blocks does not delay
-//! the end of the join.
+//! Calls the readers of a join on a separate thread, so that a reader that blocks does not delay the end of
+//! the join.
 //!
 //! ```text
 //!  conductor or worker                    reading thread
@@ -8,14 +8,15 @@
 //!       └──────── reader and batches ◄────────┘
 //! ```
 //!
-//! The thread owns a reader only while it calls it, and while it drops it. Both may block: readers are
-//! the caller's own code. Nobody waits for long:
+//! The thread owns a reader only while it calls or drops it. Both may block, because readers are the caller's
+//! code. The join never waits for long:
 //!
-//! - If the join is cancelled during a call, the asker stops waiting. The thread drops the reader as
-//!   soon as `next` returns, and ends. Until then it holds nothing of the join but that reader.
-//! - Readers that have ended or failed, or that nobody needs any more, are dropped on the thread. The
-//!   join waits for [`PARTING`] at most, so that what a usual reader holds is free before the join goes
-//!   on. After that, the thread is left alone with the reader, and the next request starts another one.
+//! - If the join is cancelled during a call, the caller of `ask` stops waiting. The thread drops the reader
+//!   as soon as `next` returns, and ends. Until then it holds nothing of the join except that reader.
+//! - Readers that have ended or failed, or that the join no longer needs, are dropped on the thread. The join
+//!   waits for at most [`PARTING`], so that the resources of a typical reader are free before the join
+//!   continues. After that, the thread is left alone with the reader, and the next request starts another
+//!   thread.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,28 +32,29 @@ use crate::options::Side;
 use crate::schedule::lock;
 use crate::schedule::{guarded, said, wait_while};
 
-/// The thread answers after this time if it has a batch. Readers of tables in memory deliver many
-/// batches in this time, and the two switches between threads are paid once for all of them.
+/// The thread answers after this time if it has a batch. Readers of tables in memory deliver many batches in
+/// this time, which share the cost of two thread switches.
 const ANSWER_AFTER: Duration = Duration::from_micros(100);
-/// How long a join waits for a reader that is just being dropped, and the end of a join for one that is
-/// just being called. Most readers return within this time.
+/// How long a join waits for a reader that is being dropped, and how long the end of a join waits for a
+/// reader that is being called. Most readers return within this time.
 const PARTING: Duration = Duration::from_millis(20);
 
-/// A thread that calls readers. It starts with the first request.
+/// A thread that calls readers. It starts at the first request.
 pub(crate) struct ReadingThread {
-    /// The board of the thread in use. The lock is held during a request, so there is one at a time.
+    /// The state that is shared with the current thread. The lock is held during a request, so there is one
+    /// request at a time.
     board: Mutex<Arc<Board>>,
     cancelled: Arc<AtomicBool>,
-    /// How many batches one answer may have.
+    /// The largest number of batches per answer.
     most: usize,
 }
 
-/// What the thread answers to a request.
+/// The thread's answer to a request.
 pub(crate) struct Answer {
-    /// The reader. None if it has ended or failed; then the thread drops it.
+    /// The reader. `None` if it has ended or failed; then the thread drops it.
     pub(crate) reader: Option<Reader>,
     pub(crate) batches: VecDeque<RecordBatch>,
-    /// What the reader failed with, after these batches.
+    /// The error that the reader returned after these batches.
     pub(crate) failure: Option<Error>,
 }
 
@@ -64,20 +66,20 @@ struct Board {
 
 #[derive(Default)]
 enum State {
-    /// The thread has not been started.
+    /// The thread has not started.
     #[default]
     Unstarted,
     Idle,
     Asked(Request),
-    /// A reader that is to be dropped.
+    /// A reader that the thread has to drop.
     Retired(Reader),
     Reading,
-    /// The thread drops a reader. The answer to the request that led to this, if any.
+    /// The thread is dropping a reader. Holds the answer to the request that led to this, if any.
     Dropping(Option<Answer>),
     Answered(Answer),
-    /// Nobody will ask any more. A reader that is still to be dropped.
+    /// There will be no more requests. Holds a reader that the thread still has to drop, if any.
     Over(Option<Reader>),
-    /// The thread holds no reader and has ended, or is about to.
+    /// The thread holds no reader, and has ended or is about to end.
     Ended,
 }
 
@@ -88,14 +90,14 @@ struct Request {
 }
 
 impl ReadingThread {
-    /// A thread whose answers have at most `most` batches.
+    /// Creates a thread whose answers have at most `most` batches. It starts at the first request.
     pub(crate) fn new(most: usize, cancelled: &Arc<AtomicBool>) -> Arc<ReadingThread> {
         let cancelled = Arc::clone(cancelled);
         Arc::new(ReadingThread { board: Mutex::default(), cancelled, most })
     }
 
-    /// Reads the next batches of `reader`. Ends with [`Error::Cancelled`] once the join was cancelled,
-    /// even while the reader blocks; then the reader is gone.
+    /// Reads the next batches of `reader`. Returns [`Error::Cancelled`] when the join is cancelled, even
+    /// while the reader blocks. In that case the reader is lost.
     pub(crate) fn ask(&self, side: Side, reader: Reader) -> Result<Answer> {
         let mut current = lock(&self.board);
         let request = State::Asked(Request { side, reader, most: self.most });
@@ -129,7 +131,8 @@ impl ReadingThread {
         }
     }
 
-    /// Drops a reader that nobody needs any more, on the thread. Returns when that is done, or soon.
+    /// Drops a reader that the join no longer needs, on the thread. Returns when the reader is dropped, or
+    /// after [`PARTING`].
     pub(crate) fn retire(&self, reader: Reader) {
         let mut current = lock(&self.board);
         if let Err(error) = current.post(State::Retired(reader)) {
@@ -154,8 +157,8 @@ impl Drop for ReadingThread {
 }
 
 impl Board {
-    /// Hands the thread something to do, and starts it if need be. The thread is idle, or there is none
-    /// yet.
+    /// Gives the thread a task, and starts the thread if there is none. The thread must be idle or not
+    /// started.
     fn post(self: &Arc<Self>, task: State) -> Result<()> {
         let mut state = lock(&self.state);
         if matches!(*state, State::Unstarted) {
@@ -173,7 +176,7 @@ impl Board {
         self.changed.wait_timeout(state, most).unwrap_or_else(|e| e.into_inner()).0
     }
 
-    /// Tells the thread to end. Returns whether it may hold a reader now.
+    /// Tells the thread to end. Returns whether the thread may hold a reader at this point.
     fn end(&self) -> bool {
         let mut state = lock(&self.state);
         let reader = match std::mem::replace(&mut *state, State::Ended) {
@@ -194,7 +197,7 @@ impl Board {
         true
     }
 
-    /// Tells the thread to end, and waits a little for the reader that it may hold.
+    /// Tells the thread to end, and waits up to [`PARTING`] for a reader that it may hold.
     fn part(&self) {
         if self.end() {
             let ended = |state: &mut State| !matches!(state, State::Ended);
@@ -202,7 +205,7 @@ impl Board {
         }
     }
 
-    /// What the thread does.
+    /// The loop of the thread.
     fn serve(&self) {
         loop {
             let mut state = lock(&self.state);
@@ -233,13 +236,13 @@ impl Board {
                     self.changed.notify_all();
                     return;
                 }
-                // The loop above waits for one of these three.
+                // The loop above waits for one of these three states.
                 other => *state = other,
             }
         }
     }
 
-    /// Answers a request. A reader that has ended is dropped before.
+    /// Answers a request. A reader that has ended is dropped first.
     fn answer(&self, answer: Answer, ended: Option<Reader>) {
         let mut state = lock(&self.state);
         if !matches!(*state, State::Reading) {
@@ -267,7 +270,7 @@ impl Board {
 }
 
 impl Request {
-    /// Reads some batches. The reader comes beside the answer if it has ended or failed.
+    /// Reads some batches. If the reader has ended or failed, it is returned beside the answer.
     fn read(mut self) -> (Answer, Option<Reader>) {
         let start = Instant::now();
         let mut batches = VecDeque::new();
@@ -293,7 +296,7 @@ impl Request {
     }
 }
 
-/// Drops what is the caller's own, whose `drop` may panic.
+/// Drops a value of the caller, whose `drop` may panic.
 fn drop_guarded(own: impl Sized) {
     let dropped = guarded(|| {
         drop(own);

@@ -1,4 +1,4 @@
-//! The report: what a join did, in rows, seconds and bytes.
+//! The report of a join: its plan, and its rows, times and bytes.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,31 +6,33 @@ use std::time::Duration;
 use crate::error::bytes;
 use crate::plan::Plan;
 
-/// What a join did. Complete once its reader is exhausted.
+/// The report of a join. [`JoinReader::report`](crate::JoinReader::report) returns it after the last batch.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
-    /// What was planned, and why.
+    /// The plan that the join carried out, and the reason for it.
     pub plan: Plan,
-    /// Wall time per stage, in the order the stages began.
+    /// The wall time of each stage, in the order in which the stages started.
     pub stages: Vec<(&'static str, Duration)>,
-    /// From the start of the join to its last batch.
+    /// The time from the start of the join to its last batch.
     pub elapsed: Duration,
-    /// Rows read of the left table.
+    /// The number of rows read from the left table.
     pub left_rows: u64,
-    /// Rows read of the right table.
+    /// The number of rows read from the right table.
     pub right_rows: u64,
-    /// Rows of output.
+    /// The number of output rows.
     pub output_rows: u64,
-    /// Pairs with equal key words, before verification and filter.
+    /// The number of pairs with equal key words, before verification and filter.
     pub candidates: u64,
-    /// The most memory the join held at once, in bytes: collected inputs, tables, output under way.
+    /// The most memory that was reserved at once, in bytes: input that is held, tables, and unfinished
+    /// output.
     pub peak_memory: u64,
-    /// Bytes that crossed the link to a GPU, and back.
+    /// The bytes that crossed the link to the GPU, and the bytes that came back.
     pub crossed: [u64; 2],
-    /// The number that hashes and places of keys followed from: each join draws its own.
+    /// The seed of the hash functions. Each join draws its own.
     pub seed: u64,
-    /// How many seeds were tried: more than one where many keys met under the first.
+    /// The number of seeds that the join tried. It is more than one if many keys collided under the first
+    /// seed.
     pub seeds_tried: u32,
 }
 

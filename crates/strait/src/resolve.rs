@@ -1,4 +1,4 @@
-//! From names to columns: keys, filter and output of a join over two schemas.
+//! Resolves column names: the keys, the filter and the output of a join over two schemas.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::key::has_floats;
 use crate::options::{FloatEquality, JoinType, Side};
 use crate::output::{Origin, Output, OutputPlan};
 
-/// The index of a column by name.
+/// Returns the index of the column with this name.
 pub(crate) fn column(side: &'static str, schema: &Schema, name: &str) -> Result<usize> {
     let named = |field: &FieldRef| field.name() == name;
     let mut found = schema.fields().iter().enumerate().filter(|(_, f)| named(f)).map(|(i, _)| i);
@@ -32,10 +32,10 @@ pub(crate) fn column(side: &'static str, schema: &Schema, name: &str) -> Result<
     }
 }
 
-/// An output column: its field, and where it comes from in the full schemas.
+/// An output column: its field, and its origin in the full schemas.
 type OutputColumn = (Field, Origin);
 
-/// The output of a join, over the columns of the full schemas.
+/// Returns the output columns of a join. Their origins refer to the full schemas.
 pub(crate) fn output(
     join: &Join,
     output: Output,
@@ -73,7 +73,8 @@ pub(crate) fn output(
     })
 }
 
-/// The sides whose columns a join type yields, and whether their rows may be absent.
+/// Returns, for each side, `None` if the join type returns no columns of the side; otherwise whether its rows
+/// may be absent.
 fn shown(join_type: JoinType) -> [Option<bool>; 2] {
     match join_type {
         JoinType::Inner => [Some(false), Some(false)],
@@ -98,7 +99,8 @@ fn pair_columns(join_type: JoinType) -> Vec<OutputColumn> {
         .collect()
 }
 
-/// Left columns, then right ones: a key of one name once, other collisions with the suffix.
+/// Returns the left columns, then the right columns. A key with the same name on both sides appears once;
+/// other right columns with the name of a left column get the suffix.
 fn row_columns(
     join: &Join,
     left: &Schema,
@@ -148,15 +150,15 @@ fn may_be_absent(field: &Field, absent: bool) -> Field {
     field.clone().with_nullable(field.is_nullable() || absent)
 }
 
-/// A key that has one name on both sides: the left row's value, or the right row's where the left row
-/// may be absent.
+/// Returns the output column of a key that has the same name on both sides.
 fn merged_column(
     join: &Join,
     (l, left): (usize, &Field),
     (r, right): (usize, &Field),
     data_type: &DataType,
 ) -> OutputColumn {
-    // Equal values have equal bits, but for floats whose sign or payload may differ.
+    // Equal values have equal bits. The exception is floats, which may differ in the sign of zero or in a
+    // NaN's payload.
     let same_bits = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
     match join.join_type {
         JoinType::Right => (right.clone(), Origin::Column(Side::Right, r)),
@@ -172,8 +174,8 @@ fn merged_column(
     }
 }
 
-/// The type of a merged key. Only a full join mixes values of both sides; where no type holds them
-/// all as they are, both columns stay.
+/// Returns the type of a merged key. Only a full join mixes values of both sides. It returns `None` if no
+/// type represents the values of both sides exactly; then the output has both columns.
 fn merged_type(join_type: JoinType, left: &Field, right: &Field) -> Option<DataType> {
     use DataType::*;
     let (l, r) = (left.data_type(), right.data_type());
@@ -207,7 +209,7 @@ fn wider_integer(l: &DataType, r: &DataType) -> Option<DataType> {
     use DataType::*;
     let bits = |t: &DataType| t.primitive_width().unwrap_or(8) * 8;
     let signed = |t: &DataType| t.is_signed_integer();
-    // An unsigned one needs a bit more among signed ones.
+    // In a signed type, an unsigned integer needs one more bit.
     let needed = |t: &DataType| bits(t) + usize::from(!signed(t) && (signed(l) || signed(r)));
     Some(match (signed(l) || signed(r), needed(l).max(needed(r))) {
         (true, ..=8) => Int8,
@@ -222,7 +224,7 @@ fn wider_integer(l: &DataType, r: &DataType) -> Option<DataType> {
     })
 }
 
-/// A name that two output columns would bear, though no side has it twice itself.
+/// Returns a name that two output columns would have, unless one table alone already has it twice.
 fn repeated(columns: &[OutputColumn], left: &Schema, right: &Schema) -> Option<String> {
     let mut seen = HashSet::new();
     let twice = |schema: &Schema, name: &str| {

@@ -1,4 +1,4 @@
-//! Running a bound join: readers in, batches out, through a short queue.
+//! Runs a bound join: readers in, batches out through a short queue.
 //!
 //! ```text
 //!  readers ──► build side read ──► plan ──► conductor thread and its workers ──► queue ──► JoinReader
@@ -35,15 +35,15 @@ use crate::stopwatch::Stopwatch;
 
 /// The largest number of threads that a join starts, even if the user asks for more.
 const MAX_THREADS: usize = 4096;
-/// Batches that are read at once where memory is not limited.
+/// The number of batches that are read at once if memory is not limited.
 const READ_AHEAD: usize = 64;
 
 impl Join {
-    /// Joins two tables and yields rows.
+    /// Joins two tables and returns a reader of the joined rows.
     ///
-    /// The reader is lazy in that a few batches wait in a queue at most. Dropping it cancels the join,
-    /// and waits until its workers have ended and its memory was given back. It does not wait for an
-    /// input that blocks: that reader is dropped on a thread of its own when it returns.
+    /// The join runs on its own threads, and stays only a few batches ahead of the reader. Dropping the
+    /// reader cancels the join: the drop waits until the workers have ended and the memory is released. It
+    /// does not wait for an input that blocks. Such an input is dropped on its own thread when it returns.
     pub fn run<L, R>(&self, left: L, right: R) -> Result<JoinReader>
     where
         L: RecordBatchReader + Send + 'static,
@@ -52,8 +52,10 @@ impl Join {
         self.start(Output::Rows, Box::new(left), Box::new(right))
     }
 
-    /// Joins two tables and yields positions of rows: `left_row` and `right_row`, as far as the
-    /// join type has them.
+    /// Joins two tables and returns a reader of row numbers instead of rows.
+    ///
+    /// The columns are `left_row` and `right_row`, both `UInt64`. A join type that returns rows of only one
+    /// side has only the column of that side.
     pub fn pairs<L, R>(&self, left: L, right: R) -> Result<JoinReader>
     where
         L: RecordBatchReader + Send + 'static,
@@ -62,7 +64,7 @@ impl Join {
         self.start(Output::Pairs, Box::new(left), Box::new(right))
     }
 
-    /// Joins two tables and counts the rows.
+    /// Joins two tables and returns the number of rows, without creating them.
     pub fn count<L, R>(&self, left: L, right: R) -> Result<(u64, Report)>
     where
         L: RecordBatchReader + Send + 'static,
@@ -71,8 +73,7 @@ impl Join {
         self.start(Output::Count, Box::new(left), Box::new(right))?.counted()
     }
 
-    /// Joins two tables and adds up integer columns of either side over the joined rows, without
-    /// making those.
+    /// Joins two tables and returns the sums of integer columns over the joined rows, without creating them.
     pub fn aggregate<L, R>(
         &self,
         sums: &[(Side, &str)],
@@ -94,7 +95,7 @@ impl Join {
     }
 }
 
-/// A reader's columns at `indices`, in that order.
+/// Returns a reader of the columns at `indices`, in that order.
 fn only(reader: Reader, indices: &[usize]) -> Reader {
     let schema = reader.schema();
     let projected = match schema.project(indices) {
@@ -107,7 +108,7 @@ fn only(reader: Reader, indices: &[usize]) -> Reader {
 }
 
 impl BoundJoin {
-    /// Runs the join over readers that yield the needed [`columns`](BoundJoin::columns).
+    /// Runs the join over readers that yield exactly the needed [`columns`](BoundJoin::columns).
     pub fn run<L, R>(self, left: L, right: R) -> Result<JoinReader>
     where
         L: RecordBatchReader + Send + 'static,
@@ -116,7 +117,8 @@ impl BoundJoin {
         self.start(Box::new(left), Box::new(right))
     }
 
-    /// Runs the join for the number of its rows.
+    /// Runs the join and returns the number of rows. The readers must yield exactly the needed
+    /// [`columns`](BoundJoin::columns).
     pub fn count<L, R>(self, left: L, right: R) -> Result<(u64, Report)>
     where
         L: RecordBatchReader + Send + 'static,
@@ -125,7 +127,7 @@ impl BoundJoin {
         self.start(Box::new(left), Box::new(right))?.counted()
     }
 
-    /// Runs over readers that may yield more than the needed columns.
+    /// Runs the join over readers that may yield more columns than needed.
     fn start_projected(self, left: Reader, right: Reader) -> Result<JoinReader> {
         let left = only(left, self.columns(Side::Left));
         let right = only(right, self.columns(Side::Right));
@@ -141,8 +143,8 @@ impl BoundJoin {
             None => Budget::new(self.join.memory_limit),
         };
         let shared = Running::new(budget);
-        // A batch a worker under way, and one waiting; more where memory does not count, so that
-        // workers need not stop for a reader that is busy with the last one.
+        // Each worker can have one batch in the queue, and one more can wait. Without a memory limit the
+        // queue is longer, so that workers do not have to stop while the consumer is busy with a batch.
         let threads = self.join.threads.min(MAX_THREADS);
         let waiting = if self.join.memory_limit.is_some() { 1 } else { 3 * threads };
         let (sender, receiver) = sync_channel(threads + waiting);
@@ -154,7 +156,7 @@ impl BoundJoin {
                 let done = guarded(|| self.conduct(left, right, sender, &shared));
                 match done {
                     Ok(report) => *lock(&shared.report) = Some(report),
-                    // Nobody may be left to hear it.
+                    // The send fails if the reader is gone. Then nobody needs the error.
                     Err(error) => drop(failures.send(Err(error))),
                 }
             })
@@ -182,14 +184,14 @@ impl BoundJoin {
         Err(Error::SchemaChanged { side: side.name(), detail })
     }
 
-    /// The reader under the schema that the join was bound to, which decides what may be null. A reader
-    /// that announces other nullability is welcome, as long as it delivers no null where the bound
-    /// schema has none.
+    /// Gives the reader the bound schema, which decides which columns are nullable. The reader may announce
+    /// another nullability, as long as it delivers no null in a column that the bound schema declares
+    /// non-nullable.
     fn as_bound(&self, side: Side, reader: Reader) -> Reader {
         Box::new(RecordBatchIterator::new(reader, Arc::clone(&self.schemas[side as usize])))
     }
 
-    /// The whole join, on the conductor's thread.
+    /// Runs the whole join, on the conductor thread.
     fn conduct(
         &self,
         left: Reader,
@@ -204,7 +206,7 @@ impl BoundJoin {
         let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
         let counters = &shared.counters;
         let ledger = (!budget.unlimited()).then(|| Arc::new(Ledger::new(budget)));
-        // A reader that blocks after its first batch must not hold that batch back.
+        // A reader that blocks after its first batch must not delay that batch.
         let ahead = if ledger.is_some() || self.join.prompt { 1 } else { READ_AHEAD };
         let reading = ReadingThread::new(ahead, &shared.cancelled);
         let source = |side, reader| {

@@ -1,11 +1,12 @@
-//! Settings that contradict one another. They are refused when a join is bound, before any input is read.
+//! Checks for settings that contradict each other. They are refused when a join is bound, before any input is
+//! read.
 
 use crate::error::{Error, Result};
 use crate::gpu_options::{Processor, check_partitioner, names};
 use crate::join::Join;
 use crate::options::Algorithm;
 
-/// Checks the settings of a join that need neither schemas nor a device.
+/// Checks the settings that can be checked without schemas and without a device.
 pub(crate) fn check(join: &Join) -> Result<()> {
     if join.threads == 0 || join.batch_size == 0 {
         let what = if join.threads == 0 { "number of threads" } else { "batch size" };

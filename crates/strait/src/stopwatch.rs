@@ -1,4 +1,4 @@
-//! The time of a join's stages.
+//! Measures the times of a join's stages.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use crate::schedule::lock;
 /// The time and bytes of one stage of a join on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timed {
-    /// Its name.
+    /// The name of the stage.
     pub stage: &'static str,
-    /// By the device's clock.
+    /// The time by the device's clock, in seconds.
     pub seconds: f64,
-    /// Bytes of tables and rows read and written. Bytes that stay in caches are not counted, nor are
-    /// counts, bounds and tasks.
+    /// The bytes of tables and rows that the stage read and wrote. It does not include bytes that stay in
+    /// caches, nor counts, partition bounds and tasks.
     pub bytes: u64,
 }
 
-/// Adds up the time of stages as they follow one another.
+/// Adds up the wall times of a join's stages.
 pub(crate) struct Stopwatch {
     started: Instant,
     stages: Mutex<Vec<(&'static str, Duration)>>,
@@ -33,7 +33,7 @@ impl Stopwatch {
         self.started.elapsed()
     }
 
-    /// Runs `work` and books its wall time under `name`.
+    /// Runs `work` and adds its wall time to the stage `name`.
     pub(crate) fn time<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let result = work();
@@ -46,8 +46,8 @@ impl Stopwatch {
         result
     }
 
-    /// Books the times of stages on a device, which ran inside of others, and the bytes that crossed
-    /// to it and back.
+    /// Adds the times of stages on a device, and the bytes that crossed the link in both directions. These
+    /// stages ran inside other stages, so the times overlap.
     pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2]) {
         *lock(&self.crossed) = crossed;
         let mut stages = lock(&self.stages);
@@ -55,7 +55,7 @@ impl Stopwatch {
         stages.extend(device);
     }
 
-    /// Bytes that crossed to a device, and back.
+    /// Returns the bytes that crossed the link to a device, and the bytes that came back.
     pub(crate) fn crossed(&self) -> [u64; 2] {
         *lock(&self.crossed)
     }
