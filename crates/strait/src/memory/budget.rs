@@ -1,4 +1,4 @@
-//! A hard limit on memory, shared by all who hold some of it.
+//! A hard limit on memory that several owners share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,7 +9,7 @@ use crate::schedule::wait_while;
 
 /// A hard limit on memory that several owners share: a join, and the readers and writers around it.
 ///
-/// Whoever is about to hold memory reserves it first. A reservation that does not fit is refused with
+/// Each owner reserves memory before it allocates. A reservation that would exceed the limit is refused with
 /// [`Error::MemoryLimit`].
 ///
 /// ```
@@ -29,17 +29,20 @@ pub struct MemoryBudget {
     waiting: Waiting,
 }
 
-/// Those who wait until memory is given back.
+/// Synchronises the threads that wait until memory is released.
 #[derive(Debug, Default)]
 struct Waiting {
     waiters: AtomicUsize,
-    /// Held by whoever looks whether to wait.
+    /// Held by a waiter while it checks whether to wait.
     looking: Mutex<()>,
     changed: Condvar,
 }
 
 impl MemoryBudget {
-    /// A budget of `limit` bytes; without a limit, one that only counts.
+    /// Creates a budget of `limit` bytes. Without a limit, the budget only counts.
+    ///
+    /// With a limit, idle memory of the process is released first: see
+    /// [`release_memory`](crate::release_memory).
     pub fn new(limit: Option<u64>) -> Arc<MemoryBudget> {
         if limit.is_some() {
             crate::memory::release_memory();
@@ -49,12 +52,13 @@ impl MemoryBudget {
         Arc::new(MemoryBudget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), waiting })
     }
 
-    /// Reserves `bytes` for `what`, until the reservation is dropped.
+    /// Reserves `bytes` until the reservation is dropped. `what` names the purpose in the error message.
     pub fn reserve(self: &Arc<Self>, bytes: u64, what: &str) -> Result<MemoryReservation> {
         self.reserve_leaving(bytes, 0, what)
     }
 
-    /// Reserves `bytes` for `what`, if at least `spare` bytes are left then.
+    /// Reserves `bytes`, if at least `spare` bytes are left after that. `what` names the purpose in the error
+    /// message.
     pub(crate) fn reserve_leaving(
         self: &Arc<Self>,
         bytes: u64,
@@ -66,41 +70,42 @@ impl MemoryBudget {
         Ok(reservation)
     }
 
-    /// The bytes reserved now.
+    /// Returns the bytes that are reserved now.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The limit in bytes, if there is one.
+    /// Returns the limit in bytes, if there is one.
     pub fn limit(&self) -> Option<u64> {
         (!self.unlimited()).then_some(self.limit)
     }
 
-    /// What is left.
+    /// Returns the bytes that are left.
     pub(crate) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
     }
 
-    /// Whether there is no limit.
+    /// Returns whether there is no limit.
     pub(crate) fn unlimited(&self) -> bool {
         self.limit == u64::MAX
     }
 
-    /// The most that was ever reserved at once.
+    /// Returns the most bytes that were ever reserved at once.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Registers somebody who is going to wait for memory, until the answer is dropped.
+    /// Registers a thread that is going to wait for memory, until the result is dropped.
     pub(crate) fn waiter(&self) -> Waiter<'_> {
         self.waiting.waiters.fetch_add(1, Ordering::SeqCst);
         Waiter(self)
     }
 
-    /// Has those who wait look again at what they wait for.
+    /// Makes all waiters check their conditions again.
     pub(crate) fn nudge(&self) {
         if self.waiting.waiters.load(Ordering::SeqCst) > 0 {
-            // Whoever has looked and not yet begun to wait holds the lock.
+            // A waiter that has checked, and does not sleep yet, holds the lock. So it cannot miss the
+            // notification.
             drop(lock(&self.waiting.looking));
             self.waiting.changed.notify_all();
         }
@@ -117,12 +122,12 @@ impl MemoryBudget {
     }
 }
 
-/// Somebody who waits for memory of a budget.
+/// A thread that waits for memory of a budget.
 pub(crate) struct Waiter<'a>(&'a MemoryBudget);
 
 impl Waiter<'_> {
-    /// Waits until `less` is true of the bytes that are reserved, or `hopeless` holds. Returns the
-    /// bytes of which `less` was true.
+    /// Waits until `less` is true of the reserved bytes, or `hopeless` is true. Returns the bytes for which
+    /// `less` was true, or `None` if the wait was hopeless.
     pub(crate) fn wait(
         &self,
         less: impl Fn(u64) -> bool,
@@ -130,7 +135,7 @@ impl Waiter<'_> {
         cancelled: &AtomicBool,
     ) -> Result<Option<u64>> {
         let waiting = &self.0.waiting;
-        // What ended the wait is what counts: others may reserve memory right after it.
+        // Keep the value that ended the wait: others may reserve memory right after it.
         let mut found = None;
         let wait = |_: &mut ()| {
             found = Some(self.0.used()).filter(|&used| less(used));
@@ -147,7 +152,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// Memory reserved in a [`MemoryBudget`] until dropped.
+/// Memory that is reserved in a [`MemoryBudget`]. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct MemoryReservation {
     budget: Arc<MemoryBudget>,
@@ -155,7 +160,7 @@ pub struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// Reserves `more` bytes.
+    /// Reserves `more` bytes in addition. `what` names the purpose in the error message.
     pub fn grow(&mut self, more: u64, what: &str) -> Result<()> {
         self.grow_leaving(more, 0, what)
     }
@@ -175,26 +180,26 @@ impl MemoryReservation {
         }
     }
 
-    /// Gives `less` bytes back.
+    /// Releases `less` bytes, or all if fewer are reserved.
     pub fn shrink(&mut self, less: u64) {
         let less = less.min(self.bytes);
         self.budget.give_back(less);
         self.bytes -= less;
     }
 
-    /// Cuts `bytes` off, as a reservation of their own.
+    /// Splits off `bytes` into a separate reservation.
     pub(crate) fn split(&mut self, bytes: u64) -> MemoryReservation {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         MemoryReservation { budget: Arc::clone(&self.budget), bytes }
     }
 
-    /// How many bytes are reserved.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives everything back now.
+    /// Releases all bytes now.
     pub(crate) fn release(&mut self) {
         self.shrink(self.bytes);
     }

@@ -1,4 +1,4 @@
-//! Large arrays: reserved in a budget, on huge pages where the system has them.
+//! Large arrays whose memory is reserved in a budget, on huge pages if the system has them.
 
 use std::alloc::Layout;
 use std::marker::PhantomData;
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::memory::pool::{self, Mapping};
 use crate::memory::{Budget, Reservation};
 
-/// Types for which any bytes, all zero among them, are a value.
+/// Types for which every bit pattern is a valid value, including all zeros.
 ///
 /// # Safety
-/// Implement it only where that holds, and padding is never read.
+/// Implement it only for types with this property, whose padding is never read.
 pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 // SAFETY: integers take any bit pattern.
@@ -27,19 +27,20 @@ unsafe impl Plain for u64 {}
 // SAFETY: as above.
 unsafe impl Plain for usize {}
 
-/// From here on a buffer is mapped by itself, so that it gets huge pages and returns at once.
+/// A buffer of at least this size gets its own mapping, so that it has huge pages and returns to the system
+/// at once.
 const MAPPED_FROM: usize = 4 << 20;
-/// The same where memory is not limited, so that the rest of the last huge page may be wasted.
+/// The same without a memory limit. Then wasting the rest of the last huge page does not matter.
 const FREELY_MAPPED_FROM: usize = 1 << 20;
-/// A cache line, which non-temporal stores write whole.
+/// The size of a cache line. Non-temporal stores write whole lines.
 const LINE: usize = 64;
 
-/// A fixed number of `T`, at an address that is a multiple of 64.
+/// A fixed number of `T`, aligned to 64 bytes.
 pub(crate) struct Buffer<T: Plain> {
     data: NonNull<T>,
     len: usize,
     memory: Memory,
-    /// Whether the memory may stay for the next join.
+    /// Whether the memory may be kept for the next join.
     pooled: bool,
     _reservation: Reservation,
     _owns: PhantomData<T>,
@@ -48,7 +49,7 @@ pub(crate) struct Buffer<T: Plain> {
 enum Memory {
     Nothing,
     Heap(Layout),
-    /// There until the buffer is dropped.
+    /// `None` only while the buffer is being dropped.
     Mapped(Option<Mapping>),
 }
 
@@ -58,7 +59,7 @@ unsafe impl<T: Plain> Send for Buffer<T> {}
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
 impl<T: Plain> Buffer<T> {
-    /// `len` zeros, reserved in `budget` for `what`.
+    /// Allocates `len` zeros, reserved in `budget`. `what` names the purpose in error messages.
     pub(crate) fn zeroed(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
         let buffer = Self::uninit(len, budget, what)?;
         if matches!(&buffer.memory, Memory::Mapped(Some(mapping)) if !mapping.fresh) {
@@ -68,7 +69,7 @@ impl<T: Plain> Buffer<T> {
         Ok(buffer)
     }
 
-    /// `len` values that may be anything, for those who write before they read.
+    /// Allocates `len` values with unspecified content. Callers must write each value before they read it.
     pub(crate) fn uninit(len: usize, budget: &Arc<Budget>, what: &str) -> Result<Self> {
         let refused = |needed| Error::OutOfMemory { what: what.to_string(), needed };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| refused(u64::MAX))?;
@@ -94,7 +95,7 @@ impl<T: Plain> Buffer<T> {
         })
     }
 
-    /// The address of one value, for atomic access by several threads.
+    /// Returns the address of one value, for atomic access by several threads.
     #[inline(always)]
     pub(crate) fn cell(&self, index: usize) -> *mut T {
         assert!(index < self.len, "{index} of {}", self.len);
@@ -102,7 +103,7 @@ impl<T: Plain> Buffer<T> {
         unsafe { self.data.as_ptr().add(index) }
     }
 
-    /// A view through which several threads write to disjoint places.
+    /// Returns a view through which several threads can write to disjoint ranges.
     pub(crate) fn shared(&mut self) -> Shared<'_, T> {
         Shared { data: self.data, len: self.len, _borrows: PhantomData }
     }
@@ -135,20 +136,20 @@ impl<T: Plain> Drop for Buffer<T> {
 impl<T: Plain> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` values of a Plain type, for which any bytes are a value; all were written once,
-        // by us or as the system's zeros.
+        // SAFETY: the memory holds `len` values of a Plain type, and every byte is initialised: by us, by the
+        // allocator's zeroing, or by the system's zero pages.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
 
 impl<T: Plain> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`, and `self` is borrowed alone.
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
     }
 }
 
-/// A buffer lent to several threads that write to disjoint places.
+/// A buffer that several threads write to, each in its own range.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a, T> {
     data: NonNull<T>,
@@ -156,13 +157,13 @@ pub(crate) struct Shared<'a, T> {
     _borrows: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the methods that write ask their callers to keep to disjoint places.
+// SAFETY: the contracts of the writing methods require disjoint ranges.
 unsafe impl<T: Plain> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Shared<'_, T> {}
 
 impl<'a, T: Plain> Shared<'a, T> {
-    /// The whole of a slice.
+    /// Shares a whole slice.
     pub(crate) fn of(slice: &'a mut [T]) -> Self {
         let len = slice.len();
         Shared { data: NonNull::from(slice).cast(), len, _borrows: PhantomData }
@@ -171,23 +172,23 @@ impl<'a, T: Plain> Shared<'a, T> {
     /// Writes one value.
     ///
     /// # Safety
-    /// `index` is in bounds and no other thread touches that place meanwhile.
+    /// `index` is in bounds, and no other thread accesses this value at the same time.
     #[inline(always)]
     pub(crate) unsafe fn write(&self, index: usize, value: T) {
         debug_assert!(index < self.len, "{index} of {}", self.len);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.data.as_ptr().add(index).write(value) }
     }
 
-    /// A part of it to write to.
+    /// Returns a part of the buffer for writing.
     ///
     /// # Safety
-    /// No other thread touches that range meanwhile.
+    /// No other thread accesses this range at the same time.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn range(&self, range: std::ops::Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        // SAFETY: in bounds, and disjoint by the caller's promise.
+        // SAFETY: in bounds, and the caller guarantees that ranges are disjoint.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().add(range.start), range.len()) }
     }
 }

@@ -1,18 +1,19 @@
-//! Whether memory that is refused now may still come free.
+//! Decides whether refused memory may still become free.
 //!
-//! A join under a memory limit must not fail, nor make smaller batches, because its output is read
-//! slowly. So a worker that is refused memory waits while anybody else can go on and give some back:
+//! A join under a memory limit must not fail, nor make smaller batches, because its output is read slowly. So
+//! a worker that is refused memory waits while another participant can still release some:
 //!
-//! - another worker, unless it waits for memory or for its turn, too;
+//! - another worker, unless that one also waits for memory or for its turn;
 //! - the consumer, unless it waits for a batch and there is none.
 //!
-//! When nobody is left, one waiting worker after the other makes a last attempt: first those that can
-//! do with less, then those that cannot. If an attempt succeeds, the others go on waiting.
+//! When no such participant is left, the waiting workers make a last attempt, one after the other: first the
+//! workers that can continue with less memory, then the others. If an attempt succeeds, the others keep
+//! waiting.
 //!
-//! A worker needs memory for its input and then for its output. If all workers took input at once, too
-//! little memory might be left for the output of any of them, although it suffices for one worker
-//! after the other. So a worker *starts* a piece of work only if no other worker has one, or if
-//! enough memory is left afterwards. Workers that wait to start fail last.
+//! A worker needs memory for its input and then for its output. If all workers reserved memory for input at
+//! once, too little might be left for the output of any of them, although one worker after the other would
+//! have enough. So a worker *starts* a piece of work only if no other worker has started one, or if enough
+//! memory is left afterwards. Workers that wait to start fail last.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,39 +22,38 @@ use crate::error::{Error, Result};
 use crate::memory::Budget;
 use crate::schedule::lock;
 
-/// The workers, batches and the consumer of a running join.
+/// The state of a running join that decides whether waiting for memory makes sense.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
-    /// Workers that make output and wait for nothing but the queue.
+    /// The number of workers that produce output, and that wait for nothing except the queue.
     active: AtomicUsize,
-    /// Batches sent and not yet taken.
+    /// The number of batches that were sent and not taken yet.
     queued: AtomicUsize,
-    /// A batch was sent.
+    /// Whether a batch was ever sent.
     sent: AtomicBool,
-    /// The consumer waits for a batch.
+    /// Whether the consumer is waiting for a batch.
     awaited: AtomicBool,
-    /// Workers that wait for memory and can do with less.
+    /// The number of workers that wait for memory and can continue with less.
     flexible: AtomicUsize,
-    /// Pieces of work that were started and are not done yet.
+    /// The number of pieces of work that were started and are not finished.
     started: AtomicUsize,
     /// Held by the worker that starts a piece of work.
     starting: Mutex<()>,
-    /// The number of events after which memory may be given back that was not before: a batch was
-    /// taken, a worker has ended, a piece of work is done.
+    /// The number of events after which memory may be released that was not releasable before: a batch was
+    /// taken, a worker has ended, a piece of work has finished.
     moves: AtomicU64,
-    /// Held by whoever makes a last attempt.
+    /// Held by the worker that makes a last attempt.
     last: Mutex<()>,
 }
 
-/// What a worker does when it is refused memory for good.
+/// What a worker does when memory is finally refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It goes on with less, half a batch say.
+    /// It continues with less, for example with half a batch.
     TakesLess,
     /// It ends the join.
     Fails,
-    /// It starts no further work while another worker has some. If no worker has any, it ends the
-    /// join.
+    /// It waits as long as another worker has started work. If no worker has, it ends the join.
     StartsLater,
 }
 
@@ -64,22 +64,22 @@ impl Flow {
         self.queued.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Notes that the consumer waits for a batch.
+    /// Records that the consumer waits for a batch.
     pub(crate) fn awaiting(&self, budget: &Budget) {
         self.awaited.store(true, Ordering::SeqCst);
         budget.nudge();
     }
 
-    /// Notes that the consumer has something. It is called before the batch's memory is given back.
+    /// Records that the consumer has received something. Call it before the memory of the batch is released.
     pub(crate) fn taken(&self) {
         self.awaited.store(false, Ordering::SeqCst);
-        // The last message of a join, an error, is not counted.
+        // An error, the last message of a join, was not counted.
         let less = |queued: usize| queued.checked_sub(1);
         let _ = self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         self.moves.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether nobody is left who could give memory back to a waiting worker.
+    /// Returns whether no participant is left that could release memory for a waiting worker.
     fn hopeless(&self, refused: Refused) -> bool {
         let flexible = || self.flexible.load(Ordering::SeqCst);
         let others = match refused {
@@ -93,9 +93,9 @@ impl Flow {
             && self.awaited.load(Ordering::SeqCst)
     }
 
-    /// Runs `attempt`, and again whenever memory was given back, until it succeeds, fails in another
-    /// way, or no more memory will be given back. The caller is a worker of this flow, and holds no
-    /// output that it could send.
+    /// Runs `attempt`, and repeats it whenever memory was released, until it succeeds, fails with another
+    /// error, or no more memory will be released. The caller must be an active worker of this flow, and must
+    /// hold no output that it could send.
     pub(crate) fn patiently<T>(
         &self,
         (budget, refused): (&Budget, Refused),
@@ -103,9 +103,9 @@ impl Flow {
         mut attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         let waiter = budget.waiter();
-        // An attempt that fails halfway gives back what it has reserved. Two workers that make such
-        // attempts must not wake each other forever. So until something moves, each attempt needs less
-        // memory in use than the one before found.
+        // An attempt that fails halfway releases what it had reserved. Two workers with such attempts must
+        // not wake each other forever. So until `moves` changes, each new attempt requires that less memory
+        // is in use than before the previous one.
         let (mut moves, mut least) = (0, u64::MAX);
         loop {
             let before = self.moves();
@@ -116,8 +116,8 @@ impl Flow {
             if before != moves {
                 (moves, least) = (before, u64::MAX);
             }
-            // What the attempt itself has reserved is given back. If others gave memory back since it
-            // failed, it is tried again at the latest when nobody else is left.
+            // The attempt has released its own reservations. If others released memory after it failed, it is
+            // repeated at the latest when nobody else is left.
             let level = budget.used();
             let less = |used| used < level.min(least) || (used < level && self.moves() != moves);
             let idle = self.idle(budget);
@@ -127,9 +127,9 @@ impl Flow {
                 continue;
             }
             let _last = lock(&self.last);
-            // Whoever was here before may have succeeded, and gives memory back later.
+            // The worker that held this lock before may have succeeded. Then it releases memory later.
             if self.hopeless(refused) {
-                // Active before the attempt, so that the others wait for what comes of it.
+                // Become active before the attempt, so that the others wait for its result.
                 drop(idle);
                 drop(flexible);
                 let before = self.moves();
@@ -137,7 +137,7 @@ impl Flow {
                 if !matches!(done, Err(Error::MemoryLimit { .. })) {
                     return done;
                 }
-                // A worker that was just being woken may have taken the memory. It will give it back.
+                // A worker that was just woken may have taken the memory. It will release it later.
                 let _idle = self.idle(budget);
                 if self.hopeless(refused) && self.moves() == before {
                     return done;
@@ -146,16 +146,16 @@ impl Flow {
         }
     }
 
-    /// Waits until the consumer has taken all output, if there was any, and waits for more. Then the
-    /// memory that is left does not depend on how fast output is read. No worker may be active.
+    /// Waits until the consumer has taken all output, if there was any, and waits for more. After that, the
+    /// free memory does not depend on how fast the output is read. No worker may be active.
     pub(crate) fn drained(&self, budget: &Budget, cancelled: &AtomicBool) -> Result<()> {
         let waiter = budget.waiter();
         let drained = || !self.sent.load(Ordering::SeqCst) || self.hopeless(Refused::TakesLess);
         waiter.wait(|_| false, drained, cancelled).map(drop)
     }
 
-    /// Starts a piece of work. `attempt` takes the memory that the work holds; its argument says
-    /// whether no other worker has work that was started.
+    /// Starts a piece of work. `attempt` reserves the memory that the work holds. Its argument is true if no
+    /// other worker has started work.
     pub(crate) fn start<'a, T>(
         &'a self,
         budget: &'a Budget,
@@ -171,7 +171,7 @@ impl Flow {
         self.moves.load(Ordering::SeqCst)
     }
 
-    /// Counts a waiting worker that can do with less, until the answer is dropped.
+    /// Counts a waiting worker that can continue with less memory, until the result is dropped.
     fn flexible<'a>(&'a self, budget: &'a Budget, refused: Refused) -> Option<Flexible<'a>> {
         (refused == Refused::TakesLess).then(|| {
             self.flexible.fetch_add(1, Ordering::SeqCst);
@@ -179,20 +179,20 @@ impl Flow {
         })
     }
 
-    /// Counts a worker as active until the answer is dropped.
+    /// Counts a worker as active until the result is dropped.
     pub(crate) fn active<'a>(&'a self, budget: &'a Budget) -> Active<'a> {
         self.active.fetch_add(1, Ordering::SeqCst);
         Active { flow: self, budget }
     }
 
-    /// Counts an active worker as idle until the answer is dropped.
+    /// Counts an active worker as idle until the result is dropped.
     pub(crate) fn idle<'a>(&'a self, budget: &'a Budget) -> Idle<'a> {
         self.one_less_active(budget);
         Idle { flow: self }
     }
 
     fn one_less_active(&self, budget: &Budget) {
-        // The last one to go leaves those who wait without hope, and they should know.
+        // When the last active worker leaves, waiting workers must check whether their wait is hopeless.
         if self.active.fetch_sub(1, Ordering::SeqCst) == 1 {
             budget.nudge();
         }
@@ -212,7 +212,7 @@ impl Drop for Active<'_> {
     }
 }
 
-/// A piece of work that was started. Dropped after the memory that the work held.
+/// A piece of work that was started. Drop it after the memory that the work holds.
 pub(crate) struct Started<'a> {
     flow: &'a Flow,
     budget: &'a Budget,
@@ -227,7 +227,7 @@ impl Drop for Started<'_> {
     }
 }
 
-/// A waiting worker that can do with less.
+/// A waiting worker that can continue with less memory.
 struct Flexible<'a> {
     flow: &'a Flow,
     budget: &'a Budget,
@@ -241,7 +241,7 @@ impl Drop for Flexible<'_> {
     }
 }
 
-/// A worker that waits for another.
+/// A worker that waits for another worker.
 pub(crate) struct Idle<'a> {
     flow: &'a Flow,
 }
@@ -284,7 +284,7 @@ mod tests {
         let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
         let _held = budget.reserve(80, "a table").expect("fits");
         flow.awaiting(&budget);
-        // Both workers are refused. Each sees the other one wait, or go.
+        // Both workers are refused. Each sees that the other one waits or has ended.
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -315,8 +315,8 @@ mod tests {
         });
     }
 
-    /// An attempt that takes memory in two steps, and is refused the second, gives memory back. That
-    /// must not look like progress to another worker that does the same.
+    /// An attempt that reserves memory in two steps, and is refused in the second, releases memory. For
+    /// another worker that does the same, this must not look like progress.
     #[test]
     fn refused_workers_do_not_wake_one_another() {
         const WORKERS: usize = 8;

@@ -1,10 +1,10 @@
-//! The buffers of input batches, and the reservation of each while anybody refers to it.
+//! Reservations for the buffers of input batches, one per buffer, held while any batch refers to the buffer.
 //!
-//! A batch may share buffers with other batches: slices of one table, a common dictionary. And a batch
-//! of output may refer to buffers of the input, as slices and views do. So each buffer has a reservation
-//! of its own, which lives as long as any of its holders.
+//! Batches may share buffers: slices of one table, or a common dictionary. Output batches may refer to input
+//! buffers, because slices and views do. So each buffer has its own reservation, which lives as long as any
+//! batch that holds it.
 //!
-//! Only joins with a memory limit keep a ledger.
+//! Only joins with a memory limit have a ledger.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -15,13 +15,13 @@ use crate::error::Result;
 use crate::memory::{Budget, Reservation};
 use crate::schedule::lock;
 
-/// Reservations of the buffers that a batch refers to.
+/// The reservations of the buffers that a batch refers to.
 pub(crate) type Hold = Vec<Arc<Reservation>>;
 
-/// Entries of buffers that are gone are looked for when there are more entries than this.
+/// If there are more entries than this, entries of freed buffers are removed.
 const SWEEP_FROM: usize = 1024;
 
-/// The buffers of input batches that are held.
+/// The reservations of all input buffers that are held.
 pub(crate) struct Ledger {
     budget: Arc<Budget>,
     live: Mutex<Live>,
@@ -29,28 +29,29 @@ pub(crate) struct Ledger {
 
 #[derive(Default)]
 struct Live {
-    /// By the address of the allocation.
+    /// The entries, by the address of the allocation.
     buffers: HashMap<usize, Entry>,
     sweep_at: usize,
 }
 
-/// The reservations of one allocation. Slices of it may show more and more of it, as those of the C data
-/// interface do: each part is what a longer slice shows beyond the part before.
+/// The reservations of one allocation. Slices may reveal more and more of an allocation, for example through
+/// the C data interface. Each part covers the bytes that a longer slice revealed beyond the previous part.
 #[derive(Default)]
 struct Entry {
-    /// Up to which byte each part goes, and its reservation.
+    /// The end of each part, in bytes, and its reservation.
     parts: Vec<(usize, Weak<Reservation>)>,
 }
 
 impl Entry {
-    /// Forgets the parts from the first one on that is gone. Returns how many bytes are reserved.
+    /// Removes the parts from the first released one on. Returns how many bytes are still reserved.
     fn trim(&mut self) -> usize {
         let gone = self.parts.iter().position(|(_, part)| part.strong_count() == 0);
         self.parts.truncate(gone.unwrap_or(self.parts.len()));
         self.parts.last().map_or(0, |&(end, _)| end)
     }
 
-    /// Adds the reservations of the first `bytes` bytes. False if not all of them are reserved.
+    /// Adds the reservations of the first `bytes` bytes to `hold`. Returns false if not all of them are
+    /// reserved.
     fn share(&self, bytes: usize, hold: &mut Hold) -> bool {
         let before = hold.len();
         for (end, part) in &self.parts {
@@ -65,12 +66,12 @@ impl Entry {
     }
 }
 
-/// What a batch of output refers to.
+/// The buffers that an output batch refers to.
 #[derive(Default)]
 pub(crate) struct Referred {
     /// The reservations of input buffers.
     pub(crate) hold: Hold,
-    /// The bytes of all other buffers.
+    /// The total bytes of all other buffers.
     pub(crate) own: u64,
 }
 
@@ -79,14 +80,14 @@ impl Ledger {
         Ledger { budget: Arc::clone(budget), live: Mutex::default() }
     }
 
-    /// Reserves the buffers of an input batch that are not reserved yet, all of them or none.
+    /// Reserves the buffers of an input batch that are not reserved yet: all of them or none.
     #[cfg(test)]
     pub(crate) fn hold(&self, batch: &RecordBatch, what: &str) -> Result<Hold> {
         self.hold_leaving(batch, 0, what)
     }
 
-    /// Reserves the buffers of an input batch that are not reserved yet, all of them or none. If that
-    /// takes memory, at least `spare` bytes have to be left.
+    /// Reserves the buffers of an input batch that are not reserved yet: all of them or none. At least
+    /// `spare` bytes must be left after that.
     pub(crate) fn hold_leaving(&self, batch: &RecordBatch, spare: u64, what: &str) -> Result<Hold> {
         let mut live = lock(&self.live);
         let mut needed = frame(batch);
@@ -116,7 +117,7 @@ impl Ledger {
         Ok(hold)
     }
 
-    /// Notes buffers that the join made itself, which lie in `reservation`.
+    /// Registers buffers that the join itself allocated, as parts of `reservation`.
     pub(crate) fn adopt(&self, arrays: &[ArrayRef], reservation: &Arc<Reservation>) {
         let mut live = lock(&self.live);
         for array in arrays {
@@ -127,7 +128,7 @@ impl Ledger {
         }
     }
 
-    /// Looks up what a batch of output refers to.
+    /// Looks up the buffers that an output batch refers to.
     pub(crate) fn refer(&self, batch: &RecordBatch) -> Referred {
         let live = lock(&self.live);
         let mut seen = HashSet::new();
@@ -145,7 +146,8 @@ impl Ledger {
 }
 
 impl Live {
-    /// Forgets buffers that are gone, at a cost that the entries made since the last time pay for.
+    /// Removes the entries of freed buffers. The interval between two runs grows with the number of entries,
+    /// so the cost per new entry is constant.
     fn sweep(&mut self) {
         if self.buffers.len() > self.sweep_at.max(SWEEP_FROM) {
             self.buffers.retain(|_, entry| entry.trim() > 0);
@@ -154,14 +156,15 @@ impl Live {
     }
 }
 
-/// About what a batch takes besides its buffers: itself, its arrays, and what the join notes about it.
+/// Returns the approximate bytes of a batch besides its buffers: the batch, its arrays, and the join's
+/// records about it.
 pub(crate) fn frame(batch: &RecordBatch) -> u64 {
     const NOTED: usize = 256;
     (size_of::<RecordBatch>() + NOTED + batch.num_columns() * size_of::<ArrayData>()) as u64
 }
 
-/// Calls `visit(address, bytes)` for the allocation of every buffer of a batch. An allocation that
-/// several of them share is visited as often.
+/// Calls `visit(address, bytes)` for the allocation of every buffer of a batch. If several buffers share an
+/// allocation, it is visited once per buffer.
 pub(crate) fn each_buffer(batch: &RecordBatch, visit: &mut dyn FnMut(usize, usize)) {
     batch.columns().iter().for_each(|column| of_data(&column.to_data(), visit));
 }
@@ -221,7 +224,7 @@ mod tests {
         for _ in 0..5000 {
             let batch = batch(1);
             drop(ledger.hold(&batch, "a test").expect("fits"));
-            // Keeps addresses from being used again.
+            // Keeps the batch alive, so that its address is not used again.
             kept.push(batch);
         }
         assert!(lock(&ledger.live).buffers.len() <= SWEEP_FROM + 1);

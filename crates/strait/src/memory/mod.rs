@@ -1,8 +1,7 @@
-//! How much memory may the join hold, and where does it come from?
+//! Memory: budgets, reservations and buffers.
 //!
-//! Every large allocation goes through a [`Budget`]: a [`Reservation`] first, then the memory.
-//! [`Buffer`] is both in one: reserved memory on huge pages. Spill files will live here
-//! too: what a reservation refuses today is what goes to disk then.
+//! Every large allocation goes through a [`Budget`]: first a [`Reservation`], then the memory. A [`Buffer`]
+//! is both: reserved memory on huge pages.
 
 mod budget;
 mod buffer;

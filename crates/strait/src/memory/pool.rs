@@ -1,9 +1,9 @@
-//! Mappings that were given back, kept for the next buffer.
+//! A pool of memory mappings that buffers returned, for the next buffers.
 //!
-//! Fresh memory costs a page fault, and the zeroing of the page, before it can be written: as much
-//! as writing it once more, and several times that where a hypervisor has to find it first
-//! (`benchmarks/notes.md`). So a process that joins again and again keeps what it had, up to an
-//! eighth of the machine's memory. Joins with a memory limit neither use nor leave idle memory.
+//! Fresh memory costs a page fault, and the zeroing of the page, before it can be written. That takes as long
+//! as writing the page once more, and several times as long if a hypervisor has to provide the page first
+//! (`benchmarks/notes.md`). So a process that joins again and again keeps its mappings, up to an eighth of
+//! the machine's memory. Joins with a memory limit neither use nor keep idle memory.
 
 use crate::schedule::lock;
 use std::ptr::NonNull;
@@ -11,17 +11,17 @@ use std::sync::Mutex;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A mapping of our own: `bytes` usable bytes from a huge-page boundary on.
+/// A memory mapping with `bytes` usable bytes, which start at a huge-page boundary.
 pub(crate) struct Mapping {
     start: *mut libc::c_void,
     mapped: usize,
     data: NonNull<u8>,
     bytes: usize,
-    /// Nothing has been written to it yet.
+    /// Whether nothing has been written to it yet.
     pub(super) fresh: bool,
 }
 
-// SAFETY: a mapping is owned memory; any thread may use or unmap it.
+// SAFETY: a mapping is owned memory, and any thread may use or unmap it.
 unsafe impl Send for Mapping {}
 
 static IDLE: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
@@ -35,7 +35,7 @@ impl Mapping {
         self.bytes
     }
 
-    /// Maps `bytes` on huge pages, where the system has them.
+    /// Maps `bytes` on huge pages, if the system has them.
     pub(crate) fn new(bytes: usize) -> Option<Mapping> {
         let mapped = bytes.checked_add(HUGE_PAGE)?;
         // SAFETY: an anonymous private mapping at an address of the system's choice.
@@ -56,7 +56,7 @@ impl Mapping {
         // SAFETY: `aligned` is below HUGE_PAGE, so the address and `bytes` behind it are mapped.
         let data = unsafe { start.cast::<u8>().add(aligned) };
         #[cfg(target_os = "linux")]
-        // SAFETY: advice on our own mapping; a refusal costs speed only.
+        // SAFETY: this is advice about our own mapping. If the system refuses it, only speed is lost.
         unsafe {
             libc::madvise(data.cast(), bytes, libc::MADV_HUGEPAGE);
         }
@@ -66,15 +66,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this extent in `new`, and nobody refers to it any more.
+        // SAFETY: mapped with this extent in `new`, and nothing refers to it any more.
         unsafe {
             libc::munmap(self.start, self.mapped);
         }
     }
 }
 
-/// A mapping of at least `bytes`: an idle one that is not much larger, or a new one. Those that are
-/// for use again are whole huge pages.
+/// Returns a mapping of at least `bytes`: an idle one of at most twice the size, or a new one. With `reuse`,
+/// new mappings are whole huge pages, so that they fit later buffers.
 pub(super) fn take(bytes: usize, reuse: bool) -> Option<Mapping> {
     let bytes = if reuse { bytes.checked_next_multiple_of(HUGE_PAGE)? } else { bytes };
     if reuse {
@@ -89,7 +89,7 @@ pub(super) fn take(bytes: usize, reuse: bool) -> Option<Mapping> {
     Mapping::new(bytes)
 }
 
-/// Keeps a mapping for the next buffer, unless there is enough idle already: then the oldest go.
+/// Keeps a mapping for the next buffer. If too much memory is idle, the oldest mappings are unmapped.
 pub(super) fn give_back(mut mapping: Mapping) {
     let most = most_idle();
     mapping.fresh = false;
@@ -100,20 +100,20 @@ pub(super) fn give_back(mut mapping: Mapping) {
     }
 }
 
-/// Gives all idle memory back to the system.
+/// Returns all idle memory to the operating system.
 ///
-/// Joins without a memory limit keep the memory of their tables for the next join in the process,
-/// up to an eighth of the machine's; joins on a GPU keep the host memory they copy through.
+/// Joins without a memory limit keep the memory of their tables for the next join in the process, up to an
+/// eighth of the machine's memory. Joins on a GPU also keep their staging buffers in host memory.
 pub fn release_memory() {
     let idle = std::mem::take(&mut *lock(&IDLE));
     drop(idle);
     lock(&RELEASE).iter().for_each(|release| release());
 }
 
-/// Functions that give other idle memory back, of pools above this layer.
+/// Functions that release the idle memory of pools in higher layers.
 static RELEASE: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
-/// Has [`release_memory`] call a function, too.
+/// Registers a function that [`release_memory`] also calls.
 pub(crate) fn on_release(release: fn()) {
     lock(&RELEASE).push(release);
 }

@@ -1,8 +1,8 @@
-//! Memory of output columns: many small ones cut from one mapping on huge pages.
+//! Memory for output columns: many small buffers cut from one mapping on huge pages.
 //!
-//! Fresh memory in small pages costs a fault every 4 KiB, more than the rows written to it. A
-//! worker cuts the columns of its batches from a slab; when the last of them is dropped, the slab
-//! goes back to the pool, and the next batches find it there.
+//! Fresh memory in small pages costs a page fault per 4 KiB, which is more than writing the rows. So a worker
+//! cuts the columns of its batches from a slab. When the last of these columns is dropped, the slab returns
+//! to the pool, and later batches use it again.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -12,19 +12,19 @@ use arrow::buffer::{Buffer, MutableBuffer};
 
 use crate::memory::pool::{self, Mapping};
 
-/// Bytes of a slab: two huge pages.
+/// The bytes of a slab: two huge pages.
 const SLAB: usize = 4 << 20;
-/// Shorter columns are allocated as usual.
+/// Shorter columns are allocated normally.
 const FROM: usize = 16 << 10;
 const LINE: usize = 64;
 
-/// A mapping that goes back to the pool with the last column cut from it.
+/// A mapping that returns to the pool with the last column that was cut from it.
 struct Owner {
     mapping: Option<Mapping>,
 }
 
-// SAFETY: a mapping is memory; columns cut from it do not overlap, and are written before they
-// are shared.
+// SAFETY: a mapping is only memory. Columns cut from it do not overlap, and are written before they are
+// shared.
 unsafe impl Sync for Owner {}
 
 impl Drop for Owner {
@@ -45,24 +45,25 @@ thread_local! {
     static CURRENT: RefCell<Option<Slab>> = const { RefCell::new(None) };
 }
 
-/// A buffer of `bytes` bytes, all of which `fill` writes. From a slab if `pooled`.
+/// Returns a buffer of `bytes` bytes. `fill` must write all of them. With `pooled`, the buffer may come from
+/// a slab.
 pub(crate) fn filled(bytes: usize, pooled: bool, fill: impl FnOnce(*mut u8)) -> Buffer {
     if let Some((start, owner)) =
         (pooled && (FROM..=SLAB).contains(&bytes)).then(|| cut(bytes)).flatten()
     {
         fill(start.as_ptr());
-        // SAFETY: `bytes` bytes of the slab that are nobody else's, written just now, and alive as
+        // SAFETY: these `bytes` bytes of the slab belong to no other column, were just written, and live as
         // long as their owner.
         return unsafe { Buffer::from_custom_allocation(start, bytes, owner) };
     }
     let mut out = MutableBuffer::with_capacity(bytes);
     fill(out.as_mut_ptr());
-    // SAFETY: all of them were written.
+    // SAFETY: all bytes were written.
     unsafe { out.set_len(bytes) };
     out.into()
 }
 
-/// The next `bytes` bytes of this thread's slab, or of a new one.
+/// Cuts the next `bytes` bytes from this thread's slab, or from a new one.
 fn cut(bytes: usize) -> Option<(NonNull<u8>, Arc<Owner>)> {
     CURRENT.with_borrow_mut(|current| {
         if current.as_ref().is_none_or(|slab| slab.used + bytes > SLAB) {
@@ -79,15 +80,15 @@ fn cut(bytes: usize) -> Option<(NonNull<u8>, Arc<Owner>)> {
     })
 }
 
-/// Copies `bytes` bytes to a new column. The lines of a long one go past the cache: by the time its
-/// reader comes they would have left it, and would have pushed the join's table out.
+/// Copies `bytes` bytes to a new column. The cache lines of a long column bypass the cache: they would be
+/// evicted before the consumer reads them, and would evict the join's table.
 ///
 /// # Safety
-/// Both are valid for `bytes` bytes, which do not overlap. Any bytes may be read as numbers.
+/// Both are valid for `bytes` bytes and do not overlap. The bytes of `from` are initialised.
 pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, bytes: usize) {
     let long = bytes >= FROM && to.addr().is_multiple_of(LINE);
     let lines = if long { bytes / LINE } else { 0 };
-    // SAFETY: whole lines inside both, and those of `to` at multiples of 64; then the rest of both.
+    // SAFETY: whole lines inside both, where those of `to` are aligned to 64 bytes; then the rest of both.
     unsafe {
         stream_lines(from, to, lines);
         let done = lines * LINE;
@@ -95,14 +96,14 @@ pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, bytes: usize)
     }
 }
 
-/// Copies whole lines past the cache, and makes them visible to whoever reads after this.
+/// Copies whole lines with non-temporal stores, and then makes them visible to other threads.
 ///
 /// # Safety
-/// Both are valid for `lines` lines, and `to` is at a multiple of 64.
+/// Both are valid for `lines` lines, and `to` is aligned to 64 bytes.
 #[cfg(vectors)]
 unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
     use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    // SAFETY: the caller's promise; SSE2 is part of x86-64.
+    // SAFETY: guaranteed by the caller; SSE2 is part of x86-64.
     unsafe {
         for at in (0..lines * LINE).step_by(16) {
             _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
@@ -119,7 +120,7 @@ unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
 /// Both are valid for `lines` lines.
 #[cfg(not(vectors))]
 unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(from, to, lines * LINE) }
 }
 
@@ -133,7 +134,7 @@ mod tests {
         for (skip, len) in [(0, 0), (1, 5), (0, FROM), (3, FROM + 1), (8, FROM + LINE + 63)] {
             for pooled in [false, true] {
                 let column = filled(len, pooled, |to| {
-                    // SAFETY: `len` bytes from `skip` on, and as many places.
+                    // SAFETY: `len` bytes exist from `skip` on, and `filled` gives `len` bytes.
                     unsafe { copy_past_cache(from[skip..].as_ptr(), to, len) };
                 });
                 assert_eq!(column.as_slice(), &from[skip..skip + len]);
