@@ -1,4 +1,4 @@
-//! Who does what: workers, and the morsels they take.
+//! The threads of a join, and how they share out work.
 
 mod lock;
 mod pool;
@@ -15,14 +15,13 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use pool::ThreadPool;
 
-/// The threads of one join, which go from stage to stage; the first error of any ends the join for
-/// all.
+/// The threads of one join. They stay for all of its stages. The first error of any thread ends the join.
 #[derive(Clone)]
 pub(crate) struct Workers {
     threads: usize,
     pool: Arc<ThreadPool>,
     cancelled: Arc<AtomicBool>,
-    /// The flag of the join, where this is an [attempt](Workers::attempt) within it.
+    /// The cancellation flag of the join, if this is an [attempt](Workers::attempt) within it.
     outer: Option<Arc<AtomicBool>>,
 }
 
@@ -31,38 +30,39 @@ impl Workers {
         Workers { threads: threads.max(1), pool: Arc::default(), cancelled, outer: None }
     }
 
-    /// The same threads, for work whose failure does not end the join. The join's end ends the work.
+    /// Returns the same threads for work whose failure does not end the join. If the join ends, the work ends
+    /// too.
     pub(crate) fn attempt(&self) -> Workers {
         let outer = Some(Arc::clone(&self.cancelled));
         Workers { cancelled: Arc::default(), outer, ..self.clone() }
     }
 
-    /// The same, with at most `threads` threads.
+    /// Returns the same workers, limited to `threads` threads.
     pub(crate) fn at_most(&self, threads: usize) -> Workers {
         Workers { threads: self.threads.min(threads).max(1), ..self.clone() }
     }
 
-    /// How many threads [`run`](Workers::run) uses.
+    /// Returns the number of threads that [`run`](Workers::run) uses.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The same, with no more threads than `rows` are worth.
+    /// Returns the same workers, with as many threads as are worthwhile for `rows` rows.
     pub(crate) fn for_rows(&self, rows: usize) -> Workers {
-        /// Below this a thread costs more to start than it saves.
+        /// With fewer rows, a thread costs more than it saves.
         const ROWS_PER_THREAD: usize = 16 * 1024;
         let threads = self.threads.min(rows / ROWS_PER_THREAD).max(1);
         Workers { threads, ..self.clone() }
     }
 
-    /// An error once the join was cancelled. Long loops ask between morsels.
+    /// Returns an error if the join was cancelled. Long loops call it between morsels.
     pub(crate) fn check(&self) -> Result<()> {
         let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
         let cancelled = set(&self.cancelled) || self.outer.as_ref().is_some_and(set);
         if cancelled { Err(Error::Cancelled) } else { Ok(()) }
     }
 
-    /// Runs `work(worker)` once on each thread and waits for all.
+    /// Runs `work(worker)` once per thread and waits for all.
     pub(crate) fn run(&self, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
         self.check()?;
         if self.threads == 1 {
@@ -74,14 +74,15 @@ impl Workers {
             if let Err(error) = guarded(|| work(worker)) {
                 let mut failed = lock(&failed);
                 self.cancelled.store(true, Ordering::Relaxed);
-                // Cancellation follows from another's error; that one says why.
+                // `Cancelled` is a consequence of another worker's error. That error has the reason.
                 if failed.is_none() || matches!(*failed, Some(Error::Cancelled)) {
                     *failed = Some(error);
                 }
             }
         };
         if !self.pool.run(self.threads, &one) {
-            // Within a stage that they share, say: threads of its own.
+            // The pool is busy, for example because this call is inside a stage that uses it. Start other
+            // threads.
             self.scoped(&one);
         }
         match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
@@ -90,13 +91,14 @@ impl Workers {
         }
     }
 
-    /// Runs `one(worker)` once on each of as many threads, started for that.
+    /// Runs `one(worker)` once per thread, on threads that are started for this call.
     fn scoped(&self, one: &(impl Fn(usize) + Sync)) {
         std::thread::scope(|scope| {
             for worker in 1..self.threads {
                 let spawned = std::thread::Builder::new().spawn_scoped(scope, move || one(worker));
                 if let Err(error) = spawned {
-                    // Some stages give each worker its own share, so it has to be done: here.
+                    // In some stages each worker has its own share of the work. So this thread does the
+                    // share.
                     log::warn!("could not start a thread ({error}); going on with fewer");
                     one(worker);
                 }
@@ -105,7 +107,7 @@ impl Workers {
         });
     }
 
-    /// Runs `work(task, worker)` for each task below `tasks`; idle threads take the next.
+    /// Runs `work(task, worker)` for each task below `tasks`. Each idle thread takes the next task.
     pub(crate) fn each(
         &self,
         tasks: usize,
@@ -130,21 +132,22 @@ impl Workers {
     }
 }
 
-/// The `index`th of `parts` nearly equal parts of `0..len`.
+/// Returns part `index` of `parts` nearly equal parts of `0..len`.
 pub(crate) fn share(len: usize, parts: usize, index: usize) -> Range<usize> {
     let at = |i: usize| (len as u128 * i as u128 / parts as u128) as usize;
     at(index)..at(index + 1)
 }
 
-/// Runs code that may call the user's (filters, readers, callbacks) and makes a panic an error.
+/// Runs code that may call the user's code (filters, readers, callbacks), and turns a panic into an error.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(Error::Worker(format!("a worker panicked: {}", said(&panic)))))
 }
 
-/// Waits on `changed` while `condition` holds. Ends with [`Error::Cancelled`] once `cancelled` is set.
+/// Waits on `changed` while `condition` is true. Returns [`Error::Cancelled`] if `cancelled` is set.
 ///
-/// The flag is looked at every few milliseconds, so whoever sets it need not know who waits for what.
+/// It checks the flag every few milliseconds. So the thread that sets the flag need not know the condition
+/// variables.
 pub(crate) fn wait_while<'a, T>(
     cancelled: &AtomicBool,
     changed: &Condvar,
@@ -161,7 +164,7 @@ pub(crate) fn wait_while<'a, T>(
     Ok(guard)
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn said(panic: &Box<dyn Any + Send>) -> &str {
     panic
         .downcast_ref::<&str>()

@@ -1,22 +1,21 @@
-//! Threads that stay between the stages of a join.
+//! A thread pool that lives for all stages of a join.
 //!
 //! ```text
 //!   run(work) ─► each thread: work(worker) ─► the last one done wakes the caller
 //! ```
 //!
-//! A stage that all threads share begins some ten microseconds after it was asked for. Starting
-//! threads anew takes half a millisecond for sixteen of them, which a pipeline that shares out chunk
-//! after chunk would feel.
+//! The pool starts a stage on all threads within about ten microseconds. Starting sixteen new threads takes
+//! half a millisecond, which is too slow for a pipeline that distributes one chunk every few milliseconds.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 
 use super::lock;
 
-/// Threads that wait for work. Started when first asked for.
+/// A thread pool. Its threads start when they are first needed.
 #[derive(Default)]
 pub(super) struct ThreadPool {
-    /// Held by whoever has them work.
+    /// Held while the threads work on a job.
     threads: Mutex<Vec<JoinHandle<()>>>,
     board: Arc<Board>,
 }
@@ -24,34 +23,34 @@ pub(super) struct ThreadPool {
 #[derive(Default)]
 struct Board {
     state: Mutex<State>,
-    /// There is work, or none any more.
+    /// Signals a new job, or the end of the pool.
     work: Condvar,
-    /// All are done.
+    /// Signals that all threads have finished the job.
     done: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// What is to be done, and how many threads take part: those of numbers 1 and up.
+    /// The current job, and how many threads take part: numbers 1 up to this.
     job: Option<(Job, usize)>,
-    /// Goes up with every job.
+    /// Increases with every job.
     number: u64,
-    /// Threads that have not yet done their part.
+    /// The number of threads that have not finished their part.
     busy: usize,
     over: bool,
 }
 
-/// Work for each thread, by its number; it does not unwind there.
+/// The work of each thread, called with its number. It must not panic.
 #[derive(Clone, Copy)]
 struct Job(*const (dyn Fn(usize) + Sync));
 
-// SAFETY: what it points to may be called from any thread, and is kept until all are done.
+// SAFETY: the closure is `Sync`, and lives until all threads have finished.
 unsafe impl Send for Job {}
 
 impl ThreadPool {
-    /// Runs `work(worker)` for the numbers below `count`, of which 0 is the caller's own thread, and
-    /// waits for all. False if somebody else has the threads, or there are not enough: then nothing
-    /// was run. `work` does not unwind but here.
+    /// Runs `work(worker)` for each number below `count`, and waits for all. Number 0 runs on the calling
+    /// thread. Returns false, and runs nothing, if the pool is busy or a thread could not be started. `work`
+    /// may panic only on the calling thread.
     pub(super) fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) -> bool {
         let mut threads = match self.threads.try_lock() {
             Ok(threads) => threads,
@@ -69,8 +68,8 @@ impl ThreadPool {
                 }
             }
         }
-        // SAFETY: only the lifetime is another. Nobody uses it after the wait, which comes even if
-        // something unwinds.
+        // SAFETY: this only extends the lifetime. No thread uses the closure after `AllDone` has waited,
+        // which it does even while unwinding.
         let job = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync)>(
                 work,
@@ -97,7 +96,7 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Waits, when dropped, until all have done their part.
+/// Waits, when dropped, until all threads have finished their part.
 struct AllDone<'a>(&'a Board);
 
 impl Drop for AllDone<'_> {
@@ -106,7 +105,7 @@ impl Drop for AllDone<'_> {
     }
 }
 
-/// Says, when dropped, that a thread has done its part.
+/// Records, when dropped, that a thread has finished its part.
 struct PartDone<'a>(&'a Board);
 
 impl Drop for PartDone<'_> {
@@ -136,7 +135,7 @@ impl Board {
         state.job = None;
     }
 
-    /// What a thread does until there is no more work to come.
+    /// The loop of a thread, until the pool is dropped.
     fn serve(&self, number: usize) {
         let mut seen = 0;
         loop {
@@ -153,7 +152,7 @@ impl Board {
             };
             drop(state);
             let done = PartDone(self);
-            // SAFETY: whoever posted it waits until all are done.
+            // SAFETY: the thread that posted the job waits until all threads have finished it.
             unsafe { (*job.0)(number) };
             drop(done);
         }
