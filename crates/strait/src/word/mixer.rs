@@ -1,10 +1,10 @@
 //! The mixer: a random bijection of key words.
 //!
-//! It ends with a multiplication by a random odd number. Partitions and tables use the top bits of the product.
-//! Multiply-shift is universal (Dietzfelbinger et al., "A reliable randomized algorithm for the closest-pair
-//! problem", 1997): whatever the keys, the probability that two of them share their top k bits is at most
-//! 2 / 2^k. A seed that is only added to the key in front of a fixed multiplication would not have this
-//! property.
+//! It ends with a multiplication by a random odd number. Partitions and tables use the top bits of the
+//! product. Multiply-shift is universal (Dietzfelbinger et al., "A reliable randomized algorithm for the
+//! closest-pair problem", 1997): for any two different keys, the probability that they share their top k bits
+//! is at most 2 / 2^k. If the seed were only added to the key before a fixed multiplication, this would not
+//! hold.
 
 use super::KeyWord;
 
@@ -16,31 +16,31 @@ pub(crate) struct Mixer<K> {
 }
 
 impl<K: KeyWord> Mixer<K> {
-    /// The mixer of a seed.
+    /// Creates the mixer of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut state = seed;
         let first = multiplier(&mut state);
         Mixer { first, second: multiplier(&mut state) }
     }
 
-    /// A mixer with these multipliers, of which the low bits count.
+    /// Creates a mixer with the low bits of these multipliers.
     pub(crate) fn of(first: u64, second: u64) -> Self {
         Mixer { first: K::from_u64(first), second: K::from_u64(second) }
     }
 
-    /// The mixer that undoes this one: each round is undone by the inverse of its multiplier.
+    /// Returns the mixer that undoes this one. The inverse of each multiplier undoes its round.
     pub(crate) fn inverse(self) -> Self {
         Mixer { first: inverse(self.second), second: inverse(self.first) }
     }
 }
 
-/// A random odd number. About half of its bits are set: a multiplier with few set or few clear bits
-/// would move most keys hardly at all.
+/// Returns a random odd number with about half of its bits set. A multiplier with very few or very many set
+/// bits would mix most keys badly.
 fn multiplier<K: KeyWord>(state: &mut u64) -> K {
     let even = K::BITS / 2;
     let slack = K::BITS / 8 + u32::from(K::BITS == 32) * 2;
     loop {
-        // The top bits are the best ones of a 64-bit generator.
+        // The top bits of this generator are its best ones.
         let candidate = K::from_u64(splitmix(state) >> (64 - K::BITS) | 1);
         let ones = candidate.to_u64().count_ones();
         if ones.abs_diff(even) <= slack {
@@ -49,15 +49,15 @@ fn multiplier<K: KeyWord>(state: &mut u64) -> K {
     }
 }
 
-/// The inverse of an odd number modulo the width of a word, by Newton's iteration: `n * n` is 1 modulo
-/// 8, and each step doubles the number of correct bits.
+/// Returns the inverse of an odd number modulo 2^width, by Newton's iteration. `n * n` is 1 modulo 8, and
+/// each step doubles the number of correct bits.
 fn inverse<K: KeyWord>(odd: K) -> K {
     let n = odd.to_u64();
     let step = |x: u64, _| x.wrapping_mul(2u64.wrapping_sub(n.wrapping_mul(x)));
     K::from_u64((0..5).fold(n, step))
 }
 
-/// The next number of the SplitMix64 generator.
+/// Returns the next number of the SplitMix64 generator.
 pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -66,7 +66,7 @@ pub(crate) fn splitmix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The mixers of both widths.
+/// The mixers for both widths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mixers {
     pub(crate) narrow: Mixer<u32>,
@@ -74,12 +74,12 @@ pub(crate) struct Mixers {
 }
 
 impl Mixers {
-    /// The mixers of two seeds.
+    /// Creates the mixers of two seeds.
     pub(crate) fn new(narrow: u64, wide: u64) -> Mixers {
         Mixers { narrow: Mixer::new(narrow), wide: Mixer::new(wide) }
     }
 
-    /// The mixer of words of one width.
+    /// Returns the mixer for words of type `K`.
     pub(crate) fn of<K: KeyWord>(&self) -> Mixer<K> {
         K::mixer_of(self.narrow, self.wide)
     }

@@ -1,4 +1,4 @@
-//! Key words: what partitions, tables and sorts see of a key.
+//! Key words: the integers that represent keys in partitions, tables and sorts.
 
 mod mixer;
 
@@ -42,32 +42,33 @@ impl Width {
 
 /// A key word: `u32` or `u64`, whichever the key columns need.
 ///
-/// [`mix`](KeyWord::mix) is a bijection, so equality of mixed words is equality of words and no
-/// key value has to be reserved. Its multipliers are random numbers of the join, so nobody can choose
-/// keys that make partitions or slots uneven.
+/// [`mix`](KeyWord::mix) is a bijection, so two mixed words are equal exactly if the words are equal, and no
+/// key value has to be reserved. Its multipliers are random per join, so nobody can choose keys that make
+/// partitions or buckets uneven.
 pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     /// The width in bits.
     const BITS: u32;
-    /// The word, scattered: two rounds of xor-shift and odd multiply, and one more xor-shift. The
-    /// shifts are half a word, which undo themselves, so the [inverse](Mixer::inverse) mixer undoes all.
+    /// Mixes the word: two rounds of xor-shift and multiplication by an odd number, then one more xor-shift.
+    /// A xor-shift by half the width is its own inverse, so the [inverse](Mixer::inverse) mixer undoes
+    /// everything.
     fn mix(self, mixer: Mixer<Self>) -> Self;
-    /// Scatters all of them.
+    /// Mixes all words in place.
     fn mix_all(words: &mut [Self], mixer: Mixer<Self>) {
         on_this_processor!(mix_each(words, mixer) where
             [K: KeyWord](words: &mut [K], mixer: Mixer<K>))
     }
-    /// The mixer of this width.
+    /// Returns the mixer of this width.
     fn mixer_of(narrow: Mixer<u32>, wide: Mixer<u64>) -> Mixer<Self>;
-    /// Which of four words are this one, as bits.
+    /// Compares four words with this one. Returns a bit mask of the equal ones.
     fn same(self, four: &[Self; 4]) -> u32 {
         (0..4).fold(0, |bits, i| bits | u32::from(four[i] == self) << i)
     }
-    /// Which of four words have another top bit, as bits.
+    /// Compares the top bits of four words with this one's. Returns a bit mask of those that differ.
     fn apart(self, four: &[Self; 4]) -> u32 {
         let top = |word: Self| (word.to_u64() ^ self.to_u64()) >> (Self::BITS - 1);
         (0..4).fold(0, |bits, i| bits | (top(four[i]) as u32) << i)
     }
-    /// [`same`](KeyWord::same) with vectors, where there are some.
+    /// [`same`](KeyWord::same) with vector instructions, if available.
     ///
     /// # Safety
     /// On x86-64, `processor::modern()` is true.
@@ -75,7 +76,7 @@ pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     unsafe fn same_modern(self, four: &[Self; 4]) -> u32 {
         self.same(four)
     }
-    /// [`apart`](KeyWord::apart) with vectors, where there are some.
+    /// [`apart`](KeyWord::apart) with vector instructions, if available.
     ///
     /// # Safety
     /// On x86-64, `processor::modern()` is true.
@@ -83,9 +84,9 @@ pub(crate) trait KeyWord: Plain + Ord + Eq + Hash + Debug + Default {
     unsafe fn apart_modern(self, four: &[Self; 4]) -> u32 {
         self.apart(four)
     }
-    /// The word as 64 bits.
+    /// Returns the word as 64 bits.
     fn to_u64(self) -> u64;
-    /// The low bits of `word`.
+    /// Returns the low bits of `word`.
     fn from_u64(word: u64) -> Self;
 }
 
@@ -113,7 +114,7 @@ impl KeyWord for u32 {
     #[inline(always)]
     unsafe fn same_modern(self, four: &[u32; 4]) -> u32 {
         use std::arch::x86_64::*;
-        // SAFETY: four words are loaded; SSE2 is part of x86-64.
+        // SAFETY: reads four words; SSE2 is part of x86-64.
         unsafe {
             let words = _mm_loadu_si128(four.as_ptr().cast());
             let same = _mm_cmpeq_epi32(words, _mm_set1_epi32(self as i32));
@@ -163,7 +164,7 @@ impl KeyWord for u64 {
     #[inline(always)]
     unsafe fn same_modern(self, four: &[u64; 4]) -> u32 {
         use std::arch::x86_64::*;
-        // SAFETY: four words are loaded; the caller promises AVX2.
+        // SAFETY: reads four words; the caller guarantees AVX2.
         unsafe {
             let words = _mm256_loadu_si256(four.as_ptr().cast());
             let same = _mm256_cmpeq_epi64(words, _mm256_set1_epi64x(self as i64));
@@ -220,7 +221,7 @@ mod tests {
                 assert_eq!(key.same(&four), same);
                 #[cfg(vectors)]
                 if crate::processor::modern() {
-                    // SAFETY: just asked.
+                    // SAFETY: checked in the condition.
                     unsafe {
                         assert_eq!(key.same_modern(&four), same);
                         assert_eq!(key.apart_modern(&four), key.apart(&four));
@@ -237,7 +238,8 @@ mod tests {
         }
     }
 
-    /// The most of 4096 words that share their top eight bits, whatever the seed: 16 do on average.
+    /// Returns the largest number of words, out of 4096, that share their top eight bits under any of 200
+    /// seeds. The average is 16.
     fn crowd<K: KeyWord>(words: impl Iterator<Item = u64> + Clone) -> u32 {
         let most = |seed: u64| {
             let mixer = Mixer::<K>::new(seed);
@@ -250,7 +252,7 @@ mod tests {
         (0..200).map(most).max().unwrap_or(0)
     }
 
-    /// Multiples of a power of two fill all top-bit partitions, with any seed.
+    /// Multiples of a power of two spread over all partitions, with any seed.
     #[test]
     fn patterns_spread_over_partitions() {
         for shift in [0, 8, 20] {
@@ -263,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Words that share their top bits under a mixer that is known are spread by others.
+    /// Words that share their top bits under a known mixer are spread by other mixers.
     #[test]
     fn words_chosen_for_a_known_mixer_spread() {
         let known = Mixer { first: 0xd6e8_feb8_6659_fd93u64, second: 0xd6e8_feb8_6659_fd93 };
