@@ -1,4 +1,4 @@
-//! The choice itself: a pure function.
+//! Chooses the plan: a pure function.
 
 use crate::error::bytes;
 use crate::gpu_options::Partitioner;
@@ -8,11 +8,11 @@ use crate::options::{Algorithm, JoinType, Side};
 use crate::plan::Statistics;
 use crate::plan::cost::{inlined, predict, predict_on};
 
-/// What is to be planned.
+/// The facts that the planner chooses by.
 pub(crate) struct Request<'a> {
-    /// The algorithm that was asked for, if one was.
+    /// The algorithm that the caller asked for, if any.
     pub(crate) asked: Option<Algorithm>,
-    /// The partitioner that was asked for, if one was.
+    /// The partitioner that the caller asked for, if any.
     pub(crate) partitioner: Option<Partitioner>,
     pub(crate) join_type: JoinType,
     pub(crate) build_side: Option<Side>,
@@ -23,43 +23,44 @@ pub(crate) struct Request<'a> {
     pub(crate) key: String,
     pub(crate) exact: bool,
     pub(crate) word_bytes: usize,
-    /// The bytes of a build row that are wanted of it, where they may travel with its key.
+    /// The bytes per build row of the columns that the output needs, if they may be inlined.
     pub(crate) inlined_bytes: Option<usize>,
     pub(crate) machine: &'a Machine,
-    /// The GPU that may be used.
+    /// The GPU that the plan may use.
     pub(crate) device: Option<OnDevice>,
 }
 
-/// A GPU that a join may run on.
+/// A GPU that the plan may use.
 #[derive(Debug, Clone)]
 pub(crate) struct OnDevice {
     pub(crate) name: String,
-    /// Its memory that may be used, in bytes.
+    /// The GPU memory that the join may use, in bytes.
     pub(crate) budget: u64,
-    /// Whether it was asked for by name.
+    /// Whether the caller asked for it by name.
     pub(crate) asked: bool,
-    /// What comes back.
+    /// The kind of result that comes back.
     pub(crate) back: Asked,
-    /// Bytes of a row that cross to it in any case: a key word, and a value where there is one.
+    /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
     pub(crate) row_bytes: u64,
-    /// Where the words of rows lie.
+    /// Where the key words are before they cross to the GPU.
     pub(crate) words: KeySource,
 }
 
-/// Where the words of rows lie that may cross to a GPU.
+/// Where the key words of rows are before they cross to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeySource {
-    /// In pinned memory: all others are staged.
+    /// In pinned memory. Words in other memory are staged.
     Pinned,
-    /// In memory.
+    /// In memory that is not pinned.
     Held,
-    /// In columns, from where they are staged; made first where the CPU reads them, or there are nulls.
+    /// In Arrow columns, from where they are staged. They are converted first if the CPU has to read them, or
+    /// if there are nulls.
     InColumns { nullable: bool },
-    /// Nowhere: they are made first.
+    /// Nowhere: they have to be computed first.
     Nowhere,
 }
 
-/// What an algorithm is expected to take.
+/// The predicted costs of one algorithm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Prediction {
@@ -67,67 +68,68 @@ pub struct Prediction {
     pub algorithm: Algorithm,
     /// Whether it runs on a GPU.
     pub on_gpu: bool,
-    /// Its time, apart from reading and from what the caller does with the rows.
+    /// The time, without reading the inputs and without the work of the consumer.
     pub seconds: f64,
-    /// The memory it holds at most, held inputs included.
+    /// The most host memory that it holds at once, including held inputs, in bytes.
     pub bytes: u64,
-    /// The GPU memory it holds at most.
+    /// The most GPU memory that it holds at once, in bytes.
     pub device_bytes: u64,
-    /// What crosses the link between host and GPU, both ways, in bytes.
+    /// The bytes that cross the link between host and GPU, in both directions.
     pub crosses: u64,
-    /// The least time that takes, by what the link carries each way.
+    /// The least time that the link needs for these bytes, at its bandwidth in each direction.
     pub link_seconds: f64,
 }
 
-/// What was decided, and why.
+/// A plan: what the join does, and why.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Plan {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The algorithm that goes on if this one needs more GPU memory than there is, before any row was
-    /// written; None if there is no such algorithm.
+    /// The algorithm that takes over if this one needs more GPU memory than there is, before any row was
+    /// written; `None` if there is no such algorithm.
     pub escalation: Option<Algorithm>,
-    /// The GPU it runs on; None if it is the CPU.
+    /// The GPU that it runs on; `None` for the CPU.
     pub device: Option<String>,
     /// The join type.
     pub join_type: JoinType,
-    /// The side that is held; None while it is not known which proves smaller.
+    /// The side that is held; `None` if it is not known yet which side is smaller.
     pub build_side: Option<Side>,
-    /// What the build side is known to have.
+    /// The statistics of the build side.
     pub build: Statistics,
-    /// What the probe side is known to have.
+    /// The statistics of the probe side.
     pub probe: Statistics,
-    /// How keys become words.
+    /// How keys are converted to key words.
     pub key: String,
-    /// How many threads work on it.
+    /// The number of threads.
     pub threads: usize,
     /// The memory limit, if there is one.
     pub memory_limit: Option<u64>,
-    /// What of a row crosses the link to the GPU, and what comes back; None if it is the CPU.
+    /// The bytes per row that cross the link to the GPU, and the result that comes back, in words; `None` for
+    /// the CPU.
     pub over_the_link: Option<String>,
-    /// Why this algorithm.
+    /// The reason for this algorithm.
     pub reason: String,
-    /// What was planned before, tried, and abandoned: in this order.
+    /// The plans that were tried before and abandoned, in this order.
     pub abandoned: Vec<Abandoned>,
-    /// What each algorithm was expected to take.
+    /// The predictions for all algorithms.
     pub predictions: Vec<Prediction>,
 }
 
-/// A plan that a join began with and could not carry out.
+/// A plan that a join started with and could not carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abandoned {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The GPU it was to run on; None if it was the CPU.
+    /// The GPU that it was for; `None` for the CPU.
     pub device: Option<String>,
-    /// Why the join went on with another plan.
+    /// The reason why the join continued with another plan.
     pub reason: String,
 }
 
 impl Plan {
-    /// This plan, to go on after another one was abandoned.
+    /// Returns this plan, with `other` added to its abandoned plans.
     pub(crate) fn after(mut self, other: &Plan, reason: &str) -> Plan {
         self.abandoned = other.abandoned.clone();
         let (algorithm, device) = (other.algorithm, other.device.clone());
@@ -136,7 +138,7 @@ impl Plan {
     }
 }
 
-/// Picks the algorithm.
+/// Chooses the plan.
 pub(crate) fn choose(request: Request<'_>) -> Plan {
     let mut predictions = Algorithm::ANYWHERE.map(|a| predict(a, &request)).to_vec();
     if let Some(device) = &request.device {
@@ -159,7 +161,8 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
     let algorithm = chosen.map(|p| p.algorithm).or(request.asked).unwrap_or(Algorithm::NoPartition);
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
     let on = request.device.as_ref().filter(|_| on_gpu);
-    // Where the algorithm was not asked for, another one may go on if GPU memory does not suffice for it.
+    // If the caller did not ask for the algorithm, another one may take over when GPU memory does not
+    // suffice.
     let may_escalate = on_gpu && request.asked.is_none() && algorithm != Algorithm::MultiPass;
     let escalation = may_escalate.then_some(Algorithm::MultiPass);
     let over_the_link = on.map(|on| crosses(on, algorithm, &request));
@@ -181,27 +184,28 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
     }
 }
 
-/// Whether an algorithm may be chosen.
+/// Returns whether an algorithm may be chosen.
 fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
     let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
     let budget = request.device.as_ref().map_or(u64::MAX, |device| device.budget);
     let as_asked = request.asked.is_none_or(|asked| asked == p.algorithm);
-    // If no algorithm was asked for, a partitioner is one of `radix`: others are refused before.
+    // If the caller asked for a partitioner but no algorithm, it is a partitioner of `radix`: other
+    // combinations were refused before.
     let partitions = request.asked.is_some()
         || request.partitioner.is_none()
         || p.algorithm != Algorithm::Triton;
-    // A plan that does not fit the GPU is tried only if exactly that was asked for.
+    // A plan that does not fit the GPU is tried only if the caller asked for exactly this plan.
     let tried_anyway = asked_device && request.asked.is_some();
     let fits = !p.on_gpu || p.device_bytes <= budget || tried_anyway;
     as_asked && partitions && fits && (p.on_gpu || !asked_device)
 }
 
-/// What of a row crosses, and what comes back, in words.
+/// Describes what crosses the link per row, and what comes back.
 fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String {
     let word = request.word_bytes as u64;
     let inlined = on.back == Asked::Pairs && inlined(request, request.word_bytes);
     let (row, with) = match algorithm {
-        // The CPU makes tuples, which have a word besides the key's in any case.
+        // The CPU makes tuples, which always have a second word besides the key.
         Algorithm::CpuPartitioned => (2 * word, ""),
         _ if inlined => {
             (on.row_bytes, ", and with those of the build side its columns, if none is null")
@@ -216,7 +220,7 @@ fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String
     format!("{} a row{with}; {back} comes back", bytes(row))
 }
 
-/// The fastest that fits; where none fits, the smallest.
+/// Returns the fastest prediction that fits the limit; if none fits, the one with the least memory.
 fn best(predictions: &[Prediction], limit: Option<u64>) -> (Option<Prediction>, String) {
     let fits = |p: &&Prediction| limit.is_none_or(|limit| p.bytes <= limit);
     let fastest = predictions.iter().filter(fits).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -307,7 +311,8 @@ mod tests {
         }
     }
 
-    /// A build side a few times the budget is joined in passes, one of many times in partitions.
+    /// A build side of a few times the budget is joined in passes, one of many times the budget in
+    /// partitions.
     #[test]
     fn the_larger_the_build_side_the_fewer_the_passes_that_pay() {
         let machine = machine();
@@ -325,7 +330,7 @@ mod tests {
         assert_eq!(plan(1 << 34), Algorithm::Triton);
     }
 
-    /// A count needs only the keys over the link; whole rows are gathered by the CPU anyway.
+    /// For a count, only keys cross the link.
     #[test]
     fn a_gpu_is_taken_where_it_wins_with_its_copies() {
         let machine = machine();
@@ -346,7 +351,8 @@ mod tests {
         assert_eq!(small(1000), None, "starting a GPU takes longer");
     }
 
-    /// As measured on 16 cores and an H200: 0.15 s there and 0.28 s on the CPU, 0.23 s and 0.21 s.
+    /// Measured on 16 cores and an H200: 0.15 s on the GPU and 0.28 s on the CPU; in the second case 0.23 s
+    /// and 0.21 s.
     #[test]
     fn predictions_are_near_what_was_measured() {
         let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
@@ -364,7 +370,7 @@ mod tests {
             crossing.contains("its columns") && crossing.contains("16 B a match"),
             "{crossing}"
         );
-        // Keys and columns there, 1.6 GB; pairs back, 1.1 GB.
+        // 1.6 GB of keys and columns go there, 1.1 GB of pairs come back.
         let of = |plan: &Plan, on_gpu: bool| {
             let of_kind = plan.predictions.iter().filter(|p| p.on_gpu == on_gpu).copied();
             of_kind.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap()
@@ -381,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Words that have to be made take time and memory, but not those that lie somewhere.
+    /// Words that have to be computed take time and memory. Words that exist already do not.
     #[test]
     fn words_that_are_made_are_counted() {
         let machine = machine();
@@ -397,7 +403,7 @@ mod tests {
         let made = predicted(KeySource::Nowhere, Algorithm::NoPartition);
         assert!(made.0 > 1.5 * held.0 && made.1 == held.1 + (8 << 27), "{made:?} {held:?}");
         assert_eq!(predicted(in_columns(false), Algorithm::NoPartition), held);
-        // There has to be memory in case that there are nulls.
+        // Memory is needed in case there are nulls.
         assert_eq!(predicted(in_columns(true), Algorithm::NoPartition), (held.0, made.1));
         let of_triton = |words| predicted(words, Algorithm::Triton);
         assert_eq!(of_triton(in_columns(false)), of_triton(KeySource::Nowhere));

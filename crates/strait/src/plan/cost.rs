@@ -1,8 +1,8 @@
-//! How long would each algorithm take, and how much memory would it hold?
+//! Predicts the time and the memory of each algorithm.
 //!
-//! Time is nanoseconds a row on one core, divided by the threads. The constants were measured on
-//! a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`); what matters is
-//! their ratio.
+//! Times are nanoseconds per row on one core, divided by the number of threads. The constants were measured
+//! on a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`). Their ratios matter
+//! more than their values.
 
 use crate::machine::Machine;
 use crate::matches::Asked;
@@ -14,7 +14,7 @@ use crate::plan::shape::is_dense;
 use crate::plan::{Prediction, Statistics};
 use crate::table::table_bytes;
 
-/// Nanoseconds a row.
+/// Nanoseconds per row.
 mod ns {
     pub(super) const WORDS: f64 = 3.0;
     pub(super) const PARTITION: f64 = 10.0;
@@ -22,24 +22,24 @@ mod ns {
     pub(super) const RANK: f64 = 200.0;
     pub(super) const SORT: f64 = 32.0;
     pub(super) const MERGE: f64 = 20.0;
-    /// A look-up in the second-level cache, the last-level cache, and memory.
+    /// A lookup in a table in the second-level cache, in the last-level cache, and in memory.
     pub(super) const PROBE: [f64; 3] = [4.0, 10.0, 28.0];
-    /// Fetching a row of payload in order, and from anywhere.
+    /// Gathering a row of payload in ascending order, and in random order.
     pub(super) const GATHER: [f64; 2] = [1.5, 25.0];
-    /// For a join on a GPU: making a word and keeping it, and turning a pair that came back into a row,
-    /// without what is fetched for it.
+    /// For a join on a GPU: computing a word and storing it; and turning a returned pair into a row, without
+    /// gathering its columns.
     pub(super) const KEPT: f64 = 8.0;
     pub(super) const SETTLE: f64 = 16.0;
 }
 
-/// Whether what is wanted of build rows travels with their keys, so that none is fetched again: where it
-/// has no more bytes than tuples carry, which on a GPU is a word.
+/// Returns whether the build columns are inlined, so that they need not be gathered: if they have at most
+/// `most` bytes. On a GPU that is one word.
 pub(super) fn inlined(request: &Request<'_>, most: usize) -> bool {
     request.inlined_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
 }
 
-/// The sizes of both sides: rows that may match, and bytes. A probe side of unknown length is taken to be
-/// four times as long as the build side.
+/// The sizes of both sides: the rows that may match, and the bytes. If the length of the probe side is
+/// unknown, it is assumed to be four times that of the build side.
 struct Sizes {
     build_rows: f64,
     probe_rows: f64,
@@ -49,7 +49,7 @@ struct Sizes {
 
 impl Sizes {
     fn of(request: &Request<'_>) -> Sizes {
-        // Statistics may say anything. The limits keep what is computed from them within 64 bits.
+        // Users can give any statistics. These limits keep all results within 64 bits.
         const MAX_ROWS: u64 = 1 << 44;
         const MAX_BYTES: u64 = 1 << 52;
         let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_ROWS));
@@ -67,7 +67,7 @@ impl Sizes {
     }
 }
 
-/// Predicts one algorithm.
+/// Predicts one algorithm on the CPU.
 pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction {
     let sizes = Sizes::of(request);
     let word = request.word_bytes;
@@ -81,7 +81,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let far = sizes.build_bytes > request.machine.l2 && !inlined(request, MAX_INLINED);
             let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
-            // Tuples live until the table is built; words are gone before.
+            // Tuples live until the table is built. Key words are freed before.
             (time, sizes.build_bytes + table + rows(sizes.build_rows) * tuple)
         }
         Algorithm::Radix => {
@@ -97,7 +97,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
             let both = sizes.build_rows + sizes.probe_rows;
             let sort = |sorted: bool| if sorted { 0.0 } else { ns::SORT };
             let rank = if request.exact { 0.0 } else { ns::RANK };
-            // Rows that were sorted before are gathered in their own order.
+            // Rows that were sorted before are gathered in ascending order.
             let gather = |sorted: bool| ns::GATHER[usize::from(!sorted)];
             let gathers = gather(request.build.sorted) + gather(request.probe.sorted);
             let time = sizes.build_rows * sort(request.build.sorted)
@@ -105,7 +105,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
                 + both * (ns::WORDS + ns::PARTITION + ns::MERGE + rank);
             (time, sizes.build_bytes + sizes.probe_bytes + rows(both) * 2 * tuple)
         }
-        // Never asked: these run on a GPU only.
+        // Not reached: these run on a GPU only.
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
@@ -116,8 +116,8 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
     Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes, crosses, link_seconds }
 }
 
-/// The bytes of the CPU's one table over the build side: an array for dense keys, else a hash table with one
-/// place per key and the rows of keys that repeat beside it.
+/// Returns the bytes of the CPU's table over the whole build side: an array for dense keys; otherwise a hash
+/// table with one slot per key, and the values of repeated keys beside it.
 fn no_partition_table(request: &Request<'_>, sizes: &Sizes) -> u64 {
     let word = request.word_bytes;
     let rows = sizes.build_rows as u64;
@@ -129,33 +129,35 @@ fn no_partition_table(request: &Request<'_>, sizes: &Sizes) -> u64 {
     }
 }
 
-/// What a GPU does, as measured on one with a PCIe 5.0 link.
+/// Constants of a GPU, measured on one with a PCIe 5.0 link.
 mod device {
-    /// Making ready: contexts, pools, read-backs.
+    /// Setup: contexts, pools, reading back results.
     pub(super) const SECONDS: f64 = 0.02;
-    /// Bytes a second that one thread stages, that the link carries one way, and both ways at once.
+    /// Bytes per second: staged by one thread, over the link in one direction, and over the link in each
+    /// direction when both are busy.
     pub(super) const STAGED: f64 = 4e9;
     pub(super) const LINK: f64 = 55e9;
     pub(super) const BOTH_WAYS: f64 = 46e9;
-    /// Tuples a second: no-partition, radix, sort-merge.
+    /// Tuples per second: no-partition, radix, sort-merge.
     pub(super) const TUPLES: [f64; 3] = [8e9, 20e9, 8e9];
-    /// Tuples held a row, besides its words: tables or partitions.
+    /// Tuples held per row, besides its key word: tables or partitions.
     pub(super) const HELD: u64 = 4;
-    /// Bytes a second that one CPU thread partitions for it.
+    /// Bytes per second that one CPU thread partitions for the GPU.
     pub(super) const PARTITIONED: f64 = 1.0e9;
-    /// What is always needed: buffers of chunks and of output.
+    /// Bytes that are always needed: buffers for chunks and for output.
     pub(super) const BUFFERS: u64 = 16 << 20;
-    /// Seconds that a pipeline takes to start and to end.
+    /// Seconds that a pipeline needs to start and to end.
     pub(super) const PIPELINE: f64 = 0.002;
-    /// Build rows a second, where all have to be there before the first probe row is looked up: copied
-    /// to their place, partitioned or put into a table.
+    /// Build rows per second that are copied into place, and partitioned or inserted into a table. All of
+    /// them must be ready before the first probe row is looked up.
     pub(super) const BUILT: f64 = 9e9;
-    /// The share of memory, one of so many, that chunks of a streamed side need to cross at full speed.
+    /// The chunks of a streamed side need this fraction of memory, 1 / `STREAMED`, to cross the link at full
+    /// speed.
     pub(super) const STREAMED: u64 = 4;
 }
 
-/// Predicts one algorithm on a GPU: words cross to it, and narrow columns of the build side with them;
-/// those, or row numbers, come back in pairs, and other columns are gathered on the CPU.
+/// Predicts one algorithm on a GPU. Key words cross to it, with inlined columns of the build side. Pairs of
+/// inlined values or row numbers come back. The CPU gathers the other columns.
 pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> Prediction {
     let sizes = Sizes::of(request);
     let threads = request.threads.max(1) as f64;
@@ -174,7 +176,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         _ => device::LINK.min(device::STAGED * threads),
     };
     let inlined = on.back == Asked::Pairs && inlined(request, request.word_bytes);
-    // Where the probe side streams past a table, its rows come back nearly in order.
+    // If the probe side is streamed past a table, its rows come back almost in order.
     let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let settle = match on.back {
         Asked::Count => 0.0,
@@ -183,7 +185,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             ns::SETTLE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!in_order)]
         }
     };
-    // Columns that may have nulls mostly have none; but there has to be memory for it.
+    // Nullable columns mostly have no nulls. But memory must be available for the case that they do.
     let (made, may_be_made) = match on.words {
         KeySource::Pinned | KeySource::Held => (false, false),
         KeySource::InColumns { nullable } => {
@@ -198,7 +200,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let rows = if on.back == Asked::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
     let loaded = if inlined { build * word } else { 0.0 };
-    // What triton has no room for in its cache goes to host memory, and comes back.
+    // Tuples that do not fit triton's cache spill to host memory and come back.
     let tuples = 2.0 * both * word;
     let spilled = match algorithm {
         Algorithm::Triton => (tuples - cache_bytes(on.budget) as f64).max(0.0),
@@ -206,7 +208,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     };
     let of_words = if may_be_made { words(both) } else { 0 };
     let mut held = sizes.build_bytes + sizes.probe_bytes + of_words + loaded as u64;
-    // What crosses, the time that takes, the device's own time, and its memory.
+    // The bytes that cross, the time for that, the time of the device's own work, and its memory.
     let crosses = both * row + loaded + back;
     let (crosses, link, own, device_bytes) = match algorithm {
         Algorithm::NoPartition => {
@@ -234,7 +236,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             (crosses, link, (build + passes * probe) / table, tables)
         }
         Algorithm::CpuPartitioned => {
-            // Tuples cross, not words; the CPU has to make them first.
+            // Tuples cross, not key words. The CPU has to make them first.
             let crosses = tuples + back;
             held += 2 * words(both);
             let made = tuples / (device::PARTITIONED * threads);
@@ -248,8 +250,8 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             (crosses, link, 2.0 * both / radix, buffers * 2)
         }
     };
-    // Copies and the device's own work overlap where chunks are streamed; triton partitions and joins
-    // what it has cached when the link has nothing left to carry.
+    // If chunks are streamed, copies overlap with the device's own work. Triton partitions and joins its
+    // cached partitions when nothing is left to cross the link.
     let seconds = match algorithm {
         Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
         _ => link.max(own),
@@ -266,8 +268,8 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     }
 }
 
-/// Nanoseconds of a look-up in a table of so many bytes, of which a part may be in the last cache: three
-/// quarters of that are left to it.
+/// Returns the nanoseconds of a lookup in a table of `table` bytes. Part of the table may be in the
+/// last-level cache; three quarters of that cache are assumed to be free for it.
 fn look_up(table: u64, machine: &Machine) -> f64 {
     let [near, cached, far] = ns::PROBE;
     if table <= machine.l2 {

@@ -1,4 +1,4 @@
-//! A plan in words.
+//! Formats a plan as text.
 
 use std::fmt;
 
@@ -60,7 +60,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// `1500 rows, 12.0 KiB`, as far as known.
+/// Formats as `1500 rows, 12.0 KiB`, as far as known.
 fn size(statistics: &Statistics) -> String {
     let rows = statistics.rows.map_or("rows unknown".to_string(), |n| format!("{n} rows"));
     match statistics.bytes {

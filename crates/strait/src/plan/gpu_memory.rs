@@ -1,33 +1,34 @@
-//! Shares of GPU memory that the planner and the algorithms agree on.
+//! Shares of GPU memory that the planner and the algorithms both use.
 
 use crate::options::Algorithm;
 
-/// The GPU memory that is kept for partitions unless told otherwise. More would let fewer tuples cross
-/// twice, but throughput fall more steeply where they begin to.
+/// Returns the default size of the GPU memory that caches partitions. With a larger cache, fewer tuples would
+/// cross the link twice, but throughput would drop more steeply where tuples begin to spill.
 pub(crate) fn cache_bytes(memory: u64) -> u64 {
     memory / 16 * 9
 }
 
-/// Whether the CPU may read the words of rows that lie in host memory, besides staging them: to
-/// partition them, or to count those of partitions.
+/// Returns whether the CPU may read the key words in host memory for more than staging: to partition them, or
+/// to count the tuples per partition.
 pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::CpuPartitioned | Algorithm::Triton)
 }
 
-/// Slots of a table a row, at least, in fifths: 5/4, which leaves look-ups three slots long.
+/// The least number of slots per row of a table is 5/4: this, divided by this minus one. Lookups then take
+/// three slots on average.
 pub(crate) const LEAST_SLOTS: u64 = 5;
-/// The share of memory for tables, in eighths; the rest is for chunks and output.
+/// The share of memory for tables, in eighths. The rest is for chunks and output.
 pub(crate) const FOR_TABLES: u64 = 6;
-/// The slots of a table, at most: a compact one has 32 bits for them.
+/// The largest number of slots per table. A compact table has 32 bits for a slot number.
 pub(crate) const MAX_SLOTS: u64 = u32::MAX as u64;
 
-/// Passes over the probe side that a build side takes, where keys come once.
+/// Returns the number of passes over the probe side that a build side of `rows` unique keys needs.
 pub(crate) fn passes(rows: u64, tuple: u64, memory: u64) -> u64 {
     let fit = table_rows(memory, tuple).max(1);
     rows.div_ceil(fit).max(1)
 }
 
-/// Rows whose table fits.
+/// Returns the number of rows whose table fits.
 pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
     let slots = (memory / 8 * FOR_TABLES / tuple).min(MAX_SLOTS);
     slots * (LEAST_SLOTS - 1) / LEAST_SLOTS
@@ -37,7 +38,7 @@ pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
 mod tests {
     use super::passes;
 
-    /// 2^30 rows of 16 bytes through 16 GiB: two passes; twice as many, four.
+    /// 16 GiB hold a table of 2^30 rows of 16 bytes in two passes, and of twice as many rows in four.
     #[test]
     fn as_few_passes_as_memory_allows() {
         assert_eq!(passes(1 << 20, 16, 16 << 30), 1);

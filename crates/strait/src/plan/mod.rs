@@ -1,8 +1,10 @@
-//! Which algorithm, on which side, with how many partitions? Decided once, here, and explained.
+//! The planner: it chooses the algorithm, the device and the number of partitions once, and explains the
+//! choice.
 //!
-//! [`Statistics`] of both sides and the [`Machine`] go into a pure function (`choose`) that
-//! predicts each algorithm's time and memory and takes the fastest that fits. The shapes of tables
-//! and partitions follow from the rows and the caches ([`shape`]).
+//! `choose` is a pure function of the [`Statistics`] of both sides and the
+//! [`Machine`](crate::machine::Machine). It predicts the time and memory of each algorithm, and takes the
+//! fastest one that fits. [`shape`] derives the shapes of tables and partitions from the number of rows and
+//! the cache sizes.
 
 mod choose;
 mod cost;

@@ -1,38 +1,39 @@
-//! How many partitions, and hash slots or cells? From rows and cache sizes.
+//! Chooses the kind of table and the number of partitions, from the rows and the cache sizes.
 
 use crate::machine::Machine;
 use crate::overrides::TestOverrides;
 use crate::partition::Passes;
 use crate::table::table_bytes;
 
-/// What kind of table, built from how many partitions.
+/// The kind of table, and the radix bits of the partitions that it is built from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TableShape {
-    /// Linear probing.
+    /// A hash table.
     Hash {
-        /// Radix bits of the build side.
+        /// The radix bits of the build side.
         passes: Passes,
     },
-    /// A cell a possible key.
+    /// An array with one cell per possible key.
     Dense {
         /// The smallest key word.
         min: u64,
-        /// The largest.
+        /// The largest key word.
         max: u64,
-        /// Radix bits of the build side.
+        /// The radix bits of the build side.
         passes: Passes,
     },
 }
 
-/// A dense table has at most so many cells a row: then it is smaller than a hash table.
+/// The most cells per row of a dense table. Up to this, it is smaller than a hash table.
 const CELLS_PER_ROW: u64 = 4;
-/// Below this many cells the ratio does not matter.
+/// Up to this number of cells, the ratio does not matter.
 const FEW_CELLS: u64 = 4096;
-/// Radix bits of one pass: two lines a partition have to fit the second-level cache with room to spare.
+/// The most radix bits per pass. Two cache lines per partition must fit the second-level cache with room to
+/// spare.
 const BITS_PER_PASS: u32 = 12;
 
-/// The table over a build side of `rows` rows with words in `range` (None where the words are not
-/// integers of a range), with words and values of so many bytes.
+/// Returns the shape of the table over `rows` build rows. `range` is the range of the key words; `None` if
+/// the words are not integers of a range. Key words have `word_bytes` bytes, values `value_bytes`.
 pub(crate) fn table_shape(
     rows: usize,
     range: Option<(u64, u64)>,
@@ -47,27 +48,28 @@ pub(crate) fn table_shape(
     match dense {
         Some((min, max)) => {
             let range_bits = 64 - (max - min).leading_zeros();
-            // Rows beyond the cells are of keys that come again: their groups have to fit too.
+            // If there are more rows than cells, keys repeat, and the groups of their values must fit too.
             let bytes = (max - min + 1).max(rows as u64) * value_bytes as u64;
-            // Regions are whole words of bits.
+            // The cells of a region must be a multiple of 64, because bitmaps have words of 64 bits.
             let bits = region_bits(bytes, machine, overrides).min(range_bits.saturating_sub(6));
             TableShape::Dense { min, max, passes: in_passes(bits, overrides) }
         }
         None => {
             let bytes = table_bytes(rows, word_bytes, value_bytes);
-            // A key of another region stands for emptiness, so there are two at least.
+            // A key of another region marks an empty slot, so there must be at least two regions.
             let bits = region_bits(bytes, machine, overrides).max(1);
             TableShape::Hash { passes: in_passes(bits, overrides) }
         }
     }
 }
 
-/// Whether keys are addressed directly, by an array of so many cells.
+/// Returns whether an array of `cells` cells is used for `rows` rows, addressed by the key.
 pub(super) fn is_dense(cells: u64, rows: u64) -> bool {
     cells <= rows.saturating_mul(CELLS_PER_ROW).max(FEW_CELLS)
 }
 
-/// The radix bits for a build side of `rows` tuples: until a partition's table fits the cache.
+/// Returns the radix bits for a build side of `rows` tuples, so that the table of each partition fits the
+/// cache.
 pub(crate) fn radix_passes(
     rows: usize,
     word_bytes: usize,
@@ -76,13 +78,13 @@ pub(crate) fn radix_passes(
     overrides: TestOverrides,
 ) -> Passes {
     let bytes = table_bytes(rows, word_bytes, value_bytes);
-    // Without any partition this would be another algorithm; a few cost nothing.
+    // With no partitions at all, this would be another algorithm. A few partitions cost nothing.
     let bits = region_bits(bytes, machine, overrides).max(3);
     in_passes(bits, overrides)
 }
 
-/// The bits that make regions of `bytes` fit a quarter of the second-level cache, which their tuples
-/// pass through as well; all of it, if that spares a pass.
+/// Returns the radix bits for a table of `bytes`. A region should fit a quarter of the second-level cache,
+/// because its tuples pass through the cache as well. It may fill the whole cache if that saves a pass.
 fn region_bits(bytes: u64, machine: &Machine, overrides: TestOverrides) -> u32 {
     if overrides.tiny_partitions {
         return 6;
@@ -95,7 +97,7 @@ fn region_bits(bytes: u64, machine: &Machine, overrides: TestOverrides) -> u32 {
 fn in_passes(bits: u32, overrides: TestOverrides) -> Passes {
     let most = if overrides.tiny_partitions { 4 } else { BITS_PER_PASS };
     let passes = bits.div_ceil(most);
-    // Nearly equal: 13 bits are 7 and 6, not 11 and 2.
+    // Passes have nearly equal bits: 13 bits become 6 and 7, not 11 and 2.
     Passes((0..passes).map(|i| bits * (i + 1) / passes - bits * i / passes).collect())
 }
 
@@ -112,7 +114,8 @@ mod tests {
         let shape = |rows| table_shape(rows, None, 8, 8, &machine(), TestOverrides::default());
         assert_eq!(shape(1000), TableShape::Hash { passes: Passes(vec![1]) });
         assert_eq!(shape(1 << 24), TableShape::Hash { passes: Passes(vec![10]) });
-        // Larger regions rather than one more pass, and one more rather than too large regions.
+        // Larger regions are better than one more pass. One more pass is better than regions that exceed the
+        // cache.
         assert_eq!(shape(1 << 28), TableShape::Hash { passes: Passes(vec![12]) });
         assert_eq!(shape(1 << 30), TableShape::Hash { passes: Passes(vec![8, 8]) });
     }

@@ -1,11 +1,11 @@
-//! What is known of a side before it is read, and which side is the build side.
+//! Statistics of a side before it is read, and the choice of the build side.
 
 use crate::options::Side;
 
-/// What is known of one side before it is read.
+/// Statistics of one side, known before it is read.
 ///
-/// The planner uses statistics to choose; the rows of the output never depend on them. Wrong statistics make
-/// a join slower, not wrong.
+/// The planner uses them to choose. They do not affect the rows of the output: wrong statistics make a join
+/// slower, but never wrong.
 ///
 /// ```
 /// use strait::{Join, Side, Statistics};
@@ -20,40 +20,40 @@ pub struct Statistics {
     pub rows: Option<u64>,
     /// The bytes of the columns that the join needs.
     pub bytes: Option<u64>,
-    /// The smallest and the largest key, for a single integer key column.
+    /// The smallest and the largest key. Only for a single integer key column.
     pub key_range: Option<(i128, i128)>,
-    /// An estimate of the number of different keys.
+    /// The estimated number of different keys.
     pub distinct: Option<u64>,
     /// The number of rows with a null in their key.
     pub nulls: Option<u64>,
-    /// Whether the rows come sorted by the key.
+    /// Whether the rows are sorted by the key.
     pub sorted: bool,
 }
 
 impl Statistics {
-    /// Nothing known.
+    /// Creates statistics that say nothing.
     pub fn unknown() -> Self {
         Statistics::default()
     }
 
-    /// A known number of rows.
+    /// Creates statistics with the number of rows.
     pub fn rows(rows: u64) -> Self {
         Statistics { rows: Some(rows), ..Statistics::default() }
     }
 
-    /// Adds the bytes of the needed columns.
+    /// Adds the bytes of the columns that the join needs.
     pub fn with_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// Adds the smallest and the largest key.
+    /// Adds the smallest and the largest key. Only for a single integer key column.
     pub fn with_key_range(mut self, min: i128, max: i128) -> Self {
         self.key_range = Some((min, max));
         self
     }
 
-    /// Adds an estimate of the number of different keys.
+    /// Adds the estimated number of different keys.
     pub fn with_distinct(mut self, keys: u64) -> Self {
         self.distinct = Some(keys);
         self
@@ -65,28 +65,28 @@ impl Statistics {
         self
     }
 
-    /// Says whether the rows come sorted by the key.
+    /// Adds whether the rows are sorted by the key.
     pub fn with_sorted(mut self, sorted: bool) -> Self {
         self.sorted = sorted;
         self
     }
 
-    /// Replaces what was said by what was counted: rows and bytes of a side, as far as they are known.
+    /// Replaces the rows and bytes by counted numbers, where these are known.
     pub(crate) fn counted(mut self, rows: Option<u64>, bytes: Option<u64>) -> Self {
         (self.rows, self.bytes) = (rows.or(self.rows), bytes.or(self.bytes));
         self
     }
 
-    /// The cells of an array that has one for each possible key, if the range is known.
+    /// Returns the number of cells of an array with one cell per possible key, if the key range is known.
     pub(crate) fn cells(&self) -> Option<u64> {
         let (min, max) = self.key_range?;
         u64::try_from(max.checked_sub(min)?).ok()?.checked_add(1)
     }
 }
 
-/// Chooses the build side: the one that was asked for, else the one with fewer bytes, or with fewer rows if
-/// the bytes are not known. If that is not known either, both sides are read in turns, and the one that
-/// ends first with fewer bytes is the build side.
+/// Chooses the build side: the one that the caller asked for, else the one with fewer bytes, or with fewer
+/// rows if the bytes are unknown. Returns `None` if the rows are unknown too. Then the join reads both sides
+/// in turns, and builds on the one that ends first.
 pub(crate) fn build_side(asked: Option<Side>, [left, right]: [&Statistics; 2]) -> Option<Side> {
     let smaller = || {
         let (left, right) = match (left.bytes, right.bytes) {
