@@ -1,9 +1,9 @@
 //! Radix partitioning on the CPU, with software write combining.
 //!
-//! Each worker owns a contiguous share of the input. It counts its digits; the counts of all give
-//! every worker its own place in every partition; then it scatters, two cache lines a partition at a
-//! time, with stores that bypass the cache (Balkesen et al.; 003 §IV-B). Since places are given in
-//! the order of workers, a partition keeps the order of its rows.
+//! Each worker owns a contiguous share of the input, and counts its tuples per partition. From the counts of
+//! all workers, each worker gets its own output range in every partition. Then it scatters its tuples through
+//! buffers of two cache lines per partition, with stores that bypass the cache (Balkesen et al.; 003 §IV-B).
+//! Output ranges are in the order of workers, so a partition keeps the order of its rows.
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -21,22 +21,22 @@ use crate::word::{KeyWord, Mixer};
 pub(crate) struct Passes(pub(crate) Vec<u32>);
 
 impl Passes {
-    /// The bits of all passes together.
+    /// Returns the bits of all passes together.
     pub(crate) fn bits(&self) -> u32 {
         self.0.iter().sum()
     }
 }
 
-/// What the tuples get besides their key.
+/// The value that tuples get besides their key.
 #[derive(Clone, Copy)]
 pub(crate) enum Load<'a> {
-    /// The id of their row.
+    /// The row id.
     RowIds,
-    /// The columns that these carry.
+    /// The values of these inlined columns.
     Inlined(&'a dyn Payload),
 }
 
-/// Partitions the rows of a side that may match by the top bits of their placed words.
+/// Partitions the rows of a side that may match, by the top bits of their placed words.
 pub(crate) fn partition<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     words: &Words<'_, K>,
@@ -44,7 +44,7 @@ pub(crate) fn partition<K: KeyWord, I: RowId>(
     placing: Placing<K>,
     passes: &Passes,
 ) -> Result<Partitions<K, I>> {
-    // The placing is decided outside the loops.
+    // The match on the placing is outside the loops.
     let first = passes.0.first().copied().unwrap_or(0);
     let mut partitions = match placing {
         Placing::Mixed(mixer) => {
@@ -64,7 +64,7 @@ pub(crate) fn partition<K: KeyWord, I: RowId>(
 }
 
 impl Load<'_> {
-    /// What the rows of a piece get, in their order.
+    /// Returns the values of a piece's rows, in row order.
     fn of_piece<'a, I: RowId>(&'a self, piece: &Piece, scratch: &'a mut Vec<I>) -> &'a [I] {
         match self {
             Load::RowIds => {
@@ -91,7 +91,7 @@ fn first_pass<K: KeyWord, I: RowId>(
         let mut scratch = Scratch::<K, I>::default();
         for piece in words.share(threads, worker) {
             if bits == 0 {
-                // One counter would make each step wait for the one before.
+                // With a single counter, each increment would wait for the previous one.
                 mine[0] += words.matchable_of(piece);
             } else {
                 let (words, _) = scratch.rows(words, piece, &[])?;
@@ -111,7 +111,7 @@ fn first_pass<K: KeyWord, I: RowId>(
             cx.workers.check()?;
             let values = load.of_piece::<I>(&words.pieces[piece].0, &mut loaded);
             let rows = scratch.rows(words, piece, values)?;
-            // SAFETY: the counts gave this worker's digits these places alone.
+            // SAFETY: by the counts, these output ranges belong to this worker alone.
             unsafe { scatter(rows, bits, &place, &mut combiner, &out) };
         }
         // SAFETY: as above.
@@ -121,7 +121,7 @@ fn first_pass<K: KeyWord, I: RowId>(
     Ok(Partitions { tuples, bounds })
 }
 
-/// How many keys each partition has, by the top bits of mixed keys.
+/// Counts the keys per partition, by the top bits of mixed keys.
 pub(crate) fn count_column<K: KeyWord>(
     workers: &Workers,
     keys: &[K],
@@ -140,9 +140,9 @@ pub(crate) fn count_column<K: KeyWord>(
     Ok((0..fanout).map(of).collect())
 }
 
-/// Partitions rows of columns into memory that is given, by the top bits of their mixed keys, and says
-/// where each partition begins. Without values, a row's value is its number, `first` being that of the
-/// first row.
+/// Partitions rows of columns into the memory `to`, by the top bits of their mixed keys. Returns the start of
+/// each partition, and the end of the last one. Without values, the value of a row is its number, counted
+/// from `first`.
 pub(crate) fn partition_columns<K: KeyWord + RowId>(
     workers: &Workers,
     keys: &[K],
@@ -150,7 +150,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
     (mixer, bits): (Mixer<K>, u32),
     to: &mut [Tuple<K, K>],
 ) -> Result<Vec<usize>> {
-    /// Rows between two looks at whether the join was cancelled.
+    /// The number of rows between two checks for cancellation.
     const PIECE: usize = 16 * 1024;
     if to.len() != keys.len() || values.is_some_and(|values| values.len() != keys.len()) {
         return Err(Error::Worker("columns and tuples differ in length".to_string()));
@@ -184,7 +184,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
                     &numbers
                 }
             };
-            // SAFETY: the counts gave this worker's digits these places alone.
+            // SAFETY: by the counts, these output ranges belong to this worker alone.
             unsafe { scatter((&keys[rows], values), bits, &place, &mut combiner, &out) };
         }
         // SAFETY: as above.
@@ -194,7 +194,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
     Ok(bounds)
 }
 
-/// Words of a piece's rows, and words and values of those that may match, where not all do.
+/// Buffers for the words of a piece, and for the words and values of its rows that may match, if not all may.
 #[derive(Default)]
 struct Scratch<K, I> {
     all: Vec<K>,
@@ -203,7 +203,8 @@ struct Scratch<K, I> {
 }
 
 impl<K: KeyWord, I: RowId> Scratch<K, I> {
-    /// Those of a piece: as they lie, or moved together.
+    /// Returns the words and values of a piece's rows that may match: in place if all may, otherwise
+    /// compacted.
     fn rows<'a>(
         &'a mut self,
         words: &'a Words<'_, K>,
@@ -220,8 +221,8 @@ impl<K: KeyWord, I: RowId> Scratch<K, I> {
     }
 }
 
-/// What each worker counts: a row of `fanout` numbers each. They are written there at the end, since
-/// workers that count side by side in one cache line wait for each other with every row.
+/// Returns the counts of all workers, `fanout` numbers per worker. A worker counts in its own memory and
+/// copies the counts at the end. If workers counted in the same cache lines, they would slow each other down.
 fn counted(
     workers: &Workers,
     fanout: usize,
@@ -232,18 +233,18 @@ fn counted(
     workers.run(|worker| {
         let mut mine = vec![0usize; fanout];
         count(worker, &mut mine)?;
-        // SAFETY: each worker takes its own row.
+        // SAFETY: each worker writes its own row.
         unsafe { shared.range(worker * fanout..(worker + 1) * fanout) }.copy_from_slice(&mine);
         Ok(())
     })?;
     Ok(counts)
 }
 
-/// Words that are placed before the first is sent or counted: with nothing else between, that is done
-/// with vectors.
+/// The number of words that are placed before they are counted or scattered. In a loop of its own, the
+/// placing uses vector instructions.
 const AT_ONCE: usize = 256;
 
-/// Counts the partitions of words.
+/// Counts the words per partition.
 fn count<K: KeyWord>(words: &[K], bits: u32, place: &impl Fn(K) -> K, counts: &mut [usize]) {
     #[inline(always)]
     fn each<K: KeyWord, F: Fn(K) -> K>(words: &[K], bits: u32, place: &F, counts: &mut [usize]) {
@@ -261,7 +262,7 @@ fn count<K: KeyWord>(words: &[K], bits: u32, place: &impl Fn(K) -> K, counts: &m
         [K: KeyWord, F: Fn(K) -> K](words: &[K], bits: u32, place: &F, counts: &mut [usize]))
 }
 
-/// Sends words and their values to their partitions.
+/// Scatters words and their values to their partitions.
 ///
 /// # Safety
 /// As for [`WriteCombiner::push`].
@@ -286,7 +287,7 @@ unsafe fn scatter<K: KeyWord, I: RowId>(
                 *key = place(word);
             }
             for (&key, &row) in keys[..words.len()].iter().zip(values) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { combiner.push(top_bits(key, bits), Tuple { key, row }, out) };
             }
         }
@@ -317,7 +318,7 @@ fn next_pass<K: KeyWord, I: RowId>(
     let digit = |key: K| top_bits(key, done + bits) & (fanout - 1);
     cx.workers.for_rows(last).each(coarse.count(), |partition, _| {
         let range = coarse.range(partition);
-        // SAFETY: each partition takes its own row.
+        // SAFETY: each partition is one task, and has its own row.
         let places = unsafe { starts.range(partition * fanout..(partition + 1) * fanout) };
         for tuple in &coarse.tuples[range.clone()] {
             places[digit(tuple.key)] += 1;
@@ -328,7 +329,7 @@ fn next_pass<K: KeyWord, I: RowId>(
         }
         let mut combiner = WriteCombiner::new(places);
         for &tuple in &coarse.tuples[range] {
-            // SAFETY: the counts give each digit its own place inside this partition's range.
+            // SAFETY: the counts give each digit its own output range inside this partition's range.
             unsafe { combiner.push(digit(tuple.key), tuple, &out) };
         }
         // SAFETY: as above.
@@ -338,8 +339,8 @@ fn next_pass<K: KeyWord, I: RowId>(
     Ok(Partitions { tuples, bounds })
 }
 
-/// Turns counts (a row a worker) into places, partition after partition and worker after worker,
-/// and answers where each partition begins.
+/// Turns counts (one row per worker) into output positions, by partition and then by worker. Returns the
+/// start of each partition, and the end of the last one.
 fn to_places(counts: &mut [usize], fanout: usize, threads: usize) -> Vec<usize> {
     let mut bounds = Vec::with_capacity(fanout + 1);
     let mut at = 0;
@@ -362,7 +363,7 @@ mod tests {
 
     #[test]
     fn columns_come_to_lie_in_their_partitions() {
-        /// Lines are written whole.
+        /// The combiner writes whole lines, so the output must be aligned to 64 bytes.
         #[repr(align(64))]
         struct Room([Tuple<u64, u64>; 50_000]);
         let keys: Vec<u64> = (0..50_000).map(|i| i * i).collect();

@@ -1,15 +1,16 @@
-//! Which rows can meet? Those whose key words share their top bits.
+//! Partitions rows by the top bits of their key words, so that only rows of equal partitions can match.
 //!
-//! [`key_words`] turns the key columns of a held side into words; [`partition`] sorts the tuples
-//! (word, row id) by the top bits of the *placed* word, in one pass or several, so that rows with
-//! equal keys come to lie in the same partition on both sides.
+//! [`key_words`] converts the key columns of a held side into words. [`partition`] sorts the tuples (word,
+//! row id) by the top bits of the *placed* word, in one or more passes. Rows with equal keys then have the
+//! same partition number on both sides.
 //!
-//! A word is [placed](Placing) before its bits are used: mixed with the join's seed, so that no
-//! pattern of keys makes partitions uneven; or, where the keys are nearly all integers of a range, moved to the top of
-//! the word, so that partitions are ranges. Both lose nothing.
+//! A word is [placed](Placing) before its bits are used. Usually the join's mixer mixes it, so that no
+//! pattern of keys makes partitions uneven. If the keys are integers of a dense range, their distance from
+//! the smallest key is shifted to the top of the word, so that each partition is a range of keys. Both
+//! placings are reversible.
 //!
-//! With 2 bits, the placed words `0b10…, 0b00…, 0b11…, 0b10…` of rows 0 to 3 become
-//! `tuples = [1 | | 0 3 | 2]` and `bounds = [0, 1, 1, 3, 4]`.
+//! With 2 bits, the placed words `0b10…, 0b00…, 0b11…, 0b10…` of rows 0 to 3 give `tuples = [1 | | 0 3 | 2]`
+//! (shown by row id) and `bounds = [0, 1, 1, 3, 4]`.
 
 mod cpu;
 pub(crate) mod gpu;
@@ -32,17 +33,17 @@ use crate::word::{KeyWord, Mixer};
 pub(crate) enum Placing<K> {
     /// By the bijective mixer of the join.
     Mixed(Mixer<K>),
-    /// By its distance from the smallest word, in the topmost bits: for dense keys.
+    /// By the distance from the smallest word, shifted to the top bits. For dense keys.
     Ranged {
         /// The smallest word.
         min: K,
-        /// How far the distance is shifted up: the leading zeros of the range.
+        /// How far the distance is shifted up: the leading zeros of the largest distance.
         up: u32,
     },
 }
 
 impl<K: KeyWord> Placing<K> {
-    /// The placed word.
+    /// Returns the placed word.
     #[inline(always)]
     pub(crate) fn place(self, word: K) -> K {
         match self {
@@ -54,18 +55,18 @@ impl<K: KeyWord> Placing<K> {
     }
 }
 
-/// The partition of a placed word: its top `bits` bits.
+/// Returns the partition of a placed word: its top `bits` bits.
 #[inline(always)]
 pub(crate) fn top_bits<K: KeyWord>(placed: K, bits: u32) -> usize {
-    // Shifted twice, since a shift by the whole width is not defined.
+    // Two shifts, because a shift by the whole width is not allowed.
     (placed.to_u64() >> (K::BITS - 1 - bits) >> 1) as usize
 }
 
-/// Tuples in partitions.
+/// Tuples, grouped by partition.
 pub(crate) struct Partitions<K: KeyWord, I: RowId> {
     /// All tuples, partition after partition.
     pub(crate) tuples: Buffer<Tuple<K, I>>,
-    /// Where each partition begins, and where the last ends.
+    /// The start of each partition, and the end of the last one.
     pub(crate) bounds: Vec<usize>,
 }
 

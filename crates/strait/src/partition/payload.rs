@@ -1,10 +1,10 @@
-//! Values that travel with the key in place of a row id.
+//! Inlined columns: tuples hold their values in place of a row id.
 
 use std::ops::Range;
 
 use crate::input::Piece;
 
-/// What was carried of some rows, one value a row.
+/// Inlined values of some rows, one per row.
 #[derive(Debug)]
 pub(crate) enum Values {
     Narrow(Vec<u32>),
@@ -27,10 +27,10 @@ impl Values {
     }
 }
 
-/// Columns whose values tuples hold in place of row ids.
+/// Columns that can be inlined into tuples.
 pub(crate) trait Payload: Sync {
-    /// The values of the rows of a piece, in 32 bits each.
+    /// Returns the values of a piece's rows, in 32 bits each.
     fn narrow<'a>(&'a self, piece: &Piece, scratch: &'a mut Vec<u32>) -> &'a [u32];
-    /// The same in 64 bits.
+    /// Returns the values of a piece's rows, in 64 bits each.
     fn wide<'a>(&'a self, piece: &Piece, scratch: &'a mut Vec<u64>) -> &'a [u64];
 }

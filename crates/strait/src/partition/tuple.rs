@@ -1,4 +1,4 @@
-//! A tuple: the key word, and what it stands for.
+//! Tuples: a key word, and a row id or inlined columns.
 
 use std::fmt::Debug;
 
@@ -7,13 +7,13 @@ use crate::input::Piece;
 use crate::memory::Plain;
 use crate::word::KeyWord;
 
-/// What a tuple has besides its key, 32 bits while those suffice, else 64: the id of its row (the
-/// row's position in its side), or the narrow columns wanted of it themselves.
+/// The value that a tuple has besides its key: the id of its row (the row's position in its side), or inlined
+/// columns. It has 32 bits if they suffice, else 64.
 ///
-/// A table numbers the places of rows with equal keys in the same type, at most half as many again
-/// as there are rows, so the narrow one serves 2^31 rows.
+/// A table uses the same type for the positions of values that share a key. There are at most one and a half
+/// times as many positions as rows, so the 32-bit type serves 2^31 rows.
 pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
-    /// The most rows a side may have.
+    /// The largest number of rows of a side.
     const MAX_ROWS: u64;
     fn from_u64(row: u64) -> Self;
     fn to_u64(self) -> u64;
@@ -23,11 +23,12 @@ pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     fn to_usize(self) -> usize {
         self.to_u64() as usize
     }
-    /// Many of them as carried values, whatever their width.
+    /// Wraps inlined values, whatever their width.
     fn into_values(values: Vec<Self>) -> Values;
-    /// What [`into_values`](RowId::into_values) was given; empty if that was of the other width.
+    /// Unwraps the values that [`into_values`](RowId::into_values) wrapped; empty if they have the other
+    /// width.
     fn of_values(values: Values) -> Vec<Self>;
-    /// The values of the rows of a piece in this width.
+    /// Returns the inlined values of a piece's rows, in this width.
     fn payload<'a>(
         columns: &'a dyn Payload,
         piece: &Piece,
@@ -70,7 +71,7 @@ macro_rules! row_id {
 row_id!(u32, Narrow, narrow);
 row_id!(u64, Wide, wide);
 
-/// A key word (mixed, in hash joins) and its row, or what it carries of it.
+/// A key word (mixed, in hash joins), with its row id or the inlined columns of its row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub(crate) struct Tuple<K, I> {
@@ -78,5 +79,5 @@ pub(crate) struct Tuple<K, I> {
     pub(crate) row: I,
 }
 
-// SAFETY: two integers; the padding between (u64, u32) and the next tuple is never read as such.
+// SAFETY: two integers. The padding that a (u64, u32) tuple has is never read.
 unsafe impl<K: KeyWord, I: RowId> Plain for Tuple<K, I> {}

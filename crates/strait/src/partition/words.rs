@@ -1,4 +1,4 @@
-//! The key words of a held side, made by all workers.
+//! Computes the key words of a held side, on all workers.
 
 use std::sync::Mutex;
 
@@ -14,32 +14,32 @@ use crate::options::Side;
 use crate::schedule::share;
 use crate::word::KeyWord;
 
-/// Rows a piece has at most, so that its words stay in the cache.
+/// The most rows per piece, so that the words of a piece stay in the cache.
 pub(crate) const PIECE: usize = 16 * 1024;
 
-/// One word a row, as the key has it (not yet placed).
+/// The key words of a side, one per row, not placed yet.
 pub(crate) struct Words<'a, K: KeyWord> {
     source: Source<'a, K>,
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) rows: usize,
-    /// The side in pieces, and of each piece the rows that may match; None if all may.
+    /// The side in pieces. For each piece, the rows that may match; `None` if all may.
     pub(crate) pieces: Vec<(Piece, Option<NullBuffer>)>,
-    /// The smallest and largest word of rows that may match; None if there is no such row.
+    /// The smallest and the largest word among rows that may match; `None` if there is no such row.
     pub(crate) range: Option<(K, K)>,
-    /// How many rows may match.
+    /// The number of rows that may match.
     pub(crate) matchable: usize,
 }
 
-/// Where words come from when they are read.
+/// Where the words are read from.
 enum Source<'a, K: KeyWord> {
     /// They were made once, all of them.
     Made(Buffer<K>),
-    /// From the key column, piece by piece, as often as they are read: for a plain integer that costs
-    /// no more than to read them from memory, and they take none.
+    /// The key column. The words of a piece are computed whenever they are read. For a plain integer column
+    /// this is as fast as reading them from memory, and it needs no memory.
     Column { keys: &'a KeyPlan, side: Side, relation: &'a Relation },
 }
 
-/// The words of a side, to be read piece by piece.
+/// Returns the key words of a side, to be read piece by piece.
 pub(crate) fn key_words<'a, K: KeyWord>(
     cx: &Context<'_>,
     keys: &'a KeyPlan,
@@ -55,7 +55,7 @@ pub(crate) fn key_words<'a, K: KeyWord>(
     Ok(Words { source: Source::Column { keys, side, relation }, rows, pieces, range, matchable })
 }
 
-/// The same, made once.
+/// Computes all key words of a side into a buffer.
 fn made_words<K: KeyWord>(
     cx: &Context<'_>,
     keys: &KeyPlan,
@@ -70,7 +70,7 @@ fn made_words<K: KeyWord>(
     let make = |piece: &Piece, made: &mut Vec<K>| -> Result<Option<NullBuffer>> {
         let batch: RecordBatch = relation.piece(piece);
         let valid = keys.words(side, &batch, made)?;
-        // SAFETY: pieces do not overlap, and each is one task's.
+        // SAFETY: pieces do not overlap, and each belongs to one task.
         let to = unsafe { out.range(piece.first_row..piece.first_row + piece.len) };
         to.copy_from_slice(made);
         Ok(valid)
@@ -80,7 +80,7 @@ fn made_words<K: KeyWord>(
 }
 
 impl<K: KeyWord> Words<'static, K> {
-    /// The words of a side whose keys were ranked.
+    /// Returns the ranks of a side's keys as its key words.
     pub(crate) fn of_ranks(cx: &Context<'_>, relation: &Relation, ranked: &Ranked) -> Result<Self> {
         let rows = relation.rows() as usize;
         let mut words = Buffer::<K>::uninit(rows, &cx.budget, "the ranks of the keys")?;
@@ -90,7 +90,7 @@ impl<K: KeyWord> Words<'static, K> {
             let range = piece.first_row..piece.first_row + piece.len;
             made.clear();
             made.extend(ranked.words[range.clone()].iter().map(|&w| K::from_u64(w)));
-            // SAFETY: pieces do not overlap, and each is one task's.
+            // SAFETY: pieces do not overlap, and each belongs to one task.
             unsafe { out.range(range) }.copy_from_slice(made);
             Ok(ranked.valid.as_ref().map(|v| v.slice(piece.first_row, piece.len)))
         };
@@ -100,7 +100,7 @@ impl<K: KeyWord> Words<'static, K> {
 }
 
 impl<K: KeyWord> Words<'_, K> {
-    /// The memory that the words of all rows lie in, if they were made; else what they were.
+    /// Returns the buffer that holds the words of all rows; if there is none, returns `self` as the error.
     pub(crate) fn into_made(self) -> std::result::Result<Buffer<K>, Self> {
         match self.source {
             Source::Made(words) => Ok(words),
@@ -108,7 +108,7 @@ impl<K: KeyWord> Words<'_, K> {
         }
     }
 
-    /// The words of a piece's rows, and which of those rows may match, if not all.
+    /// Returns the words of a piece's rows, and which of these rows may match, if not all.
     pub(crate) fn of_piece<'s>(
         &'s self,
         piece: usize,
@@ -125,13 +125,13 @@ impl<K: KeyWord> Words<'_, K> {
         Ok((words, valid.as_ref()))
     }
 
-    /// How many rows of a piece may match.
+    /// Returns how many rows of a piece may match.
     pub(crate) fn matchable_of(&self, piece: usize) -> usize {
         let (piece, valid) = &self.pieces[piece];
         piece.len - valid.as_ref().map_or(0, NullBuffer::null_count)
     }
 
-    /// The rows that cannot match, since their key has a null.
+    /// Returns the rows that cannot match, because their key has a null.
     pub(crate) fn unmatchable(&self) -> Vec<u64> {
         let mut rows = Vec::with_capacity(self.rows - self.matchable);
         for (piece, valid) in &self.pieces {
@@ -143,7 +143,7 @@ impl<K: KeyWord> Words<'_, K> {
         rows
     }
 
-    /// The pieces that are the share of one worker of several.
+    /// Returns the pieces that are this worker's share.
     pub(crate) fn share(&self, workers: usize, worker: usize) -> std::ops::Range<usize> {
         share(self.pieces.len(), workers, worker)
     }
@@ -151,7 +151,7 @@ impl<K: KeyWord> Words<'_, K> {
 
 type Surveyed<K> = (Vec<(Piece, Option<NullBuffer>)>, Option<(K, K)>, usize);
 
-/// Makes the words of each piece, and takes their range.
+/// Computes the words of each piece, and their range.
 fn survey<K: KeyWord>(
     cx: &Context<'_>,
     pieces: Vec<Piece>,
