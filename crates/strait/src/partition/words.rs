@@ -32,7 +32,7 @@ pub(crate) struct Words<'a, K: KeyWord> {
 
 /// Where the words are read from.
 enum Source<'a, K: KeyWord> {
-    /// They were made once, all of them.
+    /// A buffer that holds all words.
     Made(Buffer<K>),
     /// The key column. The words of a piece are computed whenever they are read. For a plain integer column
     /// this is as fast as reading them from memory, and it needs no memory.
