@@ -1,6 +1,6 @@
-//! One bit a place of a table, in words of 64.
+//! Bitmaps with one bit per slot of a table, in words of 64 bits.
 
-/// Words for so many bits.
+/// Returns the number of words for `bits` bits.
 pub(super) fn words_for(bits: usize) -> usize {
     bits.div_ceil(64)
 }
@@ -20,7 +20,7 @@ pub(super) fn clear(words: &mut [u64], at: usize) {
     words[at / 64] &= !(1 << (at % 64));
 }
 
-/// The places whose bit is set, ascending.
+/// Returns the positions of all set bits, in ascending order.
 pub(super) fn ones(words: &[u64]) -> impl Iterator<Item = usize> {
     words.iter().enumerate().flat_map(|(i, &word)| {
         let mut left = word;

@@ -1,4 +1,4 @@
-//! The perfect array: integer keys of a dense range address their cell directly (001 §5).
+//! Dense tables: integer keys of a dense range address their cell directly (the perfect array of 001 §5).
 
 use crate::context::Context;
 use crate::error::Result;
@@ -12,10 +12,10 @@ use crate::table::probe::{Ask, Cursor, Groups, Lookup, NEAR, ProbeResult, probe_
 use crate::table::probe_keys::ProbeKeys;
 use crate::word::KeyWord;
 
-/// One cell a possible key.
+/// An array with one cell per possible key.
 pub(crate) struct DenseTable<K: KeyWord, I: RowId> {
     cells: Buffer<I>,
-    /// A bit a cell: whether there is such a key. None if every key of the range is there.
+    /// One bit per cell: whether the key exists. `None` if every key of the range exists.
     there: Option<Buffer<u64>>,
     many: Buffer<u64>,
     groups: Buffer<I>,
@@ -26,7 +26,7 @@ pub(crate) struct DenseTable<K: KeyWord, I: RowId> {
 struct Cells<'a, I> {
     cells: &'a mut [I],
     there: &'a mut [u64],
-    /// The first cell, and how far keys were shifted up.
+    /// The first cell of the region, and how far the keys were shifted up.
     first: usize,
     up: u32,
 }
@@ -37,7 +37,7 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Cells<'_, I> {
     }
 
     fn places(&self) -> usize {
-        // All may be taken: no search depends on a free one.
+        // All cells may be taken: no search needs a free one.
         usize::MAX
     }
 
@@ -60,8 +60,9 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Cells<'_, I> {
 }
 
 impl<K: KeyWord, I: RowId> DenseTable<K, I> {
-    /// Builds from partitions by the top bits of ranged words: cells `min..=max`, whose words were
-    /// shifted up by `up`. A partition's range is a multiple of 64 cells, or there is only one.
+    /// Builds the table from partitions by the top bits of ranged words. It has the cells `min..=max`. The
+    /// words were shifted up by `up`. Each partition covers a multiple of 64 cells, or there is only one
+    /// partition.
     pub(crate) fn build(
         cx: &Context<'_>,
         partitions: &Partitions<K, I>,
@@ -73,7 +74,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         let mut cells = Buffer::<I>::uninit(span, &cx.budget, what)?;
         let mut there = Buffer::<u64>::uninit(words_for(span), &cx.budget, what)?;
         let mut many = Buffer::<u64>::uninit(words_for(span), &cx.budget, what)?;
-        // Partition p has the words whose distance from min lies in p * width ..+ width.
+        // Partition p has the words whose distance from min is in p * width .. (p + 1) * width.
         let parts = partitions.count() as u128;
         let width = (1u128 << (K::BITS - up)).div_ceil(parts) as usize;
         let (shared, shared_there) = (cells.shared(), there.shared());
@@ -82,14 +83,14 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
             let range = (p * width).min(span)..((p + 1) * width).min(span);
             let words = words_for(range.start)..words_for(range.end);
             let first = range.start;
-            // SAFETY: regions do not overlap, nor do their bits; each is one task's.
+            // SAFETY: regions and their bits do not overlap, and each region is one task.
             let (cells, there) =
                 unsafe { (shared.range(range), shared_there.range(words.clone())) };
             (Cells { cells, there, first, up }, words)
         })?;
         let groups = match groups {
             Some(groups) => groups,
-            // Cells do not run out.
+            // Not reached: there is always a free cell.
             None => Buffer::uninit(0, &cx.budget, what)?,
         };
         let keys: usize = there.iter().map(|word| word.count_ones() as usize).sum();
@@ -97,7 +98,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         Ok(DenseTable { cells, there, many, groups, min })
     }
 
-    /// Finds the pairs of probe keys (as they are, not placed) from the cursor on.
+    /// Finds the pairs of probe keys (not placed) from the cursor on.
     pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
         &self,
         keys: &P,
@@ -107,7 +108,7 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
     ) {
         let groups = Groups { many: &self.many, values: &self.groups };
         let (cells, min) = (&self.cells[..], self.min.to_u64());
-        // Whether all cells are filled is decided outside the loop.
+        // The check whether all cells are filled is outside the loop.
         match self.there.as_deref() {
             None => probe_batch(keys, &Full { cells, min }, groups, ask, (cursor, pairs)),
             Some(there) => {

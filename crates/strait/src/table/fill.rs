@@ -1,14 +1,14 @@
-//! Filling a table, region by region: what hash slots and dense cells have in common.
+//! Fills tables region by region. The code is the same for hash tables, dense tables and sorted tables.
 //!
 //! ```text
-//!  enter: every tuple's value in its key's place, until a key comes again: then from the start
-//!  count: the value of a key is the number of its tuples
-//!  place: every key with many gets its part of `groups`, and that position as its value
-//!  group: every tuple of such a key goes there, the others in their key's place
+//!  enter: write each tuple's value to its key's slot; if a key repeats, go on with the next step
+//!  count: start again; the slot of each key counts its tuples
+//!  place: each key with many tuples gets a part of `groups`, and that position as its value
+//!  group: write each tuple of such a key to its group, and the other tuples to their key's slot
 //! ```
 //!
-//! Most build sides have unique keys, and are done after the first step. Those that have not show
-//! it soon. No step has a branch that depends on the keys where they are all alike in that.
+//! Most build sides have unique keys, and finish after the first step. If keys repeat, the first step usually
+//! finds that early. If all keys are unique, or all repeat, the branches are predictable.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,35 +21,37 @@ use crate::processor::on_this_processor;
 use crate::table::bits;
 use crate::word::KeyWord;
 
-/// The places of one region: slots that keys are sought in, or a cell a possible key.
+/// The slots of one region: slots of hash buckets, dense cells, or slots of sorted keys.
 pub(super) trait Region<K, I> {
-    /// Makes all places empty.
+    /// Makes all slots empty.
     fn clear(&mut self);
-    /// How many there are.
+    /// Returns the number of slots.
     fn places(&self) -> usize;
-    /// Which of 64 places are taken, as bits.
+    /// Returns a bit mask of the slots that are taken, among the 64 slots of word `word`.
     fn taken(&self, word: usize) -> u64;
-    /// The place of a key, taken if it had none, and whether it had one. There is a free place, or
-    /// the key has one. A key that is new may move others. MODERN only where the processor is.
+    /// Returns the slot of a key, and whether the key already had one. A new key takes a free slot, and may
+    /// move other keys of its bucket. There must be a free slot, or the key must have one. MODERN may be true
+    /// only if `processor::modern()` is.
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool);
-    /// What the place holds.
+    /// Returns the value of a slot.
     fn value(&mut self, at: usize) -> &mut I;
-    /// Whether a search passed the region's bound. From then on places of keys are not to be believed.
+    /// Returns whether a search exceeded the region's limit. After that, the slots that `enter` returned are
+    /// not reliable.
     fn lost(&self) -> bool {
         false
     }
 }
 
-/// What came of entering a region's tuples.
+/// The result of entering a region's tuples.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entered {
     /// All keys are unique.
     Unique,
-    /// Some come more than once: their groups take so many places.
+    /// Some keys repeat. Their groups need this many positions.
     Many(usize),
-    /// There are as many keys as places, of which one has to stay free.
+    /// There are as many keys as slots. One slot must stay free, so the region is too small.
     Full,
-    /// A search passed the region's bound.
+    /// A search exceeded the region's limit.
     Lost,
 }
 
@@ -70,7 +72,7 @@ pub(super) fn enter<K: KeyWord, I: RowId>(
             enter_each::<true, _, _>(region, many, tuples)
         }
         if crate::processor::modern() {
-            // SAFETY: just asked.
+            // SAFETY: checked in the condition.
             return unsafe { modern(region, many, tuples) };
         }
     }
@@ -108,7 +110,7 @@ fn count<const MODERN: bool, K: KeyWord, I: RowId>(
     many: &mut [u64],
     tuples: &[Tuple<K, I>],
 ) -> Entered {
-    // A search that passed the bound says that its key is known, which has led here.
+    // A search that exceeds the limit reports its key as known, which leads here.
     if region.lost() {
         return Entered::Lost;
     }
@@ -138,12 +140,12 @@ fn count<const MODERN: bool, K: KeyWord, I: RowId>(
             singles += usize::from(single);
         }
     }
-    // A place for each of their tuples, and one for each length.
+    // One position per tuple of a repeated key, and one per group for its length.
     Entered::Many(tuples.len() - singles + keys - singles)
 }
 
-/// Gives every key with many tuples its group, and fills groups and places. `groups` begins at
-/// position `base` of all groups.
+/// Gives each key with many tuples its group, and fills groups and slots. `groups` starts at position `base`
+/// of all groups.
 pub(super) fn group<K: KeyWord, I: RowId>(
     region: &mut impl Region<K, I>,
     many: &[u64],
@@ -158,7 +160,7 @@ pub(super) fn group<K: KeyWord, I: RowId>(
         groups: (&mut [I], usize),
     ) {
         let (groups, base) = groups;
-        // While they are filled, the places of such keys say where the next of their rows goes.
+        // While the groups are filled, the slots of such keys hold the position of the next value.
         let mut next = 0;
         for at in bits::ones(many) {
             let value = region.value(at);
@@ -190,8 +192,9 @@ pub(super) fn group<K: KeyWord, I: RowId>(
         (region: &mut R, many: &[u64], tuples: &[Tuple<K, I>], groups: (&mut [I], usize)))
 }
 
-/// Fills regions from the tuples of each, all workers at once; answers the groups, or None if a
-/// region has too few places. Fails with [`Error::BadSeed`] if a search passed its bound. `region(p)` is one of them and the range of its words in `many`.
+/// Fills all regions from their tuples, on all workers. Returns the groups; `None` if a region has too few
+/// slots. Fails with [`Error::BadSeed`] if a search exceeded its limit. `region(p)` returns region `p` and
+/// the range of its words in `many`.
 pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
     cx: &Context<'_>,
     (regions, tuples): (usize, impl Fn(usize) -> &'t [Tuple<K, I>] + Sync),
@@ -208,14 +211,14 @@ pub(super) fn fill_all<'t, K: KeyWord, I: RowId, R: Region<K, I>>(
             return Ok(());
         }
         let (mut region, words) = region(p);
-        // SAFETY: regions do not overlap, and each is one task's.
+        // SAFETY: regions do not overlap, and each is one task.
         let many = unsafe { many.range(words) };
         match enter(&mut region, many, tuples(p)) {
             Entered::Unique => {}
-            // SAFETY: each task has its own place.
+            // SAFETY: each task has its own element.
             Entered::Many(need) => unsafe { shared_needs.write(p, need) },
             Entered::Full => full.store(true, Ordering::Relaxed),
-            // No error of this worker, which would end the join.
+            // It is not an error of this worker, because that would end the join.
             Entered::Lost => lost.store(true, Ordering::Relaxed),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One flag a row: has it a match? Set by any worker, in any order.
+//! One flag per build row: whether it has a match. Any worker may set it, in any order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::error::Result;
 use crate::memory::{Budget, Buffer};
 
-/// A byte a row, so that setting one is a plain store.
+/// One byte per row, so that setting a flag is a plain store.
 pub(crate) struct Flags {
     bytes: Buffer<u8>,
 }
@@ -18,7 +18,7 @@ impl Flags {
 
     #[inline(always)]
     fn cell(&self, row: u64) -> &AtomicU8 {
-        // SAFETY: the byte lives as long as the buffer, and is touched only through atomics.
+        // SAFETY: the byte lives as long as the buffer, and is accessed only through atomics.
         unsafe { AtomicU8::from_ptr(self.bytes.cell(row as usize)) }
     }
 

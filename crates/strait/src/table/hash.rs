@@ -1,15 +1,19 @@
-//! Hash tables: buckets of four keys, searched from the key's home bucket on.
+//! Hash tables with buckets of four keys. A search starts at the key's home bucket.
 //!
-//! A bucket is a cache line, or half of one where keys are narrow. Its keys are compared all at
-//! once, without a branch on which of them it is, and it is filled from its first place on, so it
-//! tells by itself whether a search may end: if its last place is empty, or if no key ever had to
-//! leave it. The latter takes no memory: the last two keys of a full bucket rise if none had to, and
-//! fall if one had. So few searches go on, successful or not: with nearly two places a key, about one
-//! in twenty.
+//! A bucket is one cache line, or half of one if keys are narrow. A search compares all four keys of a bucket
+//! at once, without a branch per key. Buckets are filled from their first slot on. So a bucket itself tells
+//! whether a search ends there:
 //!
-//! No key is reserved for empty places. A region's keys share their top bits, so a key with another
-//! top bit stands for emptiness. And since regions have one size, a key's top bits alone, as a
-//! fraction of all buckets, lead to its home.
+//! - if its last slot is empty;
+//! - if it is full, and no key ever had to go to another bucket (overflowed). The order of the last two keys
+//!   encodes this without extra memory: ascending if none overflowed, descending if one did.
+//!
+//! So few searches go beyond the home bucket, whether they succeed or not: with almost two slots per key,
+//! about one in twenty.
+//!
+//! No key value is reserved to mark empty slots. The keys of a region share their top bits, so a key with the
+//! other top bit marks an empty slot. All regions have the same size, so a key's top bits, read as a fraction
+//! of all buckets, give its home bucket.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,10 +32,10 @@ use crate::table::probe_keys::ProbeKeys;
 use crate::table::sorted::SortedTable;
 use crate::word::KeyWord;
 
-/// Keys of a bucket.
+/// The number of keys per bucket.
 const KEYS: usize = 4;
 
-/// Four keys, and the value or the position of the group of each.
+/// Four keys, and for each its value or the position of its group.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Bucket<K, I> {
@@ -39,11 +43,11 @@ struct Bucket<K, I> {
     values: [I; KEYS],
 }
 
-// SAFETY: integers; padding behind them is never read as such.
+// SAFETY: integers; the padding behind them is never read.
 unsafe impl<K: KeyWord, I: RowId> Plain for Bucket<K, I> {}
 
 impl<K: KeyWord, I: RowId> Bucket<K, I> {
-    /// Whether the last two keys fall: of a full bucket, that a key had to leave it.
+    /// Returns whether the last two keys are descending. In a full bucket, this means that a key overflowed.
     #[inline(always)]
     fn falls(&self) -> bool {
         self.keys[KEYS - 2] > self.keys[KEYS - 1]
@@ -56,47 +60,49 @@ impl<K: KeyWord, I: RowId> Bucket<K, I> {
     }
 }
 
-/// Eighths of a place a key. More would take large tables over the memory that joins may hold.
+/// The number of slots per key, in eighths. With more, large tables would exceed the memory that joins may
+/// hold.
 const ROOM: usize = 15;
-/// The same for tables of few keys, where memory does not count.
+/// The same for tables of few keys, whose memory does not matter.
 const MORE_ROOM: usize = 28;
 const FEW_KEYS: usize = 1 << 18;
 
-/// Buckets that a search while filling passes, at most, unless the seed does not suit the keys. At most
-/// 53 in 100 places are taken, and the longest of 2^27 searches passes about a dozen.
+/// The largest number of buckets that a search may pass while the table is filled. More means that the seed
+/// does not suit the keys. At most 53 % of the slots are taken; the longest of 2^27 searches passes about a
+/// dozen buckets.
 const LONGEST: usize = 128;
 
-/// The buckets of a region for so many keys, and at least one place that stays empty, so every
-/// search ends. A multiple of 16, so that regions are whole words of bits.
+/// Returns the number of buckets of a region for `keys` keys. At least one slot stays empty, so that every
+/// search ends. It is a multiple of 16, so that the bitmap of a region has whole words.
 fn buckets_for(keys: usize, room: usize) -> usize {
     (keys * room / 8 + 8).div_ceil(KEYS).next_multiple_of(64 / KEYS)
 }
 
-/// The bytes of a table over so many rows.
+/// Returns the bytes of a table over `rows` rows.
 pub(crate) fn table_bytes(rows: usize, word_bytes: usize, value_bytes: usize) -> u64 {
     let bucket = (KEYS * (word_bytes + value_bytes)).next_multiple_of(32);
     (buckets_for(rows, ROOM) * bucket) as u64
 }
 
-/// The topmost 32 bits of a key after the first `skip`.
+/// Returns the topmost 32 bits of a key after the first `skip` bits.
 #[inline(always)]
 fn fraction<K: KeyWord>(key: K, skip: u32) -> u64 {
     (key.to_u64() << (64 - K::BITS) << skip) >> 32
 }
 
-/// The home of a fraction among so many buckets.
+/// Returns the home bucket of a fraction.
 #[inline(always)]
 fn home(fraction: u64, buckets: usize) -> usize {
     ((fraction * buckets as u64) >> 32) as usize
 }
 
-/// The key that stands for emptiness where keys have this top bit.
+/// Returns the key that marks empty slots in regions whose keys have the top bit `top`.
 fn emptiness<K: KeyWord>(top: usize) -> K {
     K::from_u64((top as u64 ^ 1) << (K::BITS - 1))
 }
 
-/// What the bucket at `at` has for a key; None if the search has to go on. With EXPECTED, a key that
-/// is there is found sooner, at the price of a branch on whether it is.
+/// Looks up a key in the bucket at `at`. Returns `None` if the search has to go on. With EXPECTED, a key that
+/// exists is found sooner, but there is a branch on whether it does.
 #[inline(always)]
 fn look<const MODERN: bool, const EXPECTED: bool, K: KeyWord, I: RowId>(
     buckets: &[Bucket<K, I>],
@@ -104,12 +110,12 @@ fn look<const MODERN: bool, const EXPECTED: bool, K: KeyWord, I: RowId>(
     key: K,
 ) -> Option<ProbeResult<I>> {
     debug_assert!(at < buckets.len());
-    // SAFETY: homes are fractions of the buckets, and searches go round within them.
+    // SAFETY: home buckets are fractions of all buckets, and searches wrap around within them.
     let bucket = unsafe { buckets.get_unchecked(at) };
     let keys = &bucket.keys;
-    // SAFETY: MODERN says that the processor is.
+    // SAFETY: MODERN is true only if `processor::modern()` is.
     let same = if MODERN { unsafe { key.same_modern(keys) } } else { key.same(keys) };
-    // The first, whatever it has, where there is no such key.
+    // If no key is equal, this is the first slot; its value is not used.
     let i = same.trailing_zeros() as usize % KEYS;
     let found = |hit| ProbeResult { at: at * KEYS + i, value: bucket.values[i], hit };
     if EXPECTED && same != 0 {
@@ -118,23 +124,24 @@ fn look<const MODERN: bool, const EXPECTED: bool, K: KeyWord, I: RowId>(
     let last = keys[KEYS - 1].to_u64() ^ key.to_u64();
     let done = (last >> (K::BITS - 1)) as u32 | u32::from(keys[KEYS - 2] < keys[KEYS - 1]);
     let done = done << KEYS;
-    // One branch for all, as numbers: on its own, each would be a coin's toss.
+    // One branch on the combined bits. Separate branches would be unpredictable.
     if same | done == 0 { None } else { Some(found(same != 0)) }
 }
 
-/// The bucket that a search goes to after its home and `tried` more, in a region that begins at
-/// `first`. The second is the home's neighbour: processors fetch lines in pairs.
+/// Returns the bucket that a search goes to after its home and `tried` more buckets, in a region that starts
+/// at bucket `first`. The second bucket is the neighbour of the home, because processors fetch cache lines in
+/// pairs.
 #[inline(always)]
 fn next_bucket(home: usize, tried: usize, first: usize, region: usize) -> usize {
     if tried == 0 {
         return first + ((home - first) ^ 1);
     }
-    // Regions have an even number of buckets, and are never full: this ends before it comes round.
+    // Regions have an even number of buckets and are never full, so the search ends before it wraps around.
     first + (((home - first) & !1) + tried + 1) % region
 }
 
-/// Goes on with a search that found its home full of other keys. Apart from the loop, which rarely
-/// needs it and so keeps its registers.
+/// Continues a search whose home bucket has only other keys. It is a separate function because the hot loop
+/// rarely needs it, and so the loop keeps its registers.
 #[inline(never)]
 fn search_on<K: KeyWord, I: RowId>(
     buckets: &[Bucket<K, I>],
@@ -156,12 +163,13 @@ fn search_on<K: KeyWord, I: RowId>(
 struct Buckets<'a, K, I> {
     buckets: &'a mut [Bucket<K, I>],
     empty: K,
-    /// The buckets of all regions among which homes are found, and which of them is the first here.
+    /// The number of buckets of all regions, among which home buckets are computed, and the first bucket of
+    /// this region.
     all: usize,
     first: usize,
-    /// Bits of keys that do not count.
+    /// The number of leading key bits that do not count.
     skip: u32,
-    /// Buckets that a search may pass, and whether one has passed more.
+    /// The number of buckets that a search may pass, and whether a search passed more.
     longest: usize,
     lost: bool,
 }
@@ -187,9 +195,9 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
         loop {
             let bucket = &mut self.buckets[at];
             let keys = &bucket.keys;
-            // Either the key is there, or the first place whose top bit differs is empty.
+            // Either the key is in the bucket, or the first slot with the other top bit is empty.
             let (same, empty) = if MODERN {
-                // SAFETY: MODERN says that the processor is.
+                // SAFETY: MODERN is true only if `processor::modern()` is.
                 unsafe { (key.same_modern(keys), key.apart_modern(keys)) }
             } else {
                 (key.same(keys), key.apart(keys))
@@ -198,7 +206,7 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
                 let mut i = (same | empty).trailing_zeros() as usize % KEYS;
                 bucket.keys[i] = key;
                 if i == KEYS - 1 && same == 0 && bucket.falls() {
-                    // Full from now on, and nobody had to leave.
+                    // The bucket is full from now on, and no key has overflowed.
                     bucket.swap_last();
                     i = KEYS - 2;
                 }
@@ -226,10 +234,10 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
     }
 }
 
-/// A hash table over the whole build side, one region a partition.
+/// A hash table over the whole build side, with one region per partition.
 pub(crate) struct HashTable<K: KeyWord, I: RowId> {
     buckets: Buffer<Bucket<K, I>>,
-    /// Buckets of a region.
+    /// The number of buckets per region.
     region: usize,
     bits: u32,
     many: Buffer<u64>,
@@ -237,27 +245,28 @@ pub(crate) struct HashTable<K: KeyWord, I: RowId> {
     again: Option<Again<K, I>>,
 }
 
-/// The same keys once more, laid out for a table that is probed for long.
+/// The second layout of the same keys, for a table with many probes.
 struct Again<K: KeyWord, I: RowId> {
     budget: Arc<Budget>,
-    /// How many keys there are.
+    /// The number of keys.
     keys: usize,
-    /// The probe keys after which it pays to lay them out.
+    /// The number of probe keys after which the second layout pays off.
     long: usize,
-    /// The probe keys so far.
+    /// The number of probe keys so far.
     probed: AtomicUsize,
-    /// Set by the worker who lays them out, to None if that cannot be.
+    /// Set by the worker that creates the layout; to `None` if that is not possible.
     table: OnceLock<Option<PerfectTable<K, I>>>,
 }
 
-/// Probe keys a key after which the other layout is made. It takes as long as it saves in twelve or so.
+/// The number of probes per key after which the second layout is created. It takes as long as about twelve
+/// probes per key save.
 const LONG: usize = 16;
 
 impl<K: KeyWord, I: RowId> Again<K, I> {
-    /// None unless the other layout is better: all keys unique, and in the second-level cache. With a
-    /// memory limit, what it takes might be missing elsewhere.
+    /// Returns `None` unless the second layout is better: all keys are unique, and it fits the second-level
+    /// cache. With a memory limit there is no second layout, because its memory might be missing elsewhere.
     fn new(cx: &Context<'_>, keys: usize, unique: bool) -> Option<Self> {
-        // Some of the cache is for what streams through it.
+        // The data that streams through the cache needs some of it.
         let fits = perfect::bytes_for::<K, I>(keys) as u64 <= cx.machine.l2 / 4 * 3;
         let long = if cx.overrides.tiny_partitions { 1 } else { keys.saturating_mul(LONG) };
         (unique && fits && keys > 0 && cx.budget.unlimited()).then(|| Again {
@@ -269,8 +278,8 @@ impl<K: KeyWord, I: RowId> Again<K, I> {
         })
     }
 
-    /// Counts probe keys. The other layout, once it is there; `make` makes it when its time has come,
-    /// while all others go on without.
+    /// Counts probe keys, and returns the second layout if it exists. The worker that reaches the threshold
+    /// creates it with `make`, while all others continue without it.
     fn after(
         &self,
         probed: usize,
@@ -288,16 +297,16 @@ impl<K: KeyWord, I: RowId> Again<K, I> {
 }
 
 impl<K: KeyWord, I: RowId> HashTable<K, I> {
-    /// Builds from partitions by the top `bits` bits, of which there is at least one, all workers
-    /// at once. Fails with [`Error::BadSeed`] if the context bounds searches and one passes the bound,
-    /// or if a region has far more keys than by chance.
+    /// Builds the table from partitions by the top `bits` bits, at least one, on all workers. If the context
+    /// limits searches, it fails with [`Error::BadSeed`] when a search exceeds the limit, or when a region
+    /// has far more keys than are likely by chance.
     pub(crate) fn build(
         cx: &Context<'_>,
         partitions: &Partitions<K, I>,
         bits: u32,
     ) -> Result<Self> {
-        // Keys are spread evenly but for chance, for which there is room enough; more tuples than
-        // that are of equal keys.
+        // Different keys are spread evenly apart from random variation, for which the slots suffice. If a
+        // partition has more tuples than that, most of them have equal keys.
         let average = (partitions.tuples.len() >> bits) + 32;
         let keys = partitions.tuples.len();
         if let Some(table) = Self::filled(cx, bits, average, |p| partitions.tuples(p))? {
@@ -307,7 +316,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         if cx.bounded {
             return Err(Error::BadSeed);
         }
-        // Or keys chosen to meet: then two regions, each with room for whatever comes.
+        // The keys may have been chosen to collide. Then build two regions, each with a slot for every tuple.
         log::debug!("keys are spread unevenly over {} regions; building with 2", 1u64 << bits);
         let middle = partitions.bounds[partitions.count() / 2];
         let (lower, upper) = partitions.tuples.split_at(middle);
@@ -316,7 +325,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         table.ok_or_else(|| Error::Worker("a hash table was too small".to_string()))
     }
 
-    /// A table with regions for `most` keys; None if one of them has more.
+    /// Builds a table with regions for `most` keys each. Returns `None` if a region has more.
     fn filled<'t>(
         cx: &Context<'_>,
         bits: u32,
@@ -331,7 +340,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         let shared: Shared<'_, Bucket<K, I>> = buckets.shared();
         let longest = if cx.bounded { LONGEST } else { usize::MAX };
         let groups = fill_all(cx, (1 << bits, tuples), many.shared(), |p| {
-            // SAFETY: regions do not overlap, and each is one task's.
+            // SAFETY: regions do not overlap, and each is one task.
             let buckets = unsafe { shared.range(p * region..(p + 1) * region) };
             let words = region * KEYS / 64;
             let (empty, first) = (emptiness(p >> (bits - 1)), p * region);
@@ -357,10 +366,9 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         }
     }
 
-    /// Of each key with more than `step` values, calls `pair` with the first value and with every
-    /// `step`th one.
+    /// For each key with more than `step` values, calls `pair` with its first value and every `step`th value.
     pub(crate) fn every(&self, step: usize, mut pair: impl FnMut(I, I)) {
-        // Groups lie one behind the other. Each begins with its length.
+        // Groups are stored one after the other. Each starts with its length.
         let mut at = 0;
         while at < self.groups.len() {
             let len = self.groups[at].to_usize();
@@ -370,7 +378,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         }
     }
 
-    /// All keys, which are unique, in the other layout.
+    /// Creates the second layout of all keys, which are unique.
     fn perfect(&self, again: &Again<K, I>) -> Option<PerfectTable<K, I>> {
         let bytes = (again.keys * size_of::<Tuple<K, I>>()) as u64;
         let _reserved = again.budget.reserve(bytes, "a perfect hash table").ok()?;
@@ -419,21 +427,21 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for HashTable<K, I> {
     }
 }
 
-/// A hash table over one partition at a time, whose memory is used again for the next.
+/// A hash table over one partition at a time. The next partition uses the same memory.
 pub(crate) struct LocalTable<K: KeyWord, I: RowId> {
     buckets: Buffer<Bucket<K, I>>,
     used: usize,
     bits: u32,
     many: Buffer<u64>,
     groups: Buffer<I>,
-    /// As much of `groups` as the partition takes.
+    /// The part of `groups` that the current partition uses.
     grouped: usize,
-    /// The partition's keys in order, where they crowd in the buckets.
+    /// The partition's keys in order, if they crowd in a few buckets.
     sorted: Option<SortedTable<K, I>>,
 }
 
 impl<K: KeyWord, I: RowId> LocalTable<K, I> {
-    /// Room for partitions of up to `tuples` tuples by the top `bits` bits, at least one.
+    /// Allocates a table for partitions of up to `tuples` tuples, by the top `bits` bits, at least one.
     pub(crate) fn with_room(cx: &Context<'_>, tuples: usize, bits: u32) -> Result<Self> {
         let what = "a partition's hash table";
         let buckets = Buffer::zeroed(buckets_for(tuples, ROOM), &cx.budget, what)?;
@@ -442,7 +450,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         Ok(LocalTable { buckets, used: 0, bits, many, groups, grouped: 0, sorted: None })
     }
 
-    /// Forgets what was there and builds from partition `p`.
+    /// Clears the table and builds it from partition `p`.
     pub(crate) fn build(
         &mut self,
         cx: &Context<'_>,
@@ -459,7 +467,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         let many = &mut self.many[..words_for(self.used * KEYS)];
         self.grouped = match fill::enter(&mut region, many, tuples) {
             Entered::Many(need) => need,
-            // Full it is not: there is a place for each tuple, and one more.
+            // The region is never full: it has a slot per tuple, and one more.
             Entered::Unique | Entered::Full => 0,
             Entered::Lost => {
                 log::debug!("{} keys crowd in one partition; sorting them", tuples.len());
@@ -470,7 +478,7 @@ impl<K: KeyWord, I: RowId> LocalTable<K, I> {
         if self.grouped > 0 {
             if self.groups.len() < self.grouped {
                 let what = "a partition's equal keys";
-                // The old one goes first, so that both are never held together.
+                // The old buffer is freed first, so that both are never held at once.
                 self.groups = Buffer::zeroed(0, &cx.budget, what)?;
                 self.groups = Buffer::zeroed(self.grouped, &cx.budget, what)?;
             }
@@ -535,8 +543,8 @@ mod tests {
     use crate::word::{KeyWord, Mixer};
     use crate::{Algorithm, Join};
 
-    /// Keys that all belong to the first of 64 regions: none of them is large enough. Another seed
-    /// spreads them; without one, there are two regions.
+    /// All keys belong to the first of 64 regions, which is too small for them. Another seed spreads them. If
+    /// no other seed does, the table has two regions.
     #[test]
     fn keys_chosen_to_meet_are_found_all_the_same() {
         let key = |i: i64| i.wrapping_mul(0x9e37_79b9);

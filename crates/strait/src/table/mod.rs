@@ -1,25 +1,24 @@
-//! Given a key word, what does the build side have for it?
+//! Tables: they map a key word to the values of the build side.
 //!
-//! A *value* a key: the id of the build row, or the narrow columns wanted of it, which then need
-//! not be gathered. Keys that come more than once take one place all the same, so building is
-//! linear even when all keys are equal: the place's `many` bit is set, and its value is the
-//! position of a group, which begins with its length.
+//! Each key has one *value*: the id of its build row, or the inlined columns of that row, which then need not
+//! be gathered. A key that repeats still takes one slot, so building takes linear time even if all keys are
+//! equal. The slot's `many` bit is set then, and its value is the position of a group. A group is its length,
+//! followed by its values.
 //!
-//! | key | place in a hash bucket | dense cell |
+//! | key | slot in a hash bucket | dense cell |
 //! | --- | --- | --- |
-//! | not there | a key with another top bit | its `there` bit is clear |
+//! | absent | a key with another top bit | its `there` bit is clear |
 //! | one value | the key, the value | the value |
 //! | many values | the key, a position; `many` bit | a position; `many` bit |
 //!
-//! Rows 0, 1, 2 with keys a, b, a: the value of b is 1, that of a is 0 with its bit set, and
-//! `groups` is `[2, 0, 2]`.
+//! Rows 0, 1, 2 have the keys a, b, a: the value of b is 1. The value of a is position 0, with its `many` bit
+//! set, and `groups` is `[2, 0, 2]`.
 //!
-//! Values lie in the buckets of a [`HashTable`] beside their keys or, for integers of a dense range,
-//! alone in the cells of a [`DenseTable`]. Either is [filled](fill) from partitions, a region a
-//! partition, so that each region is built in the cache by one worker and without locks; probe
-//! keys are [walked](probe_batch) through it. A hash table of few keys that is walked through for long is laid
-//! out once more, for searches of one comparison ([perfect]). Keys of a partition that crowd in a few
-//! buckets are [sorted] instead.
+//! A [`HashTable`] stores keys and values in buckets. A [`DenseTable`], for integers of a dense range, stores
+//! only values, in cells. Both are [filled](fill) from partitions, one region per partition: one worker
+//! builds each region in its cache, without locks. Probe keys are looked up [in batches](probe). A small hash
+//! table with many probes gets a second layout, in which a search is one comparison ([perfect]). If the keys
+//! of a partition crowd in a few buckets, they are [sorted] instead.
 
 mod bits;
 mod dense;
@@ -42,15 +41,15 @@ pub(crate) use probe_keys::{MorselKeys, ProbeKeys};
 use crate::partition::RowId;
 use crate::word::KeyWord;
 
-/// A finished table.
+/// A finished table over the build side.
 pub(crate) enum Table<K: KeyWord, I: RowId> {
     Hash(HashTable<K, I>),
     Dense(DenseTable<K, I>),
 }
 
 impl<K: KeyWord, I: RowId> Table<K, I> {
-    /// Finds the pairs of probe keys from the cursor on, until `pairs` holds as many as asked for
-    /// or the keys end. Keys are placed for a hash table, and as they are for a dense one.
+    /// Finds the pairs of probe keys from the cursor on, until `pairs` holds `ask.cap` pairs or the keys end.
+    /// The keys must be placed for a hash table, and not placed for a dense table.
     pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
         &self,
         keys: &P,

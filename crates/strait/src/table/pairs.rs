@@ -1,23 +1,22 @@
 //! Candidate pairs, as a probe writes them.
 //!
-//! While every probe row finds one build row, the probe rows follow one another, and only the first of
-//! them is written: the *run*. The first row that finds none ends it, and the rows so far are spelled
-//! out.
+//! While every probe row finds exactly one build row, the probe rows are consecutive, and only the first one
+//! is stored. This is a *run*. The first row without a match ends it, and then the probe rows so far are
+//! written out.
 
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use crate::partition::RowId;
 
-/// Candidate pairs: what the build side's tuple has (the id of its row, or what was carried of it)
-/// and the probe row, side by side.
+/// Candidate pairs: the values of build tuples (row ids or inlined columns) and the probe rows, side by side.
 pub(crate) struct Pairs<B> {
     pub(crate) build: Vec<B>,
-    /// Empty while there is a run.
+    /// The probe rows. Empty during a run.
     pub(crate) probe: Vec<u64>,
-    /// Pairs that were only counted.
+    /// The number of pairs that were only counted.
     pub(crate) counted: u64,
-    /// The first of the probe rows, where they follow one another without a gap.
+    /// The first probe row, if the probe rows are consecutive.
     pub(crate) run: Option<u64>,
 }
 
@@ -34,7 +33,7 @@ impl<B> Pairs<B> {
         self.run = None;
     }
 
-    /// The probe rows.
+    /// Returns the probe rows.
     pub(crate) fn probe_rows(&self) -> Cow<'_, [u64]> {
         match self.run {
             Some(first) => Cow::Owned((first..first + self.len() as u64).collect()),
@@ -42,7 +41,7 @@ impl<B> Pairs<B> {
         }
     }
 
-    /// Writes the probe rows of a run, which is none any more.
+    /// Ends a run: writes out its probe rows.
     pub(crate) fn spell_out(&mut self) {
         if let Some(first) = self.run.take() {
             self.probe.clear();
@@ -61,7 +60,7 @@ impl<B> Pairs<B> {
     }
 }
 
-/// Appends pairs up to a cap, for which room was made before.
+/// Appends pairs up to a cap. The vectors have capacity for all of them.
 pub(super) struct Writer<'p, B> {
     pairs: &'p mut Pairs<B>,
     build: *mut B,
@@ -73,8 +72,8 @@ pub(super) struct Writer<'p, B> {
 }
 
 impl<'p, B: RowId> Writer<'p, B> {
-    /// Appends to `pairs`. `next` is the row of the next key, where those after it have the rows after
-    /// it: then the pairs may be a run.
+    /// Creates a writer that appends to `pairs`. `next` is the row of the next key, if the rows of the keys
+    /// after it are consecutive. Then the pairs can be a run.
     pub(super) fn new(pairs: &'p mut Pairs<B>, cap: usize, next: Option<u64>) -> Self {
         let len = pairs.len();
         pairs.run = match (pairs.run, next) {
@@ -94,13 +93,13 @@ impl<'p, B: RowId> Writer<'p, B> {
         writer
     }
 
-    /// Makes room for probe rows behind those that are there.
+    /// Reserves capacity for further probe rows.
     fn make_room(&mut self) {
         self.pairs.probe.reserve(self.cap.saturating_sub(self.pairs.probe.len()));
         self.probe = self.pairs.probe.as_mut_ptr();
     }
 
-    /// Ends the run: writes its rows.
+    /// Ends the run: writes out its rows.
     #[cold]
     #[inline(never)]
     fn spell_out(&mut self) {
@@ -120,7 +119,7 @@ impl<'p, B: RowId> Writer<'p, B> {
     #[inline(always)]
     pub(super) fn push<I: RowId>(&mut self, build: I, probe: u64) {
         assert!(self.len < self.cap && !self.run);
-        // SAFETY: both vectors have room for `cap` values, and were not touched since.
+        // SAFETY: both vectors have capacity for `cap` values, and were not changed since it was reserved.
         unsafe {
             self.build.add(self.len).write(B::from_u64(build.to_u64()));
             self.probe.add(self.len).write(probe);
@@ -128,23 +127,23 @@ impl<'p, B: RowId> Writer<'p, B> {
         self.len += 1;
     }
 
-    /// The places of the next `some` build values.
+    /// Returns the memory of the next `some` build values.
     ///
     /// # Safety
-    /// There is room for so many.
+    /// There is room for `some` values.
     #[inline(always)]
     pub(super) unsafe fn spare<'s>(&self, some: usize) -> &'s mut [MaybeUninit<B>] {
         debug_assert!(some <= self.room());
-        // SAFETY: the vector has room for `cap` values, was not touched since, and lives as long as
-        // this writer, which the caller uses these places with.
+        // SAFETY: the vector has capacity for `cap` values, was not changed since it was reserved, and lives
+        // as long as this writer. The caller uses the slice only while the writer exists.
         unsafe { std::slice::from_raw_parts_mut(self.build.add(self.len).cast(), some) }
     }
 
-    /// Of `some` build values that were written to the [`spare`](Writer::spare) places, keeps those
-    /// whose bit is set in `hits`, and writes their rows unless they go on with the run.
+    /// Keeps those of `some` build values in the [`spare`](Writer::spare) memory whose bit is set in `hits`.
+    /// Writes their probe rows, unless they continue the run.
     ///
     /// # Safety
-    /// They were written.
+    /// All `some` values were written.
     #[inline(always)]
     pub(super) unsafe fn keep(&mut self, some: usize, hits: u64, row: impl Fn(usize) -> u64) {
         debug_assert!(some <= self.room() && some <= u64::BITS as usize);
@@ -156,7 +155,7 @@ impl<'p, B: RowId> Writer<'p, B> {
             }
             self.spell_out();
         }
-        // SAFETY: there is room for `some` values in both vectors, and the kept ones are fewer.
+        // SAFETY: both vectors have room for `some` values, and at most as many are kept.
         unsafe {
             let (build, probe) = (self.build.add(self.len), self.probe.add(self.len));
             if all {
@@ -177,7 +176,8 @@ impl<'p, B: RowId> Writer<'p, B> {
 
 impl<B> Drop for Writer<'_, B> {
     fn drop(&mut self) {
-        // SAFETY: the first `len` values of both were written, of a run's probe rows none.
+        // SAFETY: the first `len` values of both were written. During a run, no probe rows were written, and
+        // the length is 0.
         unsafe {
             self.pairs.build.set_len(self.len);
             self.pairs.probe.set_len(if self.run { 0 } else { self.len });

@@ -1,10 +1,10 @@
-//! Perfect hashing: unique keys of a small table laid out once more, so that each has one place.
+//! Perfect hashing: a second layout for the unique keys of a small table, with one possible slot per key.
 //!
-//! A key's top bits choose a *pilot*, and the pilot sends the key to its slot: no key shares it, so a
-//! search is one comparison, without a branch, and slots may be nearly full, so that a table whose
-//! buckets outgrow the second-level cache fits it. Pilots are found one after the other, those with
-//! most keys first: the first number that sends all of a pilot's keys to free slots (hash and
-//! displace; Belazzougui, Botelho and Dietzfelbinger 2009).
+//! A key's top bits choose a *pilot*, and the pilot sends the key to its slot. No two keys share a slot, so a
+//! search is one comparison without a branch. The slots may be almost full. So a table whose buckets exceed
+//! the second-level cache may fit the cache in this layout. Pilots are found one after the other, those with
+//! most keys first. A pilot is the first number that sends all its keys to free slots (hash and displace;
+//! Belazzougui, Botelho and Dietzfelbinger 2009).
 //!
 //! ```text
 //!  keys a b c d; a, c and d have pilot 0, b has pilot 1; five slots
@@ -12,9 +12,8 @@
 //!    pilot 1: 1 sends b to 4: taken;           2 to 0: yes           slots  b a d _ c
 //! ```
 //!
-//! Finding pilots takes some ten times as long as filling buckets, so it is for tables that are
-//! probed for long. Whatever stands in its way (keys that no pilot tells apart, too little memory) is
-//! no error: the buckets are still there.
+//! Finding pilots takes about ten times as long as filling buckets, so it is for tables with many probes. If
+//! it fails (no pilot separates the keys, or memory is too small), that is no error: the buckets still exist.
 
 use std::sync::Arc;
 
@@ -25,52 +24,53 @@ use crate::table::bits::{self, words_for};
 use crate::table::probe::{Lookup, ProbeResult};
 use crate::word::KeyWord;
 
-/// Keys a pilot at most, on average: more would take long to place, fewer would make pilots too many
-/// for the nearest cache.
+/// The largest average number of keys per pilot. With more, pilots would take long to find. With fewer, there
+/// would be too many pilots for the first-level cache.
 const KEYS_PER_PILOT: usize = 4;
-/// A pilot with more keys than this would never be found.
+/// If a pilot has more keys than this, the search has no chance.
 const MAX_KEYS_PER_PILOT: usize = 32;
-/// Slots up to this size stay in the nearest cache, and need not be asked for ahead.
+/// Slots up to this size stay in the first-level cache, and need no prefetch.
 const NEAREST: usize = 32 << 10;
-/// Numbers tried a key, on average, before the search is given up. Three suffice for keys
-/// that nobody chose.
+/// The number of tries per key, on average, before the search is given up. For keys that nobody chose, three
+/// suffice.
 const TRIES_PER_KEY: usize = 64;
 
-/// So many slots for so many keys: enough to be quick to fill.
+/// Returns the number of slots for `keys` keys: enough to find pilots quickly.
 fn slots_for(keys: usize) -> usize {
     keys + keys / 3 + 1
 }
 
-/// Pilots' bits for so many keys.
+/// Returns the number of bits that choose a pilot, for `keys` keys.
 fn pilot_bits(keys: usize) -> u32 {
     (keys / KEYS_PER_PILOT).max(2).next_power_of_two().ilog2()
 }
 
-/// The bytes of a table of so many keys.
+/// Returns the bytes of a table of `keys` keys.
 pub(super) fn bytes_for<K: KeyWord, I: RowId>(keys: usize) -> usize {
     slots_for(keys) * size_of::<Tuple<K, I>>() + (size_of::<u16>() << pilot_bits(keys))
 }
 
-/// Slots, each with the one key that may be there.
+/// Slots, each with the only key that can be there.
 pub(super) struct PerfectTable<K: KeyWord, I: RowId> {
-    /// An empty one has a key whose own slot is another.
+    /// An empty slot has a key that belongs to another slot.
     slots: Buffer<Tuple<K, I>>,
     pilots: Buffer<u16>,
     bits: u32,
 }
 
-/// The slot that a pilot sends a key to, of so many.
+/// Returns the slot, out of `slots`, that a pilot sends a key to.
 #[inline(always)]
 fn slot<K: KeyWord>(key: K, pilot: u16, slots: usize) -> usize {
-    // A product, not a sum: how far apart two keys come to lie depends on the pilot. And not of the key
-    // as it is: every pilot would send 0, of all keys, to the first slot.
+    // A product, not a sum, so that the distance between two keys depends on the pilot. The key is changed
+    // first, because otherwise every pilot would send key 0 to the first slot.
     let low = key.to_u64() as u32 ^ 0x5851_f42d;
     let fraction = low.wrapping_mul(u32::from(pilot));
     ((u64::from(fraction) * slots as u64) >> 32) as usize
 }
 
 impl<K: KeyWord, I: RowId> PerfectTable<K, I> {
-    /// A table of unique keys; None where there is no memory for it or no pilots are found.
+    /// Creates a table of unique keys. Returns `None` if there is no memory for it, or if no pilots are
+    /// found.
     pub(super) fn of(tuples: &[Tuple<K, I>], budget: &Arc<Budget>) -> Option<Self> {
         let first = *tuples.first()?;
         let bits = pilot_bits(tuples.len());
@@ -90,7 +90,7 @@ impl<K: KeyWord, I: RowId> PerfectTable<K, I> {
     }
 }
 
-/// Sorts tuples by their pilot; answers where each pilot's begin, and the end.
+/// Sorts tuples by their pilot. Returns the start of each pilot's tuples, and the end.
 fn by_pilot<K: KeyWord, I: RowId>(
     tuples: &[Tuple<K, I>],
     bits: u32,
@@ -103,7 +103,7 @@ fn by_pilot<K: KeyWord, I: RowId>(
         end += *count;
         *count = end;
     }
-    // From the last on: every end moves down to the start.
+    // In reverse order, so that each end moves down to the start.
     for tuple in tuples.iter().rev() {
         let end = &mut ends[top_bits(tuple.key, bits)];
         *end -= 1;
@@ -112,7 +112,7 @@ fn by_pilot<K: KeyWord, I: RowId>(
     ends
 }
 
-/// Finds all pilots, and puts all tuples into their slots. False if it did not succeed.
+/// Finds all pilots, and puts all tuples into their slots. Returns false on failure.
 #[inline(always)]
 fn place_all<K: KeyWord, I: RowId>(
     sorted: &[Tuple<K, I>],
@@ -140,7 +140,7 @@ fn place_all<K: KeyWord, I: RowId>(
     true
 }
 
-/// A number that sends all tuples to free slots of so many, which are taken then.
+/// Finds a number that sends all tuples to free slots, and marks these slots as taken.
 #[inline(always)]
 fn find_pilot<K: KeyWord, I: RowId>(
     tuples: &[Tuple<K, I>],
@@ -148,7 +148,7 @@ fn find_pilot<K: KeyWord, I: RowId>(
     taken: &mut [u64],
     tries: &mut usize,
 ) -> Option<u16> {
-    // All numbers but 0 in an order that looks random.
+    // All numbers except 0, in an order that looks random.
     let numbers = (1..=u16::MAX).map(|i| i.wrapping_mul(0x9e37));
     for number in numbers {
         *tries = tries.checked_sub(1)?;
@@ -174,7 +174,7 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for PerfectTable<K, I> {
     fn locate(&self, key: K) -> usize {
         let pilot = top_bits(key, self.bits);
         debug_assert!(pilot < self.pilots.len());
-        // SAFETY: there are as many pilots as `bits` bits make numbers.
+        // SAFETY: there are 2^`bits` pilots.
         let pilot = unsafe { *self.pilots.get_unchecked(pilot) };
         slot(key, pilot, self.slots.len())
     }
@@ -191,7 +191,7 @@ impl<K: KeyWord, I: RowId> Lookup<K, I> for PerfectTable<K, I> {
     #[inline(always)]
     fn find<const MODERN: bool, const EXPECTED: bool>(&self, key: K, at: usize) -> ProbeResult<I> {
         debug_assert!(at < self.slots.len());
-        // SAFETY: a slot is a fraction of all slots.
+        // SAFETY: `locate` returns a fraction of all slots.
         let tuple = unsafe { self.slots.get_unchecked(at) };
         ProbeResult { at, value: tuple.row, hit: tuple.key == key }
     }
@@ -216,7 +216,7 @@ mod tests {
 
     fn check<K: KeyWord>(words: impl Iterator<Item = u64>) {
         let words: Vec<K> = words.map(|word| K::from_u64(word).mix(Mixer::new(5))).collect();
-        // Every other one is there.
+        // Every second one is in the table.
         let keys: Vec<K> = words.iter().copied().step_by(2).collect();
         let table = table(&keys).expect("pilots are found");
         for (i, &word) in words.iter().enumerate() {
@@ -232,7 +232,7 @@ mod tests {
             check::<u64>(0..keys);
             check::<u32>(0..keys);
         }
-        // No key is reserved, and none stands for emptiness.
+        // No key value is reserved, and none marks an empty slot.
         check::<u64>([0, u64::MAX, 1, 1 << 63].into_iter());
         let table = table(&[5u64 << 60, 0xdead_beef]).expect("pilots are found");
         for key in [0, 1, u64::MAX, 1 << 63, 4 << 60] {
@@ -242,10 +242,10 @@ mod tests {
 
     #[test]
     fn keys_that_no_pilot_tells_apart_are_given_up() {
-        // The bits that choose a pilot and those that it sends to a slot are the same.
+        // The keys differ only in bits that `slot` does not use, so no pilot separates them.
         assert!(table(&[1u64 << 40, 2 << 40, 3 << 40]).is_none());
         assert!(table(&[7u64, 7]).is_none());
-        // All of them have one pilot.
+        // All of them have the same pilot.
         let crowd: Vec<u64> = (0..1000).map(|i| i * 0x9e37_79b9).collect();
         assert_eq!(crowd.iter().map(|key| key >> 56).collect::<HashSet<_>>().len(), 1);
         assert!(table(&crowd).is_none());

@@ -1,4 +1,4 @@
-//! Walking probe keys through a table.
+//! Probing: looks up batches of probe keys in a table.
 
 use crate::partition::RowId;
 use crate::processor::prefetch;
@@ -13,46 +13,46 @@ use crate::word::KeyWord;
 pub(crate) enum Want<'a> {
     /// Every pair.
     All,
-    /// One pair a probe row that has any: which rows of the probe side match?
+    /// One pair per probe row that has a match. It tells which probe rows match.
     First,
-    /// No pairs, but the flags of the build rows: which of them match?
+    /// No pairs, but flags of the build rows that match.
     Flag(&'a Flags),
-    /// No pairs, but their number.
+    /// Only the number of pairs.
     Count,
 }
 
-/// What a probe has to find, and how many pairs at a time.
+/// What a probe has to find, and the largest number of pairs at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) want: Want<'a>,
     pub(crate) cap: usize,
 }
 
-/// How far a probe over probe keys has come.
+/// The position of a probe in its keys.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursor {
     /// The next probe key.
     pub(crate) next: usize,
-    /// How many rows of its group have been paired already.
+    /// How many values of its group have been paired already.
     within: usize,
 }
 
 impl Cursor {
-    /// Whether all keys have been walked.
+    /// Returns whether all keys have been looked up.
     pub(crate) fn ended<K>(&self, keys: &impl ProbeKeys<K>) -> bool {
         self.next >= keys.len()
     }
 }
 
-/// The keys that have many values, and those.
+/// The groups of keys that have many values.
 pub(super) struct Groups<'t, I> {
-    /// A bit a place of the table.
+    /// One bit per slot of the table.
     pub(super) many: &'t [u64],
     pub(super) values: &'t [I],
 }
 
 impl<'t, I: RowId> Groups<'t, I> {
-    /// The values of the place `at`, which holds `value`; None if it has just that one.
+    /// Returns the values of the slot `at`, which holds `value`; `None` if that is its only value.
     #[inline(always)]
     fn of(&self, at: usize, value: I) -> Option<&'t [I]> {
         if !bits::get(self.many, at) {
@@ -64,7 +64,7 @@ impl<'t, I: RowId> Groups<'t, I> {
     }
 }
 
-/// What a table has for a key: its place and what that holds, if there is one.
+/// The result of a search: whether the key exists, its slot, and the slot's value.
 #[derive(Clone, Copy)]
 pub(super) struct ProbeResult<I> {
     pub(super) at: usize,
@@ -72,15 +72,16 @@ pub(super) struct ProbeResult<I> {
     pub(super) hit: bool,
 }
 
-/// A table, or a region of one, that keys are sought in.
+/// A table, or a region of one, that keys are looked up in.
 pub(super) trait Lookup<K, I> {
-    /// Whether the table is so large that memory is better asked for ahead.
+    /// Returns whether the table is so large that prefetching pays off.
     fn far(&self) -> bool;
-    /// Where the search for a key begins.
+    /// Returns where the search for a key starts.
     fn locate(&self, key: K) -> usize;
-    /// Asks for the memory of that place.
+    /// Prefetches that position.
     fn fetch(&self, start: usize);
-    /// Searches from there. MODERN only where the processor is; EXPECTED if the key is likely there.
+    /// Searches from there. MODERN may be true only if `processor::modern()` is. EXPECTED is for keys that
+    /// probably exist.
     fn find<const MODERN: bool, const EXPECTED: bool>(
         &self,
         key: K,
@@ -88,15 +89,14 @@ pub(super) trait Lookup<K, I> {
     ) -> ProbeResult<I>;
 }
 
-/// A table up to this size is near: it stays in the second-level cache of most processors, and the
-/// loads of one search overlap with those of the next by themselves.
+/// A table up to this size stays in the second-level cache of most processors. Then the loads of consecutive
+/// searches overlap without prefetching.
 pub(super) const NEAR: usize = 1 << 20;
 
-/// Probe keys whose table lines are fetched together before the first is read.
+/// The number of probe keys whose table lines are prefetched before the first of them is searched.
 const AHEAD: usize = 32;
 
-/// Walks the probe keys from the cursor on, until `pairs` holds as many as asked for or the keys
-/// end.
+/// Looks up the probe keys from the cursor on, until `pairs` holds `ask.cap` pairs or the keys end.
 pub(super) fn probe_batch<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     keys: &P,
     table: &impl Lookup<K, I>,
@@ -117,7 +117,7 @@ pub(super) fn probe_batch<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
             probe_batch_on::<true, _, _, _, _>(keys, table, groups, ask, found);
         }
         if crate::processor::modern() {
-            // SAFETY: just asked.
+            // SAFETY: checked in the condition.
             return unsafe { modern(keys, table, groups, ask, (cursor, pairs)) };
         }
     }
@@ -134,7 +134,7 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
 ) {
     let before = pairs.len();
     let unique = groups.values.is_empty();
-    // What is wanted is decided outside the loop.
+    // The match on `want` is outside the loops.
     match ask.want {
         Want::Count if unique => {
             pairs.counted += keys_found::<MODERN, _, _, _>(keys, cursor, table);
@@ -152,7 +152,7 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
                 let many = if unique { None } else { groups.of(found.at, found.value) };
                 match many {
                     None => flags.set(found.value.to_u64()),
-                    // A group is flagged as a whole, so its first row tells of all.
+                    // A group is flagged as a whole, so its first row tells whether all are flagged.
                     Some(rows) if flags.get(rows[0].to_u64()) => {}
                     Some(rows) => rows.iter().for_each(|row| flags.set(row.to_u64())),
                 }
@@ -193,7 +193,7 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
     }
 }
 
-/// Where the searches of the first of some keys begin; their memory is asked for.
+/// Computes where the searches of the first keys in `items` start, and prefetches these positions.
 #[inline(always)]
 fn look_ahead<K: KeyWord, I, P: ProbeKeys<K>>(
     items: &[P::Item],
@@ -206,8 +206,8 @@ fn look_ahead<K: KeyWord, I, P: ProbeKeys<K>>(
     }
 }
 
-/// How many of the keys are in a table of unique ones. Nothing here depends on the outcome of a
-/// search but the sum, so the next searches go on while one waits for memory.
+/// Counts the keys that exist in a table of unique keys. Only the sum depends on the result of a search. So
+/// later searches continue while one waits for memory.
 #[inline(always)]
 fn keys_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     keys: &P,
@@ -226,8 +226,9 @@ fn keys_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     found
 }
 
-/// Pairs keys with a table of unique ones: a block's values first, as if all keys were there, then
-/// the rows of those that are. So no branch depends on which they are, unless all are.
+/// Pairs keys with a table of unique keys. For each block, it first writes the values as if all keys existed,
+/// and then the rows of those that do. So no branch depends on single keys, only on whether all keys of a
+/// block exist.
 #[inline(always)]
 fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(
     keys: &P,
@@ -237,13 +238,13 @@ fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>
 ) {
     let far = table.far();
     let all = keys.items();
-    // The memory of one block is asked for while the one before is searched.
+    // One block is prefetched while the previous one is searched.
     let mut starts = [[0usize; AHEAD]; 2];
     let mut turn = 0;
     if far {
         look_ahead::<K, I, P>(&all[cursor.next..], &mut starts[turn], table);
     }
-    // Where all keys of a block were found, those of the next most likely are.
+    // If all keys of a block exist, those of the next block probably do.
     let mut expected = true;
     while cursor.next < all.len() && out.room() > 0 {
         let ahead = AHEAD.min(all.len() - cursor.next).min(out.room());
@@ -289,9 +290,8 @@ fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>
     }
 }
 
-/// Calls `on_found(rows of the group done, index, found)` for every key that is in the table,
-/// until it answers false. It is called again for a key whose group it left unfinished. Groups, too,
-/// are asked for ahead.
+/// Calls `on_found(values of the group done, index, found)` for every key that exists, until it returns
+/// false. It is called again for a key whose group it did not finish. Groups are prefetched, too.
 #[inline(always)]
 fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     keys: &P,
@@ -309,8 +309,8 @@ fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
         look_ahead::<K, I, P>(items, &mut starts, table);
         for ((item, &start), found) in items.iter().zip(&starts).zip(&mut block) {
             *found = table.find::<MODERN, false>(P::key(item), start);
-            // A value may be the position of a group, of which this is the beginning and what most
-            // likely is the end; asking for what is not there does no harm.
+            // The value may be the position of a group. These two lines are its start, and probably its end.
+            // A prefetch of a wrong address does no harm.
             let group = groups.values.as_ptr().wrapping_add(found.value.to_usize());
             prefetch(group);
             prefetch(group.wrapping_add(4));

@@ -1,20 +1,20 @@
-//! The keys that are walked through a table: words of a morsel, or tuples of a partition.
+//! The keys of a probe: words of a morsel, or tuples of a partition.
 
 use crate::partition::{RowId, Tuple};
 use crate::word::KeyWord;
 
 /// The keys of some probe rows.
 pub(crate) trait ProbeKeys<K> {
-    /// What a key comes in.
+    /// The type that holds a key.
     type Item;
-    /// All of them.
+    /// Returns all keys.
     fn items(&self) -> &[Self::Item];
     fn key(item: &Self::Item) -> K;
-    /// The row of a key, or what [`to_rows`](ProbeKeys::to_rows) makes the row of.
+    /// Returns the row of a key, or a number that [`to_rows`](ProbeKeys::to_rows) converts to the row.
     fn row(&self, index: usize) -> u64;
-    /// Makes rows of what [`row`](ProbeKeys::row) answered.
+    /// Converts numbers that [`row`](ProbeKeys::row) returned to rows, in place.
     fn to_rows(&self, rows: &mut [u64]);
-    /// Whether row ids follow one another as the keys do.
+    /// Returns whether the rows of consecutive keys are consecutive.
     fn in_order(&self) -> bool;
     fn len(&self) -> usize {
         self.items().len()
@@ -41,12 +41,12 @@ impl<K: KeyWord, I: RowId> ProbeKeys<K> for &[Tuple<K, I>] {
     }
 }
 
-/// The words of some rows of a morsel that may match.
+/// The words of those rows of a morsel that may match.
 pub(crate) struct MorselKeys<'a, K> {
     pub(crate) words: &'a [K],
-    /// The row of each word, where not all rows may match.
+    /// The row of each word, if not all rows may match.
     pub(crate) rows: Option<&'a [u32]>,
-    /// The row of the morsel that these begin with.
+    /// The first row, within the morsel.
     pub(crate) first: usize,
 }
 

@@ -1,9 +1,9 @@
-//! A table whose keys are sorted, for keys that crowd in the buckets of a hash table.
+//! A table with sorted keys, for keys that crowd in a few buckets of a hash table.
 //!
-//! The seed of a join is secret, so nobody can choose keys that crowd, and by chance keys do not. If they
-//! do all the same, a search in a hash table may pass all other keys. The radix join cannot begin again
-//! with another seed, because it has written rows already. It sorts the keys of such a partition
-//! instead: a search then takes logarithmic time, whatever the keys are.
+//! The seed of a join is secret, so nobody can choose keys that crowd, and it hardly happens by chance. If it
+//! does, a search in the hash table may have to pass all other keys. The radix join cannot restart with
+//! another seed, because it has already written rows. So it sorts the keys of such a partition. A search then
+//! takes logarithmic time, whatever the keys are.
 
 use crate::context::Context;
 use crate::error::Result;
@@ -16,16 +16,16 @@ use crate::word::KeyWord;
 
 /// The keys of one partition in ascending order.
 pub(super) struct SortedTable<K: KeyWord, I: RowId> {
-    /// Each key once.
+    /// The distinct keys come first.
     keys: Buffer<K>,
-    /// How many of them there are.
+    /// The number of distinct keys.
     distinct: usize,
     values: Buffer<I>,
     many: Buffer<u64>,
     groups: Buffer<I>,
 }
 
-/// The places of sorted keys while they are filled.
+/// The slots of sorted keys while they are filled.
 struct Places<'a, K, I> {
     keys: &'a [K],
     values: &'a mut [I],
@@ -58,13 +58,13 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Places<'_, K, I> {
     }
 }
 
-/// Where a key is, or where the least greater one is; the last place if there is none.
+/// Returns the position of a key, or of the next greater key; the last position if there is none.
 fn place<K: KeyWord>(keys: &[K], key: K) -> usize {
     keys.partition_point(|&other| other < key).min(keys.len().saturating_sub(1))
 }
 
 impl<K: KeyWord, I: RowId> SortedTable<K, I> {
-    /// Builds a table of some tuples, of which there is at least one.
+    /// Builds a table of at least one tuple.
     pub(super) fn of(cx: &Context<'_>, tuples: &[Tuple<K, I>]) -> Result<Self> {
         let (what, equal) = ("a partition's sorted keys", "a partition's equal keys");
         let mut keys = Buffer::<K>::zeroed(tuples.len(), &cx.budget, what)?;
@@ -83,7 +83,7 @@ impl<K: KeyWord, I: RowId> SortedTable<K, I> {
         let mut places = Places { keys: &keys[..distinct], values: &mut values, taken: &mut taken };
         let need = match fill::enter(&mut places, &mut many, tuples) {
             Entered::Many(need) => need,
-            // There is a place for each key, and searches have no bound.
+            // There is a slot for each key, and searches have no limit.
             Entered::Unique | Entered::Full | Entered::Lost => 0,
         };
         let mut groups = Buffer::<I>::zeroed(need, &cx.budget, equal)?;
@@ -93,7 +93,7 @@ impl<K: KeyWord, I: RowId> SortedTable<K, I> {
         Ok(SortedTable { keys, distinct, values, many, groups })
     }
 
-    /// The keys that have many values.
+    /// Returns the groups of the keys that have many values.
     pub(super) fn groups(&self) -> Groups<'_, I> {
         Groups { many: &self.many, values: &self.groups }
     }
