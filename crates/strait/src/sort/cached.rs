@@ -1,23 +1,23 @@
-//! Sorting what fits the cache, on one thread.
+//! Sorts tuples that fit the cache, on one thread.
 //!
-//! The most significant digit in which keys differ comes first, so that a random input is done
-//! after as many bits as its length has, not after all of the key: 8,192 tuples of 64-bit keys take
-//! one pass into groups of about four, each of which is then put in order by insertion on its way
-//! back. Groups that stay large, since their keys are close, take further passes on what differs
-//! in them; one whose keys are all equal takes none.
+//! It starts with the most significant digit in which keys differ. So a random input needs only about as many
+//! bits as its length has, not all bits of the key: 8,192 tuples with 64-bit keys take one pass into groups
+//! of about four, and insertion sorts each group on its way back. Groups that stay large, because their keys
+//! are close, take further passes on the bits in which they differ. A group of equal keys takes none.
 
 use crate::partition::{RowId, Tuple};
 use crate::word::KeyWord;
 
-/// Up to here insertion is fastest.
+/// Up to this length, insertion sort is fastest.
 const INSERTION: usize = 24;
-/// The widest digit: its counters and the lines being written should stay near.
+/// The most bits of a digit: its counters, and the cache lines that are being written, should stay in a near
+/// cache.
 const WIDEST: u32 = 11;
-/// Counters for all passes under way at once: each sees bits the ones above did not, so five of
-/// the widest and one narrower are the most.
+/// The counters of all nested passes. Each pass uses bits that the passes above it did not use, so there are
+/// at most five of the widest passes and one narrower one.
 const COUNTERS: usize = 6 << WIDEST;
 
-/// Sorts on one thread; holds the counters, so that groups need not allocate.
+/// Sorts on one thread. It keeps the counters, so that groups need no allocation.
 pub(super) struct CachedSort {
     counters: Vec<u32>,
 }
@@ -27,8 +27,8 @@ impl CachedSort {
         CachedSort { counters: vec![0; COUNTERS] }
     }
 
-    /// Sorts `data`, using `other` of the same length, below 2^32. The result is in `data`, or in
-    /// `other` if `into_other`; the other one's contents are lost.
+    /// Sorts `data`, with `other` as scratch memory. Both must have the same length, below 2^32. The result
+    /// is in `other` if `into_other`, otherwise in `data`. The content of the other slice is lost.
     pub(super) fn sort<K: KeyWord, I: RowId>(
         &mut self,
         data: &mut [Tuple<K, I>],
@@ -46,7 +46,7 @@ impl CachedSort {
     }
 }
 
-/// Distributes `data` over `other` by its first digit that differs, then sorts each group.
+/// Distributes `data` over `other` by its most significant digit that differs, then sorts each group.
 fn by_digit<K: KeyWord, I: RowId>(
     data: &mut [Tuple<K, I>],
     other: &mut [Tuple<K, I>],
@@ -66,7 +66,7 @@ fn by_digit<K: KeyWord, I: RowId>(
     let (ends, counters) = counters.split_at_mut(1 << width);
     distribute(data, other, shift, ends);
     if shift == 0 {
-        // Each group is of one key.
+        // All keys of a group are equal.
         if !into_other {
             data.copy_from_slice(other);
         }
@@ -86,20 +86,21 @@ fn by_digit<K: KeyWord, I: RowId>(
     }
 }
 
-/// The bits in which any two keys differ.
+/// Returns the bits in which any two keys differ.
 fn differing_bits<K: KeyWord, I: RowId>(data: &[Tuple<K, I>]) -> u64 {
     let Some(first) = data.first() else { return 0 };
     let first = first.key.to_u64();
     data.iter().fold(0, |bits, t| bits | (t.key.to_u64() ^ first))
 }
 
-/// The digit that leaves groups of about four, or a like part of it if that is too wide.
+/// Returns the width of a digit that gives groups of about four tuples. If that is too wide, it is split into
+/// nearly equal digits.
 fn width(len: usize) -> u32 {
     let wanted = len.ilog2() - 2;
     wanted.div_ceil(wanted.div_ceil(WIDEST))
 }
 
-/// One stable pass; leaves the end of each group in `ends`.
+/// Does one stable pass. Leaves the end of each group in `ends`.
 fn distribute<K: KeyWord, I: RowId>(
     data: &[Tuple<K, I>],
     other: &mut [Tuple<K, I>],

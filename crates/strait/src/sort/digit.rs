@@ -3,18 +3,18 @@
 use crate::partition::{RowId, Tuple};
 use crate::word::KeyWord;
 
-/// What a wide pass aims at for a bucket: one worker sorts it within its cache.
+/// The target size of a bucket: one worker sorts it within its cache.
 const BUCKET: usize = 1 << 13;
-/// The widest digit: a line for each bucket has to stay in the second-level cache.
+/// The most bits of a digit: a cache line per bucket has to stay in the second-level cache.
 const WIDEST: u32 = 11;
-/// How many keys a sample has.
+/// The number of keys of a sample.
 const SAMPLE: usize = 1024;
 
-/// The leading bits of keys from the least to the greatest, counted from the least. It never falls
-/// as keys rise.
+/// A function from keys to buckets: the leading bits of a key, minus those of the smallest key. It is
+/// monotonic.
 ///
-/// Bucket 0 is for keys below the range, the last for those beyond it. Those between begin at
-/// multiples of a power of two, so that the keys of a bucket share all their leading bits. From 100
+/// Bucket 0 is for keys below the range, the last bucket for keys above it. The other buckets start at
+/// multiples of a power of two, so that the keys of a bucket share all their leading bits. For keys from 100
 /// to 190, with `shift` 5:
 ///
 /// ```text
@@ -24,14 +24,14 @@ const SAMPLE: usize = 1024;
 #[derive(Clone, Copy)]
 pub(super) struct Digit {
     shift: u32,
-    /// The leading bits of the least key.
+    /// The leading bits of the smallest key.
     first: u64,
-    /// The digit of the greatest.
+    /// The digit of the largest key.
     last: u64,
 }
 
 impl Digit {
-    /// A digit for `len` keys from `least` to `greatest`.
+    /// Creates a digit for `len` keys from `least` to `greatest`.
     pub(super) fn new(least: u64, greatest: u64, len: usize) -> Self {
         let width = (len / BUCKET).max(2).next_power_of_two().ilog2().min(WIDEST);
         let shift = (u64::BITS - (greatest - least).leading_zeros()).saturating_sub(width);
@@ -39,18 +39,18 @@ impl Digit {
         Digit { shift, first, last: (greatest >> shift) - first }
     }
 
-    /// A digit for the keys of an evenly spaced sample.
+    /// Creates a digit from an evenly spaced sample of the keys.
     pub(super) fn sampled<K: KeyWord, I: RowId>(data: &[Tuple<K, I>]) -> Self {
         let (least, greatest) = bounds(data.iter().step_by((data.len() / SAMPLE).max(1)));
         Digit::new(least, greatest, data.len())
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub(super) fn buckets(self) -> usize {
         self.last as usize + 3
     }
 
-    /// The bucket of `key`, below `buckets()`.
+    /// Returns the bucket of `key`, below `buckets()`.
     #[inline(always)]
     pub(super) fn of(self, key: u64) -> usize {
         let leading = key >> self.shift;
@@ -58,18 +58,18 @@ impl Digit {
         if leading < self.first { 0 } else { digit }
     }
 
-    /// Whether keys of `bucket` can only be equal.
+    /// Returns whether all keys of `bucket` must be equal.
     pub(super) fn is_one_key(self, bucket: usize) -> bool {
         self.shift == 0 && !self.is_stray(bucket)
     }
 
-    /// Whether `bucket` is one of the two for keys outside of the range.
+    /// Returns whether `bucket` is one of the two for keys outside the range.
     pub(super) fn is_stray(self, bucket: usize) -> bool {
         bucket == 0 || bucket == self.buckets() - 1
     }
 }
 
-/// The least and the greatest key.
+/// Returns the smallest and the largest key.
 pub(super) fn bounds<'a, K: KeyWord, I: RowId>(
     tuples: impl Iterator<Item = &'a Tuple<K, I>>,
 ) -> (u64, u64) {

@@ -1,4 +1,4 @@
-//! Walking two sorted lists side by side.
+//! Merges two sorted lists into groups.
 
 use std::ops::Range;
 
@@ -6,27 +6,27 @@ use super::Segment;
 use crate::partition::{RowId, Tuple};
 use crate::word::KeyWord;
 
-/// Rows that go together, as positions in the two whole lists.
+/// A group of rows, as positions in the two whole lists.
 ///
-/// Either both ranges have rows, all of one key and all of that key there are; or one is empty,
-/// and the other has the rows up to the next key of the first side: several keys, perhaps, none of
-/// which has a partner. The empty range stands where its rows would be.
+/// Either both ranges have rows: all rows of one key. Or one range is empty: then the other has all rows up
+/// to the next key of the first list. They may have several keys, and none of them has a match. The empty
+/// range is at the position where its rows would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) a: Range<usize>,
     pub(crate) b: Range<usize>,
 }
 
-/// The groups of a segment in key order. It can be left and taken up again between any two.
+/// An iterator over the groups of a segment, in key order. It can be paused between any two groups.
 pub(crate) struct Groups<'a, K, I> {
-    /// The lists up to the segment's end, so that positions are the lists' own.
+    /// The lists up to the segment's end, so that positions are those of the whole lists.
     a: &'a [Tuple<K, I>],
     b: &'a [Tuple<K, I>],
     at_a: usize,
     at_b: usize,
 }
 
-/// Merges the two sorted lists over `segment`, one of those [`split`](super::split) made of them.
+/// Merges two sorted lists over `segment`, which [`split`](super::split) made of them.
 pub(crate) fn groups<'a, K: KeyWord, I: RowId>(
     a: &'a [Tuple<K, I>],
     b: &'a [Tuple<K, I>],
@@ -49,7 +49,7 @@ impl<K: KeyWord, I: RowId> Iterator for Groups<'_, K, I> {
         match (self.a.get(i), self.b.get(j)) {
             (Some(x), Some(y)) => {
                 if x.key <= y.key {
-                    // The rows below `y`, or those equal to it.
+                    // The rows with keys below `y`, or equal to it.
                     let equal = x.key == y.key;
                     self.at_a = run_end(self.a, i, |k| k < y.key || (equal && k == y.key));
                 }
@@ -66,10 +66,10 @@ impl<K: KeyWord, I: RowId> Iterator for Groups<'_, K, I> {
     }
 }
 
-/// The first position after `start` whose key is not `inside`. The one at `start` is.
+/// Returns the first position after `start` whose key is not `inside`. The key at `start` must be inside.
 ///
-/// Most runs are a row or two long and are found by looking; from there on steps double, so that a
-/// run of a million rows takes some forty looks.
+/// Most runs have one or two rows, which a linear scan finds. After that, steps double, so that a run of a
+/// million rows takes about forty comparisons.
 #[inline(always)]
 fn run_end<K: KeyWord, I: RowId>(
     list: &[Tuple<K, I>],
@@ -86,7 +86,7 @@ fn run_end<K: KeyWord, I: RowId>(
     if rest.len() <= LOOKS { list.len() } else { start + gallop(rest, LOOKS - 1, inside) }
 }
 
-/// As `run_end`, for runs known to reach beyond `known`.
+/// Like `run_end`, for runs that reach beyond `known`.
 #[cold]
 fn gallop<K: KeyWord, I: RowId>(
     list: &[Tuple<K, I>],
@@ -110,7 +110,7 @@ mod tests {
     use super::super::testing::{Random, sorted, tuples};
     use super::*;
 
-    /// Every key's rows by scanning; one-sided neighbours of one side joined, as the contract says.
+    /// Finds every key's rows by scanning. Adjacent groups of the same side are merged, as the contract says.
     fn naive(a: &[u64], b: &[u64]) -> Vec<Group> {
         let mut keys: Vec<u64> = a.iter().chain(b).copied().collect();
         keys.sort_unstable();
@@ -144,7 +144,7 @@ mod tests {
             let whole = Segment { a: 0..m, b: 0..n };
             let expected = naive(&a, &b);
             assert_eq!(groups(&ta, &tb, &whole).collect::<Vec<_>>(), expected, "case {case}");
-            // Over several segments only one-sided groups are cut.
+            // Segments cut only groups that have rows of one side.
             let pairs = |g: &Group| !g.a.is_empty() && !g.b.is_empty();
             let parts = split(&ta, &tb, 1 + random.below(9) as usize);
             let cut: Vec<Group> = parts.iter().flat_map(|s| groups(&ta, &tb, s)).collect();

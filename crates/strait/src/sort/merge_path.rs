@@ -1,27 +1,28 @@
-//! Cutting a merge into shares of equal work.
+//! Cuts a merge into segments of equal work.
 //!
-//! The merge path (papers 004, section 3.3, and 002, section 3.3.1): where the merge of two sorted
-//! lists stands after `d` tuples is found by a binary search, without merging. A join cannot be cut
-//! anywhere, though: a key's rows must stay together. Paper 002 takes a key that lies across a cut
-//! out of both parts and joins it apart; here the cut moves to the nearer end of that key's group,
-//! which needs no second kind of work and costs at most half a group of balance.
+//! The merge path (papers 004, section 3.3, and 002, section 3.3.1): a binary search finds the state of a
+//! merge after `d` tuples, without merging. A join cannot be cut anywhere, however, because the rows of a key
+//! must stay together. Paper 002 takes a key that crosses a cut out of both parts, and joins it separately.
+//! Here the cut moves to the nearer end of that key's group. This needs no second kind of work, and
+//! unbalances segments by at most half a group.
 
 use std::ops::Range;
 
 use crate::partition::{RowId, Tuple};
 use crate::word::KeyWord;
 
-/// A part of both lists that can be merged alone: no key of it is elsewhere.
+/// A part of both lists that can be merged independently: none of its keys is elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) a: Range<usize>,
     pub(crate) b: Range<usize>,
 }
 
-/// Splits the merge of two sorted lists into up to `parts` segments with nearly as many tuples.
+/// Splits the merge of two sorted lists into up to `parts` segments with nearly the same number of tuples.
 ///
-/// Segments come in key order, cover both lists, and are never empty; a group larger than a share
-/// makes them fewer. Tuples are what is counted, not pairs: one key's pairs are one segment's.
+/// Segments are in key order, cover both lists, and are never empty. A group that is larger than a segment
+/// should be reduces their number. The split balances tuples, not pairs: all pairs of a key are in one
+/// segment.
 pub(crate) fn split<K: KeyWord, I: RowId>(
     a: &[Tuple<K, I>],
     b: &[Tuple<K, I>],
@@ -44,7 +45,7 @@ pub(crate) fn split<K: KeyWord, I: RowId>(
     segments
 }
 
-/// The boundary between groups nearest to the first `taken` tuples of the merge.
+/// Returns the boundary between groups that is nearest to the first `taken` tuples of the merge.
 fn boundary<K: KeyWord, I: RowId>(
     a: &[Tuple<K, I>],
     b: &[Tuple<K, I>],
@@ -57,7 +58,7 @@ fn boundary<K: KeyWord, I: RowId>(
         (None, Some(y)) => y.key,
         (None, None) => return (i, j),
     };
-    // What is taken is at most `key`, and what is left at least.
+    // All keys before the cut are at most `key`, all keys after it at least `key`.
     let start = (a[..i].partition_point(|t| t.key < key), b[..j].partition_point(|t| t.key < key));
     let end = (
         i + a[i..].partition_point(|t| t.key == key),
@@ -66,7 +67,8 @@ fn boundary<K: KeyWord, I: RowId>(
     if taken - (start.0 + start.1) <= end.0 + end.1 - taken { start } else { end }
 }
 
-/// How many tuples of each list are among the first `taken` of the merge; ties take `a` first.
+/// Returns how many tuples of each list are among the first `taken` of the merge. Of equal keys, those of `a`
+/// come first.
 fn intersect<K: KeyWord, I: RowId>(
     a: &[Tuple<K, I>],
     b: &[Tuple<K, I>],
@@ -75,7 +77,8 @@ fn intersect<K: KeyWord, I: RowId>(
     let (mut low, mut high) = (taken.saturating_sub(b.len()), taken.min(a.len()));
     while low < high {
         let i = low + (high - low) / 2;
-        // With `i` of `a`, the last of `b` would be at `taken - i - 1`; `a[i]` goes before it?
+        // If `i` tuples come from `a`, the last one from `b` is at `taken - i - 1`. Does `a[i]` come before
+        // it?
         if a[i].key <= b[taken - i - 1].key {
             low = i + 1;
         } else {
@@ -140,7 +143,7 @@ mod tests {
         assert_eq!(check(&[5; 100], &[5; 100], 4).len(), 1, "one group is one segment");
         assert_eq!(check(&[1, 2, 3, 4], &[], 4).len(), 4);
         assert_eq!(check(&[0, u64::MAX], &[0, u64::MAX], 100).len(), 2);
-        // The module's example.
+        // The example in the module documentation.
         let segments = check(&[1, 3, 3, 7, 9], &[2, 3, 3, 3, 8, 8, 9], 2);
         assert_eq!(segments[0], Segment { a: 0..3, b: 0..4 });
     }

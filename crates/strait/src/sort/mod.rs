@@ -1,17 +1,17 @@
-//! Both sides by key: how are they sorted, cut into fair shares, and walked side by side?
+//! The stages of a sort-merge join: sort both sides, split them into segments, and merge each segment.
 //!
-//! The stages of a sort-merge join (paper 004, section 3.3), in the order they run:
+//! They run in this order (paper 004, section 3.3):
 //!
-//! 1. [`sort`] orders each side's tuples by key; equal keys keep their order.
-//! 2. [`split`] cuts the merge of the two sides into segments of nearly equal work, each of which
-//!    a worker merges alone: no key is in two segments.
-//! 3. [`groups()`] walks one segment and says which rows of the two sides share a key, and which
-//!    rows have no partner.
+//! 1. [`sort`] orders each side's tuples by key. Equal keys keep their order.
+//! 2. [`split`] cuts the merge of the two sides into segments of nearly equal size. Workers merge segments
+//!    independently, because no key is in two segments.
+//! 3. [`groups()`] goes through one segment, and tells which rows of the two sides share a key, and which
+//!    rows have no match.
 //!
-//! Nothing here knows join types: pairs, unmatched rows and existence are all read off the groups.
+//! This module does not know join types: pairs, unmatched rows and existence all follow from the groups.
 //!
 //! # Example
-//! The sides after sorting, keys only:
+//! The keys of both sides after sorting:
 //!
 //! ```text
 //! position   0  1  2  3  4  5  6
@@ -19,10 +19,10 @@
 //! b          2  3  3  3  8  8  9
 //! ```
 //!
-//! Split in two, each segment should have 6 of the 12 tuples. The merge 1 2 3 3 3 3 | 3 7 8 8 9 9
-//! would be cut inside the group of key 3, which is five tuples long from place 2 to 7. Its end is
-//! nearer than its beginning, so the cut moves there: `a 0..3, b 0..4` and `a 3..5, b 4..7`. Their
-//! groups are
+//! Split in two, each segment should have 6 of the 12 tuples. The merge 1 2 3 3 3 3 | 3 7 8 8 9 9 would be
+//! cut inside the group of key 3, which has five tuples, from position 2 to 7. The group's end is nearer to
+//! the cut than its start, so the cut moves there: `a 0..3, b 0..4` and `a 3..5, b 4..7`. The groups of the
+//! two segments are
 //!
 //! ```text
 //! a 0..1  b 0..0   key 1, only in a
@@ -53,7 +53,7 @@ pub(crate) use scatter::WriteCombiner;
 mod testing {
     use crate::partition::Tuple;
 
-    /// A xorshift generator: a seed is a test case.
+    /// A xorshift generator. Each seed is a test case.
     pub(super) struct Random(pub(super) u64);
 
     impl Random {
@@ -69,19 +69,19 @@ mod testing {
         }
     }
 
-    /// `keys` with their positions as rows.
+    /// Returns `keys` with their positions as rows.
     pub(super) fn tuples(keys: &[u64]) -> Vec<Tuple<u64, u32>> {
         keys.iter().enumerate().map(|(row, &key)| Tuple { key, row: row as u32 }).collect()
     }
 
-    /// `len` sorted keys in runs of up to `run`, out of a range that makes some meet.
+    /// Returns `len` sorted keys in runs of up to `run`. Keys are from `0..range`, so that some are equal.
     pub(super) fn sorted(random: &mut Random, len: usize, range: u64, run: u64) -> Vec<u64> {
         let mut keys = Vec::with_capacity(len);
         while keys.len() < len {
             let (key, copies) = (random.below(range), 1 + random.below(run) as usize);
             keys.extend(std::iter::repeat_n(key, copies.min(len - keys.len())));
         }
-        // The least and the greatest word are keys like any other.
+        // The smallest and the largest word are keys like any other.
         keys.iter_mut().filter(|k| **k == range - 1).for_each(|k| *k = u64::MAX);
         keys.sort_unstable();
         keys

@@ -1,21 +1,21 @@
-//! Sorting a side by key, on all workers.
+//! Sorts a side by key, on all workers.
 //!
-//! Two kinds of pass. A *wide* one, by all workers together, sends the tuples to up to two thousand
-//! buckets by the leading digit of the key; then each worker sorts bucket after bucket in its cache
-//! ([`cached`](super::cached)). So tuples cross memory twice, however wide the key. A bucket that
-//! came out too large for one worker takes another wide pass first.
+//! There are two kinds of passes. In a *wide* pass, all workers together distribute the tuples to up to two
+//! thousand buckets, by the leading digit of the key. Then each worker sorts one bucket after the other in
+//! its cache ([`cached`](super::cached)). So tuples are moved through memory twice, however wide the key is.
+//! A bucket that is too large for one worker first takes another wide pass.
 //!
 //! ```text
-//! tuples ── wide pass ──► scratch  [ bucket 0 | bucket 1 | … ]   sorted where they lie
+//! tuples ── wide pass ──► scratch  [ bucket 0 | bucket 1 | … ]   sorted in place
 //!                                          │ too large
 //!                         tuples   ◄─ wide pass ┘  [ 1.0 | 1.1 | … ] ── sorted into scratch
 //! ```
 //!
-//! The digit is that of the key's distance from the least, in as many bits as the greatest needs:
-//! leading bits that all keys share cost nothing. Least and greatest are those of a sample. Keys
-//! outside go to two buckets of their own, so that a few strays do not spoil the digit; if they are
-//! not few, the exact bounds are found first. Either way a bucket of the range is narrower by the
-//! digit's width and a bucket of strays has a quarter of the tuples at most, so wide passes end.
+//! The digit is taken from the key's distance from the smallest key, with as many bits as the largest key
+//! needs. So leading bits that all keys share cost nothing. The smallest and the largest key are those of a
+//! sample. Keys outside this range (strays) go to two extra buckets, so that a few strays do not spoil the
+//! digit. If there are many strays, the exact range is found first. In either case, a bucket inside the range
+//! has fewer differing bits, and a stray bucket has at most a quarter of the tuples. So the wide passes end.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,21 +30,20 @@ use crate::partition::{RowId, Tuple};
 use crate::schedule::{Workers, share};
 use crate::word::KeyWord;
 
-/// Up to here the standard library's sort needs no memory but the stack.
+/// Up to this length, the standard library's sort needs no memory except the stack.
 pub(super) const PLAIN: usize = 256;
-/// Up to here one thread sorts within its second-level cache.
+/// Up to this length, one thread sorts within its second-level cache.
 pub(super) const CACHED: usize = 1 << 15;
-/// Destinations up to here stay in the cache, and storing past it would lose.
+/// Output up to this size stays in the cache, so streaming stores would be slower.
 const STREAMED_FROM: usize = 4 << 20;
-/// How many rows a worker looks at before it asks whether to go on.
+/// The number of rows between two checks for cancellation.
 const MORSEL: usize = 1 << 16;
 
-/// Sorts by key; tuples of equal keys keep their order.
+/// Sorts by key. Tuples with equal keys keep their order.
 ///
-/// Keys are below 2^`bits`; which of those bits matter is found from the keys. Sorted input is
-/// returned as it came. Scratch memory as large as the input is reserved only where the input is
-/// neither sorted nor tiny; one of the two is returned and the other freed. A little more is used
-/// for speed if the budget has it.
+/// Keys must be below 2^`bits`. Sorted input is returned unchanged. Scratch memory of the input's size is
+/// reserved only if the input is neither sorted nor tiny. One of the two buffers is returned, the other is
+/// freed. It uses a little more memory for speed if the budget has it.
 pub(crate) fn sort<K: KeyWord, I: RowId>(
     mut tuples: Buffer<Tuple<K, I>>,
     bits: u32,
@@ -75,12 +74,12 @@ pub(crate) fn sort<K: KeyWord, I: RowId>(
     Ok(scratch)
 }
 
-/// Whether keys never fall.
+/// Returns whether keys are in ascending order.
 pub(crate) fn is_sorted<K: KeyWord, I: RowId>(
     tuples: &[Tuple<K, I>],
     workers: &Workers,
 ) -> Result<bool> {
-    // Most unsorted inputs show it at once; no thread need start for them.
+    // Most unsorted inputs are found by their first tuples, without starting threads.
     let (start, rest) = (&tuples[..tuples.len().min(PLAIN)], tuples.len().saturating_sub(PLAIN));
     if rest == 0 || !start.is_sorted_by_key(|t| t.key) {
         return Ok(start.is_sorted_by_key(|t| t.key));
@@ -90,7 +89,7 @@ pub(crate) fn is_sorted<K: KeyWord, I: RowId>(
     workers.run(|worker| {
         let mine = share(tuples.len(), workers.threads(), worker);
         for start in mine.clone().step_by(MORSEL) {
-            // One more than the morsel, so that every neighbouring pair is looked at.
+            // One tuple more than the morsel, so that every pair of neighbours is compared.
             let end = (start + MORSEL).min(mine.end).min(tuples.len() - 1) + 1;
             if !sorted.load(Ordering::Relaxed) {
                 break;
@@ -105,7 +104,7 @@ pub(crate) fn is_sorted<K: KeyWord, I: RowId>(
     Ok(sorted.into_inner())
 }
 
-/// A sort under way between two buffers. The result goes to the second.
+/// A sort between two buffers. The result goes to the second buffer.
 struct WideSort<'a, K, I> {
     buffers: [Shared<'a, Tuple<K, I>>; 2],
     workers: Workers,
@@ -114,19 +113,19 @@ struct WideSort<'a, K, I> {
     tasks: Vec<Task>,
 }
 
-/// A bucket that one worker brings to its end.
+/// A bucket that one worker finishes.
 struct Task {
     range: Range<usize>,
-    /// The buffer it is in.
+    /// The buffer that it is in.
     from: usize,
-    /// All of it is one key.
+    /// Whether all its keys are equal.
     sorted: bool,
 }
 
 impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
-    /// Sends `range` of buffer `from` to buckets in the other, and sees to each of them.
+    /// Distributes `range` of buffer `from` to buckets in the other buffer, and handles each bucket.
     fn pass(&mut self, range: Range<usize>, from: usize) -> Result<()> {
-        // SAFETY: only this sort has the buffers, and no pass is running.
+        // SAFETY: only this sort has access to the buffers, and no pass is running.
         let data: &[_] = unsafe { self.buffers[from].range(range.clone()) };
         let mut digit = Digit::sampled(data);
         let mut counts = self.count(data, digit)?;
@@ -144,7 +143,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
         Ok(())
     }
 
-    /// Sees to a bucket in buffer `from`.
+    /// Handles a bucket in buffer `from`: with another wide pass, or as tasks for single workers.
     fn bucket(&mut self, range: Range<usize>, from: usize, sorted: bool) -> Result<()> {
         if range.is_empty() || (sorted && from == 1) {
             return Ok(());
@@ -163,8 +162,8 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
     /// Sorts all buckets into the second buffer.
     fn finish(&self, budget: &Arc<Budget>) -> Result<()> {
         let bench = |_| {
-            // A little memory used over and over stays in the cache. Where the budget has none
-            // left, the other buffer does, at the cost of memory traffic.
+            // A small buffer that is used again and again stays in the cache. If the budget has no memory
+            // left, the other large buffer is used, at the cost of memory traffic.
             let room = Buffer::uninit(CACHED, budget, "sorting by key").ok();
             Mutex::new((CachedSort::new(), room))
         };
@@ -173,7 +172,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
             let Task { ref range, from, sorted } = self.tasks[task];
             // SAFETY: buckets are disjoint, and each is one task.
             let data = unsafe { self.buffers[from].range(range.clone()) };
-            // SAFETY: as above; the other buffer's part belongs to the same bucket.
+            // SAFETY: as above; this part of the other buffer belongs to the same bucket.
             let other = unsafe { self.buffers[1 - from].range(range.clone()) };
             let (sorter, room) = &mut *benches[worker].lock().unwrap_or_else(|e| e.into_inner());
             let len = data.len();
@@ -188,7 +187,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
         })
     }
 
-    /// How many tuples of each worker's share go to each bucket: one row a worker.
+    /// Counts the tuples of each worker's share per bucket, one row per worker.
     fn count(&self, data: &[Tuple<K, I>], digit: Digit) -> Result<Vec<u64>> {
         let (threads, buckets) = (self.workers.threads(), digit.buckets());
         let mut counts = vec![0; threads * buckets];
@@ -209,7 +208,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
         Ok(counts)
     }
 
-    /// Writes each worker's share to where `starts` says its tuples go.
+    /// Writes each worker's share to its positions in `starts`.
     fn scatter(&self, data: &[Tuple<K, I>], digit: Digit, starts: &[u64], to: usize) -> Result<()> {
         let (threads, buckets) = (self.workers.threads(), digit.buckets());
         let out = self.buffers[to];
@@ -223,7 +222,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
                 for tuple in morsel {
                     let bucket = digit.of(tuple.key.to_u64());
                     if streamed {
-                        // SAFETY: a bucket that was counted, at places counted for this worker.
+                        // SAFETY: the bucket was counted, and its positions were reserved for this worker.
                         unsafe { combiner.push(bucket, *tuple, &out) };
                     } else {
                         // SAFETY: as above.
@@ -238,7 +237,7 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
         })
     }
 
-    /// The digit for the least and the greatest key there are.
+    /// Returns the digit for the exact smallest and largest key.
     fn exact(&self, data: &[Tuple<K, I>]) -> Result<Digit> {
         let (least, greatest) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
         self.workers.run(|worker| {
@@ -252,15 +251,15 @@ impl<K: KeyWord, I: RowId> WideSort<'_, K, I> {
     }
 }
 
-/// How many tuples are outside the digit's range.
+/// Returns the number of tuples outside the digit's range.
 fn strays(counts: &[u64], digit: Digit) -> u64 {
     let buckets = digit.buckets();
     counts.chunks(buckets).map(|row| row[0] + row[buckets - 1]).sum()
 }
 
-/// Turns counts into the places where each worker's tuples of a bucket start, beginning at
-/// `start`: bucket by bucket, workers in order, so that equal keys keep theirs. Returns the ends
-/// of the buckets.
+/// Turns counts into the positions where each worker's tuples of a bucket start, from `start` on. They are
+/// ordered by bucket and then by worker, so that equal keys keep their order. Returns the ends of the
+/// buckets.
 fn to_starts(counts: &mut [u64], buckets: usize, start: usize) -> Vec<usize> {
     let mut at = start as u64;
     let ends = (0..buckets).map(|bucket| {

@@ -1,20 +1,20 @@
-//! Writing to many places at once without reading them first.
+//! Write combining: writes to many destinations without reading them first.
 //!
-//! A pass that sends tuples to hundreds of destinations touches a different cache line with each
-//! store. Each of those lines would be fetched only to be overwritten, and evicted before it is
-//! full. A [`WriteCombiner`] keeps a block of two lines a destination in the cache instead, and sends
-//! it to memory whole, past the cache. One line would do for that; with two, the processor guesses
-//! wrong half as often whether a value is the last, and memory is written in longer pieces. With four
-//! it is a little faster still to few destinations, but thousands no longer fit the cache.
+//! A pass that sends tuples to hundreds of destinations touches another cache line with almost each store.
+//! The processor would fetch each line only to overwrite it, and would evict it before it is full. Instead, a
+//! [`WriteCombiner`] keeps a block of two lines per destination in the cache, and writes the whole block to
+//! memory with stores that bypass the cache. One line would suffice for that. With two, the branch on whether
+//! a value is the last one is mispredicted half as often, and memory is written in longer pieces. Four are
+//! slightly faster for few destinations, but the blocks of thousands of destinations no longer fit the cache.
 //!
-//! With tuples of 16 bytes, eight a block, a destination that starts at position 6:
+//! With tuples of 16 bytes, eight per block, and a destination that starts at position 6:
 //!
 //! ```text
-//! out        | … 6 7 | 8 9 … 15 | 16 …      blocks begin at multiples of 8
-//! push 1, 2  |   1 2 |                      the block ends: 6 and 7 are written by themselves,
-//!                                           those before belong to a neighbour
+//! out        | … 6 7 | 8 9 … 15 | 16 …      blocks start at multiples of 8
+//! push 1, 2  |   1 2 |                      the block ends: 6 and 7 are written separately,
+//!                                           because those before belong to a neighbour
 //! push 3–10          | 3 4 … 10 |           a whole block: streaming stores
-//! push 11                       | 11        waits for `flush`, which writes 16 alone
+//! push 11                       | 11        waits for `flush`, which writes only 16
 //! ```
 
 use std::marker::PhantomData;
@@ -22,41 +22,42 @@ use std::mem::MaybeUninit;
 
 use crate::memory::{Plain, Shared};
 
-/// A cache line, which a streaming store writes whole.
+/// The size of a cache line. Streaming stores write whole lines.
 const LINE: usize = 64;
 /// The bytes of a block.
 const BLOCK: usize = 2 * LINE;
 
-/// Values that wait for the rest of their block.
+/// Values that wait until their block is complete.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Block([MaybeUninit<u8>; BLOCK]);
 
-/// Appends values to many destinations of one buffer, a block of cache lines at a time.
+/// Appends values to many destinations in one buffer, one block of cache lines at a time.
 ///
-/// Destination `d` owns the positions from `starts[d]` on, as many as are pushed to it. They may
-/// begin and end anywhere: a block shared with a neighbour, here or on another thread, is written
-/// value by value, and the neighbour's values are not touched.
+/// Destination `d` owns the positions from `starts[d]` on, as many as are pushed to it. They may start and
+/// end anywhere. A block that is shared with a neighbour, here or on another thread, is written value by
+/// value, so that the neighbour's values are not touched.
 ///
-/// What was pushed is in the buffer, for all threads to see, after [`flush`](Self::flush), not
-/// before. Blocks are found by position, so whole ones go out as such where the buffer starts at a
-/// multiple of 64 bytes; elsewhere everything is right but slower.
+/// Pushed values are visible to all threads only after [`flush`](Self::flush). Blocks are computed from
+/// positions. So blocks can be streamed only if the buffer is aligned to 64 bytes; otherwise the result is
+/// right, but slower.
 pub(crate) struct WriteCombiner<T: Plain> {
     blocks: Vec<Block>,
-    /// Where the next value of each destination goes.
+    /// The position of the next value of each destination.
     next: Vec<usize>,
-    /// The first position of each that is ours and may not have been written. Apart from `next`,
-    /// since only whole blocks need it, and positions have to fit the nearest cache.
+    /// For each destination, the first position that belongs to it and may not be written yet. It is separate
+    /// from `next`, because only complete blocks need it, and `next` has to fit the first-level cache.
     start: Vec<usize>,
     _values: PhantomData<T>,
 }
 
 impl<T: Plain> WriteCombiner<T> {
-    /// Values a block; 1 where blocks are not filled evenly, and each is written at once.
+    /// The number of values per block. If values do not fill a block evenly, it is 1, and each value is
+    /// written at once.
     const A_BLOCK: usize =
         if BLOCK.is_multiple_of(size_of::<T>()) { BLOCK / size_of::<T>() } else { 1 };
 
-    /// A combiner for destinations that begin at `starts`.
+    /// Creates a combiner for destinations that start at `starts`.
     pub(crate) fn new(starts: &[usize]) -> Self {
         let blocks = vec![Block([MaybeUninit::uninit(); BLOCK]); starts.len()];
         WriteCombiner {
@@ -70,31 +71,32 @@ impl<T: Plain> WriteCombiner<T> {
     /// Appends `value` to destination `dest`.
     ///
     /// # Safety
-    /// `dest` is below the number of starts. `out` is the same buffer each time, and until `flush`
-    /// no other thread touches the positions pushed to.
+    /// `dest` is below the number of starts. `out` is the same buffer in all calls. Until `flush`, no other
+    /// thread accesses the positions that were pushed to.
     #[inline(always)]
     pub(crate) unsafe fn push(&mut self, dest: usize, value: T, out: &Shared<'_, T>) {
         debug_assert!(dest < self.next.len(), "{dest} of {}", self.next.len());
-        // SAFETY: there is a position for each start, and `dest` is one of them.
+        // SAFETY: `next` has an element per start, and `dest` is below their number.
         let next = unsafe { self.next.get_unchecked_mut(dest) };
         let at = *next;
         *next += 1;
         if Self::A_BLOCK == 1 {
-            // SAFETY: the position is the caller's own.
+            // SAFETY: the position belongs to the caller.
             let place = unsafe { out.range(at..at + 1) };
             place[0] = value;
             return;
         }
         let slot = at % Self::A_BLOCK;
-        // SAFETY: as many blocks as destinations, and A_BLOCK values fit one, which is aligned.
+        // SAFETY: there is a block per destination. A block is aligned, and A_BLOCK values fit it.
         unsafe { self.blocks.as_mut_ptr().add(dest).cast::<T>().add(slot).write(value) };
         if slot + 1 == Self::A_BLOCK {
-            // SAFETY: the caller's promises; the block's values from `start` on were pushed.
+            // SAFETY: guaranteed by the caller; the block's values from `start` on were pushed.
             unsafe { self.write(dest, at + 1, out) };
         }
     }
 
-    /// Writes what is waiting, and makes all of it visible to whom this thread synchronises with.
+    /// Writes all waiting values, and makes all values visible to the threads that this thread synchronises
+    /// with.
     ///
     /// # Safety
     /// As for [`push`](Self::push).
@@ -102,7 +104,7 @@ impl<T: Plain> WriteCombiner<T> {
         for dest in 0..self.next.len() {
             let next = self.next[dest];
             if next > self.start[dest] && !next.is_multiple_of(Self::A_BLOCK) {
-                // SAFETY: the caller's promises.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.write(dest, next, out) };
             }
             self.start[dest] = next;
@@ -116,39 +118,39 @@ impl<T: Plain> WriteCombiner<T> {
     /// As for `push`; at least one value was pushed.
     #[inline(always)]
     unsafe fn write(&self, dest: usize, next: usize, out: &Shared<'_, T>) {
-        // SAFETY: `dest` is below the number of starts, by the caller's promise.
+        // SAFETY: the caller guarantees that `dest` is below the number of starts.
         let start = *unsafe { self.start.get_unchecked(dest) };
         let first = ((next - 1) / Self::A_BLOCK * Self::A_BLOCK).max(start);
-        // SAFETY: the positions were pushed to, so they are the caller's own.
+        // SAFETY: these positions were pushed to, so they belong to the caller.
         let target = unsafe { out.range(first..next) };
         let (target, len) = (target.as_mut_ptr(), target.len());
-        // SAFETY: there is a block for each destination, and `first` is in it.
+        // SAFETY: there is a block per destination, and `first` is in it.
         let source =
             unsafe { self.blocks.as_ptr().add(dest).cast::<T>().add(first % Self::A_BLOCK) };
         if len == Self::A_BLOCK && (target as usize).is_multiple_of(LINE) {
             let (source, target) = (source.cast::<u8>(), target.cast::<u8>());
             for at in (0..BLOCK).step_by(LINE) {
-                // SAFETY: both are whole blocks at multiples of a line, and do not overlap.
+                // SAFETY: both are whole blocks, aligned to a line, and do not overlap.
                 unsafe { stream(source.add(at), target.add(at)) };
             }
         } else {
-            // SAFETY: `len` values of the block that were pushed, and as many places.
+            // SAFETY: `len` values of the block were pushed, and the target has `len` elements.
             unsafe { write_some(source.cast(), target.cast(), len * size_of::<T>()) };
         }
     }
 }
 
-/// Copies part of a block: lines that are whole past the cache, where both have them at the same
-/// places.
+/// Copies part of a block. Whole lines bypass the cache, if source and target have the same alignment.
 ///
 /// # Safety
-/// Both are valid for so many bytes. `fence` comes before anyone reads.
+/// Both are valid for `bytes` bytes. `fence` is called before another thread reads them.
 #[inline(never)]
 unsafe fn write_some(source: *const u8, target: *mut u8, bytes: usize) {
     let alike = (source as usize ^ target as usize).is_multiple_of(LINE);
     let head = if alike { (target as usize).wrapping_neg() % LINE } else { bytes }.min(bytes);
     let lines = (bytes - head) / LINE * LINE;
-    // SAFETY: head, lines and tail are the bytes; between head and tail both are at multiples of a line.
+    // SAFETY: head, lines and tail are `bytes` bytes together. Between head and tail, both are aligned to a
+    // line.
     unsafe {
         std::ptr::copy_nonoverlapping(source, target, head);
         for at in (head..head + lines).step_by(LINE) {
@@ -159,16 +161,17 @@ unsafe fn write_some(source: *const u8, target: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies a line past the cache.
+/// Copies one cache line with streaming stores.
 ///
-/// In assembly since tuples may have padding: a load of undefined bytes is no value in Rust.
+/// It is written in assembly because tuples may have padding: in Rust, loading uninitialised bytes as a value
+/// is undefined behaviour.
 ///
 /// # Safety
-/// Both are valid for 64 bytes and at multiples of 64. `fence` comes before anyone reads.
+/// Both are valid for 64 bytes and aligned to 64. `fence` is called before another thread reads them.
 #[cfg(vectors)]
 #[inline(always)]
 unsafe fn stream(source: *const u8, target: *mut u8) {
-    // SAFETY: SSE2 is part of x86-64; only the 64 bytes at `target` are written.
+    // SAFETY: SSE2 is part of x86-64, and only the 64 bytes at `target` are written.
     unsafe {
         std::arch::asm!(
             "movaps {a}, [{source}]",
@@ -190,18 +193,18 @@ unsafe fn stream(source: *const u8, target: *mut u8) {
     }
 }
 
-/// Copies a line.
+/// Copies one cache line.
 ///
 /// # Safety
 /// Both are valid for 64 bytes.
 #[cfg(not(vectors))]
 #[inline(always)]
 unsafe fn stream(source: *const u8, target: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::ptr::copy_nonoverlapping(source, target, LINE) }
 }
 
-/// Orders streamed lines before whatever this thread stores next.
+/// Orders streamed lines before all later stores of this thread.
 fn fence() {
     #[cfg(vectors)]
     // SAFETY: SSE is part of x86-64.
@@ -216,7 +219,8 @@ mod tests {
     use super::*;
     use crate::memory::{Budget, Buffer};
 
-    /// Destinations of random sizes at random starts, against a vector each; gaps keep their marks.
+    /// Compares destinations of random sizes, at random starts, with one vector each. Gaps must keep their
+    /// marks.
     fn check<T: Plain + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> T, shift: usize) {
         let mut random = Random(0x5eed + shift as u64);
         for case in 0..50 {

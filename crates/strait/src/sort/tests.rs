@@ -1,4 +1,4 @@
-//! The sort against the standard library's.
+//! Compares the sort with the standard library's.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -35,7 +35,7 @@ fn check<K: KeyWord, I: RowId>(keys: &[u64], bits: u32, threads: usize, what: &s
     assert_eq!(budget.left(), u64::MAX);
 }
 
-/// Inputs that sorts get wrong, of `len` keys below 2^`bits`.
+/// Inputs that sorts tend to get wrong: `len` keys below 2^`bits`.
 fn patterns(random: &mut Random, len: usize, bits: u32) -> Vec<(&'static str, Vec<u64>)> {
     let most = u64::MAX >> (64 - bits);
     let n = len as u64;
@@ -60,7 +60,7 @@ fn patterns(random: &mut Random, len: usize, bits: u32) -> Vec<(&'static str, Ve
                 _ => r.below(n),
             }),
         ),
-        // Keys where an evenly spaced sample does not look.
+        // Keys at positions that an evenly spaced sample skips.
         (
             "hidden",
             any(&mut |r, x| match x as usize % (len / 1024).max(1) {
@@ -116,7 +116,7 @@ fn cancellation_and_budget_end_it() {
     let budget = Budget::new(Some(1_500_000));
     assert!(sort(make(&budget), 64, &workers(2), &budget).is_err(), "no room for scratch");
     assert_eq!(budget.left(), 1_500_000);
-    // Room for the scratch and nothing else.
+    // Memory for the scratch buffer, and nothing else.
     let budget = Budget::new(Some(1_600_000));
     let sorted = sort(make(&budget), 64, &workers(2), &budget).expect("fits");
     assert!(sorted.is_sorted_by_key(|t| t.key));
