@@ -1,8 +1,8 @@
-//! What does a key column of one batch hold, however it is encoded?
+//! Reads a key column of one batch, whatever its encoding.
 //!
-//! An array is *peeled*: dictionaries and runs become an index into plain values. Plain values
-//! are then read in the form the pair meets in, a stream of 64-bit values that goes into a
-//! [`Sink`]: the packer, the hasher, or a buffer. The match on types is outside every loop.
+//! An array is *peeled* first: dictionaries and runs become an index into plain values. Then the plain values
+//! are read in the common form of the pair, as a stream of 64-bit values. The stream goes into a [`Sink`]:
+//! the packer, the hasher, or a buffer. The match on types is outside every loop.
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, new_null_array};
 use arrow::buffer::{NullBuffer, ScalarBuffer};
@@ -17,7 +17,7 @@ use super::meet::Form;
 use crate::error::{Error, Result};
 use crate::options::FloatEquality;
 
-/// Takes the values of a column, one a row.
+/// Consumes the values of a column, one per row.
 pub(super) trait Sink {
     fn take(self, values: impl Iterator<Item = u64>);
 }
@@ -26,9 +26,9 @@ pub(super) trait Sink {
 pub(super) struct Peeled {
     /// The values, neither dictionary nor run-end encoded.
     pub(super) values: ArrayRef,
-    /// Which value a row has; `None` where row `i` has value `i`. Always in bounds.
+    /// The value of each row; `None` if row `i` has value `i`. Always in bounds.
     pub(super) index: Option<Vec<u32>>,
-    /// The rows that are null, by index or by value; `None` if there are none.
+    /// The rows that are null, because the index or the value is null; `None` if there are none.
     pub(super) nulls: Option<NullBuffer>,
 }
 
@@ -50,10 +50,10 @@ impl Peeled {
         Ok(Peeled { values, index, nulls })
     }
 
-    /// Values of type null as nulls of another type, so that they are read like it.
+    /// Replaces values of type null by nulls of another type, so that they can be read as that type.
     pub(super) fn standing_in(mut self, data_type: &DataType) -> Peeled {
         if self.values.data_type() == &DataType::Null && data_type != &DataType::Null {
-            // One null for all rows, unless an index into many is there already.
+            // One null for all rows, unless there is already an index into several.
             let rows = self.values.len();
             match self.index {
                 Some(_) => self.values = new_null_array(data_type, rows),
@@ -66,10 +66,10 @@ impl Peeled {
         self
     }
 
-    /// Without the index if there are more values than rows: a slice of a large dictionary.
+    /// Removes the index if there are more values than rows, as in a slice of a large dictionary.
     pub(super) fn compacted(mut self) -> Result<Peeled> {
         if has_empty_values(self.values.data_type()) {
-            // Arrow's `take` would lose their number.
+            // Arrow's `take` would lose the number of such values.
             return Ok(self);
         }
         if let Some(index) = self.index.take_if(|index| self.values.len() > index.len()) {
@@ -80,7 +80,7 @@ impl Peeled {
     }
 }
 
-/// Whether a type has values that take no bytes at all, perhaps inside others.
+/// Returns whether a type has values of zero bytes, possibly nested.
 fn has_empty_values(data_type: &DataType) -> bool {
     match data_type {
         DataType::FixedSizeBinary(0) | DataType::FixedSizeList(_, 0) => true,
@@ -102,7 +102,7 @@ fn at(index: &[u32], i: u32) -> u32 {
     index.get(i as usize).copied().unwrap_or(0)
 }
 
-/// The values of a dictionary or of runs, and which of them each row has.
+/// Returns the values of a dictionary or of runs, and the index of each row's value.
 fn peel_once(array: &dyn Array) -> Result<Option<(ArrayRef, Vec<u32>)>> {
     let (values, index) = match array.data_type() {
         DataType::Dictionary(..) => {
@@ -127,7 +127,7 @@ fn peel_once(array: &dyn Array) -> Result<Option<(ArrayRef, Vec<u32>)>> {
 }
 
 fn dictionary_index(keys: &dyn Array, len: usize) -> Vec<u32> {
-    // The key under a null may be anything, so it is kept in bounds.
+    // The key of a null may be anything, so it is forced into bounds.
     fn bounded<T: ArrowNativeType>(keys: &dyn Array, len: usize) -> Vec<u32> {
         let inside = |key: usize| if key < len { key as u32 } else { 0 };
         native::<T>(keys).iter().map(|key| inside(key.as_usize())).collect()
@@ -148,7 +148,8 @@ fn runs<R: RunEndIndexType>(array: &dyn Array) -> (ArrayRef, Vec<u32>) {
     let array = array.as_run::<R>();
     let (offset, end) = (array.offset(), array.offset() + array.len());
     let mut index = Vec::with_capacity(array.len());
-    // An array may be one of many slices, which all have all run ends.
+    // The array may be one of many slices, each of which has all run ends. Start at the first run of this
+    // slice.
     let first = if array.is_empty() { 0 } else { array.get_start_physical_index() };
     for (run, run_end) in array.run_ends().values().iter().enumerate().skip(first) {
         if index.len() == array.len() {
@@ -163,7 +164,7 @@ fn runs<R: RunEndIndexType>(array: &dyn Array) -> (ArrayRef, Vec<u32>) {
     (array.values().clone(), index)
 }
 
-/// The values of a primitive array as `T`, which has to have the array's width and alignment.
+/// Returns the values of a primitive array as `T`, which must have the array's width and alignment.
 pub(super) fn native<T: ArrowNativeType>(array: &dyn Array) -> ScalarBuffer<T> {
     let data = array.to_data();
     match data.buffers().first() {
@@ -172,17 +173,17 @@ pub(super) fn native<T: ArrowNativeType>(array: &dyn Array) -> ScalarBuffer<T> {
     }
 }
 
-/// How a side's values become the values of their form.
+/// How the values of one side are converted to their common form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Conversion {
     pub(super) form: Form,
-    /// What integers are multiplied with.
+    /// The factor that integers are multiplied by.
     pub(super) factor: i256,
     pub(super) floats: FloatEquality,
 }
 
-/// Reads plain values in a form of at most 64 bits: integers extended by their sign, floats by
-/// their bits, in numeric form if so asked, short bytes as a big-endian number, booleans as 0 and 1.
+/// Reads plain values in a form of at most 64 bits: integers sign-extended, floats by their bits (in numeric
+/// form if requested), short byte strings as a big-endian number, booleans as 0 and 1.
 pub(super) fn read<S: Sink>(array: &dyn Array, conversion: Conversion, sink: S) -> Result<()> {
     use DataType::*;
     let Conversion { form, factor, floats } = conversion;
@@ -258,7 +259,7 @@ pub(super) fn read_wide(array: &dyn Array, factor: i256) -> Result<ScalarBuffer<
         return Ok(native::<i128>(array));
     }
     if let Interval(IntervalUnit::MonthDayNano) = data_type {
-        // In the order of the fields, as Arrow sorts them.
+        // In the order of the fields, in which Arrow sorts them.
         let number = |v: &IntervalMonthDayNano| {
             i128::from(v.months) << 96
                 | i128::from(v.days as u32 ^ 1 << 31) << 64
@@ -269,7 +270,7 @@ pub(super) fn read_wide(array: &dyn Array, factor: i256) -> Result<ScalarBuffer<
     let factor = factor.to_i128().ok_or_else(|| unreadable(data_type, Form::Wide))?;
     let scale = |value: i128, row: usize| match value.checked_mul(factor) {
         Some(scaled) => Ok(scaled),
-        // Whatever lies under a null does not count.
+        // The value of a null does not matter.
         None if array.is_null(row) => Ok(0),
         None => Err(too_large(data_type, value)),
     };

@@ -1,9 +1,9 @@
-//! When are two floats equal?
+//! The equality of floats.
 //!
-//! Under [`FloatEquality::Numeric`](crate::FloatEquality), every float is first brought into its
-//! *numeric form*: 0.0 for both zeros, and one positive NaN for all NaNs. Equal floats then have
-//! equal bits, and the total order of the bits puts NaN after infinity. Words, hashes, verification
-//! and ranks see numeric forms only. Output columns keep the bits they came with.
+//! Under [`FloatEquality::Numeric`](crate::FloatEquality), every float is first converted to its *numeric
+//! form*: 0.0 for both zeros, and one positive NaN for all NaNs. Equal floats then have equal bits, and the
+//! total order of the bits puts NaN after infinity. Words, hashes, verification and ranks see only numeric
+//! forms. Output columns keep their original bits.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-/// A type of floats, which have a numeric form.
+/// A float type, whose values have a numeric form.
 pub(super) trait Float: ArrowPrimitiveType {
     type Bits: Into<u64> + PartialEq;
 
-    /// The bits of a float's numeric form.
+    /// Returns the bits of a float's numeric form.
     ///
-    /// There is no branch. The test for zero works on integers, so that the result does not depend
-    /// on how the calling thread's floating-point unit treats subnormal numbers.
+    /// It has no branch. The test for zero works on integers, so that the result does not depend on how the
+    /// floating-point unit of the calling thread treats subnormal numbers.
     fn numeric(value: Self::Native) -> Self::Bits;
     fn to_bits(value: Self::Native) -> Self::Bits;
     fn from_bits(bits: Self::Bits) -> Self::Native;
@@ -58,7 +58,7 @@ float!(Float16Type, u16, 0x7e00);
 float!(Float32Type, u32, 0x7fc0_0000);
 float!(Float64Type, u64, 0x7ff8_0000_0000_0000);
 
-/// Whether a type is a float, or has floats inside.
+/// Returns whether a type is a float, or contains floats.
 pub(crate) fn has_floats(data_type: &DataType) -> bool {
     match data_type {
         DataType::Struct(fields) => fields.iter().any(|f| has_floats(f.data_type())),
@@ -75,12 +75,12 @@ pub(crate) fn has_floats(data_type: &DataType) -> bool {
     }
 }
 
-/// Whether the floats of an array, not of those nested in it, all are in numeric form. Values under
-/// nulls count, too.
+/// Returns whether all floats of an array are in numeric form, including values under nulls. It does not look
+/// into nested arrays.
 pub(super) fn all_numeric(array: &dyn Array) -> bool {
     fn all<T: Float>(array: &dyn Array) -> bool {
         let same = |value: T::Native| T::to_bits(value) == T::numeric(value);
-        // Without a way out of the loop, so that it is vectorised.
+        // The loop has no early exit, so that it is vectorised.
         array.as_primitive::<T>().values().iter().fold(true, |all, &value| all & same(value))
     }
     match array.data_type() {
@@ -91,8 +91,8 @@ pub(super) fn all_numeric(array: &dyn Array) -> bool {
     }
 }
 
-/// The array with all its floats, however deep, in numeric form. Takes time and memory for the
-/// rows of a slice only, as the conversion to rows does.
+/// Returns the array with all its floats in numeric form, at any depth. Time and memory depend only on the
+/// rows of a slice, as in the conversion to row format.
 pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let data_type = array.data_type();
     if !has_floats(data_type) {
@@ -134,7 +134,7 @@ pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
             let dictionary = array.as_any_dictionary();
             dictionary.with_values(numeric_floats(dictionary.values())?)
         }
-        // Runs and unions: the children keep their lengths, so all else stays as it is.
+        // Runs and unions: the children keep their lengths, so all other buffers stay the same.
         _ => {
             let data = array.to_data();
             let child = |child| Ok(numeric_floats(&make_array(child))?.to_data());
@@ -159,7 +159,7 @@ fn list<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     Ok(Arc::new(GenericListArray::<O>::try_new(field, offsets, values, nulls)?))
 }
 
-/// Offsets that begin with zero, and which of the values they are offsets into.
+/// Returns offsets that start at zero, and the start and length of the values that they refer to.
 fn rebased<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>) -> (OffsetBuffer<O>, usize, usize) {
     let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
     let from_zero: ScalarBuffer<O> = offsets.iter().map(|&offset| offset - first).collect();
@@ -172,7 +172,7 @@ fn list_view<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, ArrowErro
     let start = filled().map(|(&offset, _)| offset).min().unwrap_or(O::zero());
     let end = filled().map(|(&offset, &size)| offset + size).max().unwrap_or(O::zero());
     let values = array.values().slice(start.as_usize(), (end - start).as_usize());
-    // An empty list may begin anywhere.
+    // An empty list may have any offset.
     let moved = |(&offset, &size): (&O, &O)| if size > O::zero() { offset - start } else { size };
     let offsets = array.offsets().iter().zip(array.sizes()).map(moved).collect();
     let (field, nulls) = (Arc::clone(field_of(array.data_type())?), array.nulls().cloned());
@@ -204,7 +204,7 @@ mod tests {
             assert!(nans.iter().all(|odd| form(odd) == nan), "{nan:x}");
             assert!(others.iter().all(|&same| form(&same) == same.into()), "{nan:x}");
         }
-        // The others are both signs of: infinity, the least subnormal number, one.
+        // The others are infinity, the smallest subnormal number and one, with both signs.
         let nans = [0x7e00, 0xfe00, 0x7c01, 0xfc01, 0xffff];
         let others = [0x7c00, 0xfc00, 1, 0x8001, 0x3c00, 0xbc00];
         check::<Float16Type>(0x7e00, [&[0, 0x8000], &nans, &others]);

@@ -1,12 +1,12 @@
-//! How do wide, long or many key columns become one word?
+//! Hashes key columns that do not fit one word.
 //!
-//! By a hash of 64 bits over all of them; matches of words are then verified on the values. The
-//! hash is one of the value in the form the pair meets in, so it does not matter whether a
-//! string came in a view, behind offsets or from a dictionary. Dictionary values are hashed once.
+//! The word is a 64-bit hash over all key columns. Matches of words are later verified on the values. Each
+//! value is hashed in the common form of its pair, so a string has the same hash in a view, behind offsets or
+//! in a dictionary. Each dictionary value is hashed once.
 
 //!
-//! Secrets that follow from the join's [seed](super::seed) go into every step, so nobody can choose keys
-//! that have one hash.
+//! Every step uses secrets that follow from the join's [seed](super::seed), so nobody can choose keys with
+//! equal hashes.
 
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::ArrowNativeType;
@@ -16,37 +16,37 @@ use super::column::Sink;
 use super::verify::{Bytes, BytesArray, slice};
 use crate::word::{KeyWord, splitmix};
 
-/// The secret numbers of the hash.
+/// The secret numbers of the hash function.
 #[derive(Debug, Clone)]
 pub(super) struct Secrets {
     bytes: RapidSecrets,
-    /// What secrets of columns follow from.
+    /// The number that the secrets of columns follow from.
     columns: u64,
-    /// Whether all hashes are the same, for tests.
+    /// Whether all hashes are equal, for tests.
     bad: bool,
 }
 
 impl Secrets {
-    /// Those of a seed.
+    /// Creates the secrets of a seed.
     pub(super) fn new(seed: u64) -> Secrets {
         let mut state = seed;
         let bytes = RapidSecrets::seed(splitmix(&mut state));
         Secrets { bytes, columns: splitmix(&mut state), bad: false }
     }
 
-    /// Secrets with which all keys have one hash, for tests.
+    /// Creates secrets under which all keys have the same hash, for tests.
     pub(super) fn bad() -> Secrets {
         Secrets { bad: true, ..Secrets::new(0) }
     }
 
-    /// The hash of bytes. The compact variant: short strings are the rule, and their code has to stay
-    /// in the loop.
+    /// Returns the hash of bytes. It uses the compact variant, because most strings are short, and its code
+    /// has to be inlined into the loop.
     #[inline(always)]
     pub(super) fn bytes(&self, value: &[u8]) -> u64 {
         rapidhash_v3_micro_inline::<true, false>(value, &self.bytes)
     }
 
-    /// The secrets of a key column. They are different for each, so the order of columns counts.
+    /// Returns the secrets of a key column. Each column has its own, so the order of columns matters.
     pub(super) fn of_column(&self, number: usize) -> OfColumn<'_> {
         let mut state = self.columns.wrapping_add(number as u64);
         let mut next = || splitmix(&mut state);
@@ -56,21 +56,21 @@ impl Secrets {
     }
 }
 
-/// How the values of one key column go into the hash.
+/// How the values of one key column enter the hash.
 #[derive(Clone, Copy)]
 pub(super) struct OfColumn<'a> {
-    /// Whether no column is before this one.
+    /// Whether this is the first column.
     first: bool,
     mask: u64,
     factor: u64,
-    /// What stands for null.
+    /// The value that represents null.
     null: u64,
     secrets: &'a Secrets,
 }
 
 impl OfColumn<'_> {
-    /// The hash of a value and the hash of the columns before: both halves of a product of 128 bits,
-    /// as in wyhash and foldhash.
+    /// Combines a value with the hash of the columns before it: xors both halves of a 128-bit product, as
+    /// wyhash and foldhash do.
     #[inline(always)]
     fn combine(&self, before: u64, value: u64) -> u64 {
         let product = u128::from(before ^ value ^ self.mask) * u128::from(self.factor);
@@ -78,10 +78,11 @@ impl OfColumn<'_> {
     }
 }
 
-/// Puts a column's hashes into the words, or combines them with those of the columns before.
+/// Writes a column's hashes to the words, or combines them with those of the columns before.
 pub(super) struct Hash<'a, K> {
     pub(super) of: OfColumn<'a>,
-    /// The rows that hash as null; `None` where nulls match nothing and their hash is any.
+    /// The validity of the rows, for hashing nulls; `None` if nulls match nothing, so that their hash does
+    /// not matter.
     pub(super) nulls: Option<&'a NullBuffer>,
     pub(super) out: &'a mut Vec<K>,
 }
@@ -93,7 +94,7 @@ impl<K: KeyWord> Sink for Hash<'_, K> {
 }
 
 impl<K: KeyWord> Hash<'_, K> {
-    /// Takes values of 64 bits, or hashes of longer ones.
+    /// Takes 64-bit values, or hashes of longer values.
     pub(super) fn values(self, values: impl Iterator<Item = u64>) {
         match self.nulls {
             None => self.put(values),
@@ -117,7 +118,7 @@ impl<K: KeyWord> Hash<'_, K> {
         }
     }
 
-    /// Takes strings of bytes.
+    /// Takes byte strings.
     pub(super) fn bytes(self, column: &Bytes) {
         let len = column.array.len();
         let secrets = self.of.secrets;
@@ -155,7 +156,7 @@ impl<K: KeyWord> Hash<'_, K> {
     }
 }
 
-/// The strings between consecutive offsets.
+/// Returns the strings between consecutive offsets.
 fn between<'a, O: ArrowNativeType>(
     offsets: &'a [O],
     values: &'a [u8],

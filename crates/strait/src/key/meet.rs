@@ -1,35 +1,35 @@
-//! In which form do two columns of different types meet?
+//! The common form in which two columns of different types are compared.
 //!
-//! A pair of key columns is brought into one [`Form`] that holds every value of both types, so
-//! that equality of forms is equality of values and nothing is rounded on the way. Dictionaries
-//! and runs are peeled off first: how a column is encoded is not part of what it says.
+//! A pair of key columns is converted to one [`Form`] that can hold every value of both types. So two forms
+//! are equal exactly if the values are, and nothing is rounded. Dictionaries and runs are removed first,
+//! because the encoding of a column does not affect its values.
 
 use arrow::datatypes::{DataType, IntervalUnit, TimeUnit, i256};
 
-/// What both sides' values become.
+/// The form that the values of both sides are converted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// There is no value but null.
+    /// All values are null.
     Null,
-    /// An unsigned integer of so many bits; also booleans, and bytes read as a big-endian number.
+    /// An unsigned integer with this many bits. Also booleans, and byte strings read as a big-endian number.
     Unsigned(u32),
-    /// A signed integer of so many bits.
+    /// A signed integer with this many bits.
     Signed(u32),
-    /// A float of so many bits, under IEEE 754's total order. [`float`](super::float) says which
-    /// floats are made equal before.
+    /// A float with this many bits, under the total order of IEEE 754. [`float`](super::float) describes
+    /// which floats are made equal before.
     Float(u32),
     /// A 128-bit signed integer.
     Wide,
     /// A 256-bit signed integer.
     Wider,
-    /// A string of bytes.
+    /// A byte string.
     Bytes,
-    /// A nested value, as its bytes in the row format.
+    /// A nested value, as bytes in Arrow's row format.
     Rows,
 }
 
 impl Form {
-    /// The bits of a value, if it fits in a word.
+    /// Returns the number of bits of a value, if it fits a word.
     pub(super) fn bits(self) -> Option<u32> {
         match self {
             Form::Null => Some(0),
@@ -38,7 +38,7 @@ impl Form {
         }
     }
 
-    /// The `bits()` low bits, as an unsigned number that sorts as the value does.
+    /// Returns the low `bits()` bits, as an unsigned number that sorts like the value.
     #[inline(always)]
     pub(super) fn order(self, value: u64) -> u64 {
         match self {
@@ -50,19 +50,19 @@ impl Form {
     }
 }
 
-/// The highest of `bits` bits.
+/// Returns the highest of `bits` bits.
 #[inline(always)]
 pub(super) fn sign(bits: u32) -> u64 {
     if bits == 0 { 0 } else { 1 << (bits - 1) }
 }
 
-/// The `bits` low bits.
+/// Returns the `bits` low bits.
 #[inline(always)]
 pub(super) fn mask(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
 
-/// A form, and what the integers of the left and the right side are multiplied with to reach it.
+/// A form, and the factors that convert the integers of the left and the right side to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommonType {
     pub(super) form: Form,
@@ -80,7 +80,7 @@ impl CommonType {
     }
 }
 
-/// The type without dictionaries and runs around it.
+/// Returns the type without the dictionaries and runs around it.
 pub(super) fn peeled_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => peeled_type(values),
@@ -89,7 +89,7 @@ pub(super) fn peeled_type(data_type: &DataType) -> &DataType {
     }
 }
 
-/// Where two peeled types meet, if they can without a loss.
+/// Returns the common form of two peeled types, if there is one without loss.
 pub(super) fn meet(left: &DataType, right: &DataType) -> Option<CommonType> {
     use DataType::*;
     let plain = |form| Some(CommonType::plain(form));
@@ -103,7 +103,7 @@ pub(super) fn meet(left: &DataType, right: &DataType) -> Option<CommonType> {
         (Date64, Date32) => Some(CommonType { form: Form::Signed(64), factors: [i256::ONE, DAY] }),
         (Time32(a), Time32(b)) if a == b => plain(Form::Signed(32)),
         (Time32(a) | Time64(a), Time32(b) | Time64(b)) => {
-            // Seconds and milliseconds are 32 bits wide: as nanoseconds they fit in 64.
+            // Seconds and milliseconds have 32 bits. As nanoseconds they fit 64 bits.
             let coarser_is_32_bits = a == b || power(*a).min(power(*b)) < 6;
             units(*a, *b, coarser_is_32_bits)
         }
@@ -126,10 +126,10 @@ pub(super) fn meet(left: &DataType, right: &DataType) -> Option<CommonType> {
     }
 }
 
-/// Milliseconds in a day.
+/// Milliseconds per day.
 const DAY: i256 = i256::from_i128(86_400_000);
 
-/// The power of ten that makes a second of the unit.
+/// Returns the power of ten of this unit per second.
 fn power(unit: TimeUnit) -> u32 {
     match unit {
         TimeUnit::Second => 0,
@@ -139,7 +139,7 @@ fn power(unit: TimeUnit) -> u32 {
     }
 }
 
-/// Two counts of time meet in the finer unit, in 128 bits unless 64 surely suffice.
+/// Two times are compared in the finer unit, in 128 bits unless 64 bits are certain to suffice.
 fn units(a: TimeUnit, b: TimeUnit, fits: bool) -> Option<CommonType> {
     let (a, b) = (power(a), power(b));
     let finer = a.max(b);
@@ -203,7 +203,7 @@ fn numbers(left: &DataType, right: &DataType) -> Option<CommonType> {
         (Kind::Float, _) | (_, Kind::Float) => {
             let (float, integer) = if a.kind == Kind::Float { (a, b) } else { (b, a) };
             let decimal = left.is_decimal() || right.is_decimal();
-            // A float of 32 bits holds every integer of 24, one of 64 every integer of 53.
+            // A 32-bit float holds every integer of 24 bits, a 64-bit float every integer of 53 bits.
             match integer.bits {
                 _ if decimal => None,
                 8 | 16 => Some(CommonType::plain(Form::Float(float.bits.max(32)))),
@@ -230,7 +230,7 @@ fn integer(kind: Kind, bits: u32) -> Option<Form> {
     }
 }
 
-/// Decimals of different scale meet in the larger one, with room for both integer parts.
+/// Decimals of different scales are compared in the larger scale, with room for both integer parts.
 fn decimals(a: Number, b: Number) -> Option<CommonType> {
     let scale = a.scale.max(b.scale);
     let digits = scale + (a.digits - a.scale).max(b.digits - b.scale);
@@ -243,8 +243,8 @@ fn decimals(a: Number, b: Number) -> Option<CommonType> {
     CommonType::tens(form, [power(a)?, power(b)?])
 }
 
-/// Whether two types have the same bytes in the row format for the same values. Names,
-/// nullability and the width of offsets are not in them.
+/// Returns whether two types have the same bytes in the row format for equal values. The row format does not
+/// contain names, nullability and the width of offsets.
 fn alike(left: &DataType, right: &DataType) -> bool {
     use DataType::*;
     let list = |data_type: &DataType| match data_type {

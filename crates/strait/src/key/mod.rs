@@ -1,18 +1,18 @@
-//! What do the rest of the engine's stages see of a key?
+//! Keys: converts the key columns of a row into one key word.
 //!
-//! One [word](word::KeyWord) a row, `u32` or `u64`, made from the join columns of either side by
-//! one [`KeyPlan`]. Pairs of columns of different types first [meet] in a form that loses
-//! nothing. Then there are two ways:
+//! A [`KeyPlan`] converts the key columns of either side into one word per row ([`KeyWord`]), `u32` or `u64`.
+//! Columns of different types are first converted to a [common form](meet) that loses nothing. Then there are
+//! two ways:
 //!
-//! - **Packed** ([`pack`]): all columns fit in a word together. Equal words are equal keys, and
-//!   words sort as keys do: the first column is in the highest bits, each in an encoding that
-//!   sorts as an unsigned number.
-//! - **Hashed** ([`hash`]): anything else. Equal keys have equal words, but not the other way
-//!   round, so every match is [verified](verify) on the values. Where the order of keys counts,
-//!   they are [ranked](rank) instead.
+//! - **Packed** ([`pack`]): all columns fit one word together. Equal words mean equal keys, and words sort
+//!   like keys: the first column is in the highest bits, and each column has an encoding that sorts as an
+//!   unsigned number.
+//! - **Hashed** ([`hash`]): all other keys. Equal keys have equal words, but different keys may have equal
+//!   words too. So every match is [verified](verify) on the values. If the order of keys matters, they are
+//!   [ranked](rank) instead.
 //!
-//! A worked example: keys `(Int16, Boolean, Int8)`, where only the last column is nullable on
-//! both sides and null equals null. The word has 16 + 1 + 9 = 26 bits, so it is a `u32`:
+//! An example: keys of type `(Int16, Boolean, Int8)`, where only the last column is nullable on both sides,
+//! and null equals null. The word has 16 + 1 + 9 = 26 bits, so it is a `u32`:
 //!
 //! ```text
 //!   row                bits 25..10            9      8     7..0
@@ -21,8 +21,8 @@
 //!   ( 1, true, null)   1000 0000 0000 0001    1      1     0000 0000     null sorts last
 //! ```
 //!
-//! Unless null equals null, a row with a null in any key column is marked invalid: it matches
-//! nothing whatever its word is. No word is reserved.
+//! Unless null equals null, a row with a null in any key column is marked invalid. It matches no row,
+//! whatever its word is. No word is reserved.
 
 mod column;
 mod float;
@@ -69,22 +69,22 @@ pub(crate) struct KeyPlan {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// So many bits of the word are used.
+    /// The number of bits of the word that are used.
     Packed(u32),
     Hashed,
-    /// Hashed, and all hashes are the same.
+    /// Hashed, and all hashes are equal.
     Collide,
 }
 
-/// What key columns in their common form are held for.
+/// The purpose of memory for key columns in their common form.
 const VERIFYING: &str = "comparing keys";
 
-/// The word of every row under [`Mode::Collide`].
+/// The word of every row in [`Mode::Collide`].
 const COLLISION: u64 = 42;
 
 impl KeyPlan {
-    /// The plan for pairs of columns, by their indices in the two schemas. With `collide`, all
-    /// words are the same and verification does all the work.
+    /// Creates a plan for pairs of columns, given by their indices in the two schemas. With `collide`, all
+    /// words are equal, so that only verification separates keys.
     pub(crate) fn new(
         left: &Schema,
         right: &Schema,
@@ -120,38 +120,38 @@ impl KeyPlan {
         })
     }
 
-    /// The same with another seed: hashed words, and the places of all words, are others.
+    /// Returns the same plan with another seed. It changes hashed words, and the placing of all words.
     pub(crate) fn reseeded(&self, seed: Seed) -> KeyPlan {
         KeyPlan { seed, ..self.clone() }
     }
 
-    /// The seed that hashed words and the places of words depend on.
+    /// Returns the seed that hashed words and the placing of words depend on.
     pub(crate) fn seed(&self) -> &Seed {
         &self.seed
     }
 
-    /// The mixer that places words of this width.
+    /// Returns the mixer that places words of this width.
     pub(crate) fn mixer<K: KeyWord>(&self) -> Mixer<K> {
         self.seed.mixer()
     }
 
-    /// The width of the words.
+    /// Returns the width of the words.
     pub(crate) fn width(&self) -> Width {
         if self.significant_bits() <= 32 { Width::W32 } else { Width::W64 }
     }
 
-    /// Whether equal words are equal keys, and words sort as the keys do: column after column,
-    /// ascending, nulls last. Else words are hashes, and matches have to be verified.
+    /// Returns whether equal words mean equal keys, and words sort like keys: column by column, ascending,
+    /// nulls last. Otherwise words are hashes, and matches must be verified.
     pub(crate) fn exact(&self) -> bool {
         matches!(self.mode, Mode::Packed(_))
     }
 
-    /// Whether words are hashes of the keys, which follow from the seed.
+    /// Returns whether words are hashes that depend on the seed.
     pub(crate) fn hashed(&self) -> bool {
         self.mode == Mode::Hashed
     }
 
-    /// The plan in words, as in `Int32 + Date32 packed in 64 bits`.
+    /// Describes the plan, such as `Int32 + Date32 packed in 64 bits`.
     pub(crate) fn describe(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(KeyColumn::describe).collect();
         let names = names.join(" + ");
@@ -166,7 +166,7 @@ impl KeyPlan {
         }
     }
 
-    /// How many low bits of a word can be other than zero.
+    /// Returns the number of low bits of a word that can be nonzero.
     pub(crate) fn significant_bits(&self) -> u32 {
         match self.mode {
             Mode::Packed(bits) => bits,
@@ -174,8 +174,8 @@ impl KeyPlan {
         }
     }
 
-    /// Whether the word is one integer, at most with its sign bit flipped, so that keys of a
-    /// dense range are words of a dense range.
+    /// Returns whether the word is one integer, at most with its sign bit flipped. Then keys of a dense range
+    /// have words of a dense range.
     pub(crate) fn dense_candidate(&self) -> bool {
         match (self.mode, &*self.columns) {
             (Mode::Packed(_), [column]) if !column.field.null_bit => match column.form {
@@ -190,14 +190,14 @@ impl KeyPlan {
         }
     }
 
-    /// Whether the words of a side's rows are read from its column about as fast as from memory that
-    /// they were written to.
+    /// Returns whether reading the words of a side from its column is about as fast as reading them from a
+    /// buffer.
     pub(crate) fn plain(&self, side: Side) -> bool {
         self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
     }
 
-    /// Whether the words of both sides are the values of their columns, but for a bias; and if so,
-    /// whether there may be nulls, for which they are not.
+    /// Returns `Some` if the words of both sides are the values of their columns plus a bias. It tells
+    /// whether there may be nulls; then that does not hold.
     pub(crate) fn lies_in_columns(&self) -> Option<bool> {
         let [column] = &*self.columns else { return None };
         let sides = [Side::Left, Side::Right];
@@ -206,8 +206,8 @@ impl KeyPlan {
         lies.then(|| sides.iter().any(|&side| column.may_have_nulls(side)))
     }
 
-    /// A side's key column where each word is a value of it but for one bias, modulo its width, and
-    /// all rows may match: the values of each batch as they lie there, and the bias.
+    /// Returns the values of a side's key column, one buffer per batch, and a bias, if each word is a value
+    /// plus the bias, modulo the width, and all rows may match. Nothing is copied.
     pub(crate) fn unbiased_values<K: KeyWord + ArrowNativeType>(
         &self,
         side: Side,
@@ -224,7 +224,7 @@ impl KeyPlan {
             };
             values.push(of_batch);
         }
-        // To turn the highest bit is to add it.
+        // Flipping the highest bit is the same as adding it.
         let bias = match column.form {
             Form::Signed(bits) => meet::sign(bits),
             _ => 0,
@@ -232,9 +232,9 @@ impl KeyPlan {
         Ok(Some((values, bias)))
     }
 
-    /// Clears `out` and fills it with one word a row of `batch`; `K` is `u32` for
-    /// [`Width::W32`], `u64` for [`Width::W64`]. Returns the rows that may match, `None` if all
-    /// may. The words of the others may be anything.
+    /// Clears `out` and fills it with one word per row of `batch`. `K` must be `u32` for [`Width::W32`] and
+    /// `u64` for [`Width::W64`]. Returns the rows that may match; `None` if all may. The words of other rows
+    /// are unspecified.
     pub(crate) fn words<K: KeyWord>(
         &self,
         side: Side,
@@ -266,13 +266,13 @@ impl KeyPlan {
     }
 
     fn nulls_may_match(&self, column: &KeyColumn) -> bool {
-        // A packed column without a null bit is one that has no nulls on one side.
+        // A packed column without a null bit has no nulls on at least one side.
         self.null_equality == NullEquality::Equal
             && (!self.exact() || column.field.null_bit || column.form == Form::Null)
     }
 
-    /// The key columns of a side's batches, in the form they are compared in.
-    /// What they take beyond the batches is reserved in the budget.
+    /// Returns the key columns of a side's batches, in the form in which they are compared. Memory beyond the
+    /// batches is reserved in the budget.
     pub(crate) fn values(
         &self,
         side: Side,
@@ -304,7 +304,8 @@ impl KeyPlan {
         Ok(KeyValues { columns, flat: false, reserved: vec![reserved] })
     }
 
-    /// Clears `keep[i]` unless the keys at `a_at[i]` and `b_at[i]` are equal. All have one length.
+    /// Sets `keep[i]` to false unless the keys at `a_at[i]` and `b_at[i]` are equal. All slices must have the
+    /// same length.
     pub(crate) fn equal(
         &self,
         a: &KeyValues,
@@ -317,7 +318,7 @@ impl KeyPlan {
         a.equal(a_at, b, b_at, self.null_equality == NullEquality::Equal, keep);
     }
 
-    /// Exact words for any keys, that sort as the keys do: dense ranks over both sides.
+    /// Computes exact words for any keys: dense ranks over both sides. They sort like the keys.
     pub(crate) fn ranks(
         &self,
         left: &[RecordBatch],

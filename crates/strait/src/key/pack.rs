@@ -1,8 +1,8 @@
-//! How do narrow key columns become one exact word?
+//! Packs narrow key columns into one exact word.
 //!
-//! Each column takes a field of the word, the first column the highest. A field is the value in
-//! an unsigned encoding that sorts as the value does ([`Form::order`]), with a null bit above it
-//! where null has to equal null: set for null, so that null sorts last.
+//! Each column has a field of the word; the first column has the highest bits. A field is the value in an
+//! unsigned encoding that sorts like the value ([`Form::order`]). If null has to equal null, there is a null
+//! bit above the value. It is set for null, so that null sorts last.
 
 use arrow::buffer::NullBuffer;
 
@@ -10,19 +10,19 @@ use super::column::Sink;
 use super::meet::{Form, mask, sign};
 use crate::word::KeyWord;
 
-/// The place of a column in the word.
+/// The position of a column in the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) form: Form,
-    /// The bits of the value.
+    /// The number of bits of the value.
     pub(super) bits: u32,
     /// Whether there is a null bit above the value.
     pub(super) null_bit: bool,
-    /// The bits of the fields before this one.
+    /// The number of bits of the fields before this one.
     pub(super) before: u32,
 }
 
-/// Puts a column's values into their field of the words.
+/// Writes a column's values into their field of the words.
 pub(super) struct Pack<'a, K> {
     pub(super) field: Field,
     pub(super) nulls: Option<&'a NullBuffer>,
@@ -34,7 +34,7 @@ impl<K: KeyWord> Sink for Pack<'_, K> {
         let bits = self.field.bits;
         match self.field.form {
             Form::Float(_) => self.ordered(values.map(|v| {
-                // All bits of a negative float turn, only the sign of another one.
+                // A negative float has all its bits flipped, any other float only its sign bit.
                 let negative = (v & sign(bits) != 0) as u64;
                 (v ^ (sign(bits) | negative.wrapping_neg())) & mask(bits)
             })),
@@ -65,7 +65,7 @@ impl<K: KeyWord> Pack<'_, K> {
             self.out.clear();
             self.out.extend(fields.map(K::from_u64));
         } else {
-            // Some field is before this one, so the shift is less than a word.
+            // There is a field before this one, so the shift is less than the width of a word.
             for (word, field) in self.out.iter_mut().zip(fields) {
                 *word = K::from_u64(word.to_u64() << shift | field);
             }

@@ -1,12 +1,11 @@
-//! How does one pair of key columns reach the word, and the values to verify?
+//! One pair of key columns, and how its values reach the word or the verification.
 //!
-//! A [`KeyColumn`] knows where its columns are on either side, the form they meet in, and its
-//! place in a packed word. It peels an array and hands its values on: to be packed, to be
-//! hashed, or to be kept for verification.
+//! A [`KeyColumn`] has the indices of its columns on both sides, their common form, and their field in a
+//! packed word. It peels an array, and passes its values on: to be packed, to be hashed, or to be kept for
+//! verification.
 //!
 //! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are
-//! converted in slices. Between two slices, the caller checks whether the join was cancelled, and
-//! reserves memory.
+//! converted in slices. Between two slices, the caller checks for cancellation and reserves memory.
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::buffer::ScalarBuffer;
@@ -39,21 +38,21 @@ impl From<NullEquality> for Equality {
     }
 }
 
-/// A pair of key columns. Arrays have the left side's part first.
+/// A pair of key columns. Arrays of two have the left side first.
 pub(super) struct KeyColumn {
     pub(super) indices: [usize; 2],
     types: [DataType; 2],
     pub(super) form: Form,
     factors: [i256; 2],
     floats: FloatEquality,
-    /// The type a column of nulls stands in for.
+    /// The type that replaces a column of type null.
     pub(super) plain_type: DataType,
     converters: Option<[RowConverter; 2]>,
-    /// Whether there are floats inside nested values that have to be brought into numeric form.
+    /// Whether nested values contain floats that must be converted to numeric form.
     floats_inside: bool,
-    /// The place in a packed word.
+    /// The field in a packed word.
     pub(super) field: pack::Field,
-    /// Whether either side may have nulls, by its schema.
+    /// Whether each side may have nulls, by its schema.
     nullable: [bool; 2],
 }
 
@@ -64,7 +63,8 @@ pub(super) fn part(side: Side) -> usize {
     }
 }
 
-/// Whether a column can hold nulls, by its schema. Nulls among a dictionary's values are not in it.
+/// Returns whether a column can have nulls, by its schema. The schema does not tell about nulls in the values
+/// of a dictionary or of runs.
 fn nullable(field: &Field) -> bool {
     let encoded = matches!(
         field.data_type(),
@@ -73,15 +73,15 @@ fn nullable(field: &Field) -> bool {
     field.is_nullable() || encoded
 }
 
-/// Whether the own buffer of an array of that type, of `bits` wide values, is what [`read`] would
-/// give; of floats, if they are in numeric form.
+/// Returns whether the buffer of an array of this type already has the values that [`read`] would return,
+/// with `bits` bits each. For floats, this is true only if they are in numeric form.
 fn is_as_read(data_type: &DataType, form: Form, factor: i256, bits: u32) -> bool {
     let plain = !matches!(data_type, DataType::Interval(IntervalUnit::DayTime));
     let width = data_type.primitive_width() == Some(bits as usize / 8);
     plain && width && form.bits() == Some(bits) && factor == i256::ONE
 }
 
-/// Collects values, narrowed to the width of the form.
+/// Collects values, converted to the width of the form.
 struct Collect<'a, T>(&'a mut Vec<T>, fn(u64) -> T);
 
 impl<T> Sink for Collect<'_, T> {
@@ -136,12 +136,12 @@ impl KeyColumn {
         if left == right { left.to_string() } else { format!("{left} with {right}") }
     }
 
-    /// Whether a side's values have to be looked up, as in a dictionary.
+    /// Returns whether a side's values are encoded, for example in a dictionary.
     pub(super) fn encoded(&self, side: Side) -> bool {
         !self.types[part(side)].is_primitive()
     }
 
-    /// The column of a batch, without its encoding.
+    /// Returns the column of a batch, without its encoding.
     pub(super) fn peel(&self, side: Side, batch: &RecordBatch) -> Result<Peeled> {
         let (index, expected) = (self.indices[part(side)], &self.types[part(side)]);
         let array = batch.columns().get(index);
@@ -152,13 +152,13 @@ impl KeyColumn {
         };
         let peeled = Peeled::new(array)?;
         match self.form {
-            // Strings stay behind their index: taking them could pass what offsets can hold.
+            // Strings keep their index: gathering them could exceed the range of offsets.
             Form::Bytes => Ok(peeled.standing_in(&self.plain_type)),
             _ => peeled.standing_in(&self.plain_type).compacted(),
         }
     }
 
-    /// Gives the values, in a form of at most 64 bits, to a sink.
+    /// Passes the values, in a form of at most 64 bits, to a sink.
     fn feed<S: Sink>(&self, side: Side, peeled: &Peeled, sink: S) -> Result<()> {
         let factor = self.factors[part(side)];
         let conversion = Conversion { form: self.form, factor, floats: self.floats };
@@ -171,17 +171,18 @@ impl KeyColumn {
         Ok(())
     }
 
-    /// Whether a side may have nulls, by its schema.
+    /// Returns whether a side may have nulls, by its schema.
     pub(super) fn may_have_nulls(&self, side: Side) -> bool {
         self.nullable[part(side)]
     }
 
-    /// Whether a side's values, but for nulls, fill a word of so many bits as they lie in their own buffer.
+    /// Returns whether the values in a side's buffer, except nulls, already are words of `bits` bits apart
+    /// from a bias.
     pub(super) fn fills(&self, side: Side, bits: u32) -> bool {
         is_as_read(&self.types[part(side)], self.form, self.factors[part(side)], bits)
     }
 
-    /// Values without nulls that fill a word, as they lie in their own buffer.
+    /// Returns the buffer with the values, if they have no nulls and already are words apart from a bias.
     pub(super) fn unbiased_values<K: KeyWord + ArrowNativeType>(
         &self,
         side: Side,
@@ -238,7 +239,7 @@ impl KeyColumn {
         Ok(Bytes { array, index: peeled.index })
     }
 
-    /// Brings nested values into row format.
+    /// Converts nested values to row format.
     fn rows(
         &self,
         converter: &RowConverter,
@@ -255,7 +256,7 @@ impl KeyColumn {
             let converted = slice.and_then(|slice| converter.convert_columns(&[slice]));
             let converted =
                 converted.map_err(Error::arrow("cannot bring a key column into row format"))?;
-            // Nobody knows what nested values take before they are converted.
+            // The size of nested values is known only after the conversion.
             between(converted.size())?;
             rows.push(converted);
         }
@@ -292,7 +293,7 @@ impl KeyColumn {
         Ok(gather(values, peeled.index.as_deref()))
     }
 
-    /// Whether values of more than 64 bits are taken from their array as they lie there.
+    /// Returns whether values of more than 64 bits can be used as they are in their array.
     fn lies_wide(&self, side: Side, values: &ArrayRef) -> bool {
         let own = match self.form {
             Form::Wide => matches!(values.data_type(), DataType::Decimal128(..)),
@@ -323,8 +324,8 @@ impl KeyColumn {
         Ok(values.into())
     }
 
-    /// Appends a batch's values. The memory that they take beyond the batch's own is handed to
-    /// `between`: as early as it is known.
+    /// Appends a batch's values. Passes the bytes that they take beyond the batch's own buffers to `between`,
+    /// as early as they are known.
     pub(super) fn append(
         &self,
         side: Side,
@@ -350,7 +351,7 @@ impl KeyColumn {
         };
         let plain_wide = peeled.index.is_none() && self.lies_wide(side, &peeled.values);
         match &mut column.data {
-            // Records are made of chunks, not appended to.
+            // Records are made from chunks. Nothing is appended to them.
             Data::Null | Data::Records(_) => {}
             Data::W32(chunks) if plain(32) => {
                 between(push(chunks, native(peeled.values.as_ref()), own))?
@@ -383,7 +384,7 @@ impl KeyColumn {
     }
 }
 
-/// Appends a chunk and returns its size, or nothing if it is the array's own buffer.
+/// Appends a chunk and returns its size; 0 if it is the array's own buffer.
 fn push<T: ArrowNativeType>(
     chunks: &mut Vec<ScalarBuffer<T>>,
     values: ScalarBuffer<T>,
@@ -403,7 +404,7 @@ fn gather<T: ArrowNativeType>(values: ScalarBuffer<T>, index: Option<&[u32]>) ->
     }
 }
 
-/// A converter of nested values to rows.
+/// Creates a converter from nested values to row format.
 fn converter(side: Side, field: &Field, plain: DataType) -> Result<RowConverter> {
     let refuse = |why: String| Error::KeyType {
         side: side.name(),
@@ -419,7 +420,7 @@ fn converter(side: Side, field: &Field, plain: DataType) -> Result<RowConverter>
         .map_err(|error| refuse(error.to_string()))
 }
 
-/// What the row format would not encode faithfully.
+/// Returns why the row format cannot encode the type exactly, if it cannot.
 fn unsupported(data_type: &DataType) -> Option<&'static str> {
     match data_type {
         DataType::Struct(fields) if fields.is_empty() => {

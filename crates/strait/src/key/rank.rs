@@ -1,8 +1,8 @@
-//! In which order do keys come that are too wide for a word?
+//! Ranks keys that are too wide for a word.
 //!
-//! All keys of both sides are sorted together and numbered: equal keys get equal numbers, and
-//! numbers sort as the keys do. A sort of strings is mostly a sort of their first eight bytes,
-//! so each key carries a prefix that decides most comparisons without a look at the values.
+//! All keys of both sides are sorted together and numbered. Equal keys get equal numbers, and numbers sort
+//! like keys. The first eight bytes decide most comparisons of strings. So each key has a prefix, which
+//! avoids most accesses to the values.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use crate::options::{NullEquality, Side};
 use crate::schedule::Workers;
 use crate::schedule::lock;
 
-/// Rows between two looks at whether the join was cancelled.
+/// The number of rows between two checks for cancellation.
 const LOOK_EVERY: usize = 16 * 1024;
 
 /// The rank of every row of a side, in the order of its batches.
 #[derive(Debug)]
 pub(crate) struct Ranked {
-    /// A word a row; any word where the row cannot match.
+    /// One word per row. It is unspecified if the row cannot match.
     pub(crate) words: Vec<u64>,
     /// The rows that may match; `None` if all may.
     pub(crate) valid: Option<NullBuffer>,
 }
 
-/// A row to be ranked.
+/// A row that has to be ranked.
 #[derive(Clone, Copy)]
 struct Entry {
     prefix: u64,
@@ -52,7 +52,7 @@ pub(super) fn ranks(
     let right_chunks = right.iter().map(|batch| (Side::Right, batch));
     let values = plan.values_of(left_chunks.chain(right_chunks), (workers, budget))?;
     let nulls_match = plan.null_equality == NullEquality::Equal;
-    // One numbering for the chunks of both sides; where each chunk's rows start in its side.
+    // Chunks of both sides are numbered together. `starts` has the first row of each chunk within its side.
     let mut starts = Vec::with_capacity(left.len() + right.len());
     let mut valid = [BooleanBufferBuilder::new(0), BooleanBufferBuilder::new(0)];
     let rows = left.iter().chain(right).map(RecordBatch::num_rows).sum();
@@ -100,20 +100,19 @@ pub(super) fn ranks(
     Ok((ranked(left_words, &mut left_valid), ranked(right_words, &mut right_valid)))
 }
 
-/// Sorts entries. Checks all the while whether the join was cancelled, which one call of the standard
-/// library's sort would not.
+/// Sorts entries. Unlike one call of the standard library's sort, it checks for cancellation while it runs.
 ///
-/// Entries are cut into parts that are in order among each other, as quicksort does, and workers sort
+/// It cuts the entries into parts that are in order among each other, as quicksort does. Workers then sort
 /// the parts.
 fn sort(
     entries: &mut [Entry],
     compare: impl Fn(&Entry, &Entry) -> Ordering + Sync,
     workers: &Workers,
 ) -> Result<()> {
-    /// Up to here a part is sorted at once.
+    /// Parts up to this length are sorted at once.
     const PART: usize = 32 * 1024;
     let mut parts = Vec::new();
-    // A part that has been cut so often without becoming small is sorted as it is.
+    // A part that is still long after this many cuts is sorted as it is.
     let most_cuts = 2 * entries.len().max(2).ilog2();
     let mut whole = vec![(entries, most_cuts)];
     while let Some((part, cuts)) = whole.pop() {
@@ -130,8 +129,8 @@ fn sort(
     })
 }
 
-/// Puts smaller entries first, greater ones last and those that are equal to the pivot between them.
-/// Returns the smaller and the greater ones.
+/// Puts smaller entries first, larger ones last, and entries equal to the pivot between them. Returns the
+/// smaller and the larger ones.
 fn cut<'e>(
     entries: &'e mut [Entry],
     compare: &impl Fn(&Entry, &Entry) -> Ordering,
@@ -174,7 +173,7 @@ fn narrow(n: usize, what: &str) -> Result<u32> {
 }
 
 impl KeyValues {
-    /// Column by column; null is larger than any value.
+    /// Compares column by column. Null is larger than any value.
     fn compare(&self, a: Location, b: Location) -> Ordering {
         self.columns
             .iter()
@@ -199,7 +198,8 @@ impl Column {
         }
     }
 
-    /// A number that is not larger than that of a larger value.
+    /// Returns a number whose order agrees with the order of values: a larger value never has a smaller
+    /// number.
     fn prefix(&self, at: Location) -> u64 {
         if !is_valid(&self.nulls, at) {
             return u64::MAX;

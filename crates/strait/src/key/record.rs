@@ -1,8 +1,8 @@
-//! Short strings of a held side, a record a row.
+//! Short strings of a held side, in records of fixed size.
 //!
-//! A string behind an offset takes two accesses to memory, and the pages of a column are small ones.
-//! Matches of a hash join are verified at random rows of the build side, so there each string is
-//! copied once into a record of fixed size on huge pages: its bytes, and its length in the last byte.
+//! Reading a string through its offset takes two memory accesses, and the column is in small pages. A hash
+//! join verifies matches at random rows of the build side. So each string is copied once into a record of
+//! fixed size on huge pages: its bytes, and its length in the last byte.
 //!
 //! ```text
 //!   "strait"       73 74 72 61 69 74 00 06
@@ -14,20 +14,21 @@ use crate::key::verify::Bytes;
 use crate::memory::Buffer;
 use crate::schedule::share;
 
-/// The longest string that has a record.
+/// The longest string that fits a record.
 const LONGEST: usize = 31;
-/// Rows between two looks at whether the join was cancelled.
+/// The number of rows between two checks for cancellation.
 const LOOK_EVERY: usize = 64 * 1024;
 
-/// One string a row.
+/// One string per row.
 pub(super) struct Records {
     bytes: Buffer<u8>,
-    /// Bytes of a record: a power of two.
+    /// The bytes per record: a power of two.
     size: usize,
 }
 
 impl Records {
-    /// Copies the strings of all chunks; None if one is too long, or the budget has no room.
+    /// Copies the strings of all chunks. Returns `None` if a string is too long, or if the budget has no
+    /// memory.
     pub(super) fn copy(cx: &Context<'_>, chunks: &[Bytes], rows: usize) -> Result<Option<Records>> {
         let mut longest = 0;
         for chunk in chunks {
@@ -57,7 +58,7 @@ impl Records {
                         cx.workers.check()?;
                     }
                     let value = chunk.get((row - first) as u32);
-                    // SAFETY: each row is one worker's.
+                    // SAFETY: each row belongs to one worker.
                     let record = unsafe { out.range(row * size..(row + 1) * size) };
                     record.fill(0);
                     record[..value.len()].copy_from_slice(value);
@@ -70,20 +71,20 @@ impl Records {
         Ok(Some(Records { bytes, size }))
     }
 
-    /// Asks for a row's record ahead of its use.
+    /// Prefetches a row's record.
     #[inline(always)]
     pub(super) fn fetch(&self, row: u32) {
         crate::processor::prefetch(self.bytes.as_ptr().wrapping_add(row as usize * self.size));
     }
 
-    /// A row's string.
+    /// Returns a row's string.
     #[inline(always)]
     pub(super) fn get(&self, row: u32) -> &[u8] {
         let record = &self.bytes[row as usize * self.size..][..self.size];
         &record[..usize::from(record[self.size - 1])]
     }
 
-    /// Whether a row's string is this one.
+    /// Returns whether a row's string equals `value`.
     #[inline(always)]
     pub(super) fn is(&self, row: u32, value: &[u8]) -> bool {
         let own = self.get(row);
@@ -91,7 +92,8 @@ impl Records {
     }
 }
 
-/// Whether two strings of one length, at most 31, are equal: by a few wide loads that may overlap.
+/// Returns whether two strings of the same length, at most 31, are equal. It uses a few wide loads that may
+/// overlap.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     #[inline(always)]

@@ -1,9 +1,8 @@
-//! How are the values of a long key column converted without a long time between two looks at whether
-//! the join was cancelled?
+//! Splits long key columns into slices, so that conversions can check for cancellation in between.
 //!
-//! In slices of some thousand rows. Most arrays can be sliced for nothing. Some nested ones cannot: a
-//! slice of a dense union has all values of its members, so each slice would convert all of them. Such
-//! arrays are cut into fewer slices, or not at all.
+//! A slice has some thousand rows. Most arrays can be sliced at no cost. Some nested arrays cannot: a slice
+//! of a dense union has all values of its members, so each slice would convert all of them. Such arrays are
+//! split into fewer slices, or not at all.
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
 use arrow::buffer::ScalarBuffer;
@@ -11,15 +10,15 @@ use arrow::datatypes::{ArrowNativeType, DataType, UnionMode};
 
 use crate::error::Result;
 
-/// What is done between two slices: an error ends the conversion. It is told how many more bytes the
-/// values take.
+/// A function that is called between two slices, with the number of bytes that the values take in addition.
+/// If it returns an error, the conversion ends.
 pub(super) type Between<'a> = &'a mut dyn FnMut(usize) -> Result<()>;
 
-/// Rows of a slice, unless slices share values.
+/// The number of rows per slice, unless slices share values.
 pub(super) const ROWS: usize = 1 << SHIFT;
 const SHIFT: u32 = 14;
 
-/// The slices of an array, of `rows` rows each.
+/// Returns the slices of an array, with `rows` rows each.
 pub(super) fn of(array: &ArrayRef, rows: usize) -> impl Iterator<Item = ArrayRef> {
     let starts = (0..array.len()).step_by(rows);
     starts.map(move |at| match array.len() <= rows {
@@ -45,14 +44,15 @@ pub(super) fn read<T: ArrowNativeType>(
     Ok(values.into())
 }
 
-/// The binary logarithm of the rows of a slice of nested values.
+/// Returns the binary logarithm of the number of rows per slice, for nested values.
 pub(super) fn shift(array: &ArrayRef) -> u32 {
-    // Values that all slices convert again are an eighth of what each slice converts, at most.
+    // A slice has at least eight times as many rows as there are shared values, so converting these again
+    // costs little.
     let rows = shared(array.as_ref()).saturating_mul(8).max(1);
     rows.ilog2().saturating_add(1).clamp(SHIFT, usize::BITS - 2)
 }
 
-/// How many values each slice of an array converts to row format, whatever its rows are.
+/// Returns the number of values that every slice of an array converts to row format, whatever its rows are.
 fn shared(array: &dyn Array) -> usize {
     match array.data_type() {
         DataType::Dictionary(..) => array.as_any_dictionary().values().len(),
@@ -78,7 +78,7 @@ fn shared(array: &dyn Array) -> usize {
     }
 }
 
-/// A slice of views takes all elements from its first to its last. These are few if views lie in the
+/// A slice of views takes all elements from its first to its last. These are few if the views are in the
 /// order of their rows.
 fn shared_by_views<O: OffsetSizeTrait>(array: &dyn Array) -> usize {
     let views = array.as_list_view::<O>();

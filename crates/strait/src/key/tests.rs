@@ -1,5 +1,5 @@
-//! Every key type against plain Rust values: words, verification and ranks have to agree with
-//! them, in one chunk and in many, with nulls equal and never equal, with and without collisions.
+//! Compares every key type with plain Rust values. Words, verification and ranks must agree with them: in one
+//! chunk and in many, with nulls equal and never equal, with and without collisions.
 
 use std::cmp::Ordering;
 use std::slice::from_ref;
@@ -32,7 +32,7 @@ impl From<&str> for Value {
     }
 }
 
-/// One key column: the array and what it says.
+/// One key column: the array and its values.
 #[derive(Clone)]
 struct Key(ArrayRef, Vec<Option<Value>>);
 
@@ -101,7 +101,7 @@ fn words_of(plan: &KeyPlan, side: Side, batch: &RecordBatch) -> (Vec<u64>, Vec<b
     (wide, valid)
 }
 
-/// Checks both sides against the oracle and returns the plan where nulls are never equal.
+/// Checks both sides against the oracle. Returns the plan for which nulls are never equal.
 fn check(left: &[Key], right: &[Key]) -> KeyPlan {
     check_floats(left, right, FloatEquality::default())
 }
@@ -179,7 +179,7 @@ fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
 const NUMBERS: [Option<i64>; 8] =
     [Some(3), None, Some(0), Some(100), Some(3), Some(7), None, Some(1)];
 
-/// The numbers as any type Arrow casts integers to.
+/// Returns the numbers as any type that Arrow casts integers to.
 fn numbers(data_type: &DataType) -> Key {
     let array = Int64Array::from(NUMBERS.to_vec());
     keys(cast(&array, data_type).unwrap(), &NUMBERS)
@@ -197,8 +197,8 @@ fn integers_of_every_pair_of_types() {
     }
 }
 
-/// A column's values, less the first, as they lie for words of so many bits, and whether that makes the
-/// words; None where words are made.
+/// Reads a column's values, without the first, as words of `K`. Returns whether value plus bias equals the
+/// word; `None` if the words have to be computed.
 fn unbiased_values<K: KeyWord + ArrowNativeType>(
     types: [&DataType; 2],
     nulls: bool,
@@ -236,7 +236,7 @@ fn words_are_found_in_columns_as_wide_as_they_are() {
         assert_eq!(unbiased_values::<u32>([&narrow, &narrow], false), Some(true), "{narrow}");
         assert_eq!(unbiased_values::<u32>([&narrow, &narrow], true), None, "{narrow} with a null");
     }
-    // One side meets a wider one, or in other units; and what is no integer.
+    // One side has a narrower type or another unit, or is no integer.
     assert_eq!(unbiased_values::<u64>([&Int64, &Int32], false), Some(true));
     assert_eq!(unbiased_values::<u64>([&Int32, &Int64], false), None);
     let seconds = Timestamp(TimeUnit::Second, None);
@@ -282,13 +282,13 @@ const FLOATS: [f64; 11] = [
     5.960464477539063e-8,
 ];
 
-/// A number that sorts as the total order of floats.
+/// Returns a number that sorts by the total order of floats.
 fn total_order(v: f64) -> i64 {
     let bits = v.to_bits() as i64;
     bits ^ ((bits >> 63) as u64 >> 1) as i64
 }
 
-/// A number that sorts as floats do where NaN is the largest of them.
+/// Returns a number that sorts like floats, with NaN as the largest.
 fn numeric_order(v: f64) -> i64 {
     match v {
         v if v.is_nan() => i64::MAX,
@@ -315,7 +315,7 @@ fn floats_of_every_pair_of_types(equality: FloatEquality, order: fn(f64) -> i64)
             assert!(check(from_ref(&left), from_ref(&right)).exact());
             // Several columns: packed in a word, or hashed.
             check(&[left.clone(), left.clone()], &[left.clone(), right.clone()]);
-            // Behind a dictionary, and inside a struct.
+            // In a dictionary, and in a struct.
             let behind = |key: &Key| {
                 let index = Int8Array::from_iter_values(0..key.1.len() as i8);
                 let array = DictionaryArray::new(index, key.0.clone());
@@ -384,7 +384,7 @@ fn times_of_every_unit() {
         let finer = keys(cast(&seconds, &Timestamp(unit, None)).unwrap(), &values);
         check(&[keys(seconds.clone(), &values)], &[finer]);
     }
-    // A time that has no nanosecond representation still meets one that is in nanoseconds.
+    // A time that cannot be represented in nanoseconds can still be compared with one in nanoseconds.
     let far =
         keys(Arc::new(TimestampSecondArray::from(vec![i64::MAX, 1])), &[Some(i64::MAX), Some(1)]);
     let near = keys(Arc::new(TimestampNanosecondArray::from(vec![1_000_000_000])), &[Some(1)]);
@@ -512,7 +512,7 @@ fn booleans_and_nulls() {
 
 #[test]
 fn dictionaries_and_runs() {
-    // Nulls among the keys and among the values, a value twice, and garbage under a null key.
+    // Nulls among the keys and among the values, a repeated value, and an invalid key under a null.
     let values: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), None, Some(100), Some(7)]));
     let index = Int8Array::new(
         vec![0, 1, 2, 3, -77, 0].into(),
@@ -534,7 +534,7 @@ fn dictionaries_and_runs() {
     let empty: ArrayRef = Arc::new(StringArray::from(Vec::<&str>::new()));
     let array = DictionaryArray::try_new(Int8Array::from(vec![None, None]), empty).unwrap();
     check(&[key::<&str>(array, vec![None, None])], &[text(&DataType::Utf8)]);
-    // One value, many more in the dictionary than rows.
+    // The dictionary has many more values than there are rows.
     let many: ArrayRef = Arc::new(StringArray::from_iter_values((0..500).map(|i| format!("v{i}"))));
     let array = DictionaryArray::try_new(Int16Array::from(vec![499, 3]), many.clone()).unwrap();
     check(&[key(array, vec![Some("v499"), Some("v3")])], &[text(&DataType::Utf8)]);
@@ -550,7 +550,7 @@ fn nested_types_through_rows() {
         Some(vec![Some(1), Some(2)]),
         Some(vec![Some(-1)]),
     ];
-    // In the row format's own order, nulls last.
+    // In the order of the row format, nulls last.
     let value = |list: &Vec<Option<i32>>| {
         Value::List(list.iter().map(|v| Some(v.map_or(i128::MAX, i128::from))).collect())
     };
@@ -628,7 +628,8 @@ fn the_worked_example() {
 fn nulls_the_schema_does_not_tell_of_match_nothing() {
     let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int32, false)]));
     let array: ArrayRef = Arc::new(Int32Array::from(vec![Some(0), None]));
-    // SAFETY: the lengths agree; only the field's promise is broken, which is what is tested.
+    // SAFETY: the lengths agree. The array only violates the field's nullability, which is the purpose of
+    // this test.
     let batch = unsafe { RecordBatch::new_unchecked(schema.clone(), vec![array], 2) };
     for equality in [NullEquality::Equal, NullEquality::NeverEqual] {
         let plan = KeyPlan::new(&schema, &schema, &[(0, 0)], equality, false).unwrap();
@@ -688,13 +689,13 @@ fn values_take_memory_only_where_they_are_converted() {
         assert_eq!(bytes(&text(&t), &text(&t)), 0, "{t}");
     }
     assert_eq!(bytes(&numbers(&Int32), &numbers(&Int64)), 8 * NUMBERS.len());
-    // Unless a float has to be brought into numeric form.
+    // Except if a float has to be converted to numeric form.
     let floats = keys(Arc::new(Float64Array::from(vec![1.0, -0.0])), &[Some(1), Some(0)]);
     assert_eq!(bytes(&floats, &floats), 8 * 2);
     assert!(bytes(&text(&dictionary(Int8, Utf8)), &text(&Utf8)) >= 4 * WORDS.len());
 }
 
-/// Structs of a number and a text, more of them than one slice has.
+/// Returns structs of a number and a text, more than one slice has.
 fn many_structs(rows: usize) -> Table {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
     let texts = (0..rows).map(|i| (i % 5 != 0).then(|| format!("text {}", i * 7 % 1000)));
@@ -735,7 +736,7 @@ fn nested_keys_are_the_same_in_slices() {
     assert_eq!(left.words, right.words);
 }
 
-/// One slice passes the limit at most, and not all of a batch.
+/// The reservation that fails is for one slice, not for a whole batch.
 #[test]
 fn nested_keys_are_reserved_slice_by_slice() {
     const ROWS: usize = 200_000;

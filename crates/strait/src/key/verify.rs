@@ -1,8 +1,8 @@
-//! Are the keys of two rows really equal?
+//! Verifies that the keys of two rows are equal.
 //!
-//! [`KeyValues`] holds the key columns of some batches in the form they meet in, straight from
-//! the batches' buffers where those have it already. [`KeyValues::equal`] compares pairs of rows
-//! column by column: the match on forms and on the number of chunks is outside the loop.
+//! [`KeyValues`] holds the key columns of some batches in their common form. It uses the buffers of the
+//! batches where these already have that form. [`KeyValues::equal`] compares pairs of rows column by column.
+//! The match on forms and on the number of chunks is outside the loop.
 
 use arrow::array::NullBufferBuilder;
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, FixedSizeBinaryArray};
@@ -21,11 +21,11 @@ use crate::memory::Reservation;
 pub(crate) struct KeyValues {
     pub(super) columns: Vec<Column>,
     pub(super) flat: bool,
-    /// What the columns take beyond the batches' own buffers.
+    /// Reservations for memory beyond the batches' own buffers.
     pub(super) reserved: Vec<Reservation>,
 }
 
-/// One key column, a chunk a batch.
+/// One key column, with one chunk per batch.
 pub(super) struct Column {
     pub(super) form: Form,
     pub(super) data: Data,
@@ -40,12 +40,12 @@ pub(super) enum Data {
     W128(Vec<ScalarBuffer<i128>>),
     W256(Vec<ScalarBuffer<i256>>),
     Bytes(Vec<Bytes>),
-    /// Of all chunks together.
+    /// One set of records for all chunks together.
     Records(Records),
 }
 
 impl Data {
-    /// The rows of a chunk.
+    /// Returns the number of rows of a chunk.
     fn len_of(&self, chunk: usize) -> usize {
         match self {
             Data::W32(chunks) => chunks[chunk].len(),
@@ -70,7 +70,7 @@ impl Data {
 }
 
 impl Column {
-    /// The nulls of all chunks, one behind the other.
+    /// Concatenates the validity bitmaps of all chunks.
     fn one_mask(&self) -> Option<NullBuffer> {
         self.nulls.iter().find(|nulls| nulls.is_some())?;
         let mut mask = NullBufferBuilder::new(0);
@@ -84,7 +84,7 @@ impl Column {
     }
 }
 
-/// One chunk with the values of all, if there is room for that.
+/// Copies the values of all chunks into one, if `room` grants the memory.
 fn one_chunk<T: ArrowNativeType>(
     cx: &Context<'_>,
     chunks: &[ScalarBuffer<T>],
@@ -105,13 +105,13 @@ fn one_chunk<T: ArrowNativeType>(
     Ok(Some(vec![values.into()]))
 }
 
-/// Strings of bytes, and for a dictionary which of them a row has.
+/// Byte strings, and for a dictionary the index of each row's string.
 pub(super) struct Bytes {
     pub(super) array: BytesArray,
     pub(super) index: Option<Vec<u32>>,
 }
 
-/// The ways Arrow keeps strings of bytes.
+/// The ways in which Arrow stores byte strings.
 pub(super) enum BytesArray {
     Small { offsets: OffsetBuffer<i32>, values: Buffer },
     Large { offsets: OffsetBuffer<i64>, values: Buffer },
@@ -123,13 +123,13 @@ pub(super) enum BytesArray {
 /// A column in row format, converted slice by slice.
 pub(super) struct RowSlices {
     slices: Vec<Rows>,
-    /// All slices but the last one have `1 << shift` rows.
+    /// All slices except the last one have `1 << shift` rows.
     shift: u32,
     len: usize,
 }
 
 impl RowSlices {
-    /// No rows yet, of `len` that come in slices of `1 << shift`.
+    /// Creates an empty column, for `len` rows in slices of `1 << shift`.
     pub(super) fn new(shift: u32, len: usize) -> RowSlices {
         RowSlices { slices: Vec::with_capacity((len >> shift) + 1), shift, len }
     }
@@ -145,7 +145,7 @@ impl RowSlices {
 }
 
 impl BytesArray {
-    /// The bytes of a string or binary array, as they are.
+    /// Wraps the bytes of a string or binary array, without copying.
     pub(super) fn new(array: &ArrayRef) -> Result<BytesArray> {
         Ok(match array.data_type() {
             DataType::Utf8 => {
@@ -205,7 +205,7 @@ pub(super) fn slice<'a, O: ArrowNativeType>(offsets: &[O], values: &'a [u8], i: 
 }
 
 impl Bytes {
-    /// How many rows it has.
+    /// Returns the number of rows.
     pub(super) fn len(&self) -> u32 {
         self.index.as_ref().map_or(self.array.len(), Vec::len) as u32
     }
@@ -219,13 +219,13 @@ impl Bytes {
     }
 }
 
-/// Where the values of a column are looked up by location.
+/// Looks up the values of a column by location.
 trait Lookup: Copy {
     type Value: PartialEq;
     fn at(self, location: Location) -> Self::Value;
 }
 
-/// The only chunk of a column of fixed width.
+/// The only chunk of a fixed-width column.
 #[derive(Clone, Copy)]
 struct One<'a, T>(&'a [T]);
 
@@ -237,7 +237,7 @@ impl<T: ArrowNativeType> Lookup for One<'_, T> {
     }
 }
 
-/// The chunks of a column of fixed width.
+/// The chunks of a fixed-width column.
 #[derive(Clone, Copy)]
 struct Many<'a, T: ArrowNativeType>(&'a [ScalarBuffer<T>]);
 
@@ -249,7 +249,7 @@ impl<T: ArrowNativeType> Lookup for Many<'_, T> {
     }
 }
 
-/// The only chunk of a column of strings behind 32-bit offsets.
+/// The only chunk of a string column with 32-bit offsets.
 #[derive(Clone, Copy)]
 struct OneSmall<'a>(&'a [i32], &'a [u8]);
 
@@ -261,7 +261,7 @@ impl<'a> Lookup for OneSmall<'a> {
     }
 }
 
-/// The only chunk of a column of strings in views.
+/// The only chunk of a string view column.
 #[derive(Clone, Copy)]
 struct OneView<'a>(&'a BinaryViewArray);
 
@@ -273,7 +273,7 @@ impl<'a> Lookup for OneView<'a> {
     }
 }
 
-/// The chunks of a column of strings, however they are kept.
+/// The chunks of a string column, in any storage.
 #[derive(Clone, Copy)]
 struct ManyBytes<'a>(&'a [Bytes]);
 
@@ -293,7 +293,8 @@ impl<'a> Lookup for &'a Records {
     }
 }
 
-/// The rows to compare: `a[i]` with `b[i]`, of columns `a_nulls` and `b_nulls` are the nulls of.
+/// The rows to compare: row `a_at[i]` of a column with row `b_at[i]` of another. `a_nulls` and `b_nulls` are
+/// the validity of the two columns.
 struct Pairs<'a> {
     a_at: &'a [Location],
     b_at: &'a [Location],
@@ -335,7 +336,7 @@ impl Pairs<'_> {
     }
 
     fn compare_records<'b, B: Lookup<Value = &'b [u8]>>(self, a: &Records, b: B) {
-        /// Rows whose records are asked for before they are read.
+        /// How many rows ahead records are prefetched.
         const AHEAD: usize = 16;
         let none = |nulls: &[Option<NullBuffer>]| nulls.iter().all(Option::is_none);
         let complete = none(self.a_nulls) && none(self.b_nulls);
@@ -392,7 +393,7 @@ impl Pairs<'_> {
     }
 }
 
-/// A chunk that is looked up without a choice a row.
+/// A chunk that can be looked up without a branch per row.
 enum Plain<'a> {
     Small(OneSmall<'a>),
     View(OneView<'a>),
@@ -410,20 +411,20 @@ impl Bytes {
     }
 }
 
-/// Whether the value at a location is not null.
+/// Returns whether the value at a location is not null.
 #[inline(always)]
 pub(super) fn is_valid(nulls: &[Option<NullBuffer>], at: Location) -> bool {
     nulls[at.chunk as usize].as_ref().is_none_or(|nulls| nulls.is_valid(at.row as usize))
 }
 
 impl KeyValues {
-    /// Whether it is one chunk, in which a row's place is its id.
+    /// Returns whether there is one chunk, in which a row's position is its id.
     pub(crate) fn flat(&self) -> bool {
         self.flat
     }
 
-    /// Makes one chunk of many, laid out to be read at random, where all columns can be: those of
-    /// fixed width, and short strings.
+    /// Copies many chunks into one, in a layout for random access, if all columns support that: fixed-width
+    /// columns and short strings do.
     pub(crate) fn flatten(&mut self, cx: &Context<'_>, rows: usize) -> Result<()> {
         if u32::try_from(rows).is_err() {
             return Ok(());
@@ -482,7 +483,7 @@ impl KeyValues {
                 (Data::Bytes(a), Data::Bytes(b)) => pairs.bytes(a, b),
                 (Data::Records(a), Data::Bytes(b)) => pairs.records(a, b),
                 (Data::Records(a), Data::Records(b)) => pairs.compare_records(a, b),
-                // Both are of one plan, so their forms are the same: here both are null.
+                // Both columns come from one plan, so their forms are equal. In this case both are null.
                 _ => keep.fill(false),
             }
         }
