@@ -1,11 +1,11 @@
-//! Which candidate pairs are matches, and what does the join type make of them?
+//! Join types: decides which candidate pairs are matches, and which rows the join type returns.
 //!
-//! The one place that knows join types. Stages yield candidates; [`Matcher::resolve`] verifies
-//! hashed keys on the real columns, applies the residual filter, sets the flags of rows that have
-//! a match, and writes the pairs where the type wants them. When a side has seen its last
-//! candidate, [`Matcher::emit_unmatched`] writes those of its rows that the type wants by their flag alone.
+//! This is the only module that knows join types. The algorithms produce candidates. [`Matcher::resolve`]
+//! verifies hashed keys on the real columns, applies the residual filter, flags the rows that have a match,
+//! and writes the pairs if the join type returns them. After the last candidate of a side,
+//! [`Matcher::emit_unmatched`] writes the rows of the side that the join type returns by their flag.
 //!
-//! | type (probe side left) | pairs | build rows swept | probe rows swept |
+//! | type (probe side left) | pairs | build rows by flag | probe rows by flag |
 //! | --- | --- | --- | --- |
 //! | inner | yes | | |
 //! | left, right, full | yes | unmatched, if preserved | unmatched, if preserved |
@@ -41,11 +41,11 @@ pub(crate) enum Keep {
     Nothing,
     Matched,
     Unmatched,
-    /// All, with the flag as the mark column.
+    /// All rows, with the flag as the mark column.
     Marked,
 }
 
-/// What a join type wants of build and probe side.
+/// What a join type returns of the build side and the probe side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Roles {
     pub(crate) pairs: bool,
@@ -53,20 +53,20 @@ pub(crate) struct Roles {
     pub(crate) probe: Keep,
 }
 
-/// What has to be found of the matches.
+/// What the algorithm has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// How many there are.
+    /// The number of matches.
     Count,
-    /// Whether a row has one.
+    /// Whether a row has a match.
     Whether,
     /// Every pair.
     Pairs,
 }
 
 impl Roles {
-    /// What has to be found: less than all pairs where every candidate is a match, and the number of
-    /// rows is all that is asked for, or whether rows have a match.
+    /// Returns what has to be found. It is less than all pairs if every candidate is a match, and only the
+    /// number of rows is needed, or only whether rows have a match.
     pub(crate) fn asks(self, all_match: bool, count_only: bool) -> Asked {
         let kept = [self.build, self.probe] != [Keep::Nothing; 2];
         match self.pairs {
@@ -76,7 +76,7 @@ impl Roles {
         }
     }
 
-    /// Whether build rows are wanted for their columns alone, and not flagged.
+    /// Returns whether only columns of build rows are needed, and no flags.
     pub(crate) fn only_columns_of_build(self) -> bool {
         self.pairs && self.build == Keep::Nothing
     }
@@ -101,26 +101,26 @@ impl Roles {
     }
 }
 
-/// A residual filter, its columns found.
+/// A residual filter whose columns are resolved.
 pub(crate) struct BoundFilter {
     pub(crate) columns: Vec<(Side, usize)>,
     pub(crate) schema: SchemaRef,
     pub(crate) predicate: Predicate,
 }
 
-/// One side, or a morsel of it, as far as matching is concerned.
+/// One side, or a morsel of it, for matching.
 pub(crate) struct Unit {
     pub(crate) side: Side,
     pub(crate) columns: Columns,
     pub(crate) rows: usize,
-    /// The key columns, where candidates have to be verified.
+    /// The key columns, if candidates must be verified.
     values: Option<KeyValues>,
-    /// Which rows have a match, where the join type asks.
+    /// The flags of rows that have a match, if the join type needs them.
     pub(crate) flags: Option<Flags>,
 }
 
 impl Unit {
-    /// Lays its key columns out for verification at random rows.
+    /// Copies its key columns into a layout for verification at random rows.
     pub(crate) fn flatten_keys(&mut self, cx: &Context<'_>) -> Result<()> {
         match &mut self.values {
             Some(values) => values.flatten(cx, self.rows),
@@ -128,7 +128,7 @@ impl Unit {
         }
     }
 
-    /// Where the keys of some rows lie in the unit's key columns.
+    /// Returns the positions of some rows in the unit's key columns.
     fn places(&self, values: &KeyValues, rows: &[u64]) -> Vec<Location> {
         let place = |&row: &u64| Location { chunk: 0, row: row as u32 };
         match values.flat() {
@@ -138,22 +138,22 @@ impl Unit {
     }
 }
 
-/// Decides on candidates.
+/// Decides which candidates are matches.
 pub(crate) struct Matcher<'a> {
     pub(crate) roles: Roles,
     pub(crate) keys: &'a KeyPlan,
-    /// Whether the words the candidates were found by are the keys themselves.
+    /// Whether the key words represent keys exactly, so that no candidate must be verified.
     pub(crate) exact: bool,
     pub(crate) filter: Option<&'a BoundFilter>,
     pub(crate) workers: &'a Workers,
     pub(crate) budget: &'a Arc<Budget>,
-    /// Only the number of rows is asked for.
+    /// Whether only the number of rows is needed.
     pub(crate) count_only: bool,
     pub(crate) candidates: &'a AtomicU64,
 }
 
 impl Matcher<'_> {
-    /// Makes a unit of a side, with flags if `keep` needs them.
+    /// Creates a unit of a side, with flags if `keep` needs them.
     pub(crate) fn unit(
         &self,
         side: Side,
@@ -173,17 +173,17 @@ impl Matcher<'_> {
         Ok(Unit { side, columns, rows, values, flags })
     }
 
-    /// Whether every candidate is a match.
+    /// Returns whether every candidate is a match.
     pub(crate) fn all_match(&self) -> bool {
         self.exact && self.filter.is_none()
     }
 
-    /// What has to be found.
+    /// Returns what has to be found.
     pub(crate) fn asked(&self) -> Asked {
         self.roles.asks(self.all_match(), self.count_only)
     }
 
-    /// What a look-up in a table has to find.
+    /// Returns what a lookup in a table has to find.
     pub(crate) fn want<'u>(&self, build: &'u Unit) -> Want<'u> {
         match (self.asked(), self.roles.probe, &build.flags) {
             (Asked::Count, ..) => Want::Count,
@@ -193,15 +193,15 @@ impl Matcher<'_> {
         }
     }
 
-    /// Whether build rows are only ever asked for the columns in the output: then their tuples may
-    /// carry those instead of row ids. Not where candidates have to be verified or filtered, or
-    /// build rows flagged.
+    /// Returns whether only the output columns of build rows are needed. Then their tuples may have inlined
+    /// columns instead of row ids. It is false if candidates must be verified or filtered, or if build rows
+    /// are flagged.
     pub(crate) fn may_inline(&self) -> bool {
         self.all_match() && self.roles.only_columns_of_build()
     }
 
-    /// Settles candidates: keeps the matches among them, flags their rows, and writes the pairs
-    /// where they are wanted. Leaves `pairs` empty.
+    /// Resolves candidates: keeps the matches, flags their rows, and writes the pairs if the join type
+    /// returns them. Leaves `pairs` empty.
     pub(crate) fn resolve(
         &self,
         build: &Unit,
@@ -224,7 +224,7 @@ impl Matcher<'_> {
         Ok(())
     }
 
-    /// Settles pairs of carried values and probe rows: all are matches. Leaves `pairs` empty.
+    /// Resolves pairs of inlined values and probe rows. All of them are matches. Leaves `pairs` empty.
     pub(crate) fn resolve_inlined<I: RowId>(
         &self,
         build: &Unit,
@@ -250,8 +250,8 @@ impl Matcher<'_> {
         emitter.count(std::mem::take(&mut pairs.counted));
     }
 
-    /// Flags the probe rows of matches, and writes them with their build rows where pairs are
-    /// wanted. Gives the build rows back, whose memory goes round.
+    /// Flags the probe rows of matches, and writes them with their build rows if the join type returns pairs.
+    /// Returns the build rows, so that their memory can be used again.
     fn write<B>(
         &self,
         build: &Unit,
@@ -288,7 +288,7 @@ impl Matcher<'_> {
         Ok(build_rows)
     }
 
-    /// Drops pairs whose words met but whose keys differ.
+    /// Removes pairs with equal words but different keys.
     fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) {
         let (Some(build_values), Some(probe_values)) = (&build.values, &probe.values) else {
             return;
@@ -300,7 +300,7 @@ impl Matcher<'_> {
         retain(pairs, &keep);
     }
 
-    /// Whether `rows[i]` and `others[i]` of one side have equal keys, for all of them.
+    /// Returns whether `rows[i]` and `others[i]` of one side have equal keys, for all `i`.
     pub(crate) fn same_keys(&self, unit: &Unit, rows: &[u64], others: &[u64]) -> bool {
         let Some(values) = &unit.values else { return true };
         let [rows, others] = [rows, others].map(|rows| unit.places(values, rows));
@@ -309,7 +309,7 @@ impl Matcher<'_> {
         same.iter().all(|&same| same)
     }
 
-    /// Drops pairs for which the residual filter is not true.
+    /// Removes pairs for which the residual filter is not true.
     fn apply_filter(
         &self,
         units: [&Unit; 2],
@@ -322,7 +322,7 @@ impl Matcher<'_> {
         Ok(())
     }
 
-    /// Which candidates with equal keys are matches; None if all are. Counts them.
+    /// Returns which candidates with equal keys are matches; `None` if all are. Counts the candidates.
     pub(crate) fn judge(
         &self,
         units: [&Unit; 2],
@@ -353,8 +353,8 @@ impl Matcher<'_> {
         Ok(Some(passed))
     }
 
-    /// Asks the filter about pairs of rows, and adds its answers to `passed`. Halves the pairs where
-    /// their columns exceed the memory or the offsets of a type.
+    /// Evaluates the filter for pairs of rows, and appends its results to `passed`. Splits the pairs into
+    /// halves if their columns exceed memory or the offsets of a type.
     fn evaluate(
         &self,
         (filter, units): (&BoundFilter, [&Unit; 2]),
@@ -389,7 +389,7 @@ impl Matcher<'_> {
         Ok(())
     }
 
-    /// The filter's columns of pairs of rows, reserved until the reservation is dropped.
+    /// Gathers the filter's columns for pairs of rows. Dropping the reservation releases their memory.
     fn filter_batch(
         &self,
         filter: &BoundFilter,
@@ -410,8 +410,8 @@ impl Matcher<'_> {
         Ok((batch.map_err(failed)?, reserved))
     }
 
-    /// Writes those of the unit's rows in `range` that the join type wants by their flag, `cap` rows
-    /// at once at most.
+    /// Writes the unit's rows in `range` that the join type returns by their flag, at most `cap` rows at
+    /// once.
     pub(crate) fn emit_unmatched(
         &self,
         unit: &Unit,
@@ -435,7 +435,7 @@ impl Matcher<'_> {
         Ok(())
     }
 
-    /// Writes rows of one side with nothing on the other.
+    /// Writes rows of one side, with absent rows on the other side.
     pub(crate) fn emit_alone(
         &self,
         unit: &Unit,
@@ -457,7 +457,7 @@ impl Matcher<'_> {
     }
 }
 
-/// The columns of both units, left first.
+/// Returns the columns of both units, left first.
 pub(crate) fn sides<'u>(build: &'u Unit, probe: &'u Unit) -> [Option<&'u Columns>; 2] {
     match build.side {
         Side::Left => [Some(&build.columns), Some(&probe.columns)],
@@ -465,16 +465,16 @@ pub(crate) fn sides<'u>(build: &'u Unit, probe: &'u Unit) -> [Option<&'u Columns
     }
 }
 
-/// Keeps the pairs `keep` says, in order.
+/// Removes the pairs whose `keep` is false. The order stays.
 fn retain(pairs: &mut Pairs<u64>, keep: &[bool]) {
-    // Most often all, and then a run stays one.
+    // In most cases all pairs are kept. Then a run stays a run.
     if keep.iter().all(|&keep| keep) {
         return;
     }
     pairs.spell_out();
     let mut kept = 0;
     for (i, &keep) in keep.iter().enumerate() {
-        // Written always and counted sometimes: no branch to mispredict.
+        // The values are always written, but not always counted. So there is no branch to mispredict.
         pairs.build[kept] = pairs.build[i];
         pairs.probe[kept] = pairs.probe[i];
         kept += usize::from(keep);

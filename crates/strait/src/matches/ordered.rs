@@ -1,9 +1,9 @@
-//! Matches in the order of their keys, for the sort-merge join.
+//! Writes matches in the order of their keys, for the sort-merge join.
 //!
-//! The merge hands over groups: rows of both sides that share a key, or rows of one side whose
-//! keys the other does not have. Groups gather in a block until it has enough candidates; then the
-//! filter sees them all at once, and the block's rows are written group after group: its matches
-//! first, then its rows without any.
+//! The merge produces groups: rows of both sides that share a key, or rows of one side whose keys the other
+//! side does not have. Groups are collected in a block until it has enough candidates. Then the filter is
+//! evaluated for all of them at once. The rows of the block are written group by group: first its matches,
+//! then its rows without a match.
 
 use crate::error::Result;
 use crate::matches::{Keep, Matcher, Unit, sides};
@@ -13,7 +13,7 @@ use crate::output::{Emitter, Rows};
 use crate::partition::{RowId, Tuple};
 use crate::table::Pairs;
 
-/// Writes groups in order.
+/// Writes groups in key order.
 pub(crate) struct InOrder<'m, 'e, 's, K, I> {
     matcher: &'m Matcher<'m>,
     build: &'m Unit,
@@ -22,18 +22,18 @@ pub(crate) struct InOrder<'m, 'e, 's, K, I> {
     emitter: &'e mut Emitter<'s>,
     candidates: Pairs<u64>,
     block: Vec<Part<'m, K, I>>,
-    /// Rows to write, in order: build row, probe row, mark.
+    /// The rows to write, in order: build row and probe row. `marks` has their marks.
     rows: Pairs<u64>,
     marks: Vec<bool>,
 }
 
-/// A group, or a part of one that has too many candidates for a block.
+/// A group, or a part of a group that has too many candidates for a block.
 struct Part<'m, K, I> {
     build: &'m [Tuple<K, I>],
     probe: &'m [Tuple<K, I>],
-    /// Where its candidates end in the block's.
+    /// The end of its candidates among those of the block.
     end: usize,
-    /// The group's last part: now it is known which of its rows have no match.
+    /// Whether this is the last part of its group. After it, the group's rows without a match are known.
     last: bool,
 }
 
@@ -81,14 +81,14 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
             }
         }
         self.end_part(build, probe, true);
-        // Groups without candidates count too: a block is not to grow without bound.
+        // Groups without candidates count too, so that a block cannot grow without limit.
         if self.candidates.len() >= self.cap || self.block.len() >= self.cap {
             self.resolve()?;
         }
         Ok(())
     }
 
-    /// Whether a group's rows need not be paired: only that they could be counts.
+    /// Returns whether a group's rows need not be paired, because only the existence of a match matters.
     fn by_existence(&self) -> bool {
         !self.matcher.roles.pairs && self.matcher.filter.is_none()
     }
@@ -137,7 +137,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
         Ok(())
     }
 
-    /// Writes those rows of a finished group that the join type wants by their flag.
+    /// Writes the rows of a finished group that the join type returns by their flag.
     fn write_kept(&mut self, build: &[Tuple<K, I>], probe: &[Tuple<K, I>]) -> Result<()> {
         let roles = self.matcher.roles;
         for (unit, tuples, keep) in
@@ -187,7 +187,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the remaining rows.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.resolve()?;
         self.emit()
