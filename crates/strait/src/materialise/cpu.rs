@@ -1,4 +1,4 @@
-//! Gathering fixed-width values: the loop that most of a join's output comes from.
+//! Gathers fixed-width values. Most output of a join comes from this loop.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::input::Location;
 use crate::materialise::flat::{Flat, Stretch};
 use crate::materialise::{ABSENT, sum};
 
-/// The values of a fixed-width column, chunk by chunk, by address.
+/// The values of a fixed-width column, as one address per chunk.
 pub(super) struct Fixed {
     width: usize,
-    /// Where row 0 of each chunk is. The column's chunks keep the memory alive.
+    /// The address of row 0 of each chunk. The column's chunks keep the memory alive.
     starts: Vec<*const u8>,
     nullable: bool,
-    /// The same values in one piece, where they are read at random.
+    /// The same values in one piece, if they are read in random order.
     flat: Option<Arc<Flat>>,
 }
 
-// SAFETY: the pointers are to immutable Arrow buffers, which any thread may read.
+// SAFETY: the pointers refer to immutable Arrow buffers, which any thread may read.
 unsafe impl Send for Fixed {}
 // SAFETY: as above.
 unsafe impl Sync for Fixed {}
 
 impl Fixed {
-    /// None for types whose values do not lie one behind the other in 1, 2, 4, 8, 16 or 32 bytes.
+    /// Returns `None` for types without a fixed width of 1, 2, 4, 8, 16 or 32 bytes.
     pub(super) fn new(data_type: &DataType, chunks: &[ArrayRef]) -> Option<Fixed> {
         let width = data_type.primitive_width()?;
         let mut starts = Vec::with_capacity(chunks.len());
@@ -44,7 +44,7 @@ impl Fixed {
         Some(Fixed { width, starts, nullable, flat: None })
     }
 
-    /// Copies the values into one piece if that pays.
+    /// Copies the values into one piece if that pays off.
     pub(super) fn flatten(&mut self, cx: &Context<'_>, chunks: &[ArrayRef]) -> Result<()> {
         if !self.nullable {
             self.flat = Flat::copy(cx, chunks, &self.starts, self.width)?;
@@ -52,7 +52,7 @@ impl Fixed {
         Ok(())
     }
 
-    /// The values in one piece, if they lie so and none is null.
+    /// Returns the values in one piece, if they are contiguous and have no nulls.
     fn stretch(&self, chunks: &[ArrayRef]) -> Option<Stretch> {
         match (&self.flat, chunks) {
             (Some(flat), _) => Some(flat.stretch()),
@@ -63,31 +63,31 @@ impl Fixed {
         }
     }
 
-    /// The values of rows that all exist, where they lie in one piece.
+    /// Gathers the values of rows, if the values are in one piece. All rows must exist.
     pub(super) fn gather_stretch(
         &self,
         chunks: &[ArrayRef],
         rows: &[u64],
         pooled: bool,
     ) -> Option<Buffer> {
-        // SAFETY: the rows exist, by the caller's word and `Places`; `self` keeps the stretch alive.
+        // SAFETY: the caller guarantees that the rows exist; `self` keeps the stretch alive.
         self.stretch(chunks).map(|stretch| unsafe { stretch.gather(rows, pooled) })
     }
 
-    /// The sum of integers of rows, where they all exist and lie in one piece.
+    /// Returns the sum of the integers of rows, if all rows exist and the values are in one piece.
     pub(super) fn sum_stretch(
         &self,
         data_type: &DataType,
         chunks: &[ArrayRef],
         rows: &[u64],
     ) -> Option<i128> {
-        // An absent row has the largest id there is, which no row has.
+        // `ABSENT` is the largest id, which no row has.
         let stretch = self.stretch(chunks).filter(|_| !rows.contains(&ABSENT))?;
         // SAFETY: as above.
         unsafe { stretch.sum(data_type, rows) }
     }
 
-    /// The sum of integers of rows that follow one another, where they lie in one piece.
+    /// Returns the sum of the integers of consecutive rows, if the values are in one piece.
     pub(super) fn sum_run(
         &self,
         data_type: &DataType,
@@ -96,19 +96,19 @@ impl Fixed {
     ) -> Option<i128> {
         let stretch = self.stretch(chunks)?;
         assert!(rows.start <= rows.end && rows.end as usize <= stretch.rows, "{rows:?}");
-        // SAFETY: just asserted; the values are of this type, and `self` keeps them alive.
+        // SAFETY: asserted above; the values have this type, and `self` keeps them alive.
         unsafe {
             let start = stretch.start.add(rows.start as usize * self.width);
             sum::of_run(data_type, start, (rows.end - rows.start) as usize)
         }
     }
 
-    /// Whether no value is null.
+    /// Returns whether no value is null.
     pub(super) fn complete(&self) -> bool {
         !self.nullable
     }
 
-    /// Where row 0 of a chunk is.
+    /// Returns the address of row 0 of a chunk.
     pub(super) fn start(&self, chunk: usize) -> *const u8 {
         self.starts[chunk]
     }
@@ -117,7 +117,7 @@ impl Fixed {
         self.width
     }
 
-    /// The values at `places`; where `rows` are given, an absent one becomes a null.
+    /// Gathers the values at `places`. If `rows` is given, absent rows become nulls.
     pub(super) fn gather(
         &self,
         data_type: &DataType,
@@ -126,8 +126,8 @@ impl Fixed {
         rows: Option<&[u64]>,
     ) -> std::result::Result<ArrayRef, ArrowError> {
         debug_assert!(places.iter().all(|l| (l.row as usize) < chunks[l.chunk as usize].len()));
-        // SAFETY: places lie inside their chunks (`Places::locate`), whose values are
-        // `width` bytes each, from `starts` on.
+        // SAFETY: places are inside their chunks (`Places::locate`), whose values have `width` bytes each,
+        // from `starts` on.
         let values = unsafe {
             match self.width {
                 1 => copy::<u8>(&self.starts, places),
@@ -149,7 +149,7 @@ impl Fixed {
 }
 
 impl Fixed {
-    /// The sum of integers at `places`.
+    /// Returns the sum of the integers at `places`.
     pub(super) fn sum(
         &self,
         data_type: &DataType,
@@ -168,7 +168,7 @@ impl Fixed {
                 places
                     .map(|place| {
                         let start = self.starts[place.chunk as usize].cast::<$native>();
-                        // SAFETY: places lie inside their chunks, whose values are `$native`.
+                        // SAFETY: places are inside their chunks, whose values are `$native`.
                         let value = unsafe { start.add(place.row as usize).read_unaligned() };
                         i128::from(value)
                     })
@@ -189,17 +189,17 @@ impl Fixed {
     }
 }
 
-/// Loads each place and stores the values one behind the other.
+/// Copies the values at `places` into one buffer.
 ///
 /// # Safety
-/// Each place's chunk has a start, and its row a value of type `T` there.
+/// The chunk of each place has an address in `starts`, and its row has a value of type `T` there.
 unsafe fn copy<T: Copy>(starts: &[*const u8], places: &[Location]) -> Buffer {
     let bytes = std::mem::size_of_val(places) / size_of::<Location>() * size_of::<T>();
     let mut out = MutableBuffer::with_capacity(bytes);
     let to = out.as_mut_ptr().cast::<T>();
     if let [start] = starts {
         for (i, place) in places.iter().enumerate() {
-            // SAFETY: the caller's promise; `out` has room for a value a place.
+            // SAFETY: guaranteed by the caller; `out` has room for one value per place.
             unsafe {
                 to.add(i)
                     .write_unaligned(start.cast::<T>().add(place.row as usize).read_unaligned())

@@ -1,8 +1,8 @@
-//! Gathers dictionary arrays, and gives the chunks of a side one dictionary.
+//! Gathers dictionary arrays, and unifies the dictionaries of a side's chunks.
 //!
-//! Dictionaries that are the same array, or lie in the same buffers, share their keys: only keys are
-//! gathered then. Otherwise the values in use are merged by content. The result has only values that
-//! its rows use, so it is no longer than its rows, and one row always fits any key type.
+//! If the dictionaries of all chunks are the same array, or are in the same buffers, only keys are gathered.
+//! Otherwise the values in use are merged by content. The result has only values that its rows use. So it has
+//! at most as many values as rows, and one row fits any key type.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +25,7 @@ use crate::materialise::rows::{self, Selection};
 use crate::materialise::size;
 use crate::memory::Reservation;
 
-/// Calls a function that is generic over the type of the keys.
+/// Calls a function that is generic over the key type.
 macro_rules! for_keys {
     ($keys:expr, $function:ident($($argument:expr),*)) => {
         match $keys {
@@ -42,7 +42,8 @@ macro_rules! for_keys {
 }
 pub(super) use for_keys;
 
-/// The selected rows of dictionary arrays. More distinct values than keys can count are an error.
+/// Gathers the selected rows of dictionary arrays. Fails if there are more distinct values than keys of this
+/// type.
 pub(super) fn gather(
     keys: &DataType,
     values: &DataType,
@@ -66,7 +67,7 @@ fn typed<K: ArrowDictionaryKeyType>(
             Some(dictionary) => Arc::clone(dictionary.values()),
             None => new_empty_array(value_type),
         };
-        // SAFETY: the keys are of dictionaries with these values, or null.
+        // SAFETY: the keys belong to dictionaries with these values, or are null.
         return Ok(Arc::new(unsafe { DictionaryArray::<K>::new_unchecked(keys, values) }));
     }
     let merged = Merged::<K>::new(value_type, dictionaries, numbers, rows)?;
@@ -74,21 +75,21 @@ fn typed<K: ArrowDictionaryKeyType>(
     Ok(Arc::new(DictionaryArray::<K>::try_new(keys, Arc::clone(&merged.values))?))
 }
 
-/// The arrays as dictionaries.
+/// Returns the arrays as dictionaries.
 pub(super) fn as_dictionaries<'a, K: ArrowDictionaryKeyType>(
     chunks: &[&'a dyn Array],
 ) -> Vec<&'a DictionaryArray<K>> {
     chunks.iter().map(|chunk| chunk.as_dictionary::<K>()).collect()
 }
 
-/// Numbers the dictionaries. Those with the same number have the same values in the same memory.
+/// Numbers the dictionaries. Dictionaries with the same number have the same values in the same memory.
 pub(super) fn numbered<K: ArrowDictionaryKeyType>(
     dictionaries: &[&DictionaryArray<K>],
 ) -> Vec<usize> {
     let mut numbers: Vec<usize> = Vec::with_capacity(dictionaries.len());
     let mut next = 0;
-    // Looking at all dictionaries before each would take time that is quadratic in the chunks. So only
-    // the first and the last one are looked at.
+    // Comparing each dictionary with all earlier ones would take quadratic time in the number of chunks. So
+    // it is compared only with the first and the most recent one.
     let mut known: [Option<(usize, ArrayData)>; 2] = [None, None];
     for (i, dictionary) in dictionaries.iter().enumerate() {
         let values = dictionary.values();
@@ -106,7 +107,7 @@ pub(super) fn numbered<K: ArrowDictionaryKeyType>(
     numbers
 }
 
-/// Dictionaries made one.
+/// Dictionaries that were merged into one.
 struct Merged<'a, K: ArrowDictionaryKeyType> {
     dictionaries: Vec<&'a DictionaryArray<K>>,
     numbers: Vec<usize>,
@@ -143,21 +144,21 @@ impl<'a, K: ArrowDictionaryKeyType> Merged<'a, K> {
         Ok(Merged { dictionaries, numbers, slots, keys, values })
     }
 
-    /// The new key of a row; None for a null.
+    /// Returns the new key of a row; `None` for a null.
     fn key(&self, chunk: usize, row: usize) -> Option<K::Native> {
         let key = self.dictionaries.get(chunk)?.key(row)?;
         self.keys.get(self.slots.get(self.numbers[chunk], key)?).copied()
     }
 }
 
-/// A number for each value in use, by dictionary and key.
+/// A slot number for each value in use, by dictionary and key.
 enum Slots {
-    /// One place for each value, where most of the dictionaries are in use.
+    /// One entry per value, if most values of the dictionaries are in use.
     Dense(Vec<Vec<u32>>),
     Sparse(HashMap<(usize, usize), usize>),
 }
 
-/// A value that is not in use.
+/// Marks a value that is not in use.
 const UNUSED: u32 = u32::MAX;
 
 impl Slots {
@@ -177,7 +178,7 @@ impl Slots {
         }
     }
 
-    /// Gives a value the next slot, unless it has one.
+    /// Gives a value the next slot, unless it has one. Returns whether it was new.
     fn take(&mut self, number: usize, key: usize, next: usize) -> bool {
         match self {
             Slots::Dense(slots) => {
@@ -206,7 +207,7 @@ impl Slots {
     }
 }
 
-/// The distinct ones of some values, and for each of the values which of those it is.
+/// Returns the distinct values among those in `used`, and for each value the number of its distinct value.
 fn distinct(
     value_type: &DataType,
     chunks: &[&dyn Array],
@@ -254,7 +255,8 @@ fn distinct(
     })
 }
 
-/// Keeps the first of equal values. Returns those, and for each value which of them equals it.
+/// Keeps the first of equal values. Returns these, and for each value the number of the kept value that
+/// equals it.
 fn first_of_each<V: std::hash::Hash + Eq>(
     used: &Selection,
     values: impl IntoIterator<Item = V>,
@@ -271,12 +273,12 @@ fn first_of_each<V: std::hash::Hash + Eq>(
     (kept, numbers)
 }
 
-/// Chunks with one dictionary, and the memory that they take in addition to the old ones.
+/// Chunks with one dictionary, and the reservation for their additional memory.
 pub(super) type Unified = (Vec<ArrayRef>, Reservation);
 
-/// Gives the chunks of a side one dictionary, so that gathering from them only copies keys. None if
-/// they have one already, if it would have too many values for its keys, or if memory does not suffice:
-/// then each batch of output has a dictionary of its own.
+/// Gives the chunks of a side one dictionary, so that gathering from them copies only keys. Returns `None` if
+/// they already have one, if it would have too many values for its keys, or if memory does not suffice. In
+/// these cases each output batch has its own dictionary.
 pub(super) fn unified(
     cx: &Context<'_>,
     keys: &DataType,
@@ -288,7 +290,7 @@ pub(super) fn unified(
     cx.workers.check().map(|()| unified)
 }
 
-/// None also if the join was cancelled meanwhile.
+/// Also returns `None` if the join was cancelled meanwhile.
 fn unify<K: ArrowDictionaryKeyType>(
     cx: &Context<'_>,
     value_type: &DataType,

@@ -1,8 +1,8 @@
-//! A fixed-width column of a held side, copied onto huge pages in one piece.
+//! Copies a fixed-width column of a held side onto huge pages, in one piece.
 //!
-//! Gathering at random from memory in small pages costs a page walk a row: 40 ns where huge pages
-//! take 12 (`benchmarks/notes.md`). One copy in order is cheap against that, and a row is then
-//! found without looking for its batch.
+//! Gathering at random from memory in small pages costs a page-table walk per row: 40 ns, where huge pages
+//! take 12 ns (`benchmarks/notes.md`). One sequential copy is cheap in comparison. After it, a row is found
+//! without searching for its batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct Flat {
 }
 
 impl Flat {
-    /// Copies the chunks' values; None where the budget has no room for that, or the column is so
+    /// Copies the chunks' values. Returns `None` if the budget has no memory for that, or if the column is so
     /// small that the caches hold it anyway.
     pub(super) fn copy(
         cx: &Context<'_>,
@@ -32,9 +32,9 @@ impl Flat {
         starts: &[*const u8],
         width: usize,
     ) -> Result<Option<Arc<Flat>>> {
-        /// Small pages up to here have their translations cached.
+        /// Up to this size, the address translations of small pages are cached.
         const WORTH: usize = 4 << 20;
-        /// Bytes between two looks at whether the join was cancelled.
+        /// The number of bytes between two checks for cancellation.
         const PIECE: usize = 16 << 20;
         let rows: usize = chunks.iter().map(|c| c.len()).sum();
         if rows * width < WORTH {
@@ -45,7 +45,7 @@ impl Flat {
         else {
             return Ok(None);
         };
-        // Chunk i goes to places[i].
+        // The start and length of each chunk in the copy, in bytes.
         let mut at = 0;
         let places: Vec<(usize, usize)> = chunks
             .iter()
@@ -65,7 +65,7 @@ impl Flat {
                 let (from_byte, to_byte) = (begin.max(first), (begin + len).min(last));
                 for at in (from_byte..to_byte).step_by(PIECE) {
                     cx.workers.check()?;
-                    // SAFETY: shares do not overlap; the chunk has `len` bytes from its start on.
+                    // SAFETY: shares do not overlap, and the chunk has `len` bytes from its start on.
                     unsafe {
                         let target = out.range(at..to_byte.min(at + PIECE));
                         let source = from[i].0.add(at - begin);
@@ -83,7 +83,7 @@ impl Flat {
     }
 }
 
-/// Values without nulls that lie in one piece, wherever that is.
+/// Contiguous values without nulls.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
     pub(super) start: *const u8,
@@ -92,12 +92,12 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// The values of `rows`, in memory of the pool if `pooled`.
+    /// Gathers the values of `rows`. With `pooled`, the memory comes from the pool.
     ///
     /// # Safety
-    /// All rows exist, and the stretch is alive.
+    /// All rows exist, and the memory of the stretch is alive.
     pub(super) unsafe fn gather(&self, rows: &[u64], pooled: bool) -> ArrowBuffer {
-        // SAFETY: the caller's promise; `width` is that of the type.
+        // SAFETY: guaranteed by the caller; `width` is the width of the type.
         unsafe {
             match self.width {
                 1 => self.typed::<u8>(rows, pooled),
@@ -116,19 +116,19 @@ impl Stretch {
             let to = to.cast::<T>();
             for (i, &row) in rows.iter().enumerate() {
                 debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
-                // SAFETY: rows exist, and their values are `width` bytes each; `to` has room for
-                // all of them.
+                // SAFETY: rows exist, and their values have `width` bytes each; `to` has room for all of
+                // them.
                 unsafe { to.add(i).write_unaligned(from.add(row as usize).read_unaligned()) };
             }
         })
     }
 
-    /// The sum of the integers of `rows`; None for other types.
+    /// Returns the sum of the integers of `rows`; `None` for other types.
     ///
     /// # Safety
-    /// All rows exist, and the stretch is alive.
+    /// All rows exist, and the memory of the stretch is alive.
     pub(super) unsafe fn sum(&self, data_type: &DataType, rows: &[u64]) -> Option<i128> {
-        // SAFETY: the caller's promise; the types are those of the column.
+        // SAFETY: guaranteed by the caller; the types are those of the column.
         unsafe {
             Some(match data_type {
                 DataType::Int8 => self.add(rows, |v: i8| v.into()),
@@ -148,18 +148,18 @@ impl Stretch {
         let from = self.start.cast::<T>();
         let at = |row: u64| {
             debug_assert!((row as usize) < self.rows, "{row} of {}", self.rows);
-            // SAFETY: rows exist, and their values are of this type.
+            // SAFETY: rows exist, and their values have this type.
             value(unsafe { from.add(row as usize).read_unaligned() })
         };
         rows.iter().map(|&row| at(row)).sum()
     }
 }
 
-/// The rows as a range, if they follow one another.
+/// Returns the rows as a range, if they are consecutive.
 pub(super) fn is_run(rows: &[u64]) -> Option<Range<u64>> {
     let first = *rows.first()?;
     let end = first.checked_add(rows.len() as u64)?;
-    // Most rows that do not follow one another show it by their last.
+    // For most rows that are not consecutive, the last row shows it.
     if rows.last() != Some(&(end - 1)) {
         return None;
     }

@@ -1,13 +1,13 @@
-//! Narrow columns that travel with the key.
+//! Inlined columns: tuples hold the values of narrow columns instead of a row id.
 //!
-//! Where the columns wanted of a build row take eight bytes at most, tuples carry them instead of the
-//! row's id. Whoever finds the key has the row: there is no second access to memory, which would cost
-//! as much as the first.
+//! If the output columns of a build row have at most eight bytes together, they are inlined into its tuple. A
+//! lookup that finds the key then has the values. It saves a second memory access, which would cost as much
+//! as the first one.
 //!
 //! The value of an `Int32` and an `Int16` column:
 //!
 //! ```text
-//!   bits 63..48   47..32   31..0        each column in its own bytes, the first lowest
+//!   bits 63..48   47..32   31..0        each column has its own bytes, the first one the lowest
 //!           0      Int16   Int32
 //! ```
 
@@ -21,7 +21,7 @@ use crate::materialise::{Column, sum};
 use crate::memory::{copy_past_cache, filled};
 use crate::partition::{RowId, Values};
 
-/// Where each carried column lies in a value.
+/// The position of each inlined column in a value.
 pub(super) struct Carry {
     fields: Vec<Field>,
     bytes: usize,
@@ -30,16 +30,16 @@ pub(super) struct Carry {
 #[derive(Clone, Copy)]
 struct Field {
     column: usize,
-    /// The bits below it, and its bytes.
+    /// The number of bits below it, and its width in bytes.
     shift: usize,
     width: usize,
 }
 
-/// Bytes a value has at most.
+/// The largest number of inlined bytes per row.
 pub(crate) const MAX_INLINED: usize = 8;
 
 impl Carry {
-    /// None unless there are columns, all without nulls, and they fit.
+    /// Returns `None` unless there are columns, all without nulls, that fit.
     pub(super) fn new(columns: &[Column], wanted: &[usize]) -> Option<Carry> {
         let mut carry = Carry { fields: Vec::new(), bytes: 0 };
         for &column in wanted {
@@ -61,7 +61,7 @@ impl Carry {
         self.fields.iter().find(|field| field.column == column).copied()
     }
 
-    /// The values of each chunk, where that is what one column has.
+    /// Returns the values of each chunk without copying, if there is only one column, as wide as `I`.
     pub(super) fn in_place<I: RowId + ArrowNativeType>(
         &self,
         columns: &[Column],
@@ -73,14 +73,14 @@ impl Carry {
         let of_chunk = |chunk: &ArrayRef| {
             let data = chunk.to_data();
             let buffer = data.buffers().first()?;
-            // Some types are less aligned than an integer of their width.
+            // Arrays of some types are less aligned than an integer of the same width.
             let aligned = buffer.as_ptr().cast::<I>().is_aligned();
             aligned.then(|| ScalarBuffer::new(buffer.clone(), data.offset(), data.len()))
         };
         columns[field.column].chunks.iter().map(of_chunk).collect()
     }
 
-    /// The values of a piece: the column itself where that is all, else made in `scratch`.
+    /// Returns the values of a piece: the column's own buffer if possible, otherwise computed in `scratch`.
     pub(super) fn values<'a, I: RowId>(
         &'a self,
         columns: &'a [Column],
@@ -91,15 +91,15 @@ impl Carry {
             let fixed = columns[field.column].fixed.as_ref()?;
             let chunk = &columns[field.column].chunks[piece.chunk];
             assert!(piece.at + piece.len <= chunk.len(), "{piece:?} of {}", chunk.len());
-            // SAFETY: just asserted; values are `width` bytes each.
+            // SAFETY: asserted above; values have `width` bytes each.
             Some(unsafe { fixed.start(piece.chunk).add(piece.at * field.width) })
         };
         if let [field] = self.fields.as_slice()
             && field.width == size_of::<I>()
             && let Some(start) = start(field).map(|s| s.cast::<I>()).filter(|s| s.is_aligned())
         {
-            // SAFETY: `len` values of this width and alignment, which the columns keep alive, and
-            // for which any bytes are a value.
+            // SAFETY: there are `len` values of this width and alignment. The columns keep them alive, and
+            // any bytes are a valid value.
             return unsafe { std::slice::from_raw_parts(start, piece.len) };
         }
         scratch.clear();
@@ -119,7 +119,7 @@ impl Carry {
         scratch
     }
 
-    /// A column's values.
+    /// Extracts a column's values.
     pub(super) fn column(
         &self,
         column: usize,
@@ -134,7 +134,7 @@ impl Carry {
         })
     }
 
-    /// The sum of an integer column.
+    /// Returns the sum of an integer column.
     pub(super) fn sum(&self, column: usize, data_type: &DataType, values: &Values) -> i128 {
         let Some(field) = self.field(column) else { return 0 };
         match values {
@@ -147,7 +147,7 @@ impl Carry {
 impl Field {
     fn of<I: RowId>(&self, values: &[I], pooled: bool) -> Buffer {
         filled(values.len() * self.width, pooled, |to| {
-            // SAFETY: `to` has room for `width` bytes a value.
+            // SAFETY: `to` has room for `width` bytes per value.
             unsafe {
                 match self.width {
                     width if width == size_of::<I>() => {
@@ -167,7 +167,7 @@ impl Field {
 
     fn sum<I: RowId>(&self, data_type: &DataType, values: &[I]) -> i128 {
         if self.width == size_of::<I>() {
-            // SAFETY: the values are the column's, of this type.
+            // SAFETY: the values are those of the column, and have this type.
             let whole =
                 unsafe { sum::of_run(data_type, values.as_ptr().cast::<u8>(), values.len()) };
             return whole.unwrap_or(0);
@@ -186,7 +186,7 @@ impl Field {
     }
 }
 
-/// Calls `write(i, value)` with each value, a field's bits lowest.
+/// Calls `write(i, value)` with each value, shifted so that a field's bits are the lowest.
 #[inline(always)]
 fn cut<I: RowId>(values: &[I], shift: usize, write: impl Fn(usize, u64)) {
     for (i, value) in values.iter().enumerate() {
@@ -194,13 +194,13 @@ fn cut<I: RowId>(values: &[I], shift: usize, write: impl Fn(usize, u64)) {
     }
 }
 
-/// Puts a column's values into their bits.
+/// Writes a column's values into their bits.
 ///
 /// # Safety
-/// There are as many values of type `T` from `start` on.
+/// `start` has a value of type `T` for each element of `values`.
 unsafe fn put<T: Bits, I: RowId>(values: &mut [I], start: *const u8, shift: usize) {
     for (i, value) in values.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let bits = unsafe { start.cast::<T>().add(i).read_unaligned() }.bits();
         *value = I::from_u64(value.to_u64() | bits << shift);
     }

@@ -1,4 +1,4 @@
-//! Gathers lists: of any length, of a fixed one, views of lists, and maps.
+//! Gathers lists, fixed-size lists, list views and maps.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use arrow::error::ArrowError;
 
 use crate::materialise::rows::{self, Selection, validity};
 
-/// The selected rows of arrays of a list type.
+/// Gathers the selected rows of arrays of a list type.
 pub(super) fn gather(
     data_type: &DataType,
     chunks: &[&dyn Array],
@@ -60,7 +60,7 @@ fn maps(
     Ok(Arc::new(MapArray::try_new(Arc::clone(field), out, entries, nulls, sorted)?))
 }
 
-/// The elements of lists with the given offsets.
+/// Returns the elements of lists with the given offsets.
 pub(super) fn elements<O: OffsetSizeTrait>(offsets: &[&[O]], rows: &Selection) -> Selection {
     rows.children(|chunk, first, len| {
         let start = offsets[chunk][first].as_usize();
@@ -68,7 +68,7 @@ pub(super) fn elements<O: OffsetSizeTrait>(offsets: &[&[O]], rows: &Selection) -
     })
 }
 
-/// The offsets of the gathered lists.
+/// Returns the offsets of the gathered lists.
 fn new_offsets<O: OffsetSizeTrait>(
     offsets: &[&[O]],
     rows: &Selection,
@@ -99,7 +99,7 @@ fn fixed_size(
     Ok(Arc::new(list))
 }
 
-/// The elements of lists of `size` each. Absent lists have absent elements.
+/// Returns the elements of lists of `size` elements each. Absent lists have absent elements.
 pub(super) fn fixed_elements(size: i32, rows: &Selection) -> Result<Selection, ArrowError> {
     let negative = |_| ArrowError::InvalidArgumentError(format!("lists of {size} elements"));
     let size = usize::try_from(size).map_err(negative)?;
@@ -151,14 +151,14 @@ fn views<O: OffsetSizeTrait>(
     Ok(Arc::new(GenericListViewArray::<O>::try_new(field, offsets, sizes, values, nulls)?))
 }
 
-/// How the elements of list views are gathered, chunk after chunk.
+/// How the elements of list views are gathered, chunk by chunk.
 ///
-/// Views may overlap. A chunk whose views have more elements than the chunk itself is copied whole,
-/// once, so the result never exceeds the chunks. A single chunk is not copied at all.
+/// Views may overlap. If the views of a chunk have more elements than the chunk itself, the whole chunk is
+/// copied once. So the result is never larger than the chunks. A single chunk is not copied at all.
 pub(super) struct Viewed {
-    /// Which chunks are taken whole.
+    /// Which chunks are taken as a whole.
     pub(super) whole: Vec<bool>,
-    /// Where the elements of each chunk begin in the result.
+    /// The start of each chunk's elements in the result.
     starts: Vec<usize>,
 }
 
@@ -186,7 +186,7 @@ impl Viewed {
         Viewed { whole, starts }
     }
 
-    /// The elements, chunk after chunk.
+    /// Returns the elements, chunk by chunk.
     pub(super) fn elements<O: OffsetSizeTrait>(
         &self,
         views: &[&GenericListViewArray<O>],

@@ -1,13 +1,13 @@
-//! Given row ids, where are the values?
+//! Materialises output columns: gathers the values of given rows.
 //!
-//! [`Columns`] are the payload of one side, held in one batch or in many. [`Chosen`] rows of it
-//! become arrays by [`Columns::gather`]:
+//! [`Columns`] are the columns of one side, held in one batch or in many. [`Columns::gather`] turns
+//! [`Chosen`] rows into arrays:
 //!
 //! | chosen | arrays are |
 //! | --- | --- |
-//! | ids | gathered; a row may be absent, which makes a null |
-//! | a run of rows that follow one another, as the probe side of a join on unique keys | slices |
-//! | values that travelled with the key ([`carry`]) | those values |
+//! | ids | gathered; a row may be absent, which gives a null |
+//! | a run of consecutive rows, such as the probe side of a join on unique keys | slices |
+//! | inlined values ([`inline`]) | those values |
 
 mod cpu;
 mod dictionary;
@@ -45,19 +45,20 @@ pub(crate) use inline::MAX_INLINED;
 use rows::Selection;
 pub(crate) use together::{coalesce, concat, concat_bytes};
 
-/// Rows are sliced from a batch if they are at least one of so many of its rows, where memory is limited.
+/// With a memory limit, rows are sliced from a batch only if they are at least this fraction of its rows, 1 /
+/// `SLICED_FROM`.
 const SLICED_FROM: u64 = 4;
 
-/// The row id of a row that is not there: the other side of an unmatched row.
+/// The row id of an absent row: the other side of an unmatched row.
 pub(crate) const ABSENT: u64 = u64::MAX;
 
-/// The columns of one side, to gather from.
+/// The columns of one side, from which rows are gathered.
 pub(crate) struct Columns {
     columns: Vec<Column>,
     places: Arc<Places>,
-    /// The row id of the first row, where the columns are a morsel of a longer side.
+    /// The row id of the first row, if the columns are a morsel of a longer side.
     pub(crate) first_row: u64,
-    /// Which of them travel with the key.
+    /// The columns that are inlined into tuples.
     carry: Option<Carry>,
 }
 
@@ -65,18 +66,18 @@ struct Column {
     data_type: DataType,
     chunks: Vec<ArrayRef>,
     fixed: Option<Fixed>,
-    /// The memory of chunks that were made here, and not read.
+    /// The reservation for chunks that were created here instead of read.
     _made: Option<Arc<Reservation>>,
 }
 
-/// Rows of one side that go into a batch.
+/// Rows of one side for an output batch.
 #[derive(Debug)]
 pub(crate) enum Chosen {
-    /// By their ids.
+    /// Row ids.
     Ids(Vec<u64>),
-    /// Rows that follow one another.
+    /// Consecutive rows.
     Run(Range<u64>),
-    /// What was carried of them.
+    /// Inlined values of the rows.
     Values(Values),
 }
 
@@ -89,7 +90,7 @@ impl Chosen {
         }
     }
 
-    /// A part of them.
+    /// Returns a part of the rows.
     pub(crate) fn part(&self, range: Range<usize>) -> Chosen {
         match self {
             Chosen::Ids(ids) => Chosen::Ids(ids[range].to_vec()),
@@ -100,7 +101,7 @@ impl Chosen {
         }
     }
 
-    /// The ids, if they are such; to use the memory again.
+    /// Returns the ids, to use their memory again; empty if the rows were chosen otherwise.
     pub(crate) fn into_ids(self) -> Vec<u64> {
         match self {
             Chosen::Ids(ids) => ids,
@@ -109,21 +110,21 @@ impl Chosen {
     }
 }
 
-/// Chosen rows, looked at: where they lie, and which are absent.
+/// Chosen rows, with their positions and whether some are absent.
 pub(crate) struct Picked {
     pub(crate) chosen: Chosen,
     absent: Absent,
-    /// Where the rows lie, found when the first column asks.
+    /// The positions of the rows, computed when the first column needs them.
     located: OnceLock<Vec<Location>>,
-    /// The same for columns whose values do not lie one behind the other.
+    /// The same for columns that are not of fixed width.
     selected: OnceLock<Selected>,
-    /// Whether gathered columns come from memory that is kept for later.
+    /// Whether the memory of gathered columns comes from the pool.
     pooled: bool,
-    /// The rows follow one another in one batch: nothing has to be copied.
+    /// The rows as a range, if they are consecutive rows of one batch. Then nothing is copied.
     run: Option<Range<usize>>,
 }
 
-/// The chunks that rows lie in, and where in those.
+/// The chunks that contain the rows, and the positions in these chunks.
 struct Selected {
     chunks: Vec<usize>,
     rows: Selection,
@@ -147,7 +148,7 @@ impl Payload for Columns {
 }
 
 impl Columns {
-    /// The columns of a held side; `gathered` ones are made ready for many random reads.
+    /// Returns the columns of a held side. The `gathered` ones are prepared for many random reads.
     pub(crate) fn of_relation(
         cx: &Context<'_>,
         relation: &Relation,
@@ -175,27 +176,28 @@ impl Columns {
         Columns { columns, places: Arc::clone(relation.places()), first_row: 0, carry: None }
     }
 
-    /// The columns of a held side, of which the `gathered` ones travel with the key. None if there
-    /// are none, or they are too wide, or have nulls.
+    /// Returns the columns of a held side, with the `gathered` ones inlined. Returns `None` if there are
+    /// none, if they are too wide, or if they have nulls.
     pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Option<Self> {
         let mut columns = Columns::of_held(relation);
         columns.carry = Some(Carry::new(&columns.columns, gathered)?);
         Some(columns)
     }
 
-    /// The bytes a row that carries its columns takes; None if nothing is carried.
+    /// Returns the inlined bytes per row; `None` if no column is inlined.
     pub(crate) fn inlined_bytes(&self) -> Option<usize> {
         self.carry.as_ref().map(Carry::bytes)
     }
 
-    /// What the rows of each batch carry, where that is what one column has, as wide as `I`.
+    /// Returns the inlined values of each batch without copying, if they are those of one column that is as
+    /// wide as `I`.
     pub(crate) fn inlined_in_place<I: RowId + ArrowNativeType>(
         &self,
     ) -> Option<Vec<ScalarBuffer<I>>> {
         self.carry.as_ref()?.in_place(&self.columns)
     }
 
-    /// What the rows of a piece carry, in their order.
+    /// Returns the inlined values of a piece's rows, in row order.
     pub(crate) fn inlined<'a, I: RowId>(
         &'a self,
         piece: &Piece,
@@ -207,7 +209,7 @@ impl Columns {
         }
     }
 
-    /// The columns of one batch, whose rows are counted from 0 here.
+    /// Returns the columns of one batch. Its rows are numbered from 0.
     pub(crate) fn of_batch(batch: &RecordBatch, first_row: u64) -> Self {
         let columns = batch.columns().iter();
         let columns = columns.map(|c| Column::new(c.data_type(), vec![Arc::clone(c)])).collect();
@@ -215,10 +217,11 @@ impl Columns {
         Columns { columns, places, first_row, carry: None }
     }
 
-    /// Looks at the rows; [`ABSENT`] ones become nulls. Gathered columns come from the pool if
-    /// `pooled`.
+    /// Analyses the rows. [`ABSENT`] rows become nulls. With `pooled`, the memory of gathered columns comes
+    /// from the pool.
     pub(crate) fn pick(&self, chosen: Chosen, pooled: bool) -> Picked {
-        // A slice keeps its whole batch in memory. Under a limit, a few rows of a batch are copied.
+        // A slice keeps its whole batch in memory. So with a memory limit, a few rows of a batch are copied
+        // instead.
         let few = |rows: u64| !pooled && rows < self.places.rows() / SLICED_FROM;
         let chosen = match chosen {
             Chosen::Run(run) if !self.places.single() || few(run.end - run.start) => {
@@ -249,13 +252,14 @@ impl Columns {
         picked.located.get_or_init(|| picked.ids().iter().map(|&row| self.locate(row)).collect())
     }
 
-    /// The chunks that the rows lie in, and where: chunks without a picked row are left out.
+    /// Returns the chunks that contain the rows, and the positions in them. Chunks without a picked row are
+    /// left out.
     fn selected<'p>(&self, picked: &'p Picked) -> &'p Selected {
         picked.selected.get_or_init(|| {
             let located = self.located(picked);
             let there = || picked.ids().iter().zip(located);
             let mut chunks = Vec::new();
-            // The number of each chunk among those in use, from 1 on.
+            // The number of each chunk among those in use, from 1 on; 0 if it is not in use.
             let mut numbers = vec![0usize; self.places.chunks()];
             for (_, place) in there().filter(|&(&row, _)| row != ABSENT) {
                 let number = &mut numbers[place.chunk as usize];
@@ -276,18 +280,18 @@ impl Columns {
         })
     }
 
-    /// Absent rows are sent to the first row; whoever reads it masks it.
+    /// Absent rows get the position of the first row. Callers must mask them.
     #[inline]
     fn locate(&self, row: u64) -> Location {
         if row == ABSENT { Location { chunk: 0, row: 0 } } else { self.places.locate(row) }
     }
 
-    /// Where the rows lie.
+    /// Returns the positions of rows.
     pub(crate) fn locate_all(&self, rows: &[u64]) -> Vec<Location> {
         rows.iter().map(|&row| self.places.locate(row)).collect()
     }
 
-    /// The values of one column in the picked rows.
+    /// Gathers the values of one column for the picked rows.
     pub(crate) fn gather(
         &self,
         column: usize,
@@ -323,7 +327,7 @@ impl Columns {
         rows::gather(&column.data_type, &column.only(selected), &selected.rows)
     }
 
-    /// The sum of an integer column over rows; nulls and absent rows count as nothing.
+    /// Returns the sum of an integer column over rows. Nulls and absent rows are skipped.
     pub(crate) fn sum(&self, column: usize, chosen: &Chosen) -> i128 {
         let (index, column) = (column, &self.columns[column]);
         let Some(fixed) = &column.fixed else { return 0 };
@@ -347,7 +351,7 @@ impl Columns {
         }
     }
 
-    /// The bytes that gathering a column's picked rows takes.
+    /// Returns the bytes that gathering a column's picked rows takes.
     pub(crate) fn bytes(&self, column: usize, picked: &Picked) -> u64 {
         let column = &self.columns[column];
         let len = picked.chosen.len() as u64;
@@ -392,8 +396,8 @@ impl Columns {
         values + if complete { 0 } else { len / 8 + 1 }
     }
 
-    /// Returns the bytes of a copy of the column's picked rows. The values of dictionaries and the data
-    /// buffers of views are not counted, because copies share them.
+    /// Returns an upper bound for the bytes of the column's picked rows after a cast to a common key type:
+    /// without dictionaries and views, and with the widest integers and offsets.
     pub(crate) fn plain_bytes(&self, column: usize, picked: &Picked) -> u64 {
         let column = &self.columns[column];
         if let Some(run) = &picked.run {
@@ -407,12 +411,12 @@ impl Columns {
 }
 
 impl Picked {
-    /// Whether no row is absent.
+    /// Returns whether no row is absent.
     pub(crate) fn all_there(&self) -> bool {
         self.absent == Absent::None
     }
 
-    /// The rows by their ids; empty if they were chosen otherwise.
+    /// Returns the row ids; empty if the rows were chosen otherwise.
     pub(crate) fn ids(&self) -> &[u64] {
         match &self.chosen {
             Chosen::Ids(ids) => ids,
@@ -420,7 +424,7 @@ impl Picked {
         }
     }
 
-    /// Whether the rows come in their own order. Inlined values have none.
+    /// Returns whether the rows are in ascending order. Inlined values have no order.
     pub(crate) fn rising(&self) -> bool {
         match &self.chosen {
             Chosen::Run(_) => true,
@@ -436,19 +440,19 @@ impl Column {
         Column { data_type: data_type.clone(), chunks, fixed, _made: None }
     }
 
-    /// An array of values without nulls.
+    /// Creates an array of values without nulls.
     fn of_values(&self, values: Buffer, len: usize) -> std::result::Result<ArrayRef, ArrowError> {
         let data = ArrayData::builder(self.data_type.clone()).len(len).add_buffer(values);
         Ok(make_array(data.build()?))
     }
 
-    /// The chunks in use.
+    /// Returns the chunks in use.
     fn only(&self, selected: &Selected) -> Vec<&dyn Array> {
         selected.chunks.iter().map(|&chunk| self.chunks[chunk].as_ref()).collect()
     }
 
-    /// Whether Arrow's `take` does for it: it panics where the offsets of lists or run ends overflow, and
-    /// loses the length of values without bytes.
+    /// Returns whether Arrow's `take` works for this type. It panics if the offsets of lists or run ends
+    /// overflow, and loses the length of values without bytes.
     fn takes(&self) -> bool {
         match self.data_type {
             DataType::FixedSizeBinary(0) => false,
@@ -457,14 +461,14 @@ impl Column {
         }
     }
 
-    /// Gives all chunks of a dictionary column one dictionary, if it has room for all values.
+    /// Gives all chunks of a dictionary column one dictionary, if its keys suffice for all values.
     fn unify_dictionaries(&mut self, cx: &Context<'_>) -> Result<()> {
         if let DataType::Dictionary(keys, values) = &self.data_type
             && let Some((chunks, made)) = dictionary::unified(cx, keys, values, &self.chunks)?
         {
             let made = Arc::new(made);
             if let Some(ledger) = &cx.ledger {
-                // Batches of output refer to the dictionary, and do not hold it once more.
+                // Output batches refer to this dictionary. Registered here, it counts only once.
                 ledger.adopt(&chunks, &made);
             }
             (self.chunks, self._made) = (chunks, Some(made));
@@ -473,7 +477,7 @@ impl Column {
     }
 }
 
-/// `len` rows that are not there: nulls.
+/// Returns `len` absent rows: nulls.
 pub(crate) fn absent(
     data_type: &DataType,
     len: usize,
@@ -481,12 +485,12 @@ pub(crate) fn absent(
     rows::absent(data_type, len)
 }
 
-/// The bytes of `len` rows that are not there.
+/// Returns the bytes of `len` absent rows.
 pub(crate) fn absent_bytes(data_type: &DataType, len: usize) -> u64 {
     size::of_rows(data_type, &[], &Selection::absent(len))
 }
 
-/// The bytes of the values at `places`.
+/// Returns the bytes of the values at `places`.
 fn text_bytes<'a, T: ByteArrayType>(
     chunks: impl Iterator<Item = &'a GenericByteArray<T>>,
     places: impl Iterator<Item = Location>,
@@ -499,11 +503,11 @@ fn text_bytes<'a, T: ByteArrayType>(
     places.map(len).sum()
 }
 
-/// Whether fewer rows at a time would help: offsets, run ends or dictionary keys ran out of bits.
+/// Returns whether fewer rows at a time would help, because offsets, run ends or dictionary keys overflowed.
 pub(crate) fn too_long(error: &ArrowError) -> bool {
     match error {
         ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError => true,
-        // Arrow's `MutableArrayData` has no other way to say it.
+        // `MutableArrayData` of Arrow reports an overflow only by this message.
         ArrowError::InvalidArgumentError(message) => message.contains("offset overflow"),
         _ => false,
     }

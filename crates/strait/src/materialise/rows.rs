@@ -1,18 +1,18 @@
 //! Gathers rows of any type from several chunks.
 //!
-//! Arrow's kernels panic, or copy far more than the rows they are asked for, where dictionaries meet,
-//! where run ends overflow, and where the offsets of nested lists overflow. So the nested and encoded
-//! types are taken apart here, and Arrow's kernels see only the flat arrays inside:
+//! Arrow's kernels panic, or copy far more than the requested rows, if several dictionaries are involved, or
+//! if run ends or the offsets of nested lists overflow. So nested and encoded types are taken apart here, and
+//! Arrow's kernels see only the flat arrays inside:
 //!
 //! | type | file |
 //! | --- | --- |
 //! | dictionaries | `dictionary.rs` |
 //! | run-end encoded arrays | `runs.rs` |
 //! | lists, list views, maps, fixed-size lists | `lists.rs` |
-//! | structs, unions, flat arrays | this one |
+//! | structs, unions, flat arrays | this file |
 //!
-//! Where key, offset or run-end space runs out, the error is one that [`super::too_long`] knows, and
-//! the caller tries again with fewer rows.
+//! If keys, offsets or run ends overflow, [`super::too_long`] recognises the error, and the caller tries
+//! again with fewer rows.
 
 use std::sync::Arc;
 
@@ -27,47 +27,47 @@ use arrow::error::ArrowError;
 
 use crate::materialise::{dictionary, lists, runs, size};
 
-/// Rows to gather: stretches of rows of numbered chunks, in order.
+/// The rows to gather: an ordered list of stretches, which are consecutive rows of numbered chunks.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// The chunk and the first row of each stretch. Rows of chunk number `absent` become nulls.
     pub(super) places: Vec<(usize, usize)>,
-    /// The length of each stretch. Without it, each has one row.
+    /// The length of each stretch. If `None`, each stretch has one row.
     pub(super) lens: Option<Vec<usize>>,
     /// The number of rows.
     pub(super) len: usize,
-    /// The number of chunks, which as the number of a chunk stands for absent rows.
+    /// The number of chunks. As a chunk number, it marks absent rows.
     pub(super) absent: usize,
     /// Whether any row is absent.
     pub(super) any_absent: bool,
 }
 
 impl Selection {
-    /// No rows yet, to be taken from `chunks` chunks.
+    /// Creates an empty selection of single rows from `chunks` chunks.
     pub(super) fn of_chunks(chunks: usize) -> Self {
         Selection { absent: chunks, ..Selection::default() }
     }
 
-    /// No stretches yet, to be taken from `chunks` chunks.
+    /// Creates an empty selection of stretches from `chunks` chunks.
     pub(super) fn of_stretches(chunks: usize) -> Self {
         Selection { lens: Some(Vec::new()), ..Selection::of_chunks(chunks) }
     }
 
-    /// `len` absent rows.
+    /// Creates a selection of `len` absent rows.
     pub(super) fn absent(len: usize) -> Self {
         let mut rows = Selection::of_stretches(0);
         rows.push(0, 0, len);
         rows
     }
 
-    /// All rows of each chunk, in order.
+    /// Creates a selection of all rows of each chunk, in order.
     pub(super) fn whole(chunks: &[&dyn Array]) -> Self {
         let mut rows = Selection::of_stretches(chunks.len());
         chunks.iter().enumerate().for_each(|(i, chunk)| rows.push(i, 0, chunk.len()));
         rows
     }
 
-    /// Adds a stretch. A selection without lengths takes stretches of one row only.
+    /// Adds a stretch. A selection without lengths accepts only stretches of one row.
     pub(super) fn push(&mut self, chunk: usize, first: usize, len: usize) {
         self.any_absent |= chunk == self.absent && len > 0;
         self.len += len;
@@ -76,7 +76,7 @@ impl Selection {
             return self.places.push((chunk, first));
         };
         match (self.places.last(), lens.last_mut()) {
-            // Stretches that follow one another are one.
+            // Adjacent stretches are merged.
             (Some(&(c, f)), Some(l)) if c == chunk && (f + *l == first || c == self.absent) => {
                 *l += len;
             }
@@ -88,19 +88,19 @@ impl Selection {
         }
     }
 
-    /// Chunk, first row and length of each stretch.
+    /// Returns the chunk, the first row and the length of each stretch.
     pub(super) fn stretches(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let len = |i: usize| self.lens.as_ref().map_or(1, |lens| lens[i]);
         self.places.iter().enumerate().map(move |(i, &(chunk, first))| (chunk, first, len(i)))
     }
 
-    /// Chunk and row of each row.
+    /// Returns the chunk and the row number of each row.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.stretches()
             .flat_map(|(chunk, first, len)| (first..first + len).map(move |i| (chunk, i)))
     }
 
-    /// The stretches of child rows that belong to these rows; `of` maps a stretch of present rows.
+    /// Returns the stretches of child rows that belong to these rows. `of` maps a stretch of present rows.
     pub(super) fn children(&self, of: impl Fn(usize, usize, usize) -> (usize, usize)) -> Selection {
         let mut children = Selection::of_stretches(self.absent);
         for (chunk, first, len) in self.stretches().filter(|s| s.0 != self.absent) {
@@ -110,20 +110,20 @@ impl Selection {
         children
     }
 
-    /// The bytes its vectors take.
+    /// Returns the bytes of its vectors.
     pub(super) fn bytes(&self) -> u64 {
         let lens = self.lens.as_ref().map_or(0, |lens| lens.capacity() * size_of::<usize>());
         (self.places.capacity() * size_of::<(usize, usize)>() + lens) as u64
     }
 }
 
-/// Whether Arrow's kernels gather the type without trouble: it is neither nested nor encoded.
+/// Returns whether Arrow's kernels gather the type correctly: it is neither nested nor encoded.
 pub(super) fn is_flat(data_type: &DataType) -> bool {
     !data_type.is_nested()
         && !matches!(data_type, DataType::Dictionary(..) | DataType::RunEndEncoded(..))
 }
 
-/// The selected rows of the chunks, which all have the given type.
+/// Gathers the selected rows of the chunks, which all have the given type.
 pub(super) fn gather(
     data_type: &DataType,
     chunks: &[&dyn Array],
@@ -141,7 +141,7 @@ pub(super) fn gather(
     }
 }
 
-/// `len` absent rows.
+/// Returns `len` absent rows.
 pub(super) fn absent(data_type: &DataType, len: usize) -> Result<ArrayRef, ArrowError> {
     gather(data_type, &[], &Selection::absent(len))
 }
@@ -158,7 +158,7 @@ fn flat(
         return Ok(new_empty_array(data_type));
     }
     if let DataType::FixedSizeBinary(0) = data_type {
-        // Arrow's kernels take the length from the bytes, of which there are none.
+        // Arrow's kernels compute the length from the bytes, of which there are none.
         let nulls = validity(chunks, rows);
         let values = FixedSizeBinaryArray::try_new_with_len(0, Buffer::default(), nulls, rows.len)?;
         return Ok(Arc::new(values));
@@ -175,7 +175,7 @@ fn flat(
     let null = new_null_array(data_type, 1);
     let mut with_null = chunks.to_vec();
     with_null.push(null.as_ref());
-    // Absent rows have the row number 0.
+    // Absent rows have row number 0 of the last chunk, which is this null.
     interleave(&with_null, &rows.places)
 }
 
@@ -202,7 +202,7 @@ fn stretches(
     Ok(make_array(out.freeze()))
 }
 
-/// Which of the rows are not null; None if all are.
+/// Returns which rows are not null; `None` if none is null.
 pub(super) fn validity(chunks: &[&dyn Array], rows: &Selection) -> Option<NullBuffer> {
     let nulls: Vec<Option<&NullBuffer>> = chunks.iter().map(|chunk| chunk.nulls()).collect();
     if !rows.any_absent && nulls.iter().all(|nulls| nulls.is_none()) {
@@ -261,14 +261,15 @@ fn unions(
     Ok(Arc::new(UnionArray::try_new(fields.clone(), ids, offsets, children)?))
 }
 
-/// The arrays as unions.
+/// Returns the arrays as unions.
 pub(super) fn as_unions<'a>(chunks: &[&'a dyn Array]) -> Result<Vec<&'a UnionArray>, ArrowError> {
     let one = |chunk: &&'a dyn Array| chunk.as_any().downcast_ref::<UnionArray>();
     let all = chunks.iter().map(one).collect::<Option<Vec<_>>>();
     all.ok_or_else(|| ArrowError::InvalidArgumentError("not an array of unions".to_string()))
 }
 
-/// The member each row has. Absent rows have the first: a union has no nulls of its own.
+/// Returns the type id of each row. Absent rows have the first type id, because a union has no nulls of its
+/// own.
 pub(super) fn type_ids(
     fields: &UnionFields,
     unions: &[&UnionArray],
@@ -287,10 +288,10 @@ pub(super) fn type_ids(
     Ok(rows.rows().map(id).collect())
 }
 
-/// The rows of each member of a dense union.
+/// The type id and the rows of each member of a dense union.
 type Members = Vec<(i8, Selection)>;
 
-/// Where each row of a dense union lies in its member's array, and the rows of each member.
+/// Returns the position of each row of a dense union in its member's array, and the rows of each member.
 pub(super) fn members(
     fields: &UnionFields,
     unions: &[&UnionArray],

@@ -11,7 +11,8 @@ use arrow::error::ArrowError;
 
 use crate::materialise::rows::{self, Selection};
 
-/// The selected rows of run-end encoded arrays. More rows than a run end can count are an error.
+/// Gathers the selected rows of run-end encoded arrays. Fails if there are more rows than a run end can
+/// represent.
 pub(super) fn gather(
     data_type: &DataType,
     ends: &DataType,
@@ -42,8 +43,8 @@ fn typed<R: RunEndIndexType>(
     let ends: ScalarBuffer<R::Native> = ends.into_iter().map(R::Native::usize_as).collect();
     let children: Vec<_> = runs.iter().map(|run| run.values().as_ref()).collect();
     let values = rows::gather(value_type, &children, &selected)?;
-    // SAFETY: the ends rise, from more than zero to the number of rows, which fits their type; there is
-    // one value per end, of the type that `data_type` names.
+    // SAFETY: the ends ascend, from more than zero to the number of rows, which fits their type. There is one
+    // value per end, of the type that `data_type` names.
     let runs = unsafe {
         let ends = RunEndBuffer::new_unchecked(ends, 0, rows.len);
         RunArray::<R>::new_unchecked(data_type.clone(), ends, values)
@@ -51,12 +52,12 @@ fn typed<R: RunEndIndexType>(
     Ok(Arc::new(runs))
 }
 
-/// The arrays as run-end encoded ones.
+/// Returns the arrays as run-end encoded arrays.
 pub(super) fn as_runs<'a, R: RunEndIndexType>(chunks: &[&'a dyn Array]) -> Vec<&'a RunArray<R>> {
     chunks.iter().map(|chunk| chunk.as_run::<R>()).collect()
 }
 
-/// The runs that the rows make: where each ends, and which value it has.
+/// Returns the runs of the selected rows: the end of each run, and its value.
 pub(super) fn selected<R: RunEndIndexType>(
     runs: &[&RunArray<R>],
     rows: &Selection,
@@ -67,7 +68,7 @@ pub(super) fn selected<R: RunEndIndexType>(
     let mut add = |chunk: usize, value: usize, len: usize| {
         end += len;
         match ends.last_mut() {
-            // Rows of the run before.
+            // These rows continue the previous run.
             Some(last) if values.places.last() == Some(&(chunk, value)) => *last = end,
             _ => {
                 values.push(chunk, value, 1);

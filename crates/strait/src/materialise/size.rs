@@ -1,7 +1,7 @@
-//! The memory that gathering rows takes, counted from the rows themselves.
+//! Computes the memory that gathering rows takes, from the rows themselves.
 //!
-//! The figures are upper bounds. What the result shares with its source counts nothing: the buffers
-//! that views point into, the values of a dictionary that all chunks have.
+//! The results are upper bounds. Memory that the result shares with its source is not counted: the data
+//! buffers of views, and the values of a dictionary that all chunks share.
 
 use arrow::array::{Array, AsArray, DictionaryArray, OffsetSizeTrait};
 use arrow::datatypes::{
@@ -16,16 +16,16 @@ use crate::materialise::dictionary::{as_dictionaries, for_keys, numbered};
 use crate::materialise::rows::{Selection, as_unions, members, type_ids};
 use crate::materialise::{lists, runs};
 
-/// What an array takes besides its values: itself, and the ends of its buffers, which are padded.
+/// The bytes of an array besides its values: the array itself, and the padding of its buffers.
 const FRAME: u64 = 256;
 
-/// The bytes that gathering the rows takes.
+/// Returns the bytes that gathering the rows takes.
 pub(super) fn of_rows(data_type: &DataType, chunks: &[&dyn Array], rows: &Selection) -> u64 {
-    // Rows that cannot be counted cannot be gathered either, and that is told then.
+    // If rows cannot be counted, they cannot be gathered either. Gathering will report the error.
     counted(data_type, chunks, rows).unwrap_or(0)
 }
 
-/// The bytes that `len` rows of one chunk take, where that does not depend on the rows.
+/// Returns the bytes of `len` rows of one chunk, if they do not depend on which rows.
 pub(super) fn of_any(data_type: &DataType, len: usize) -> Option<u64> {
     let width = match data_type {
         DataType::Dictionary(keys, _) => keys.primitive_width()? as u64,
@@ -37,13 +37,13 @@ pub(super) fn of_any(data_type: &DataType, len: usize) -> Option<u64> {
     Some(FRAME + (width + 1) * len as u64)
 }
 
-/// The bytes that gathering all rows of the chunks takes.
+/// Returns the bytes that gathering all rows of the chunks takes.
 pub(super) fn whole(data_type: &DataType, chunks: &[&dyn Array]) -> u64 {
     of_rows(data_type, chunks, &Selection::whole(chunks))
 }
 
-/// The bytes that the rows take when neither dictionaries nor views save any, and integers and offsets
-/// are as wide as they can be: any type that keys of this one are cast to.
+/// Returns an upper bound for the bytes of the rows after a cast to any common key type: without dictionaries
+/// and views, and with the widest integers and offsets.
 pub(super) fn plain(data_type: &DataType, chunks: &[&dyn Array], rows: &Selection) -> u64 {
     let views = |len: &dyn Fn(usize, usize) -> u64| -> u64 {
         rows.rows().filter(|row| row.0 != rows.absent).map(|(chunk, row)| len(chunk, row)).sum()
@@ -75,7 +75,7 @@ fn plain_dictionary<K: ArrowDictionaryKeyType>(
     plain(value_type, &values, &used(&dictionaries, rows))
 }
 
-/// The values that rows have, row after row.
+/// Returns the dictionary values of the rows, row by row.
 fn used<K: ArrowDictionaryKeyType>(
     dictionaries: &[&DictionaryArray<K>],
     rows: &Selection,
@@ -146,7 +146,7 @@ fn counted(
             8 * (len + 1) + text(data_type, chunks, rows).unwrap_or(0) as u64
         }
         DataType::Utf8View | DataType::BinaryView => {
-            // Besides the views, a handle for each buffer.
+            // The views, and a handle per data buffer.
             let buffers = |chunk: &&dyn Array| match chunk.as_string_view_opt() {
                 Some(texts) => texts.data_buffers().len(),
                 None => chunk.as_binary_view_opt().map_or(0, |bytes| bytes.data_buffers().len()),
@@ -160,7 +160,7 @@ fn counted(
     Ok(FRAME + len / 8 + inner)
 }
 
-/// The bytes of the texts of rows; None for other types than texts with offsets.
+/// Returns the bytes of the rows' texts; `None` for types other than texts with offsets.
 pub(super) fn text(data_type: &DataType, chunks: &[&dyn Array], rows: &Selection) -> Option<usize> {
     fn typed<T: ByteArrayType>(chunks: &[&dyn Array], rows: &Selection) -> usize {
         let offsets: Vec<_> = chunks.iter().map(|c| c.as_bytes::<T>().value_offsets()).collect();
@@ -179,7 +179,7 @@ pub(super) fn text(data_type: &DataType, chunks: &[&dyn Array], rows: &Selection
     })
 }
 
-/// Keys, and the values where they have to be merged.
+/// Returns the bytes of the keys, and of the values if dictionaries must be merged.
 pub(super) fn dictionary<K: ArrowDictionaryKeyType>(
     value_type: &DataType,
     chunks: &[&dyn Array],
@@ -208,9 +208,9 @@ pub(super) fn dictionary<K: ArrowDictionaryKeyType>(
     } else {
         u64::MAX
     };
-    // Tables and vectors that find equal values.
+    // The hash tables and vectors that find equal values.
     let scratch = 96 * all.len.min(rows.len) as u64 + 4 * all.len.min(4 * rows.len) as u64;
-    // Values that are not bytes are gathered and encoded to be compared, and encoding makes them longer.
+    // Other values are gathered and encoded before they are compared. The encoding makes them longer.
     let copies = if text_like(value_type) { 1 } else { 6 };
     keys + scratch + copies * of_all.min(of_used)
 }
@@ -236,7 +236,7 @@ fn run_ends<R: RunEndIndexType>(
     Ok(own + scratch + counted(value_type, &values, &selected)?)
 }
 
-/// Offsets and elements of lists.
+/// Returns the bytes of the offsets and elements of lists.
 fn elements<O: OffsetSizeTrait>(
     value_type: &DataType,
     offsets: &[&[O]],

@@ -1,13 +1,13 @@
-//! Adding up integers that lie one behind the other.
+//! Adds up contiguous integers.
 
 use arrow::datatypes::DataType;
 
 use crate::processor::on_this_processor;
 
-/// The sum of `len` integers from `start` on; None for other types.
+/// Returns the sum of `len` integers from `start` on; `None` for other types.
 ///
 /// # Safety
-/// There are so many values of that type.
+/// There are `len` values of that type.
 pub(super) unsafe fn of_run(data_type: &DataType, start: *const u8, len: usize) -> Option<i128> {
     on_this_processor!(add(data_type, start, len) where
         [](data_type: &DataType, start: *const u8, len: usize) -> Option<i128>)
@@ -15,7 +15,7 @@ pub(super) unsafe fn of_run(data_type: &DataType, start: *const u8, len: usize) 
 
 #[inline(always)]
 fn add(data_type: &DataType, start: *const u8, len: usize) -> Option<i128> {
-    // SAFETY: the promise of `of_run`'s caller, for all of them.
+    // SAFETY: guaranteed by the caller of `of_run`, in all cases.
     unsafe {
         Some(match data_type {
             DataType::Int8 => narrow(start, len, |v: i8| v.into()),
@@ -24,7 +24,7 @@ fn add(data_type: &DataType, start: *const u8, len: usize) -> Option<i128> {
             DataType::UInt8 => narrow(start, len, |v: u8| v.into()),
             DataType::UInt16 => narrow(start, len, |v: u16| v.into()),
             DataType::UInt32 => narrow(start, len, |v: u32| v.into()),
-            // Turning the sign bit adds 2^63 to each.
+            // Flipping the sign bit adds 2^63 to each value.
             DataType::Int64 => wide(start, len, 1 << 63) - ((len as i128) << 63),
             DataType::UInt64 => wide(start, len, 0),
             _ => return None,
@@ -32,27 +32,27 @@ fn add(data_type: &DataType, start: *const u8, len: usize) -> Option<i128> {
     }
 }
 
-/// Values whose sum fits 64 bits, so many at a time.
+/// The number of values whose sum is certain to fit 64 bits.
 const AT_ONCE: usize = 1 << 30;
 
 /// # Safety
 /// There are `len` values of type `T`.
 #[inline(always)]
 unsafe fn narrow<T: Copy>(start: *const u8, len: usize, value: impl Fn(T) -> i64) -> i128 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let at = |i: usize| value(unsafe { start.cast::<T>().add(i).read_unaligned() });
     let parts = (0..len).step_by(AT_ONCE);
     parts.map(|from| i128::from((from..len.min(from + AT_ONCE)).map(at).sum::<i64>())).sum()
 }
 
-/// The sum of unsigned 64-bit values, of which the bits of `turned` are turned over: their halves
-/// added up each on its own, which needs no carry from one to the other and so several at a time.
+/// Returns the sum of unsigned 64-bit values, after flipping the bits of `turned`. It adds up the upper and
+/// lower halves separately. That needs no carry between them, so several values are added at a time.
 ///
 /// # Safety
 /// There are `len` values.
 #[inline(always)]
 unsafe fn wide(start: *const u8, len: usize, turned: u64) -> i128 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let at = |i: usize| unsafe { start.cast::<u64>().add(i).read_unaligned() } ^ turned;
     let mut total = 0;
     for from in (0..len).step_by(AT_ONCE) {
@@ -73,7 +73,7 @@ mod tests {
 
     fn check<T: Copy + Into<i128>>(data_type: &DataType, values: &[T]) {
         let expected: i128 = values.iter().map(|&v| v.into()).sum();
-        // SAFETY: the values are of the type.
+        // SAFETY: the values have this type.
         let sum = unsafe { of_run(data_type, values.as_ptr().cast(), values.len()) };
         assert_eq!(sum, Some(expected), "{data_type}");
     }

@@ -1,4 +1,4 @@
-//! Gathered rows of every type are those of the source, and take no more memory than was counted.
+//! Checks that gathered rows of every type equal the source rows, and take no more memory than was computed.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use strait_testkit::{Comparison, Rng, Value, kinds};
 use super::rows::{self, Selection};
 use super::{size, too_long};
 
-/// Every type that tables have, and encodings inside nested types.
+/// All types that tables can have, and encodings inside nested types.
 fn types() -> Vec<DataType> {
     let item = |data_type| Arc::new(Field::new("item", data_type, true));
     let small = || kinds::dictionary(DataType::Int8, DataType::Utf8View);
@@ -32,7 +32,7 @@ fn types() -> Vec<DataType> {
     [kinds::narrow(), kinds::wide(), kinds::exotic(), nested.to_vec()].concat()
 }
 
-/// A few arrays of a type, some of them slices.
+/// Returns a few arrays of a type, some of them slices.
 fn chunks(rng: &mut Rng, data_type: &DataType) -> Vec<ArrayRef> {
     let comparison = Comparison::alone(data_type);
     let style = *rng.pick(&Style::ALL);
@@ -51,7 +51,7 @@ fn chunks(rng: &mut Rng, data_type: &DataType) -> Vec<ArrayRef> {
     (0..count).map(|_| chunk(rng)).collect()
 }
 
-/// Random rows of the chunks, one by one or in stretches, some of them absent.
+/// Returns random rows of the chunks, single or in stretches, some of them absent.
 fn selection(rng: &mut Rng, chunks: &[ArrayRef], in_stretches: bool) -> Selection {
     let mut rows = match in_stretches {
         true => Selection::of_stretches(chunks.len()),
@@ -90,7 +90,7 @@ fn rows_of_every_type_keep_their_values() {
             found.to_data().validate_full().unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(decode_alone(&found), expected, "{what}");
 
-            // What is shared with the source is not counted, but is part of an array.
+            // Memory that is shared with the source is not counted, but is part of an array.
             let name = data_type.to_string();
             if !["Dictionary", "View"].iter().any(|shared| name.contains(shared)) {
                 let counted = size::of_rows(data_type, &arrays, &rows);
@@ -101,7 +101,7 @@ fn rows_of_every_type_keep_their_values() {
     }
 }
 
-/// A dictionary of `len` texts from number `first` on, each in one row.
+/// Returns a dictionary of `len` texts, numbered from `first` on, each in one row.
 fn dictionary(first: usize, len: usize) -> ArrayRef {
     let texts = (first..first + len).map(|i| format!("text {i}"));
     let values: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
@@ -113,7 +113,7 @@ fn dictionary(first: usize, len: usize) -> ArrayRef {
 fn too_many_values_for_a_key_are_an_error_that_fewer_rows_avoid() {
     let (a, b) = (dictionary(0, 100), dictionary(90, 38));
     let arrays = [a.as_ref(), b.as_ref()];
-    // 128 distinct values, of which 10 are in both: they fit.
+    // 128 distinct values fit: 10 of them are in both dictionaries.
     let whole = rows::gather(a.data_type(), &arrays, &Selection::whole(&arrays)).expect("128 fit");
     assert_eq!(whole.len(), 138);
     let c = dictionary(128, 1);
@@ -122,7 +122,7 @@ fn too_many_values_for_a_key_are_an_error_that_fewer_rows_avoid() {
     assert!(too_long(&error.expect_err("129 do not fit")));
 }
 
-/// Overlapping views: copying each row would take a thousand times the memory of the chunks.
+/// Views that overlap: copying each row would take a thousand times the memory of the chunks.
 #[test]
 fn list_views_that_overlap_are_not_multiplied() {
     let chunk = |first: i32| {

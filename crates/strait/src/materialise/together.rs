@@ -1,4 +1,4 @@
-//! Puts arrays together: batches behind one another, and two columns as one.
+//! Combines arrays: concatenates batches, and merges two columns into one.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use arrow::error::ArrowError;
 use crate::materialise::rows::{self, Selection};
 use crate::materialise::{ABSENT, Picked, size};
 
-/// The rows of all batches in one. Where that has too many values for a type's keys, offsets or run
-/// ends, the error is one that [`super::too_long`] knows.
+/// Concatenates batches. If the result has too many values for the keys, offsets or run ends of a type,
+/// [`super::too_long`] recognises the error.
 pub(crate) fn concat(
     schema: &SchemaRef,
     batches: &[&RecordBatch],
@@ -29,7 +29,7 @@ pub(crate) fn concat(
     RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options)
 }
 
-/// The bytes that [`concat()`] takes.
+/// Returns the bytes that [`concat()`] takes.
 pub(crate) fn concat_bytes(schema: &SchemaRef, batches: &[&RecordBatch]) -> u64 {
     let column = |i: usize| size::whole(schema.field(i).data_type(), &columns(batches, i));
     (0..schema.fields().len()).map(column).sum()
@@ -39,7 +39,7 @@ fn columns<'a>(batches: &[&'a RecordBatch], column: usize) -> Vec<&'a dyn Array>
     batches.iter().map(|batch| batch.column(column).as_ref()).collect()
 }
 
-/// The left value where the left row is there, else the right one, as `data_type`.
+/// Returns the left value if the left row exists, else the right value, as `data_type`.
 pub(crate) fn coalesce(
     values: [Option<ArrayRef>; 2],
     picked: &[Option<Picked>; 2],
