@@ -282,8 +282,8 @@ impl Drop for Source {
 }
 
 /// Reads both sides in turns, always the one with fewer bytes so far, until one ends. That side is the
-/// smaller one. In exchange, the join has to hold at most as many bytes of the other side. With `asked`, only
-/// that side is read, to its end.
+/// smaller one. The cost is that at most as many bytes of the other side are held. With `asked`, only that
+/// side is read, to its end.
 pub(crate) fn read_smaller_first(
     mut left: Source,
     mut right: Source,

@@ -19,11 +19,29 @@
 //! ```
 //!
 //! [`Join`] is a builder that describes a join. [`Join::run`] reads two tables and returns the joined rows,
-//! batch by batch. [`Join::pairs`] returns row numbers instead of rows, and [`Join::count`] returns only the
-//! number of rows. [`Join::bind`] checks a join against two schemas without reading any rows. The result is a
-//! [`BoundJoin`], which tells the columns that the join needs, the output schema and the plan.
+//! batch by batch. [`Join::pairs`] returns row numbers instead of rows, [`Join::count`] only the number of
+//! rows, and [`Join::aggregate`] sums of columns. [`Join::bind`] checks a join against two schemas without
+//! reading any rows. The result is a [`BoundJoin`], which tells the columns that the join needs, the output
+//! schema and the plan.
 //!
-//! The folder `examples` has programs that join files, filter pairs of rows, show progress, cancel, and use a GPU.
+//! # How a join runs
+//!
+//! The join holds one side in memory, the *build side*, usually the smaller one. For each row of the other
+//! side, the *probe side*, it finds the matches. Some algorithms hold the probe side as well. The planner
+//! chooses the build side by size, and the [`Algorithm`] and the [`Processor`] by predicted time, unless the
+//! caller names them. [`Statistics`] help it to choose. [`BoundJoin::explain`] returns the [`Plan`] before
+//! the join runs. The [`Report`] has the plan that was carried out, with its times.
+//!
+//! # Memory
+//!
+//! [`Join::memory_limit`] sets a hard limit on the memory of a join, and a [`MemoryBudget`] is a limit that
+//! several owners share. A join that does not fit fails with [`Error::MemoryLimit`], which says how much
+//! memory it needs.
+//!
+//! # GPUs
+//!
+//! The CUDA driver and compiler are loaded at run time; without them, joins run on the CPU. On a machine with
+//! an NVIDIA GPU, joins can use it: see [`Join::device`], [`GpuOptions`] and [`gpu`].
 
 mod algorithm;
 mod bind;

@@ -37,7 +37,9 @@ impl Running {
 
 /// The output of a running join, batch by batch.
 ///
-/// Dropping the reader cancels the join, and waits until its threads have ended.
+/// It is an iterator and a [`RecordBatchReader`]. An error of the join is an [`ArrowError`] that wraps an
+/// [`Error`]; [`Error::from_arrow`] returns the inner error. Dropping the reader cancels the join, and waits
+/// until its threads have ended.
 pub struct JoinReader {
     pub(crate) schema: SchemaRef,
     pub(crate) receiver: Option<Receiver<Result<ReservedBatch>>>,
@@ -46,7 +48,8 @@ pub struct JoinReader {
 }
 
 impl JoinReader {
-    /// Returns the report of the join. `None` until the iterator has returned `None`.
+    /// Returns the report of the join. It is available at the latest when the iterator has returned `None`. A
+    /// join that failed has no report.
     pub fn report(&self) -> Option<Report> {
         lock(&self.shared.report).clone()
     }

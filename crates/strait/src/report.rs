@@ -25,7 +25,7 @@ pub struct Report {
     /// The number of pairs with equal key words, before verification and filter.
     pub candidates: u64,
     /// The most memory that was reserved at once, in bytes: input that is held, tables, and unfinished
-    /// output.
+    /// output. With a [shared budget](crate::Join::memory_budget), it includes the memory of other owners.
     pub peak_memory: u64,
     /// The bytes that crossed the link to the GPU, and the bytes that came back.
     pub crossed: [u64; 2],

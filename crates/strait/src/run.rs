@@ -44,6 +44,10 @@ impl Join {
     /// The join runs on its own threads, and stays only a few batches ahead of the reader. Dropping the
     /// reader cancels the join: the drop waits until the workers have ended and the memory is released. It
     /// does not wait for an input that blocks. Such an input is dropped on its own thread when it returns.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`bind`](Join::bind), before any row is read. Later errors come from the reader.
     pub fn run<L, R>(&self, left: L, right: R) -> Result<JoinReader>
     where
         L: RecordBatchReader + Send + 'static,
@@ -64,7 +68,8 @@ impl Join {
         self.start(Output::Pairs, Box::new(left), Box::new(right))
     }
 
-    /// Joins two tables and returns the number of rows, without creating them.
+    /// Joins two tables and returns the number of rows, without creating them. It blocks until the join has
+    /// finished.
     pub fn count<L, R>(&self, left: L, right: R) -> Result<(u64, Report)>
     where
         L: RecordBatchReader + Send + 'static,

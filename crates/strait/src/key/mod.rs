@@ -196,8 +196,8 @@ impl KeyPlan {
         self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
     }
 
-    /// Returns `Some` if the words of both sides are the values of their columns plus a bias. It tells
-    /// whether there may be nulls; then that does not hold.
+    /// Returns `Some` if the words of both sides are the values of their columns plus a bias. The inner value
+    /// tells whether there may be nulls. The words of null rows are an exception.
     pub(crate) fn lies_in_columns(&self) -> Option<bool> {
         let [column] = &*self.columns else { return None };
         let sides = [Side::Left, Side::Right];

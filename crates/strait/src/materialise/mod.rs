@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | ids | gathered; a row may be absent, which gives a null |
 //! | a run of consecutive rows, such as the probe side of a join on unique keys | slices |
-//! | inlined values ([`inline`]) | those values |
+//! | inlined values ([`inline`](mod@inline)) | those values |
 
 mod cpu;
 mod dictionary;

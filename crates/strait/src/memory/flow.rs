@@ -105,7 +105,7 @@ impl Flow {
         let waiter = budget.waiter();
         // An attempt that fails halfway releases what it had reserved. Two workers with such attempts must
         // not wake each other forever. So until `moves` changes, each new attempt requires that less memory
-        // is in use than before the previous one.
+        // is in use than the previous attempt found.
         let (mut moves, mut least) = (0, u64::MAX);
         loop {
             let before = self.moves();

@@ -73,8 +73,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns a mapping of at least `bytes`: an idle one of at most twice the size, or a new one. With `reuse`,
-/// new mappings are whole huge pages, so that they fit later buffers.
+/// Returns a mapping of at least `bytes`. With `reuse`, it may be an idle mapping of at most twice the size,
+/// and a new one consists of whole huge pages, so that later buffers can use it.
 pub(super) fn take(bytes: usize, reuse: bool) -> Option<Mapping> {
     let bytes = if reuse { bytes.checked_next_multiple_of(HUGE_PAGE)? } else { bytes };
     if reuse {

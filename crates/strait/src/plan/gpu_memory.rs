@@ -14,8 +14,8 @@ pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::CpuPartitioned | Algorithm::Triton)
 }
 
-/// The least number of slots per row of a table is 5/4: this, divided by this minus one. Lookups then take
-/// three slots on average.
+/// A table has at least `LEAST_SLOTS / (LEAST_SLOTS - 1)` slots per row, which is 5/4. A lookup then reads
+/// about three slots.
 pub(crate) const LEAST_SLOTS: u64 = 5;
 /// The share of memory for tables, in eighths. The rest is for chunks and output.
 pub(crate) const FOR_TABLES: u64 = 6;
@@ -38,7 +38,7 @@ pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
 mod tests {
     use super::passes;
 
-    /// 16 GiB hold a table of 2^30 rows of 16 bytes in two passes, and of twice as many rows in four.
+    /// With 16 GiB, 2^30 rows of 16 bytes take two passes, and twice as many rows take four.
     #[test]
     fn as_few_passes_as_memory_allows() {
         assert_eq!(passes(1 << 20, 16, 16 << 30), 1);
