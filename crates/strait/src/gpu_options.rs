@@ -15,7 +15,7 @@ pub enum Processor {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU with this number, from 0.
+    /// The GPU with this number. Numbers start at 0.
     Gpu(usize),
 }
 
@@ -54,7 +54,7 @@ pub enum Partitioner {
     #[default]
     LookBack,
     /// Each pass writes tuples into buckets from a pool, one chain of buckets per partition, without counting
-    /// first. At the end, the buckets of each chain are copied together.
+    /// first. At the end, each chain is copied into one piece.
     BucketPool,
     /// Each pass counts digits in shared memory, block by block, and then reads the tuples a second time to
     /// write them.
@@ -128,7 +128,7 @@ pub enum Transfer {
     /// The copy engine copies pinned memory; other memory is copied through staging buffers.
     #[default]
     Auto,
-    /// The driver copies. It stages memory that is not pinned by itself.
+    /// The driver copies. If the memory is not pinned, the driver stages it.
     PageableCopy,
     /// All threads copy rows into pinned staging buffers, and the copy engine copies those. Keys take only as
     /// many bytes as they need.
@@ -233,7 +233,7 @@ impl FromStr for TablePlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Histogram {
-    /// None. A partitioner that needs counts counts each chunk when it is on the GPU.
+    /// No processor. If the partitioner needs counts, the GPU counts each chunk after it has arrived.
     #[default]
     None,
     /// The CPU, one chunk ahead of the GPU.

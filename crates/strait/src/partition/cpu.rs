@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn columns_come_to_lie_in_their_partitions() {
-        /// The combiner writes whole lines, so the output must be aligned to 64 bytes.
+        /// Aligned to 64 bytes, so that the combiner streams whole lines.
         #[repr(align(64))]
         struct Room([Tuple<u64, u64>; 50_000]);
         let keys: Vec<u64> = (0..50_000).map(|i| i * i).collect();
