@@ -74,7 +74,7 @@ fn nullable(field: &Field) -> bool {
 }
 
 /// Returns whether the buffer of an array of this type already has the values that [`read`] would return,
-/// with `bits` bits each. For floats, this is true only if they are in numeric form.
+/// with `bits` bits each. For floats, the caller must also check that they are in numeric form.
 fn is_as_read(data_type: &DataType, form: Form, factor: i256, bits: u32) -> bool {
     let plain = !matches!(data_type, DataType::Interval(IntervalUnit::DayTime));
     let width = data_type.primitive_width() == Some(bits as usize / 8);
