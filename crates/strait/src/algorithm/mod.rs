@@ -1,14 +1,15 @@
-//! How is a join carried out? One conductor a file: it calls the stages and reads like the figure.
+//! How is a join carried out? There is one file per algorithm. Its conductor calls the stages and contains no
+//! inner loops.
 //!
 //! | file | probe side | output |
 //! | --- | --- | --- |
-//! | [`no_partition`] | streamed | in the order workers finish |
+//! | [`no_partition`] | streamed | in the order in which workers finish |
 //! | [`radix`] | held | partition after partition |
 //! | [`sort_merge`] | held | sorted by key |
-//! | [`gpu`] | held; its key words in a GPU's memory | in the order the GPU finds it |
+//! | [`gpu`] | held; its key words in GPU memory | in the order in which the GPU finds matches |
 //!
-//! A join that does not fit its memory limit ends with an error for now. Spilling will be one more
-//! conductor: the escalation from [`run`] when a reservation is refused.
+//! A join that does not fit its memory limit currently ends with an error. Spilling will be one more
+//! conductor, to which [`run`] escalates when a reservation is refused.
 
 pub(crate) mod gpu;
 mod no_partition;
@@ -36,14 +37,14 @@ use crate::word::KeyWord;
 
 pub(crate) use seeds::with_seeds;
 
-/// A join ready to run: the build side held, the probe side as far as it was read.
+/// A join that is ready to run: the complete build side, and the probe side as far as it was read.
 pub(crate) struct Job<'a> {
     pub(crate) keys: &'a KeyPlan,
     pub(crate) filter: Option<&'a BoundFilter>,
     pub(crate) roles: Roles,
     pub(crate) build: &'a Relation,
     pub(crate) build_side: crate::options::Side,
-    /// Taken by the conductor. It stays where the join has to begin again with another seed.
+    /// The conductor takes it. It is still there if the join has to start again with another seed.
     pub(crate) probe: &'a mut Option<Source>,
     pub(crate) sink: &'a Sink<'a>,
     pub(crate) plan: &'a Plan,
@@ -51,18 +52,18 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// The probe side, to be streamed.
+    /// Takes the probe side, to stream it.
     fn stream_probe(&mut self) -> Result<Source> {
         self.probe.take().ok_or_else(|| Error::Worker("the probe side was taken twice".to_string()))
     }
 
-    /// The probe side, read to its end and held.
+    /// Reads the probe side to its end and holds it.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
         self.stream_probe()?.collect(|| cx.workers.check())
     }
 
-    /// What has to be left of a memory limit, while the probe side is read for a device, so that the CPU
-    /// can still join if the device does not: what its table takes, and at least a quarter.
+    /// Returns the memory that must stay free while the probe side is read for a device, so that the CPU can
+    /// still join if the device fails: the bytes of the CPU's table, and at least a quarter of the limit.
     fn needed_without_device(&self, cx: &Context<'_>) -> u64 {
         let Some(limit) = cx.budget.limit() else { return 0 };
         let of_cpu = |p: &&Prediction| !p.on_gpu && p.algorithm == Algorithm::NoPartition;
@@ -70,15 +71,15 @@ impl<'a> Job<'a> {
         all.saturating_sub(self.build.bytes()).max(limit / 4)
     }
 
-    /// The build side's columns, where they may travel with the key and are narrow enough to.
+    /// Returns the build side's columns, if they may be inlined and are narrow enough.
     fn inlining(&self, cx: &Context<'_>, matcher: &Matcher<'_>) -> Option<Columns> {
         let (side, plan) = (self.build_side, &self.sink.plan);
         let may = matcher.may_inline() && plan.by_values(side) && !cx.overrides.row_ids;
         may.then(|| Columns::inlining(self.build, &plan.gathered(side))).flatten()
     }
 
-    /// Both sides as units, where both are held: build side first, with its columns where they
-    /// travel with the key.
+    /// Returns both sides as units, build side first, if both are held. The build unit has its columns
+    /// inlined if `inlining` is given.
     fn held_units(
         &self,
         cx: &Context<'_>,
@@ -111,17 +112,17 @@ impl<'a> Job<'a> {
     }
 }
 
-/// How a join on a device ended.
+/// The result of a join on a device.
 pub(crate) enum OnDevice {
     /// All rows were written.
     Joined,
-    /// All rows were written, by another algorithm than the planned one.
+    /// All rows were written, but by another algorithm than planned.
     Escalated(gpu::Escalated),
-    /// The device failed, and the join may go on on the CPU. Nothing that was found on the device is left.
+    /// The device failed, and the CPU may join instead. No result of the device is left.
     Failed(Error),
 }
 
-/// Joins on a device. The job's probe side is there after every failure.
+/// Joins on a device. After a failure, the job still has its probe side.
 pub(crate) fn run_on(
     cx: &Context<'_>,
     job: &mut Job<'_>,
@@ -137,16 +138,16 @@ pub(crate) fn run_on(
     *job.probe = Some(source);
     match filled {
         Ok(()) => {}
-        // The CPU may do without holding it.
+        // The CPU may be able to join without holding the probe side.
         Err(error @ Error::MemoryLimit { .. }) if elsewhere => return Ok(OnDevice::Failed(error)),
         Err(error) => return Err(error),
     }
-    // Workers that fail end this attempt, not the join.
+    // A worker error ends this attempt, but not the join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
     let joined = gpu::run(&attempt, job, &probe, device);
     device.check_released()?;
     if !cx.budget.unlimited() {
-        // Under a limit, memory that the device's pools keep counts too.
+        // Under a limit, the memory in the device's pools counts too.
         crate::memory::release_memory();
     }
     let error = match joined {
@@ -163,8 +164,8 @@ pub(crate) fn run_on(
     Ok(OnDevice::Failed(error))
 }
 
-/// Fails with [`Error::BadSeed`] where the keys want another seed. Nothing has been written then, and
-/// the probe side is still there.
+/// Fails with [`Error::BadSeed`] if the keys need another seed. At that point no row has been written, and
+/// the job still has its probe side.
 fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
     match !cx.bounded || seeds::suits(cx, job.keys, job.build_side, job.build)? {
         true => Ok(()),
@@ -172,7 +173,7 @@ fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
     }
 }
 
-/// An error where a budget has less than that left.
+/// Returns an error if the budget has fewer than `needed` bytes left.
 fn has_left(budget: &Budget, needed: u64) -> Result<()> {
     match budget.limit() {
         Some(limit) if budget.left() < needed => Err(Error::MemoryLimit {
@@ -186,7 +187,7 @@ fn has_left(budget: &Budget, needed: u64) -> Result<()> {
     }
 }
 
-/// Runs the conductor the plan names, on the CPU.
+/// Runs the conductor that the plan names, on the CPU.
 pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
     if job.plan.algorithm != Algorithm::SortMerge {
         check_seed(cx, &job)?;
@@ -205,12 +206,12 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
     }
 }
 
-/// Whether row ids need 64 bits.
+/// Returns whether row ids need 64 bits.
 fn wide_rows(cx: &Context<'_>, rows: u64) -> bool {
     cx.overrides.wide_rows || rows > <u32 as RowId>::MAX_ROWS
 }
 
-/// Calls a conductor's generic part for the key width and row-id width at hand.
+/// Calls the generic part of a conductor for the given widths of keys and row ids.
 macro_rules! for_widths {
     ($keys:expr, $wide:expr, $function:ident($($argument:expr),*)) => {
         match ($keys, $wide) {
@@ -223,10 +224,10 @@ macro_rules! for_widths {
 }
 use for_widths;
 
-/// Candidate pairs a worker holds at most: a batch of output; where no rows are made, what stays near,
-/// but long enough for the processor to see that columns are read in order. There is a bound, since a
-/// batch of output may be of any size. Under a limit, the pairs of one worker take an eighth of what is
-/// left, unless that would be too few.
+/// Returns the maximum number of candidate pairs per worker. For joins that produce rows, it is one output
+/// batch, up to a bound, because the batch size is the user's choice. For all others, it is small enough for
+/// the cache, but long enough for the processor to detect sequential reads. Under a limit, the pairs of one
+/// worker take at most an eighth of the free memory, but never fewer than a minimum number of pairs.
 fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
     const MAX_PAIRS: usize = 1 << 18;
     const LEAST_PAIRS: u64 = 256;
@@ -239,17 +240,17 @@ fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
     most.min(sink.batch_size).min(fit as usize)
 }
 
-/// What a worker holds of a candidate pair: its rows twice, where both lie, what is known of them.
+/// The bytes per candidate pair in a worker: both row ids twice, both locations, and the state of the pair.
 const PAIR_BYTES: u64 = 64;
 
-/// What each worker holds besides tables and batches: the words of a morsel, candidate pairs, and where
-/// the rows of those lie.
+/// Returns the memory of one worker besides tables and batches: the words of a morsel, candidate pairs, and
+/// the locations of their rows.
 fn scratch_bytes<K: KeyWord>(morsel: usize, cap: usize) -> u64 {
     let words = morsel * (size_of::<K>() + size_of::<u32>());
     words as u64 + cap as u64 * PAIR_BYTES
 }
 
-/// Sets aside what all workers hold besides tables and batches.
+/// Reserves the memory of all workers besides tables and batches.
 fn reserve_scratch<K: KeyWord>(cx: &Context<'_>, morsel: usize, cap: usize) -> Result<Reservation> {
     let bytes = scratch_bytes::<K>(morsel, cap).saturating_mul(cx.workers.threads() as u64);
     cx.budget.reserve(bytes, SCRATCH)
@@ -257,16 +258,16 @@ fn reserve_scratch<K: KeyWord>(cx: &Context<'_>, morsel: usize, cap: usize) -> R
 
 const SCRATCH: &str = "the workers' own memory";
 
-/// The workers for a stage over `rows` rows, if their number is known, and the memory set aside for
-/// what they hold besides tables and batches. There are fewer workers than threads where the rows are
-/// few, or where their own memory would take more than half of what is left.
+/// Returns the workers for a stage over `rows` rows (if known), and the reservation for their memory besides
+/// tables and batches. Uses fewer workers than threads if there are few rows, or if the workers' memory would
+/// take more than half of the free memory.
 fn workers_with_scratch<K: KeyWord>(
     cx: &Context<'_>,
     rows: Option<u64>,
     morsel: usize,
     cap: usize,
 ) -> Result<(Workers, Reservation)> {
-    /// So many threads are worth their while if there are as many cores, and do no harm otherwise.
+    /// This many threads are useful if there are as many cores, and do no harm otherwise.
     const FEW: usize = 64;
     const ROWS_PER_THREAD: u64 = 16 * 1024;
     let worth = (rows.unwrap_or(0) / ROWS_PER_THREAD) as usize;
@@ -287,14 +288,14 @@ fn workers_with_scratch<K: KeyWord>(
     }
 }
 
-/// The bytes that a worker leaves for the output of the others, when it starts work that holds memory
-/// while they have some: half of what is left. Asked for before there is output.
+/// Returns the bytes that must stay free for the output of other workers when a worker starts work that holds
+/// memory: half of the free memory. Must be called before there is output.
 fn spare_bytes(cx: &Context<'_>) -> u64 {
     cx.budget.limit().map_or(0, |_| cx.budget.left() / 2)
 }
 
-/// Writes the rows of a held side that the join type wants by their flag, all workers at once. They
-/// hold `cap` rows each at most, whose memory is that of their candidate pairs.
+/// Writes the rows of a held side that the join type selects by their flags, on all workers. Each worker
+/// holds at most `cap` rows, in the memory of its candidate pairs.
 fn emit_all_unmatched(
     (workers, cap): (&Workers, usize),
     matcher: &Matcher<'_>,
@@ -315,7 +316,7 @@ fn emit_all_unmatched(
     })
 }
 
-/// A thread's panic, as an error.
+/// Converts the panic of another thread into an error.
 pub(crate) fn poisoned<T>(_: T) -> Error {
     Error::Worker("another worker panicked while reading".to_string())
 }

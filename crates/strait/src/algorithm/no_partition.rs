@@ -1,15 +1,15 @@
 //! The no-partitioning hash join (001 §5): one table over the build side, the probe side streamed.
 //!
 //! ```text
-//!  build: words ─► partition ─► a region a partition, built in the cache ─► one table
+//!  build: words ─► partition ─► one region per partition, built in the cache ─► one table
 //!  probe: morsel ─► words ─► lookups, prefetched in groups ─► matches ─► rows
 //! ```
 //!
-//! The paper inserts into one table with atomics. We partition the build side first: regions are
-//! then built in the cache and without atomics, and the probe side sees one table all the same.
+//! The paper inserts into one table with atomics. This implementation first partitions the build side. So
+//! each region is built in the cache and without atomics. The probe side still sees one table.
 //!
-//! Tuples have the ids of their rows. Where the build columns of the output are narrow, they carry
-//! those instead, and nothing is left to gather.
+//! Tuples hold row ids. If the build columns of the output are narrow, they are inlined: tuples hold the
+//! columns instead, and no build column has to be gathered.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -34,9 +34,9 @@ use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table}
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// Probe rows a worker takes at a time.
+/// Probe rows that a worker takes at a time.
 const MORSEL: usize = 32 * 1024;
-/// Rows of those whose words are made at a time, so that they stay in the nearest cache.
+/// Rows of a morsel whose words are computed at a time, so that the words stay in the nearest cache.
 const BLOCK: usize = 4 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
@@ -75,7 +75,7 @@ fn join<K: KeyWord, I: RowId>(
     {
         one_key_per_hash(cx, &matcher, &build_unit, table)?;
     }
-    // From here on, the seed is the one that the join ends with.
+    // From here on, the seed does not change any more.
     let probe = job.stream_probe()?;
     let known_rows = probe.known_rows();
     cx.counters.enter(Stage::Probe, known_rows.unwrap_or(0));
@@ -94,7 +94,7 @@ fn join<K: KeyWord, I: RowId>(
         spare: spare_bytes(cx),
     };
     cx.watch.time("probe", || {
-        // A tuple has a row id, or what the output needs of the row.
+        // A tuple has a row id, or the inlined columns of the row.
         if inlined {
             probing
                 .run::<I>(|unit, pairs, out| matcher.resolve_inlined(&build_unit, unit, pairs, out))
@@ -121,12 +121,12 @@ struct Probing<'a, K: KeyWord, I: RowId> {
     table: &'a Table<K, I>,
     probe: Mutex<Source>,
     cap: usize,
-    /// Bytes that a worker leaves when it takes a morsel while other workers have some.
+    /// Bytes that must stay free when a worker takes a morsel while other workers have one.
     spare: u64,
 }
 
 impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
-    /// Streams the probe side through the table; `resolve` takes what was found.
+    /// Streams the probe side through the table, and calls `resolve` for the matches.
     fn run<B: RowId>(
         &self,
         resolve: impl Fn(&Unit, &mut Pairs<B>, &mut Emitter<'_>) -> Result<()> + Sync,
@@ -162,7 +162,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                         }
                     }
                 }
-                // They are of this morsel's rows.
+                // The pairs refer to rows of this morsel, so they must be resolved before the next one.
                 resolve(&unit, &mut pairs, &mut emitter)?;
                 self.matcher.emit_unmatched(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
                 self.cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
     }
 }
 
-/// Partitions the build side and fills the table from it. Words and tuples are gone afterwards.
+/// Partitions the build side and fills the table. Drops the words and tuples afterwards.
 fn build_table<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     job: &Job<'_>,
@@ -209,12 +209,12 @@ fn build_table<K: KeyWord, I: RowId>(
     }
 }
 
-/// Fails with [`Error::BadSeed`] if many build rows have one hash, but not one key. Each probe row with
-/// this hash would meet all of them, and most of these candidates would be rejected.
+/// Fails with [`Error::BadSeed`] if many build rows have the same hash but different keys. Each probe row
+/// with this hash would meet all of them, and most of these candidates would be rejected.
 ///
-/// Compares the first row of each group with every 16th one, so fewer than 16 rows of other keys may go
-/// unseen between two rows of one key. In a group of equal keys, each probe row yields at least 16 rows,
-/// which takes far longer than these comparisons.
+/// Compares the first row of each group with every 16th row. So it may miss fewer than 16 rows with other
+/// keys between two rows of the same key. In a group of equal keys, each probe row yields at least 16 output
+/// rows, which takes far longer than these comparisons.
 fn one_key_per_hash<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     matcher: &Matcher<'_>,
@@ -244,12 +244,12 @@ fn one_key_per_hash<K: KeyWord, I: RowId>(
     outcome.and_then(|()| compare(&mut rows))
 }
 
-/// The words of a block of rows, placed as the table wants them.
+/// The words of a block of rows, placed as the table needs them.
 #[derive(Default)]
 struct MorselWords<K> {
-    /// Of the rows that may match.
+    /// The words of the rows that may match.
     words: Vec<K>,
-    /// Those rows, where not all may.
+    /// The numbers of these rows, if not all rows may match.
     rows: Option<Vec<u32>>,
 }
 
@@ -267,7 +267,7 @@ impl<K: KeyWord> MorselWords<K> {
         }
         self.rows = valid.map(|valid| {
             let rows: Vec<u32> = valid.valid_indices().map(|i| i as u32).collect();
-            // Rows rise, so no word is overwritten before it has moved.
+            // Row numbers ascend, so no word is overwritten before it is moved.
             rows.iter().enumerate().for_each(|(i, &row)| self.words[i] = self.words[row as usize]);
             self.words.truncate(rows.len());
             rows
@@ -275,7 +275,7 @@ impl<K: KeyWord> MorselWords<K> {
         Ok(())
     }
 
-    /// The keys, if the words' first row is row `first` of the morsel.
+    /// Returns the keys. The first row of the block is row `first` of the morsel.
     fn view(&self, first: usize) -> MorselKeys<'_, K> {
         MorselKeys { words: &self.words, rows: self.rows.as_deref(), first }
     }

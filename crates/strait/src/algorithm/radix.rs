@@ -1,13 +1,13 @@
-//! The radix join (003, 004): both sides partitioned alike until a build partition fits the cache.
+//! The radix join (003, 004): partitions both sides in the same way until a build partition fits the cache.
 //!
 //! ```text
 //!  build: words ─► partition ─┐
-//!                             ├─► a table a partition, in the cache ─► matches ─► rows
+//!                             ├─► one table per partition, in the cache ─► matches ─► rows
 //!  probe: words ─► partition ─┘
 //! ```
 //!
-//! Workers take partitions. One with so many rows that it would keep a worker busy alone (skew) is
-//! built once and its probe tuples are shared by all (004 splits such partitions too).
+//! Each worker takes partitions. If a partition is so large (skew) that one worker would need longer than all
+//! others, its table is built once and all workers share its probe tuples. (004 splits such partitions too.)
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,7 +28,7 @@ use crate::table::{Ask, Cursor, LocalTable, Pairs};
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// Probe tuples of a large partition that are one task.
+/// Probe tuples of a large partition per task.
 const SPLIT: usize = 64 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
@@ -78,7 +78,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     })
 }
 
-/// The joining of co-partitions.
+/// Joins co-partitions.
 struct Joining<'a> {
     cx: &'a Context<'a>,
     workers: Workers,
@@ -97,7 +97,7 @@ impl Joining<'_> {
         probe: &Partitions<K, I>,
     ) -> Result<()> {
         let threads = self.workers.threads();
-        // Large is what one worker would still be busy with when the others are done.
+        // A partition is large if one worker would still be busy with it when the others are done.
         let total = build.tuples.len() + probe.tuples.len();
         let large = (total / (4 * threads)).max(2 * SPLIT);
         let size = |p: usize| build.range(p).len() + probe.range(p).len();
@@ -123,14 +123,14 @@ impl Joining<'_> {
                 emitter.patiently(Refused::Fails, || table.build(self.cx, p, build.tuples(p)))?;
                 self.pair(&table, probe.tuples(p), &mut pairs, &mut emitter)?;
             }
-            // Another worker may wait for this memory, as long as this one counts as active.
+            // Another worker may wait for this memory while this worker counts as active.
             drop(table);
             drop(started);
             emitter.finish()
         })
     }
 
-    /// One partition by all workers: built once, its probe tuples shared out.
+    /// Joins one partition on all workers: the table is built once, and the probe tuples are shared out.
     fn share<K: KeyWord, I: RowId>(
         &self,
         p: usize,
@@ -141,7 +141,7 @@ impl Joining<'_> {
         let mut table = emitter
             .patiently(Refused::Fails, || LocalTable::with_room(self.cx, build.len(), self.bits))?;
         emitter.patiently(Refused::Fails, || table.build(self.cx, p, build))?;
-        // From here on the workers have emitters, and this one would count as one more.
+        // The workers have their own emitters. If this one stayed, it would count as one more worker.
         drop(emitter);
         self.workers.each(probe.len().div_ceil(SPLIT), |task, _| {
             let range = task * SPLIT..((task + 1) * SPLIT).min(probe.len());

@@ -1,21 +1,21 @@
-//! Which seed a join uses, and when it begins again with another one.
+//! Which seed a join uses, and when it starts again with another seed.
 //!
-//! Places of keys, and hashes, follow from a random [seed](Seed). Nobody can choose keys that meet under a
-//! seed that he does not know, and by chance only a few keys meet. If many meet all the same, the seed
-//! does not suit the keys, and the join begins again with another one. That happens only while
-//! nothing has been written and no row of the probe side has been taken:
+//! The place of a key in a table, and its hash, depend on a random [seed](Seed). Nobody can choose keys that
+//! collide under an unknown seed, and by chance only a few keys collide. If many keys collide nevertheless,
+//! the seed does not suit the keys, and the join starts again with another one. This happens only while no
+//! row has been written and no row of the probe side has been taken:
 //!
-//! - Before each attempt, a sample of the build side's keys is [examined](suits). This bounds the
-//!   candidates that are rejected later: many different keys with one hash are found here. It also
-//!   finds keys that crowd in one partition or one part of a table, on the CPU and on a GPU.
-//! - While a hash table of the CPU is filled, a search that passes a
-//!   [bound](crate::table::HashTable::build) ends the attempt.
-//! - After it is filled, keys with one hash are [compared](super::no_partition). If there are many
-//!   different ones, the attempt ends.
+//! - Before each attempt, the join [examines](suits) a sample of the build side's keys. This finds many
+//!   different keys with the same hash, and so bounds the candidates that are rejected later. It also finds
+//!   keys that crowd in one partition or one part of a table, on the CPU and on a GPU.
+//! - While the CPU fills a hash table, a search that exceeds a [bound](crate::table::HashTable::build) ends
+//!   the attempt.
+//! - After the table is filled, keys with the same hash are [compared](super::no_partition). If many of them
+//!   are different, the attempt ends.
 //!
-//! The radix join writes rows while it fills tables, one per partition, and so it cannot begin again
-//! there. A partition whose keys crowd is sorted instead. For different keys with one hash, the radix
-//! join relies on the sample.
+//! The radix join writes rows while it fills its tables, one per partition, so it cannot start again there.
+//! Instead, it sorts a partition whose keys crowd. For different keys with the same hash, the radix join
+//! relies on the sample.
 //!
 //! The last attempt has no bound, so a join never fails because of its seed.
 
@@ -32,23 +32,23 @@ use crate::overrides::TestOverrides;
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// Seeds that a join tries, at most.
+/// The maximum number of seeds that a join tries.
 const MAX_SEEDS: u32 = 4;
-/// Rows of a sample, at most, and one of how many rows is in it. A part of the build side that the
-/// sample does not show is too small to cost much.
+/// The maximum number of sampled rows; and one of how many rows is sampled. A crowd that the sample misses is
+/// too small to cost much.
 const SAMPLE: usize = 4096;
 const ONE_OF: usize = 32;
-/// Rows of the sample that lie next to one another.
+/// Consecutive rows per slice of the sample.
 const SLICE: usize = 64;
-/// Different keys in the space of one, or with one hash, that are too many. Seeds that suit the keys
-/// have so many with a probability of less than 10^-9.
+/// This many different keys are too many if they have the same hash, or if they lie in the space that one key
+/// takes on average. With a suitable seed, the probability of that is less than 10^-9.
 const CROWD: usize = 16;
 
 /// The seed that a join used.
 pub(crate) struct Seeded {
-    /// The number that all its seeds follow from.
+    /// The number from which all its seeds are derived.
     pub(crate) number: u64,
-    /// How many seeds it tried.
+    /// The number of seeds it tried.
     pub(crate) tried: u32,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn with_seeds(
     Err(Error::BadSeed)
 }
 
-/// Whether the plan's seed suits the keys of the build side, as far as a sample tells.
+/// Returns whether the plan's seed suits the keys of the build side, judged by a sample.
 pub(crate) fn suits(
     cx: &Context<'_>,
     keys: &KeyPlan,
@@ -85,7 +85,7 @@ pub(crate) fn suits(
         return Ok(true);
     }
     let sample = match cx.overrides.bad_seeds > 0 {
-        // Tests have few rows.
+        // Tests have few rows, so the sample is the whole build side.
         true => build.batches().to_vec(),
         false => sample(build, keys.seed().number()),
     };
@@ -95,7 +95,7 @@ pub(crate) fn suits(
     }
 }
 
-/// Slices of the build side at places that follow from the seed.
+/// Returns slices of the build side at positions that depend on the seed.
 fn sample(build: &Relation, seed: u64) -> Vec<RecordBatch> {
     let rows = build.rows();
     let slices = SAMPLE.min(rows as usize / ONE_OF) / SLICE;
@@ -137,7 +137,7 @@ fn suits_sample<K: KeyWord>(
     Ok(!places.windows(CROWD).any(|crowd| crowd[CROWD - 1] - crowd[0] < space))
 }
 
-/// Whether different keys have one hash, of which there are many. `found` is sorted by hash.
+/// Returns whether many rows have the same hash but not the same key. `found` is sorted by hash.
 fn one_hash<K: KeyWord>(
     cx: &Context<'_>,
     keys: &KeyPlan,

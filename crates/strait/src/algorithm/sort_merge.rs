@@ -1,4 +1,5 @@
-//! The sort-merge join (004 §3.3, 002 §4): both sides sorted by key, split by merge path, merged.
+//! The sort-merge join (004 §3.3, 002 §4): sorts both sides by key, splits them by merge path, and merges
+//! them.
 //!
 //! ```text
 //!  build: words ─► sort ─┐   merge-path split     segment 0 ─► groups ─► matches ─► rows ─┐
@@ -6,9 +7,9 @@
 //!  probe: words ─► sort ─┘                        segment 2 ─► …                           ┘
 //! ```
 //!
-//! Words sort as keys do. Keys that do not fit a word are ranked first, so that they do. Workers
-//! take segments in order and send their rows in turn, so the output is sorted by key, unmatched
-//! rows among the others; rows with a null in their key come last.
+//! Words sort in the same order as keys. Keys that do not fit a word are replaced by their ranks. Workers
+//! take segments in order and send their rows in turn. So the output is sorted by key, including unmatched
+//! rows. Rows with a null in their key come last.
 
 use std::slice::Chunks;
 
@@ -25,7 +26,7 @@ use crate::sort::{groups, sort, split};
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// Rows of both sides in a segment, if memory and threads leave the choice.
+/// Rows of both sides per segment, unless memory or the number of threads requires less.
 const SEGMENT: usize = 128 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
@@ -42,7 +43,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let (build_sorted, build_nulls, _build_nulls) = sorted::<K, I>(cx, build_words)?;
     let (probe_sorted, probe_nulls, _probe_nulls) = sorted::<K, I>(cx, probe_words)?;
 
-    // The words are the keys or their ranks: nothing is left to verify.
+    // The words are the keys or their ranks, so no match has to be verified.
     let matcher = job.matcher(cx, true);
     let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
@@ -75,7 +76,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     emitter.finish()
 }
 
-/// Words of both sides that sort as the keys do: build side first.
+/// Returns words of both sides that sort in the same order as the keys, build side first.
 fn words<'a, K: KeyWord>(
     cx: &Context<'_>,
     job: &'a Job<'_>,
@@ -105,7 +106,7 @@ fn words<'a, K: KeyWord>(
     })
 }
 
-/// The tuples of a side sorted by key, its rows that have none, and the memory reserved for those.
+/// The tuples of a side sorted by key, its rows with a null key, and the reservation for those rows.
 type Sorted<K, I> = (Buffer<Tuple<K, I>>, Vec<u64>, Reservation);
 
 fn sorted<K: KeyWord, I: RowId>(cx: &Context<'_>, words: Words<'_, K>) -> Result<Sorted<K, I>> {

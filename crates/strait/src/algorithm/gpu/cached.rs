@@ -1,15 +1,15 @@
-//! The radix join in one pass: a table in the device's memory, whose parts take turns in its L2 cache.
+//! The radix join in one pass: one table in GPU memory, whose parts take turns in the L2 cache.
 //!
 //! ```text
-//!  build: columns ─► one pass ─► tuples in partition order ─► insert ─┐ the slots of a partition
-//!                                                                     ├─ lie together: what is worked
-//!  probe: columns ─► one pass ─► tuples in partition order ─► look up ┘ on stays in the cache
+//!  build: columns ─► one pass ─► tuples in partition order ─► insert ─┐ the slots of one partition
+//!                                                                     ├─ are adjacent, so the active
+//!  probe: columns ─► one pass ─► tuples in partition order ─► look up ┘ part stays in the cache
 //! ```
 //!
-//! A key's home slot is given by the top bits of the mixed key, and partitions are too, so no table a
-//! partition is needed: inserting and looking up in partition order is enough. Building costs more
-//! than a table in shared memory (atomics, and slots that are cleared, written and read), but the
-//! probe side is partitioned once instead of twice: it pays where that side is much the longer one.
+//! The top bits of the mixed key choose both the home slot and the partition. So no table per partition is
+//! needed: it is enough to insert and to look up in partition order. Building costs more than a table in
+//! shared memory (atomics; slots are cleared, written and read). But the probe side is partitioned once
+//! instead of twice, so this join is faster if the probe side is much longer.
 
 use super::no_partition::{Rows, hashed, look_up, single};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
@@ -18,13 +18,13 @@ use crate::error::Result;
 use crate::gpu_options::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
-/// How much longer the probe side has to be: from there on one pass won on an H200, 31 to 26
-/// billion tuples a second at eight times (benchmarks/notes.md).
+/// The probe side must be at least this many times longer than the build side. From there on, one pass was
+/// faster on an H200: 31 against 26 billion tuples per second at a factor of eight (benchmarks/notes.md).
 const LONGER: u64 = 3;
-/// Parts of the table that share the cache with streams of tuples and rows.
+/// One part of the table may take 1/8 of the L2 cache, because tuples and output rows need cache too.
 const SHARE: u64 = 8;
 
-/// Joins two sides, if one pass is worth it; None where it is not, or a build key comes twice.
+/// Joins two sides. Returns `None` if one pass does not pay, or if a build key occurs twice.
 pub(super) fn join(
     session: &Session<'_>,
     build: &Side,

@@ -1,14 +1,14 @@
-//! The CPU partitions, the GPU joins (003 §IV-B to D).
+//! The CPU partitions both sides, and the GPU joins them (003 §IV-B to D).
 //!
 //! ```text
-//!  build ─► CPU: partitions in pinned memory ─► working sets ─► the first one to the device ─┐
+//!  build ─► CPU: partitions in pinned memory ─► working sets ─► the first set to the device ─┐
 //!                                                                                            ├─► rows
-//!  probe ─► CPU: chunk by chunk into pinned memory ─► what meets the first set, at once ─────┘
-//!                                    └─► the rest, set after set
+//!  probe ─► CPU: chunk by chunk into pinned memory ─► rows for the first set, at once ───────┘
+//!                                    └─► the other rows, set after set
 //! ```
 //!
-//! While the device joins what one chunk has for the first working set, the CPU partitions the next.
-//! Every tuple crosses the link once.
+//! While the device joins the rows of one chunk with the first working set, the CPU partitions the next
+//! chunk. Every tuple crosses the link once.
 
 use std::cell::RefCell;
 
@@ -21,12 +21,12 @@ use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// Rows the CPU partitions at once: so many that a partition's run is long enough for the link.
+/// Rows per chunk that the CPU partitions: enough that each partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;
-/// Bits of the partitions, at most: a write-combining buffer a partition has to stay in a core's cache.
+/// The maximum number of radix bits: one write-combining buffer per partition must stay in a core's cache.
 const MAX_BITS: u32 = 10;
 
-/// Joins two sides. Working sets have at most `most_rows` build rows, where given.
+/// Joins two sides. Working sets have at most `most_rows` build rows, if given.
 pub(super) fn join(
     crossing: &TransferContext<'_>,
     most_rows: Option<u64>,
@@ -47,8 +47,8 @@ pub(super) fn join(
     let packed = pack(&partitioned.rows, fit);
     let Some((first, others)) = packed.split_first() else { return sets.finish(to) };
 
-    // The first block of the first set meets the probe side as it is partitioned; what is left of the
-    // set, if it does not fit, and the other sets meet it afterwards.
+    // The first block of the first set is joined while the probe side is being partitioned. The other
+    // blocks of this set (if it does not fit) and the other sets are joined afterwards.
     let tuple = session.word.tuple();
     let mut first_blocks = blocks(partitioned.of(first), fit, tuple).into_iter();
     let Some(block) = first_blocks.next() else { return sets.finish(to) };
@@ -79,7 +79,7 @@ pub(super) fn join(
     sets.finish(to)
 }
 
-/// The rows of the next chunk.
+/// Returns the rows of the next chunk.
 fn chunk(
     crossing: &TransferContext<'_>,
     side: &HostSide,
@@ -113,8 +113,8 @@ fn partition_side_as<W: KeyWord + RowId>(
     let count = (rows.end - rows.start) as usize;
     let bytes = count * size_of::<Tuple<W, W>>();
     let pinned = to.pin(crossing, bytes as u64)?;
-    // SAFETY: who made the columns keeps them. Nobody else knows the pinned memory yet; it is as long
-    // as the tuples and aligned for them, and any bytes are tuples.
+    // SAFETY: the creator of the columns keeps their memory alive. Nobody else has the pinned memory yet; it
+    // has room for all tuples and is aligned for them, and every bit pattern is a valid tuple.
     let (keys, values, tuples) = unsafe {
         let keys = side.keys.words::<W>(rows.clone())?;
         let values = match &side.values {

@@ -1,5 +1,5 @@
-//! Flags of matched rows: a window of bytes on the device, one a row, that moves over a side and is
-//! handed to the receiver each time it moves on.
+//! Flags of matched rows: a window with one byte per row on the device. The window moves over a side, and the
+//! receiver gets its flags before each move.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use super::{Receiver, Session, Which};
 use crate::device::{Pinned, View};
 use crate::error::Result;
 
-/// Bytes fetched at once, at most.
+/// The maximum number of bytes per copy to the host.
 const PIECE: u64 = 16 << 20;
-/// The part of what a memory limit leaves, one of so many, that is fetched at once.
+/// One copy may take 1/32 of the memory that a limit leaves.
 const SHARE: u64 = 32;
 
 /// See the [module](self).
@@ -22,7 +22,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// One for so many rows at once, if flags are wanted.
+    /// Creates a window for up to `most_rows` rows. Returns `None` if flags are not wanted.
     pub(super) fn new(
         session: &Session<'_>,
         which: Which,
@@ -33,7 +33,7 @@ impl Window {
             return Ok(None);
         }
         const WHAT: &str = "flags of matched rows";
-        // Flags of a long side may take the host's memory too: slow, but there.
+        // The flags of a long side may extend into host memory, which is slower.
         let memory = match most_rows > session.left() / 4 {
             true => {
                 let on_device = session.left() / 8;
@@ -46,8 +46,8 @@ impl Window {
         Ok(Some(Window { which, memory, pinned, first: 0, rows: 0 }))
     }
 
-    /// Moves the window to some rows, none of which is flagged yet. What is returned begins where the
-    /// flag of row zero would be.
+    /// Moves the window to some rows and clears their flags. The returned view starts at the address that the
+    /// flag of row zero would have.
     pub(super) fn open(&mut self, session: &Session<'_>, first: u64, rows: u64) -> Result<View> {
         (self.first, self.rows) = (first, rows);
         let view = self.memory.part(0, rows);
@@ -63,7 +63,7 @@ impl Window {
             let part = self.memory.part(at, some);
             session.device.copy_out(session.compute, part, &self.pinned, 0)?;
             session.device.synchronize(session.compute)?;
-            // SAFETY: the copy is done, and the next comes after this.
+            // SAFETY: the copy is done, and the next one starts after `flags` was used.
             let flags = unsafe { &self.pinned.bytes()[..some as usize] };
             to.flags(self.which, self.first + at, flags)?;
             at += some;
@@ -72,7 +72,7 @@ impl Window {
     }
 }
 
-/// Moves a window, if there is one.
+/// Moves the window, if there is one.
 pub(super) fn opened(
     window: &mut Option<Window>,
     session: &Session<'_>,
@@ -82,7 +82,7 @@ pub(super) fn opened(
     window.as_mut().map(|window| window.open(session, first, rows)).transpose()
 }
 
-/// Hands a window's flags to the receiver, if there is one.
+/// Hands the flags of the window, if there is one, to the receiver.
 pub(super) fn closed(
     window: &Option<Window>,
     session: &Session<'_>,

@@ -1,22 +1,24 @@
-//! A join of Arrow tables on a device: key words go in, pairs of positions come out.
+//! Joins Arrow tables on a device: key words go in, pairs of positions come out.
 //!
 //! ```text
 //!  build: words in host memory ─┐                          ┌─► pairs ─► pinned ─► matches ─► rows
-//!  (and what they carry)        ├─► join, by any conductor ┼─► flags ─────────► emit_unmatched ───► rows
+//!  (and inlined columns)        ├─► join, by any conductor ┼─► flags ─────────► emit_unmatched ───► rows
 //!  probe: words in host memory ─┘                          └─► a count
 //! ```
 //!
-//! The words of an integer column as wide as they are, and without nulls, are its values, but for a bias:
-//! they are staged from where they lie, batch by batch. Others are made before.
+//! If a key is one integer column without nulls, and is as wide as a word, then its values plus a bias are
+//! the words. Such a column is staged directly from its batches. For all other keys, the words are computed
+//! first.
 //!
-//! Words cross to the device, and positions come back: the columns stay where they are and are gathered
-//! there. A position is made on the device, and is the row's number unless some rows
-//! cannot match, since their key has a null: those stay behind, and the host knows who is who. Workers
-//! resolve a block's pairs while the device fills the next.
+//! Only words cross to the device, and only positions come back. The columns stay in host memory and are
+//! gathered there. The device computes the positions. A position is the row number, unless some rows have a
+//! null key and therefore cannot match. Those rows do not cross, and the host translates positions to row
+//! numbers. Workers resolve the pairs of one block while the device fills the next.
 //!
-//! Build rows come back in any order, and fetching each from host memory costs more than all else. So
-//! where the columns wanted of them are no wider than a word, those cross with the keys and come back
-//! in place of positions. Probe rows come back nearly in order, and theirs never cross.
+//! Build rows come back in any order, and fetching each of them from host memory costs more than everything
+//! else. So if the wanted build columns together are no wider than a word, they are inlined: they cross with
+//! the keys and come back in place of positions. Probe rows come back nearly in order, so their columns
+//! never cross.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -47,15 +49,15 @@ use crate::transfer::{Drain, HostColumn, HostSide, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// The share of a memory limit, one of so many, that columns which cross with their keys may take.
+/// Inlined columns may take this fraction (1/8) of the memory that a limit leaves.
 const FOR_INLINED: u64 = 8;
-/// Rows of a chunk where tests want several.
+/// Rows per chunk if a test forces several chunks.
 const TINY_CHUNK: u64 = 7;
-/// Rows of a part where tests want several, at least, and how many parts there are then.
+/// If a test forces several parts: the minimum number of rows per part, and the number of parts.
 const TINY_PART: u64 = 11;
 const TINY_PARTS: u64 = 6;
 
-/// Joins on `device`. The probe side is held, and not that of the job.
+/// Joins on `device`. `probe` is the probe side, completely read; the job's own probe source is not used.
 pub(crate) fn run(
     cx: &Context<'_>,
     job: &Job<'_>,
@@ -84,7 +86,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let matcher = job.matcher(cx, job.keys.exact());
     let fits = |columns: &Columns| {
         let bytes = job.build.rows() * word.bytes();
-        // Under a limit, they take no memory that something else may turn out to need.
+        // Under a limit, inlined columns must leave memory for everything else.
         let room = bytes <= cx.budget.left() / FOR_INLINED;
         columns.inlined_bytes() <= Some(word.bytes() as usize) && room
     };
@@ -167,17 +169,17 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     Ok(escalated)
 }
 
-/// The key words of the rows of one side that may match, as wide as the device's.
+/// The key words of the rows of one side that may match, in the device's word width.
 struct Keys {
     words: Made,
-    /// What each row carries, as wide.
+    /// The inlined columns of each row, in the same width.
     values: Option<Made>,
     rows: u64,
-    /// The number of each row, where not all rows may match.
+    /// The row number for each position. `None` if all rows may match.
     row_of: Option<Buffer<u64>>,
 }
 
-/// A word a row, and what the words lie in.
+/// One word per row, and the memory that holds the words.
 struct Made {
     column: HostColumn,
     _memory: Box<dyn Any>,
@@ -185,12 +187,12 @@ struct Made {
 
 impl Made {
     fn in_buffer<D: Plain>(made: Buffer<D>) -> Made {
-        // SAFETY: the words live as long as this, which outlives the join.
+        // SAFETY: the memory lives as long as this value, which outlives the join.
         let column = unsafe { HostColumn::pageable(HostView::of(&made)) };
         Made { column, _memory: Box::new(made) }
     }
 
-    /// In batches, of which each is short of a bias.
+    /// Words in batches. The device's words are these values plus `bias`.
     fn in_batches<D: Plain + ArrowNativeType>(batches: Vec<ScalarBuffer<D>>, bias: u64) -> Made {
         let views = batches.iter().map(|batch| HostView::of(batch)).collect();
         // SAFETY: as above.
@@ -200,7 +202,7 @@ impl Made {
 }
 
 impl Keys {
-    /// The words of a plain column, as they lie; None where words have to be made.
+    /// Returns the words of a plain column without copying them, or `None` if words have to be computed.
     fn in_place<K: KeyWord + RowId + Plain + ArrowNativeType>(
         cx: &Context<'_>,
         keys: &KeyPlan,
@@ -263,7 +265,7 @@ impl Keys {
     }
 }
 
-/// What each row that may match carries.
+/// Builds the inlined values of the rows that may match.
 fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<Made> {
     let made = by_pieces(cx, pieces, "the columns that travel with keys", |piece, valid, to| {
         let mut scratch = Vec::new();
@@ -279,7 +281,7 @@ fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Re
     Ok(Made::in_buffer(made))
 }
 
-/// Something of each row that may match.
+/// Builds a column with one value for each row that may match.
 fn chosen<K: KeyWord, D: Plain>(
     cx: &Context<'_>,
     words: &Words<'_, K>,
@@ -291,7 +293,7 @@ fn chosen<K: KeyWord, D: Plain>(
         let (of_piece, _) = words.of_piece(piece, &mut scratch)?;
         let row = words.pieces[piece].0.first_row;
         match valid {
-            // Without a test in it, the loop is one of vectors.
+            // Without a branch inside, the compiler vectorises this loop.
             None => to.iter_mut().zip(of_piece).enumerate().for_each(|(i, (to, &word))| {
                 *to = value(row + i, word);
             }),
@@ -303,11 +305,11 @@ fn chosen<K: KeyWord, D: Plain>(
     })
 }
 
-/// A side in pieces, and of each piece the rows that may match; None if all may.
+/// The pieces of a side, each with the rows that may match. `None` means that all its rows may.
 type Pieces = [(Piece, Option<NullBuffer>)];
 
-/// A column of the rows that may match, which workers make piece by piece: `fill` is given a piece,
-/// which of its rows may match, if not all, and where theirs lie.
+/// Builds a column over the rows that may match, piece by piece, on all workers. `fill` gets the index of a
+/// piece, its rows that may match (`None` for all), and the part of the column to write.
 fn by_pieces<D: Plain>(
     cx: &Context<'_>,
     pieces: &Pieces,
@@ -323,15 +325,15 @@ fn by_pieces<D: Plain>(
     let mut made = Buffer::<D>::uninit(matchable, &cx.budget, what)?;
     let out = made.shared();
     cx.workers.for_rows(matchable).each(pieces.len(), |piece, _| {
-        // SAFETY: pieces do not overlap, and each is one task's.
+        // SAFETY: pieces do not overlap, and each piece belongs to one task.
         let to = unsafe { out.range(starts[piece]..starts[piece + 1]) };
         fill(piece, pieces[piece].1.as_ref(), to)
     })?;
     Ok(made)
 }
 
-/// What the device has to find. Where it flags rows itself, their flags are taken from the units until
-/// the join is done.
+/// Returns what the device has to produce. If the device sets the flags itself, this takes the flags out of
+/// the units until the join is done.
 fn wanted(
     cx: &Context<'_>,
     matcher: &Matcher<'_>,
@@ -362,7 +364,7 @@ fn wanted(
     (wanted, flags)
 }
 
-/// Adds a count of matches to the output.
+/// Adds the number of matches to the output.
 fn count(job: &Job<'_>, found: &JoinResult) -> Result<()> {
     job.candidates.fetch_add(found.rows, Ordering::Relaxed);
     let mut emitter = Emitter::new(job.sink);
@@ -370,14 +372,14 @@ fn count(job: &Job<'_>, found: &JoinResult) -> Result<()> {
     emitter.finish()
 }
 
-/// Takes pairs and flags as they come.
+/// Receives pairs and flags from the device.
 struct PairReceiver<'a> {
     resolver: Resolver<'a>,
     drain: Drain,
 }
 
 impl PairReceiver<'_> {
-    /// Settles what is still under way.
+    /// Resolves the pairs that are still being copied.
     fn finish(&mut self, session: &Session<'_>) -> Result<()> {
         let resolver = &self.resolver;
         self.drain.take_arrived(session, &mut |rows, columns| resolver.resolve(rows, columns))
@@ -409,7 +411,7 @@ impl Receiver for PairReceiver<'_> {
     }
 }
 
-/// Settles pairs.
+/// Resolves pairs.
 struct Resolver<'a> {
     cx: &'a Context<'a>,
     matcher: &'a Matcher<'a>,
@@ -418,14 +420,15 @@ struct Resolver<'a> {
     flags: [Option<&'a Flags>; 2],
     sink: &'a Sink<'a>,
     cap: usize,
-    /// Bytes of a position, and of what comes in its place.
+    /// Bytes per position, or per inlined value.
     size: usize,
-    /// Whether build rows come as what they carry.
+    /// Whether inlined values stand in place of the positions of build rows.
     inlined: bool,
 }
 
 impl Resolver<'_> {
-    /// Settles pairs: what is told of their build rows, and the positions of their probe rows.
+    /// Resolves pairs. The columns are the positions or inlined values of the build rows, and the positions
+    /// of the probe rows.
     fn resolve(&self, rows: usize, columns: &[&[u8]]) -> Result<()> {
         let &[build, probe] = columns else {
             return Err(Error::Worker("pairs have two columns".to_string()));
@@ -449,7 +452,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// The rows at some positions of a side.
+    /// Appends the row numbers for some positions of a side.
     fn take(&self, bytes: &[u8], side: usize, to: &mut Vec<u64>) {
         match self.size {
             4 => to.extend(bytes.chunks_exact(4).map(word_of::<4>)),
@@ -461,7 +464,7 @@ impl Resolver<'_> {
     }
 }
 
-/// A number of `N` bytes.
+/// Reads a little-endian number of `N` bytes.
 fn word_of<const N: usize>(bytes: &[u8]) -> u64 {
     let mut all = [0; 8];
     all[..N].copy_from_slice(bytes);

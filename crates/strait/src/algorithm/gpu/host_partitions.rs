@@ -1,5 +1,5 @@
-//! A side in partitions that lie in host memory, some of them perhaps on the device, and which of them
-//! are joined together.
+//! The partitions of a side in host memory (some may lie on the device), and how they are packed into working
+//! sets.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use crate::device::Pinned;
 use crate::error::Result;
 use crate::transfer::{Run, TransferContext};
 
-/// What host memory is set aside for.
+/// The purpose of the host memory, for error messages.
 const WHAT: &str = "partitions in host memory";
-/// Partitions that fill a working set, about.
+/// The approximate number of partitions per working set.
 const PARTITIONS_PER_SET: u64 = 4;
 
-/// Bits that make so many rows into partitions of which a few fit.
+/// Returns the number of radix bits, so that a few partitions of `rows` rows fill `fit` rows together.
 pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
     let partitions = (rows.saturating_mul(PARTITIONS_PER_SET)).div_ceil(fit.max(1));
     partitions.next_power_of_two().ilog2().clamp(1, most)
 }
 
-/// A side's partitions, each a list of runs of tuples. What lies on the device is the session's.
+/// The partitions of a side. Each is a list of runs of tuples. The session owns runs that lie on the device.
 pub(super) struct HostPartitions {
-    /// Partitions are told by so many of the top bits of mixed keys.
+    /// The number of top bits of the mixed key that choose a partition.
     pub(super) bits: u32,
     pub(super) runs: Vec<Vec<Run>>,
     pub(super) rows: Vec<u64>,
@@ -33,8 +33,8 @@ impl HostPartitions {
         HostPartitions { bits, runs, rows: vec![0; partitions] }
     }
 
-    /// Pinned memory for so many bytes, and some more: sizes that come again find memory that was
-    /// pinned before.
+    /// Allocates pinned memory of at least `bytes` bytes. Sizes are rounded up, so that later requests find
+    /// memory that is already pinned.
     pub(super) fn pin(&self, crossing: &TransferContext<'_>, bytes: u64) -> Result<Arc<Pinned>> {
         let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
         crossing.session.pinned(bytes as usize, WHAT)
@@ -48,19 +48,19 @@ impl HostPartitions {
         }
     }
 
-    /// The runs of some partitions.
+    /// Returns the runs of some partitions.
     pub(super) fn of(&self, partitions: &[usize]) -> Vec<Run> {
         partitions.iter().flat_map(|&partition| self.runs[partition].iter().cloned()).collect()
     }
 }
 
-/// Steps that the knapsack weighs by.
+/// The resolution of the knapsack: weights are multiples of `fit` / 1024.
 const STEPS: usize = 1024;
 
-/// Packs partitions of so many build rows into sets of at most `fit` rows (003 §IV-D): the first as
-/// full as can be, so that the most is joined while the probe side is still being partitioned; the
-/// others greedily, with at most one each of those that take more than half. A partition that does not
-/// fit is a set by itself, to be joined in blocks. Partitions without rows are in none.
+/// Packs partitions with the given numbers of build rows into sets of at most `fit` rows (003 §IV-D). The
+/// first set is as full as possible, because it is joined while the probe side is still being partitioned.
+/// The others are packed greedily; each has at most one partition with more than half of `fit`. A partition
+/// that does not fit is a set of its own, and is joined in blocks. Empty partitions are in no set.
 pub(super) fn pack(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
     let mut left: Vec<usize> = (0..rows.len()).filter(|&p| rows[p] > 0 && rows[p] <= fit).collect();
     let mut sets = Vec::new();
@@ -89,13 +89,13 @@ pub(super) fn pack(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
     sets
 }
 
-/// The partitions that fill `fit` rows best, in steps of a thousandth.
+/// Returns the partitions that fill `fit` rows best, in steps of 1/1024 of `fit`.
 fn knapsack(rows: &[u64], partitions: &[usize], fit: u64) -> Vec<usize> {
-    // Rounded up, so that what is found fits.
+    // Rounded up, so that the chosen partitions fit.
     let weight = |partition: usize| {
         (u128::from(rows[partition]) * STEPS as u128).div_ceil(u128::from(fit.max(1))) as usize
     };
-    // The most rows of any choice that weighs so much, and the last partition of it.
+    // For each weight: the largest number of rows of any choice with that weight, and its last partition.
     let mut best: Vec<Option<(u64, usize)>> = vec![None; STEPS + 1];
     let mut chosen: Vec<Vec<bool>> = Vec::with_capacity(partitions.len());
     best[0] = Some((0, usize::MAX));

@@ -1,9 +1,9 @@
-//! Joins of columns that lie in host memory, larger than a GPU's perhaps: what `bench join --placement
-//! pinned` and `pageable` measure with `--device gpu`.
+//! Joins columns in host memory, which may be larger than GPU memory. `bench join --placement pinned` and
+//! `pageable` measure these joins with `--device gpu`.
 //!
-//! The first column of a table is the key, an integer; a second one is payload, an integer too, and
-//! travels with the key where it is wanted. Rows that are made come back to the host, into buffers
-//! that are used again and again. [`Hosted::partition`] partitions a table and joins nothing.
+//! The first column of a table is the key, an integer. A second column is the payload, also an integer. It is
+//! inlined if it is wanted. Output rows come back to the host, into buffers that are reused all the time.
+//! [`Hosted::partition`] only partitions a table and joins nothing.
 
 mod first_pass;
 
@@ -35,9 +35,9 @@ pub use first_pass::{Divided, FirstPass};
 /// Where the columns lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostPlacement {
-    /// In memory that the GPU reads at full speed.
+    /// In pinned memory, which the GPU reads at full speed.
     Pinned,
-    /// In ordinary memory.
+    /// In ordinary, pageable memory.
     Pageable,
 }
 
@@ -56,12 +56,12 @@ struct Table {
     keys: HostColumn,
     payload: Option<HostColumn>,
     rows: u64,
-    /// What pageable columns lie in.
+    /// The memory of pageable columns.
     _memory: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Hosted {
-    /// Copies two tables to where they are to lie: build side first.
+    /// Copies two tables to memory of the given placement, build side first.
     pub fn load(
         gpu: &Gpu,
         gpu_memory: Option<u64>,
@@ -72,7 +72,7 @@ impl Hosted {
         Hosted::on(Box::new(CudaDevice::new(gpu, gpu_memory)?), placement, threads, tables)
     }
 
-    /// The same, beside a simulated device, whose work runs in an order that follows from the seed.
+    /// The same with a simulated device. The seed determines the order in which its work runs.
     pub fn simulate(
         seed: u64,
         gpu_memory: u64,
@@ -104,7 +104,8 @@ impl Hosted {
         Ok(Hosted { tables, placement, word, workers, budget, device })
     }
 
-    /// Joins them once, by what the planner picks where that is asked. With `check`, rows that come back are added up, which takes its time.
+    /// Joins the tables once. The planner chooses the algorithm if none is given. With `check`, the rows that
+    /// come back are summed, which takes extra time.
     pub fn run(
         &self,
         algorithm: Option<Algorithm>,
@@ -166,7 +167,7 @@ impl Hosted {
         Ok(Ran { algorithm, rows, sums, key_sum, seconds, stages, peak_memory, crossed })
     }
 
-    /// What the planner picks.
+    /// Returns the algorithm that the planner chooses.
     fn planned(&self, carry: bool, back: Asked) -> Algorithm {
         let [build, probe] = &self.tables;
         let word_bytes = self.word.bytes();
@@ -200,8 +201,8 @@ impl Hosted {
         .algorithm
     }
 
-    /// Brings the probe side's keys to the GPU once by a method, where a kernel reads them: the
-    /// seconds that takes, and the bytes of the keys.
+    /// Transfers the keys of the probe side to the GPU once, where a kernel reads them. Returns the seconds,
+    /// and the bytes of the keys.
     pub fn transfer(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let [_, probe] = &self.tables;
         let side = probe.side(false)?;
@@ -213,14 +214,14 @@ impl Hosted {
         Ok((started.elapsed().as_secs_f64(), probe.rows * self.word.bytes()))
     }
 
-    /// How rows cross in a session.
+    /// Returns the transfer context of a session.
     fn crossing<'a>(&'a self, session: &'a Session<'a>, transfer: Transfer) -> TransferContext<'a> {
         TransferContext { session, workers: &self.workers, transfer, most_rows: None }
     }
 }
 
 impl Table {
-    /// Its keys, and its payload where that is to be carried.
+    /// Returns the table's keys, and its payload if `carry` is set.
     fn side(&self, carry: bool) -> Result<HostSide> {
         let values = match (carry, &self.payload) {
             (false, _) => None,
@@ -276,25 +277,25 @@ impl Place<'_> {
         match self.placement {
             HostPlacement::Pinned => {
                 let pinned = self.device.pinned(bytes.max(1), "a column")?;
-                // SAFETY: nobody else has it yet.
+                // SAFETY: nobody else has this memory yet.
                 self.copy(parts, unsafe { &mut pinned.bytes_mut()[..bytes] })?;
                 Ok(HostColumn::pinned(&pinned, 0, bytes as u64))
             }
             HostPlacement::Pageable => {
-                // Of words, for their alignment.
+                // A buffer of `u64`, for the alignment of words.
                 let mut buffer = Buffer::<u64>::uninit(bytes.div_ceil(8), budget, "a column")?;
                 let start = buffer.as_mut_ptr().cast::<u8>();
-                // SAFETY: the buffer has at least so many bytes, and nobody else has it yet.
+                // SAFETY: the buffer has at least `bytes` bytes, and nobody else has it yet.
                 self.copy(parts, unsafe { std::slice::from_raw_parts_mut(start, bytes) })?;
                 let view = HostView::of(&buffer).part(0, bytes as u64);
                 memory.push(Box::new(buffer));
-                // SAFETY: the table keeps the buffer, whose memory stays where it is.
+                // SAFETY: the table keeps the buffer, and the buffer's memory does not move.
                 Ok(unsafe { HostColumn::pageable(view) })
             }
         }
     }
 
-    /// Copies values, widened with their sign, by all workers.
+    /// Copies values on all workers, and extends their sign if they get wider.
     fn copy(&self, parts: &[&ArrayRef], to: &mut [u8]) -> Result<()> {
         let size = self.word.bytes() as usize;
         let mut starts = vec![0];
@@ -305,7 +306,7 @@ impl Place<'_> {
         let threads = self.workers.threads();
         self.workers.run(|worker| {
             for part in share(parts.len(), threads, worker) {
-                // SAFETY: parts have places of their own.
+                // SAFETY: parts do not overlap.
                 let to = unsafe { out.range(starts[part]..starts[part + 1]) };
                 let (from, width) = bytes_of(parts[part]);
                 if width as usize == size {
@@ -321,7 +322,7 @@ impl Place<'_> {
     }
 }
 
-/// Takes rows back to the host.
+/// Receives rows on the host.
 struct Back {
     drain: Drain,
     check: bool,
@@ -330,7 +331,7 @@ struct Back {
     sums: Vec<u64>,
 }
 
-/// Adds up columns.
+/// Adds the values of columns to the sums.
 fn add(sums: &mut [u64], columns: &[&[u8]], narrow: bool) {
     for (sum, column) in sums.iter_mut().zip(columns) {
         let of_column = match narrow {

@@ -1,22 +1,21 @@
-//! Joins on a device: conductors over columns in its memory, and over columns that have to get there.
+//! Joins on a GPU, over columns in GPU memory and over columns that must first be copied there.
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | [`session`] | memory, stages, read-backs and times of one join |
-//! | [`no_partition`] | one table over the build side, in the device's memory |
-//! | [`radix`] | both sides partitioned, co-partitions joined in shared memory |
+//! | [`no_partition`] | builds one table over the build side, in GPU memory |
+//! | [`radix`] | partitions both sides and joins co-partitions in shared memory |
 //! | [`cached`] | the same in one pass, for a long probe side: a table whose parts stay in the L2 cache |
-//! | [`sort_merge`] | both sides sorted, then merged |
-//! | [`streamed`] | the build side on the device, the probe side streamed past it |
+//! | [`sort_merge`] | sorts both sides, then merges them |
+//! | [`streamed`] | keeps the build side in GPU memory and streams the probe side |
 //! | [`multi_pass`] | the same, with the build side in several parts |
-//! | [`cpu_partitioned`] | both sides partitioned by the CPU, joined by the device |
-//! | [`triton`] | both sides partitioned by the device, into host memory |
-//! | [`working_set`], [`host_partitions`] | partitions in host memory, joined some at a time |
-//! | [`output_loop`] | output of any size through buffers of a given one |
-//! | [`flags`] | which rows have a match |
-//! | [`host`] | a join of Arrow tables: words in, pairs out |
-//! | [`hosted`] | a join of columns that lie in host memory, or the first pass of one, for measuring |
-//! | [`resident`] | a join of columns that are on the device already, for measuring |
+//! | [`cpu_partitioned`] | partitions both sides on the CPU and joins them on the GPU |
+//! | [`triton`] | partitions both sides on the GPU, into host memory |
+//! | [`working_set`], [`host_partitions`] | joins partitions in host memory, one working set at a time |
+//! | [`output_loop`] | writes output of any size through buffers of a fixed size |
+//! | [`flags`] | records which rows have a match |
+//! | [`host`] | joins Arrow tables: key words go to the GPU, pairs of positions come back |
+//! | [`hosted`] | joins columns in host memory, or runs only the first partitioning pass; for benchmarks |
+//! | [`resident`] | joins columns that are already in GPU memory; for benchmarks |
 
 mod cached;
 mod cpu_partitioned;
@@ -45,42 +44,43 @@ use crate::options::Algorithm;
 use crate::transfer::{HostSide, TransferContext, load};
 use flags::{Window, closed, opened};
 
-/// What is wanted of the matches.
+/// What the join must produce for its matches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) flavour: Flavour,
-    /// Whether the rows' keys are written too.
+    /// Whether the keys of the output rows are written too.
     pub(crate) keys: bool,
-    /// Whether 32-bit values are added up as signed numbers.
+    /// Whether 32-bit values are summed as signed numbers.
     pub(crate) signed: bool,
-    /// Whether rows of each side are flagged where they have a match, for the flavours that flag.
+    /// Whether rows of each side get a flag if they have a match. Only some flavours set flags.
     pub(crate) flag_build: bool,
     pub(crate) flag_probe: bool,
-    /// A byte a value of each side: made by [`join`] and others as sides, or parts of them, come.
+    /// One flag byte per value of each side. [`join`] and the other conductors set these views for each side,
+    /// or for each part of a side.
     pub(crate) build_flags: Option<View>,
     pub(crate) probe_flags: Option<View>,
-    /// Rows the output is likely to have.
+    /// The estimated number of output rows.
     pub(crate) expected_rows: u64,
 }
 
-/// What was found.
+/// The result of a join.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct JoinResult {
     pub(crate) rows: u64,
-    /// The sums of values over all rows, modulo 2^64, where the flavour adds up.
+    /// The sums of the values over all rows, modulo 2^64, if the flavour computes sums.
     pub(crate) build_sum: u64,
     pub(crate) probe_sum: u64,
 }
 
 impl JoinResult {
-    /// Adds what one launch found.
+    /// Adds the result of one launch.
     fn add(&mut self, rows: u64, seen: &abi::Control) {
         self.rows += rows;
         self.build_sum = self.build_sum.wrapping_add(seen.build_sum);
         self.probe_sum = self.probe_sum.wrapping_add(seen.probe_sum);
     }
 
-    /// Adds what another join found.
+    /// Adds the result of another join.
     fn and(self, other: JoinResult) -> JoinResult {
         JoinResult {
             rows: self.rows + other.rows,
@@ -90,7 +90,7 @@ impl JoinResult {
     }
 }
 
-/// Rows of output in device memory.
+/// Output rows in GPU memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) rows: u64,
@@ -99,24 +99,25 @@ pub(crate) struct Block {
     pub(crate) probe: View,
 }
 
-/// Takes the output, a block at a time.
+/// Receives the output, one block at a time.
 pub(crate) trait Receiver {
-    /// Takes a block. Its memory is used again once the event has happened; at once where there is
-    /// none.
+    /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
+    /// there is no event.
     fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>>;
 
-    /// Takes flags of a side's rows from number `first` on: a byte a row, set where it has a match.
-    /// Rows may come several times.
+    /// Receives the flags of a side's rows, starting at row number `first`: one byte per row, nonzero if the
+    /// row has a match. The same rows may come several times.
     fn flags(&mut self, _which: Which, _first: u64, _flags: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    /// Does what there is to do on the host, while the device works.
+    /// Does pending work on the host while the device is busy.
     fn meanwhile(&mut self, _session: &Session<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// Whether more joins follow this one, whose blocks may come while this one's are under way.
+    /// Whether another join follows this one. Its blocks may then come while blocks of this join are still
+    /// being copied.
     fn goes_on(&self) -> bool {
         false
     }
@@ -132,12 +133,12 @@ pub(crate) enum Which {
 /// How to join on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Method {
-    /// None if the size of the table decides.
+    /// `None` if the size of the table decides.
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) partitioner: Partitioner,
 }
 
-/// Joins two sides on a device.
+/// Joins two sides in device memory.
 pub(crate) fn join(
     session: &Session<'_>,
     method: Method,
@@ -188,8 +189,8 @@ pub(crate) fn join(
     Ok(found)
 }
 
-/// Joins two sides in host memory. If the algorithm needs more memory than the device has, and no row was
-/// written yet, the algorithm it escalates to goes on. This is the only place where that happens.
+/// Joins two sides in host memory. If the algorithm needs more GPU memory than there is, and has written no
+/// row yet, its escalation joins instead. Escalation happens only here.
 pub(crate) fn join_from_host(
     crossing: &TransferContext<'_>,
     how: &FromHost,
@@ -214,25 +215,25 @@ pub(crate) fn join_from_host(
     Ok(HostJoinResult { found, escalated: Some(Escalated { to: algorithm, why }) })
 }
 
-/// Whether an algorithm that needs less GPU memory may succeed after this error.
+/// Returns whether an algorithm that needs less GPU memory may succeed after this error.
 fn escalates(error: &Error) -> bool {
     matches!(error, Error::DeviceMemory { .. } | Error::TooManyRows { .. })
 }
 
-/// What a join of two sides in host memory found.
+/// The result of a join of two sides in host memory.
 pub(crate) struct HostJoinResult {
     pub(crate) found: JoinResult,
     pub(crate) escalated: Option<Escalated>,
 }
 
-/// An algorithm went on where another one needed too much GPU memory.
+/// The algorithm that joined instead of the planned one, which needed too much GPU memory.
 #[derive(Debug)]
 pub(crate) struct Escalated {
     pub(crate) to: Algorithm,
     pub(crate) why: Error,
 }
 
-/// Joins two sides that lie in host memory, by what was asked for.
+/// Joins two sides in host memory with the algorithm of `how`, without escalation.
 fn join_as_told(
     crossing: &TransferContext<'_>,
     how: &FromHost,
@@ -269,17 +270,17 @@ fn too_long(rows: u64) -> Error {
     Error::TooManyRows { rows, most: MAX_ROWS }
 }
 
-/// How to join sides that lie in host memory.
+/// How to join two sides in host memory.
 pub(crate) struct FromHost {
     pub(crate) algorithm: Algorithm,
     pub(crate) gpu_options: GpuOptions,
-    /// The algorithm that goes on if GPU memory does not suffice for this one.
+    /// The algorithm to use if this one needs too much GPU memory.
     pub(crate) escalation: Option<Algorithm>,
-    /// Rows of a part, a partition or a working set, at most: for tests, which have few.
+    /// The maximum number of rows of a part or a working set. Tests set it, because their tables are small.
     pub(crate) part_rows: Option<u64>,
 }
 
-/// A receiver that knows whether rows have gone out.
+/// A receiver that counts the blocks it passes on.
 struct Watched<'r> {
     to: &'r mut dyn Receiver,
     blocks: u64,
@@ -304,7 +305,7 @@ impl Receiver for Watched<'_> {
     }
 }
 
-/// Joins partitions: in one pass where that pays, which the partitioner of our own alone can.
+/// Joins by partitions. Uses the one-pass join if that is faster; only the look-back partitioner supports it.
 fn partitioned(
     session: &Session<'_>,
     partitioner: Partitioner,
@@ -320,5 +321,5 @@ fn partitioned(
     radix::join(session, partitioner, sides, wanted, to)
 }
 
-/// Rows of a side, at most: places in tables and runs have 32 bits.
+/// The maximum number of rows per side: positions in tables and runs have 32 bits.
 pub(crate) const MAX_ROWS: u64 = (1 << 31) - 1;

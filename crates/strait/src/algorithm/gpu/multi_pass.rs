@@ -1,14 +1,13 @@
-//! The build side in parts that fit the device, the probe side streamed once for each: ours.
+//! Joins the build side in parts that fit the device, and streams the probe side once per part. (Our design.)
 //!
 //! ```text
 //!  build: part 1 ─► table ─┐ ◄── probe, chunk by chunk
 //!         part 2 ─► table ─┤ ◄── probe again
-//!         …                └─► rows; rows' flags add up on the host
+//!         …                └─► rows; the host combines the flags of all passes
 //! ```
 //!
-//! A table is as compact as the memory demands: parts are filled to four fifths where that saves a
-//! pass, and to a half where it does not. A part in which a key comes twice is partitioned instead, and
-//! so are all that follow.
+//! The load factor of a table depends on the memory: four fifths if that saves a pass, otherwise one half.
+//! If a key occurs twice in a part, this part and all later parts are joined by partitions instead.
 
 use super::flags::{Window, closed, opened};
 use super::no_partition::{Rows, compact, look_up_in, look_ups};
@@ -19,7 +18,7 @@ use crate::error::{Error, Result, bytes};
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
 use crate::transfer::{HostSide, TransferContext, load};
 
-/// Joins two sides. Parts have at most `most_rows`, where given.
+/// Joins two sides. Parts have at most `most_rows` rows, if given.
 pub(super) fn join(
     crossing: &TransferContext<'_>,
     most_rows: Option<u64>,
@@ -51,8 +50,8 @@ pub(super) fn join(
                 at += rows;
             }
             Ok(None) => unique = false,
-            // Somebody else took memory, or less of it was left than predicted: smaller parts and
-            // chunks will do, as long as no row of this one has gone out.
+            // Somebody else took memory, or the prediction was too low. Smaller parts and chunks help, as
+            // long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
                 most_rows = rows.div_ceil(2);
                 crossing.most_rows = Some(crossing.chunk_rows(probe, 0, u64::MAX).div_ceil(2));
@@ -63,7 +62,7 @@ pub(super) fn join(
     Ok(found)
 }
 
-/// Joins a part whose keys may come more than once, from row number `first` on.
+/// Joins a part by partitions, because a key may occur more than once. `first` is its first row number.
 fn by_partitions(
     crossing: &TransferContext<'_>,
     (part, first): (&HostSide, u64),
@@ -75,13 +74,13 @@ fn by_partitions(
     partitions(crossing, side, probe, wanted, to).map(Some)
 }
 
-/// Rows of the next part: as few parts as can be, all of about one size.
+/// Returns the rows of the next part. There are as few parts as possible, all of about the same size.
 fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -> Result<u64> {
     let (word, tuple) = (session.word.bytes(), session.word.tuple());
     let memory = session.left();
     let fit = match unique {
         true => table_rows(memory, tuple),
-        // Columns, partitions, and what partitioning in two passes needs besides.
+        // Columns, partitions, and the extra memory of two partitioning passes.
         false => memory / 8 * FOR_TABLES / (build.columns() * word + partitioning(session)),
     };
     if fit == 0 {
@@ -98,7 +97,7 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
     Ok(left.div_ceil(left.div_ceil(fit)))
 }
 
-/// Joins a part whose keys come once, from row number `first` on; None where one comes twice.
+/// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
 fn by_table(
     crossing: &TransferContext<'_>,
     (part, first): (&HostSide, u64),

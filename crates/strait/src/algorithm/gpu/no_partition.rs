@@ -1,4 +1,4 @@
-//! One table over the build side in the device's memory, looked up by the probe side (001 §5, 003).
+//! Builds one table over the build side in device memory; the probe side looks up in it (001 §5, 003).
 //!
 //! ```text
 //!  build ─► clear, insert ─► a key twice? ── no ──► slots with values ──┐
@@ -6,10 +6,10 @@
 //!                                └─► count, place, fill groups ─────────┘
 //! ```
 //!
-//! Keys that nearly fill their range address the slots directly. Else the table is hashed, at half
-//! load or less. Either is first taken to have each key once: the slot then has the value itself, and a look-up
-//! is one access. Where that proves wrong, the values of each key are grouped, which takes a time that
-//! does not depend on how often a key comes.
+//! If the keys nearly fill their range, they address the slots directly. Otherwise the table is hashed, with
+//! a load factor of at most one half. In both cases, the first attempt assumes that each key occurs once: the
+//! slot then holds the value itself, and a lookup is one access. If a key occurs twice, the values of each
+//! key are grouped instead. The time for grouping does not depend on how often a key occurs.
 
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
@@ -17,18 +17,18 @@ use crate::device::{Stage, View, abi};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
 
-/// Slots of a directly addressed table a build row, at most: they are half as wide as hashed ones,
-/// of which there are at least two.
+/// The maximum number of slots per build row in a directly addressed table. These slots are half as wide as
+/// hashed ones, of which there are at least two per row.
 const SPARSEST: u64 = 4;
-/// Slots of a hashed table a build row, at most, while it takes no more than one of so many parts of
-/// the L2 cache, and of the memory that is left: eight for two made 2^16 ⋈ 2^29 rows 7 % faster
-/// (benchmarks/notes.md).
+/// The maximum number of slots per build row in a hashed table. More than two slots are used only if the
+/// table takes at most 1/6 ([`CACHED`]) of the L2 cache and 1/16 ([`SPARE`]) of the free memory. Eight slots
+/// instead of two made 2^16 ⋈ 2^29 rows 7 % faster (benchmarks/notes.md).
 const ROOMIEST: u64 = 8;
 const CACHED: u64 = 6;
 const SPARE: u64 = 16;
-/// The bytes of a hashed table's slot, at most.
+/// The maximum number of bytes per slot of a hashed table.
 const SLOT: u64 = 16;
-/// Bits of a hashed table, at least: it must never be full.
+/// The minimum number of bits of a hashed table: the table must never be full.
 const LEAST_BITS: u32 = 4;
 
 /// Joins two sides.
@@ -43,8 +43,8 @@ pub(super) fn join(
     look_up(session, table, Rows::of(probe), wanted, to)
 }
 
-/// Joins by an array, where the build keys nearly fill their range, come once, and take an array that
-/// stays in the device's L2 cache; None where not.
+/// Joins by a directly addressed array. Returns `None` unless the build keys nearly fill their range, each
+/// occurs once, and the array stays in the device's L2 cache.
 pub(super) fn join_cached(
     session: &Session<'_>,
     [build, probe]: [&Side; 2],
@@ -64,7 +64,7 @@ pub(super) fn join_cached(
     look_up(session, table, Rows::of(probe), wanted, to).map(Some)
 }
 
-/// A table over a side, of the kind that suits its keys.
+/// Builds the kind of table that suits the keys of a side.
 pub(super) fn table(session: &Session<'_>, build: &Side, place: TablePlace) -> Result<abi::Table> {
     let range = direct(session, build)?;
     let once = match range {
@@ -79,7 +79,7 @@ pub(super) fn table(session: &Session<'_>, build: &Side, place: TablePlace) -> R
     Ok(table)
 }
 
-/// The same where a key is known to come twice.
+/// Builds a table for keys of which at least one is known to occur twice.
 pub(super) fn table_of_groups(
     session: &Session<'_>,
     build: &Side,
@@ -91,7 +91,7 @@ pub(super) fn table_of_groups(
     Ok(table)
 }
 
-/// Rows that a table is built from or looked up by: columns, or tuples made of them.
+/// The rows to insert or to look up: columns, or tuples made from them.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub(super) columns: abi::Columns,
@@ -119,12 +119,12 @@ pub(super) fn look_up(
     Ok(found)
 }
 
-/// The tasks that looking up so many rows takes.
+/// Returns the number of tasks for looking up `rows` rows.
 pub(super) fn look_ups(session: &Session<'_>, rows: u64) -> u32 {
     rows.div_ceil(u64::from(session.device.shape(session.word).probe_tile)) as u32
 }
 
-/// Looks rows up in a table, in output_loop that others may follow.
+/// Looks rows up in a table, with an output loop that the caller may use again.
 pub(super) fn look_up_in(
     output_loop: &mut OutputLoop<'_>,
     (session, table): (&Session<'_>, abi::Table),
@@ -143,8 +143,8 @@ pub(super) fn look_up_in(
     output_loop.run(wanted, work, stage, to)
 }
 
-/// A hashed table's shape: at least two slots a row. Where they stay in the cache there are up to
-/// [`ROOMIEST`]: most keys are then found where they are first looked for.
+/// Returns the shape of a hashed table: at least two slots per row. If the table stays in the cache, it has
+/// up to [`ROOMIEST`] slots per row, so most keys are found at their home slot.
 pub(super) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
     let cached = session.device.shape(session.word).l2 / CACHED;
     let cheap = cached.min(session.left() / SPARE) / SLOT;
@@ -154,13 +154,13 @@ pub(super) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
     abi::Table { slot_count: 1 << bits, bits, mixing, ..abi::Table::default() }
 }
 
-/// A table of any number of slots.
+/// Returns a table with any number of slots.
 pub(super) fn compact(session: &Session<'_>, slots: View, slot_count: u64) -> abi::Table {
     let (slots, mixing) = (slots.address, session.mixing());
     abi::Table { slots, slot_count, mixing, ..abi::Table::default() }
 }
 
-/// A directly addressed table's shape, where the build keys nearly fill their range.
+/// Returns the shape of a directly addressed table, or `None` if the build keys are too sparse.
 fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
     let found = session.zeroed(4 * 8, "the range of the keys")?;
     let survey = abi::Survey { keys: build.keys.address, rows: build.rows, found: found.address };
@@ -176,20 +176,20 @@ fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
     Ok(Some(abi::Table { slot_count: range + 1, min, direct: 1, ..abi::Table::default() }))
 }
 
-/// Memory for a table's slots: the device's, the host's, or the device's as far as it goes and then
-/// the host's (001 §5.2).
+/// Allocates a table's slots: in device memory, in host memory, or in device memory as far as it goes and the
+/// rest in host memory (001 §5.2).
 pub(super) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Result<View> {
     const WHAT: &str = "the hash table";
     let on_device = match place {
         TablePlace::Gpu => return session.allocate(bytes, WHAT),
         TablePlace::Host => 0,
-        // Something has to be left for the rows that are looked up.
+        // Some memory must stay free for the probe rows.
         TablePlace::Hybrid => bytes.min(session.left() / 8 * 5),
     };
     session.range(bytes, on_device, WHAT)
 }
 
-/// A table whose slots have values; None where a key comes twice.
+/// Builds a hashed table whose slots hold values. Returns `None` if a key occurs twice.
 pub(super) fn single(
     session: &Session<'_>,
     build: Rows,
@@ -205,7 +205,7 @@ pub(super) fn single(
     Ok(None)
 }
 
-/// An array of values that keys address; None where a key comes twice.
+/// Builds an array of values that the keys address. Returns `None` if a key occurs twice.
 fn array(
     session: &Session<'_>,
     build: Rows,
@@ -219,7 +219,7 @@ fn array(
         session.release(&[slots, taken])?;
         return Ok(None);
     }
-    // As many different keys as places: there is nothing to ask the bits.
+    // There are as many distinct keys as slots, so all slots are taken and the bitmap is not needed.
     if build.rows == table.slot_count {
         session.release(&[taken])?;
         return Ok(Some(abi::Table { taken: 0, ..table }));
@@ -227,7 +227,7 @@ fn array(
     Ok(Some(table))
 }
 
-/// Puts rows into a table whose slots have values, and says whether every key came once.
+/// Inserts rows into a table whose slots hold values. Returns whether every key occurred once.
 fn insert(session: &Session<'_>, table: abi::Table, build: Rows) -> Result<bool> {
     let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
     session.run(Stage::ClearTable(abi::ClearTable { table }))?;
@@ -243,7 +243,7 @@ fn insert(session: &Session<'_>, table: abi::Table, build: Rows) -> Result<bool>
     Ok(seen.duplicates == 0)
 }
 
-/// A table whose slots tell groups of values, addressed directly where keys have a range.
+/// Builds a table whose slots refer to groups of values. It is directly addressed if `range` is given.
 fn grouped(
     session: &Session<'_>,
     build: &Side,

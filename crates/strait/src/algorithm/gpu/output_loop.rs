@@ -1,50 +1,51 @@
-//! Output of any size through buffers of a given one (004 §3.2.2).
+//! Writes output of any size through buffers of a fixed size (004 §3.2.2).
 //!
 //! ```text
 //!  tasks ─► kernel ─► buffer full? ── no ─► the block goes to the receiver; done
 //!    ▲                    │ yes
-//!    │                    ├─► the block goes to the receiver, while the next round fills the other
-//!    └─ what is left ◄────┘
+//!    │                    ├─► the block goes to the receiver, while the next round fills the other buffer
+//!    └─ remaining tasks ◄─┘
 //! ```
 //!
-//! What is left are the tasks never taken and those on the redo list. A task with more rows than one
-//! may write is cut: by probe rows first, then, when a single probe row has too many matches, by
-//! these. (004 keeps a cursor a tuple; a cut task needs none, and its parts go to several blocks.)
+//! The remaining tasks are the tasks that no thread block took, and the tasks on the redo list. A task with
+//! more rows than one task may write is cut into parts: first by probe rows; and if a single probe row has
+//! too many matches, by its matches. (004 keeps one cursor per tuple. A cut task needs no cursor, and several
+//! thread blocks can share its parts.)
 //!
-//! Buffers outlive a run, so that chunk after chunk of a stream is joined while the rows of the one
-//! before are on their way out.
+//! Buffers outlive a run. So the device can join the next chunk of a stream while the rows of the chunk
+//! before are copied out.
 
 use super::{Block, JoinResult, Receiver, Session, Wanted};
 use crate::device::{Event, Flavour, Memory, Stage, View, abi};
 use crate::error::{Error, Result};
 
-/// Rows of a buffer, at least, if a task may write as many.
+/// The minimum rows per buffer, unless a single task writes fewer.
 const LEAST_CAPACITY: u64 = 8192;
-/// How much longer the next buffer is when one was full.
+/// The factor by which the next buffer is longer, after a buffer was full.
 const GROWTH: u64 = 8;
-/// Tasks that are done again in one launch: what is left waits on the host.
+/// The maximum number of redo tasks per launch. The other redo tasks wait on the host.
 const AT_ONCE: u64 = 4096;
-/// Parts a task is cut into at once, at most.
+/// The maximum number of parts that a task is cut into at once.
 const MAX_PARTS: u64 = 64;
-/// Tasks that one launch takes, at least: several times the parts of one that is cut.
+/// The minimum number of tasks per launch: several times the parts of one cut task.
 const LEAST_TASKS: u64 = 4 * MAX_PARTS;
-/// Runs after which a copy of rows is long done.
+/// After this many runs, a copy of rows has finished long ago.
 const LONG_AGO: u32 = 4;
-/// Redo entries a task may leave: one a round of its probe tuples.
+/// The maximum number of redo entries per task: one per round of its probe tuples.
 const REDOS_PER_TASK: u64 = abi::ROUNDS_PER_TASK as u64;
 
 /// The tasks of a join.
 pub(super) struct Work {
-    /// Where they lie; none where every tile of probe rows is one.
+    /// The task list. `None` if each tile of probe rows is one task.
     pub(super) tasks: Option<View>,
     pub(super) count: u32,
-    /// How a task of a single probe row is cut.
+    /// How to cut a task that has a single probe row.
     pub(super) cut: Cut,
-    /// Whether keys are mixed, and have to be unmixed when written.
+    /// Whether keys are mixed, and have to be unmixed when they are written.
     pub(super) mixed: bool,
 }
 
-/// How a task of a single probe row is cut.
+/// How to cut a task that has a single probe row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     /// By its build tuples.
@@ -53,27 +54,27 @@ pub(super) enum Cut {
     Run,
 }
 
-/// Tasks of one launch.
+/// The tasks of one launch.
 enum Piece {
-    /// Those of the join's own list from number `first` up to `end`.
+    /// Tasks `first..end` of the join's own list.
     Own { first: u32, end: u32 },
-    /// Some that are done again, cut where they had to be.
+    /// Redo tasks, already cut where necessary.
     Again(Vec<abi::Task>),
 }
 
-/// What is still to be done.
+/// The work that remains.
 struct Left {
-    /// The first task of the join's own list that was not taken.
+    /// The first task of the join's own list that no thread block has taken.
     own: u32,
-    /// How many the list has.
+    /// The length of that list.
     count: u32,
-    /// Tasks that found no room.
+    /// Tasks that found no room in the buffer.
     again: Vec<abi::Redo>,
 }
 
 impl Left {
-    /// The tasks of the next launch: at most `slice` of the list, or `at_once` others. None may
-    /// write more than `limit` rows.
+    /// Returns the tasks of the next launch: at most `slice` tasks of the list, or `at_once` redo tasks. Redo
+    /// tasks that would write more than `limit` rows are cut.
     fn next(&mut self, [slice, at_once]: [u64; 2], limit: u64, cut: Cut) -> Option<Piece> {
         if !self.again.is_empty() {
             return Some(Piece::Again(some(&mut self.again, at_once as usize, limit, cut)));
@@ -84,11 +85,11 @@ impl Left {
         (first < end).then_some(Piece::Own { first, end })
     }
 
-    /// Books what a launch left undone.
+    /// Records the tasks that a launch did not finish.
     fn book(&mut self, piece: Piece, seen: &abi::Control, redone: Vec<abi::Redo>) {
         self.again.extend(redone);
         match piece {
-            // Blocks ask for tasks beyond the last before they stop.
+            // Thread blocks ask for tasks beyond the last one before they stop.
             Piece::Own { end, .. } if seen.full != 0 => self.own = seen.next.min(end),
             Piece::Again(tasks) if seen.full != 0 => {
                 let left = tasks.iter().skip(seen.next as usize);
@@ -101,15 +102,15 @@ impl Left {
 
 /// One output buffer.
 struct Buffer {
-    /// Keys where they are wanted, build values and probe values.
+    /// Keys (if wanted), build values and probe values.
     columns: [Option<Memory>; 3],
     capacity: u64,
-    /// When what was in it has gone out, and how many runs ago that was asked for.
+    /// The event after which the previous content has been copied out, and the number of runs since then.
     gone: Option<(Event, u32)>,
 }
 
 impl Buffer {
-    /// One without room, for flavours that write no rows.
+    /// A buffer without capacity, for flavours that write no rows.
     fn none() -> Buffer {
         Buffer { columns: [None, None, None], capacity: 0, gone: None }
     }
@@ -122,12 +123,12 @@ impl Buffer {
         Ok(Buffer { columns: [keys, Some(build), Some(probe)], capacity, gone: None })
     }
 
-    /// The rows of a buffer that may take three eighths of what is left: there may be two of them.
+    /// Returns the rows per buffer. One buffer may take 3/8 of the free memory, because there may be two.
     fn room(session: &Session<'_>, wanted: &Wanted) -> u64 {
         session.left() / 8 * 3 / (session.word.bytes() * (2 + u64::from(wanted.keys)))
     }
 
-    /// The first of two: as long as the output is expected to be, if memory allows.
+    /// Allocates the first of two buffers: as long as the expected output, if memory allows.
     fn first(session: &Session<'_>, wanted: &Wanted) -> Result<Buffer> {
         if !writes(wanted) {
             return Ok(Buffer::none());
@@ -147,12 +148,12 @@ impl Buffer {
     }
 }
 
-/// Whether a flavour writes rows.
+/// Returns whether a flavour writes rows.
 fn writes(wanted: &Wanted) -> bool {
     matches!(wanted.flavour, Flavour::Pairs | Flavour::PairsFlagged)
 }
 
-/// Runs a stage until all its tasks are done, once: see [`OutputLoop::run`].
+/// Runs a stage once until all its tasks are done: see [`OutputLoop::run`].
 pub(super) fn run(
     session: &Session<'_>,
     wanted: &Wanted,
@@ -163,26 +164,26 @@ pub(super) fn run(
     OutputLoop::new(session, wanted, work.count)?.run(wanted, work, stage, to)
 }
 
-/// What output_loop need on the device.
+/// The device memory of the output loop: see the [module](self).
 pub(super) struct OutputLoop<'a> {
     session: &'a Session<'a>,
     control: Memory,
     redo: Memory,
-    /// Tasks that one launch takes of the list, and of those that are done again.
+    /// The maximum number of tasks per launch: of the list, and of redo tasks.
     at_once: [u64; 2],
-    /// Where tasks lie that are done again, once there are some.
+    /// Memory for redo tasks, allocated when the first one appears.
     list: Option<Memory>,
     buffers: [Option<Buffer>; 2],
     current: usize,
 }
 
 impl<'a> OutputLoop<'a> {
-    /// For runs of at most `most_tasks` tasks, whose rows are wanted as `wanted` says.
+    /// Prepares for runs of at most `most_tasks` tasks. `wanted` says which rows and columns are written.
     pub(super) fn new(session: &'a Session<'a>, wanted: &Wanted, most_tasks: u32) -> Result<Self> {
         let control_bytes = size_of::<abi::Control>() as u64;
         let control = session.device.allocate(control_bytes, "the join's counts")?;
-        // Partitions that are long on both sides have more tasks than there is memory for a redo
-        // list of all of them: then several launches share them.
+        // If partitions are long on both sides, there may be too many tasks for one redo list. Then several
+        // launches share the tasks.
         let entry = REDOS_PER_TASK * size_of::<abi::Redo>() as u64;
         let slice = u64::from(most_tasks).min(session.left() / 8 / entry).max(LEAST_TASKS);
         let redo = session.device.allocate(slice * entry, "the redo list")?;
@@ -195,7 +196,7 @@ impl<'a> OutputLoop<'a> {
         self.session
     }
 
-    /// Runs the stage that `stage(tasks, count, output)` makes until all tasks are done.
+    /// Runs the stage that `stage(tasks, count, output)` returns until all tasks are done.
     pub(super) fn run(
         &mut self,
         wanted: &Wanted,
@@ -231,8 +232,8 @@ impl<'a> OutputLoop<'a> {
             let capacity = self.buffers[filled].as_ref().map_or(0, |buffer| buffer.capacity);
             running = left.next(self.at_once, most.min(capacity), work.cut);
             let more = running.is_some();
-            // The next round, or the next run, fills the other buffer while the receiver has this
-            // one. Without memory for a second one, output_loop and receiver take turns.
+            // The next round, or the next run, fills the other buffer while the receiver has this one. If
+            // there is no memory for a second buffer, the output loop and the receiver take turns.
             let other = writes(wanted) && rows > 0 && (more || to.goes_on());
             let other = other && self.other(wanted, capacity, seen.full != 0)?;
             if other {
@@ -254,8 +255,8 @@ impl<'a> OutputLoop<'a> {
         Ok(found)
     }
 
-    /// Waits for what has gone out some runs ago, before the device forgets the event: while no rows
-    /// are found, no buffer is changed for the other.
+    /// Waits for copies that began some runs ago, before the device forgets their events. This is necessary
+    /// because the loop does not switch buffers while no rows are found.
     fn forget(&mut self) -> Result<()> {
         let session = self.session;
         for buffer in self.buffers.iter_mut().flatten() {
@@ -271,7 +272,7 @@ impl<'a> OutputLoop<'a> {
         Ok(())
     }
 
-    /// Launches some tasks into the current buffer.
+    /// Launches some tasks that write into the current buffer.
     fn start(
         &mut self,
         piece: &Piece,
@@ -313,7 +314,7 @@ impl<'a> OutputLoop<'a> {
         session.run(stage(tasks, count, output))
     }
 
-    /// Where tasks lie that are done again.
+    /// Returns the memory for redo tasks.
     fn list(&mut self) -> Result<View> {
         if let Some(list) = &self.list {
             return Ok(list.view);
@@ -323,8 +324,8 @@ impl<'a> OutputLoop<'a> {
         Ok(self.list.insert(list).view)
     }
 
-    /// Whether there is a buffer beside the current one: longer where that was full, since the
-    /// output proves longer than expected.
+    /// Returns whether there is a second buffer, and allocates it if memory allows. If the current buffer was
+    /// full, the output is longer than estimated, so the second buffer is longer.
     fn other(&mut self, wanted: &Wanted, capacity: u64, full: bool) -> Result<bool> {
         let session = self.session;
         let other = &mut self.buffers[1 - self.current];
@@ -345,7 +346,7 @@ impl<'a> OutputLoop<'a> {
 
 impl Drop for OutputLoop<'_> {
     fn drop(&mut self) {
-        // Nothing may be left running on memory that goes back.
+        // No stage or copy may still use the memory when it is given back.
         for stream in [self.session.compute, self.session.back] {
             if let Err(error) = self.session.device.synchronize(stream) {
                 log::debug!("a device did not finish its work: {error}");
@@ -354,7 +355,7 @@ impl Drop for OutputLoop<'_> {
     }
 }
 
-/// Some of the tasks that are to be done again, cut where they have to be.
+/// Takes some redo tasks from the list, and cuts them where necessary.
 fn some(again: &mut Vec<abi::Redo>, at_once: usize, limit: u64, by: Cut) -> Vec<abi::Task> {
     let mut tasks = Vec::new();
     while tasks.len() < at_once
@@ -365,14 +366,14 @@ fn some(again: &mut Vec<abi::Redo>, at_once: usize, limit: u64, by: Cut) -> Vec<
     tasks
 }
 
-/// What a redone task becomes: itself, or, where it has more than `limit` rows, parts of it. Parts
-/// that are still too long come back.
+/// Returns the task itself, or its parts if it has more than `limit` rows. Parts that are still too long
+/// come back through the redo list.
 fn cut(entry: &abi::Redo, limit: u64, by: Cut) -> Vec<abi::Task> {
     let task = entry.task;
     if entry.rows <= limit {
         return vec![task];
     }
-    // Parts come out uneven: half the limit leaves them room.
+    // Parts vary in size, so the target is half the limit.
     let parts = entry.rows.div_ceil((limit / 2).max(1)).clamp(2, MAX_PARTS);
     let steps = |rows: u64| {
         let step = rows.div_ceil(parts).max(1);
@@ -398,7 +399,7 @@ mod tests {
         abi::Task { build, probe, build_rows, probe_rows }
     }
 
-    /// Parts cover a task without a gap, by probe rows, then by build rows or by the run.
+    /// Parts cover a task without gaps: cut by probe rows, then by build rows or by the run.
     #[test]
     fn tasks_are_cut_into_parts_that_cover_them() {
         let whole = task(100, 200, 8, 10);

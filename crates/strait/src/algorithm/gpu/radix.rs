@@ -1,15 +1,15 @@
 //! The radix join on a device (003 §III, 004 §3.2).
 //!
 //! ```text
-//!  build: columns ─► passes ─► partitions ─┐        ┌─► a table in shared memory a co-partition
+//!  build: columns ─► passes ─► partitions ─┐        ┌─► per co-partition, a table in shared memory
 //!                                          ├─ tasks ┤
-//!  probe: columns ─► passes ─► partitions ─┘        └─► a list split where a partition is long
+//!  probe: columns ─► passes ─► partitions ─┘        └─► several tasks if a partition is long
 //! ```
 //!
-//! How passes go is the partitioner's. Those by histograms and by look-back are stable, so passes by
-//! the lower and then the upper half of the radix bits order by all of them: no histogram a partition
-//! is needed. A build partition that outgrows shared memory becomes several tasks; so does a long
-//! probe partition, for which 004 used dynamic parallelism.
+//! The partitioner decides how a pass works. The histogram and look-back partitioners are stable. So a pass
+//! over the lower half of the radix bits and then a pass over the upper half sort by all bits, and no
+//! histogram per partition is needed. A build partition that does not fit shared memory becomes several
+//! tasks. So does a long probe partition, for which 004 uses dynamic parallelism.
 
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
@@ -33,7 +33,7 @@ pub(super) fn join(
     let probe = radix.partition(session, probe, &mut spare, "the partitioned probe side")?;
     session.mark("partition probe side")?;
     let tasks = radix.list(session, [&build, &probe])?;
-    // Partitioning is done: the spare memory may serve the output.
+    // Partitioning is done, so the output may use the spare memory.
     if let Some(spare) = spare {
         session.release(&[spare])?;
     }
@@ -48,9 +48,9 @@ pub(super) fn join(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Radix {
     partitioner: Partitioner,
-    /// Top bits of the mixed key that all tuples have the same, or that were used before.
+    /// The number of top bits of the mixed key to skip, because an earlier pass has partitioned by them.
     skip: u32,
-    /// The bits below them, which tell partitions.
+    /// The number of bits below them, which choose the partition.
     bits: u32,
 }
 
@@ -58,17 +58,17 @@ pub(super) struct Radix {
 pub(super) struct Partitioned {
     pub(super) tuples: View,
     pub(super) rows: u64,
-    /// Where each partition begins, and where the last ends: 64 bits.
+    /// The start of each partition and the end of the last, as 64-bit numbers.
     pub(super) bounds: View,
 }
 
 impl Radix {
-    /// For a build side of so many rows.
+    /// Chooses the number of bits for a build side of `build_rows` rows.
     pub(super) fn of(session: &Session<'_>, partitioner: Partitioner, build_rows: u64) -> Radix {
         Radix::below(session, partitioner, 0, build_rows)
     }
 
-    /// The same, for tuples whose top bits have been used before.
+    /// The same, for tuples that an earlier pass has partitioned by their top `skip` bits.
     pub(super) fn below(
         session: &Session<'_>,
         partitioner: Partitioner,
@@ -80,12 +80,13 @@ impl Radix {
         Radix { partitioner, skip, bits }
     }
 
-    /// For so many partitions, whatever the rows.
+    /// Uses exactly `bits` bits, for any number of rows.
     pub(super) fn exactly(bits: u32) -> Radix {
         Radix { partitioner: Partitioner::LookBack, skip: 0, bits }
     }
 
-    /// Orders a side's tuples. The spare memory is made on the first call and used again.
+    /// Orders a side's tuples by partition. The first call allocates the spare memory, and later calls reuse
+    /// it.
     pub(super) fn partition(
         &self,
         session: &Session<'_>,
@@ -106,15 +107,15 @@ impl Radix {
             tuples: tuples.address,
             rows: side.rows,
             bounds: bounds.address,
-            // One partition has all bits of the key to itself: shifted out in two steps by the
-            // kernel.
+            // With a single partition, the shift is the whole width of the key. The kernel shifts in two
+            // steps.
             shift: word_bits - self.skip - self.bits,
             partitions,
         }))?;
         Ok(Partitioned { tuples, rows: side.rows, bounds })
     }
 
-    /// Orders a side's tuples, and gives back all memory that only ordering them took.
+    /// Orders a side's tuples by partition, and releases all memory but the result.
     pub(super) fn partition_alone(
         &self,
         session: &Session<'_>,
@@ -131,7 +132,7 @@ impl Radix {
         Ok(made)
     }
 
-    /// The tasks that so many rows make, unless partitions are long on both sides.
+    /// Estimates the number of tasks. There are more only if partitions are long on both sides.
     pub(super) fn tasks(&self, session: &Session<'_>, build_rows: u64, probe_rows: u64) -> u64 {
         let shape = session.device.shape(session.word);
         let pieces = |rows: u64, most: u32| rows / u64::from(most);
@@ -140,7 +141,7 @@ impl Radix {
             + pieces(probe_rows, shape.probe_rows)
     }
 
-    /// The tasks of all co-partitions, and how many there are.
+    /// Returns the tasks of all co-partitions, and their number.
     pub(super) fn list(
         &self,
         session: &Session<'_>,
@@ -167,13 +168,13 @@ impl Radix {
             if u64::from(found) <= capacity {
                 return Ok((tasks, found));
             }
-            // Long partitions on both sides multiply.
+            // There are more tasks than estimated, because some partitions are long on both sides.
             session.release(&[tasks])?;
             capacity = u64::from(found);
         }
     }
 
-    /// Joins co-partitions, in output_loop that others may follow.
+    /// Joins co-partitions, with an output loop that the caller may use again.
     pub(super) fn join(
         &self,
         output_loop: &mut OutputLoop<'_>,
@@ -194,8 +195,8 @@ impl Radix {
     }
 }
 
-/// Bits that make build partitions fit shared memory with room to spare, since they come out
-/// uneven.
+/// Returns the number of radix bits. Partitions vary in size, so the target is 90 % of what fits shared
+/// memory.
 fn radix_bits(rows: u64, fit: u32, word_bits: u32) -> u32 {
     let room = u64::from(fit - fit / 10).max(1);
     let partitions = rows.div_ceil(room).max(1).next_power_of_two();

@@ -1,8 +1,9 @@
-//! Joins of columns that lie in a GPU's memory, with results left there: what `bench join
-//! --placement gpu` measures.
+//! Joins columns in GPU memory and leaves the results there. `bench join --placement gpu` measures these
+//! joins.
 //!
-//! The first column of a table is the key, an integer; the others are payload, integers too. With one
-//! payload column, rows carry it; with several, rows carry their number, and the payload is gathered.
+//! The first column of a table is the key, an integer. The other columns are payload, also integers. A single
+//! payload column is inlined. With several payload columns, tuples hold the row number, and the payload is
+//! gathered afterwards.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,42 +24,42 @@ pub use crate::stopwatch::Timed;
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// What a measured join leaves in the GPU's memory.
+/// The result that a measured join leaves in GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Yield {
     /// The number of rows.
     Count,
-    /// That, and the sum of the payload column of either side.
+    /// The number of rows, and the sum of each side's payload column.
     Aggregate,
-    /// The numbers of the rows that meet.
+    /// The row numbers of all matches.
     Pairs,
-    /// The key and all payload columns of every row.
+    /// The key and all payload columns of every output row.
     Materialise,
 }
 
-/// What a join of resident columns did.
+/// The measurements of one join.
 #[derive(Debug, Clone, Default)]
 pub struct Ran {
-    /// The algorithm; None where tables lay in GPU memory, and the size of the table decided.
+    /// The algorithm. `None` if the tables lay in GPU memory and the size of the table decided.
     pub algorithm: Option<Algorithm>,
-    /// Rows of output.
+    /// The number of output rows.
     pub rows: u64,
-    /// The sum of each payload column over them, the build side's first, modulo 2^64: by
-    /// [`Yield::Aggregate`], and by [`Yield::Materialise`] when checked.
+    /// The sum of each payload column over the output rows, build side first, modulo 2^64. Set by
+    /// [`Yield::Aggregate`], and by [`Yield::Materialise`] if checked.
     pub sums: Vec<u64>,
-    /// The sum of the keys over them, by [`Yield::Materialise`] when checked.
+    /// The sum of the keys over the output rows. Set by [`Yield::Materialise`] if checked.
     pub key_sum: u64,
-    /// From inputs in GPU memory to outputs there.
+    /// The time from inputs in GPU memory to outputs in GPU memory.
     pub seconds: f64,
-    /// What each stage took.
+    /// The time of each stage.
     pub stages: Vec<Timed>,
-    /// The most GPU memory held at once, inputs included, in bytes.
+    /// The peak GPU memory, including inputs, in bytes.
     pub peak_memory: u64,
     /// Bytes that crossed the link: to the GPU, and back.
     pub crossed: [u64; 2],
 }
 
-/// Two tables in a GPU's memory.
+/// Two tables in GPU memory.
 pub struct Resident {
     tables: [Table; 2],
     word: Width,
@@ -66,7 +67,7 @@ pub struct Resident {
     device: Box<dyn Device>,
 }
 
-/// A table in a GPU's memory: dropped before its device.
+/// A table in GPU memory. It must be dropped before its device.
 struct Table {
     keys: Memory,
     payload: Vec<(Memory, u32)>,
@@ -74,7 +75,7 @@ struct Table {
 }
 
 impl Resident {
-    /// Copies two tables to a GPU: build side first.
+    /// Copies two tables to a GPU, build side first.
     pub fn load(
         gpu: &Gpu,
         gpu_memory: Option<u64>,
@@ -84,7 +85,7 @@ impl Resident {
         Resident::on(Box::new(CudaDevice::new(gpu, gpu_memory)?), build, probe)
     }
 
-    /// Copies them to a simulated device, whose work runs in an order that follows from the seed.
+    /// Copies two tables to a simulated device. The seed determines the order in which its work runs.
     pub fn simulate(seed: u64, build: &[RecordBatch], probe: &[RecordBatch]) -> Result<Resident> {
         let settings = Settings { memory: 16 << 20, shape: TINY, seed, coherent: true };
         Resident::on(Box::new(Simulated::new(settings)), build, probe)
@@ -104,7 +105,7 @@ impl Resident {
         Ok(Resident { tables, word, signed: true, device })
     }
 
-    /// Bytes a second that the GPU reads in sequence: what stages are held against.
+    /// Measures the bytes per second that the GPU reads sequentially. Reports compare stages with this rate.
     pub fn read_rate(&self) -> Result<f64> {
         let [build, probe] = &self.tables;
         let longer = if build.rows > probe.rows { build } else { probe };
@@ -124,13 +125,13 @@ impl Resident {
         Ok(best)
     }
 
-    /// Whether words in GPU memory have 4 bytes; else they have 8.
+    /// Returns whether words in GPU memory have 4 bytes; otherwise they have 8.
     pub fn narrow(&self) -> bool {
         self.word == Width::W32
     }
 
-    /// Joins them once. With `check`, rows that are made are fetched and added up, after the clock
-    /// has stopped.
+    /// Joins the tables once. With `check`, the output rows are copied to the host and summed after the
+    /// clock has stopped.
     pub fn run(
         &self,
         algorithm: Option<Algorithm>,
@@ -140,7 +141,7 @@ impl Resident {
     ) -> Result<Ran> {
         let [build, probe] = &self.tables;
         let columns = [build.payload.len(), probe.payload.len()];
-        // One payload column a side travels with the key; several are gathered by row number.
+        // One payload column per side is inlined; several columns are gathered by row number.
         let carry = columns == [1, 1] && matches!(yields, Yield::Aggregate | Yield::Materialise);
         if yields == Yield::Aggregate && !carry {
             let what = "sums in GPU memory are of one payload column a table";
@@ -192,7 +193,7 @@ impl Resident {
     }
 }
 
-/// Pairs of 64-bit keys and values in a GPU's memory, to be sorted by key.
+/// Pairs of 64-bit keys and values in GPU memory, to be sorted by key.
 pub struct Sorting {
     keys: Memory,
     values: Memory,
@@ -222,8 +223,8 @@ impl Sorting {
         Ok(Sorting { keys, values, rows, device })
     }
 
-    /// Sorts them once, as unsigned numbers, from columns into columns, over all bits in which keys
-    /// differ. With `check`, an error unless the sorted pairs are those that came, in order.
+    /// Sorts the pairs once, as unsigned numbers, from columns into columns, by all bits in which the keys
+    /// differ. With `check`, returns an error unless the output has the same pairs as the input, in order.
     pub fn run(&self, check: bool) -> Result<Ran> {
         let started = Instant::now();
         let session = Session::new(&*self.device, Width::W64)?;
@@ -246,7 +247,7 @@ impl Sorting {
         Ok(Ran { rows: self.rows, seconds, stages, peak_memory, ..Ran::default() })
     }
 
-    /// Sums over a mix of key and value tell whether the pairs are the same.
+    /// Checks the order, and compares sums over a mix of key and value to see whether the pairs are the same.
     fn check(&self, session: &Session<'_>, [keys, values]: [View; 2]) -> Result<()> {
         let fetched = |view: View| fetch(session, view, self.rows);
         let mixer = session.mixer();
@@ -263,7 +264,7 @@ impl Sorting {
     }
 }
 
-/// A column of 64-bit words, fetched.
+/// Copies a column of 64-bit words to the host.
 fn fetch(session: &Session<'_>, column: View, rows: u64) -> Result<Vec<u64>> {
     let mut all = Vec::with_capacity(rows as usize);
     let bytes = rows * 8;
@@ -272,20 +273,20 @@ fn fetch(session: &Session<'_>, column: View, rows: u64) -> Result<Vec<u64>> {
         let part = column.part(first, (STAGE as u64).min(bytes - first));
         session.device.copy_out(session.copies, part, &pinned, 0)?;
         session.device.synchronize(session.copies)?;
-        // SAFETY: the copy is done, and the next comes after this.
+        // SAFETY: the copy is done, and the next one starts after the words were read.
         all.extend(words::<8>(unsafe { &pinned.bytes()[..part.bytes as usize] }));
     }
     Ok(all)
 }
 
-/// Gathers the payload of rows, and adds it up where that is asked.
+/// Gathers the payload of rows, and sums it if `check` is set.
 struct Kept<'a> {
     tables: &'a [Table; 2],
     check: bool,
     gathering: bool,
     sums: Vec<u64>,
     key_sum: u64,
-    /// Seconds that checking took.
+    /// The seconds spent on checking.
     clock: f64,
 }
 
@@ -336,10 +337,10 @@ impl Receiver for Kept<'_> {
     }
 }
 
-/// Bytes fetched or sent at once.
+/// Bytes per copy to or from the device.
 const STAGE: usize = 64 << 20;
 
-/// The sum of a column of signed numbers in device memory, modulo 2^64.
+/// Returns the sum of a column of signed numbers in device memory, modulo 2^64.
 fn total(session: &Session<'_>, column: View, rows: u64, width: u32) -> Result<u64> {
     let bytes = rows * u64::from(width);
     let pinned = session.device.pinned(STAGE.min(bytes as usize).max(1), "checking")?;
@@ -349,7 +350,7 @@ fn total(session: &Session<'_>, column: View, rows: u64, width: u32) -> Result<u
         let part = column.part(first, (STAGE as u64).min(bytes - first));
         session.device.copy_out(session.copies, part, &pinned, 0)?;
         session.device.synchronize(session.copies)?;
-        // SAFETY: the copy is done, and the next comes after this.
+        // SAFETY: the copy is done, and the next one starts after `some` was read.
         let some = unsafe { &pinned.bytes()[..part.bytes as usize] };
         let share = some.len().div_ceil(threads).next_multiple_of(8);
         let of_share = |some: &[u8]| match width {
@@ -376,7 +377,7 @@ pub(super) fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = u64> +
     })
 }
 
-/// The bytes of a column's values.
+/// Returns the bytes per value of a column.
 pub(super) fn width(column: &ArrayRef) -> Result<u32> {
     match column.data_type() {
         _ if column.null_count() > 0 => {
@@ -401,7 +402,7 @@ fn table(device: &dyn Device, word: Width, batches: &[RecordBatch]) -> Result<Ta
     for column in 0..columns {
         let parts: Vec<&ArrayRef> = batches.iter().map(|batch| batch.column(column)).collect();
         let wide = word.bytes() as u32;
-        // The key and a single payload column go into tuples.
+        // The key and a single payload column become tuples.
         let to = if column == 0 || columns == 2 { wide } else { width(parts[0])? };
         copied.push((send(device, &parts, rows, to)?, to));
     }
@@ -434,7 +435,7 @@ fn send(device: &dyn Device, parts: &[&ArrayRef], rows: u64, width: u32) -> Resu
                 flush(&pinned, &mut at, &mut filled)?;
             }
             let rows = ((room - filled) / to).min(bytes.len() / from - row);
-            // SAFETY: no copy from the buffer is under way: each is waited for.
+            // SAFETY: no copy from the buffer is in progress, because each one is waited for.
             let target = unsafe { &mut pinned.bytes_mut()[filled..filled + rows * to] };
             let source = &bytes[row * from..(row + rows) * from];
             if from == to {
@@ -453,7 +454,7 @@ fn send(device: &dyn Device, parts: &[&ArrayRef], rows: u64, width: u32) -> Resu
     Ok(memory)
 }
 
-/// A column's values as bytes, and the bytes of each.
+/// Returns a column's values as bytes, and the bytes per value.
 pub(super) fn bytes_of(column: &ArrayRef) -> (&[u8], u32) {
     match column.as_primitive_opt::<Int32Type>() {
         Some(narrow) => (narrow.values().inner().as_slice(), 4),

@@ -1,9 +1,9 @@
-//! The sort-merge join on a device (004 §3.3): both sides sorted over the bits that vary, then merged.
+//! The sort-merge join on a device (004 §3.3): sorts both sides by the bits that vary, then merges them.
 //!
 //! ```text
 //!  build ─► which bits vary? ─► passes ─► sorted tuples ─┐
 //!                 │ (the same on both sides)             ├─► every tile of probe tuples searches
-//!  probe ─────────┘ ──────────► passes ─► sorted tuples ─┘   its stretch of build tuples
+//!  probe ─────────┘ ──────────► passes ─► sorted tuples ─┘   its range of build tuples
 //! ```
 
 use super::output_loop::{self, Cut, Work};
@@ -54,7 +54,7 @@ pub(super) fn join(
     Ok(found)
 }
 
-/// The bits in which keys of any side differ from one another.
+/// Returns the bits in which the keys of all sides differ from one another.
 pub(super) fn varying(session: &Session<'_>, sides: &[&Side]) -> Result<u64> {
     let found = session.zeroed(4 * 8, "the keys' bits")?;
     for side in sides {

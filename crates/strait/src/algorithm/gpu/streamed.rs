@@ -1,4 +1,4 @@
-//! Joins whose probe side is streamed past a build side on the device (001 §5, 003 §IV-A, 004 §3.4).
+//! Joins that keep the build side on the device and stream the probe side (001 §5, 003 §IV-A, 004 §3.4).
 //!
 //! ```text
 //!  build: host ─► device ─► a table (`no-partition`), or partitions (`streamed-probe`) ─┐
@@ -6,9 +6,9 @@
 //!  probe: host ─► chunk, chunk, chunk ─► look up, or partition and join ────────────────┘
 //! ```
 //!
-//! The next chunks cross while one is joined, and the rows of the one before cross back. A table is as
-//! fast as the link even where every look-up goes to memory; partitions take half the memory, and do
-//! not mind keys that come often.
+//! While one chunk is joined, the next chunks cross to the device, and the output rows of the chunk before
+//! cross back. A table keeps up with the link even if every lookup misses the cache. Partitions take half
+//! the memory, and frequent keys do not slow them down.
 
 use super::flags::{Window, closed, opened};
 use super::no_partition::{self, Rows, look_up_in, look_ups};
@@ -43,8 +43,8 @@ pub(super) fn no_partition(
     Ok(found)
 }
 
-/// A table over the whole build side. Where it may lie in host memory, the build side need not fit the
-/// device, and is put in chunk by chunk, as long as keys come once.
+/// Builds a table over the whole build side. If the table may lie in host memory, the build side need not
+/// fit the device: it is inserted chunk by chunk, as long as no key occurs twice.
 fn table(
     crossing: &TransferContext<'_>,
     place: TablePlace,
@@ -71,12 +71,13 @@ fn table(
         true => no_partition::table_of_groups(session, &side, place)?,
         false => no_partition::table(session, &side, place)?,
     };
-    // The table has its own copy of what it needs.
+    // The table has its own copy of the columns.
     release(session, &side)?;
     Ok(table)
 }
 
-/// Puts rows, from number `first` on, into a table of single slots, chunk by chunk, and says whether every key came once.
+/// Inserts rows into a table with one value per key, chunk by chunk. `first` is the first row number.
+/// Returns whether every key occurred once.
 pub(super) fn fill(
     crossing: &TransferContext<'_>,
     part: &HostSide,
@@ -116,8 +117,8 @@ pub(super) fn streamed_probe(
     partitions(crossing, side, probe, wanted, to)
 }
 
-/// Streams a probe side past the partitions of a build side, or of a part of one, that is on the
-/// device. Its columns are given back.
+/// Streams a probe side past the partitions of `build`, which is a build side on the device or a part of
+/// one. Releases the columns of `build`.
 pub(super) fn partitions(
     crossing: &TransferContext<'_>,
     build: Side,
@@ -162,8 +163,8 @@ pub(super) fn join_chunk(
     Ok(found)
 }
 
-/// Device memory that partitioning takes a row: its tuple, twice where it takes two passes, what tiles
-/// tell one another, and its share of tasks.
+/// Returns the device memory per row for partitioning: one tuple for each of two passes, the row's share of
+/// the look-back words of its tile, and its share of the tasks.
 pub(super) fn partitioning(session: &Session<'_>) -> u64 {
     let shape = session.device.shape(session.word);
     let a_tile = abi::BINS as u64 * 4;
@@ -173,25 +174,25 @@ pub(super) fn partitioning(session: &Session<'_>) -> u64 {
         + 2 * task.div_ceil(u64::from(shape.probe_rows.min(shape.build_rows)))
 }
 
-/// Gives a side's columns back.
+/// Releases the columns of a side.
 pub(super) fn release(session: &Session<'_>, side: &Side) -> Result<()> {
     let columns: Vec<View> = [Some(side.keys), side.values].into_iter().flatten().collect();
     session.release(&columns)
 }
 
-/// A probe side on its way past what is on the device.
+/// A probe side that is being streamed to the device.
 pub(super) struct Stream<'a> {
     session: &'a Session<'a>,
     pipeline: Pipeline<'a>,
     flags: Option<Window>,
-    /// What is wanted of one chunk.
+    /// What one chunk must produce.
     pub(super) wanted: Wanted,
     pub(super) chunk_rows: u64,
 }
 
 impl<'a> Stream<'a> {
-    /// Prepares a stream that, with its output, takes at most half of the memory that is left; `extra`
-    /// is what a row of a chunk takes besides.
+    /// Prepares a stream. The stream and its output take at most half of the free memory. `extra` is the
+    /// additional memory per row of a chunk.
     pub(super) fn new(
         crossing: &'a TransferContext<'a>,
         probe: &HostSide,
@@ -208,7 +209,7 @@ impl<'a> Stream<'a> {
         Ok(Stream { session, pipeline, flags, wanted, chunk_rows })
     }
 
-    /// Joins every chunk with what is on the device.
+    /// Calls `join` for every chunk and adds up the results.
     pub(super) fn each(
         &mut self,
         build_flags: Option<View>,
@@ -229,12 +230,12 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Device memory for output and flags, a row of a chunk: two buffers of rows.
+/// Returns the device memory for output and flags, per row of a chunk: two buffers of rows.
 fn aside(session: &Session<'_>, wanted: &Wanted) -> u64 {
     2 * session.word.bytes() * (2 + u64::from(wanted.keys)) + 2
 }
 
-/// A receiver that keeps the stream going while the device works.
+/// A receiver that also fills the pipeline while the device works.
 pub(super) struct Feeding<'r, 'a> {
     pub(super) pipeline: &'r mut Pipeline<'a>,
     pub(super) to: &'r mut dyn Receiver,

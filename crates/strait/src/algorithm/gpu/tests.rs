@@ -1,5 +1,5 @@
-//! Joins of sides in host memory on a simulated device: every conductor, method and partitioner finds
-//! what a loop over all pairs finds, whatever the order in which the device runs.
+//! Joins of sides in host memory on a simulated device. Every conductor, transfer method and partitioner must
+//! find the same matches as a loop over all pairs, for any order in which the device runs its work.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::schedule::Workers;
 use crate::transfer::{Drain, HostColumn};
 use crate::word::Width;
 
-/// Keeps what comes.
+/// Collects all pairs and flags.
 struct Kept {
     drain: Drain,
     pairs: Vec<(u64, u64)>,
@@ -55,7 +55,7 @@ impl Receiver for Kept {
     }
 }
 
-/// What is joined, and how.
+/// One test case: settings of the join and of the device.
 struct Case {
     seed: u64,
     memory: u64,
@@ -64,7 +64,7 @@ struct Case {
     chunk_rows: Option<u64>,
 }
 
-/// Joins two columns of keys, and compares with all pairs.
+/// Joins two key columns, and compares the result with a loop over all pairs.
 fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let Case { seed, memory, how, flavour, chunk_rows } = case;
     let settings = Settings { memory: *memory, shape: TINY, seed: *seed, ..Settings::default() };
@@ -77,7 +77,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         transfer: how.gpu_options.transfer,
         most_rows: *chunk_rows,
     };
-    // Half of the seeds have their columns in pinned memory, which stages may read themselves.
+    // For odd seeds, the columns lie in pinned memory, which stages may read directly.
     let side = |keys: &[u64]| -> Result<HostSide> {
         let column = match seed % 2 {
             // SAFETY: the slices outlive the session.
@@ -85,7 +85,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
             _ => {
                 let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
                 let pinned = session.device.pinned(bytes.len().max(1), "a column")?;
-                // SAFETY: nobody else knows it yet.
+                // SAFETY: nobody else has this memory yet.
                 let room = unsafe { pinned.bytes_mut() };
                 room[..bytes.len()].copy_from_slice(&bytes);
                 HostColumn::pinned(&pinned, 0, bytes.len() as u64)
@@ -144,7 +144,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Keys of some kind.
+/// Returns random keys with at most `distinct` different values.
 fn keys(rows: u64, seed: u64, distinct: u64) -> Vec<u64> {
     let mut state = seed;
     let mut next = || {
@@ -223,8 +223,8 @@ fn every_way_to_cross_and_to_partition_gives_the_same() {
     }
 }
 
-/// Less and less memory: a join does its work, or says what it lacks; it never gives a wrong answer,
-/// and those that take any size go on to the least.
+/// With less and less memory, a join either succeeds or reports the memory it needs. It never gives a wrong
+/// answer. Algorithms for any size succeed even with the smallest budgets.
 #[test]
 fn budgets_from_the_smallest_up() {
     let build = keys(300, 7, 200);
@@ -252,14 +252,14 @@ fn budgets_from_the_smallest_up() {
                 }
             }
         }
-        // A redo list takes a good part of this, whatever the rows.
+        // The redo list takes a large part of this, for any number of rows.
         let enough = if algorithm.needs_gpu() { 256 << 10 } else { 512 << 10 };
         assert!(least <= enough, "{algorithm}, {gpu_options:?} needs {least}");
     }
 }
 
-/// Rows that went out long ago do not keep a later chunk from being joined: a stream may be far longer
-/// than a device remembers events.
+/// A stream may be far longer than the number of events that a device remembers. Rows that were copied out
+/// long ago must not prevent later chunks from being joined.
 #[test]
 fn long_streams_with_few_matches() {
     let build = [1, 2, 3];
@@ -274,7 +274,7 @@ fn long_streams_with_few_matches() {
     }
 }
 
-/// What was planned for more memory than there is goes on in passes, and gives the same.
+/// A plan that needs more memory than there is escalates to several passes, and gives the same result.
 #[test]
 fn a_join_that_may_escalates() {
     let build = unique(2000);

@@ -1,16 +1,17 @@
-//! Pairs of partitions that lie in host memory, joined a working set at a time (000 §5, 003 §IV-B).
+//! Joins partitions that lie in host memory, one working set at a time (000 §5, 003 §IV-B).
 //!
 //! ```text
-//!  build partitions of the set ─► device ─► partitioned on ─┐
-//!                                                           ├─► joined chunk by chunk ─► rows
-//!  probe partitions of the set ─► chunk, chunk, chunk ──────┘
+//!  build partitions of the set ─► device ─► partitioned again ─┐
+//!                                                              ├─► joined chunk by chunk ─► rows
+//!  probe partitions of the set ─► chunk, chunk, chunk ─────────┘
 //!
 //!  the link:   build 1 │ probe 1 │ build 2 │ probe 2 │ …           one stream for all sets
 //! ```
 //!
-//! What the next set begins with crosses while the last chunks of one are joined. Every tuple crosses once, however many sets there are. A build partition that does not fit, since
-//! some keys in it are frequent, is joined in blocks, and its probe partition crosses once for each: no
-//! further partitioning could split a single key.
+//! The build partitions of the next set cross the link while the last chunks of the current set are joined.
+//! Every tuple crosses once, for any number of sets. There is one exception: a build partition with frequent
+//! keys may not fit, and no further partitioning could split a single key. Such a partition is joined in
+//! blocks, and its probe partition crosses once per block.
 
 use super::flags::{Window, closed, opened};
 use super::host_partitions::HostPartitions;
@@ -22,29 +23,29 @@ use crate::error::Result;
 use crate::gpu_options::Partitioner;
 use crate::transfer::{Pipeline, Produce, Run, TransferContext};
 
-/// The share of the memory that is left, in eighths, for the build partitions of a set.
+/// The build partitions of a set may take this share of the free memory, in eighths.
 const FOR_BUILD: u64 = 4;
 
 /// Joins working sets.
 pub(super) struct WorkingSets<'a> {
     crossing: &'a TransferContext<'a>,
     wanted: Wanted,
-    /// Top bits that tell partitions.
+    /// The number of radix bits that choose a partition.
     pub(super) bits: u32,
     windows: [Option<Window>; 2],
     found: JoinResult,
 }
 
 impl<'a> WorkingSets<'a> {
-    /// Prepares to join sides of so many rows, by how many bits they will be partitioned: that follows
-    /// from the memory which is left.
+    /// Prepares to join sides with the given numbers of rows. The caller sets `bits` afterwards, because that
+    /// number depends on the memory that is left.
     pub(super) fn new(
         crossing: &'a TransferContext<'a>,
         [build, probe]: [u64; 2],
         wanted: &Wanted,
     ) -> Result<WorkingSets<'a>> {
         let session = crossing.session;
-        // Rows of a set come from anywhere in a side: flags are there for all of it.
+        // The rows of a set come from anywhere in a side, so the flags cover the whole side.
         let mut windows = [
             Window::new(session, Which::Build, wanted.flag_build, build)?,
             Window::new(session, Which::Probe, wanted.flag_probe, probe)?,
@@ -55,15 +56,15 @@ impl<'a> WorkingSets<'a> {
         Ok(WorkingSets { crossing, wanted, bits: 0, windows, found: JoinResult::default() })
     }
 
-    /// Build rows of a set, at most; no more than `most`, where given.
+    /// Returns the maximum number of build rows per set: what fits, but not more than `most`, if given.
     pub(super) fn fit(crossing: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
         let session = crossing.session;
         let a_row = session.word.tuple() + partitioning(session);
         (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
     }
 
-    /// Joins meetings one after the other. `produce` makes the runs of each, as two lists: those of
-    /// its build rows, and those of its probe rows; or of the last probe rows any number of lists.
+    /// Joins working sets one after the other. For each set, `produce` returns two lists of runs: first the
+    /// build rows, then the probe rows. The probe rows of the last set may come in any number of lists.
     pub(super) fn join<'p>(
         &mut self,
         meetings: &[WorkingSetJoin],
@@ -91,7 +92,7 @@ impl<'a> WorkingSets<'a> {
         Ok(())
     }
 
-    /// Joins build rows that fit with probe rows, which come after them.
+    /// Joins one working set: first its build rows arrive in the pipeline, then its probe rows.
     fn meet(
         &mut self,
         meeting: WorkingSetJoin,
@@ -126,7 +127,7 @@ impl<'a> WorkingSets<'a> {
         Ok(())
     }
 
-    /// Puts the next rows of the stream in one piece.
+    /// Copies the next rows of the stream into one piece of memory.
     fn gather(&self, pipeline: &mut Pipeline<'_>, rows: u64) -> Result<Side> {
         let session = self.crossing.session;
         let tuples =
@@ -146,7 +147,7 @@ impl<'a> WorkingSets<'a> {
         Ok(Side { tuples: Some(tuples), rows, ..Side::default() })
     }
 
-    /// Hands out the flags, and says what was found.
+    /// Hands the flags to the receiver and returns the result.
     pub(super) fn finish(self, to: &mut dyn Receiver) -> Result<JoinResult> {
         for window in &self.windows {
             closed(window, self.crossing.session, to)?;
@@ -155,15 +156,15 @@ impl<'a> WorkingSets<'a> {
     }
 }
 
-/// Build rows that fit, and the probe rows that meet them: all that come, where it is not known how
-/// many those are.
+/// The rows of one working set. `probe` is `None` if the number of probe rows is unknown: then the set is
+/// joined with all probe rows that come.
 #[derive(Clone, Copy)]
 pub(super) struct WorkingSetJoin {
     pub(super) build: u64,
     pub(super) probe: Option<u64>,
 }
 
-/// Joins all sets of two sides that are there, at most `fit` build rows at a time.
+/// Joins all sets of two partitioned sides, at most `fit` build rows at a time.
 pub(super) fn join_sets(
     sets: &mut WorkingSets<'_>,
     packed: &[Vec<usize>],
@@ -181,7 +182,7 @@ pub(super) fn join_sets(
     join_lists(sets, lists, to)
 }
 
-/// Joins build runs with probe runs, pair after pair.
+/// Joins pairs of build runs and probe runs, one pair after the other.
 pub(super) fn join_lists(
     sets: &mut WorkingSets<'_>,
     mut lists: Vec<[Vec<Run>; 2]>,
@@ -198,7 +199,7 @@ pub(super) fn join_lists(
     sets.join(&meetings, Box::new(move || Ok(lists.next())), to)
 }
 
-/// Runs in blocks of at most `fit` rows.
+/// Splits runs into blocks of at most `fit` rows.
 pub(super) fn blocks(runs: Vec<Run>, fit: u64, tuple: u64) -> Vec<Vec<Run>> {
     let mut blocks = vec![Vec::new()];
     let mut filled = 0;

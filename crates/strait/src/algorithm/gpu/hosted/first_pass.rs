@@ -1,7 +1,7 @@
-//! The first pass of the Triton join by itself: a table in host memory becomes partitions in host
-//! memory, and nothing is joined (000, figure 18). What `bench beyond --study fanout` measures.
+//! Runs only the first pass of the Triton join: it partitions a table from host memory into host memory, and
+//! joins nothing (000, figure 18). `bench beyond --study fanout` measures it.
 //!
-//! Every tuple that was written is looked at once the clock has stopped.
+//! After the clock has stopped, every written tuple is checked.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -18,26 +18,26 @@ use crate::transfer::{HostColumn, HostSide, Place, Run};
 use crate::word::Width;
 use crate::word::{KeyWord, Mixer};
 
-/// Rows that a worker looks at in one go.
+/// Rows that a worker checks at a time.
 const PIECE: usize = 1 << 20;
 
 /// How a table is partitioned.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstPass {
-    /// Who writes to host memory: [one of those that do](Partitioner::to_host).
+    /// Who writes to host memory; must be a [partitioner that can](Partitioner::to_host).
     pub partitioner: Partitioner,
     /// There are `1 << bits` partitions.
     pub bits: u32,
-    /// Whether the CPU counts the tuples of each partition before, which is not timed: kernels then read
-    /// pinned columns over the link, and partitions lie in one piece. Otherwise each chunk is copied to the
-    /// GPU, counted there, and partitioned by itself.
+    /// Whether the CPU first counts the tuples of each partition (not timed). If so, kernels read pinned
+    /// columns over the link, and each partition lies in one piece. If not, each chunk is copied to the GPU,
+    /// counted there, and partitioned separately.
     pub counted: bool,
 }
 
-/// What partitioning a table came to.
+/// The measurements of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Divided {
-    /// From columns in host memory to the last tuple there.
+    /// The time from columns in host memory to the last tuple in host memory.
     pub seconds: f64,
     /// The bytes of all tuples.
     pub bytes: u64,
@@ -46,8 +46,8 @@ pub struct Divided {
 }
 
 impl Hosted {
-    /// Partitions the probe table, keys and payload, once. That a tuple is lost, changed or in the
-    /// wrong partition is an error.
+    /// Partitions the probe table once, keys and payload. Returns an error if a tuple is lost, changed or in
+    /// the wrong partition.
     pub fn partition(&self, how: FirstPass) -> Result<Divided> {
         let FirstPass { partitioner, bits, counted } = how;
         if !partitioner.to_host() {
@@ -78,15 +78,15 @@ impl Hosted {
     }
 }
 
-/// What rows come to.
+/// A checksum over rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sum {
     rows: u64,
-    /// Of mixed keys, of values, and of what both make together, modulo 2^64.
+    /// The sums of mixed keys, of values, and of a product of both, modulo 2^64.
     keys: u64,
     values: u64,
     pairs: u64,
-    /// Rows in partitions that are not theirs.
+    /// The number of rows in a wrong partition.
     misplaced: u64,
 }
 
@@ -105,7 +105,7 @@ impl Sum {
     }
 }
 
-/// Compares partitions with the columns they were made of. Nothing may write to them any more.
+/// Compares partitions with the original columns. All writes to the partitions must be finished.
 fn check<K: KeyWord + RowId>(
     session: &Session<'_>,
     workers: &Workers,
@@ -126,7 +126,7 @@ fn of_columns<K: KeyWord + RowId>(
     side: &HostSide,
     mixer: Mixer<K>,
 ) -> Result<Sum> {
-    // SAFETY: who made the columns keeps them.
+    // SAFETY: the creator of the columns keeps their memory alive.
     let keys: &[K] = unsafe { side.keys.words(0..side.rows)? };
     let values: &[K] = match &side.values {
         // SAFETY: as above.
@@ -164,18 +164,18 @@ fn of_partitions<K: KeyWord + RowId>(
     })
 }
 
-/// A run in host memory.
+/// Returns the tuples of a run in host memory.
 fn tuples<K: KeyWord + RowId>(run: &Run) -> Result<&[Tuple<K, K>]> {
     let Place::Host(pinned, at) = &run.place else {
         return Err(Error::Worker("a partition does not lie in host memory".to_string()));
     };
     let bytes = run.rows * size_of::<Tuple<K, K>>() as u64;
     let column = HostColumn::pinned(pinned, *at, bytes);
-    // SAFETY: the run keeps the memory, and who checks says that nothing writes to it.
+    // SAFETY: the run keeps the memory alive, and `check` requires that all writes are finished.
     unsafe { column.words(0..run.rows) }
 }
 
-/// Adds up what all pieces come to.
+/// Adds up the sums of all pieces.
 fn total<T: Sync>(workers: &Workers, pieces: &[T], of: impl Fn(&T) -> Sum + Sync) -> Result<Sum> {
     let sum = Mutex::new(Sum::default());
     workers.each(pieces.len(), |piece, _| {
@@ -274,7 +274,7 @@ mod tests {
             let Place::Host(pinned, start) = &partitioned.runs[0][0].place else {
                 panic!("a device")
             };
-            // SAFETY: the device is done with it, and nobody reads it meanwhile.
+            // SAFETY: the device has finished, and nobody else reads the memory now.
             let bytes = unsafe { pinned.bytes_mut() };
             bytes[start + at] ^= 1;
         };

@@ -1,12 +1,13 @@
-//! `dma`: a chunk is partitioned in GPU memory, and the copy engine takes it to host memory: ours.
+//! The `dma` partitioner: the GPU partitions a chunk in its own memory, and the copy engine copies it to host
+//! memory. (Our design.)
 //!
 //! ```text
-//!  chunk ─► partitioned in GPU memory ─┬─► kept there, in turns
+//!  chunk ─► partitioned in GPU memory ─┬─► some chunks stay there
 //!                                      └─► host memory, one copy
 //! ```
 //!
-//! The GPU's memory is so much faster than the link that partitioning there costs next to nothing; and
-//! a copy fills the link whatever the number of partitions.
+//! GPU memory is so much faster than the link that partitioning there costs almost nothing. One copy per
+//! chunk uses the full link bandwidth for any number of partitions.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::gpu_options::Histogram;
 use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
 
-/// Partitioned chunks that may be on their way out at once.
+/// The maximum number of partitioned chunks that are being copied out.
 const UNDER_WAY: usize = 2;
 
 /// Partitions a side.
@@ -76,22 +77,22 @@ pub(super) fn partition_side(
     Ok(partitioned)
 }
 
-/// Adds a run a partition.
+/// Adds one run per partition.
 fn add(to: &mut HostPartitions, bounds: &[u64], place: impl Fn(u64) -> Place) {
     for (partition, bound) in bounds.windows(2).enumerate() {
         to.add(partition, Run { place: place(bound[0]), rows: bound[1] - bound[0] });
     }
 }
 
-/// Chunks on their way out: their memory goes back when they are gone.
+/// Chunks that are being copied out. Their memory is given back when the copies are done.
 struct Leaving<'a> {
     session: &'a Session<'a>,
-    /// With the events that say so, once all that reads them is enqueued.
+    /// Each chunk with the events to wait for. The events are recorded once all readers are enqueued.
     going: VecDeque<(Memory, Vec<Event>)>,
 }
 
 impl Leaving<'_> {
-    /// One more, for which the oldest may have to be waited for.
+    /// Adds a chunk. May wait for the oldest one.
     fn hold(&mut self, memory: Memory) -> Result<View> {
         let view = memory.view;
         self.going.push_back((memory, Vec::new()));
@@ -104,7 +105,7 @@ impl Leaving<'_> {
         Ok(view)
     }
 
-    /// Says that stages and copies enqueued so far are the last to read the newest.
+    /// Records that no later stage or copy reads the newest chunk.
     fn sent(&mut self) -> Result<()> {
         let device = self.session.device;
         let read = vec![device.record(self.session.back)?, device.record(self.session.compute)?];

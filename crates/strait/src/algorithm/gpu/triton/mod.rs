@@ -1,22 +1,23 @@
-//! The Triton join (000): the GPU partitions both sides over the link, keeps in its memory what fits,
-//! and joins pairs of partitions.
+//! The Triton join (000): the GPU partitions both sides over the link, keeps as many partitions as fit in its
+//! memory, and joins pairs of partitions.
 //!
 //! ```text
 //!  build ─► chunk by chunk: partition ─┬─► GPU memory, as far as it goes ─┐
 //!                                      └─► host memory ───────────────────┤
 //!  probe ─► chunk by chunk: partition ─┬─► GPU memory ────────────────────┼─► working sets: partition
-//!                                      └─► host memory ───────────────────┘   on, join ─► rows
+//!                                      └─► host memory ───────────────────┘   again, join ─► rows
 //! ```
 //!
 //! | `--partitioner` | who writes to host memory | file |
 //! | --- | --- | --- |
-//! | `dma`, ours | the copy engine, whole chunks partitioned in GPU memory | [`dma`] |
+//! | `dma`, ours | the copy engine: whole chunks, partitioned in GPU memory | [`dma`] |
 //! | `standard`, `linear`, `shared`, `hierarchical` | the kernel, as in 000 §4 | [`scatter`] |
 //!
-//! 000 counts the tuples of each partition first, so that a partition lies in one piece, of pages in turns
-//! on the GPU and in host memory. Here a side is partitioned chunk by chunk, each into memory of its own, on
-//! the GPU or in host memory in turns, and a partition is a list of runs: that needs no counting ahead, no
-//! pages of both memories at one range of addresses, and memory of any kind.
+//! 000 first counts the tuples of each partition. So each partition is one piece of memory, whose pages
+//! alternate between the GPU and the host. This implementation partitions a side chunk by chunk. Each chunk
+//! gets its own memory, alternately on the GPU and on the host, and a partition is a list of runs. So the
+//! tuples need not be counted first, no address range has to span both memories, and any kind of memory will
+//! do.
 
 mod dma;
 mod scatter;
@@ -31,7 +32,7 @@ use crate::plan::gpu_memory::cache_bytes;
 use crate::transfer::{HostSide, TransferContext};
 use scatter::{Counts, Units};
 
-/// Bits of the first pass, at most.
+/// The maximum number of radix bits of the first pass.
 const MAX_BITS: u32 = 8;
 
 /// Joins two sides.
@@ -62,13 +63,13 @@ pub(super) fn join(
     let partitioned = [partition_side(build)?, partition_side(probe)?];
     let packed = pack(&partitioned[0].rows, fit);
     join_sets(&mut sets, &packed, [&partitioned[0], &partitioned[1]], fit, to)?;
-    // Partitions on the device go back once nothing uses them.
+    // The device partitions are given back only after all stages and copies that use them.
     session.device.synchronize(session.compute)?;
     session.device.synchronize(session.copies)?;
     sets.finish(to)
 }
 
-/// The kernel that a partitioner has write to host memory; none where the copy engine does.
+/// Returns the kernel that writes to host memory, or `None` if the copy engine does.
 fn scatterer(partitioner: Partitioner) -> Option<Scatterer> {
     match partitioner {
         Partitioner::Standard => Some(Scatterer::Standard),
@@ -79,9 +80,9 @@ fn scatterer(partitioner: Partitioner) -> Option<Scatterer> {
     }
 }
 
-/// The first pass over one side by itself, all of it into host memory: for measuring. Where tuples are
-/// `counted` before, the partitions of pinned columns lie in one piece, and counting is done when this
-/// returns; what it returns is the rest.
+/// Prepares the first pass over one side, with all partitions in host memory; for benchmarks. The returned
+/// closure runs the pass. With `counted`, the CPU counts the tuples before this function returns, and the
+/// partitions of pinned columns lie in one piece.
 pub(super) fn partition_side<'a>(
     crossing: &'a TransferContext<'a>,
     side: &'a HostSide,
@@ -107,12 +108,12 @@ pub(super) fn partition_side<'a>(
     })
 }
 
-/// The first pass, over either side.
+/// The settings of the first pass, the same for both sides.
 struct Pass {
-    /// Bits that tell partitions.
+    /// The number of radix bits.
     bits: u32,
     histogram: Histogram,
-    /// GPU memory for partitions of both sides, in bytes.
+    /// GPU memory for the partitions of both sides, in bytes.
     cache: u64,
     /// The bytes of both sides.
     bytes: u64,
@@ -123,23 +124,23 @@ impl Pass {
         1 << self.bits
     }
 
-    /// GPU memory that is not for partitions, or a quarter of what is left where that is more, once
-    /// `taken` bytes are taken for something else.
+    /// Returns the GPU memory that is left for buffers, after `taken` bytes for another purpose and after the
+    /// cache of partitions. It is at least a quarter of the memory without `taken`.
     fn free(&self, session: &Session<'_>, taken: u64) -> u64 {
         let left = session.left().saturating_sub(taken);
         left.saturating_sub(self.cache).max(left / 4)
     }
 
-    /// As much of `whole` as the cache has of all bytes.
+    /// Returns the share of `whole` bytes that the cache can hold.
     fn cached(&self, whole: u64) -> u64 {
         let share = u128::from(self.cache.min(self.bytes)) * u128::from(whole);
         (share / u128::from(self.bytes.max(1))) as u64
     }
 }
 
-/// Which chunks are kept on the device: every so many, so that they have their share at any time (000
-/// §5.2 has pages in turns). Every chunk has some of each partition, so that while one is joined, the link
-/// has something to carry.
+/// Decides which chunks stay on the device: every n-th chunk, so that the cached share is the same at any
+/// time (000 §5.2 alternates pages). Every chunk has tuples of every partition. So whichever partition is
+/// joined, some of its tuples have to cross the link, and the link is never idle.
 #[derive(Default)]
 struct Turns {
     seen: u64,
@@ -147,7 +148,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Whether one of so many bytes is.
+    /// Returns whether a chunk of `bytes` bytes stays on the device.
     fn keep(&mut self, bytes: u64, pass: &Pass) -> bool {
         self.seen += bytes;
         let keep = self.kept + bytes <= pass.cached(self.seen.min(pass.bytes));
@@ -155,7 +156,7 @@ impl Turns {
         keep
     }
 
-    /// Says that there was no room for one that was to be kept.
+    /// Records that a chunk could not be cached because GPU memory was full.
     fn refused(&mut self, bytes: u64) {
         self.kept = self.kept.saturating_sub(bytes);
     }

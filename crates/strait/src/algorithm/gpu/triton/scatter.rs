@@ -1,15 +1,15 @@
-//! `standard`, `linear`, `shared` and `hierarchical`: a kernel writes tuples to their partitions in
-//! host memory, over the link (000 §4).
+//! The `standard`, `linear`, `shared` and `hierarchical` partitioners: a kernel writes tuples over the link
+//! to their partitions in host memory (000 §4).
 //!
 //! ```text
-//!  keys ─► count ──────┐     by whom, `--histogram` says
-//!  unit after unit ─► kernel ─┬─► kept in GPU memory, in turns
+//!  keys ─► count ──────┐     `--histogram` says who counts
+//!  unit after unit ─► kernel ─┬─► some units stay in GPU memory
 //!                             └─► host memory
 //! ```
 //!
-//! A unit of rows gets memory of its own, for which the tuples of each of its partitions have to be
-//! counted before: by the GPU, to which keys cross once more; by the CPU, a unit ahead of the kernel; or
-//! in GPU memory, where each unit is copied then. A partition begins at a multiple of 128 bytes.
+//! Each unit of rows gets its own memory, so the tuples per partition must be counted first. There are three
+//! ways: the GPU counts, and keys cross the link one more time; the CPU counts one unit ahead of the kernel;
+//! or each unit is copied to GPU memory and counted there. Each partition starts at a multiple of 128 bytes.
 
 use std::sync::Arc;
 
@@ -23,33 +23,34 @@ use crate::partition::count_column;
 use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
 use crate::word::Width;
 
-/// What partitions are aligned to, in bytes: a line of the GPU's caches.
+/// The alignment of partitions in bytes: a cache line of the GPU.
 const LINE: u64 = 128;
-/// Rows of a unit that a kernel reads over the link, at least and at most: buffers are flushed at the end
-/// of each, so that it should be long; but so many of them should fill the cache that it can be filled.
+/// The minimum and maximum rows of a unit that a kernel reads over the link. Kernels flush their buffers at
+/// the end of each unit, so units should be long. But several units ([`UNITS_OF_CACHE`]) must fit the cache,
+/// so that little of it stays empty.
 const UNIT: [u64; 2] = [1 << 20, 1 << 26];
 const UNITS_OF_CACHE: u64 = 16;
 
-/// The tuples of each partition, unit after unit, and who counts them.
+/// Who counts the tuples per partition, for each unit.
 pub(super) enum Counts {
-    /// The device, which has the unit in its memory.
+    /// The device, from the unit in its memory.
     OnDevice,
-    /// The CPU, while the device writes the unit before.
+    /// The CPU, while the device writes the previous unit.
     Ahead,
-    /// They have been counted.
+    /// Already counted: the counts of each unit.
     Before(Vec<Vec<u64>>),
 }
 
-/// How a side is gone through.
+/// How a side is split into units.
 pub(super) struct Units {
     transfer: Transfer,
-    /// Rows of a unit.
+    /// Rows per unit.
     rows: u64,
 }
 
 impl Units {
-    /// Columns that are read where they lie go in long units; others, and those whose tuples are counted
-    /// on the device, chunk by chunk.
+    /// Chooses the units. Columns that kernels read in host memory get long units. All other columns, and
+    /// columns that are counted on the device, get units as long as a chunk.
     pub(super) fn new(
         crossing: &TransferContext<'_>,
         side: &HostSide,
@@ -62,7 +63,7 @@ impl Units {
         if counted && in_place(transfer) {
             let [least, most] = UNIT;
             let fine = pass.cache / UNITS_OF_CACHE / session.word.tuple();
-            // Whole lines, of which warps read one or two each.
+            // Units end at line boundaries, because each warp reads one or two whole lines.
             let rows = match pass.cache {
                 0 => most,
                 _ => fine.clamp(least, most) / LINE * LINE,
@@ -75,7 +76,7 @@ impl Units {
         Units { transfer: crossing.transfer, rows }
     }
 
-    /// The same with all rows in one unit, unless they have to be copied to the device.
+    /// Returns the same with all rows in one unit, unless the columns must be copied to the device.
     pub(super) fn in_one_piece(self, side: &HostSide) -> Units {
         match in_place(self.transfer) {
             true => Units { rows: side.rows.max(1), ..self },
@@ -83,19 +84,19 @@ impl Units {
         }
     }
 
-    /// The rows of a unit, of none after the last.
+    /// Returns the rows of a unit; an empty range after the last.
     fn range(&self, unit: u64, side: &HostSide) -> std::ops::Range<u64> {
         let start = (unit * self.rows).min(side.rows);
         start..(start + self.rows).min(side.rows)
     }
 }
 
-/// Whether kernels read columns where they lie.
+/// Returns whether kernels read the columns in host memory.
 fn in_place(transfer: Transfer) -> bool {
     matches!(transfer, Transfer::ZeroCopy | Transfer::Coherence)
 }
 
-/// Partitions a side, unit by unit, counted as `--histogram` says.
+/// Partitions a side unit by unit. `--histogram` says who counts.
 pub(super) fn partition_side(
     crossing: &TransferContext<'_>,
     side: &HostSide,
@@ -111,7 +112,7 @@ pub(super) fn partition_side(
     partition_units(crossing, side, pass, how, (units, counts))
 }
 
-/// Partitions a side, unit by unit.
+/// Partitions a side unit by unit.
 pub(super) fn partition_units(
     crossing: &TransferContext<'_>,
     side: &HostSide,
@@ -172,7 +173,7 @@ pub(super) fn partition_units(
     Ok(partitioned)
 }
 
-/// The bytes of write-combining buffers.
+/// Returns the bytes of the write-combining buffers.
 fn scatter_bytes(session: &Session<'_>, pass: &Pass, how: Scatterer) -> u64 {
     session.device.scatter_bytes(session.word, how, pass.partitions() as u32)
 }
@@ -198,7 +199,7 @@ impl<'a> Tally<'a> {
         self.session.device.fill(self.session.compute, self.counts, 0)
     }
 
-    /// Counts the tuples of each partition among some rows.
+    /// Counts the tuples per partition of some rows.
     fn add(&self, side: &Side, rows: std::ops::Range<u64>) -> Result<()> {
         let (keys, stride, raw) = side.keys_at();
         self.session.run(Stage::Tally(abi::Tally {
@@ -217,7 +218,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// What the kernels are given.
+/// The arguments of the kernels.
 struct Scatter<'a> {
     how: Scatterer,
     buffers: View,
@@ -225,9 +226,9 @@ struct Scatter<'a> {
     tally: Tally<'a>,
 }
 
-/// Where partitions begin in their memory.
+/// The start of each partition in the memory of its unit.
 struct Layout {
-    /// The tuples before each.
+    /// The position of each partition's first tuple.
     starts: Vec<u64>,
     rows: Vec<u64>,
     bytes: u64,
@@ -247,17 +248,17 @@ impl Layout {
         Layout { starts, rows, bytes: (at * tuple).max(1), tuple }
     }
 
-    /// The bytes of all tuples.
+    /// Returns the bytes of all tuples.
     fn tuples(&self) -> u64 {
         self.rows.iter().sum::<u64>() * self.tuple
     }
 }
 
-/// Memory at addresses of the device, and the host's that it is, if it is.
+/// Memory at device addresses. The second part is the pinned memory behind it, if it is host memory.
 type Target = (Memory, Option<Arc<Pinned>>);
 
 impl Scatter<'_> {
-    /// Memory for the tuples of a unit, on the device where it is to be kept and there is room.
+    /// Allocates memory for the tuples of a unit: on the device if `keep` is set and there is room.
     fn memory(
         &self,
         crossing: &TransferContext<'_>,
@@ -278,7 +279,7 @@ impl Scatter<'_> {
         Ok((device.mapped(&pinned)?, Some(pinned)))
     }
 
-    /// Notes the partitions in some memory as runs, and sets the cursors to them.
+    /// Adds the partitions in this memory as runs, and sets the cursors to their starts.
     fn target(
         &self,
         layout: &Layout,
@@ -315,7 +316,7 @@ impl Scatter<'_> {
     }
 }
 
-/// Counts all tuples of a side on the device, unit by unit: keys cross once for that alone.
+/// Counts all tuples of a side on the device, unit by unit. The keys cross the link only for counting.
 fn count_on_device(
     crossing: &TransferContext<'_>,
     side: &HostSide,
@@ -330,7 +331,7 @@ fn count_on_device(
     let mut pipeline = Pipeline::new(crossing, &keys, chunk_rows)?;
     let (mut counts, mut at) = (Vec::new(), 0);
     while let Some(chunk) = pipeline.next()? {
-        // A chunk may have the end of one unit, and the start of another.
+        // A chunk may hold the end of one unit and the start of another.
         let first = at;
         while at < first + chunk.side.rows {
             let unit = units.range(at / units.rows, side);
@@ -371,7 +372,7 @@ fn count_on_host(
     rows: std::ops::Range<u64>,
 ) -> Result<Vec<u64>> {
     let (session, workers) = (crossing.session, crossing.workers);
-    // SAFETY: who made the columns keeps them.
+    // SAFETY: the creator of the columns keeps their memory alive.
     unsafe {
         match session.word {
             Width::W32 => {
