@@ -1,4 +1,4 @@
-//! `coherence`: stages read host memory over the link, pinned or not, on machines whose GPU can.
+//! `coherence`: stages read host memory over the link, pinned or not, if the machine's GPU supports it.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(super) struct Coherent {
 
 impl Coherent {
     pub(super) fn new(session: &Session<'_>, column: &HostColumn) -> Result<Self> {
-        // SAFETY: who made the column keeps its memory for longer than the pipeline lives.
+        // SAFETY: the creator of the column keeps its memory alive longer than the pipeline.
         let memory = unsafe { session.device.coherent(column.whole()?) }?;
         Ok(Coherent { memory, chunks: Default::default() })
     }

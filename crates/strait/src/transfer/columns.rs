@@ -1,4 +1,4 @@
-//! Columns, chunk by chunk: each carried by the method that was chosen.
+//! Transfers columns chunk by chunk, each column with the chosen method.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct ColumnFeed<'a> {
     values: Option<Box<dyn Carry + 'a>>,
     rows: u64,
     chunk_rows: u64,
-    /// The next row to be sent.
+    /// The next row to send.
     at: u64,
     /// The rows of each slot.
     chunks: [Range<u64>; SLOTS],
@@ -53,7 +53,7 @@ impl Feed for ColumnFeed<'_> {
         }
         let word = session.word.bytes();
         let bytes = rows.start * word..rows.end * word;
-        // Both columns at once, so that threads meet once a chunk.
+        // Both columns at once, so that threads synchronise only once per chunk.
         let keys = self.keys.fill(slot, bytes.clone())?;
         let values = match &mut self.values {
             Some(values) => values.fill(slot, bytes.clone())?,
@@ -94,12 +94,12 @@ impl Feed for ColumnFeed<'_> {
     }
 }
 
-/// Makes what carries columns by a method.
+/// Creates the carriers of the columns for one method.
 struct Carriers<'c, 'a> {
     crossing: &'c TransferContext<'a>,
     method: Transfer,
     chunk_rows: u64,
-    /// What staged columns share.
+    /// The staging pool that staged columns share.
     staging: Option<Arc<StagingPool<'a>>>,
 }
 

@@ -1,5 +1,5 @@
-//! Rows on their way back: blocks are copied to pinned memory while the device makes the next ones,
-//! and handed to their taker while others are copied.
+//! Copies rows back to the host. While the device produces a block, an earlier one is copied to pinned
+//! memory, and one before that is handed to its taker.
 //!
 //! ```text
 //!   buffer 0   ──── block crosses ────▶ the taker has it
@@ -13,41 +13,41 @@ use crate::device::Session;
 use crate::device::{Event, Pinned, View};
 use crate::error::{Error, Result};
 
-/// Bytes of a buffer of one column, at most.
+/// The maximum bytes per buffer of one column.
 const PIECE_BYTES: usize = 64 << 20;
-/// Buffers: one crosses, one waits its turn, one is with the taker.
+/// The number of buffers: one is being copied, one waits for its copy, and the taker has one.
 const BUFFERS: usize = 3;
-/// The part of what a memory limit leaves, one of so many, that all buffers together may take.
+/// All buffers together may take 1/4 of the memory that a limit leaves.
 const SHARE: u64 = 4;
 
-/// Columns of a block, or of a part of one, in host memory.
+/// The columns of a block, or of a part of one, in host memory.
 struct Load {
     columns: Vec<Arc<Pinned>>,
     rows: usize,
-    /// When they have arrived.
+    /// After this event, the columns have arrived.
     arrived: Event,
 }
 
 /// See the [module](self).
 pub(crate) struct Drain {
-    /// Bytes of a value of each column.
+    /// Bytes per value, for each column.
     widths: Vec<u64>,
     under_way: VecDeque<Load>,
     idle: Vec<Vec<Arc<Pinned>>>,
-    /// Bytes of a buffer of one column, at most: known once the first block is sent.
+    /// The maximum bytes per buffer of one column. Set when the first block is sent.
     piece: Option<u64>,
 }
 
-/// Takes rows from pinned memory: how many, and the bytes of each column.
+/// Takes rows from pinned memory. The arguments are the number of rows, and the bytes of each column.
 pub(crate) type Taker<'a> = dyn FnMut(usize, &[&[u8]]) -> Result<()> + 'a;
 
 impl Drain {
-    /// For blocks of columns whose values have so many bytes.
+    /// Creates a drain for blocks whose columns have the given bytes per value.
     pub(crate) fn new(widths: Vec<u64>) -> Drain {
         Drain { widths, under_way: VecDeque::new(), idle: Vec::new(), piece: None }
     }
 
-    /// Sends a block. The event is when its memory may be used again.
+    /// Starts to copy a block to the host. After the returned event, the block's memory may be reused.
     pub(crate) fn send(
         &mut self,
         session: &Session<'_>,
@@ -63,7 +63,7 @@ impl Drain {
         };
         self.piece = Some(piece);
         let step = (piece / widest).min(rows).max(1);
-        // Stages that wrote the block come first.
+        // The copies wait for the stages that write the block.
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;
         let mut last = None;
@@ -83,7 +83,7 @@ impl Drain {
         Ok(last)
     }
 
-    /// Hands what is under way to its taker.
+    /// Waits for all copies that were started, and hands their rows to `take`.
     pub(crate) fn take_arrived(
         &mut self,
         session: &Session<'_>,
@@ -93,7 +93,7 @@ impl Drain {
             session.device.wait_for(load.arrived)?;
             let mut columns = Vec::with_capacity(load.columns.len());
             for (column, width) in load.columns.iter().zip(&self.widths) {
-                // SAFETY: the copy into it has been waited for, and the next comes after this.
+                // SAFETY: the copy into the buffer is done, and the next one starts after `take`.
                 let bytes = unsafe { column.bytes() };
                 let short = || Error::Worker("a block came back shorter than it was".to_string());
                 columns.push(bytes.get(..load.rows * *width as usize).ok_or_else(short)?);
@@ -104,7 +104,7 @@ impl Drain {
         Ok(())
     }
 
-    /// Buffers for so many rows.
+    /// Returns buffers for `rows` rows, one per column.
     fn buffers(
         &mut self,
         session: &Session<'_>,
@@ -124,7 +124,7 @@ impl Drain {
         }
         let pinned = |width: &u64| session.pinned((rows * width) as usize, "rows from the GPU");
         match self.widths.iter().map(pinned).collect() {
-            // Without memory for one more, those that are under way have to do.
+            // There is no memory for more buffers, so this reuses one that is being copied.
             Err(Error::MemoryLimit { .. }) if !self.under_way.is_empty() => {
                 self.take_arrived(session, take)?;
                 match self.idle.pop().filter(|buffers| fits(buffers, &self.widths)) {

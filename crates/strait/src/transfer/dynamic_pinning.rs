@@ -1,5 +1,5 @@
-//! `dynamic-pinning`: each chunk is pinned, copied by the copy engine, and unpinned. No memory is
-//! copied twice, but pinning takes about as long as copying.
+//! `dynamic-pinning`: pins each chunk, lets the copy engine copy it, and unpins it. No byte is copied twice,
+//! but pinning takes about as long as copying.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 pub(super) struct Dynamic {
     column: HostColumn,
-    /// What is pinned for each slot, until its next chunk.
+    /// The pinned memory of each slot, until the slot's next chunk.
     pinned: Vec<Option<Arc<Pinned>>>,
     landed: Vec<Landed>,
 }
@@ -25,11 +25,11 @@ impl Dynamic {
 
 impl Carry for Dynamic {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
-        // The pipeline has waited for the slot's last copy.
+        // The pipeline has waited for the slot's previous copy.
         self.pinned[slot] = None;
         let to = self.landed[slot].take(&bytes);
         let part = self.column.part(&bytes)?;
-        // SAFETY: who made the column keeps its memory for longer than the pipeline lives.
+        // SAFETY: the creator of the column keeps its memory alive longer than the pipeline.
         let pinned = unsafe { session.device.pin(part) }?;
         session.copy_in(&pinned, 0, to)?;
         self.pinned[slot] = Some(pinned);

@@ -1,4 +1,4 @@
-//! What lies in host memory: columns of words, and sides made of them.
+//! Columns of words in host memory, and sides made of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,34 +15,35 @@ pub(crate) struct HostColumn(Storage);
 
 #[derive(Clone)]
 enum Storage {
-    /// In one piece, which may be part of pinned memory: of which, and from which byte on.
+    /// One piece of memory. If it is pinned: the pinned memory, and the column's first byte in it.
     Together(HostView, Option<(Arc<Pinned>, usize)>),
-    /// In batches, of which these bytes are the column.
+    /// Batches, and the range of their bytes that is the column.
     InBatches(Arc<Batches>, Range<u64>),
 }
 
 /// Batches of words.
 struct Batches {
     views: Vec<HostView>,
-    /// The bytes before each, and those of all.
+    /// The number of bytes before each batch, and the total.
     starts: Vec<u64>,
-    /// What each word is short of, modulo its width.
+    /// The bias to add to each word, modulo its width.
     plus: u64,
 }
 
 impl HostColumn {
-    /// One in memory that is not known to be pinned.
+    /// Creates a column in memory that is not known to be pinned.
     ///
     /// # Safety
-    /// The memory is kept, and not written to, for as long as the column is used.
+    /// The memory must stay allocated and unchanged for as long as the column is used.
     pub(crate) unsafe fn pageable(view: HostView) -> HostColumn {
         HostColumn(Storage::Together(view, None))
     }
 
-    /// One in batches of whole, aligned words, each of which is short of `plus`: for `staged-copy`.
+    /// Creates a column from batches of whole, aligned words, to each of which the bias `plus` is added. Only
+    /// `staged-copy` can transfer it.
     ///
     /// # Safety
-    /// As of [`HostColumn::pageable`].
+    /// The same as for [`HostColumn::pageable`].
     pub(crate) unsafe fn in_batches(views: Vec<HostView>, plus: u64) -> HostColumn {
         let mut starts = vec![0];
         for view in &views {
@@ -52,7 +53,7 @@ impl HostColumn {
         HostColumn(Storage::InBatches(Arc::new(Batches { views, starts, plus }), bytes))
     }
 
-    /// `bytes` of pinned memory from `at` on.
+    /// Creates a column from `bytes` bytes of pinned memory, starting at byte `at`.
     pub(crate) fn pinned(memory: &Arc<Pinned>, at: usize, bytes: u64) -> HostColumn {
         let start = memory.start.wrapping_add(at);
         let bytes = bytes.min((memory.len - at.min(memory.len)) as u64);
@@ -60,17 +61,17 @@ impl HostColumn {
         HostColumn(Storage::Together(HostView { start, bytes }, pinned))
     }
 
-    /// Whether it is known to lie in pinned memory.
+    /// Returns whether the column is known to lie in pinned memory.
     fn is_pinned(&self) -> bool {
         matches!(self.0, Storage::Together(_, Some(_)))
     }
 
-    /// Whether it lies in one piece.
+    /// Returns whether the column lies in one piece.
     pub(super) fn in_one_piece(&self) -> bool {
         matches!(self.0, Storage::Together(..))
     }
 
-    /// What each of its words is short of, modulo its width.
+    /// Returns the bias to add to each word, modulo its width.
     pub(super) fn plus(&self) -> u64 {
         match &self.0 {
             Storage::Together(..) => 0,
@@ -78,24 +79,24 @@ impl HostColumn {
         }
     }
 
-    /// Some of its words, which are as wide as `W` and lie in one piece.
+    /// Returns some words of a column that lies in one piece. The words must be as wide as `W`.
     ///
     /// # Safety
-    /// What the column was made with is still so.
+    /// The constructor's safety contract must still hold.
     pub(crate) unsafe fn words<'a, W: Plain>(&self, rows: Range<u64>) -> Result<&'a [W]> {
         let size = size_of::<W>() as u64;
         let part = self.part(&(rows.start * size..rows.end * size))?;
         if !part.start.cast::<W>().is_aligned() || part.bytes != (rows.end - rows.start) * size {
             return Err(Error::Worker("a column has fewer words than rows".to_string()));
         }
-        // SAFETY: so many words of a plain type, as was checked; kept, as the caller promises.
+        // SAFETY: the checks above prove the length and the alignment; the caller keeps the memory alive.
         Ok(unsafe { std::slice::from_raw_parts(part.start.cast(), (part.bytes / size) as usize) })
     }
 
-    /// Some of its words as they lie, put together in `scratch` where they are in several batches.
+    /// Returns some words without the bias. Copies them to `scratch` if they lie in several batches.
     ///
     /// # Safety
-    /// As of [`HostColumn::words`].
+    /// The same as for [`HostColumn::words`].
     pub(super) unsafe fn words_or<'a, W: Plain + Default>(
         &self,
         rows: Range<u64>,
@@ -109,7 +110,8 @@ impl HostColumn {
             let start = part.start.cast::<W>();
             if start.is_aligned() {
                 let count = (rows.end - rows.start) as usize;
-                // SAFETY: so many words of a plain type; kept, as the caller promises.
+                // SAFETY: the part has `count` aligned words of a plain type; the caller keeps the memory
+                // alive.
                 return Ok(unsafe { std::slice::from_raw_parts(start, count) });
             }
         }
@@ -118,15 +120,15 @@ impl HostColumn {
             scratch.resize(count, W::default());
         }
         let to = &mut scratch[..count];
-        // SAFETY: as long as the words, of a type for which any bytes are a value.
+        // SAFETY: `to` is as long as the words, and every bit pattern is a valid `W`.
         unsafe { self.copy(bytes, to.as_mut_ptr().cast()) }?;
         Ok(to)
     }
 
-    /// Copies some of its bytes, as they lie.
+    /// Copies some bytes, without adding the bias.
     ///
     /// # Safety
-    /// What the column was made with is still so, and `to` has room for so many bytes.
+    /// The constructor's safety contract must still hold, and `to` must have room for the bytes.
     pub(super) unsafe fn copy(&self, bytes: Range<u64>, to: *mut u8) -> Result<()> {
         let mut at = bytes.start;
         while at < bytes.end {
@@ -134,14 +136,14 @@ impl HostColumn {
             let part = part.ok_or_else(|| Error::Worker("a column is too short".to_string()))?;
             let some = part.bytes.min(bytes.end - at);
             let to = to.wrapping_add((at - bytes.start) as usize);
-            // SAFETY: bytes of the column, and room for them, as the caller promises.
+            // SAFETY: these are bytes of the column, and the caller guarantees room for them.
             unsafe { std::ptr::copy_nonoverlapping(part.start, to, some as usize) };
             at += some;
         }
         Ok(())
     }
 
-    /// What lies in one piece from a byte on; None from its end on.
+    /// Returns the longest piece that starts at byte `at`, or `None` at the end of the column.
     fn stretch(&self, at: u64) -> Option<HostView> {
         match &self.0 {
             Storage::Together(view, _) => (at < view.bytes).then(|| view.part(at, view.bytes)),
@@ -150,7 +152,7 @@ impl HostColumn {
                 if at >= bytes.end {
                     return None;
                 }
-                // Empty batches begin where the next one does.
+                // Empty batches have the same start as the next batch, so this skips them.
                 let batch = batches.starts.partition_point(|&start| start <= at) - 1;
                 let view = batches.views.get(batch)?;
                 Some(view.part(at - batches.starts[batch], bytes.end - at))
@@ -158,7 +160,7 @@ impl HostColumn {
         }
     }
 
-    /// Some of its bytes, in one piece.
+    /// Returns some bytes of a column that lies in one piece.
     pub(super) fn part(&self, bytes: &Range<u64>) -> Result<HostView> {
         match &self.0 {
             Storage::Together(view, _) => Ok(view.part(bytes.start, bytes.end - bytes.start)),
@@ -168,21 +170,21 @@ impl HostColumn {
         }
     }
 
-    /// All of it, in one piece.
+    /// Returns the whole column, which must lie in one piece.
     pub(super) fn whole(&self) -> Result<HostView> {
         self.part(&(0..u64::MAX))
     }
 
-    /// The pinned memory it lies in, and where: pinned now where it was not.
+    /// Returns the pinned memory of the column and the offset in it. Pins the column first if necessary.
     pub(super) fn pin(&self, session: &Session<'_>) -> Result<(Arc<Pinned>, usize)> {
         match &self.0 {
             Storage::Together(_, Some(pinned)) => Ok(pinned.clone()),
-            // SAFETY: who made the column keeps its memory.
+            // SAFETY: the creator of the column keeps its memory alive.
             _ => Ok((unsafe { session.device.pin(self.whole()?) }?, 0)),
         }
     }
 
-    /// The words from one byte to another.
+    /// Returns the part of the column with these bytes.
     fn between(&self, bytes: Range<u64>) -> HostColumn {
         HostColumn(match &self.0 {
             Storage::Together(view, pinned) => {
@@ -200,8 +202,8 @@ impl HostColumn {
     }
 }
 
-/// One side in host memory: a key a row, and a value; without values, the row's number, which is made
-/// on the device.
+/// One side in host memory: one key and one value per row. Without values, the row number is the value; the
+/// device computes it.
 #[derive(Clone)]
 pub(crate) struct HostSide {
     pub(crate) keys: HostColumn,
@@ -210,7 +212,7 @@ pub(crate) struct HostSide {
 }
 
 impl HostSide {
-    /// How many columns it has.
+    /// Returns the number of columns.
     pub(crate) fn columns(&self) -> u64 {
         1 + u64::from(self.values.is_some())
     }
@@ -222,7 +224,7 @@ impl HostSide {
         HostSide { keys: self.keys.between(bytes), values, rows: rows.end - rows.start }
     }
 
-    /// Whether all of it is known to lie in pinned memory.
+    /// Returns whether all columns are known to lie in pinned memory.
     pub(super) fn pinned(&self) -> bool {
         self.keys.is_pinned() && self.values.as_ref().is_none_or(HostColumn::is_pinned)
     }

@@ -1,15 +1,15 @@
-//! How do rows cross from host memory to a device? One file a method (001, table 1), and the pipeline
-//! that all of them share.
+//! How do rows cross from host memory to a device? There is one file per method (001, table 1), and one
+//! pipeline that all methods share.
 //!
 //! | method | the host | the copy engine | stages read | file |
 //! | --- | --- | --- | --- | --- |
 //! | `pageable-copy` | | copies, through the driver's own buffers | device memory | [`pageable_copy`] |
 //! | `staged-copy` | copies into [short pinned buffers](staging); keys are [`packed`] | copies | device memory | [`staged_copy`] |
 //! | `dynamic-pinning` | pins and unpins chunk by chunk | copies | device memory | [`dynamic_pinning`] |
-//! | `pinned-copy` | pins once, where it is not pinned | copies | device memory | [`pinned_copy`] |
+//! | `pinned-copy` | pins once, if not pinned yet | copies | device memory | [`pinned_copy`] |
 //! | `unified-prefetch` | copies into managed memory | moves its pages | managed memory | [`unified`] |
-//! | `unified-migration` | likewise | | managed memory, page by page | [`unified`] |
-//! | `zero-copy` | pins once, where it is not pinned | | host memory | [`zero_copy`] |
+//! | `unified-migration` | copies into managed memory | | managed memory, page by page | [`unified`] |
+//! | `zero-copy` | pins once, if not pinned yet | | host memory | [`zero_copy`] |
 //! | `coherence` | | | host memory | [`coherence`] |
 //!
 //! ```text
@@ -18,7 +18,8 @@
 //!                           └──────── free once the stages are done ┘
 //! ```
 //!
-//! The other way, [`Drain`] takes blocks of rows to the host while the next ones are made.
+//! In the other direction, [`Drain`] copies blocks of rows to the host while the device produces the next
+//! ones.
 
 mod coherence;
 mod columns;
@@ -52,27 +53,27 @@ pub(crate) use host::{HostColumn, HostSide};
 pub(crate) use pipeline::Pipeline;
 pub(crate) use runs::{Place, Produce, Run};
 
-/// Slots of a ring: one is read by stages, two are under way or have arrived, one is being filled.
+/// Slots per ring: stages read one, two are being copied or have arrived, and one is being filled.
 pub(crate) const SLOTS: usize = 4;
-/// Bytes of a chunk of one column: long enough for the link and for launching kernels, short enough to
-/// overlap.
+/// The default bytes per chunk and column: long enough for the link and for kernel launches, short enough to
+/// overlap copies and stages.
 const CHUNK_BYTES: u64 = 128 << 20;
-/// Bytes of a chunk of all columns that workers stage: they go round it together, and the last ones
-/// wait for nobody else if it is long.
+/// The default bytes per staged chunk, all columns together. Workers wait for one another at the end of each
+/// chunk, so chunks are long.
 const STAGED_BYTES: u64 = 512 << 20;
 
-/// Who carries rows over the link, and how.
+/// The session, the workers and the method that a transfer uses.
 #[derive(Clone, Copy)]
 pub(crate) struct TransferContext<'a> {
     pub(crate) session: &'a Session<'a>,
     pub(crate) workers: &'a Workers,
     pub(crate) transfer: Transfer,
-    /// Rows of a chunk, at most; what suits the link where there is no other reason.
+    /// The maximum number of rows per chunk. `None` means the default length for the method.
     pub(crate) most_rows: Option<u64>,
 }
 
 impl TransferContext<'_> {
-    /// The method for a side.
+    /// Returns the method for a side.
     pub(crate) fn method(&self, side: &HostSide) -> Transfer {
         match (self.transfer, side.pinned()) {
             (Transfer::Auto, true) => Transfer::PinnedCopy,
@@ -81,9 +82,9 @@ impl TransferContext<'_> {
         }
     }
 
-    /// The method for a side that is read while a kernel writes over the link. Its writes leave the copy
-    /// engine a third of the link, but its own reads four fifths: so pinned columns are read where they
-    /// lie, as in 000.
+    /// Returns the method for a side that is read while a kernel writes over the link. The writes leave the
+    /// copy engine a third of the link bandwidth, but they leave the kernel's own reads four fifths. So
+    /// kernels read pinned columns directly in host memory, as in 000.
     pub(crate) fn method_beside_writes(&self, side: &HostSide) -> Transfer {
         match (self.transfer, self.method(side)) {
             (Transfer::Auto, Transfer::PinnedCopy) => Transfer::ZeroCopy,
@@ -91,8 +92,8 @@ impl TransferContext<'_> {
         }
     }
 
-    /// Rows of a chunk, where a row of a ring and of what belongs to it may take `share` bytes of
-    /// the device's memory in all.
+    /// Returns the rows per chunk. The ring, and `extra` more bytes per row, may together take `share` bytes
+    /// of device memory.
     pub(crate) fn chunk_rows(&self, side: &HostSide, extra: u64, share: u64) -> u64 {
         let a_row = self.ring_bytes(side) + extra;
         let fit = share.checked_div(a_row).unwrap_or(u64::MAX);
@@ -104,20 +105,20 @@ impl TransferContext<'_> {
         fit.min(self.most_rows.unwrap_or(wish)).min(side.rows).max(1)
     }
 
-    /// Rows of a chunk of tuples, where those of a ring and of what belongs to it may take `share`
-    /// bytes of the device's memory in all.
+    /// Returns the rows per chunk of tuples. The ring, and `extra` more bytes per row, may together take
+    /// `share` bytes of device memory.
     pub(crate) fn chunk_of_tuples(&self, extra: u64, share: u64) -> u64 {
         let tuple = self.session.word.tuple();
         let fit = share / (SLOTS as u64 * tuple + extra);
         fit.min(self.most_rows.unwrap_or(CHUNK_BYTES / tuple)).max(1)
     }
 
-    /// Device memory that a ring takes for each row of a chunk.
+    /// Returns the device memory that a ring takes per row of a chunk.
     pub(crate) fn ring_bytes(&self, side: &HostSide) -> u64 {
         let word = self.session.word.bytes();
         let slots = SLOTS as u64;
         match self.method(side) {
-            // Keys lie there packed, and those in use unpacked.
+            // Every slot holds packed keys. The keys of the chunk in use are unpacked into extra memory.
             Transfer::StagedCopy => slots * word * side.columns() + word,
             Transfer::ZeroCopy | Transfer::Coherence => 0,
             _ => slots * word * side.columns(),
@@ -127,59 +128,58 @@ impl TransferContext<'_> {
 
 /// Brings rows to the device through the slots of a [`Pipeline`].
 trait Feed {
-    /// Fills and sends the next chunk through a slot that is free; false after the last.
+    /// Fills and sends the next chunk through a free slot. Returns false after the last chunk.
     fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<bool>;
 
-    /// A slot's chunk, which has arrived: for stages enqueued from here on.
+    /// Returns the chunk of a slot, which has arrived, for stages that are enqueued from now on.
     fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side>;
 
-    /// Whether the host writes to the memory that stages read.
+    /// Whether the host writes directly to the memory that stages read.
     fn shares(&self) -> bool {
         false
     }
 }
 
-/// Brings one column to the device, chunk by chunk. What crosses is enqueued on the session's stream
-/// for copies.
+/// Brings one column to the device, chunk by chunk. Copies are enqueued on the session's stream for copies.
 trait Carry {
-    /// What workers do before a chunk can be sent, if anything. The slot is free.
+    /// Returns the work that workers must do before a chunk can be sent, if any. The slot is free.
     fn fill(&mut self, _slot: usize, _bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         Ok(None)
     }
 
-    /// Sends a chunk that was filled, or what is left of it to be sent.
+    /// Sends a chunk that was filled, or the part of it that was not sent yet.
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()>;
 
-    /// Where stages find the chunk, which has arrived by then: enqueued on the stream of stages.
+    /// Returns where stages find the chunk, which has arrived. May enqueue work on the stream of stages.
     fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<View>;
 
-    /// Whether the host writes to the memory that stages read.
+    /// Whether the host writes directly to the memory that stages read.
     fn shares(&self) -> bool {
         false
     }
 }
 
-/// Work that is done before a chunk can be sent, or that sends it: so many tasks, by any worker.
+/// Work that must be done before a chunk can be sent, or that sends it. Any worker may run any task.
 struct Filling<'a> {
     tasks: usize,
     work: Box<dyn Fn(usize) -> Result<()> + Sync + 'a>,
 }
 
-/// Memory that workers write to at places of their own.
+/// Memory that several workers write to, each in its own part.
 #[derive(Clone, Copy)]
 struct Target(*mut u8);
 
-// SAFETY: workers write to places of their own.
+// SAFETY: workers write to separate parts.
 unsafe impl Sync for Target {}
 
-/// Where a slot's chunk lies, when it lies in one piece.
+/// A slot's device memory, for methods whose chunks lie in one piece.
 struct Landed {
     memory: Memory,
     bytes: u64,
 }
 
 impl Landed {
-    /// Device memory for each slot.
+    /// Allocates device memory for each slot.
     fn ring(session: &Session<'_>, bytes: u64) -> Result<Vec<Landed>> {
         let slot = |_| {
             let memory = session.device.allocate(bytes.max(1), "a ring of chunks")?;
@@ -188,7 +188,7 @@ impl Landed {
         (0..SLOTS).map(slot).collect()
     }
 
-    /// The part that a chunk of so many bytes takes.
+    /// Returns the part that a chunk of these bytes takes.
     fn take(&mut self, bytes: &Range<u64>) -> View {
         self.bytes = bytes.end - bytes.start;
         self.view()
@@ -199,7 +199,7 @@ impl Landed {
     }
 }
 
-/// Copies a whole side to the device, and returns when it can be used.
+/// Copies a whole side to the device. Stages that are enqueued afterwards may use it.
 pub(crate) fn load(crossing: &TransferContext<'_>, side: &HostSide) -> Result<Side> {
     let session = crossing.session;
     let bytes = side.rows * session.word.bytes();
@@ -226,7 +226,7 @@ pub(crate) fn load(crossing: &TransferContext<'_>, side: &HostSide) -> Result<Si
     Ok(Side { keys, values, rows: side.rows, ..Side::default() })
 }
 
-/// Brings a side's keys to the device, and has a stage read them: what a method takes by itself.
+/// Transfers the keys of a side to the device, where a stage reads them: measures only the transfer method.
 pub(crate) fn survey(crossing: &TransferContext<'_>, side: &HostSide) -> Result<()> {
     let session = crossing.session;
     let found = session.zeroed(4 * 8, "the range of the keys")?;

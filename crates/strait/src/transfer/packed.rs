@@ -1,12 +1,14 @@
-//! Keys that cross in as many bytes as they need: ours, and the one way past the link's bandwidth.
+//! Packs keys into as few bytes as their range needs. (Our design; the only way to transfer keys faster than
+//! the link's bandwidth allows.)
 //!
 //! ```text
-//!  keys ─► pieces: the least one, and the bytes of the others less that ─► staging ─► device ─► words
+//!  keys ─► pieces: the smallest key, and each key's difference to it ─► staging ─► device ─► words
 //! ```
 //!
-//! A piece stays in a core's cache between finding its range and packing it, so that the host's memory
-//! is read once. Most pieces fit the frame of the one before: then they are read once at all. Pieces of a segment lie one after the other in a buffer of the [staging](super::staging), and
-//! a segment is one copy. A chunk that cannot be packed crosses as it is.
+//! A piece stays in a core's cache between finding its range and packing it, so host memory is read only
+//! once. Most pieces fit the frame (base and width) of the piece before, and are then packed without finding
+//! their range. The pieces of a segment lie one after the other in a [staging](super::staging) buffer, and
+//! each segment is one copy. A chunk that cannot be packed crosses unchanged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,9 +23,9 @@ use crate::memory::Reservation;
 use crate::processor::on_newest_processor;
 use crate::word::Width;
 
-/// Keys that share a frame: they fit a core's cache.
+/// Keys per piece, which share one frame. They fit a core's cache.
 const PIECE_ROWS: usize = 16 << 10;
-/// What pieces are aligned to where they are packed.
+/// The alignment of packed pieces, in bytes.
 const ALIGNMENT: usize = 16;
 
 /// The bytes of a piece, which a staging buffer has to hold.
@@ -36,9 +38,9 @@ pub(super) struct Packed<'a> {
     column: HostColumn,
     word: Width,
     slots: Vec<Slot>,
-    /// Where the words of the chunk are made that is in use.
+    /// Where the words of the chunk in use are unpacked.
     keys: Memory,
-    /// What workers put the words of a piece together in, where it lies in several batches.
+    /// Reserves the workers' scratch memory, for pieces that lie in several batches.
     _scratch: Option<Reservation>,
 }
 
@@ -48,14 +50,14 @@ struct Slot {
     landed_packs: Memory,
     segments: Vec<Segment>,
     rows: usize,
-    /// Whether the chunk crossed as it is.
+    /// Whether the chunk crossed unpacked.
     raw: bool,
 }
 
-/// What one worker packs into a buffer, which it fits even as it is.
+/// The rows that one worker packs into one staging buffer. The buffer is long enough even without packing.
 struct Segment {
     rows: Range<usize>,
-    /// Twice the bytes it takes, and one more where it crosses as it is.
+    /// Twice the bytes it takes, plus one if it is not packed.
     used: AtomicU64,
 }
 
@@ -119,13 +121,13 @@ impl Carry for Packed<'_> {
         let (packs, staging) = (Target(slot.packs.start), &self.staging);
         let from = Chunk { column: &self.column, first: bytes.start / size, word };
         let work = move |task: usize| {
-            // Whole, so that what may be shared is what is captured.
+            // Borrowed as a whole: the struct is `Sync`, but the pointer inside is not.
             let packs = &packs;
             let Segment { rows, used } = &segments[task];
             let at = rows.start as u64 * size;
             staging.send(landed.part(at, rows.len() as u64 * size), |buffer| {
-                // SAFETY: a buffer as long as the segment, that nobody else uses now; the copy out of
-                // the packs has been waited for, and segments have places of their own there.
+                // SAFETY: the buffer is as long as the segment, and nobody else uses it now. The last copy
+                // out of the packs is done, and each segment has its own part of them.
                 let (bytes, raw) = unsafe { pack_segment(&from, [buffer, packs.0], rows.clone()) }?;
                 used.store(2 * bytes as u64 + u64::from(raw), Ordering::Relaxed);
                 Ok(bytes)
@@ -165,19 +167,20 @@ impl Carry for Packed<'_> {
     }
 }
 
-/// The words of a chunk: those of a column from a row on.
+/// The words of a chunk: the words of a column, starting at row `first`.
 struct Chunk<'a> {
     column: &'a HostColumn,
     first: u64,
     word: Width,
 }
 
-/// Packs a segment of a chunk, and says how many bytes it takes, and whether none of it is packed, since
-/// nothing is gained.
+/// Packs a segment of a chunk. Returns the bytes it takes, and whether all of it is unpacked because packing
+/// would save nothing.
 ///
 /// # Safety
-/// What the column was made with is still so. The first target has room for those of the segment, the second for a
-/// [`Pack`](abi::Pack) a piece of the chunk, and nobody else uses the segment's part of that.
+/// The contract of the column's constructor must still hold. The first target must have room for the unpacked
+/// words of the segment. The second must have room for one [`Pack`](abi::Pack) per piece of the chunk, and
+/// nobody else may use the segment's part of it.
 unsafe fn pack_segment(
     from: &Chunk<'_>,
     [to, packs]: [*mut u8; 2],
@@ -193,8 +196,8 @@ unsafe fn pack_segment(
         let row = piece * PIECE_ROWS;
         let count = PIECE_ROWS.min(last - row);
         let of_column = from.first + row as u64..from.first + (row + count) as u64;
-        // SAFETY: words of the chunk and places of the segment: no piece takes more bytes than its
-        // words have, and each is padded only where it took fewer.
+        // SAFETY: reads words of the chunk and writes to the segment's own parts. No piece takes more bytes
+        // than its words, and padding follows only pieces that take fewer.
         unsafe {
             let room = std::slice::from_raw_parts_mut(to.add(at), count * size);
             let (base, bytes) = match from.word {
@@ -217,18 +220,18 @@ unsafe fn pack_segment(
             packs.cast::<abi::Pack>().add(piece).write(pack);
             raw &= bytes == size;
             at += count * bytes;
-            // The last piece of a chunk may have an odd length, but nothing comes after it.
+            // The last piece of a chunk may have any length, because nothing follows it.
             at = at.next_multiple_of(ALIGNMENT).min((row + count - first) * size);
         }
     }
     Ok((at, raw))
 }
 
-/// A word that is packed.
+/// A word that can be packed.
 trait Narrow: Copy + Ord {
     const BYTES: usize;
     fn to_u64(self) -> u64;
-    /// The sum, modulo its width.
+    /// Returns the sum, modulo the word's width.
     fn plus(self, other: Self) -> Self;
 }
 
@@ -252,15 +255,15 @@ impl Narrow for u64 {
     }
 }
 
-/// What the keys of a piece are packed as: their difference to a base, in so many bytes.
+/// How the keys of a piece are packed: as their difference to a base, in `bytes` bytes per key.
 #[derive(Clone, Copy, Default)]
 struct Frame {
     base: u64,
     bytes: usize,
 }
 
-/// Packs some keys, each short of `plus`: their base, and the bytes that each takes. There is as much room
-/// as they have. Where they fit the frame of keys before them, and take all of its bytes, that is theirs.
+/// Packs some keys, after adding the bias `plus` to each. Returns their base and the bytes per key. `to` has
+/// room for the unpacked keys. If the keys fit the previous frame and need all of its bytes, they use it.
 fn pack<W: Narrow>(keys: &[W], plus: W, to: &mut [u8], frame: &mut Frame) -> (u64, usize) {
     let Some(&first) = keys.first() else { return (0, 0) };
     let last = *frame;
@@ -288,11 +291,11 @@ fn pack<W: Narrow>(keys: &[W], plus: W, to: &mut [u8], frame: &mut Frame) -> (u6
     (min, bytes)
 }
 
-/// Writes keys in all of their bytes.
+/// Writes keys unpacked.
 #[inline(always)]
 fn as_they_are<W: Narrow>(keys: &[W], plus: W, to: &mut [u8]) {
     if plus.to_u64() == 0 {
-        // SAFETY: integers, read as their bytes.
+        // SAFETY: every integer can be read as bytes.
         let all = unsafe { std::slice::from_raw_parts(keys.as_ptr().cast(), size_of_val(keys)) };
         to[..all.len()].copy_from_slice(all);
         return;
@@ -302,7 +305,7 @@ fn as_they_are<W: Narrow>(keys: &[W], plus: W, to: &mut [u8]) {
     }
 }
 
-/// The least and the largest of some keys, of which `first` is one.
+/// Returns the smallest and the largest key. `first` is one of the keys.
 #[inline(always)]
 fn range<W: Narrow>(keys: &[W], plus: W, first: W) -> (W, W) {
     let first = first.plus(plus);
@@ -310,8 +313,8 @@ fn range<W: Narrow>(keys: &[W], plus: W, first: W) -> (W, W) {
     keys.fold((first, first), |(min, max), key| (min.min(key), max.max(key)))
 }
 
-/// Writes the bytes of a frame, fewer than a key has, of each key less the base; answers the bits that
-/// are set in any of these differences.
+/// Writes each key's difference to the base, in the frame's number of bytes, which is less than a key has.
+/// Returns the bits that are set in any of the differences.
 #[inline(always)]
 fn narrow<W: Narrow>(keys: &[W], plus: W, frame: Frame, to: &mut [u8]) -> u64 {
     let Frame { base, bytes } = frame;
@@ -333,7 +336,8 @@ fn narrow<W: Narrow>(keys: &[W], plus: W, frame: Frame, to: &mut [u8]) -> u64 {
             to.zip(keys).for_each(|(to, &key)| *to = (less(key) as u32).to_le_bytes());
         }
         _ => {
-            // Eight bytes at a time, of which the next key overwrites some; the last ones just theirs.
+            // Writes eight bytes per key, of which the next key overwrites some. The last keys write only
+            // their own.
             let last = 8usize.div_ceil(bytes).min(keys.len());
             let (most, rest) = keys.split_at(keys.len() - last);
             for (i, &key) in most.iter().enumerate() {
@@ -353,7 +357,7 @@ mod tests {
     use super::*;
     use crate::device::HostView;
 
-    /// What a kernel makes of packed keys.
+    /// Does what the kernel does with packed keys.
     fn unpack(packed: &[u8], base: u64, bytes: usize, count: usize) -> Vec<u64> {
         let key = |i: usize| {
             let mut all = [0; 8];
@@ -395,7 +399,7 @@ mod tests {
             (base, bytes)
         };
         assert_eq!(packed(5000, 20), (5000, 2));
-        // Above it, and then too far above; below it; with less than it has room for.
+        // Above the base; too far above it; below it; with fewer bytes than the frame has.
         assert_eq!(packed(30000, 20), (5000, 2));
         assert_eq!(packed(60000, 20), (60000, 2));
         assert_eq!(packed(59999, 20), (59999, 2));
@@ -415,7 +419,7 @@ mod tests {
         assert_eq!(made, keys);
     }
 
-    /// Values of both signs, whose words have the highest bit turned, take as few bytes as others.
+    /// Signed values, whose words have the highest bit flipped, take as few bytes as unsigned ones.
     #[test]
     fn signed_values_are_packed_as_their_words() {
         let values: Vec<i32> = (-100..100).collect();
@@ -440,13 +444,13 @@ mod tests {
         let mut to = vec![0u8; rows * 8];
         let mut packs = vec![abi::Pack::default(); rows.div_ceil(PIECE_ROWS)];
         for segment in 0..2 {
-            // SAFETY: the keys outlive it.
+            // SAFETY: the keys outlive the column.
             let column = unsafe { HostColumn::pageable(HostView::of(&keys)) };
             let from = Chunk { column: &column, first: 0, word: Width::W64 };
             let first = segment * segment_rows;
             let buffer = to[first * 8..].as_mut_ptr();
             let targets = [buffer, packs.as_mut_ptr().cast()];
-            // SAFETY: as long as the keys, and as many packs as pieces.
+            // SAFETY: the buffer is as long as the keys, and there is one pack per piece.
             let (used, raw) =
                 unsafe { pack_segment(&from, targets, first..rows.min(first + segment_rows)) }
                     .unwrap();

@@ -1,5 +1,5 @@
-//! `pageable-copy`: the driver copies from memory as it is. What is not pinned goes through small
-//! buffers of its own, by one thread.
+//! `pageable-copy`: the driver copies directly from the column's memory. If the memory is not pinned, one
+//! driver thread copies it through small buffers of the driver.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ impl Carry for Pageable {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
         let to = self.landed[slot].take(&bytes);
         session.crosses_in(to.bytes);
-        // SAFETY: who made the column keeps its memory, and the pipeline waits for its copies.
+        // SAFETY: the creator of the column keeps its memory alive, and the pipeline waits for its copies.
         unsafe { session.device.copy_from(session.copies, self.column.part(&bytes)?, to) }
     }
 

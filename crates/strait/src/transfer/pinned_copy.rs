@@ -1,5 +1,5 @@
-//! `pinned-copy`: the copy engine reads pinned memory. A column that is not pinned is pinned as a
-//! whole, once.
+//! `pinned-copy`: the copy engine reads pinned memory. A column that is not pinned is pinned once, as a
+//! whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 pub(super) struct FromPinned {
     pinned: Arc<Pinned>,
-    /// Where the column begins in there.
+    /// The offset of the column in the pinned memory.
     at: usize,
     landed: Vec<Landed>,
 }

@@ -1,13 +1,15 @@
-//! A side on its way to the device: a ring of slots, filled ahead of the stages that read them.
+//! Transfers a side to the device through a ring of slots, which are filled ahead of the stages that read
+//! them.
 //!
 //! ```text
-//!   slot 0   ══ stages read chunk 4 ══▶ done                 wait, fill, send chunk 7
+//!   slot 0   ══ stages read chunk 4 ══▶ done                 wait, fill, send chunk 8
 //!   slot 1   ──── chunk 5 crosses ────▶ sent ══ stages … ══▶
 //!   slot 2   ···· chunk 6 is filled ··▶ ──── crosses ──────▶
+//!   slot 3   free                       ···· chunk 7 is filled ··▶
 //! ```
 //!
-//! Nobody polls. Stages wait for an event of the copies; copies wait for an event of the stages that
-//! had the slot before; the host waits only before it writes to memory that is still being copied.
+//! Nothing polls. Stages wait for an event of the copies. Copies wait for an event of the stages that used
+//! the slot before. The host waits only before it writes to memory that is still being copied.
 
 use super::columns::ColumnFeed;
 use super::runs::{Produce, RunFeed};
@@ -18,18 +20,18 @@ use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::schedule::Workers;
 
-/// Rows of a side that have arrived.
+/// A chunk of a side that has arrived.
 pub(crate) struct Chunk {
     pub(crate) side: Side,
     slot: usize,
 }
 
-/// What is known of a slot.
+/// The events of a slot.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// When its chunk had crossed.
+    /// After this event, the chunk has crossed.
     sent: Option<Event>,
-    /// When stages were done with it.
+    /// After this event, stages no longer read the chunk.
     done: Option<Event>,
 }
 
@@ -39,16 +41,16 @@ pub(crate) struct Pipeline<'a> {
     workers: &'a Workers,
     feed: Box<dyn Feed + 'a>,
     slots: [Slot; SLOTS],
-    /// Chunks sent, handed out, and done with.
+    /// The numbers of chunks sent, handed out, and done with.
     sent: usize,
     lent: usize,
     done: usize,
-    /// Whether the last one was sent.
+    /// Whether the last chunk was sent.
     ended: bool,
 }
 
 impl<'a> Pipeline<'a> {
-    /// Prepares to bring a side's columns, `chunk_rows` at a time.
+    /// Prepares to transfer a side's columns, `chunk_rows` rows at a time.
     pub(crate) fn new(
         crossing: &'a TransferContext<'a>,
         side: &HostSide,
@@ -58,7 +60,7 @@ impl<'a> Pipeline<'a> {
         Ok(Pipeline::of(crossing, Box::new(feed)))
     }
 
-    /// Prepares to bring runs of tuples, as they are produced.
+    /// Prepares to transfer runs of tuples as `produce` returns them.
     pub(crate) fn of_runs(
         crossing: &'a TransferContext<'a>,
         produce: Produce<'a>,
@@ -81,7 +83,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Fills and sends as many chunks as there are free slots.
+    /// Fills and sends chunks until no slot is free.
     pub(crate) fn ahead(&mut self) -> Result<()> {
         while !self.ended && self.sent - self.done < SLOTS {
             self.workers.check()?;
@@ -90,7 +92,8 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The next chunk, for stages enqueued from here on; None after the last. One is out at a time.
+    /// Returns the next chunk, for stages that are enqueued from now on, or `None` after the last. The
+    /// caller must pass each chunk to [`done`](Pipeline::done) before it asks for the next.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>> {
         if self.lent != self.done {
             return Err(Error::Worker(
@@ -112,7 +115,7 @@ impl<'a> Pipeline<'a> {
         Ok(Some(Chunk { side, slot }))
     }
 
-    /// Says that stages enqueued so far were the last to read a chunk.
+    /// Records that no stage enqueued later reads the chunk. Its slot becomes free after the stages so far.
     pub(crate) fn done(&mut self, chunk: Chunk) -> Result<()> {
         let done = self.session.device.record(self.session.compute)?;
         self.session.passed(done);
@@ -147,7 +150,7 @@ impl<'a> Pipeline<'a> {
 
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
-        // Nothing may be left running on memory that goes back.
+        // No stage or copy may still use the memory when it is given back.
         for stream in [self.session.copies, self.session.compute] {
             if let Err(error) = self.session.device.synchronize(stream) {
                 log::debug!("a device did not finish its work: {error}");

@@ -1,4 +1,4 @@
-//! Runs of tuples, gathered into chunks by the copy engine: how partitions come back to the device.
+//! Gathers runs of tuples into chunks with the copy engine. This is how partitions return to the device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::device::{Pinned, View};
 use crate::error::Result;
 use crate::schedule::Workers;
 
-/// Tuples that lie together.
+/// Consecutive tuples.
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) place: Place,
@@ -18,7 +18,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// At most `most` rows of it, and the rest, which may have none: tuples have so many bytes.
+    /// Splits off at most `most` rows, and returns them and the rest, which may be empty. `tuple` is the
+    /// bytes per tuple.
     pub(crate) fn split(self, most: u64, tuple: u64) -> (Run, Run) {
         let rows = self.rows.min(most);
         let place = match &self.place {
@@ -34,19 +35,19 @@ impl Run {
 /// Where a run lies.
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// In pinned memory, from that byte on.
+    /// In pinned memory, starting at this byte.
     Host(Arc<Pinned>, usize),
-    /// At addresses of the device: its own memory, or a range over both.
+    /// At addresses of the device: device memory, or a range over both memories.
     Device(View),
 }
 
-/// Makes more runs, a list at a time; None when there are no more. No chunk has runs of two lists.
+/// Returns the next list of runs, or `None` if there are no more. A chunk never has runs of two lists.
 pub(crate) type Produce<'a> = Box<dyn FnMut() -> Result<Option<Vec<Run>>> + 'a>;
 
 /// See the [module](self).
 pub(super) struct RunFeed<'a> {
     produce: Produce<'a>,
-    /// The rest of a list.
+    /// The rest of the current list.
     pending: VecDeque<Run>,
     ended: bool,
     chunk_rows: u64,
@@ -60,7 +61,7 @@ impl<'a> RunFeed<'a> {
         chunk_rows: u64,
     ) -> Result<Self> {
         let landed = Landed::ring(session, chunk_rows * session.word.tuple())?;
-        // What stages and copies have written so far is there to be read.
+        // Copies to the device wait for all writes by stages and copies so far.
         for stream in [session.compute, session.back] {
             let written = session.device.record(stream)?;
             session.device.wait(session.copies, written)?;
@@ -69,7 +70,7 @@ impl<'a> RunFeed<'a> {
         Ok(RunFeed { produce, pending, ended: false, chunk_rows, landed })
     }
 
-    /// The next run of the list, at most `most` rows of it: tuples have so many bytes.
+    /// Takes at most `most` rows of the list's next run. `tuple` is the bytes per tuple.
     fn next(&mut self, most: u64, tuple: u64) -> Option<Run> {
         let (run, rest) = self.pending.pop_front()?.split(most, tuple);
         if rest.rows > 0 {

@@ -1,5 +1,5 @@
-//! `staged-copy`: all workers copy a chunk through [short pinned buffers](super::staging), from where the
-//! copy engine takes it.
+//! `staged-copy`: all workers copy a chunk into [short pinned buffers](super::staging), and the copy engine
+//! copies the buffers to the device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl Carry for Staged<'_> {
             let Range { start, end } = pieces[task];
             staging.send(to.part(start, end - start), |buffer| {
                 let part = bytes.start + start..bytes.start + end;
-                // SAFETY: the column's memory, kept by who made it, and a buffer as long as the piece that
-                // nobody else uses now.
+                // SAFETY: the creator of the column keeps its memory alive. The buffer is as long as the
+                // piece, and nobody else uses it now.
                 unsafe { column.copy(part, buffer) }?;
                 Ok((end - start) as usize)
             })

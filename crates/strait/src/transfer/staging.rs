@@ -1,13 +1,13 @@
-//! Short pinned buffers that workers fill and send, one after the other.
+//! A pool of short pinned buffers that workers fill and send, one after the other.
 //!
 //! ```text
 //!   worker ─► the oldest buffer, once its copy is done ─► filled ─► copied ─► the newest buffer
 //! ```
 //!
-//! There are two a worker, and all of them together fit the processor's last cache, if it is not very
-//! small. So what a worker
-//! writes is still there when the copy engine reads it, and is soon written again: the host's memory
-//! is read once for each byte that crosses, where long buffers would have it written and read as well.
+//! There are about two buffers per worker. All of them together fit the last-level cache, unless it is very
+//! small. So a buffer's content is still in the cache when the copy engine reads it, and is soon overwritten.
+//! Each byte that crosses is read from host memory once. With long buffers, it would also be written to host
+//! memory and read again.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,29 +18,30 @@ use crate::device::{Device, Event, Pinned, Stream, View};
 use crate::error::{Error, Result};
 use crate::schedule::{Workers, lock};
 
-/// Bytes of a buffer, at most: long enough for the copy engine not to wait between two of them, nor
-/// workers for one another when they hand them over.
+/// The maximum bytes per buffer: long enough that neither the copy engine waits between two buffers, nor
+/// workers wait for one another when they return them.
 const BLOCK: usize = 4 << 20;
-/// Where the cache is small, buffers are no shorter than this.
+/// The minimum bytes per buffer if the cache is small.
 const SHORTEST: usize = 512 << 10;
-/// The part of what a memory limit leaves, one of so many, that all buffers together may take.
+/// All buffers together may take 1/8 of the memory that a limit leaves.
 const SHARE: u64 = 8;
 
 /// See the [module](self).
 pub(super) struct StagingPool<'a> {
     device: &'a dyn Device,
     stream: Stream,
-    /// Bytes of a buffer.
+    /// Bytes per buffer.
     block: usize,
-    /// How many there are.
+    /// The number of buffers.
     count: u64,
-    /// Oldest first, each with the event that says that its copy is done.
+    /// The oldest first, each with the event after which its copy is done.
     buffers: Mutex<VecDeque<(Arc<Pinned>, Option<Event>)>>,
 }
 
 impl<'a> StagingPool<'a> {
-    /// Buffers for the blocks of a chunk of so many bytes, each at least as long as a `unit`. Under a
-    /// memory limit that leaves little, buffers are shorter, and then fewer: one for each worker.
+    /// Allocates buffers for a chunk of `bytes` bytes. Each holds at least one `unit`, if the chunk does. If
+    /// a memory limit leaves little, buffers are shorter; if that is not enough, there are fewer: at least
+    /// one per worker.
     pub(super) fn new(
         session: &Session<'a>,
         workers: &Workers,
@@ -66,17 +67,18 @@ impl<'a> StagingPool<'a> {
         })
     }
 
-    /// Fills a buffer, and sends as many bytes as that says to the first of `to`.
+    /// Fills a buffer, and copies the bytes that `fill` wrote to the start of `to`. `fill` returns their
+    /// number.
     pub(super) fn send(&self, to: View, fill: impl FnOnce(*mut u8) -> Result<usize>) -> Result<()> {
         let oldest = self.buffers().pop_front();
-        // Each worker has one at most, and there are more.
+        // Each worker holds at most one buffer, and there are at least as many buffers as workers.
         let (buffer, sent) =
             oldest.ok_or_else(|| Error::Worker("no buffer is left".to_string()))?;
         if let Some(sent) = sent {
             self.device.wait_for(sent)?;
         }
         let bytes = fill(buffer.start)? as u64;
-        // Together, so that buffers are in the order of their copies.
+        // Under one lock, so that buffers are queued in the order of their copies.
         let mut buffers = self.buffers();
         self.device.copy_in(self.stream, &buffer, 0, to.part(0, bytes))?;
         let sent = self.device.record(self.stream)?;
@@ -84,8 +86,8 @@ impl<'a> StagingPool<'a> {
         Ok(())
     }
 
-    /// Cuts a chunk of so many bytes into what buffers take: whole units, where `unit` is not longer
-    /// than a buffer. The last ones are half as long, so that all workers end nearly together.
+    /// Cuts a chunk into pieces that fit a buffer: whole units, unless a unit is longer than a buffer. The
+    /// last pieces are half as long, so that all workers finish at nearly the same time.
     pub(super) fn cut(&self, bytes: u64, unit: u64) -> Vec<Range<u64>> {
         let block = self.block as u64;
         let mut pieces = Vec::new();

@@ -1,5 +1,4 @@
-//! Every method brings every row, in order, whatever the order in which the device runs what it was
-//! given.
+//! Every method transfers every row, in order, for any order in which the device runs its work.
 
 use std::sync::Arc;
 
@@ -13,11 +12,11 @@ use crate::word::Width;
 enum Lie {
     Pageable,
     Pinned,
-    /// In batches whose words are short of so much; values of nothing.
+    /// In batches, whose keys need this bias; values need none.
     Batches(u64),
 }
 
-/// Words in batches of so many, of which some are empty.
+/// Returns the words, less a bias, in batches of `size` words. Some batches are empty.
 fn batches(words: &[u64], size: usize, short: u64) -> Vec<Vec<u64>> {
     let less = |batch: &[u64]| batch.iter().map(|word| word.wrapping_sub(short)).collect();
     let mut batches: Vec<Vec<u64>> = words.chunks(size).map(less).collect();
@@ -27,17 +26,17 @@ fn batches(words: &[u64], size: usize, short: u64) -> Vec<Vec<u64>> {
     batches
 }
 
-/// A column of batches.
+/// Returns a column of batches.
 ///
 /// # Safety
-/// The batches outlive it.
+/// The batches must outlive the column.
 unsafe fn in_batches(batches: &[Vec<u64>], short: u64) -> HostColumn {
     let views = batches.iter().map(|batch| HostView::of(batch)).collect();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { HostColumn::in_batches(views, short) }
 }
 
-/// The rows of a side after it was loaded by a method.
+/// Loads a side with a method, and checks its rows on the device.
 fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<&[u64]>) {
     let settings = Settings { memory: 1 << 20, shape: TINY, seed, ..Settings::default() };
     let device = Simulated::new(settings);
@@ -51,13 +50,13 @@ fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<
         match lie {
             // SAFETY: the slice outlives the device's work, which is synchronised below.
             Lie::Pageable => return unsafe { HostColumn::pageable(HostView::of(values)) },
-            // SAFETY: and so do the batches.
+            // SAFETY: the batches outlive the device's work, too.
             Lie::Batches(_) => return unsafe { in_batches(batches, short) },
             Lie::Pinned => {}
         }
-        // Not at the beginning, so that offsets count.
+        // Not at the start of the memory, to test offsets.
         let memory = device.pinned(values.len() * 8 + 24, "a test").unwrap();
-        // SAFETY: nobody else has it.
+        // SAFETY: nobody else has this memory.
         unsafe {
             let to = memory.bytes_mut()[24..].as_mut_ptr();
             std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), to, values.len() * 8);
@@ -92,7 +91,7 @@ fn every_method_brings_every_row() {
     let sparse: Vec<u64> = keys.iter().map(|k| k.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     for seed in 0..40 {
         for transfer in Transfer::ALL {
-            // Two more, and the sign of words that are short of it.
+            // A bias of two, and the bias of signed words.
             for lie in [Lie::Pageable, Lie::Pinned, Lie::Batches(2), Lie::Batches(1 << 63)] {
                 loaded(seed, transfer, lie, &keys, None);
                 loaded(seed, transfer, lie, &sparse, Some(&keys));
@@ -111,13 +110,13 @@ fn nothing_comes_of_nothing() {
     }
 }
 
-/// A part of a column in batches has the words of these rows, within a batch and across some.
+/// A part of a column in batches has the words of its rows, within one batch and across several.
 #[test]
 fn batches_are_cut_anywhere() {
     let words: Vec<u64> = (0..60).map(|i| i * 1_000_003).collect();
     for size in [1, 2, 7, 60, 100] {
         let batches = batches(&words, size, 0);
-        // SAFETY: the batches outlive it.
+        // SAFETY: the batches outlive the column.
         let keys = unsafe { in_batches(&batches, 0) };
         let side = HostSide { keys, values: None, rows: 60 };
         let mut scratch = Vec::new();
@@ -136,7 +135,7 @@ fn batches_are_cut_anywhere() {
     }
 }
 
-/// Runs are cut where chunks end, wherever they lie, and chunks where lists of runs do.
+/// Runs are cut at the ends of chunks, in any memory, and chunks at the ends of lists.
 #[test]
 fn runs_become_chunks() {
     for seed in 0..40 {
@@ -152,7 +151,7 @@ fn runs_become_chunks() {
         };
         let tuples: Vec<u32> = (0..2 * 60).collect();
         let pinned = device.pinned(60 * 8, "a test").unwrap();
-        // SAFETY: nobody else has it.
+        // SAFETY: nobody else has this memory.
         unsafe {
             let to = pinned.bytes_mut().as_mut_ptr();
             std::ptr::copy_nonoverlapping(tuples.as_ptr().cast::<u8>(), to, 60 * 8);
@@ -185,7 +184,7 @@ fn runs_become_chunks() {
     }
 }
 
-/// One chunk is out at a time.
+/// The pipeline lends one chunk at a time.
 #[test]
 fn a_second_chunk_is_refused() {
     let settings = Settings { memory: 1 << 20, shape: TINY, seed: 1, ..Settings::default() };

@@ -1,7 +1,7 @@
-//! `unified-prefetch` and `unified-migration`: workers copy a chunk into managed memory; its pages are
-//! moved to the device ahead of the stages, or one by one when a stage reads them.
+//! `unified-prefetch` and `unified-migration`: workers copy a chunk into managed memory. Its pages move to
+//! the device before the stages run (prefetch), or one by one when a stage reads them (migration).
 //!
-//! A ring of a few chunks is all the managed memory there is: the device never has to push any out.
+//! Managed memory consists only of a ring of a few chunks, so the device never has to evict pages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Carry for Unified {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let (managed, len) = &mut self.slots[slot];
         *len = bytes.end - bytes.start;
-        // SAFETY: stages that read the memory have been waited for, and it is as long as a chunk.
+        // SAFETY: the stages that read the memory are done, and it is as long as a chunk.
         Ok(Some(unsafe { copied(self.column.part(&bytes)?, Target(managed.start)) }))
     }
 
@@ -59,16 +59,16 @@ impl Carry for Unified {
     }
 }
 
-/// The work of copying some host memory, piece by piece.
+/// Returns the work of copying some host memory, piece by piece.
 ///
 /// # Safety
-/// The target is as long, and nobody else uses it until the work is done.
+/// `to` must be as long as `from`, and nobody else may use it until the work is done.
 unsafe fn copied<'a>(from: HostView, to: Target) -> Filling<'a> {
     let tasks = (from.bytes as usize).div_ceil(PIECE);
     let work = move |task: usize| {
         let to = to;
         let part = from.part((task * PIECE) as u64, PIECE as u64);
-        // SAFETY: pieces are inside both memories and do not overlap; promised by the caller.
+        // SAFETY: pieces are inside both memories and do not overlap; the caller guarantees the rest.
         unsafe {
             let to = to.0.add(task * PIECE);
             std::ptr::copy_nonoverlapping(part.start, to, part.bytes as usize);

@@ -1,5 +1,5 @@
-//! `zero-copy`: stages read pinned host memory over the link. A column that is not pinned is pinned as
-//! a whole, once.
+//! `zero-copy`: stages read pinned host memory over the link. A column that is not pinned is pinned once, as
+//! a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 pub(super) struct Mapped {
     memory: Memory,
-    /// Pinned for as long as it is mapped.
+    /// Keeps the memory pinned while it is mapped.
     _pinned: Arc<Pinned>,
     at: u64,
     chunks: [Range<u64>; SLOTS],
