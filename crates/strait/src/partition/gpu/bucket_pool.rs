@@ -1,4 +1,4 @@
-//! Radix passes into chains of buckets, as in 003 §III-A: nothing is counted before.
+//! Radix passes into chains of buckets, as in 003 §III-A. No pass counts tuples first.
 //!
 //! ```text
 //!  columns ─► pass by the top digit ─► chains ─► pass by the next ─► chains ─► copied together
@@ -6,13 +6,13 @@
 //!                      └─ buckets taken from the pool as they fill
 //! ```
 //!
-//! How many buckets chains take shows only as they are filled, and the host does not ask: pools and
-//! directories have the size of the worst case. For `n` chains that is a bucket each on top of those
-//! that are full, and with a directory of four bytes a bucket and digit, at 1024 tuples a bucket and
-//! 256 digits, a byte a tuple more. That holds for any skew.
+//! The number of buckets is known only while chains are filled, and the host does not wait for it. So pools
+//! and directories have the size of the worst case, for any skew. For `n` chains, that is `n` buckets more
+//! than the full ones. A directory has four bytes per bucket and digit: with 1024 tuples per bucket and 256
+//! digits, that is one more byte per tuple.
 //!
-//! 003 joins from the chains. Here they are copied together at the end, so that one set of kernels
-//! joins what any partitioner has made: one more read and write of every tuple.
+//! 003 joins directly from the chains. Here the chains are copied together at the end, so that the same
+//! kernels join the output of any partitioner. That costs one more read and write of every tuple.
 
 use super::{Digits, spare_of};
 use crate::device::Session;
@@ -23,24 +23,24 @@ use crate::error::Result;
 /// The chains of one pass.
 struct Level {
     chains: abi::Chains,
-    /// How many there are; one, without a pool, before the first pass: the columns.
+    /// The number of chains. Before the first pass, there is one chain without a pool: the columns.
     count: u64,
 }
 
-/// What is the same for all passes over a side.
+/// Values that are the same for all passes over a side.
 struct Passes<'a> {
     session: &'a Session<'a>,
     side: &'a Side,
-    /// Tuples of a tile.
+    /// Tuples per tile.
     tile: u32,
     /// A bucket has `1 << bucket_bits` tuples.
     bucket_bits: u32,
-    /// Memory that only the passes need.
+    /// Memory that is needed only during the passes.
     scratch: Vec<View>,
 }
 
-/// Orders a side's tuples by the top bits of their mixed keys. The spare memory is made on the first
-/// call and used again.
+/// Orders a side's tuples by the top bits of their mixed keys. The first call allocates the spare memory, and
+/// later calls reuse it.
 pub(crate) fn chained(
     session: &Session<'_>,
     side: &Side,
@@ -49,12 +49,12 @@ pub(crate) fn chained(
     what: &str,
 ) -> Result<View> {
     let tile = session.device.shape(session.word).tile;
-    // A quarter of a tile, down to a power of two: 1024 tuples on most cards.
+    // A quarter of a tile, rounded down to a power of two: 1024 tuples on most cards.
     let bucket_bits = (tile / 4).max(1).ilog2();
     let mut passes = Passes { session, side, tile, bucket_bits, scratch: Vec::new() };
 
-    // Pools take turns so that the last one is the spare, and the tuples end in the target, which
-    // is a pool before where there are several passes.
+    // The pools alternate. The last pass writes to the spare memory, and the tuples are then copied to the
+    // target. If there are several passes, the target also serves as a pool.
     let (mut pools, mut chains) = ([side.rows * session.word.tuple(), 0], 1);
     let which = |pass: usize| (digits.passes() - pass) % 2;
     for (pass, digit) in digits.digits.iter().rev().enumerate() {
@@ -76,31 +76,32 @@ pub(crate) fn chained(
 }
 
 impl Passes<'_> {
-    /// The buckets that so many chains can take: each may end in one that is not full.
+    /// Returns the maximum number of buckets of `chains` chains: each may end with a bucket that is not full.
     fn most_buckets(&self, chains: u64) -> u64 {
         (self.side.rows >> self.bucket_bits) + self.side.rows.min(chains)
     }
 
-    /// Tuples of a piece of chains: whole buckets, no more than a tile.
+    /// Returns the tuples per piece of a chain: whole buckets, at most one tile.
     fn piece(&self) -> u32 {
         self.tile >> self.bucket_bits << self.bucket_bits
     }
 
-    /// Memory until the passes are done.
+    /// Allocates memory that is released after the passes.
     fn scratch(&mut self, bytes: u64) -> Result<View> {
         let view = self.session.allocate(bytes, "bucket directories")?;
         self.scratch.push(view);
         Ok(view)
     }
 
-    /// Likewise, of zeros.
+    /// The same, filled with zeros.
     fn zeroed(&mut self, bytes: u64) -> Result<View> {
         let view = self.scratch(bytes)?;
         self.session.device.fill(self.session.compute, view, 0)?;
         Ok(view)
     }
 
-    /// How many pieces of so many tuples the chains before each have.
+    /// Cuts each chain into pieces of `piece` tuples. Returns the address of the number of pieces before each
+    /// chain.
     fn cut(&mut self, level: &Level, piece: u32) -> Result<u64> {
         let starts = self.scratch((level.count + 1) * 4)?.address;
         self.session.run(Stage::CutChains(abi::CutChains {
@@ -113,7 +114,7 @@ impl Passes<'_> {
         Ok(starts)
     }
 
-    /// One pass: each chain into as many as the digit has values.
+    /// Runs one pass: splits each chain into one chain per value of the digit.
     fn divide(&mut self, from: &Level, digit: abi::Digit, pool: View) -> Result<Level> {
         let digit_bits = digit.mask.count_ones();
         let count = from.count << digit_bits;
@@ -126,7 +127,7 @@ impl Passes<'_> {
             digit_bits,
             bucket_bits: self.bucket_bits,
         };
-        // Columns are cut by position; only chains have to be looked for.
+        // Columns are cut by position. Only chains need the list of pieces.
         let columns = from.chains.tuples == 0;
         let piece = if columns { self.tile } else { self.piece() };
         self.session.run(Stage::BucketPool(abi::BucketPool {
@@ -146,7 +147,7 @@ impl Passes<'_> {
         Ok(Level { chains, count })
     }
 
-    /// Copies chains together.
+    /// Copies the chains together.
     fn compact(&mut self, from: &Level, to: View) -> Result<()> {
         self.session.run(Stage::Compact(abi::Compact {
             from: from.chains,

@@ -1,4 +1,4 @@
-//! Radix passes with decoupled look-back: each tuple is read once and written once a pass.
+//! Radix passes with decoupled look-back: each pass reads every tuple once and writes it once.
 
 use super::{Digits, spare_of};
 use crate::device::Session;
@@ -6,11 +6,11 @@ use crate::device::Side;
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 
-/// Rows of one launch, at most: a look-back word has 30 bits to count.
+/// The maximum number of rows per launch: a look-back word has 30 bits for the count.
 const ROWS_PER_LAUNCH: u64 = 1 << 29;
 
-/// Orders a side's tuples. The spare memory, where more than one pass needs some, is made on the
-/// first call and used again.
+/// Orders a side's tuples. If there are several passes, they need spare memory: the first call allocates it,
+/// and later calls reuse it.
 pub(crate) fn ordered(
     session: &Session<'_>,
     side: &Side,
@@ -22,7 +22,7 @@ pub(crate) fn ordered(
     let target = session.allocate(bytes, what)?;
     let passes = digits.passes();
     let other = if passes == 1 { target } else { spare_of(session, spare, bytes)? };
-    // Passes take turns so that the last one writes to the target.
+    // Passes alternate between the two memories, so that the last one writes to the target.
     let to = |pass: usize| match (passes - 1 - pass).is_multiple_of(2) {
         true => To::Tuples(target),
         false => To::Tuples(other),
@@ -60,7 +60,7 @@ enum To {
     Columns([View; 2]),
 }
 
-/// Runs every pass; `to` says where each one writes.
+/// Runs all passes. `to` returns the target of each pass.
 fn all_passes(
     session: &Session<'_>,
     side: &Side,
@@ -72,7 +72,7 @@ fn all_passes(
     let mut from: Option<View> = side.tuples;
     for (pass, &digit) in digits.digits.iter().enumerate() {
         let to = to(pass);
-        // Only what was ordered before has an order to keep.
+        // A pass must be stable only if its input is already ordered.
         let stable = !digits.mixed || pass > 0;
         let base = bins.part((pass * abi::BINS * 8) as u64, abi::BINS as u64 * 8);
         sweep(session, &scratch, Sweep { side, from, to, base, digit, digits, stable })?;
@@ -84,7 +84,7 @@ fn all_passes(
     Ok(())
 }
 
-/// Where each digit of each pass begins.
+/// Computes the start of each digit value for each pass.
 fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
     let passes = digits.passes();
     let bins = session.zeroed((passes * abi::BINS * 8) as u64, "digit counts")?;
@@ -108,11 +108,11 @@ fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
     Ok(bins)
 }
 
-/// What tiles tell one another.
+/// The memory through which tiles communicate.
 struct Scratch {
-    /// A word a tile and digit, and the next tile.
+    /// One word per tile and digit value, and the number of the next tile.
     words: View,
-    /// Where digits begin in the launches after the first.
+    /// The start of each digit value, for the launches after the first.
     bases: [View; 2],
 }
 
@@ -126,10 +126,10 @@ impl Scratch {
     }
 }
 
-/// One pass.
+/// The arguments of one pass.
 struct Sweep<'a> {
     side: &'a Side,
-    /// Tuples of the pass before; none in the first.
+    /// The tuples of the pass before; `None` in the first pass.
     from: Option<View>,
     to: To,
     base: View,
@@ -138,7 +138,7 @@ struct Sweep<'a> {
     stable: bool,
 }
 
-/// One pass over a side, in as many launches as its rows need.
+/// Runs one pass over a side, in as many launches as its rows need.
 fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()> {
     let (word, tuple) = (session.word.bytes(), session.word.tuple());
     let columns = pass.side.columns();

@@ -1,12 +1,12 @@
-//! Radix passes on a device: tuples ordered by some bits of their keys.
+//! Radix passes on a device: tuples are ordered by some bits of their keys.
 //!
-//! | file | how a pass learns where tuples go | reads and writes of a tuple |
+//! | file | how a pass finds the target positions | reads and writes per tuple |
 //! | --- | --- | --- |
-//! | [`look_back`] | tiles look back at the counts of earlier tiles | one and one a pass, after one read of all keys |
-//! | [`shared_histogram`] | blocks count first (004 §3.2.1) | two and one a pass |
-//! | [`bucket_pool`] | it takes room as it goes (003 §III-A) | one and one a pass, and once more |
+//! | [`look_back`] | tiles look back at the counts of earlier tiles | one and one per pass, after one read of all keys |
+//! | [`shared_histogram`] | thread blocks count first (004 §3.2.1) | two and one per pass |
+//! | [`bucket_pool`] | takes buckets as they fill (003 §III-A) | one and one per pass, and once more at the end |
 //!
-//! All give the same: a side's tuples in partition order, in one piece, with keys mixed.
+//! All three have the same result: a side's tuples in partition order, in one piece, with mixed keys.
 
 mod bucket_pool;
 mod look_back;
@@ -22,22 +22,22 @@ use crate::device::Session;
 use crate::device::{View, abi};
 use crate::error::Result;
 
-/// Which bits tuples are ordered by.
+/// The bits by which tuples are ordered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Digits {
-    /// The least significant first.
+    /// One digit per pass, the least significant first.
     digits: Vec<abi::Digit>,
-    /// Whether they are those of the mixed key, which tuples then have.
+    /// Whether the digits are bits of the mixed key. If so, the tuples have mixed keys.
     mixed: bool,
 }
 
 impl Digits {
-    /// The top `bits` of mixed keys of so many bits, in as few passes as can be.
+    /// Returns the top `bits` bits of mixed keys, in as few passes as possible.
     pub(crate) fn top(bits: u32, word_bits: u32) -> Digits {
         Digits::below(0, bits, word_bits)
     }
 
-    /// The `bits` of mixed keys below the top `skip`.
+    /// Returns the `bits` bits of mixed keys below the top `skip` bits.
     pub(crate) fn below(skip: u32, bits: u32, word_bits: u32) -> Digits {
         let passes = bits.div_ceil(abi::DIGIT_BITS).max(1);
         let mut shift = word_bits - skip - bits;
@@ -50,7 +50,7 @@ impl Digits {
         Digits { digits, mixed: true }
     }
 
-    /// The bits in which keys differ. At least one pass, so that tuples are made.
+    /// Returns the bits in which keys differ. There is at least one pass, because a pass creates the tuples.
     pub(crate) fn varying(bits: u64) -> Digits {
         let mut digits = Vec::new();
         let mut left = bits;
@@ -67,19 +67,19 @@ impl Digits {
         Digits { digits, mixed: false }
     }
 
-    /// How many passes they take.
+    /// Returns the number of passes.
     pub(crate) fn passes(&self) -> usize {
         self.digits.len()
     }
 }
 
 fn digit(shift: u32, width: u32) -> abi::Digit {
-    // A shift by the whole width is not defined, and there is nothing to see there.
+    // A shift by the whole width is undefined. A digit without bits is zero with any shift.
     abi::Digit { shift: if width == 0 { 0 } else { shift }, mask: (1u32 << width) - 1 }
 }
 
-/// Memory of at least so many bytes: the spare where it is large enough, or else a new one, which is
-/// the spare from then on.
+/// Returns memory of at least `bytes` bytes: the spare memory if it is large enough, or else new memory,
+/// which becomes the spare.
 fn spare_of(session: &Session<'_>, spare: &mut Option<View>, bytes: u64) -> Result<View> {
     match *spare {
         Some(view) if view.bytes >= bytes => Ok(view),

@@ -1,10 +1,10 @@
-//! Radix passes with a histogram a block, as in 004 §3.2.1: count, scan, write.
+//! Radix passes with one histogram per thread block, as in 004 §3.2.1: count, scan, write.
 //!
 //! ```text
 //!  chunks ─► counts[digit][chunk] ─► exclusive scan, digit by digit ─► chunks again ─► tuples
 //! ```
 //!
-//! Every tuple is read twice a pass; look-back reads it once.
+//! Each pass reads every tuple twice; look-back reads it once.
 
 use super::{Digits, spare_of};
 use crate::device::Session;
@@ -12,12 +12,12 @@ use crate::device::Side;
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
 
-/// Chunks a side is cut into, at most: several times what a card runs at once, so that the last ones
-/// to finish leave little of it idle, and few enough for their counts to be small against the tuples.
+/// The maximum number of chunks per side. It is several times what a card runs at once, so that the card is
+/// rarely idle near the end. It is small enough that the counts are short compared with the tuples.
 const MAX_CHUNKS: u64 = 2048;
 
-/// Orders a side's tuples by the top bits of their mixed keys. The spare memory, where more than one
-/// pass needs some, is made on the first call and used again.
+/// Orders a side's tuples by the top bits of their mixed keys. If there are several passes, they need spare
+/// memory: the first call allocates it, and later calls reuse it.
 pub(crate) fn counted(
     session: &Session<'_>,
     side: &Side,
@@ -36,7 +36,7 @@ pub(crate) fn counted(
     let bins = session.allocate(abi::BINS as u64 * 8, "digit counts")?;
     let mut from: Option<View> = side.tuples;
     for (pass, &digit) in digits.digits.iter().enumerate() {
-        // Passes take turns so that the last one writes to the target.
+        // Passes alternate between the two memories, so that the last one writes to the target.
         let to = if (passes - 1 - pass).is_multiple_of(2) { target } else { other };
         let stage = abi::SharedHistogram {
             columns: side.columns(),
@@ -53,7 +53,7 @@ pub(crate) fn counted(
         };
         session.run(Stage::SharedCount(stage))?;
         session.run(Stage::SharedScan(stage))?;
-        // The scan went over chunks: what is left is where each digit begins.
+        // The scan ran over the chunks of each digit. This stage computes the start of each digit.
         let offsets = abi::Offsets { bins: bins.address, passes: 1, unused: 0 };
         session.run(Stage::Offsets(offsets))?;
         session.run(Stage::SharedScatter(stage))?;

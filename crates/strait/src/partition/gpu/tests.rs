@@ -1,4 +1,4 @@
-//! Which bits passes take; and every partitioner over one pass and several, on a simulated device.
+//! Tests which bits passes take, and all partitioners with one pass and several, on a simulated device.
 
 use super::*;
 use crate::device::Side;
@@ -12,7 +12,7 @@ type Partition =
 const PARTITIONERS: [(&str, Partition); 3] =
     [("look-back", ordered), ("bucket-pool", chained), ("shared-histogram", counted)];
 
-/// Keys of a side: a few dozen apart, or one half and others, or all the same.
+/// Keys of a side. Kind 0: all different; kind 1: half of them different, the others equal; else: all equal.
 fn keys(rows: u64, kind: u64) -> Vec<u64> {
     let key = |row: u64| match kind {
         0 => row.wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -28,7 +28,7 @@ fn check(name: &str, partition: Partition, bits: u32, kind: u64) {
     let session = Session::new(&device, Width::W64).unwrap();
     let digits = Digits::top(bits, 64);
     let mut spare = None;
-    // The second side has to do with the spare of the first, or not.
+    // The second and the third side use the spare memory of the first, if it is large enough.
     for rows in [100, 37, 301] {
         let keys = keys(rows, kind);
         let column = session.allocate(rows * 8, "keys").unwrap();
