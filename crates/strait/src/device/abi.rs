@@ -1,23 +1,23 @@
-//! What host and kernels pass to one another, byte for byte: the twin of `kernels/abi.cuh`.
+//! The structures that host and kernels exchange, byte for byte: the twin of `kernels/abi.cuh`.
 //!
-//! Addresses are 64 bits; an address of zero means "none". [`LAYOUTS`] names every field with its
-//! offset, and a test has NVRTC assert the same of the C++ structures.
+//! Addresses have 64 bits, and address zero means "none". [`LAYOUTS`] lists every field with its offset, and
+//! a test lets NVRTC assert the same offsets for the C++ structures.
 
 use std::mem::{offset_of, size_of};
 
 use crate::word::{KeyWord, Mixer};
 
-/// Digits a [`Histogram`] counts at once, at most.
+/// The maximum number of digits that a [`Histogram`] counts at once.
 pub(crate) const MAX_PASSES: usize = 8;
-/// Bits of a digit of a radix pass, at most.
+/// The maximum bits per digit of a radix pass.
 pub(crate) const DIGIT_BITS: u32 = 8;
-/// Bins of one digit.
+/// Bins per digit.
 pub(crate) const BINS: usize = 1 << DIGIT_BITS;
 
-/// Partitions of a [`Scatter`] and a [`Tally`], at most.
+/// The maximum number of partitions of a [`Scatter`] and a [`Tally`].
 pub(crate) const MAX_PARTITIONS: u32 = 2048;
 
-/// Rounds of probe tuples in a task, at most.
+/// The maximum rounds of probe tuples per task.
 pub(crate) const ROUNDS_PER_TASK: u32 = 8;
 
 /// Declares structures, and lists their layouts.
@@ -29,11 +29,11 @@ macro_rules! layouts {
             #[repr(C)]
             pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $type,)* }
 
-            // SAFETY: integers and arrays of them, without padding (a test adds up the fields).
+            // SAFETY: integers and arrays of integers, without padding (a test adds up the fields).
             unsafe impl crate::memory::Plain for $name {}
         )*
 
-        /// Every structure: its name, its size, and its fields' names, offsets and sizes.
+        /// Every structure: its name and size, and the name, offset and size of each field.
         pub(crate) const LAYOUTS: &[(&str, usize, &[(&str, usize, usize)])] = &[
             $((stringify!($name), size_of::<$name>(), &[
                 $((stringify!($field), offset_of!($name, $field), size_of::<$type>()),)*
@@ -46,39 +46,40 @@ layouts! {
     /// Some bits of a key: `(key >> shift) & mask`.
     Digit { shift: u32, mask: u32, }
 
-    /// The multipliers of the mixer's rounds, both odd; of words of 32 bits, the low bits count.
+    /// The multipliers of the mixer's two rounds, both odd. For 32-bit words, only the low bits are used.
     Mixing { first: u64, second: u64, }
 
-    /// A piece of a join: build tuples against probe tuples.
+    /// A part of a join: build tuples against probe tuples.
     ///
-    /// Where a kernel finds runs of build rows by itself (a table, a sorted side), `build` and
-    /// `build_rows` cut the run of a single probe row: skip so many, take so many; zero takes all.
+    /// If a kernel itself finds the runs of build rows (in a table or a sorted side), `build` and
+    /// `build_rows` select a part of the run of a single probe row: how many rows to skip, and how many to
+    /// take. Zero takes all.
     Task { build: u64, probe: u64, build_rows: u32, probe_rows: u32, }
 
-    /// A task that found no room, and how many rows it has.
+    /// A task that found no room, and its number of rows.
     Redo { task: Task, rows: u64, }
 
-    /// What a joining kernel counts.
+    /// The counters of a join kernel.
     Control {
-        /// Rows that asked for room: those written, unless `full`.
+        /// Rows that asked for room. Unless `full`, this is the number of rows written.
         rows: u64,
-        /// Rows counted, by the aggregate flavour; where `full`, the rows written.
+        /// Rows that the aggregate flavour counted. If `full`, the number of rows written.
         counted: u64,
         /// The sum of the build values of all rows, modulo 2^64.
         build_sum: u64,
         /// The sum of the probe values.
         probe_sum: u64,
-        /// The next task to be taken.
+        /// The next task to take.
         next: u32,
-        /// Tasks in the redo list.
+        /// The number of entries in the redo list.
         redone: u32,
-        /// Whether a task found no room: then no more are taken.
+        /// Whether a task found no room. If so, no more tasks are taken.
         full: u32,
-        /// Whether the build side has a key twice.
+        /// Whether a key occurs twice in the build side.
         duplicates: u32,
     }
 
-    /// Where the rows of a join go.
+    /// Where the output rows of a join go.
     Output {
         /// The keys of the rows, or none.
         keys: u64,
@@ -86,32 +87,33 @@ layouts! {
         build: u64,
         /// The probe values of the rows.
         probe: u64,
-        /// A byte a build value, set where it has a match, or none.
+        /// One byte per build value, set if it has a match; or none.
         build_flags: u64,
-        /// A byte a probe value, set where it has a match, or none.
+        /// One byte per probe value, set if it has a match; or none.
         probe_flags: u64,
-        /// The rows there is room for.
+        /// The number of rows for which there is room.
         capacity: u64,
-        /// The rows a task may write; one with more goes onto the redo list to be cut.
+        /// The number of rows that a task may write. A task with more goes onto the redo list, to be cut.
         most: u64,
         /// The [`Control`].
         control: u64,
-        /// The list of [`Redo`]; has room for every round of every task from the control's next on.
+        /// The list of [`Redo`] entries. It has room for every round of every task from the control's `next`
+        /// on.
         redo: u64,
-        /// Whether keys are mixed, and have to be unmixed when written.
+        /// Whether keys are mixed, and have to be unmixed when they are written.
         mixed: u32,
-        /// Whether 32-bit values are added up as signed numbers.
+        /// Whether 32-bit values are summed as signed numbers.
         sign: u32,
-        /// What undoes mixing, where keys are mixed and written.
+        /// The inverse mixer, if keys are mixed and written.
         unmixing: Mixing,
     }
 
-    /// Key words as they came, and a value a row; without values, the value is `first` plus the
-    /// row's position.
+    /// Unmixed key words, and one value per row. Without values, the value is `first` plus the row's
+    /// position.
     Columns { keys: u64, values: u64, first: u64, }
 
-    /// What the bits of keys are: `found` is `[max key, max !key, or of keys, or of !keys]`, zeros
-    /// at first.
+    /// Finds the range and the varying bits of keys: `found` is `[max key, max !key, or of keys, or of
+    /// !keys]`, initially zeros.
     Survey { keys: u64, rows: u64, found: u64, }
 
     /// Counts digits: adds to `bins[pass][digit]`, 64 bits each.
@@ -121,7 +123,7 @@ layouts! {
         bins: u64,
         digits: [Digit; MAX_PASSES],
         passes: u32,
-        /// Whether digits are those of the mixed key.
+        /// Whether the digits are bits of the mixed key.
         mix: u32,
         /// Words from one key to the next: one in a column, two in tuples.
         stride: u32,
@@ -129,48 +131,50 @@ layouts! {
         mixing: Mixing,
     }
 
-    /// Turns `bins[pass]` into where each digit begins.
+    /// Replaces the counts in `bins[pass]` by the start of each digit.
     Offsets { bins: u64, passes: u32, unused: u32, }
 
-    /// One stable radix pass in a single sweep, with decoupled look-back.
+    /// One radix pass that reads its input once, with decoupled look-back.
     LookBack {
-        /// The source: columns, or tuples where there are some.
+        /// The source: tuples if there are any, otherwise columns.
         columns: Columns,
         tuples: u64,
-        /// The target: tuples, or columns where there are none.
+        /// The target: tuples if there are any, otherwise columns.
         to_tuples: u64,
         to_keys: u64,
         to_values: u64,
         rows: u64,
-        /// Where each digit begins.
+        /// The start of each digit.
         base: u64,
-        /// Where each digit of the rows after these begins.
+        /// The start of each digit for the rows after these.
         next_base: u64,
-        /// A word a tile and digit, zeros at first.
+        /// One word per tile and digit, initially zeros.
         status: u64,
-        /// The next tile, zero at first.
+        /// The next tile, initially zero.
         ticket: u64,
         digit: Digit,
         /// Whether keys from columns are mixed.
         mix: u32,
-        /// Whether rows with equal digits have to keep their order.
+        /// Whether rows with equal digits must keep their order.
         stable: u32,
         mixing: Mixing,
     }
 
-    /// One radix pass with a histogram a block (004 §3.2.1): three stages that take the same. Keys
-    /// from columns are mixed, and those rows come in any order; tuples keep theirs.
+    /// One radix pass with one histogram per thread block (004 §3.2.1). Three stages take these arguments.
+    /// Keys from columns are mixed, and their rows come in any order. Tuples keep their order.
     SharedHistogram {
-        /// The source: columns, or tuples where there are some.
+        /// The source: tuples if there are any, otherwise columns.
         columns: Columns,
         tuples: u64,
         to_tuples: u64,
         rows: u64,
-        /// Rows of a block.
+        /// Rows per thread block.
         chunk: u64,
-        /// `counts[digit][chunk]`, 32 bits: how often, and after the scan how often before.
+        /// `counts[digit][chunk]`, 32 bits: the count, and after the scan the sum of the counts of earlier
+        /// chunks.
         counts: u64,
-        /// How often each digit comes, 64 bits, once scanned; the last stage needs where it begins.
+        /// After the scan, the count of each digit, 64 bits. The last stage needs the start of each digit
+        /// instead.
         bins: u64,
         digit: Digit,
         chunks: u32,
@@ -178,55 +182,55 @@ layouts! {
         mixing: Mixing,
     }
 
-    /// Partitions as chains of buckets: each an array of `1 << bucket_bits` tuples in a pool.
+    /// Partitions as chains of buckets. A bucket is an array of `1 << bucket_bits` tuples in a pool.
     ///
-    /// Chains have parents, each of which has `1 << digit_bits` of them. Bucket `k` of digit `d` of
-    /// parent `p` is `directory[(slots[p] << digit_bits) + d * (slots[p + 1] - slots[p]) + k] - 1`,
-    /// `slots` being the parents' buckets up to each: no chain is longer than its parent, so that
-    /// the directory has its size from the number of rows, whatever the skew.
+    /// Each chain has a parent, and each parent has `1 << digit_bits` chains. Bucket `k` of digit `d` of
+    /// parent `p` is `directory[(slots[p] << digit_bits) + d * (slots[p + 1] - slots[p]) + k] - 1`.
+    /// `slots[p]` is the number of buckets of the parents before `p`. No chain is longer than its parent. So
+    /// the size of the directory depends only on the number of rows, for any skew.
     Chains {
         /// The pool.
         tuples: u64,
-        /// A bucket's number plus one, 32 bits.
+        /// For each entry, the number of a bucket plus one, 32 bits.
         directory: u64,
         slots: u64,
-        /// The tuples of each chain, 32 bits.
+        /// The number of tuples of each chain, 32 bits.
         counts: u64,
         digit_bits: u32,
         bucket_bits: u32,
     }
 
-    /// Cuts chains into pieces: `starts[i]` is how many the chains before `i` have, 32 bits; there
-    /// is one entry more than chains.
+    /// Cuts chains into pieces. `starts[i]` is the number of pieces of the chains before chain `i`, 32 bits.
+    /// There is one entry more than there are chains.
     CutChains {
-        /// The tuples of each chain; none where there is one, of `rows`.
+        /// The number of tuples of each chain. None if there is only one chain, with `rows` tuples.
         counts: u64,
         rows: u64,
         starts: u64,
         chains: u32,
-        /// Tuples of a piece.
+        /// Tuples per piece.
         piece: u32,
     }
 
-    /// Divides chains by a digit into chains of other buckets (003 §III-A).
+    /// Splits chains by a digit into new chains of other buckets (003 §III-A).
     BucketPool {
-        /// The source of the first pass, whose keys are mixed.
+        /// The source of the first pass. Its keys are mixed.
         columns: Columns,
-        /// The source of the others; without a pool in the first.
+        /// The source of the later passes. In the first pass, it has no pool.
         from: Chains,
-        /// The target: `directory` and `counts` are zeros at first.
+        /// The target. `directory` and `counts` are initially zeros.
         to: Chains,
-        /// Where the pieces of each chain of the source begin, where there are chains.
+        /// The first piece of each chain of the source, if the source is chains.
         pieces: u64,
         rows: u64,
-        /// Buckets taken from the pool, 32 bits, zero at first.
+        /// The number of buckets taken from the pool, 32 bits, initially zero.
         cursor: u64,
         digit: Digit,
-        /// Chains of the source, one where it is columns.
+        /// The number of chains of the source; one if it is columns.
         parents: u32,
-        /// Tuples of a piece: no more than a tile, and whole buckets where there are chains.
+        /// Tuples per piece: at most a tile, and whole buckets if the source is chains.
         piece: u32,
-        /// Buckets of the pool.
+        /// The number of buckets in the pool.
         buckets: u32,
         unused: u32,
         mixing: Mixing,
@@ -235,9 +239,9 @@ layouts! {
     /// Copies chains together, in their order.
     Compact {
         from: Chains,
-        /// Where the pieces of each chain begin.
+        /// The first piece of each chain.
         pieces: u64,
-        /// Where the tuples of each chain begin, 32 bits.
+        /// The first tuple of each chain, 32 bits.
         starts: u64,
         to_tuples: u64,
         rows: u64,
@@ -245,21 +249,21 @@ layouts! {
         piece: u32,
     }
 
-    /// Where partitions begin in tuples ordered by `(key >> shift) & (partitions - 1)`: `bounds` has
-    /// one more entry than there are partitions, of which there are a power of two.
+    /// Finds the start of each partition in tuples that are ordered by `(key >> shift) & (partitions - 1)`.
+    /// `partitions` is a power of two, and `bounds` has one entry more than that.
     Bounds { tuples: u64, rows: u64, bounds: u64, shift: u32, partitions: u32, }
 
-    /// The tasks of co-partitions: none where a side is empty, several where one is long.
+    /// Lists the tasks of co-partitions: none if a side is empty, several if one is long.
     ListTasks {
         build_bounds: u64,
         probe_bounds: u64,
         tasks: u64,
-        /// How many there are, also where they exceed `capacity`; 32 bits, zero at first.
+        /// The number of tasks, even if it exceeds `capacity`; 32 bits, initially zero.
         count: u64,
         partitions: u32,
-        /// Build rows of a task, at most.
+        /// The maximum build rows per task.
         build_rows: u32,
-        /// Probe rows of a task, at most.
+        /// The maximum probe rows per task.
         probe_rows: u32,
         capacity: u32,
     }
@@ -267,44 +271,45 @@ layouts! {
     /// Joins co-partitions in shared memory.
     JoinShared { build: u64, probe: u64, tasks: u64, count: u32, unused: u32, output: Output, }
 
-    /// A table of `1 << bits` slots; of `slot_count` where `bits` is zero: compact, or addressed by
-    /// keys directly. The home of a mixed key is given by its top bits: where the table is compact,
-    /// it is `(top 32 bits * slot_count) >> 32`. One that is addressed directly has no keys, and if
-    /// its slots have values, is an array.
+    /// A table. It has `1 << bits` slots. If `bits` is zero, it has `slot_count` slots, and is either
+    /// compact or directly addressed by keys. The top bits of a mixed key choose its home slot. In a compact
+    /// table, the home slot is `(top 32 bits * slot_count) >> 32`. A directly addressed table holds no keys;
+    /// if its slots hold values, it is an array.
     Table {
         slots: u64,
-        /// Values by group, where slots tell groups; none where each slot has its only value.
+        /// The values in groups, if slots refer to groups. None if each slot holds its only value.
         groups: u64,
-        /// Which slots of an array have a value, a bit each in words of 32; none where all have.
+        /// Which slots of an array hold a value: one bit each, in 32-bit words. None if all slots do.
         taken: u64,
-        /// Slots there are.
+        /// The number of slots.
         slot_count: u64,
-        /// The key of slot zero, where keys address slots directly.
+        /// The key of slot zero, if keys address slots directly.
         min: u64,
         bits: u32,
         /// Whether keys address slots directly.
         direct: u32,
-        /// How keys from columns are mixed, where they do not.
+        /// How keys from columns are mixed, if the table is hashed.
         mixing: Mixing,
     }
 
-    /// Marks every slot of a table empty.
+    /// Marks every slot of a table as empty.
     ClearTable { table: Table, }
 
-    /// Puts rows into a table: their values where each key comes once, else their numbers.
+    /// Inserts rows into a table: their values if each key occurs once, otherwise only their keys, for
+    /// groups.
     Insert {
         table: Table,
         columns: Columns,
         tuples: u64,
         rows: u64,
-        /// The slot of each row, 32 bits, where groups are made.
+        /// The slot of each row, 32 bits, if groups are made.
         slot_of: u64,
-        /// The rank of each row in its group, 32 bits, where groups are made.
+        /// The rank of each row in its group, 32 bits, if groups are made.
         rank: u64,
         control: u64,
     }
 
-    /// Gives each group of a table its place: `cursor`, 64 bits, is zero at first.
+    /// Assigns each group of a table its place. `cursor`, 64 bits, is initially zero.
     PlaceGroups { table: Table, cursor: u64, }
 
     /// Writes values into their groups.
@@ -316,7 +321,7 @@ layouts! {
         columns: Columns,
         tuples: u64,
         rows: u64,
-        /// The tasks, or none: then every `tile` rows are one.
+        /// The tasks. If none, every `tile` rows are one task.
         tasks: u64,
         count: u32,
         tile: u32,
@@ -329,23 +334,23 @@ layouts! {
         build_rows: u64,
         probe: u64,
         probe_rows: u64,
-        /// The tasks, or none: then every `tile` probe rows are one.
+        /// The tasks. If none, every `tile` probe rows are one task.
         tasks: u64,
-        /// Two words of 64 bits a tile, for the kernels' own use, where there are no tasks.
+        /// Two 64-bit words per tile, for the kernels' own use, if there are no tasks.
         splits: u64,
         count: u32,
         tile: u32,
         output: Output,
     }
 
-    /// Fetches values of `width` bytes by row number: `target[i] = source[rows[i]]`.
+    /// Gathers values of `width` bytes by row number: `target[i] = source[rows[i]]`.
     Gather { rows: u64, source: u64, target: u64, count: u64, width: u32, unused: u32, }
 
-    /// Keys that were packed together: `rows` of them, from byte `at` of the chunk on, each `bytes`
-    /// wide (0 to 8) and less by `base`. They are rows `first` and following of the chunk.
+    /// A piece of packed keys: `rows` keys, starting at byte `at` of the chunk, each `bytes` wide (0 to 8),
+    /// with `base` subtracted. Its first key is row `first` of the chunk.
     Pack { at: u64, base: u64, first: u64, rows: u32, bytes: u32, }
 
-    /// Makes words of packed keys.
+    /// Unpacks keys to words.
     Unpack {
         packed: u64,
         /// The [`Pack`]s.
@@ -355,8 +360,7 @@ layouts! {
         unused: u32,
     }
 
-    /// Adds to `counts[digit]`, 64 bits each, `digit.mask + 1` of them: at most
-    /// [`MAX_PARTITIONS`].
+    /// Adds to `counts[digit]`, 64 bits each. There are `digit.mask + 1` counts, at most [`MAX_PARTITIONS`].
     Tally {
         keys: u64,
         rows: u64,
@@ -364,24 +368,26 @@ layouts! {
         digit: Digit,
         /// Words from one key to the next: one in a column, two in tuples.
         stride: u32,
-        /// Whether digits are those of the mixed key.
+        /// Whether the digits are bits of the mixed key.
         mix: u32,
         mixing: Mixing,
     }
 
-    /// Writes tuples to partitions, in any order within each: tuple `i` of partition `p` goes to
+    /// Writes tuples to partitions, in any order within each partition: tuple `i` of partition `p` goes to
     /// `to_tuples + cursors[p] + i`. Keys from columns are mixed.
     Scatter {
-        /// The source: columns, or tuples where there are some.
+        /// The source: tuples if there are any, otherwise columns.
         columns: Columns,
         tuples: u64,
-        /// The target: it may lie in host memory.
+        /// The target. It may lie in host memory.
         to_tuples: u64,
         rows: u64,
-        /// Where the next tuple of each partition goes, 64 bits: moved on by as many as came.
+        /// The position of each partition's next tuple, 64 bits. The stage advances it by the tuples it
+        /// writes.
         cursors: u64,
-        /// Second-level buffers and what goes with them, for [`Scatterer::Hierarchical`](super::Scatterer::Hierarchical), of
-        /// [`Device::scatter_bytes`](super::Device::scatter_bytes).
+        /// Second-level buffers and their state, for
+        /// [`Scatterer::Hierarchical`](super::Scatterer::Hierarchical):
+        /// [`Device::scatter_bytes`](super::Device::scatter_bytes) bytes.
         buffers: u64,
         digit: Digit,
         mixing: Mixing,
@@ -389,14 +395,14 @@ layouts! {
 }
 
 impl Mixing {
-    /// The multipliers of a mixer.
+    /// Returns the multipliers of a mixer.
     pub(crate) fn of<K: KeyWord>(mixer: Mixer<K>) -> Mixing {
         Mixing { first: mixer.first.to_u64(), second: mixer.second.to_u64() }
     }
 }
 
 impl Table {
-    /// Whether keys address values.
+    /// Returns whether keys directly address values.
     pub(crate) fn is_array(&self) -> bool {
         self.direct != 0 && self.groups == 0
     }

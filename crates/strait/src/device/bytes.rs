@@ -1,4 +1,4 @@
-//! How many bytes does a stage move? What it must read and write of tables and rows, once each.
+//! How many bytes does a stage move? Counts the tables and rows that it must read and write, once each.
 
 use super::Stage;
 use super::abi::{BINS, Pack, Table, Task};
@@ -9,14 +9,14 @@ impl Stage {
     /// known, and so are the tuples its tasks read. Buffers between are not counted.
     pub(crate) fn bytes(&self, word: Width) -> u64 {
         let (w, tuple) = (word.bytes(), word.tuple());
-        // A row from columns is a key, and a value if there are some.
+        // A row from columns is a key, and a value if there is a value column.
         let row = |tuples: u64, values: u64| match (tuples, values) {
             (0, 0) => w,
             _ => tuple,
         };
         match self {
             Stage::Survey(a) => a.rows * w,
-            // Keys of tuples come with their values: they share lines.
+            // Keys in tuples share cache lines with their values, so both are read.
             Stage::Histogram(a) => a.rows * w * u64::from(a.stride),
             Stage::Tally(a) => a.rows * w * u64::from(a.stride),
             Stage::Offsets(a) => 2 * u64::from(a.passes) * BINS as u64 * 8,
@@ -30,9 +30,9 @@ impl Stage {
             Stage::Scatter(_, a) => a.rows * (row(a.tuples, a.columns.values) + tuple),
             Stage::Bounds(a) => (u64::from(a.partitions) + 1) * 8,
             Stage::ListTasks(a) => 2 * (u64::from(a.partitions) + 1) * 8,
-            // What tuples there are is in the tasks.
+            // The number of tuples is in the tasks, not in the arguments.
             Stage::JoinShared(_, a) => u64::from(a.count) * size_of::<Task>() as u64,
-            // An array's bits.
+            // Only the bitmap of an array is cleared.
             Stage::ClearTable(a) if a.table.is_array() => a.table.slot_count / 8,
             Stage::ClearTable(a) => a.table.slot_count * slot(word, &a.table),
             Stage::Insert(a) => a.rows * (row(a.tuples, a.columns.values) + slot(word, &a.table)),
@@ -41,7 +41,7 @@ impl Stage {
             Stage::Probe(_, a) => a.rows * row(a.tuples, a.columns.values),
             Stage::MergeJoin(_, a) => (a.build_rows + a.probe_rows) * tuple,
             Stage::Gather(a) => a.count * (w + 2 * u64::from(a.width)),
-            // What keys there are is in the packs.
+            // The number of keys is in the packs, not in the arguments.
             Stage::Unpack(a) => u64::from(a.count) * size_of::<Pack>() as u64,
         }
     }

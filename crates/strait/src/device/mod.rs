@@ -1,17 +1,17 @@
-//! What can a join do on a GPU? The contract that GPU conductors speak to, and who fulfils it.
+//! What can a join do on a GPU? This module is the contract between GPU conductors and devices.
 //!
-//! A [`Device`] is memory of a given size, streams, copies in and out, and [`Stage`]s. All work is
-//! enqueued on a stream and runs in that stream's order; work of two streams runs in any order,
-//! unless one waits for an [`Event`] of the other. Nothing waits for the host.
+//! A [`Device`] has memory of a given size, streams, copies in both directions, and [`Stage`]s. All work is
+//! enqueued on a stream and runs in that stream's order. Work on two streams runs in any order, unless one
+//! stream waits for an [`Event`] of the other. Enqueueing never waits for the work itself.
 //!
-//! | who | where stages run |
+//! | implementation | where stages run |
 //! | --- | --- |
 //! | [`cuda`] | on a GPU, as kernels |
 //! | [`simulated`] | on the CPU, late, in a random order that streams and events allow |
 //!
-//! Memory is the caller's to keep: a [`Memory`] is dropped only after the streams that use it have
-//! been [synchronised](Device::synchronize). The simulated device overwrites what is dropped, and
-//! runs late what was enqueued, so a conductor that breaks this rule gives wrong answers in tests.
+//! The caller must keep memory alive: a [`Memory`] may be dropped only after the streams that use it have
+//! been [synchronised](Device::synchronize). The simulated device overwrites dropped memory and runs work
+//! late, so a conductor that breaks this rule gives wrong answers in tests.
 
 pub(crate) mod abi;
 mod bytes;
@@ -31,7 +31,7 @@ use crate::memory::Plain;
 use crate::overrides::Fault;
 use crate::word::Width;
 
-/// What a joining stage does with the matches it finds.
+/// What a join stage does with its matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Flavour {
     /// Writes them.
@@ -40,19 +40,20 @@ pub(crate) enum Flavour {
     PairsFlagged,
     /// Flags the rows, and writes nothing.
     Exists,
-    /// Counts them and adds up their values.
+    /// Counts them, and sums their values.
     Aggregate,
 }
 
-/// A step of a join on a device. Each has a kernel and a twin on the CPU.
+/// A step of a join on a device. Each stage has a kernel, and a twin on the CPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
-    /// See [`abi::Survey`]; likewise below.
+    /// See [`abi::Survey`]; likewise for the other stages.
     Survey(abi::Survey),
     Histogram(abi::Histogram),
     Offsets(abi::Offsets),
     LookBack(abi::LookBack),
-    /// Counts chunks' digits; [scans](Stage::SharedScan) the counts; writes the tuples.
+    /// Counts the digits of chunks. [`SharedScan`](Stage::SharedScan) then scans the counts, and
+    /// [`SharedScatter`](Stage::SharedScatter) writes the tuples.
     SharedCount(abi::SharedHistogram),
     SharedScan(abi::SharedHistogram),
     SharedScatter(abi::SharedHistogram),
@@ -69,44 +70,44 @@ pub(crate) enum Stage {
     Probe(Flavour, abi::Probe),
     MergeJoin(Flavour, abi::MergeJoin),
     Gather(abi::Gather),
-    /// Counts the tuples of partitions, of which there may be more than a radix pass makes.
+    /// Counts the tuples per partition. There may be more partitions than a radix pass makes.
     Tally(abi::Tally),
-    /// Makes words of keys that crossed the link in fewer bytes.
+    /// Unpacks keys, which crossed the link in fewer bytes, to words.
     Unpack(abi::Unpack),
-    /// Writes tuples to partitions that may lie in host memory, over the link.
+    /// Writes tuples to partitions. These may lie in host memory, so the writes cross the link.
     Scatter(Scatterer, abi::Scatter),
 }
 
-/// How a [`Stage::Scatter`] gathers tuples before it writes them (000 §4).
+/// How a [`Stage::Scatter`] combines tuples before it writes them (000 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Scatterer {
-    /// Not at all: every tuple is written by itself.
+    /// It does not: every tuple is written separately.
     Standard,
     /// Orders a tile by partition in shared memory, and writes the runs.
     Linear,
-    /// Keeps a buffer a partition in shared memory, and writes full ones, aligned to 128 bytes.
+    /// Keeps one buffer per partition in shared memory, and writes full buffers, aligned to 128 bytes.
     Shared,
-    /// Keeps a second, longer buffer a partition in the device's memory, behind the first.
+    /// Keeps a second, longer buffer per partition in device memory, behind the first.
     Hierarchical,
 }
 
-/// How large the pieces of work are that a device's kernels take. They follow from its shared
-/// memory and its caches; the simulated device has tiny ones.
+/// How much work each task of a kernel takes. The numbers depend on the device's shared memory and caches.
+/// The simulated device has tiny ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Tuples of a look-back tile.
+    /// Tuples per look-back tile.
     pub(crate) tile: u32,
     /// Build tuples that a table in shared memory holds.
     pub(crate) build_rows: u32,
-    /// Probe tuples of a co-partition's task.
+    /// Probe tuples per task of a co-partition.
     pub(crate) probe_rows: u32,
-    /// Probe rows of a task of a look-up: several tiles.
+    /// Probe rows per lookup task, which is several tiles.
     pub(crate) probe_tile: u32,
-    /// Probe rows of a tile of a merge.
+    /// Probe rows per tile of a merge.
     pub(crate) merge_tile: u32,
-    /// Rows one task may write before it is cut.
+    /// Rows that a task may write before it is cut.
     pub(crate) most_rows: u64,
-    /// The second-level cache, in bytes.
+    /// The size of the L2 cache in bytes.
     pub(crate) l2: u64,
 }
 
@@ -118,14 +119,14 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// `bytes` from `at` on; less where the view ends before.
+    /// Returns `bytes` bytes starting at byte `at`, or fewer if the view ends before.
     pub(crate) fn part(self, at: u64, bytes: u64) -> View {
         let at = at.min(self.bytes);
         View { address: self.address + at, bytes: bytes.min(self.bytes - at) }
     }
 }
 
-/// Device memory: returned to its pool when dropped.
+/// Device memory. It returns to its pool when dropped.
 pub(crate) struct Memory {
     pub(crate) view: View,
     /// Gives the memory back when dropped.
@@ -138,7 +139,7 @@ impl Memory {
     }
 }
 
-/// Host memory that copies run at full speed from and to; kept for the next join when dropped.
+/// Pinned host memory: copies from and to it run at full speed. When dropped, it is kept for the next join.
 pub(crate) struct Pinned {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
@@ -146,68 +147,68 @@ pub(crate) struct Pinned {
     pub(crate) _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it owns its memory; who reads or writes promises that nobody else writes meanwhile.
+// SAFETY: it owns its memory. Callers must prevent concurrent writes.
 unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Its bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
-    /// Nothing writes to them while the slice lives: no copy from the device is under way.
+    /// Nothing may write to the bytes while the slice lives: no copy from the device may be in progress.
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: memory of that length; the caller promises the rest.
+        // SAFETY: the memory has this length; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// Its bytes, to be written.
+    /// Returns the bytes, to be written.
     ///
     /// # Safety
-    /// Nothing else reads or writes them while the slice lives: no copy is under way.
+    /// Nothing else may read or write the bytes while the slice lives: no copy may be in progress.
     #[expect(clippy::mut_from_ref, reason = "copies share the buffer; the caller keeps them apart")]
     pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
-        // SAFETY: memory of that length; the caller promises the rest.
+        // SAFETY: the memory has this length; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
 
-/// Some bytes of host memory, pinned or not, that somebody keeps for as long as they are used.
+/// Bytes of host memory, pinned or not. Whoever uses the view must keep the memory alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostView {
     pub(crate) start: *const u8,
     pub(crate) bytes: u64,
 }
 
-// SAFETY: who reads the bytes promises that nobody writes them meanwhile.
+// SAFETY: whoever reads the bytes must prevent concurrent writes.
 unsafe impl Send for HostView {}
 // SAFETY: as above.
 unsafe impl Sync for HostView {}
 
 impl HostView {
-    /// The bytes of some values.
+    /// Returns the bytes of some values.
     pub(crate) fn of<T: Plain>(values: &[T]) -> HostView {
         HostView { start: values.as_ptr().cast(), bytes: size_of_val(values) as u64 }
     }
 
-    /// `bytes` from `at` on; less where the view ends before.
+    /// Returns `bytes` bytes starting at byte `at`, or fewer if the view ends before.
     pub(crate) fn part(self, at: u64, bytes: u64) -> HostView {
         let at = at.min(self.bytes);
         HostView { start: self.start.wrapping_add(at as usize), bytes: bytes.min(self.bytes - at) }
     }
 }
 
-/// Memory that host and device both reach at the same address, page by page where it is used:
-/// given back when dropped.
+/// Managed memory: host and device reach it at the same address, and each page moves to where it is used. It
+/// is given back when dropped.
 pub(crate) struct Managed {
-    /// The host's side of it; copies do not run from here.
+    /// The host's address. Copies must not use it.
     pub(crate) start: *mut u8,
     pub(crate) view: View,
     /// Gives the memory back when dropped.
     pub(crate) _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it owns its memory; who reads or writes promises that nobody else writes meanwhile.
+// SAFETY: it owns its memory. Callers must prevent concurrent writes.
 unsafe impl Send for Managed {}
 // SAFETY: as above.
 unsafe impl Sync for Managed {}
@@ -216,14 +217,14 @@ unsafe impl Sync for Managed {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream(pub(crate) usize);
 
-/// Events whose times a device remembers, at least.
+/// The minimum number of events whose times a device remembers.
 pub(crate) const EVENTS: usize = 16 * 1024;
 
 /// A point in a stream's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event(pub(crate) usize);
 
-/// What a device's memory is used for.
+/// How much of a device's memory is in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryUse {
     pub(crate) budget: u64,
@@ -233,7 +234,7 @@ pub(crate) struct MemoryUse {
 
 /// Memory, streams, copies and stages: see the [module](self).
 pub(crate) trait Device: Send + Sync {
-    /// A name people know it by.
+    /// Returns the product name of the device.
     fn name(&self) -> &str;
     /// How large its pieces of work are for words of this width.
     fn shape(&self, word: Width) -> Shape;
@@ -241,38 +242,38 @@ pub(crate) trait Device: Send + Sync {
     fn scatter_bytes(&self, word: Width, how: Scatterer, partitions: u32) -> u64;
     /// How much memory joins may hold, do hold, and did hold at most.
     fn memory(&self) -> MemoryUse;
-    /// How much of its budget joins can have now: less than all of it where others use the device.
+    /// Returns how much of the budget joins can have now. It is less than the budget if others use the
+    /// device.
     fn available(&self) -> Result<u64> {
         Ok(self.memory().budget)
     }
-    /// Memory with any content, aligned to 256 bytes. Running out is
-    /// [`Error::DeviceMemory`].
+    /// Allocates memory with any content, aligned to 256 bytes. Fails with [`Error::DeviceMemory`] if there
+    /// is not enough.
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory>;
-    /// Host memory with any content.
+    /// Allocates pinned host memory with any content.
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>>;
-    /// The same, given back to the system when dropped instead of being kept: for joins with a memory
-    /// limit.
+    /// The same, but the memory returns to the system when dropped: for joins with a memory limit.
     fn pinned_once(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
         self.pinned(bytes, what)
     }
-    /// The host memory that [pinned](Device::pinned) memory of so many bytes takes.
+    /// Returns the host memory that `bytes` bytes of [pinned](Device::pinned) memory take.
     fn pinned_size(&self, bytes: usize) -> u64 {
         bytes as u64
     }
-    /// Prepares the calling thread for many calls, until what is returned is dropped, on that thread.
+    /// Prepares the calling thread for many calls, until the returned value is dropped on the same thread.
     fn enter(&self) -> Result<Box<dyn Any>> {
         Ok(Box::new(()))
     }
-    /// A stream. Streams live as long as the device, and are used again.
+    /// Returns a stream. Streams live as long as the device, and are reused.
     fn stream(&self, index: usize) -> Result<Stream>;
-    /// Copies `bytes` from byte `at` of the host to the device.
+    /// Copies from the host, starting at byte `at`, to the device.
     fn copy_in(&self, stream: Stream, from: &Arc<Pinned>, at: usize, to: View) -> Result<()>;
-    /// Copies from the device to byte `at` of the host.
+    /// Copies from the device to the host, starting at byte `at`.
     fn copy_out(&self, stream: Stream, from: View, to: &Arc<Pinned>, at: usize) -> Result<()>;
-    /// Sets every byte.
+    /// Sets every byte to `byte`.
     fn fill(&self, stream: Stream, to: View, byte: u8) -> Result<()>;
-    /// Enqueues a stage. Addresses in it have to be this device's, and what lies there has to be
-    /// as the stage's structure says.
+    /// Enqueues a stage. The addresses in it must belong to this device, and the memory there must be as the
+    /// stage's structure describes.
     ///
     /// # Safety
     /// The views behind the addresses are as long as the stage needs and live until the stream has
@@ -281,62 +282,62 @@ pub(crate) trait Device: Send + Sync {
     /// Marks what is enqueued up to here. Once [`EVENTS`] more have been recorded, an event that has
     /// happened may be forgotten: waiting for it is no wait, but its time cannot be asked for.
     fn record(&self, stream: Stream) -> Result<Event>;
-    /// Lets what is enqueued from here on wait for an event.
+    /// Makes all work that is enqueued from now on wait for an event.
     fn wait(&self, stream: Stream, event: Event) -> Result<()>;
-    /// Seconds between two events that have happened.
+    /// Returns the seconds between two events that have happened.
     fn seconds(&self, from: Event, to: Event) -> Result<f64>;
     /// Waits until everything enqueued on the stream is done.
     fn synchronize(&self, stream: Stream) -> Result<()>;
-    /// Waits until an event has happened: what its stream copied before may be used again.
+    /// Waits until an event has happened. Host memory that its stream copied before may then be reused.
     fn wait_for(&self, event: Event) -> Result<()>;
 
-    /// Copies from host memory that need not be pinned. Where it is not, the call may take as long
-    /// as the copy.
+    /// Copies from host memory, pinned or not. If it is not pinned, the call may take as long as the copy.
     ///
     /// # Safety
-    /// The memory is kept, and not written to, until the stream has been synchronised or an event
-    /// recorded after this has been waited for.
+    /// The memory must stay allocated and unchanged until the stream has been synchronised, or until a later
+    /// event of the stream has been waited for.
     unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()>;
-    /// Copies between two addresses of the device: its memory, [mapped](Device::mapped) memory or
-    /// [ranges](Device::range), which do not overlap.
+    /// Copies between two addresses of the device: device memory, [mapped](Device::mapped) memory or
+    /// [ranges](Device::range). They must not overlap.
     fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()>;
-    /// Pins memory that is somebody else's, until what is returned is dropped; the pages it touches
-    /// are pinned as a whole.
+    /// Pins memory that somebody else owns, until the returned value is dropped. All pages that it touches
+    /// are pinned completely.
     ///
     /// # Safety
-    /// The memory is kept for as long as it is pinned.
+    /// The memory must stay allocated for as long as it is pinned.
     unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>>;
-    /// Addresses at which stages reach pinned memory, over the link. Not charged to the budget.
+    /// Returns addresses at which stages reach pinned memory over the link. They do not count against the
+    /// budget.
     fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory>;
-    /// Addresses at which stages reach memory that is not pinned: [`Error::Setting`] where the
-    /// device cannot.
+    /// Returns addresses at which stages reach memory that is not pinned. Fails with [`Error::Setting`] if
+    /// the device cannot do that.
     ///
     /// # Safety
-    /// The memory is kept, and not written to by others, until what is returned is dropped.
+    /// The memory must stay allocated, and nobody else may write to it, until the returned value is dropped.
     unsafe fn coherent(&self, memory: HostView) -> Result<Memory>;
-    /// Managed memory with any content. Charged to the budget, since the device may come to hold
-    /// all of it; never more than it has free.
+    /// Allocates managed memory with any content. All of it counts against the budget, because the device may
+    /// come to hold all of it. It is never more than the device has free.
     fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>>;
-    /// Moves managed memory to the device, ahead of stages that use it.
+    /// Moves managed memory to the device, before stages use it.
     fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()>;
-    /// One range of addresses over the memories of device and host: with any content, aligned as
-    /// memory is. The first `on_device` bytes, rounded up to whole pages, lie in the device's memory
-    /// and are charged to the budget.
+    /// Allocates one range of addresses over device memory and host memory, with any content, aligned like
+    /// other memory. The first `on_device` bytes, rounded up to whole pages, lie in device memory and count
+    /// against the budget.
     fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory>;
 
-    /// An error where a join that has ended left memory, pins or work behind, or used memory after it
-    /// gave it back. Only the simulated device knows, which no two joins share.
+    /// Returns an error if a finished join left memory, pins or work behind, or used memory after giving it
+    /// back. Only the simulated device checks this, because no two joins share it.
     fn check_released(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A device that a join may run on, as far as it is known before it is opened: opening a GPU makes a
-/// context, which takes a tenth of a second and some of its memory.
+/// A device that a join may run on, with the facts that are known before it is opened. Opening a GPU creates
+/// a context, which takes a tenth of a second and some GPU memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Prospect {
     Gpu(&'static cuda::Gpu),
-    /// A simulated device of that seed.
+    /// A simulated device with this seed.
     Simulated(u64),
 }
 
@@ -348,7 +349,7 @@ impl Prospect {
         }
     }
 
-    /// The device memory that the join may hold, if nobody else uses the device.
+    /// Returns the device memory that the join may hold, if nobody else uses the device.
     pub(crate) fn budget(&self, gpu_memory: Option<u64>) -> u64 {
         match (gpu_memory, self) {
             (Some(asked), _) => asked,
@@ -357,10 +358,10 @@ impl Prospect {
         }
     }
 
-    /// An error where it is known, without opening the device, that no join can run on it.
+    /// Returns an error if no join can run on the device, as far as that is known without opening it.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            // Kernels are compiled, and kept by the version of the compiler.
+            // Even with cached kernels, the compiler is needed: its version is a part of the cache key.
             Prospect::Gpu(_) => cuda::Nvrtc::find().map(|_| ()),
             Prospect::Simulated(_) => Ok(()),
         }
@@ -384,12 +385,12 @@ impl Prospect {
     }
 }
 
-/// The GPUs of this machine, looked for once: where there is none, looking takes longer than joining
-/// small tables does.
+/// Returns the GPUs of this machine. They are looked for only once: without a GPU, looking takes longer than
+/// a join of small tables.
 pub(crate) fn detected() -> &'static Result<Vec<cuda::Gpu>> {
     static DETECTED: OnceLock<Result<Vec<cuda::Gpu>>> = OnceLock::new();
     DETECTED.get_or_init(cuda::Gpu::detect)
 }
 
-/// The memory of a simulated device, where a join does not say.
+/// The default memory of a simulated device.
 pub(crate) const SIMULATED_MEMORY: u64 = 64 << 20;

@@ -1,7 +1,7 @@
-//! What one join has on a device: memory, stages, read-backs and times.
+//! The memory, stages, read-backs and times of one join on a device.
 //!
-//! A session owns its memory and synchronises before it lets any go, so that an error on the way
-//! leaves nothing running on memory that another join is given.
+//! A session owns its memory, and synchronises before it releases any. So after an error, no work still uses
+//! memory that another join may get.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -15,13 +15,13 @@ use crate::stopwatch::Timed;
 use crate::word::Width;
 use crate::word::{KeyWord, Mixer, Mixers};
 
-/// Marks that are kept before they are booked.
+/// The maximum number of marks before the older half is added up.
 const MARKS: usize = 256;
 /// Stands for a stage whose name is not known yet.
 const UNDER_WAY: &str = "";
-/// Bytes read back or written at once, at most: see [`Session::read`].
+/// The maximum bytes of one read-back or write: see [`Session::read`].
 const SMALL: usize = 256 << 10;
-/// The part of what a memory limit leaves, one of so many, that a buffer for a join's own use may take.
+/// The session's own buffer may take 1/64 of the memory that a limit leaves.
 const SHARE: u64 = 64;
 
 /// One join on a device.
@@ -30,31 +30,31 @@ pub(crate) struct Session<'a> {
     pub(crate) word: Width,
     /// What keys are mixed with.
     mixers: Mixers,
-    /// Where stages run.
+    /// The stream of stages.
     pub(crate) compute: Stream,
-    /// Where large copies to the device run.
+    /// The stream of large copies to the device.
     pub(crate) copies: Stream,
-    /// Where large copies from the device run.
+    /// The stream of large copies from the device.
     pub(crate) back: Stream,
-    /// What host memory is reserved in.
+    /// The budget in which host memory is reserved.
     budget: Arc<Budget>,
-    /// What a session waits for that is refused host memory, and what ends the wait.
+    /// If set, a session that is refused host memory waits for this flow, until the flag cancels the wait.
     patience: Option<(&'a Flow, &'a AtomicBool)>,
     small: Arc<Pinned>,
-    /// Memory by number, ascending.
+    /// The session's memory, each with its number, in ascending order.
     kept: RefCell<Vec<(u64, Memory)>>,
     /// The next number.
     count: Cell<u64>,
     marks: RefCell<Vec<(&'static str, Event, u64)>>,
-    /// What earlier marks have told.
+    /// The times of stages whose marks were already added up.
     booked: RefCell<Vec<Timed>>,
-    /// The seconds and bytes of the stage under way that they have told.
+    /// The seconds and bytes of the current stage, as far as its marks were already added up.
     under_way: Cell<(f64, u64)>,
     /// Bytes that stages since the last mark move.
     moved: Cell<u64>,
     /// Bytes that crossed the link, to the device and back.
     crossed: [Cell<u64>; 2],
-    /// The thread's part: dropped last.
+    /// The thread's preparation by [`Device::enter`]. Dropped last.
     _entered: Box<dyn Any>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Session<'a> {
         Session::within(device, word, &Mixers::new(1, 2), &Budget::new(None))
     }
 
-    /// A session that mixes keys with the seed of a join, and reserves its host memory in a budget.
+    /// Creates a session that mixes keys with the seed of a join, and reserves its host memory in a budget.
     pub(crate) fn within(
         device: &'a dyn Device,
         word: Width,
@@ -97,15 +97,15 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// From now on, a session that is refused host memory waits while output is queued, as the workers
-    /// of this flow do. No worker may be active while the session is used.
+    /// Makes the session wait if host memory is refused while output is queued, like the workers of this
+    /// flow. No worker may be active while the session is used.
     pub(crate) fn waiting_with(self, flow: &'a Flow, cancelled: &'a AtomicBool) -> Self {
         let mut session = self;
         session.patience = Some((flow, cancelled)).filter(|_| !session.budget.unlimited());
         session
     }
 
-    /// Runs `attempt`, and again while host memory that it was refused may come free.
+    /// Runs `attempt`. Repeats it while it is refused host memory that may still come free.
     fn patiently<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let Some((flow, cancelled)) = self.patience else {
             let mut attempt = attempt;
@@ -115,12 +115,12 @@ impl<'a> Session<'a> {
         flow.patiently((&self.budget, Refused::Fails), cancelled, attempt)
     }
 
-    /// The mixer of keys on the host, of the session's width.
+    /// Returns the mixer that the host uses for keys of the session's width.
     pub(crate) fn mixer<K: KeyWord>(&self) -> Mixer<K> {
         self.mixers.of()
     }
 
-    /// How stages mix keys.
+    /// Returns the multipliers with which stages mix keys.
     pub(crate) fn mixing(&self) -> abi::Mixing {
         match self.word {
             Width::W32 => abi::Mixing::of(self.mixers.of::<u32>()),
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// How stages undo that.
+    /// Returns the multipliers with which stages unmix keys.
     pub(crate) fn unmixing(&self) -> abi::Mixing {
         match self.word {
             Width::W32 => abi::Mixing::of(self.mixers.of::<u32>().inverse()),
@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Memory for the rest of the session, or until it is [released](Session::release).
+    /// Allocates memory for the rest of the session, or until it is [released](Session::release).
     pub(crate) fn allocate(&self, bytes: u64, what: &str) -> Result<View> {
         let memory = self.device.allocate(bytes.max(1), what)?;
         Ok(self.keep(memory).part(0, bytes.max(1)))
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         view
     }
 
-    /// Pinned host memory, reserved in the budget for as long as it is held.
+    /// Allocates pinned host memory, which stays reserved in the budget for as long as it is held.
     pub(crate) fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
         self.patiently(|| pinned(self.device, &self.budget, bytes, what))
     }
@@ -160,13 +160,13 @@ impl<'a> Session<'a> {
         self.patiently(|| self.budget.reserve(bytes, what))
     }
 
-    /// Bytes for a pinned buffer: `most`, or one of so many `parts` of what a memory limit leaves where
-    /// that is less, but not less than a page.
+    /// Returns the bytes for a pinned buffer: `most`, or 1/`parts` of the memory that a limit leaves if that
+    /// is less, but at least a page.
     pub(crate) fn portion(&self, parts: u64, most: usize) -> Result<usize> {
         let bytes = portion(&self.budget, parts, [LEAST_PINNED, most]);
         match self.patience {
             Some((flow, cancelled)) if bytes < most => {
-                // More is left once the output that is queued was taken.
+                // More memory is free once the queued output has been taken.
                 flow.drained(&self.budget, cancelled)?;
                 Ok(portion(&self.budget, parts, [LEAST_PINNED, most]))
             }
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Managed memory, reserved in the budget too: it lies in host memory until a stage reads it.
+    /// Allocates managed memory, also reserved in the budget: it lies in host memory until a stage reads it.
     pub(crate) fn managed(&self, bytes: u64, what: &str) -> Result<Arc<Managed>> {
         let reserved = self.reserve(bytes, what)?;
         let mut managed = self.device.managed(bytes, what)?;
@@ -185,41 +185,41 @@ impl<'a> Session<'a> {
         Ok(managed)
     }
 
-    /// A [range](Device::range) over both memories, for the rest of the session or until it is released.
-    /// The part in host memory is reserved in the budget.
+    /// Allocates a [range](Device::range) over both memories, for the rest of the session or until it is
+    /// released. The part in host memory is reserved in the budget.
     pub(crate) fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<View> {
         let reserved = self.reserve(bytes.saturating_sub(on_device), what)?;
         let Memory { view, _owner } = self.device.range(bytes, on_device, what)?;
         Ok(self.keep(Memory { view, _owner: Box::new((_owner, reserved)) }))
     }
 
-    /// Memory that was allocated here, to be kept by the caller from now on.
+    /// Hands memory that was allocated here over to the caller.
     pub(crate) fn take(&self, view: View) -> Option<Memory> {
         let mut kept = self.kept.borrow_mut();
         let at = kept.iter().position(|(_, memory)| memory.address() == view.address)?;
         Some(kept.remove(at).1)
     }
 
-    /// A point in the order of allocations, for [`release_since`](Session::release_since).
+    /// Returns a point in the order of allocations, for [`release_since`](Session::release_since).
     pub(crate) fn point(&self) -> u64 {
         self.count.get()
     }
 
-    /// Gives back all memory that was allocated since a point: what was enqueued is done before.
+    /// Releases all memory that was allocated since a point, after all enqueued stages are done.
     pub(crate) fn release_since(&self, point: u64) -> Result<()> {
         self.device.synchronize(self.compute)?;
         self.kept.borrow_mut().retain(|(number, _)| *number < point);
         Ok(())
     }
 
-    /// Memory of zeros.
+    /// Allocates memory filled with zeros.
     pub(crate) fn zeroed(&self, bytes: u64, what: &str) -> Result<View> {
         let view = self.allocate(bytes, what)?;
         self.device.fill(self.compute, view, 0)?;
         Ok(view)
     }
 
-    /// Gives memory back: what was enqueued is done before.
+    /// Releases memory, after all enqueued stages are done.
     pub(crate) fn release(&self, views: &[View]) -> Result<()> {
         self.device.synchronize(self.compute)?;
         let gone = |memory: &Memory| views.iter().any(|view| view.address == memory.address());
@@ -230,12 +230,12 @@ impl<'a> Session<'a> {
     /// Enqueues a stage.
     pub(crate) fn run(&self, stage: Stage) -> Result<()> {
         self.moved(stage.bytes(self.word));
-        // SAFETY: conductors pass views of this session's memory or of sides that outlive it, sized
-        // as the stage's structure says (the simulated device checks every one of them).
+        // SAFETY: conductors pass views of this session's memory, or of sides that outlive it, as long as the
+        // stage's structure requires. (The simulated device checks all of them.)
         unsafe { self.device.run(self.compute, self.word, &stage) }
     }
 
-    /// Reads a few values back, once all stages so far are done.
+    /// Reads a few values back, after all stages so far are done.
     pub(crate) fn read<T: Plain + Default>(&self, from: View, count: usize) -> Result<Vec<T>> {
         let mut values = vec![T::default(); count];
         let mut at = 0;
@@ -245,7 +245,7 @@ impl<'a> Session<'a> {
             at += bytes;
             self.device.copy_out(self.compute, view, &self.small, 0)?;
             self.device.synchronize(self.compute)?;
-            // SAFETY: the copy is done, and nobody else has this buffer; the values are plain.
+            // SAFETY: the copy is done, nobody else has this buffer, and the values are plain.
             unsafe {
                 let from = self.small.bytes().as_ptr();
                 std::ptr::copy_nonoverlapping(from, some.as_mut_ptr().cast::<u8>(), bytes);
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
             let bytes = size_of_val(some);
             let view = within(to, at, bytes)?;
             at += bytes;
-            // SAFETY: no copy from or to the buffer is under way: each is waited for.
+            // SAFETY: no copy from or to the buffer is in progress, because each one is waited for.
             unsafe {
                 let to = self.small.bytes_mut().as_mut_ptr();
                 std::ptr::copy_nonoverlapping(some.as_ptr().cast::<u8>(), to, bytes);
@@ -272,21 +272,21 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// How many values fit the staging buffer of [`read`](Session::read) and
+    /// Returns how many values fit the staging buffer of [`read`](Session::read) and
     /// [`write`](Session::write).
     fn at_once<T>(&self) -> usize {
         (self.small.len / size_of::<T>().max(1)).max(1)
     }
 
-    /// Says that what was enqueued since the last mark was this stage.
+    /// Marks the end of a stage: its time and bytes are those since the last mark.
     pub(crate) fn mark(&self, stage: &'static str) -> Result<()> {
         let event = self.device.record(self.compute)?;
         self.note(stage, event);
         Ok(())
     }
 
-    /// Notes an event of the stage under way, whose name comes with its end: so that a stage of many
-    /// events is timed in parts before the device forgets the first of them.
+    /// Records an event inside the current stage, whose name is known only at its end. So a stage with many
+    /// events is timed in parts, before the device forgets the first of them.
     pub(crate) fn passed(&self, event: Event) {
         let last = self.marks.borrow().last().map_or(0, |(_, last, _)| last.0);
         if event.0.saturating_sub(last) > EVENTS / 8 {
@@ -299,7 +299,8 @@ impl<'a> Session<'a> {
         marks.push((stage, event, self.moved.take()));
         let long_ago = event.0.saturating_sub(marks[0].1.0) > EVENTS / 2;
         if marks.len() > MARKS || (marks.len() > 2 && long_ago) {
-            // Before the device forgets the first of them. All but the last few have happened.
+            // This must happen before the device forgets the first events. All but the last few have
+            // happened.
             let half = marks.len().div_ceil(2);
             let old: Vec<_> = marks.drain(..half).collect();
             marks.insert(0, old[old.len() - 1]);
@@ -307,39 +308,39 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Notes bytes read and written, where the stage alone does not tell.
+    /// Adds bytes that were read and written, if the stage's arguments do not tell.
     pub(crate) fn moved(&self, bytes: u64) {
         self.moved.set(self.moved.get() + bytes);
     }
 
-    /// Copies to the device, where large copies run.
+    /// Copies to the device, on the stream of large copies.
     pub(crate) fn copy_in(&self, from: &Arc<Pinned>, at: usize, to: View) -> Result<()> {
         self.crosses_in(to.bytes);
         self.device.copy_in(self.copies, from, at, to)
     }
 
-    /// Copies from the device, where large copies back run.
+    /// Copies from the device, on the stream of large copies back.
     pub(crate) fn copy_out(&self, from: View, to: &Arc<Pinned>, at: usize) -> Result<()> {
         self.crosses_back(from.bytes);
         self.device.copy_out(self.back, from, to, at)
     }
 
-    /// Notes bytes that cross the link to the device, where no copy tells.
+    /// Counts bytes that cross the link to the device without a copy.
     pub(crate) fn crosses_in(&self, bytes: u64) {
         self.crossed[0].set(self.crossed[0].get() + bytes);
     }
 
-    /// Notes bytes that cross the link from the device.
+    /// Counts bytes that cross the link from the device without a copy.
     pub(crate) fn crosses_back(&self, bytes: u64) {
         self.crossed[1].set(self.crossed[1].get() + bytes);
     }
 
-    /// Bytes that crossed the link: to the device, and back.
+    /// Returns the bytes that crossed the link: to the device, and back.
     pub(crate) fn crossed(&self) -> [u64; 2] {
         [self.crossed[0].get(), self.crossed[1].get()]
     }
 
-    /// The seconds and bytes of each stage; of one that came several times, their sums.
+    /// Returns the seconds and bytes of each stage, added up if a stage ran several times.
     pub(crate) fn times(&self) -> Result<Vec<Timed>> {
         self.device.synchronize(self.compute)?;
         let last = self.marks.borrow().last().copied();
@@ -352,7 +353,7 @@ impl<'a> Session<'a> {
     fn book(&self, marks: &[(&'static str, Event, u64)]) {
         let mut times = self.booked.borrow_mut();
         for pair in marks.windows(2) {
-            // Events that joins beside this one have pushed out are no reason to fail.
+            // Other joins on this device may have pushed events out. That is no reason to fail.
             let Ok(seconds) = self.device.seconds(pair[0].1, pair[1].1) else { continue };
             let (stage, _, bytes) = pair[1];
             let before = self.under_way.take();
@@ -370,22 +371,22 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Bytes the budget has left.
+    /// Returns the bytes that the budget has left.
     pub(crate) fn left(&self) -> u64 {
         let memory = self.device.memory();
         memory.budget.saturating_sub(memory.used)
     }
 
-    /// A fresh control, whose first task is number `first`.
+    /// Returns a fresh control, whose first task has number `first`.
     pub(crate) fn control(&self, first: u32) -> abi::Control {
         abi::Control { next: first, ..abi::Control::default() }
     }
 }
 
-/// The least pinned memory that is worth having.
+/// The minimum bytes of pinned memory that are worth having.
 const LEAST_PINNED: usize = 4 << 10;
 
-/// One of so many `parts` of what a budget has left, between two bounds; the upper one without a limit.
+/// Returns 1/`parts` of what a budget has left, between two bounds, or the upper bound if there is no limit.
 fn portion(budget: &Budget, parts: u64, [least, most]: [usize; 2]) -> usize {
     if budget.unlimited() {
         return most;
@@ -393,8 +394,8 @@ fn portion(budget: &Budget, parts: u64, [least, most]: [usize; 2]) -> usize {
     usize::try_from(budget.left() / parts).unwrap_or(most).clamp(least.min(most), most)
 }
 
-/// Pinned memory, reserved in a budget for as long as anybody has it, copies under way included. Under a
-/// limit it is not kept for later joins.
+/// Allocates pinned memory. It stays reserved in the budget for as long as anybody has it, including copies
+/// in progress. Under a limit, it is not kept for later joins.
 fn pinned(
     device: &dyn Device,
     budget: &Arc<Budget>,
@@ -413,7 +414,7 @@ fn pinned(
     Ok(pinned)
 }
 
-/// `bytes` of a view from byte `at` on; an error where it does not have as many.
+/// Returns `bytes` bytes of a view, starting at byte `at`, or an error if the view is too short.
 fn within(view: View, at: usize, bytes: usize) -> Result<View> {
     let part = view.part(at as u64, bytes as u64);
     if part.bytes != bytes as u64 {
@@ -448,7 +449,7 @@ mod tests {
             assert_eq!(budget.used(), small as u64);
             let pinned = session.pinned(1000, "a test").unwrap();
             let memory = session.allocate(1000, "a test").unwrap();
-            // A copy under way holds the memory, and the reservation with it.
+            // A copy in progress holds the memory, and with it the reservation.
             session.copy_in(&pinned, 0, memory).unwrap();
             drop(pinned);
             assert_eq!(budget.used(), small as u64 + 1000);
@@ -472,7 +473,8 @@ mod tests {
         device.check_released().unwrap();
     }
 
-    /// Host memory that queued output holds is waited for, and only what nobody gives back is refused.
+    /// The session waits for host memory that queued output holds. It is refused only if nobody will release
+    /// it.
     #[test]
     fn host_memory_is_waited_for_while_output_is_queued() {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
@@ -508,8 +510,8 @@ mod tests {
         }
     }
 
-    /// Values whose size does not divide the staging buffer, in many pieces: each piece continues
-    /// where the one before ended.
+    /// Values whose size does not divide the staging buffer are split into pieces: each piece continues
+    /// where the previous one ended.
     #[test]
     fn values_of_any_size_are_read_and_written_in_pieces() {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
@@ -534,7 +536,7 @@ mod tests {
         }
     }
 
-    /// The device forgets events, but not the times of stages that had many.
+    /// The device forgets events, but the times of stages with many events are not lost.
     #[test]
     fn stages_of_many_events_are_timed() {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
@@ -543,7 +545,7 @@ mod tests {
             for i in 0..3 * EVENTS {
                 session.moved(1);
                 session.passed(device.record(session.compute).unwrap());
-                // As whoever has few buffers does.
+                // Like a caller that has only a few buffers.
                 if i % 100 == 0 {
                     device.synchronize(session.compute).unwrap();
                 }

@@ -2,13 +2,13 @@
 
 use super::{View, abi};
 
-/// One side at addresses of the device, or a part of it: a key a row, and a value; without values, the
-/// row's number.
+/// One side, or a part of it, at device addresses: one key and one value per row. Without values, the row
+/// number is the value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Side {
     pub(crate) keys: View,
     pub(crate) values: Option<View>,
-    /// Tuples of mixed keys and values, in place of columns.
+    /// Tuples of mixed keys and values, instead of columns.
     pub(crate) tuples: Option<View>,
     pub(crate) rows: u64,
     /// The number of the first row.
@@ -21,12 +21,13 @@ impl Side {
         abi::Columns { keys: self.keys.address, values, first: self.first }
     }
 
-    /// The address of its tuples; zero where it has columns.
+    /// Returns the address of the tuples, or zero if the side has columns.
     pub(crate) fn tuples_at(&self) -> u64 {
         self.tuples.map_or(0, |tuples| tuples.address)
     }
 
-    /// Where its keys lie, the words from one to the next, and whether they are still to be mixed.
+    /// Returns the address of the keys, the words from one key to the next, and whether they still must be
+    /// mixed.
     pub(crate) fn keys_at(&self) -> (u64, u32, bool) {
         match self.tuples {
             Some(tuples) => (tuples.address, 2, false),
