@@ -295,8 +295,8 @@ layouts! {
     /// Marks every slot of a table as empty.
     ClearTable { table: Table, }
 
-    /// Inserts rows into a table: their values if each key occurs once, otherwise only their keys, for
-    /// groups.
+    /// Inserts rows into a table: keys and values if each key occurs once. Otherwise it inserts the keys and
+    /// counts the rows of each.
     Insert {
         table: Table,
         columns: Columns,

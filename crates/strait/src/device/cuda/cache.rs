@@ -1,18 +1,18 @@
 //! Compiled kernels on disk, so that only the first join after an installation compiles.
 //!
-//! A file is code that will run with our rights on the GPU, so it is used only if it lies in a
-//! folder of ours, is ours, and nobody else may write to either. A file holds
+//! A cached file is code that runs on the GPU with the rights of this process. So it is used only if the file
+//! and its folder belong to the current user, and nobody else may write to them. A file has this layout:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
 //! | 16 | [`MAGIC`] |
-//! | 16 | the key: a fingerprint of everything the code follows from |
+//! | 16 | the key: a fingerprint of everything that determines the code |
 //! | 8 | the length of the code |
 //! | 16 | the fingerprint of the code |
 //! | … | the code |
 //!
-//! Anything odd about a file means that it is compiled anew; a cache that cannot be written means
-//! that the next process compiles again. Neither stops a join.
+//! If anything is wrong with a file, the kernel is compiled again. If the cache cannot be written, the next
+//! process compiles again. Neither stops a join.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,14 +24,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const MAGIC: &[u8; 16] = b"strait cubin  1\n";
 const HEAD: usize = 16 + 16 + 8 + 16;
 
-/// A folder of compiled kernels, or none, where nothing is found and nothing kept.
+/// A folder of compiled kernels. Without a folder, the cache is always empty.
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
     folder: Option<PathBuf>,
 }
 
 impl Cache {
-    /// The user's: `$XDG_CACHE_HOME/strait/kernels`, or below `~/.cache`.
+    /// Returns the user's cache: `$XDG_CACHE_HOME/strait/kernels`, or below `~/.cache`.
     pub(super) fn of_user() -> Cache {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let base = set("XDG_CACHE_HOME")
@@ -43,17 +43,17 @@ impl Cache {
         Cache { folder: base.map(|base| base.join("strait").join("kernels")) }
     }
 
-    /// One that keeps nothing.
+    /// Returns a cache that keeps nothing.
     pub(super) fn none() -> Cache {
         Cache { folder: None }
     }
 
-    /// Where it lies.
+    /// Returns its folder.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// The code that was kept under this name and key, if it is sound.
+    /// Returns the code that was stored under this name and key, if the file passes all checks.
     pub(super) fn load(&self, name: &str, key: u128) -> Option<Vec<u8>> {
         let folder = self.folder.as_deref()?;
         let path = folder.join(file_name(name, key));
@@ -67,7 +67,7 @@ impl Cache {
         }
     }
 
-    /// Keeps code under a name and a key, if that is possible.
+    /// Stores code under a name and a key, if possible.
     pub(super) fn store(&self, name: &str, key: u128, code: &[u8]) {
         let Some(folder) = self.folder.as_deref() else { return };
         if let Err(error) = write(folder, &file_name(name, key), key, code) {
@@ -79,7 +79,7 @@ impl Cache {
     }
 }
 
-/// Warns once: what is wrong with one file's folder is wrong with all.
+/// Warns once, because all files share the same folder and therefore the same problem.
 fn unkept(why: &str) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| log::warn!("compiled kernels are not kept: {why}"));
@@ -105,7 +105,8 @@ fn file_name(name: &str, key: u128) -> String {
 }
 
 fn read(folder: &Path, path: &Path, key: u128) -> Result<Vec<u8>, Unfit> {
-    // What was checked is what is read: through one open file, and not through a link.
+    // Checks and reads use the same open file, and links are not followed. So the checked file is the one
+    // read.
     let open = |path: &Path, flags| {
         OpenOptions::new().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)
     };
@@ -121,9 +122,9 @@ fn read(folder: &Path, path: &Path, key: u128) -> Result<Vec<u8>, Unfit> {
     unpack(&bytes, key).map(<[u8]>::to_vec).map_err(|why| Unfit::Odd(why.to_string()))
 }
 
-/// Whether nobody else can have written it.
+/// Checks that nobody else can have written it.
 fn ours(metadata: &Metadata, what: &str) -> Result<(), Unfit> {
-    // SAFETY: asks who we are; cannot fail.
+    // SAFETY: only returns the user id; cannot fail.
     let us = unsafe { libc::geteuid() };
     if metadata.uid() != us {
         return Err(Unfit::Odd(format!("{what} belongs to another user")));
@@ -155,7 +156,7 @@ fn unpack(bytes: &[u8], key: u128) -> Result<&[u8], &'static str> {
 fn write(folder: &Path, name: &str, key: u128, code: &[u8]) -> io::Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Written aside and renamed: other processes see a whole file or none.
+    // Written to a temporary file and renamed, so that other processes see a complete file or none.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let aside = folder.join(format!(".{name}.{}.{count}", std::process::id()));
     let written = OpenOptions::new()
@@ -179,9 +180,9 @@ fn fill(mut file: File, key: u128, code: &[u8]) -> io::Result<()> {
     file.write_all(code)
 }
 
-/// FNV-1a with 128 bits over all parts and their lengths. It is the same in every process and
-/// version, which hashers of maps do not promise; it guards against accidents, not attackers:
-/// those are kept out by [`ours`].
+/// The 128-bit FNV-1a hash over all parts and their lengths. Unlike the hashers of maps, it is the same in
+/// every process and version. It protects against accidents, not against attackers: [`ours`] keeps those
+/// out.
 pub(super) fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u128 {
     const START: u128 = 0x6c62272e07bb014262b821756295c58d;
     const PRIME: u128 = 0x0000000001000000000000000000013b;
@@ -198,7 +199,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder of its own for each test, removed at its end.
+    /// A separate folder per test, removed at its end.
     struct Place(PathBuf);
 
     impl Place {
@@ -307,7 +308,7 @@ mod tests {
     fn a_folder_that_cannot_be_made_stops_nothing() {
         let place = Place::new("unwritable");
         std::fs::create_dir_all(&place.0).unwrap();
-        // A file where the folder should be: refused to the superuser as well.
+        // A file where the folder should be: even the superuser cannot write there.
         std::fs::write(place.0.join("kernels"), b"").unwrap();
         let cache = place.cache();
         cache.store(NAME, KEY, CODE);

@@ -1,4 +1,4 @@
-//! From a kernel's source to machine code for one architecture: kept, or compiled and kept.
+//! From a kernel's source to machine code for one architecture: from the cache, or compiled and then cached.
 
 use std::sync::Mutex;
 use std::sync::mpsc::Sender;
@@ -15,10 +15,10 @@ use crate::word::Width;
 /// The widths that every module is compiled for.
 const WORDS: [Width; 2] = [Width::W32, Width::W64];
 
-/// Machine code of a module.
+/// The machine code of a module.
 pub(super) struct Cubin {
     pub(super) code: Vec<u8>,
-    /// Whether it was kept by an earlier process.
+    /// Whether it came from the cache.
     kept: bool,
     elapsed: Duration,
 }
@@ -27,20 +27,20 @@ pub(super) struct Cubin {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompiledKernel {
-    /// Its name, as in `partition/look_back`.
+    /// The name, as in `partition/look_back`.
     pub module: &'static str,
-    /// The width of the words it is for, in bytes.
+    /// The width of its words, in bytes.
     pub word_bytes: u64,
-    /// How large the code is.
+    /// The size of the code, in bytes.
     pub bytes: u64,
     /// Whether it had been compiled before.
     pub kept: bool,
-    /// How long it took.
+    /// The time it took.
     pub elapsed: Duration,
 }
 
-/// Compiles every module that joins may need on GPUs of an architecture, and keeps the code for
-/// later processes. Tells `each` of every module when it is ready. Needs no GPU.
+/// Compiles every module that joins may need on GPUs of an architecture, and stores the code for later
+/// processes. Calls `each` for every module when it is ready. Needs no GPU.
 pub fn compile_kernels(
     architecture: Architecture,
     each: &mut dyn FnMut(&CompiledKernel),
@@ -48,12 +48,12 @@ pub fn compile_kernels(
     compile_all(architecture, &Cache::of_user(), each)
 }
 
-/// Where compiled kernels are kept, if anywhere.
+/// Returns the folder of compiled kernels, if there is one.
 pub fn kernel_cache() -> Option<std::path::PathBuf> {
     Cache::of_user().folder().map(std::path::Path::to_path_buf)
 }
 
-/// Compiles on all cores: a module takes up to seconds, and they do not depend on one another.
+/// Compiles on all cores: one module takes up to several seconds, and modules are independent.
 pub(super) fn compile_all(
     architecture: Architecture,
     cache: &Cache,
@@ -69,7 +69,7 @@ pub(super) fn compile_all(
                 let (word_bytes, bytes) = (word.bytes(), code.len() as u64);
                 CompiledKernel { module, word_bytes, bytes, kept, elapsed }
             });
-            // Nobody listens any more once one has failed.
+            // The receiver is gone once a module has failed.
             if results.send(ready).is_err() {
                 return;
             }
@@ -156,7 +156,7 @@ pub(super) fn options(architecture: Architecture, word: Width) -> Vec<String> {
     options
 }
 
-/// A fingerprint of everything the code follows from.
+/// Returns a fingerprint of everything that determines the code.
 fn key(source: &Source<'_>, options: &[String], version: (u32, u32)) -> u128 {
     let version = format!("{}.{}", version.0, version.1);
     let mut parts = vec![

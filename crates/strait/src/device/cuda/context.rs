@@ -1,5 +1,5 @@
-//! The driver's state for a GPU: one a GPU and process, made on first use and kept to the end, so
-//! that joins one after the other do not wait for it, nor for kernels to be loaded, again.
+//! The driver's state for a GPU: one per GPU and process. It is created on first use and kept to the end, so
+//! that later joins wait neither for the context nor for kernels to be loaded.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use crate::word::Width;
 
 static OPEN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
-/// A GPU's primary context, and what has been loaded into it.
+/// A GPU's primary context, and the modules loaded into it.
 pub(super) struct Context {
     raw: sys::CUcontext,
     device: sys::CUdevice,
@@ -24,25 +24,25 @@ pub(super) struct Context {
     modules: Mutex<HashMap<(&'static str, Width), Module>>,
 }
 
-/// A context that is the calling thread's current one while this lives. Dropping it makes the one before
-/// current again, or none where there was none. Not `Send`: it belongs to its thread.
+/// While this lives, a context is the current one of the calling thread. Dropping it restores the previous
+/// context, or none. It is not `Send`, because it belongs to its thread.
 #[must_use = "the context is current only while this lives"]
 pub(super) struct Bound {
-    /// The context before, where it was another.
+    /// The previous context, if it was a different one.
     before: Option<sys::CUcontext>,
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
-        // SAFETY: the context that was current, or null for none.
+        // SAFETY: the context that was current before, or null for none.
         if let Err(error) = check(unsafe { sys::cuCtxSetCurrent(before) }, "restoring a context") {
             log::debug!("{error}");
         }
     }
 }
 
-/// A loaded module and the entries that were asked for.
+/// A loaded module, and the entries that were looked up.
 struct Module {
     raw: sys::CUmodule,
     entries: HashMap<String, sys::CUfunction>,
@@ -50,18 +50,18 @@ struct Module {
 
 // SAFETY: the driver's handles may be used from any thread that has bound the context.
 unsafe impl Send for Context {}
-// SAFETY: as above; the map has a lock.
+// SAFETY: as above; a lock protects the map.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of a GPU.
+    /// Returns the context of a GPU.
     pub(super) fn of(gpu: &Gpu) -> Result<Arc<Context>> {
         let mut open = lock(&OPEN);
         if let Some(context) = open.iter().find(|context| context.device == gpu.device) {
             return Ok(context.clone());
         }
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a device of the driver's; writes a handle. It is never released.
+        // SAFETY: a device of the driver; the call writes a handle, which is never released.
         let code = unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, gpu.device) };
         check(code, "making a context")?;
         let context = Arc::new(Context {
@@ -74,22 +74,22 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes it the calling thread's current context for as long as what is returned lives. The driver
-    /// keeps one for each thread, and the thread may be the caller's, who may use another.
+    /// Makes this the current context of the calling thread until the returned value is dropped. The driver
+    /// keeps one current context per thread, and the thread's owner may use a different one.
     pub(super) fn bind(&self) -> Result<Bound> {
         let doing = "binding a context";
         let mut before = std::ptr::null_mut();
-        // SAFETY: writes a handle.
+        // SAFETY: the call writes a handle.
         check(unsafe { sys::cuCtxGetCurrent(&mut before) }, doing)?;
         if before == self.raw {
             return Ok(Bound { before: None });
         }
-        // SAFETY: a context that is never released.
+        // SAFETY: the context is never released.
         check(unsafe { sys::cuCtxSetCurrent(self.raw) }, doing)?;
         Ok(Bound { before: Some(before) })
     }
 
-    /// An entry of a module for words of that width: compiled and loaded on first use.
+    /// Returns an entry of a module for words of this width. The module is compiled and loaded on first use.
     pub(super) fn function(
         &self,
         module: &'static str,
@@ -111,7 +111,7 @@ impl Context {
         let name = CString::new(entry)
             .map_err(|_| crate::Error::Setting(format!("{doing}: a zero byte in its name")))?;
         let mut function = std::ptr::null_mut();
-        // SAFETY: a loaded module, a string that ends with a zero; writes a handle.
+        // SAFETY: a loaded module and a string that ends with a zero byte; the call writes a handle.
         let code = unsafe { sys::cuModuleGetFunction(&mut function, loaded.raw, name.as_ptr()) };
         check(code, &doing)?;
         loaded.entries.insert(entry.to_string(), function);
@@ -121,7 +121,7 @@ impl Context {
     fn load(&self, module: &'static str, word: Width) -> Result<Module> {
         let cubin = compile::cubin(module, self.architecture, word)?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: code of the compiler's, whole and checked; the driver copies it.
+        // SAFETY: the compiler's complete and checked code; the driver copies it.
         let code = unsafe { sys::cuModuleLoadData(&mut raw, cubin.code.as_ptr().cast()) };
         check(code, &format!("loading kernel {module}"))?;
         Ok(Module { raw, entries: HashMap::new() })

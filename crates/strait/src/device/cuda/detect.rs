@@ -1,4 +1,4 @@
-//! Which GPUs are there, and if none, why? Holding a [`Gpu`] proves that driver and device exist.
+//! Which GPUs are there, and if there is none, why? Holding a [`Gpu`] proves that driver and device exist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,10 @@ use super::error::{check, failure};
 use super::link;
 use crate::error::{Error, Result};
 
-/// What kernels need of a GPU at least: Volta's successors have what we compile for.
+/// The minimum compute capability that kernels need: Turing, the successor of Volta.
 const LEAST_CAPABILITY: (u32, u32) = (7, 5);
 
-/// Every function of the driver that is called, so that a missing one is found here: a call of it
-/// would panic.
+/// Every driver function that this crate calls. A missing one is found here; calling it would panic.
 const FUNCTIONS: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
@@ -70,48 +69,48 @@ const FUNCTIONS: &[&str] = &[
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// Its number among those this process may use.
+    /// The number among the GPUs that this process may use.
     pub ordinal: u32,
-    /// As in `NVIDIA H200`.
+    /// The product name, as in `NVIDIA H200`.
     pub name: String,
-    /// What kernels are compiled for.
+    /// The architecture for which kernels are compiled.
     pub architecture: Architecture,
-    /// Its memory, in bytes.
+    /// The memory, in bytes.
     pub memory: u64,
-    /// Streaming multiprocessors.
+    /// The number of streaming multiprocessors.
     pub processors: u32,
-    /// The second-level cache, in bytes.
+    /// The size of the L2 cache, in bytes.
     pub l2: u64,
-    /// The shared memory a block may ask for, in bytes.
+    /// The shared memory that a block may ask for, in bytes.
     pub shared_memory: u64,
-    /// Its place on the bus, as in `0000:3b:00.0`.
+    /// The address on the bus, as in `0000:3b:00.0`.
     pub bus: String,
-    /// How it is connected, where the system tells.
+    /// The link to the host, if known.
     pub link: Option<Link>,
-    /// The CUDA version the driver is for, as in 13.0.
+    /// The CUDA version of the driver, as in 13.0.
     pub driver: (u32, u32),
-    /// The driver's own version, as in `580.95.05`, where the system tells.
+    /// The driver's own version, as in `580.95.05`, if known.
     pub driver_release: Option<String>,
-    /// Whether it reads and writes host memory by itself that is not pinned.
+    /// Whether kernels can read and write host memory that is not pinned.
     pub pageable_access: bool,
     /// Whether host and GPU may use managed memory at the same time.
     pub managed_access: bool,
     /// Whether its memory can be mapped page by page.
     pub virtual_memory: bool,
-    /// Whether the host's memory can be mapped page by page along with its own.
+    /// Whether host memory and GPU memory can be mapped into one range, page by page.
     pub host_virtual_memory: bool,
     pub(super) device: sys::CUdevice,
-    /// The number of the host's memory that is nearest to it.
+    /// The NUMA node of the nearest host memory.
     pub(super) host_node: i32,
 }
 
-/// A PCIe link at its best; links slow down while nothing crosses them.
+/// A PCIe link at its full speed. Idle links run slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
     /// The generation, as in 5.
     pub generation: u32,
-    /// How many lanes.
+    /// The number of lanes.
     pub lanes: u32,
 }
 
@@ -129,7 +128,7 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// Major and minor number.
+    /// Returns the major and the minor number.
     pub fn capability(self) -> (u32, u32) {
         (self.major, self.minor)
     }
@@ -144,7 +143,7 @@ impl fmt::Display for Architecture {
 impl FromStr for Architecture {
     type Err = String;
 
-    /// Reads `sm_90`, and `9.0`, as NVIDIA's tables write it.
+    /// Parses `sm_90`, and `9.0` as in NVIDIA's tables.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let parts = match text.strip_prefix("sm_") {
@@ -167,11 +166,11 @@ impl FromStr for Architecture {
 }
 
 impl Gpu {
-    /// The GPUs there are: at least one, or an error that says why there is none.
+    /// Returns the GPUs of this machine: at least one, or an error that says why there is none.
     pub fn detect() -> Result<Vec<Gpu>> {
         driver()?;
         let mut count = 0;
-        // SAFETY: the driver is initialised; writes a number.
+        // SAFETY: the driver is initialised; the call writes a number.
         check(unsafe { sys::cuDeviceGetCount(&mut count) }, "counting GPUs")?;
         let mut found = Vec::new();
         let mut unfit = String::new();
@@ -193,19 +192,19 @@ impl Gpu {
         }
     }
 
-    /// How much of its memory is free now, in bytes. Makes a context, which takes a while the first
+    /// Returns how much of its memory is free now, in bytes. The first call creates a context, which takes
     /// time.
     pub fn free_memory(&self) -> Result<u64> {
         let context = Context::of(self)?;
         let _bound = context.bind()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: a context is bound; writes two numbers.
+        // SAFETY: a context is bound; the call writes two numbers.
         check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "asking for free memory")?;
         Ok(free as u64)
     }
 }
 
-/// Proves that the driver is there and initialised.
+/// Loads and initialises the driver.
 fn driver() -> Result<()> {
     // SAFETY: loads the driver's library, which may be loaded into any process.
     if !unsafe { sys::is_culib_present() } {
@@ -214,7 +213,7 @@ fn driver() -> Result<()> {
         });
     }
     for name in FUNCTIONS {
-        // SAFETY: the library is there; the address is not used.
+        // SAFETY: the library is loaded; the address is not used.
         let found = unsafe { sys::culib().get::<*const ()>(name.as_bytes()) }.is_ok();
         if !found {
             return Err(Error::NoGpu {
@@ -222,7 +221,7 @@ fn driver() -> Result<()> {
             });
         }
     }
-    // SAFETY: the library and its function are there.
+    // SAFETY: the library and its function exist.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(()),
         CUresult::CUDA_ERROR_NO_DEVICE => Err(none()),
@@ -248,11 +247,11 @@ fn none() -> Error {
 fn describe(ordinal: i32) -> Result<Gpu> {
     let doing = "asking a GPU for its properties";
     let mut device = 0;
-    // SAFETY: below the count of devices; writes a handle.
+    // SAFETY: the ordinal is below the number of devices; the call writes a handle.
     check(unsafe { sys::cuDeviceGet(&mut device, ordinal) }, doing)?;
     let attribute = |which: Attribute| {
         let mut value = 0;
-        // SAFETY: a device of the driver's; writes a number.
+        // SAFETY: a device of the driver; the call writes a number.
         check(unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) }, doing)?;
         Ok::<u32, Error>(value.max(0) as u32)
     };
@@ -266,7 +265,7 @@ fn describe(ordinal: i32) -> Result<Gpu> {
     // SAFETY: as above.
     check(unsafe { sys::cuDriverGetVersion(&mut version) }, doing)?;
     let name = text(|buffer, length| {
-        // SAFETY: writes at most as many bytes as there are.
+        // SAFETY: writes at most `length` bytes.
         unsafe { sys::cuDeviceGetName(buffer, length, device) }
     })?;
     let bus = text(|buffer, length| {
@@ -297,16 +296,16 @@ fn describe(ordinal: i32) -> Result<Gpu> {
         pageable_access: can(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
         managed_access: can(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS),
         virtual_memory,
-        // Drivers could from 12.2 on, before they could be asked.
+        // Drivers from CUDA 12.2 on support this, but older ones of them do not know the attribute.
         host_virtual_memory: virtual_memory
             && newer(of_host).map_or(driver >= (12, 2), |answer| answer == 1),
         device,
-        // Where the system has no such numbers there is one memory.
+        // A system without NUMA has one memory, number zero.
         host_node: newer(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID).unwrap_or(0) as i32,
     })
 }
 
-/// What the driver writes into a buffer.
+/// Returns the text that a driver function writes into a buffer.
 fn text(write: impl FnOnce(*mut libc::c_char, libc::c_int) -> CUresult) -> Result<String> {
     let mut buffer = [0u8; 256];
     let code = write(buffer.as_mut_ptr().cast(), buffer.len() as libc::c_int);
@@ -332,7 +331,7 @@ mod tests {
         }
     }
 
-    /// A function that is called but not listed would panic on a driver that does not have it.
+    /// A function that is called but not listed would panic with a driver that does not have it.
     #[test]
     fn every_function_that_is_called_is_looked_for() {
         let sources = [
@@ -353,7 +352,7 @@ mod tests {
         for part in sources.iter().flat_map(|source| source.split("sys::cu").skip(1)) {
             let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let name = format!("cu{}", &part[..end.unwrap_or(part.len())]);
-            // The library itself, and what this test is made of.
+            // The library itself, and the name fragments in this test.
             if name != "culib" && name != "cu" {
                 assert!(FUNCTIONS.contains(&name.as_str()), "{name} is not listed");
                 called += 1;
@@ -362,7 +361,7 @@ mod tests {
         assert!(called > 25);
     }
 
-    /// Passes with and without a GPU: what must not happen is a panic.
+    /// Passes with and without a GPU. It only checks that nothing panics.
     #[test]
     fn looking_for_gpus_gives_some_or_a_reason() {
         match Gpu::detect() {

@@ -1,4 +1,4 @@
-//! From the CUDA driver's result codes to errors that say what was done and what to try.
+//! Converts the CUDA driver's result codes to errors that say what was done and what to try.
 
 use std::ffi::CStr;
 
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::error::{Error, Result};
 
-/// Nothing for success, else an error that says what was being `doing`.
+/// Returns an error unless the code is success. `doing` says what the call was for.
 pub(super) fn check(code: CUresult, doing: &str) -> Result<()> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -14,7 +14,7 @@ pub(super) fn check(code: CUresult, doing: &str) -> Result<()> {
     }
 }
 
-/// The error for a code that is not success.
+/// Returns the error for a code that is not success.
 pub(super) fn failure(code: CUresult, doing: &str) -> Error {
     Error::Cuda {
         doing: doing.to_string(),
@@ -24,18 +24,18 @@ pub(super) fn failure(code: CUresult, doing: &str) -> Error {
     }
 }
 
-/// What the driver calls or says of a code.
+/// Returns the driver's name or description of a code.
 fn text(
     code: CUresult,
     ask: unsafe fn(CUresult, *mut *const libc::c_char) -> CUresult,
 ) -> Option<String> {
     let mut text = std::ptr::null();
-    // SAFETY: whoever has a code has the driver; it writes the address of a string of its own.
+    // SAFETY: a code can only come from a loaded driver. The call writes the address of a driver's string.
     let told = unsafe { ask(code, &mut text) };
     if told != CUresult::CUDA_SUCCESS || text.is_null() {
         return None;
     }
-    // SAFETY: the driver's strings end with a zero and are never freed.
+    // SAFETY: the driver's strings end with a zero byte and are never freed.
     Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 

@@ -1,8 +1,8 @@
-//! Host memory that ranges map, kept for the next one.
+//! Host memory that ranges map, kept for the next range.
 //!
-//! The driver makes such memory itself, and takes a quarter of a second a GiB for it, since it clears
-//! it first. So pieces have few sizes, and those that a range no longer needs wait for the next: at most
-//! as much as of pinned memory, a quarter of the machine's.
+//! The driver must allocate such memory itself. This takes a quarter of a second per GiB, because the driver
+//! clears it. So pieces have only a few sizes, and a range's pieces are kept for the next range. At most a
+//! quarter of the machine's memory is kept, the same limit as for pinned memory.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,19 +12,19 @@ use super::context::Context;
 use super::pinned::{self, most_idle};
 use crate::schedule::lock;
 
-/// Memory of the host that can be mapped.
+/// Host memory that can be mapped.
 pub(super) struct HostPiece {
     context: Arc<Context>,
     pub(super) handle: sys::CUmemGenericAllocationHandle,
     bytes: u64,
-    /// The host's memory it lies in, where there are several.
+    /// The NUMA node of the memory.
     node: i32,
 }
 
-/// Those that no range has, the oldest first.
+/// Pieces that no range uses, the oldest first.
 static IDLE: Mutex<Vec<HostPiece>> = Mutex::new(Vec::new());
 
-/// A piece of exactly `bytes`, with any content; `properties` say where it is to lie.
+/// Returns a piece of exactly `bytes` bytes, with any content. `properties` say where it must lie.
 pub(super) fn take(
     context: &Arc<Context>,
     bytes: u64,
@@ -38,11 +38,11 @@ pub(super) fn take(
     }
     drop(idle);
     let mut handle = 0;
-    // SAFETY: whole pages; reads the properties and writes a handle.
+    // SAFETY: whole pages; the call reads the properties and writes a handle.
     let mut create = || unsafe { sys::cuMemCreate(&mut handle, bytes as usize, properties, 0) };
     let created = match create() {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            // What is kept for later is needed now.
+            // The memory that is kept for later is needed now.
             release();
             pinned::release();
             create()
@@ -57,7 +57,7 @@ pub(super) fn take(
     }
 }
 
-/// Keeps pieces that are mapped nowhere any more.
+/// Keeps pieces that are no longer mapped.
 pub(super) fn give_back(pieces: Vec<HostPiece>) {
     let mut idle = locked();
     idle.extend(pieces);
@@ -72,12 +72,12 @@ pub(super) fn give_back(pieces: Vec<HostPiece>) {
         })
         .count();
     let gone: Vec<HostPiece> = idle.drain(..gone).collect();
-    // They are dropped after the lock: giving memory back takes its time.
+    // They are dropped after the lock, because releasing memory takes time.
     drop(idle);
     drop(gone);
 }
 
-/// Gives all that are idle back to the system.
+/// Releases all idle pieces to the system.
 pub(crate) fn release() {
     let idle = std::mem::take(&mut *locked());
     drop(idle);
@@ -96,7 +96,7 @@ impl Drop for HostPiece {
                 return;
             }
         };
-        // SAFETY: a handle from above, mapped nowhere any more.
+        // SAFETY: a handle from above, no longer mapped.
         let code = unsafe { sys::cuMemRelease(self.handle) };
         if code != CUresult::CUDA_SUCCESS {
             log::debug!("giving host memory back: {code:?}");

@@ -1,4 +1,4 @@
-//! Which kernels a stage is, and how many blocks of them.
+//! Which kernels a stage launches, and with how many blocks.
 
 use std::ffi::c_void;
 
@@ -8,10 +8,10 @@ use crate::device::{Flavour, Scatterer, Stage, Stream, abi};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
-/// Keys a histogram's block takes at once.
+/// Keys that a histogram block takes at a time.
 const HISTOGRAM_KEYS: u64 = HISTOGRAM_THREADS as u64 * 8;
 
-/// One kernel to be started.
+/// One kernel launch.
 struct Kernel {
     module: &'static str,
     entry: &'static str,
@@ -30,19 +30,19 @@ impl Kernel {
     }
 }
 
-/// The pieces that chains can have: each may end in one that is not full. Only the device knows how
-/// many there are; blocks without one end at once.
+/// Returns the maximum number of pieces of chains: each chain may end with a piece that is not full. Only the
+/// device knows the real number, and blocks without a piece end at once.
 fn most_pieces(rows: u64, piece: u32, chains: u32) -> u64 {
     let piece = u64::from(piece);
     rows.div_ceil(piece).max(rows / piece + rows.min(u64::from(chains)))
 }
 
-/// Blocks that unpack keys on a multiprocessor: those that run at once.
+/// Unpacking blocks per multiprocessor: as many as run at once.
 const UNPACK_BLOCKS: u32 = 4;
-/// Threads of a block where each tuple is written by itself.
+/// Threads per block if each tuple is written separately.
 const STANDARD_THREADS: u32 = 256;
 
-/// The kernel of a scatterer on a card of so many multiprocessors.
+/// Returns the kernel of a scatterer, for a card with this number of multiprocessors.
 fn scatter(
     policy: &Policy,
     word: Width,
@@ -55,7 +55,7 @@ fn scatter(
         return Err(Error::Worker(format!("{partitions} partitions are too many to scatter to")));
     }
     let tiles = |tuples: u32| stage.rows.div_ceil(u64::from(tuples));
-    // Blocks that fill the card; they take tiles until there is none.
+    // Enough blocks to fill the card; they take tiles until there are none left.
     let fill = |tiles: u64, each: u32| tiles.min(u64::from(processors * each));
     let from = |tuples, columns| if stage.tuples != 0 { tuples } else { columns };
     Ok(match how {
@@ -85,7 +85,7 @@ fn scatter(
     })
 }
 
-/// Where a table's kernels are.
+/// Returns the module with a table's kernels.
 fn table_module(table: &abi::Table) -> &'static str {
     match table.direct != 0 {
         true if table.is_array() => "table/array",
@@ -97,7 +97,7 @@ fn table_module(table: &abi::Table) -> &'static str {
 /// Enqueues a stage's kernels.
 ///
 /// # Safety
-/// As [`Device::run`](crate::device::Device::run).
+/// The same as for [`Device::run`](crate::device::Device::run).
 pub(super) unsafe fn launch(
     device: &CudaDevice,
     stream: Stream,
@@ -113,12 +113,12 @@ pub(super) unsafe fn launch(
         })?;
         let function = device.function(kernel.module, word, kernel.entry)?;
         let shape = (blocks, kernel.threads, kernel.shared_bytes);
-        // SAFETY: the kernel takes just this structure, as the layout test says; the caller
-        // promises what its addresses need.
+        // SAFETY: the kernel takes exactly this structure, which the layout test checks. The caller
+        // guarantees the memory behind its addresses.
         unsafe { device.launch_kernel(function, shape, stream, arguments.cast_mut()) }
     };
     let policy = device.policy(word);
-    // Blocks that fill the card; they take work until there is none.
+    // Enough blocks to fill the card; they take work until there is none left.
     let full = |blocks_each: u32| u64::from(device.multiprocessors() * blocks_each);
     let (probe_threads, _, probe_blocks) = policy.probe;
     macro_rules! argument {
@@ -290,7 +290,7 @@ pub(super) unsafe fn launch(
             start(kernel, argument!(a))
         }
         Stage::Unpack(a) => {
-            // As many blocks a pack, so that one alone also fills the card.
+            // The same number of blocks per pack, so that even a single pack fills the card.
             let packs = u64::from(a.count);
             let blocks = packs * full(UNPACK_BLOCKS).div_ceil(packs.max(1));
             start(Kernel::new("transfer/unpack", "unpack", blocks, 256), argument!(a))

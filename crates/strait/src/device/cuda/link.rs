@@ -1,16 +1,16 @@
-//! How fast is a GPU's link? NVIDIA's management library knows; failing that, the system's files.
+//! How fast is a GPU's link? NVIDIA's management library knows; without it, the system's files do.
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_uint, c_void};
 
 use super::detect::Link;
 use super::library::Library;
 
-/// The link of the GPU at a place on the bus.
+/// Returns the link of the GPU at this bus address.
 pub(super) fn of(bus: &str) -> Option<Link> {
     of_management(bus).or_else(|| of_system(bus))
 }
 
-/// The text of a file, without the space around it; none where there is no file.
+/// Returns the trimmed text of a file, or `None` if there is no file.
 pub(super) fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_string())
 }
@@ -23,7 +23,7 @@ fn of_management(bus: &str) -> Option<Link> {
     type Start = unsafe extern "C" fn() -> c_int;
     type Find = unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int;
     type Ask = unsafe extern "C" fn(Handle, *mut c_uint) -> c_int;
-    // SAFETY: the types are those of nvml.h.
+    // SAFETY: the types are the ones in nvml.h.
     let (start, stop, find, generation, lanes) = unsafe {
         (
             library.function::<Start>(c"nvmlInit_v2")?,
@@ -34,21 +34,21 @@ fn of_management(bus: &str) -> Option<Link> {
         )
     };
     let bus = CString::new(bus).ok()?;
-    // SAFETY: counts who has started it; stopped below.
+    // SAFETY: starts are counted; the matching stop is below.
     if unsafe { start() } != 0 {
         return None;
     }
     let mut handle = std::ptr::null_mut();
     let ask = |function: Ask, handle: Handle| {
         let mut value = 0;
-        // SAFETY: a handle of a device that was found; writes a number.
+        // SAFETY: the handle of a device that was found; the call writes a number.
         (unsafe { function(handle, &mut value) } == 0).then_some(value)
     };
-    // SAFETY: a string that ends with a zero; writes a handle.
+    // SAFETY: a string that ends with a zero byte; the call writes a handle.
     let found = unsafe { find(bus.as_ptr(), &mut handle) } == 0;
     let link = found
         .then(|| Some(Link { generation: ask(generation, handle)?, lanes: ask(lanes, handle)? }));
-    // SAFETY: started above; the handle is not used any more.
+    // SAFETY: started above; the handle is no longer used.
     unsafe { stop() };
     link.flatten()
 }
@@ -61,7 +61,8 @@ fn of_system(bus: &str) -> Option<Link> {
     })
 }
 
-/// The generation of `32.0 GT/s PCIe`: each is twice as fast as the one before, but the third.
+/// Returns the PCIe generation of a speed such as `32.0 GT/s PCIe`. Each generation is twice as fast as the
+/// one before, except the third.
 fn generation(speed: &str) -> Option<u32> {
     let rate: f64 = speed.split_whitespace().next()?.parse().ok()?;
     let rates = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0];

@@ -1,9 +1,9 @@
-//! Managed memory: host and GPU have it at the same addresses, and its pages move to who uses them.
+//! Managed memory: host and GPU reach it at the same addresses, and its pages move to where they are used.
 //!
-//! No advice is given on where pages belong: the host writes them, the GPU reads them, and without
-//! advice a page lies where it was used last. The GPU may come to hold all of it, so all of it is
-//! charged to the budget, and it is never more than is free: a GPU that has to move managed pages back
-//! to make room for others may come to a standstill.
+//! The driver gets no advice about the location of pages. The host writes them and the GPU reads them, and
+//! without advice a page lies where it was used last. The GPU may come to hold all of it. So all of it
+//! counts against the budget, and it is never more than the free GPU memory: a GPU that must evict managed
+//! pages to make room for others may nearly stop.
 
 use std::sync::Arc;
 
@@ -17,19 +17,20 @@ use super::{CudaDevice, Driver};
 use crate::device::{Managed, Stream, View};
 use crate::error::{Error, Result};
 
-/// What the driver gave, and takes back when dropped.
+/// Managed memory from the driver, freed when dropped.
 struct Block {
     context: Arc<Context>,
     address: u64,
 }
 
-/// A block, and its part of the budget. In this order: freed first, and then no longer counted.
+/// A block and its charge to the budget. The order matters: the block is freed before it is no longer
+/// counted.
 struct Owner {
     _block: Block,
     _charge: pool::Charge<Driver>,
 }
 
-/// Managed memory of `bytes`.
+/// Allocates `bytes` bytes of managed memory.
 pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Arc<Managed>> {
     if !device.gpu.managed_access {
         return Err(Error::Setting(format!(
@@ -37,7 +38,7 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Ar
             device.gpu.name
         )));
     }
-    // A size that is no number exceeds every budget.
+    // A size that overflows exceeds every budget.
     let size = pool::block_size(bytes).unwrap_or(u64::MAX);
     let (block, charge) = device.pool.charged(size, what, || {
         if device.gpu.free_memory().map_err(Refusal::Failed)? < size {
@@ -63,7 +64,7 @@ type Prefetch = unsafe extern "C" fn(
 type OldPrefetch =
     unsafe extern "C" fn(sys::CUdeviceptr, usize, sys::CUdevice, sys::CUstream) -> CUresult;
 
-/// Moves pages to the GPU, in the order of the stream.
+/// Moves pages to the GPU, in stream order.
 pub(super) fn prefetch(device: &CudaDevice, stream: Stream, view: View) -> Result<()> {
     if view.bytes == 0 {
         return Ok(());
@@ -71,15 +72,15 @@ pub(super) fn prefetch(device: &CudaDevice, stream: Stream, view: View) -> Resul
     let _bound = device.context.bind()?;
     let raw = device.streams.raw(stream)?;
     let (address, bytes) = (view.address, view.bytes as usize);
-    // The second version came with CUDA 12.2, and nobody says how long drivers keep the first.
-    // SAFETY: the types are those of cuda.h.
+    // CUDA 12.2 introduced the second version. It is not documented how long drivers keep the first.
+    // SAFETY: the types are the ones in cuda.h.
     let (new, old) = unsafe {
         let driver = sys::culib();
         let old = driver.get::<OldPrefetch>("cuMemPrefetchAsync".as_bytes());
         (driver.get::<Prefetch>("cuMemPrefetchAsync_v2".as_bytes()), old)
     };
     let code = match (new, old) {
-        // SAFETY: managed memory of that length, a stream of this context.
+        // SAFETY: managed memory of this length, and a stream of this context.
         (Ok(prefetch), _) => unsafe { prefetch(address, bytes, location_of(&device.gpu), 0, raw) },
         // SAFETY: as above.
         (_, Ok(prefetch)) => unsafe { prefetch(address, bytes, device.gpu.device, raw) },
@@ -95,7 +96,7 @@ impl Block {
         let _bound = context.bind().map_err(Refusal::Failed)?;
         let mut address = 0;
         let flags = sys::CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as u32;
-        // SAFETY: the context is bound; writes an address.
+        // SAFETY: the context is bound; the call writes an address.
         match unsafe { sys::cuMemAllocManaged(&mut address, size as usize, flags) } {
             CUresult::CUDA_SUCCESS => Ok(Block { context: Arc::clone(context), address }),
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Refusal::OutOfMemory),
@@ -106,9 +107,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Freeing waits for the GPU, so work that still used the memory would be done first.
+        // Freeing waits for the GPU, so work that still uses the memory finishes first.
         let freed = self.context.bind().and_then(|_bound| {
-            // SAFETY: an address of `allocate`, freed once.
+            // SAFETY: an address from `allocate`, freed once.
             check(unsafe { sys::cuMemFree_v2(self.address) }, "freeing managed memory")
         });
         if let Err(error) = freed {

@@ -1,4 +1,4 @@
-//! Host memory that kernels read and write over the link, where it lies.
+//! Host memory that kernels read and write in place, over the link.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{CudaDevice, pages};
 use crate::device::{HostView, Memory, Pinned, View};
 use crate::error::{Error, Result};
 
-/// Where the GPU sees pinned memory.
+/// Returns the GPU's address of pinned memory.
 pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory> {
     let _bound = device.context.bind()?;
     let bytes = pinned.len as u64;
@@ -18,7 +18,7 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
     for (at, _) in Pieces::of(bytes).cut(pages::cuts(pinned, 0)).list() {
         let mut seen = 0;
         let host = pinned.start.wrapping_add(at as usize);
-        // SAFETY: inside memory that is registered to be mapped; writes an address.
+        // SAFETY: inside memory that is registered for mapping; the call writes an address.
         let code = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut seen, host.cast(), 0) };
         check(code, "mapping pinned memory")?;
         if *address.get_or_insert(seen) + at != seen {
@@ -32,7 +32,7 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
     Ok(Memory { view: View { address, bytes }, _owner: Box::new(Arc::clone(pinned)) })
 }
 
-/// Memory that is not pinned, at the address it has.
+/// Returns memory that is not pinned, at its own address.
 pub(super) fn coherent(device: &CudaDevice, memory: HostView) -> Result<Memory> {
     if !device.gpu.pageable_access {
         return Err(Error::Setting(format!(

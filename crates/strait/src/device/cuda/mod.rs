@@ -1,22 +1,22 @@
-//! A GPU of NVIDIA's as a [`Device`].
+//! An NVIDIA GPU as a [`Device`].
 //!
 //! | question | file |
 //! | --- | --- |
-//! | Is there a GPU, and what is it like? | [`detect`], [`link`] |
+//! | Is there a GPU, and what are its properties? | [`detect`], [`link`] |
 //! | What does the driver keep for the process? | [`context`] |
 //! | Where does memory come from? | [`pool`] on the GPU, [`pinned`] on the host |
-//! | Who else's memory is pinned? | [`pages`] |
-//! | How does a kernel reach host memory? | [`mapped`] where it lies, [`managed`] page by page |
-//! | What lies in both memories at once? | [`range`] |
-//! | In what order does work run? | [`streams`] |
-//! | When is one copy several? | [`pieces`] |
+//! | How is memory of other owners pinned? | [`pages`] |
+//! | How does a kernel reach host memory? | [`mapped`] in place, [`managed`] page by page |
+//! | How does one range of addresses span both memories? | [`range`] |
+//! | In which order does work run? | [`streams`] |
+//! | When must one copy become several? | [`pieces`] |
 //! | What stays for the next join? | [`shared`](mod@shared) |
-//! | How do kernels get onto the GPU? | [`compile`], by [`nvrtc`], kept in the [`cache`] |
-//! | Which kernel is a stage, and how large? | [`launch`], [`policy`] |
+//! | How do kernels get onto the GPU? | [`compile`] with [`nvrtc`], kept in the [`cache`] |
+//! | Which kernels does a stage launch, and how large? | [`launch`], [`policy`] |
 //!
-//! The driver's and the compiler's libraries are looked for at run time; the calls of a missing
-//! library would panic, so nothing is called before [`Gpu::detect`] has said that it is there, and
-//! everything else here is made from a [`Gpu`].
+//! The libraries of the driver and the compiler are looked for at run time. A call into a missing library
+//! would panic. So nothing is called before [`Gpu::detect`] has found the driver, and everything else in
+//! this module is created from a [`Gpu`].
 
 mod cache;
 mod compile;
@@ -69,10 +69,11 @@ pub use detect::{Architecture, Gpu, Link};
 pub use nvrtc::Nvrtc;
 pub(crate) use shared::shared;
 
-/// Shared memory a block has without asking.
+/// Shared memory that a block may use without asking for more.
 const UNASKED_SHARED: u32 = 48 << 10;
 
-/// Has [`release_memory`](crate::release_memory) give back the host memory that is kept for joins on GPUs, too.
+/// Makes [`release_memory`](crate::release_memory) also release the host memory that is kept for joins on
+/// GPUs.
 fn register_release() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -91,8 +92,8 @@ pub(crate) struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Prepares a GPU for joins that hold at most `gpu_memory` bytes of its memory, or nine tenths
-    /// of what is free now.
+    /// Prepares a GPU for joins that hold at most `gpu_memory` bytes of its memory. The default is nine
+    /// tenths of the memory that is free now.
     pub(crate) fn new(gpu: &Gpu, gpu_memory: Option<u64>) -> Result<CudaDevice> {
         register_release();
         let context = Context::of(gpu)?;
@@ -102,7 +103,7 @@ impl CudaDevice {
         Ok(CudaDevice { gpu: gpu.clone(), context, pool, ranges, streams })
     }
 
-    /// How many multiprocessors it has.
+    /// Returns the number of multiprocessors.
     pub(super) fn multiprocessors(&self) -> u32 {
         self.gpu.processors
     }
@@ -112,7 +113,7 @@ impl CudaDevice {
         policy::policy(policy::shared_bytes_of(self.gpu.architecture.capability()), word)
     }
 
-    /// An entry of a kernel's module, compiled and loaded on first use.
+    /// Returns an entry of a kernel module. The module is compiled and loaded on first use.
     pub(super) fn function(
         &self,
         module: &'static str,
@@ -122,12 +123,12 @@ impl CudaDevice {
         self.context.function(module, word, entry)
     }
 
-    /// Enqueues a kernel that takes one structure: so many blocks, threads of each, and bytes of
-    /// shared memory.
+    /// Enqueues a kernel that takes one structure. The tuple is the number of blocks, the threads per block,
+    /// and the bytes of shared memory per block.
     ///
     /// # Safety
-    /// The kernel takes what is at `argument`, and the addresses in there are as
-    /// [`Device::run`] wants them.
+    /// `argument` must point to the structure that the kernel takes. The addresses in it must fulfil the
+    /// contract of [`Device::run`].
     pub(super) unsafe fn launch_kernel(
         &self,
         function: sys::CUfunction,
@@ -140,13 +141,12 @@ impl CudaDevice {
         if shared > UNASKED_SHARED {
             let which =
                 sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: a function of a module that is never unloaded.
+            // SAFETY: the function belongs to a module that is never unloaded.
             let code = unsafe { sys::cuFuncSetAttribute(function, which, shared as i32) };
             check(code, &format!("asking for {shared} bytes of shared memory"))?;
         }
         let mut arguments = [argument];
-        // SAFETY: the driver copies the argument before it returns; the caller vouches for the
-        // rest.
+        // SAFETY: the driver copies the argument before it returns; the caller guarantees the rest.
         let code = unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -165,12 +165,12 @@ impl CudaDevice {
         check(code, "starting a kernel")
     }
 
-    /// The pieces of a copy between pinned memory, from byte `at` on, and the GPU.
+    /// Returns the pieces of a copy between the GPU and pinned memory, starting at byte `at`.
     fn pieces(&self, host: &Pinned, at: usize, device: View) -> Pieces {
         Pieces::of(device.bytes).cut(pages::cuts(host, at)).cut(self.ranges.cuts(device))
     }
 
-    /// Whether `bytes` from `at` on lie in the host's memory.
+    /// Checks that `bytes` bytes, starting at byte `at`, lie inside the pinned memory.
     fn inside(host: &Pinned, at: usize, bytes: u64) -> Result<()> {
         let end = (at as u64).checked_add(bytes);
         if end.is_none_or(|end| end > host.len as u64) {
@@ -180,7 +180,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Whether both ends of a copy are of one length.
+    /// Checks that both ends of a copy have the same length.
     fn alike(from: u64, to: u64) -> Result<()> {
         if from != to {
             return Err(Error::Worker(format!("a copy of {from} bytes to {to} bytes")));
@@ -243,8 +243,8 @@ impl Device for CudaDevice {
         let _bound = self.context.bind()?;
         let pieces = self.pieces(from, at, to);
         self.streams.copy(stream, from, "copying to the GPU", |raw| {
-            // SAFETY: inside both memories; the host's is held until the stream is synchronised,
-            // the device's by the caller.
+            // SAFETY: the copy is inside both memories. The stream holds the host memory until it is
+            // synchronised, and the caller keeps the device memory.
             pieces.copy(|piece, bytes| unsafe {
                 let source = from.start.add(at + piece as usize).cast();
                 sys::cuMemcpyHtoDAsync_v2(to.address + piece, source, bytes as usize, raw)
@@ -274,7 +274,7 @@ impl Device for CudaDevice {
         }
         let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
-        // SAFETY: device memory of that length, kept by the caller.
+        // SAFETY: device memory of this length, which the caller keeps.
         let code = Pieces::of(to.bytes).cut(self.ranges.cuts(to)).copy(|at, bytes| unsafe {
             sys::cuMemsetD8Async(to.address + at, byte, bytes as usize, raw)
         });
@@ -318,7 +318,7 @@ impl Device for CudaDevice {
         let pieces = Pieces::of(to.bytes)
             .cut(pages::cuts_at(from.start as usize, from.bytes))
             .cut(self.ranges.cuts(to));
-        // SAFETY: memory of that length on both sides, kept by the caller.
+        // SAFETY: memory of this length on both sides, which the caller keeps.
         let code = pieces.copy(|at, bytes| unsafe {
             let source = from.start.add(at as usize).cast();
             sys::cuMemcpyHtoDAsync_v2(to.address + at, source, bytes as usize, raw)
@@ -330,14 +330,14 @@ impl Device for CudaDevice {
         Self::alike(from.bytes, to.bytes)?;
         let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
-        // Mapped memory has the addresses that it has on the host.
+        // Mapped memory has the same addresses as on the host.
         let mapped = |view: View| pages::cuts_at(view.address as usize, view.bytes);
         let pieces = Pieces::of(to.bytes)
             .cut(mapped(from))
             .cut(mapped(to))
             .cut(self.ranges.cuts(from))
             .cut(self.ranges.cuts(to));
-        // SAFETY: the GPU's addresses, with as many bytes behind either, kept by the caller.
+        // SAFETY: both addresses belong to the GPU and have this many bytes, which the caller keeps.
         let code = pieces.copy(|at, bytes| unsafe {
             sys::cuMemcpyAsync(to.address + at, from.address + at, bytes as usize, raw)
         });
@@ -345,7 +345,7 @@ impl Device for CudaDevice {
     }
 
     unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller guarantees the same.
         unsafe { pages::pin(&self.context, memory) }
     }
 
@@ -385,7 +385,7 @@ impl Source for Driver {
     fn allocate(&self, bytes: u64) -> Result<u64, Refusal> {
         let _bound = self.0.bind().map_err(Refusal::Failed)?;
         let mut address = 0;
-        // SAFETY: the context is bound; writes an address.
+        // SAFETY: the context is bound; the call writes an address.
         match unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) } {
             CUresult::CUDA_SUCCESS => Ok(address),
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Refusal::OutOfMemory),
@@ -394,9 +394,9 @@ impl Source for Driver {
     }
 
     fn free(&self, address: u64) {
-        // Freeing waits for the GPU, so work that still used the memory would be done first.
+        // Freeing waits for the GPU, so work that still uses the memory finishes first.
         let freed = self.0.bind().and_then(|_bound| {
-            // SAFETY: an address of `allocate`, freed once.
+            // SAFETY: an address from `allocate`, freed once.
             check(unsafe { sys::cuMemFree_v2(address) }, "freeing memory")
         });
         if let Err(error) = freed {

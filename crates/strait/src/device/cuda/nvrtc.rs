@@ -1,7 +1,8 @@
-//! NVRTC, NVIDIA's compiler as a library: found at run time, so that no toolkit is needed to build.
+//! NVRTC, NVIDIA's compiler as a library. It is found at run time, so that no toolkit is needed to build
+//! this crate.
 //!
-//! `STRAIT_NVRTC` names the file to use, and then nothing else is tried. Otherwise the system's
-//! search path comes first, then the toolkit's usual folder, then where pip and conda install it.
+//! `STRAIT_NVRTC` names the file to use; then nothing else is tried. Otherwise the search order is: the
+//! system's search path, the toolkit's usual folder, and the folders where pip and conda install it.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -10,17 +11,17 @@ use std::sync::OnceLock;
 use super::library::Library;
 use crate::error::{Error, Result};
 
-/// The variable that names the library.
+/// The environment variable that names the library.
 const VARIABLE: &str = "STRAIT_NVRTC";
-/// Names the system's linker is asked for, newest first.
+/// The names to ask the system's linker for, newest first.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
-/// Where the CUDA toolkit puts it.
+/// Where the CUDA toolkit installs it.
 const TOOLKIT: [&str; 2] = ["/usr/local/cuda/lib64/libnvrtc.so", "/opt/cuda/lib64/libnvrtc.so"];
-/// Where Python's packages have it, below `site-packages`.
+/// Where Python packages install it, below `site-packages`.
 const PACKAGES: [&str; 2] =
     ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"];
 
-/// The compiler of the GPU's kernels. Holding it proves that it is there.
+/// The compiler of the GPU kernels. Holding it proves that it was found.
 #[derive(Debug, Clone)]
 pub struct Nvrtc {
     version: (u32, u32),
@@ -30,7 +31,7 @@ pub struct Nvrtc {
 
 type Program = *mut c_void;
 
-/// What is called of it. All but the version return zero for success.
+/// The functions that are called. All except `explain` return zero for success.
 #[derive(Debug, Clone, Copy)]
 struct Functions {
     create: unsafe extern "C" fn(
@@ -50,34 +51,34 @@ struct Functions {
     explain: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-/// What is to be compiled.
+/// A source to compile.
 pub(super) struct Source<'a> {
-    /// What the compiler calls it in its messages.
+    /// The name in the compiler's messages.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
-    /// Names, as in `#include "name"`, and texts.
+    /// The names, as in `#include "name"`, and the texts.
     pub(super) headers: &'a [(&'a str, &'a str)],
 }
 
 impl Nvrtc {
-    /// Looks for the compiler; the answer is kept. Where there is none, the error says where it was
+    /// Looks for the compiler once, and keeps the answer. If there is none, the error says where it was
     /// looked for and what to install.
     pub fn find() -> Result<Nvrtc> {
         static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
         FOUND.get_or_init(search).clone()
     }
 
-    /// Its version, as in 13.0.
+    /// Returns its version, as in 13.0.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
 
-    /// The file it was loaded from, where the system tells.
+    /// Returns the file it was loaded from, if known.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Machine code, or else what the compiler said.
+    /// Compiles to machine code. If that fails, returns the compiler's messages.
     pub(super) fn compile(
         &self,
         source: &Source<'_>,
@@ -96,7 +97,7 @@ impl Nvrtc {
             (pointers(&header_names), pointers(&header_texts), pointers(&options));
 
         let mut program = std::ptr::null_mut();
-        // SAFETY: strings that end with zeros and live until the call returns; it copies them.
+        // SAFETY: strings that end with zero bytes and live until the call returns; the call copies them.
         let code = unsafe {
             (self.functions.create)(
                 &mut program,
@@ -111,7 +112,7 @@ impl Nvrtc {
             return Err(self.explain(code));
         }
         let program = Running { program, functions: self.functions };
-        // SAFETY: a program that was made, and strings as above.
+        // SAFETY: an existing program, and strings as above.
         let code = unsafe {
             (self.functions.compile)(program.program, options.len() as c_int, options.as_ptr())
         };
@@ -128,7 +129,7 @@ impl Nvrtc {
     }
 
     fn explain(&self, code: c_int) -> String {
-        // SAFETY: takes any code, and gives a string of the library's own that ends with a zero.
+        // SAFETY: takes any code, and returns a string of the library that ends with a zero byte.
         let text = unsafe { (self.functions.explain)(code) };
         if text.is_null() {
             return format!("NVRTC's error {code}");
@@ -145,26 +146,26 @@ struct Running {
 }
 
 impl Running {
-    /// Reads what one function tells the size of and another the content.
+    /// Reads a text. One function returns its size, the other its content.
     fn read(
         &self,
         size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
         content: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
     ) -> Option<Vec<u8>> {
         let mut bytes = 0;
-        // SAFETY: a live program; writes a size.
+        // SAFETY: a live program; the call writes a size.
         if unsafe { size(self.program, &mut bytes) } != 0 {
             return None;
         }
         let mut buffer = vec![0u8; bytes];
-        // SAFETY: as many bytes as it asked for.
+        // SAFETY: the buffer has as many bytes as the size function asked for.
         (unsafe { content(self.program, buffer.as_mut_ptr().cast()) } == 0).then_some(buffer)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // SAFETY: made by `create` and destroyed once.
+        // SAFETY: created by `create`, and destroyed once.
         unsafe { (self.functions.destroy)(&mut self.program) };
     }
 }
@@ -189,7 +190,7 @@ fn search() -> Result<Nvrtc> {
             }
             Err(why) => {
                 log::trace!("no NVRTC in {place:?}: {why}");
-                // What is looked for but not there is no news; a file that does not load is.
+                // A missing file is normal. A file that does not load is worth reporting.
                 if named.is_some() {
                     failure = format!(" where {VARIABLE} says ({why})");
                 } else if Path::new(place).is_file() {
@@ -217,8 +218,8 @@ fn places() -> Vec<OsString> {
     places
 }
 
-/// The libraries in the Python packages below `lib`. Only those that exist: there are too many
-/// places to name them all in a message.
+/// Returns the libraries in the Python packages below `lib`, but only existing files: there are too many
+/// possible places to list them all in a message.
 fn packaged(lib: &Path) -> Vec<OsString> {
     let Ok(entries) = std::fs::read_dir(lib) else { return Vec::new() };
     let mut pythons: Vec<_> = entries
@@ -237,10 +238,10 @@ fn packaged(lib: &Path) -> Vec<OsString> {
 fn load(place: &OsStr) -> Result<Nvrtc, String> {
     // SAFETY: NVRTC may be loaded into any process.
     let library = unsafe { Library::open(place) }?;
-    /// Looks a function up; its type is that of the field or variable it goes to.
+    /// Looks up a function. Its type is that of the field or variable it is assigned to.
     macro_rules! function {
         ($name:literal) => {
-            // SAFETY: the type is that of nvrtc.h.
+            // SAFETY: the type is the one in nvrtc.h.
             unsafe { library.function($name) }
                 .ok_or_else(|| format!("it has no {:?}; a newer one is needed", $name))?
         };
@@ -257,7 +258,7 @@ fn load(place: &OsStr) -> Result<Nvrtc, String> {
         explain: function!(c"nvrtcGetErrorString"),
     };
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: writes two numbers.
+    // SAFETY: the call writes two numbers.
     if unsafe { tell(&mut major, &mut minor) } != 0 {
         return Err("it does not tell its version".to_string());
     }
@@ -268,8 +269,8 @@ fn load(place: &OsStr) -> Result<Nvrtc, String> {
     Ok(Nvrtc { version: (major as u32, minor as u32), path, functions })
 }
 
-/// Loads the library that NVRTC will ask the system for by name, from beside NVRTC: the system does
-/// not look there by itself. Where it is not, the system's own search may still find one.
+/// Loads the library that NVRTC later opens by name, from the same folder as NVRTC. The system does not
+/// search that folder. If the library is not there, the system's own search may still find one.
 fn load_builtins(folder: &Path, major: c_int) {
     let start = format!("libnvrtc-builtins.so.{major}.");
     let Ok(entries) = std::fs::read_dir(folder) else { return };

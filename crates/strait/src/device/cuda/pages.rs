@@ -1,9 +1,10 @@
-//! Which pages of the host's memory are pinned? Each is registered with the driver once, however
-//! many ask for it.
+//! Which pages of host memory are pinned? Each page is registered with the driver once, for any number of
+//! users.
 //!
-//! The driver pins whole pages and refuses one that is registered already, yet chunks of a column
-//! that are pinned at the same time meet in the middle of a page. So a page that a chunk has only a
-//! part of is registered by itself, and counted; whole pages are registered together:
+//! The driver pins whole pages, and refuses a page that is already registered. But two chunks of a column
+//! that are pinned at the same time may share a page. So a page that a chunk covers only partly is
+//! registered separately, and its users are counted. Pages that it covers completely are registered
+//! together:
 //!
 //! ```text
 //!   pages     │   0   │   1   │   2   │   3   │   4   │   5   │
@@ -11,13 +12,13 @@
 //!   second    │       │       │       │   ▒▒▒▒│▒▒▒▒▒▒▒│▒▒▒▒▒▒▒│   counts 3, registers 4 to 5
 //! ```
 //!
-//! Had the first registered all its pages as one, they would stay pinned for as long as the second
-//! needs page 3. The first's owner may have given pages 1 and 2 back to the system by then, and what
-//! is mapped there next would be taken for pinned, while the GPU read the pages of before. A shared
-//! page cannot go while somebody has a byte on it.
+//! If the first chunk registered all its pages together, they would stay pinned while the second needs page
+//! 3. By then, the owner of the first chunk may have returned pages 1 and 2 to the system. The memory that
+//! is mapped there next would count as pinned, but the GPU would still read the old pages. A shared page
+//! cannot go away while somebody owns a byte on it.
 //!
-//! A copy is [cut](super::pieces) where one registration ends and the next begins. Chunks that begin
-//! and end with a page have one.
+//! A copy is [cut](super::pieces) at the boundaries of registrations. A chunk that starts and ends at page
+//! boundaries has only one registration.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +36,7 @@ use crate::schedule::lock;
 pub(super) trait Registrar: Clone + Send + Sync + 'static {
     /// Pins whole pages, for every GPU of the process.
     fn register(&self, start: usize, bytes: usize, what: &str) -> Result<()>;
-    /// Takes back what `register` did from that address on; false where it cannot.
+    /// Undoes the `register` call for this address. Returns false if that fails.
     fn unregister(&self, start: usize) -> bool;
 }
 
@@ -43,13 +44,13 @@ impl Registrar for Arc<Context> {
     fn register(&self, start: usize, bytes: usize, what: &str) -> Result<()> {
         let _bound = self.bind()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: whoever asks for the pages keeps them mapped until they are unregistered.
+        // SAFETY: the caller that asks for the pages keeps them mapped until they are unregistered.
         match unsafe { sys::cuMemHostRegister_v2(start as *mut libc::c_void, bytes, flags) } {
             CUresult::CUDA_SUCCESS => Ok(()),
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 Err(Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 })
             }
-            // Whose pin it is nobody knows, so it may go at any time.
+            // An unknown part of the process pinned it, and may unpin it at any time.
             CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => Err(Error::Setting(format!(
                 "{what} cannot be pinned: another part of this process has pinned some of it; use --transfer staged-copy, which copies from any memory"
             ))),
@@ -65,52 +66,52 @@ impl Registrar for Arc<Context> {
 
     fn unregister(&self, start: usize) -> bool {
         let Ok(_bound) = self.bind() else { return false };
-        // SAFETY: registered by `register`, once; whoever asked for it has no copy under way.
+        // SAFETY: registered once by `register`; the caller that asked for it has no copy in progress.
         let code = unsafe { sys::cuMemHostUnregister(start as *mut libc::c_void) };
         code == CUresult::CUDA_SUCCESS
     }
 }
 
-/// Pages that are registered, by the first one's address. No two overlap.
+/// Registrations, by the address of their first page. No two overlap.
 pub(super) struct Registry<R>(Mutex<BTreeMap<usize, Registration<R>>>);
 
 struct Registration<R> {
     end: usize,
-    /// How many [`Pages`] need it.
+    /// The number of [`Pages`] that need it.
     users: usize,
     by: R,
 }
 
 static REGISTRY: Registry<Arc<Context>> = Registry::new();
 
-/// Pins the pages of some memory for as long as what is returned lives.
+/// Pins the pages of some memory until the returned value is dropped.
 ///
 /// # Safety
-/// The memory is kept for as long.
+/// The memory must stay allocated for as long.
 pub(super) unsafe fn hold(context: &Arc<Context>, memory: HostView, what: &str) -> Result<Pages> {
     REGISTRY.hold(context, memory, what)
 }
 
-/// Pins memory that is somebody else's: see [`Device::pin`](crate::device::Device::pin).
+/// Pins memory that somebody else owns: see [`Device::pin`](crate::device::Device::pin).
 ///
 /// # Safety
-/// The memory is kept for as long as what is returned lives.
+/// The memory must stay allocated until the returned value is dropped.
 pub(super) unsafe fn pin(context: &Arc<Context>, memory: HostView) -> Result<Arc<Pinned>> {
-    // SAFETY: promised by the caller.
+    // SAFETY: guaranteed by the caller.
     let pages = unsafe { hold(context, memory, "a table's memory") }?;
     let (start, len) = (memory.start.cast_mut(), memory.bytes as usize);
     Ok(Arc::new(Pinned { start, len, _owner: Box::new(pages) }))
 }
 
-/// Where pinned memory goes from one registration to the next: offsets from byte `at` of it.
+/// Returns the boundaries of registrations in pinned memory, as offsets from byte `at`.
 pub(super) fn cuts(pinned: &Pinned, at: usize) -> Vec<u64> {
-    // Memory of our own is one registration.
+    // Pinned memory of this crate is one registration.
     let Some(pages) = pinned._owner.downcast_ref::<Pages>() else { return Vec::new() };
     let from = pinned.start as usize + at;
     pages.starts.iter().filter_map(|start| start.checked_sub(from)).map(|cut| cut as u64).collect()
 }
 
-/// The same for memory at an address, whoever has pinned some of it.
+/// The same for memory at an address, whoever has pinned parts of it.
 pub(super) fn cuts_at(address: usize, bytes: u64) -> Vec<u64> {
     REGISTRY.cuts_at(address, bytes)
 }
@@ -140,7 +141,7 @@ impl<R: Registrar> Registry<R> {
         let bytes = usize::try_from(memory.bytes).map_err(|_| refused())?;
         let parts = parts(memory.start as usize, bytes, page()).ok_or_else(refused)?;
         let mut pages = Pages { home: self, starts: Vec::new() };
-        // Made after `pages`: when a part fails, this is unlocked before those lock it again.
+        // Created after `pages`: if a part fails, this lock is released before `pages` takes it again.
         let mut registered = self.locked();
         for Range { start: mut at, end } in parts {
             while at < end {
@@ -163,8 +164,8 @@ impl<R: Registrar> Registry<R> {
     }
 }
 
-/// The pages of some memory: the first where it has a part of it, the whole ones, and the last where
-/// it has a part of it. None where there are no such addresses.
+/// Splits memory into its first page if it is partial, its whole pages, and its last page if it is partial.
+/// Returns `None` if the addresses overflow.
 fn parts(start: usize, bytes: usize, page: usize) -> Option<[Range<usize>; 3]> {
     let end = start.checked_add(bytes)?;
     if bytes == 0 {
@@ -176,25 +177,25 @@ fn parts(start: usize, bytes: usize, page: usize) -> Option<[Range<usize>; 3]> {
     Some([from..first, first..last, last..to])
 }
 
-/// The bytes of the smallest page.
+/// Returns the bytes of the smallest page.
 fn page() -> usize {
     static PAGE: OnceLock<usize> = OnceLock::new();
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     *PAGE.get_or_init(|| match unsafe { libc::sysconf(libc::_SC_PAGESIZE) } {
         size if size > 0 => size as usize,
         _ => 4 << 10,
     })
 }
 
-/// Pages that are pinned for as long as this lives.
+/// Pages that stay pinned while this lives.
 pub(super) struct Pages<R: Registrar = Arc<Context>> {
     home: &'static Registry<R>,
-    /// The registrations they are in, in order; one as often as it was counted.
+    /// Their registrations, in order. A registration occurs as often as it was counted.
     starts: Vec<usize>,
 }
 
 impl<R: Registrar> Pages<R> {
-    /// Lets them go; false where the driver has not.
+    /// Unpins the pages. Returns false if the driver failed to.
     pub(super) fn release(mut self) -> bool {
         self.let_go()
     }
@@ -212,7 +213,7 @@ impl<R: Registrar> Pages<R> {
             if registration.users == 0
                 && let Some(gone) = registered.remove(&start)
             {
-                // Unregistered under the lock: who wants the page next finds it free.
+                // Unregistered under the lock, so that the next user finds the page free.
                 done &= gone.by.unregister(start);
             }
         }
@@ -232,7 +233,7 @@ impl<R: Registrar> Drop for Pages<R> {
 mod tests {
     use super::*;
 
-    /// A driver that refuses pages it has, and the page at `refused`.
+    /// A driver that refuses pages that are already registered, and the page at `refused`.
     #[derive(Clone, Default)]
     struct Driver(Arc<Mutex<Given>>);
 
@@ -243,7 +244,7 @@ mod tests {
     }
 
     impl Driver {
-        /// The registered ranges, in pages.
+        /// Returns the registered ranges, in pages.
         fn has(&self) -> Vec<(usize, usize)> {
             let page = page();
             self.0.lock().unwrap().ranges.iter().map(|(&a, &b)| (a / page, b / page)).collect()
@@ -269,14 +270,14 @@ mod tests {
     }
 
     fn registry() -> &'static Registry<Driver> {
-        // Pages want one that is there for ever; kept, so that a sanitizer does not take it for lost.
+        // `Pages` needs a static registry. It is kept here, so that a leak sanitizer does not report it.
         static KEPT: Mutex<Vec<&'static Registry<Driver>>> = Mutex::new(Vec::new());
         let registry = Box::leak(Box::new(Registry::new()));
         KEPT.lock().unwrap().push(registry);
         registry
     }
 
-    /// Memory from one address to another, both in quarters of a page.
+    /// Returns memory between two addresses, both in quarters of a page.
     fn view(from: usize, to: usize) -> HostView {
         let quarter = page() / 4;
         HostView { start: (from * quarter) as *const u8, bytes: ((to - from) * quarter) as u64 }

@@ -1,10 +1,9 @@
-//! Where does one copy have to become several? The driver wants either end of a copy to lie in one
-//! registration or one allocation, and neither [pinned pages](super::pages) nor
-//! [ranges](super::range) always do.
+//! When must one copy become several? The driver requires that each end of a copy lies in one registration
+//! or one allocation. [Pinned pages](super::pages) and [ranges](super::range) do not always satisfy this.
 
 use cudarc::driver::sys::CUresult;
 
-/// A copy of so many bytes, and where it is cut.
+/// A copy of some bytes, and its cuts.
 pub(super) struct Pieces {
     bytes: u64,
     /// Offsets inside the copy, in any order.
@@ -17,14 +16,14 @@ impl Pieces {
         Pieces { bytes, cuts: Vec::new() }
     }
 
-    /// Cuts it at some offsets; those outside it cut nothing.
+    /// Adds cuts at some offsets. Offsets outside the copy are ignored.
     pub(super) fn cut(mut self, at: impl IntoIterator<Item = u64>) -> Pieces {
         let inside = 1..self.bytes;
         self.cuts.extend(at.into_iter().filter(|cut| inside.contains(cut)));
         self
     }
 
-    /// Where pieces begin, and their bytes, in order.
+    /// Returns the start and the bytes of each piece, in order.
     pub(super) fn list(mut self) -> impl Iterator<Item = (u64, u64)> {
         self.cuts.sort_unstable();
         self.cuts.dedup();
@@ -36,7 +35,7 @@ impl Pieces {
         })
     }
 
-    /// Copies piece by piece, up to the first failure.
+    /// Copies piece by piece, until the first failure.
     pub(super) fn copy(self, mut one: impl FnMut(u64, u64) -> CUresult) -> CUresult {
         let codes = self.list().map(|(at, bytes)| one(at, bytes));
         let mut failed = codes.filter(|&code| code != CUresult::CUDA_SUCCESS);

@@ -1,8 +1,8 @@
-//! Host memory the GPU copies from and to at the link's full speed.
+//! Host memory that the GPU copies from and to at the link's full speed.
 //!
-//! The driver's own allocation of such memory takes half a second a GiB. Mapping it on huge pages,
-//! touching it with all cores and then registering it takes a twelfth of that; keeping it for the
-//! next join takes nothing. At most a quarter of the machine's memory is kept.
+//! If the driver allocates such memory, it takes half a second per GiB. It takes a twelfth of that time to
+//! map memory on huge pages, touch it on all cores, and then register it. Memory that is kept for the next
+//! join costs no time at all. At most a quarter of the machine's memory is kept.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -15,43 +15,43 @@ use crate::memory::Mapping;
 use crate::schedule::lock;
 
 const HUGE_PAGE: usize = 2 << 20;
-/// The step of small sizes.
+/// The rounding step of small sizes.
 const SMALL_STEP: usize = 64 << 10;
-/// From here on several threads touch the pages.
+/// From this size on, several threads touch the pages.
 const TOUCHED_TOGETHER: usize = 32 << 20;
-/// More threads do not touch faster.
+/// More threads do not make touching faster.
 const MAX_THREADS: usize = 16;
 
-/// Regions that nobody has.
+/// Regions that nobody uses.
 type Idle = Mutex<Vec<Region>>;
 
 static IDLE: Idle = Mutex::new(Vec::new());
 
-/// A mapping that is pinned, where there is a driver to do so.
+/// A mapping, pinned if there is a driver.
 struct Region {
-    /// Its pages while they are pinned. Tests pin none.
+    /// Its pages, while they are pinned. Tests pin none.
     pages: Option<Pages>,
-    /// Not dropped while they are.
+    /// Not dropped while the pages are pinned.
     mapping: ManuallyDrop<Mapping>,
 }
 
-// SAFETY: it is only moved about; the memory is reached through `Pinned`.
+// SAFETY: the region is only moved; its memory is accessed through `Pinned`.
 unsafe impl Sync for Region {}
 
-/// Goes back to the idle ones when dropped.
+/// Returns its region to the idle ones when dropped.
 struct Lent {
     region: Option<Region>,
-    /// None where it is not to be kept.
+    /// `None` if the region must not be kept.
     home: Option<&'static Idle>,
 }
 
-/// Memory of at least `bytes`, with any content, registered with the context.
+/// Returns memory of at least `bytes` bytes, with any content, registered with the context.
 pub(super) fn take(bytes: usize, what: &str, context: &Arc<Context>) -> Result<Arc<Pinned>> {
     take_from(&IDLE, bytes, what, Some(context))
 }
 
-/// The same, given back to the system when dropped. Idle memory is used where there is some: it is there
-/// in any case.
+/// The same, but the memory returns to the system when dropped. Uses idle memory if there is some, because
+/// that is already allocated.
 pub(super) fn take_once(bytes: usize, what: &str, context: &Arc<Context>) -> Result<Arc<Pinned>> {
     take_to(&IDLE, None, (bytes, what), Some(context))
 }
@@ -65,7 +65,7 @@ fn take_from(
     take_to(home, Some(home), (bytes, what), context)
 }
 
-/// Takes memory from idle regions, or makes one, and lets it go to `to` when dropped, if anywhere.
+/// Takes an idle region, or creates one. When dropped, it goes to `to`, or to the system if `to` is `None`.
 fn take_to(
     home: &'static Idle,
     to: Option<&'static Idle>,
@@ -83,7 +83,7 @@ fn take_to(
     Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
 }
 
-/// Gives all idle pinned memory back to the system.
+/// Releases all idle pinned memory to the system.
 pub(crate) fn release() {
     let idle = std::mem::take(&mut *locked(&IDLE));
     drop(idle);
@@ -93,13 +93,13 @@ fn locked(idle: &'static Idle) -> MutexGuard<'static, Vec<Region>> {
     lock(idle)
 }
 
-/// The bytes of the region for so many bytes; none where there is no such number.
+/// Returns the size of the region for `bytes` bytes, or `None` on overflow.
 pub(super) fn region_size(bytes: usize) -> Option<usize> {
     let step = if bytes < HUGE_PAGE { SMALL_STEP } else { HUGE_PAGE };
     bytes.max(1).checked_next_multiple_of(step)
 }
 
-/// The smallest idle region that is large enough, and at most twice that.
+/// Takes the smallest idle region that is large enough, but at most twice as large.
 fn idle(home: &'static Idle, size: usize) -> Option<Region> {
     let mut idle = locked(home);
     let fits =
@@ -114,13 +114,13 @@ pub(super) fn most_idle() -> usize {
 }
 
 impl Region {
-    /// Maps `bytes`, touches every page, and pins them where there is a driver to do so.
+    /// Maps `bytes` bytes, touches every page, and pins them if there is a driver.
     fn new(bytes: usize, what: &str, context: Option<&Arc<Context>>) -> Result<Region> {
         let refused = || Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 };
         let mapping = Mapping::new(bytes).ok_or_else(refused)?;
         touch(&mapping);
         let memory = HostView { start: mapping.data().as_ptr(), bytes: bytes as u64 };
-        // SAFETY: the region keeps the mapping until the pages have been let go.
+        // SAFETY: the region keeps the mapping until the pages have been released.
         let pages = context.map(|context| unsafe { pages::hold(context, memory, what) });
         Ok(Region { pages: pages.transpose()?, mapping: ManuallyDrop::new(mapping) })
     }
@@ -130,7 +130,7 @@ impl Region {
     }
 }
 
-/// Writes to every page, so that it is there before the driver pins it.
+/// Writes to every page, so that the page exists before the driver pins it.
 fn touch(mapping: &Mapping) {
     let (start, bytes) = (mapping.data().as_ptr() as usize, mapping.bytes());
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -140,7 +140,7 @@ fn touch(mapping: &Mapping) {
     std::thread::scope(|scope| {
         for (from, length) in parts {
             let touch = move || touch_pages(from as *mut u8, length);
-            // One thread touches all when there are no more to be had.
+            // If no thread can be started, this thread touches the pages.
             if threads == 1 || std::thread::Builder::new().spawn_scoped(scope, touch).is_err() {
                 touch_pages(from as *mut u8, length);
             }
@@ -148,7 +148,7 @@ fn touch(mapping: &Mapping) {
     });
 }
 
-/// Writes one byte of every page of the smallest size.
+/// Writes one byte to every page of the smallest size.
 fn touch_pages(start: *mut u8, bytes: usize) {
     for at in (0..bytes).step_by(4 << 10) {
         // SAFETY: inside the mapping that the caller owns, and nobody reads it yet.
@@ -158,9 +158,9 @@ fn touch_pages(start: *mut u8, bytes: usize) {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Memory the driver still has hold of is not taken from under it.
+        // If the driver did not unpin the memory, it must stay mapped.
         if self.pages.take().is_none_or(Pages::release) {
-            // SAFETY: dropped here alone, and nobody refers to it any more.
+            // SAFETY: dropped only here, and nobody refers to it any more.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
     }
@@ -171,7 +171,7 @@ impl Drop for Lent {
         let Some(home) = self.home else { return };
         let mut idle = locked(home);
         idle.extend(self.region.take());
-        // The oldest go first. They are dropped after the lock: unpinning takes its time.
+        // The oldest are dropped first. They are dropped after the lock, because unpinning takes time.
         let mut surplus = Vec::new();
         while idle.iter().map(Region::bytes).sum::<usize>() > most_idle() {
             surplus.push(idle.remove(0));
@@ -199,7 +199,7 @@ mod tests {
         let bytes = TOUCHED_TOGETHER + 12345;
         let first = take(bytes).unwrap();
         assert_eq!((first.len, first.start as usize % HUGE_PAGE), (bytes, 0));
-        // SAFETY: nothing else uses it.
+        // SAFETY: nothing else uses the memory.
         unsafe { first.bytes_mut() }.fill(7);
         let start = first.start;
         drop(first);

@@ -1,13 +1,13 @@
-//! How kernels are shaped for a card: threads, items, tile sizes. Tuning is data, and this is it.
+//! How kernels are shaped for a card: threads, items, tile sizes. Tuning is data, and this file is the data.
 //!
-//! Everything follows from the shared memory a block may have, which stands for the card's
-//! generation. Kernels get the figures as macros; conductors, as a [`Shape`].
+//! All numbers depend on the shared memory that a block may have, which stands for the card's generation.
+//! Kernels get the numbers as macros; conductors get them as a [`Shape`].
 
 use crate::device::abi::{MAX_PARTITIONS, ROUNDS_PER_TASK};
 use crate::device::{Scatterer, Shape};
 use crate::word::Width;
 
-/// The kernels' sources: what is compiled by itself, by name.
+/// The kernel modules: names and sources, each compiled separately.
 pub(crate) const MODULES: &[(&str, &str)] = &[
     ("partition/histogram", include_str!("../../../kernels/partition/histogram.cu")),
     ("partition/look_back", include_str!("../../../kernels/partition/look_back.cu")),
@@ -25,7 +25,7 @@ pub(crate) const MODULES: &[(&str, &str)] = &[
     ("transfer/unpack", include_str!("../../../kernels/transfer/unpack.cu")),
 ];
 
-/// What the sources include.
+/// The headers that the sources include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("abi.cuh", include_str!("../../../kernels/abi.cuh")),
     ("word.cuh", include_str!("../../../kernels/word.cuh")),
@@ -38,49 +38,48 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("runs.cuh", include_str!("../../../kernels/runs.cuh")),
 ];
 
-/// The shapes of all kernels for one generation of cards and one width of words.
+/// The shapes of all kernels for one generation of cards and one word width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Radix passes, of any partitioner: threads and tuples of each, and blocks on a
-    /// multiprocessor.
+    /// Radix passes of all partitioners: threads per block, tuples per thread, and blocks per multiprocessor.
     pub(crate) look_back: (u32, u32, u32),
-    /// The join in shared memory: likewise, tuples being those of a round.
+    /// The join in shared memory: the same three numbers, with tuples per round.
     pub(crate) shared: (u32, u32, u32),
-    /// Build tuples a table in shared memory holds.
+    /// Build tuples that a table in shared memory holds.
     pub(crate) shared_build_rows: u32,
-    /// Its buckets.
+    /// The buckets of that table.
     pub(crate) shared_heads: u32,
-    /// Look-ups in the device's memory: likewise.
+    /// Lookups in device memory: the same three numbers.
     pub(crate) probe: (u32, u32, u32),
-    /// Merges of sorted sides: likewise.
+    /// Merges of sorted sides: the same three numbers.
     pub(crate) merge: (u32, u32, u32),
-    /// Tuples that a thread orders at once for [`Scatterer::Linear`].
+    /// Tuples that a thread orders at a time for [`Scatterer::Linear`].
     pub(crate) linear_items: u32,
-    /// Shared memory of a block that combines writes: all there is, one block a multiprocessor.
+    /// Shared memory of a block that combines writes: all of it, with one block per multiprocessor.
     pub(crate) combine_bytes: u32,
 }
 
-/// Threads of a histogram's block.
+/// Threads per histogram block.
 pub(crate) const HISTOGRAM_THREADS: u32 = 512;
-/// Threads of a block that scatters to partitions.
+/// Threads per block that scatters to partitions.
 pub(crate) const SCATTER_THREADS: u32 = 512;
-/// Tuples each of them holds at once, where writes are combined: 64 KiB a block of the wider ones are
-/// on their way at a time, many times what the link needs.
+/// Tuples per thread at a time, if writes are combined. With wide words, 64 KiB per block are being written
+/// at a time, many times what the link needs.
 pub(crate) const SCATTER_ITEMS: u32 = 8;
-/// Long buffers of a block that are not a partition's. A tile of tuples fills 32 of them on average.
+/// Spare long buffers per block, which belong to no partition. A tile of tuples fills 32 buffers on average.
 const SPARES: u32 = 64;
-/// Bytes that a long buffer is written with, at least: from there on, writes over the link are as
-/// fast wherever they go (benchmarks/notes.md).
+/// The minimum bytes per write from a long buffer. From this size on, writes over the link have the same
+/// speed for any target (benchmarks/notes.md).
 const LONG_BYTES: u32 = 2048;
 /// A line of memory, in bytes.
 const LINE_BYTES: u32 = 128;
-/// What long buffers a partition should fill in each block, so that few are written half empty.
+/// How many long buffers each partition should fill per block, so that few are written half empty.
 const LONGS_PER_BLOCK: u64 = 4;
-/// Blocks that keep the link busy.
+/// The minimum number of blocks that keep the link busy.
 const LEAST_BLOCKS: u64 = 32;
-/// Bins of a digit.
+/// Bins per digit.
 const BINS: u32 = 256;
-/// Rows one task may write before it is cut, so that a frequent key is shared by blocks.
+/// Rows that a task may write before it is cut, so that several blocks share a frequent key.
 const MAX_ROWS: u64 = 1 << 20;
 
 /// The policy for a card whose blocks may have so much shared memory, in bytes.
@@ -88,7 +87,7 @@ pub(crate) fn policy(shared_bytes: u32, word: Width) -> Policy {
     let narrow = word == Width::W32;
     let pick = |of_narrow: u32, of_wide: u32| if narrow { of_narrow } else { of_wide };
     if shared_bytes >= 220 << 10 {
-        // Hopper, and Blackwell for data centres: 227 KiB. Measured on an H200 (benchmarks/notes.md).
+        // Hopper and data-centre Blackwell: 227 KiB. Measured on an H200 (benchmarks/notes.md).
         Policy {
             look_back: (512, pick(12, 11), pick(3, 2)),
             shared: (pick(1024, 768), pick(4, 3), 2),
@@ -100,7 +99,7 @@ pub(crate) fn policy(shared_bytes: u32, word: Width) -> Policy {
             combine_bytes: shared_bytes,
         }
     } else if shared_bytes >= 160 << 10 {
-        // Ampere for data centres: 163 KiB.
+        // Data-centre Ampere: 163 KiB.
         Policy {
             look_back: (512, pick(14, 8), 2),
             shared: (pick(1024, 768), pick(4, 3), 2),
@@ -112,7 +111,7 @@ pub(crate) fn policy(shared_bytes: u32, word: Width) -> Policy {
             combine_bytes: shared_bytes,
         }
     } else {
-        // Turing has 64 KiB and 1024 threads a multiprocessor, other Amperes 99 KiB.
+        // Turing has 64 KiB and 1024 threads per multiprocessor; other Ampere cards have 99 KiB.
         Policy {
             look_back: (512, pick(8, 5), 1),
             shared: (512, pick(6, 4), 1),
@@ -126,7 +125,7 @@ pub(crate) fn policy(shared_bytes: u32, word: Width) -> Policy {
     }
 }
 
-/// The shared memory of a generation's blocks, where no card can be asked.
+/// Returns the shared memory per block of a generation, without asking a card.
 pub(crate) fn shared_bytes_of(capability: (u32, u32)) -> u32 {
     match capability {
         (8, 0) | (8, 7) => 163 << 10,
@@ -223,7 +222,7 @@ impl Policy {
         (rows * word.tuple() / fill).max(LEAST_BLOCKS).min(processors.into()).min(tiles)
     }
 
-    /// Bytes that a scatterer needs in the device's memory.
+    /// Returns the device memory that a scatterer needs, in bytes.
     pub(crate) fn scatter_bytes(
         &self,
         word: Width,
@@ -238,7 +237,7 @@ impl Policy {
         }
     }
 
-    /// What conductors have to know of it.
+    /// Returns the numbers that conductors need.
     pub(crate) fn shape(&self, l2: u64) -> Shape {
         Shape {
             tile: self.look_back.0 * self.look_back.1,
@@ -256,8 +255,8 @@ impl Policy {
 mod tests {
     use super::*;
 
-    /// As many blocks as the kernels' launch bounds promise have room on a multiprocessor, of
-    /// which each keeps 1 KiB a block for itself.
+    /// As many blocks fit a multiprocessor as the kernels' launch bounds promise. Each block needs 1 KiB of
+    /// shared memory for the system.
     #[test]
     fn blocks_fit_their_multiprocessor() {
         for capability in [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)] {
@@ -276,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Buffers of every fan-out fit shared memory, and are whole lines.
+    /// For every number of partitions, the buffers fit shared memory and consist of whole lines.
     #[test]
     fn buffers_fit_every_fan_out() {
         for capability in [(7, 5), (8, 0), (8, 6), (9, 0), (10, 0)] {

@@ -1,10 +1,9 @@
-//! The GPU's memory: a hard budget, and blocks kept for the next who asks.
+//! GPU memory: a hard budget, and blocks that are kept for the next allocation.
 //!
-//! The driver takes up to milliseconds to find memory and waits for the whole GPU to give some
-//! back, so a block that is dropped stays with the pool. What the pool holds, used or kept, never
-//! exceeds the budget: when it would, or when the driver refuses, kept blocks are given back first.
-//! Memory that comes from elsewhere but lies on the GPU too is [charged](Pool::charged) to the same
-//! budget.
+//! The driver takes up to milliseconds to allocate memory, and waits for the whole GPU to free it. So a
+//! dropped block stays in the pool. The pool's blocks, used or kept, never exceed the budget. If they would,
+//! or if the driver refuses memory, the pool frees kept blocks first. Memory from elsewhere that also lies
+//! on the GPU is [charged](Pool::charged) to the same budget.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,27 +12,27 @@ use crate::device::{Memory, MemoryUse, View};
 use crate::error::{Error, Result, bytes};
 use crate::schedule::lock;
 
-/// The least a join can work with.
+/// The minimum budget with which a join can work.
 const LEAST_BUDGET: u64 = 64 << 20;
-/// The alignment of every block, and the step of small sizes.
+/// The alignment of every block, and the rounding step of small sizes.
 const SMALL_STEP: u64 = 256;
-/// The GPU's page: large blocks are whole ones.
+/// The GPU's page size. Large blocks are whole pages.
 const PAGE: u64 = 2 << 20;
 
-/// Who has the memory: the driver, or a test.
+/// A source of memory: the driver, or a test.
 pub(super) trait Source: Send + Sync + 'static {
-    /// The address of `bytes` more, aligned to 256.
+    /// Allocates `bytes` bytes, aligned to 256, and returns the address.
     fn allocate(&self, bytes: u64) -> Result<u64, Refusal>;
-    /// Takes back what `allocate` gave.
+    /// Frees memory from `allocate`.
     fn free(&self, address: u64);
 }
 
-/// Why a source gave nothing.
+/// Why a source refused memory.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// It has too little.
     OutOfMemory,
-    /// Something else.
+    /// Another failure.
     Failed(Error),
 }
 
@@ -46,18 +45,18 @@ pub(super) struct Pool<S: Source> {
 
 #[derive(Default)]
 struct State {
-    /// In blocks that somebody has, and charged.
+    /// Bytes of blocks in use, and charged bytes.
     used: u64,
-    /// The most there ever was of that.
+    /// The maximum of `used` so far.
     peak: u64,
-    /// In blocks that nobody has.
+    /// Bytes of blocks that are kept but not used.
     idle: u64,
-    /// Those, by size.
+    /// The kept blocks, by size.
     blocks: BTreeMap<u64, Vec<u64>>,
 }
 
-/// The budget of a device with so much `free`: what was `asked` for, or nine tenths, which leaves
-/// room for the driver, other processes and our own kernels.
+/// Returns the budget of a device with `free` bytes: what was `asked` for, or nine tenths of `free`. The
+/// rest is for the driver, other processes and our own kernels.
 pub(super) fn budget(asked: Option<u64>, free: u64) -> Result<u64> {
     let least = bytes(LEAST_BUDGET);
     match asked {
@@ -89,7 +88,7 @@ pub(super) fn budget(asked: Option<u64>, free: u64) -> Result<u64> {
     }
 }
 
-/// The size of the block for so many bytes; none where there is no such number.
+/// Returns the size of the block for `bytes` bytes, or `None` on overflow.
 pub(super) fn block_size(bytes: u64) -> Option<u64> {
     let step = if bytes < PAGE { SMALL_STEP } else { PAGE };
     bytes.max(1).checked_next_multiple_of(step)
@@ -105,14 +104,14 @@ impl<S: Source> Pool<S> {
         MemoryUse { budget: self.budget, used: state.used, peak: state.peak }
     }
 
-    /// How much of the budget joins can have, where the device has so much `free`: kept blocks can be
-    /// used, and what joins hold now is theirs.
+    /// Returns how much of the budget joins can have, if the device has `free` bytes. Kept blocks and the
+    /// blocks that joins hold now are included.
     pub(super) fn available(&self, free: u64) -> u64 {
         let state = self.state();
         free.saturating_add(state.idle).saturating_add(state.used).min(self.budget)
     }
 
-    /// Memory for `what`, with any content.
+    /// Allocates memory with any content. `what` is its purpose, for error messages.
     pub(super) fn allocate(self: &Arc<Self>, bytes: u64, what: &str) -> Result<Memory> {
         let mut state = self.state();
         let Some(size) = block_size(bytes) else {
@@ -127,8 +126,8 @@ impl<S: Source> Pool<S> {
         Ok(Memory { view: View { address, bytes }, _owner: Box::new(owner) })
     }
 
-    /// What `make` makes of `size` bytes of the GPU's memory, and their part of the budget. It is
-    /// called again where the GPU had too little and kept blocks could be given back.
+    /// Calls `make` to allocate `size` bytes of GPU memory elsewhere, and charges them to the budget. If the
+    /// GPU has too little memory, frees kept blocks and calls `make` again.
     pub(super) fn charged<T>(
         self: &Arc<Self>,
         size: u64,
@@ -141,7 +140,7 @@ impl<S: Source> Pool<S> {
             state.hold(size);
             Charge { pool: Arc::clone(self), size }
         };
-        // Making may take long, so nobody is kept waiting for the lock meanwhile.
+        // `make` may take long, so the lock is not held meanwhile.
         let mut made = make();
         if matches!(made, Err(Refusal::OutOfMemory)) && self.state().idle > 0 {
             self.trim(&mut self.state());
@@ -157,8 +156,8 @@ impl<S: Source> Pool<S> {
         }
     }
 
-    /// Gives kept blocks back where they are in the way of so many bytes; an error where blocks are
-    /// that somebody has.
+    /// Frees kept blocks if they prevent an allocation of `size` bytes. Returns an error if blocks in use
+    /// prevent it.
     fn make_room(&self, state: &mut State, size: u64, what: &str) -> Result<()> {
         if self.exceeds(state.used + state.idle, size) {
             self.trim(state);
@@ -169,7 +168,7 @@ impl<S: Source> Pool<S> {
         Ok(())
     }
 
-    /// The address of a new block.
+    /// Allocates a new block, and returns its address.
     fn fresh(&self, state: &mut State, size: u64, what: &str) -> Result<u64> {
         self.make_room(state, size, what)?;
         let first = self.source.allocate(size);
@@ -190,7 +189,7 @@ impl<S: Source> Pool<S> {
         held.checked_add(more).is_none_or(|sum| sum > self.budget)
     }
 
-    /// Gives all kept blocks back to the source.
+    /// Returns all kept blocks to the source.
     fn trim(&self, state: &mut State) {
         for address in std::mem::take(&mut state.blocks).into_values().flatten() {
             self.source.free(address);
@@ -219,7 +218,7 @@ impl State {
         self.peak = self.peak.max(self.used);
     }
 
-    /// The smallest kept block that is large enough, and at most a quarter larger.
+    /// Takes the smallest kept block that is large enough, but at most a quarter larger.
     fn take(&mut self, size: u64) -> Option<(u64, u64)> {
         let most = size.saturating_add(size / 4);
         let (&found, addresses) = self.blocks.range_mut(size..=most).next()?;
@@ -239,7 +238,7 @@ impl<S: Source> Drop for Pool<S> {
     }
 }
 
-/// A block that goes back to its pool when dropped.
+/// A block that returns to its pool when dropped.
 struct Block<S: Source> {
     pool: Arc<Pool<S>>,
     address: u64,
@@ -255,7 +254,7 @@ impl<S: Source> Drop for Block<S> {
     }
 }
 
-/// A part of the budget that memory from elsewhere has, for as long as this lives.
+/// A charge to the budget for memory from elsewhere, for as long as this lives.
 pub(super) struct Charge<S: Source> {
     pool: Arc<Pool<S>>,
     size: u64,
@@ -272,7 +271,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// A driver with so much memory, of which others may take some.
+    /// A driver with a fixed amount of memory, of which others may take some.
     #[derive(Clone, Default)]
     struct Driver(Arc<Mutex<Given>>);
 
@@ -339,7 +338,7 @@ mod tests {
         let small = pool.allocate(100, "small").unwrap();
         assert_eq!((small.view.bytes, pool.memory().used), (100, 256));
         drop(small);
-        // Idle blocks can be used; others may have taken the rest.
+        // Idle blocks can be used, but others may have taken the rest.
         assert_eq!(pool.available(0), 28 * MIB + 256);
         assert_eq!(pool.available(1 << 40), 100 * MIB);
         drop(pool);
@@ -387,7 +386,7 @@ mod tests {
             refused.contains("nvidia-smi") && refused.contains("c needs 10.0 MiB"),
             "{refused}"
         );
-        // Another process takes memory: the same error, and the pool goes on working.
+        // Another process takes memory: the error is the same, and the pool continues to work.
         driver.0.lock().unwrap().room = 0;
         drop(b);
         assert!(pool.allocate(4 * MIB, "d").is_err());
@@ -401,7 +400,7 @@ mod tests {
         let pool = Pool::new(driver.clone(), 64 * MIB);
         drop(pool.allocate(30 * MIB, "a").unwrap());
         let take = |size: u64| pool.charged(size, "a range", || driver.allocate(size));
-        // The kept block is in the way: first of what the driver has, then of the budget.
+        // The kept block prevents this, first because of the driver's memory, then because of the budget.
         let (address, charge) = take(20 * MIB).unwrap();
         assert_eq!((pool.memory().used, driver.given()), (20 * MIB, 20 * MIB));
         let refused = take(30 * MIB).map(|_| ()).unwrap_err().to_string();

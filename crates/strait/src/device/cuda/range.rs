@@ -1,14 +1,14 @@
-//! One range of addresses over two memories: some pages lie on the GPU, the others in the host's
-//! memory, and kernels need not know which (000 figure 12, 001 figure 8).
+//! One range of addresses over two memories: some pages lie on the GPU, the others in host memory, and
+//! kernels need not know which (000 figure 12, 001 figure 8).
 //!
 //! ```text
 //!   │ GPU             │ host │ host │ host │ host │
 //! ```
 //!
-//! The driver maps an allocation as a whole. The host's are pieces of one size, which is 2 MiB in
-//! short ranges and more in long ones, so that those of one range serve the [next](host_pieces), and
-//! neither mapping nor copying has thousands to do: copies are [cut](super::pieces) where a range goes
-//! from one to the next.
+//! The driver maps an allocation only as a whole. So the host part consists of pieces of equal size: 2 MiB
+//! in short ranges, more in long ones. Pieces of one range can be used by the [next](host_pieces), and there
+//! are never thousands of pieces to map or to copy. Copies are [cut](super::pieces) at the boundaries of
+//! pieces.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,15 +25,15 @@ use crate::device::{Memory, View};
 use crate::error::{Error, Result};
 use crate::schedule::lock;
 
-/// The GPU's page. Ranges have no smaller ones, though a driver may want larger ones.
+/// The GPU's page size. Ranges have no smaller pages, but a driver may require larger ones.
 const PAGE: u64 = 2 << 20;
 
-/// The ranges of a device: where each begins, and where its allocations end.
+/// The ranges of a device: the start of each, and the ends of its allocations.
 #[derive(Default)]
 pub(super) struct Ranges(Mutex<BTreeMap<u64, Vec<u64>>>);
 
 impl Ranges {
-    /// Where some memory goes from one allocation to the next: offsets from its start.
+    /// Returns the boundaries of allocations inside some memory, as offsets from its start.
     pub(super) fn cuts(&self, view: View) -> Vec<u64> {
         let ranges = self.locked();
         let Some((_, ends)) = ranges.range(..=view.address).next_back() else { return Vec::new() };
@@ -47,11 +47,11 @@ impl Ranges {
     }
 }
 
-/// A range of more than so many pieces has longer ones, up to [`LONGEST`].
+/// A range with more than this number of pieces gets longer pieces, up to [`LONGEST`].
 const MANY: u64 = 256;
 const LONGEST: u64 = 64 << 20;
 
-/// The bytes of the pieces of a range.
+/// Returns the bytes per piece of a range.
 fn piece(bytes: u64, page: u64) -> u64 {
     let mut piece = page;
     while 2 * piece <= LONGEST && bytes / piece > MANY {
@@ -67,7 +67,7 @@ struct Part {
     bytes: u64,
 }
 
-/// How a range is made of parts: some bytes on the GPU, and pieces in the host's memory.
+/// The parts of a range: some bytes on the GPU, and pieces in host memory.
 struct Layout {
     on_gpu: u64,
     piece: u64,
@@ -82,13 +82,13 @@ impl Layout {
         Layout { on_gpu, piece, pieces }
     }
 
-    /// The bytes that lie in the host's memory; None where all together are no such number.
+    /// Returns the bytes in host memory, or `None` if the total overflows.
     fn in_host(&self) -> Option<u64> {
         let in_host = self.pieces.checked_mul(self.piece)?;
         in_host.checked_add(self.on_gpu).map(|_| in_host)
     }
 
-    /// The parts, in order.
+    /// Returns the parts, in order.
     fn parts(&self) -> impl Iterator<Item = Part> {
         let &Layout { on_gpu, piece, pieces } = self;
         let first = (on_gpu > 0).then_some(Part { on_gpu: true, bytes: on_gpu });
@@ -96,7 +96,7 @@ impl Layout {
     }
 }
 
-/// Memory of `bytes`, the first `on_gpu` of which lie on the GPU.
+/// Allocates `bytes` bytes, of which the first `on_gpu` lie on the GPU.
 pub(super) fn allocate(device: &CudaDevice, bytes: u64, on_gpu: u64, what: &str) -> Result<Memory> {
     let _bound = device.context.bind()?;
     let page = page(&device.gpu)?;
@@ -128,7 +128,7 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, on_gpu: u64, what: &str)
         Ok(range)
     })?;
     let view = View { address: range.address, bytes };
-    // In this order: the range is given back first, and then no longer counted.
+    // The order matters: the range is released before its charge.
     Ok(Memory { view, _owner: Box::new((range, charge)) })
 }
 
@@ -140,7 +140,7 @@ fn unsupported(gpu: &Gpu) -> Error {
     ))
 }
 
-/// The bytes of a page of a range, for both memories.
+/// Returns the page size of a range, which suits both memories.
 fn page(gpu: &Gpu) -> Result<u64> {
     if !gpu.virtual_memory || !gpu.host_virtual_memory {
         return Err(unsupported(gpu));
@@ -149,7 +149,7 @@ fn page(gpu: &Gpu) -> Result<u64> {
     let mut page = PAGE;
     for on_gpu in [true, false] {
         let mut bytes = 0;
-        // SAFETY: the context is bound; reads the properties and writes a number.
+        // SAFETY: the context is bound; the call reads the properties and writes a number.
         let code = unsafe {
             sys::cuMemGetAllocationGranularity(&mut bytes, &properties(gpu, on_gpu), least)
         };
@@ -162,7 +162,7 @@ fn page(gpu: &Gpu) -> Result<u64> {
     Ok(page)
 }
 
-/// What the driver has to know of an allocation: where it is to lie.
+/// Returns the properties of an allocation for the driver: where it must lie.
 fn properties(gpu: &Gpu, on_gpu: bool) -> sys::CUmemAllocationProp {
     let location = if on_gpu {
         location_of(gpu)
@@ -184,21 +184,21 @@ fn properties(gpu: &Gpu, on_gpu: bool) -> sys::CUmemAllocationProp {
     }
 }
 
-/// The GPU's own memory.
+/// Returns the location of the GPU's own memory.
 pub(super) fn location_of(gpu: &Gpu) -> sys::CUmemLocation {
     let type_ = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE;
     sys::CUmemLocation { type_, id: gpu.device }
 }
 
-/// Reserved addresses, of which the first are mapped.
+/// Reserved addresses. They are mapped from the start on.
 struct Range {
     context: Arc<Context>,
     home: Arc<Ranges>,
     address: u64,
     bytes: u64,
-    /// Where the mapped allocations end.
+    /// The ends of the mapped allocations.
     ends: Vec<u64>,
-    /// The host's part of them.
+    /// The host pieces among them.
     pieces: Vec<HostPiece>,
 }
 
@@ -206,7 +206,7 @@ impl Range {
     fn reserve(device: &CudaDevice, bytes: u64, alignment: u64) -> Result<Range> {
         let _bound = device.context.bind()?;
         let mut address = 0;
-        // SAFETY: addresses of the driver's choice; writes the first.
+        // SAFETY: the driver chooses the addresses; the call writes the first.
         let code = unsafe {
             sys::cuMemAddressReserve(&mut address, bytes as usize, alignment as usize, 0, 0)
         };
@@ -215,21 +215,21 @@ impl Range {
         Ok(Range { context, home, address, bytes, ends: Vec::new(), pieces: Vec::new() })
     }
 
-    /// Maps an allocation behind those that are mapped.
+    /// Maps an allocation after those that are already mapped.
     fn map(&mut self, part: Part, properties: &sys::CUmemAllocationProp) -> Result<(), CUresult> {
         let address = self.ends.last().copied().unwrap_or(self.address);
         let map = |handle| {
-            // SAFETY: addresses that are reserved and not mapped, as many as the allocation has.
+            // SAFETY: these addresses are reserved and not mapped, and as many as the allocation has.
             succeeded(unsafe { sys::cuMemMap(address, part.bytes as usize, 0, handle, 0) })
         };
         if part.on_gpu {
             let mut handle = 0;
-            // SAFETY: whole pages; reads the properties and writes a handle.
+            // SAFETY: whole pages; the call reads the properties and writes a handle.
             succeeded(unsafe {
                 sys::cuMemCreate(&mut handle, part.bytes as usize, properties, 0)
             })?;
             let mapped = map(handle);
-            // SAFETY: a handle from above, not used any more; the mapping keeps the memory.
+            // SAFETY: a handle from above, no longer used; the mapping keeps the memory.
             let released = succeeded(unsafe { sys::cuMemRelease(handle) });
             mapped.and(released)?;
         } else {
@@ -241,32 +241,31 @@ impl Range {
         Ok(())
     }
 
-    /// Lets the GPU read and write all of it, and copies know where it is cut.
+    /// Lets the GPU read and write the whole range, and records its boundaries for copies.
     fn publish(&self, gpu: &Gpu) -> Result<()> {
         let flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access = sys::CUmemAccessDesc { location: location_of(gpu), flags };
-        // SAFETY: all of the range is mapped; reads one description.
+        // SAFETY: the whole range is mapped; the call reads one description.
         let code = unsafe { sys::cuMemSetAccess(self.address, self.bytes as usize, &access, 1) };
         check(code, "opening a range of memory to the GPU")?;
         self.home.locked().insert(self.address, self.ends.clone());
         Ok(())
     }
 
-    /// Undoes all, as far as the driver lets us.
+    /// Undoes everything, as far as the driver allows.
     fn undo(&self) -> Result<()> {
         let _bound = self.context.bind()?;
-        // Unmapping does not wait for the GPU, as freeing does: work that still uses the range would
-        // fail, and the process could not use the GPU any more.
-        // SAFETY: the context is bound.
+        // Unmapping does not wait for the GPU, unlike freeing. Work that still used the range would fail,
+        // and the process could no longer use the GPU. SAFETY: the context is bound.
         let waited = check(unsafe { sys::cuCtxSynchronize() }, "waiting for the GPU");
         let mut begin = self.address;
         for &end in &self.ends {
-            // SAFETY: exactly what was mapped, and nobody uses it any more.
+            // SAFETY: exactly one mapped allocation, which nobody uses any more.
             let code = unsafe { sys::cuMemUnmap(begin, (end - begin) as usize) };
             check(code, "unmapping a range of memory")?;
             begin = end;
         }
-        // SAFETY: reserved with this extent, and nothing is mapped there any more.
+        // SAFETY: reserved with this length, and nothing is mapped there any more.
         let code = unsafe { sys::cuMemAddressFree(self.address, self.bytes as usize) };
         check(code, "giving a range of addresses back")?;
         waited
@@ -295,7 +294,7 @@ fn succeeded(code: CUresult) -> Result<(), CUresult> {
 mod tests {
     use super::*;
 
-    /// The pages of a range, one a character.
+    /// Shows the pages of a range, one character per page.
     fn shown(bytes: u64, on_gpu: u64) -> String {
         let shown =
             |part: Part| vec![if part.on_gpu { 'g' } else { 'h' }; part.bytes as usize / 10];

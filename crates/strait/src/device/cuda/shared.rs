@@ -1,11 +1,11 @@
-//! One device a GPU and process, so that its pools stay warm from join to join.
+//! One device per GPU and process, so that its pools stay warm from join to join.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{CudaDevice, Gpu};
 use crate::error::Result;
 
-/// A device, and the budget it was opened with.
+/// A device, with its GPU's number and the budget with which it was opened.
 type Opened = (u32, Option<u64>, Arc<CudaDevice>);
 
 fn opened() -> &'static Mutex<Vec<Opened>> {
@@ -13,8 +13,8 @@ fn opened() -> &'static Mutex<Vec<Opened>> {
     OPENED.get_or_init(Mutex::default)
 }
 
-/// The GPU as a device with this budget. Another budget makes another device; the one before goes
-/// when the last join that uses it ends.
+/// Returns the GPU as a device with this budget. Another budget creates another device; the previous one is
+/// dropped when the last join that uses it ends.
 pub(crate) fn shared(gpu: &Gpu, gpu_memory: Option<u64>) -> Result<Arc<CudaDevice>> {
     let mut opened = opened().lock().unwrap_or_else(PoisonError::into_inner);
     let same = |o: &&Opened| o.0 == gpu.ordinal && o.1 == gpu_memory;

@@ -1,17 +1,16 @@
-//! Streams and events of a device: made when first asked for, used again, destroyed with it.
+//! Streams and events of a device: created when first needed, reused, and destroyed with the device.
 //!
-//! A copy reads or writes host memory after its call has returned, so a stream holds on to that
-//! memory until it has been synchronised, or an event that was recorded after the copy has been
-//! waited for:
+//! A copy reads or writes host memory after its call has returned. So a stream holds that memory until the
+//! stream has been synchronised, or until somebody has waited for an event that was recorded after the copy:
 //!
 //! ```text
 //!   enqueued   copy a   copy b   record x   copy c   record y
 //!   copies       1        2                   3
-//!   x knows 2: once it has been waited for, a and b are let go; c is held
+//!   x knows 2: once it has been waited for, a and b are released; c is held
 //! ```
 //!
-//! The handle of an event that has happened serves another once [`EVENTS`] more have been recorded. Events
-//! are numbered anew all the same, so that one whose handle is gone is known to have happened.
+//! Once [`EVENTS`] more events have been recorded, the handle of an event that has happened is reused.
+//! Events always get new numbers. So an event whose handle is gone is known to have happened.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,27 +32,26 @@ struct State {
     lanes: Vec<Option<Lane>>,
     /// Events that are not forgotten, by number.
     events: BTreeMap<usize, Arc<Mark>>,
-    /// How many events have been recorded.
+    /// The number of events recorded so far.
     count: usize,
     /// Handles of forgotten events.
     unused: Vec<sys::CUevent>,
 }
 
-/// A stream and what depends on it.
+/// A stream and its state.
 struct Lane {
     raw: sys::CUstream,
-    /// How many copies have been enqueued.
+    /// The number of copies enqueued so far.
     copies: u64,
-    /// Memory that copies under way read or write, and the last of them that does.
+    /// Memory that copies in progress read or write, each with the number of its last copy.
     held: VecDeque<(u64, Arc<Pinned>)>,
 }
 
-/// An event that has been recorded. Whoever waits for it shares it, so that its handle does not
-/// serve another meanwhile.
+/// A recorded event. Whoever waits for it shares it, so that its handle is not reused meanwhile.
 struct Mark {
     raw: sys::CUevent,
     stream: Stream,
-    /// The copies that were enqueued on its stream before.
+    /// The number of copies that were enqueued on its stream before.
     copies: u64,
 }
 
@@ -64,9 +62,9 @@ unsafe impl Send for Mark {}
 // SAFETY: as above.
 unsafe impl Sync for Mark {}
 
-/// All calls want the context bound to the calling thread.
+/// For all calls, the context must be bound to the calling thread.
 impl Streams {
-    /// The stream of that number.
+    /// Returns the stream with this number.
     pub(super) fn open(&self, index: usize) -> Result<Stream> {
         let mut state = self.state();
         if state.lanes.len() <= index {
@@ -75,20 +73,20 @@ impl Streams {
         if state.lanes[index].is_none() {
             let mut raw = std::ptr::null_mut();
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-            // SAFETY: the context is bound; writes a handle.
+            // SAFETY: the context is bound; the call writes a handle.
             check(unsafe { sys::cuStreamCreate(&mut raw, flags) }, "making a stream")?;
             state.lanes[index] = Some(Lane { raw, copies: 0, held: VecDeque::new() });
         }
         Ok(Stream(index))
     }
 
-    /// The driver's handle of a stream.
+    /// Returns the driver's handle of a stream.
     pub(super) fn raw(&self, stream: Stream) -> Result<sys::CUstream> {
         self.state().lane(stream).map(|lane| lane.raw)
     }
 
-    /// Enqueues a copy and holds on to its host memory, even when it fails: of several pieces some may
-    /// be under way.
+    /// Enqueues a copy and holds its host memory, even if it fails, because some of its pieces may be in
+    /// progress.
     pub(super) fn copy(
         &self,
         stream: Stream,
@@ -132,11 +130,11 @@ impl Streams {
         check(code, "waiting for an event")
     }
 
-    /// Waits until an event has happened, and lets go what its stream copied before. Others may
-    /// enqueue and record meanwhile, since the lock is not held.
+    /// Waits until an event has happened, and releases the memory that its stream copied before. The lock is
+    /// not held meanwhile, so others may enqueue and record.
     pub(super) fn wait_for(&self, event: Event) -> Result<()> {
         let Some(mark) = self.state().mark(event)?.map(Arc::clone) else { return Ok(()) };
-        // SAFETY: a handle of this context, which serves no other event while `mark` is shared.
+        // SAFETY: a handle of this context, which is not reused while `mark` is shared.
         let code = unsafe { sys::cuEventSynchronize(mark.raw) };
         let mut state = self.state();
         let lane = state.lane(mark.stream)?;
@@ -147,7 +145,7 @@ impl Streams {
         }
         state.retire(mark);
         drop(state);
-        // After the lock: unpinning takes its time.
+        // After the lock, because unpinning takes time.
         drop(done);
         check(code, "running kernels and copies")
     }
@@ -159,19 +157,19 @@ impl Streams {
         let (Some(from), Some(to)) = kept else {
             return Err(Error::Worker("an event's time was asked for too late".to_string()));
         };
-        // The bindings only know the function's second version, which older drivers do not have.
-        // SAFETY: the type is that of cuda.h.
+        // The bindings have only the function's second version, which older drivers do not have.
+        // SAFETY: the type is the one in cuda.h.
         let elapsed = unsafe { sys::culib().get::<Elapsed>("cuEventElapsedTime".as_bytes()) }
             .map_err(|error| Error::NoGpu { why: format!("the driver is too old: {error}") })?;
         let mut milliseconds = 0.0;
-        // SAFETY: events of this context; writes a number.
+        // SAFETY: events of this context; the call writes a number.
         let code = unsafe { elapsed(&mut milliseconds, from.raw, to.raw) };
         check(code, "reading the time of events")?;
         Ok(f64::from(milliseconds) / 1e3)
     }
 
-    /// Waits for all that is enqueued. Others may enqueue meanwhile, since the lock is not held:
-    /// what is theirs is not touched.
+    /// Waits for all enqueued work. The lock is not held meanwhile, so others may enqueue; their memory
+    /// stays held.
     pub(super) fn synchronize(&self, stream: Stream) -> Result<()> {
         let (raw, mut held) = {
             let mut state = self.state();
@@ -183,7 +181,7 @@ impl Streams {
         let mut state = self.state();
         let lane = state.lane(stream)?;
         if code != CUresult::CUDA_SUCCESS {
-            // Nobody knows what still runs.
+            // It is unknown which copies still run, so their memory stays held.
             held.append(&mut lane.held);
             lane.held = held;
             return Err(failure(code, "running kernels and copies"));
@@ -197,16 +195,16 @@ impl Streams {
         lock(&self.state)
     }
 
-    /// Waits for everything and destroys all handles, as far as the driver lets us.
+    /// Waits for all work and destroys all handles, as far as the driver allows.
     pub(super) fn close(&self) {
         let mut state = self.state();
         for lane in std::mem::take(&mut state.lanes).into_iter().flatten() {
-            // SAFETY: a handle of this context, destroyed once, and not used after.
+            // SAFETY: a handle of this context, destroyed once, and not used afterwards.
             let done = unsafe { sys::cuStreamSynchronize(lane.raw) } == CUresult::CUDA_SUCCESS;
             // SAFETY: as above.
             unsafe { sys::cuStreamDestroy_v2(lane.raw) };
             if !done {
-                // Memory that a copy may still use is never used again.
+                // Memory that a copy may still use must never be reused.
                 std::mem::forget(lane.held);
             }
         }
@@ -225,7 +223,7 @@ impl State {
         lane.ok_or_else(|| Error::Worker(format!("stream {} has not been made", stream.0)))
     }
 
-    /// An event that may have to be waited for; None if it has happened and is forgotten.
+    /// Returns an event that may have to be waited for, or `None` if it has happened and is forgotten.
     fn mark(&self, event: Event) -> Result<Option<&Arc<Mark>>> {
         if event.0 >= self.count {
             return Err(Error::Worker(format!("event {} was never recorded", event.0)));
@@ -233,8 +231,8 @@ impl State {
         Ok(self.events.get(&event.0))
     }
 
-    /// Forgets the oldest events, where more are kept than have to be. One that has not happened yet is
-    /// kept, and with it those after it: going on without it would be a race.
+    /// Forgets the oldest events, if more are kept than necessary. An event that has not happened yet is
+    /// kept, and so are all later ones: to continue without it would be a race.
     fn forget(&mut self) {
         while let Some(oldest) = self.events.first_entry()
             && oldest.key() + EVENTS < self.count
@@ -248,20 +246,20 @@ impl State {
         }
     }
 
-    /// Lets the handle of a forgotten event serve another, unless somebody still waits for it: then
-    /// that one will.
+    /// Makes the handle of a forgotten event available again. If somebody still waits for the event, the
+    /// last waiter does this.
     fn retire(&mut self, mark: Arc<Mark>) {
         self.unused.extend(Arc::into_inner(mark).map(|mark| mark.raw));
     }
 
-    /// A handle that is not in use.
+    /// Returns a handle that is not in use.
     fn event(&mut self) -> Result<sys::CUevent> {
         if let Some(event) = self.unused.pop() {
             return Ok(event);
         }
         let mut event = std::ptr::null_mut();
         let flags = sys::CUevent_flags_enum::CU_EVENT_DEFAULT as u32;
-        // SAFETY: the context is bound; writes a handle.
+        // SAFETY: the context is bound; the call writes a handle.
         check(unsafe { sys::cuEventCreate(&mut event, flags) }, "making an event")?;
         Ok(event)
     }

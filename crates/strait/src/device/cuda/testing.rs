@@ -1,4 +1,4 @@
-//! What the tests of kernels need, and nobody else: not part of the crate's promises.
+//! Functions for the tests of kernels only. They are not part of the crate's public interface.
 
 use super::cache::Cache;
 use super::compile;
@@ -9,7 +9,7 @@ use crate::device::abi;
 use crate::error::{Error, Result};
 use crate::word::Width;
 
-/// Compiles every module for every width, keeping nothing. Returns how many there were.
+/// Compiles every module for every width, without a cache. Returns the number of modules.
 pub fn compile_all(architecture: &str) -> Result<usize> {
     let mut count = 0;
     compile::compile_all(parse(architecture)?, &Cache::none(), &mut |_| count += 1)?;
@@ -24,9 +24,9 @@ pub fn compile_source(name: &str, text: &str, architecture: &str) -> Result<usiz
     compile::compile(&Nvrtc::find()?, &source, architecture, &options).map(|code| code.len())
 }
 
-/// C++ that asserts every structure of the ABI to be laid out as Rust has it.
+/// Returns C++ code that asserts that every structure of the ABI has the same layout as in Rust.
 pub fn layout_assertions() -> String {
-    // NVRTC has neither `offsetof` nor the builtin that others make it of; it has this.
+    // NVRTC has neither `offsetof` nor the usual builtin behind it, but it has this one.
     let mut text = String::from(
         "#include \"abi.cuh\"\n#define OFFSET(type, field) __INTADDR__(&(((type*)0)->field))\n",
     );

@@ -1,5 +1,5 @@
-//! The device itself, on a GPU: memory, copies, streams, events, kernels. Left out where there is
-//! none, unless `STRAIT_REQUIRE_GPU` is set.
+//! Tests of the device itself on a GPU: memory, copies, streams, events, kernels. They are skipped without a
+//! GPU, unless `STRAIT_REQUIRE_GPU` is set.
 
 use super::*;
 use crate::device::abi;
@@ -17,11 +17,11 @@ fn device(gpu_memory: Option<u64>) -> Option<CudaDevice> {
     }
 }
 
-/// Pinned memory with these words.
+/// Returns pinned memory with these words.
 fn words(device: &CudaDevice, values: impl Iterator<Item = u64>) -> Arc<Pinned> {
     let bytes: Vec<u8> = values.flat_map(u64::to_ne_bytes).collect();
     let host = device.pinned(bytes.len(), "a test").unwrap();
-    // SAFETY: no copy is under way.
+    // SAFETY: no copy is in progress.
     unsafe { host.bytes_mut() }.copy_from_slice(&bytes);
     host
 }
@@ -45,7 +45,7 @@ fn copies_and_fills_run_in_order() {
     device.fill(first, memory.view.part(0, 16), 0xff).unwrap();
     let copied = device.record(first).unwrap();
     device.wait(second, copied).unwrap();
-    // The stream keeps the memory until it is done with it.
+    // The stream keeps the memory until the copy is done.
     drop(host);
     device.copy_out(second, memory.view, &back, 0).unwrap();
     device.synchronize(second).unwrap();
@@ -63,30 +63,30 @@ fn copies_and_fills_run_in_order() {
     }
 }
 
-/// The context that is current for this thread.
+/// Returns the current context of this thread.
 fn current() -> sys::CUcontext {
     let mut current = std::ptr::null_mut();
-    // SAFETY: writes a handle.
+    // SAFETY: the call writes a handle.
     let code = unsafe { sys::cuCtxGetCurrent(&mut current) };
     assert_eq!(code, CUresult::CUDA_SUCCESS);
     current
 }
 
-/// Calls on a thread of the caller's leave its current context as it was: none, or one of its own.
+/// Calls on the user's thread leave its current context unchanged, whether it has one or not.
 #[test]
 fn the_callers_context_stays_current() {
     let Some(device) = device(None) else { return };
     let mut own = std::ptr::null_mut();
-    // The bindings only know a later version of the function, which older drivers do not have.
+    // The bindings have only a later version of the function, which older drivers do not have.
     type Create =
         unsafe extern "C" fn(*mut sys::CUcontext, libc::c_uint, sys::CUdevice) -> CUresult;
-    // SAFETY: the type is that of cuda.h.
+    // SAFETY: the type is the one in cuda.h.
     let create = unsafe { sys::culib().get::<Create>("cuCtxCreate_v2".as_bytes()) }.unwrap();
-    // SAFETY: a device of the driver's; writes a handle, and makes it current.
+    // SAFETY: a device of the driver; the call writes a handle and makes it current.
     let code = unsafe { create(&mut own, 0, device.gpu.device) };
     assert_eq!(code, CUresult::CUDA_SUCCESS);
     for before in [std::ptr::null_mut(), own] {
-        // SAFETY: a context of this test's, or none.
+        // SAFETY: a context of this test, or none.
         assert_eq!(unsafe { sys::cuCtxSetCurrent(before) }, CUresult::CUDA_SUCCESS);
         let unchanged = |what: &str| assert_eq!(current(), before, "{what}");
         Gpu::detect().unwrap();
@@ -117,7 +117,7 @@ fn the_callers_context_stays_current() {
         drop(other);
         unchanged("closing");
     }
-    // SAFETY: made above, and used no more.
+    // SAFETY: created above, and no longer used.
     unsafe { sys::cuCtxDestroy_v2(own) };
 }
 
@@ -190,7 +190,7 @@ fn threads_share_a_device() {
     });
 }
 
-/// The largest of the words that a stage finds at an address.
+/// Returns the largest word that a stage finds at an address.
 fn largest(device: &CudaDevice, stream: Stream, keys: u64, rows: usize) -> u64 {
     let found = device.allocate(32, "what was found").unwrap();
     let back = device.pinned(32, "what was found").unwrap();
@@ -211,19 +211,19 @@ fn chunks_that_share_a_page_are_pinned_at_the_same_time() {
     let whole = HostView::of(&column);
     let memory = device.allocate(whole.bytes, "a test").unwrap();
     let back = device.pinned(8 * WORDS, "a test").unwrap();
-    // Cut in the middle of pages; twice, so that pages that were let go are pinned again.
+    // Cut in the middle of pages. Twice, so that unpinned pages are pinned again.
     let ends = [0, 24, 5000, 100_008, 100_016, 3 << 20, whole.bytes];
     for _ in 0..2 {
         device.fill(stream, memory.view, 0xff).unwrap();
         let mut before = None;
         for part in ends.windows(2) {
             let chunk = whole.part(part[0], part[1] - part[0]);
-            // SAFETY: the column is kept to the end, when all copies have run.
+            // SAFETY: the column lives to the end, when all copies are done.
             let pinned = unsafe { device.pin(chunk) }.unwrap();
             let to = memory.view.part(part[0], chunk.bytes);
             device.copy_in(stream, &pinned, 0, to).unwrap();
             let copied = device.record(stream).unwrap();
-            // The one before is let go while this one is under way.
+            // The previous chunk is unpinned while this one is being copied.
             if let Some(event) = before.replace(copied) {
                 device.wait_for(event).unwrap();
             }
@@ -250,7 +250,7 @@ fn copies_run_from_memory_that_is_not_pinned_or_only_in_part() {
     let memory = device.allocate(whole.bytes, "a test").unwrap();
     let back = device.pinned(8 * WORDS, "a test").unwrap();
     for pinned in [false, true] {
-        // SAFETY: the column is kept to the end, when all copies have run.
+        // SAFETY: the column lives to the end, when all copies are done.
         let pin = pinned.then(|| unsafe { device.pin(whole.part(20_000, 70_000)) }.unwrap());
         device.fill(stream, memory.view, 0).unwrap();
         // SAFETY: as above.
@@ -279,9 +279,9 @@ fn a_stage_reads_and_copies_write_mapped_memory() {
     device.synchronize(stream).unwrap();
     let seen = read(&host);
     assert_eq!((seen[0], seen[1], seen[8], seen[9]), (0, 0x1111_1111_1111_1111, seen[1], 9));
-    // Memory of others, whose first and last pages are pinned apart from the rest.
+    // Memory of another owner, whose first and last pages are registered separately.
     let column: Vec<u64> = (0..WORDS as u64).map(|n| n + 3).collect();
-    // SAFETY: the column is kept to the end, when all stages have run.
+    // SAFETY: the column lives to the end, when all stages are done.
     let pinned =
         unsafe { device.pin(HostView::of(&column).part(8, 8 * WORDS as u64 - 8)) }.unwrap();
     let mapped = device.mapped(&pinned).unwrap();
@@ -297,7 +297,7 @@ fn a_coherent_gpu_reads_any_memory_and_others_say_so() {
     let Some(device) = device(None) else { return };
     let stream = device.stream(0).unwrap();
     let column: Vec<u64> = (0..WORDS as u64).collect();
-    // SAFETY: the column is kept to the end, and not written to.
+    // SAFETY: the column lives to the end, and is not changed.
     match unsafe { device.coherent(HostView::of(&column)) } {
         Ok(memory) => {
             assert!(device.gpu.pageable_access);
@@ -320,7 +320,7 @@ fn managed_memory_moves_to_who_uses_it() {
     let managed = device.managed(8 * WORDS as u64, "a test").unwrap();
     assert_eq!(device.memory().used, 8 * WORDS as u64);
     for (round, prefetch) in [(1, true), (2, false), (3, true)] {
-        // SAFETY: as many words, which no stage uses now.
+        // SAFETY: the memory has this many words, and no stage uses it now.
         let words = unsafe { std::slice::from_raw_parts_mut(managed.start.cast::<u64>(), WORDS) };
         words.iter_mut().zip(0..).for_each(|(word, n)| *word = n * round);
         if prefetch {
@@ -350,7 +350,7 @@ fn ranges_lie_in_both_memories() {
         let range = device.range(bytes, on_device, "a test").unwrap();
         assert_eq!(device.memory().used, pages * page, "{on_device}");
         let back = device.pinned(8 * WORDS, "a test").unwrap();
-        // In one piece and in the middle of pages, by copies that cross from memory to memory.
+        // As a whole and in the middle of pages, by copies that span both memories.
         device.copy_in(stream, &host, 0, range.view).unwrap();
         device.copy_out(stream, range.view, &back, 0).unwrap();
         device.synchronize(stream).unwrap();
@@ -402,7 +402,7 @@ fn waiting_for_an_event_lets_go_what_was_copied_before() {
     }
     device.synchronize(stream).unwrap();
     device.record(stream).unwrap();
-    // It has happened; only its time is gone.
+    // It has happened; only its time is lost.
     device.wait_for(event).unwrap();
     device.wait(stream, event).unwrap();
     assert!(device.seconds(event, event).is_err());
@@ -410,7 +410,7 @@ fn waiting_for_an_event_lets_go_what_was_copied_before() {
     assert!(device.wait_for(unknown).unwrap_err().to_string().contains("never recorded"));
 }
 
-/// However many events are recorded meanwhile, one that has not happened is waited for.
+/// An event that has not happened is waited for, however many events are recorded meanwhile.
 #[test]
 fn what_is_under_way_is_not_forgotten() {
     let Some(device) = device(None) else { return };
@@ -420,7 +420,7 @@ fn what_is_under_way_is_not_forgotten() {
     let last = memory.view.part(bytes - 8, 8);
     let back = device.pinned(8, "a test").unwrap();
     for value in 1..=3u8 {
-        // More work than recording so many events takes.
+        // This work takes longer than recording that many events.
         for _ in 0..512 {
             device.fill(slow, memory.view, 0).unwrap();
         }
@@ -446,7 +446,7 @@ fn threads_wait_for_events_while_others_record_many() {
             scope.spawn(move || {
                 let stream = device.stream(index).unwrap();
                 for _ in 0..1000 {
-                    // Others may have recorded so many that it is forgotten by then.
+                    // By then, others may have recorded so many events that this one is forgotten.
                     let event = device.record(stream).unwrap();
                     device.wait_for(event).unwrap();
                 }

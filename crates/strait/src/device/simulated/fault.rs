@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::overrides::{Fault, FaultKind};
 
-/// Counts operations of the kind that is to fail.
+/// Counts the operations of the kind that must fail.
 #[derive(Default)]
 pub(super) struct Faults {
     fault: Option<Fault>,
@@ -17,12 +17,12 @@ impl Faults {
         Faults { fault, seen: AtomicU64::new(0) }
     }
 
-    /// Whether any operation may fail.
+    /// Returns whether any operation may fail.
     pub(super) fn any(&self) -> bool {
         self.fault.is_some()
     }
 
-    /// An error if this operation is the one that fails.
+    /// Returns an error if this is the operation that must fail.
     pub(super) fn check(&self, kind: FaultKind) -> Result<()> {
         let fails = self.fault.is_some_and(|fault| {
             fault.kind == kind && self.seen.fetch_add(1, Ordering::Relaxed) == fault.nth
@@ -31,7 +31,7 @@ impl Faults {
     }
 }
 
-/// The error that a real device gives.
+/// Returns the error that a real device would give.
 fn error_of(kind: FaultKind) -> Error {
     let failed = |doing: &str| Error::Cuda {
         doing: doing.to_string(),

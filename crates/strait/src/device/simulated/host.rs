@@ -1,5 +1,4 @@
-//! Host memory as the simulated device gives it out: aligned as memory of the device is, and poisoned
-//! while it is fresh.
+//! Host memory of the simulated device: aligned like device memory, and poisoned while it is fresh.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,20 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::memory::ALIGNMENT;
 use crate::error::{Error, Result};
 
-/// Memory of its own.
+/// Host memory that it owns.
 pub(super) struct HostMemory {
     start: *mut u8,
-    /// What it lies in.
+    /// The memory behind `start`.
     _words: Vec<u128>,
 }
 
-// SAFETY: it owns its memory; who reads or writes promises that nobody else writes meanwhile.
+// SAFETY: it owns its memory. Callers must prevent concurrent writes.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Memory of which every byte is `byte`.
+    /// Allocates memory in which every byte is `byte`.
     pub(super) fn new(bytes: usize, byte: u8, what: &str) -> Result<HostMemory> {
         let refused = || Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 };
         let mut words: Vec<u128> = Vec::new();
@@ -39,7 +38,7 @@ impl HostMemory {
     }
 }
 
-/// A pin of somebody else's memory: pins nothing, but is counted while it lives.
+/// A pin of somebody else's memory. It pins nothing, but is counted while it lives.
 pub(super) struct Pin(Arc<AtomicUsize>);
 
 impl Pin {

@@ -1,19 +1,19 @@
-//! The simulated device's memory: where does an address lead, and what lies there?
+//! The memory of the simulated device: where does an address lead, and what lies there?
 //!
-//! Addresses are made up, and lead to host memory through a map: every access is looked up, so a
-//! wrong address or length is an error that names it, never a crash, and a late write to freed
-//! memory harms nobody.
+//! Addresses are artificial, and a map leads from them to host memory. Every access is looked up. So a wrong
+//! address or length is an error that names it, never a crash, and a late write to freed memory does no
+//! harm.
 //!
 //! ```text
 //!   address   …00  ┌──────────────┐
-//!                  │ allocation   │   fresh: one of A0..BF in every byte
+//!                  │ allocation   │   fresh: every byte is the same, one of A0..BF
 //!             …+n  └──────────────┘
-//!                    nothing           at least a page, so that running over the end is an error
+//!                    nothing           at least a page, so that an overrun is an error
 //!                  ┌──────────────┐
-//!                  │ freed        │   one of D0..DF in every byte; leads somewhere for a while
+//!                  │ freed        │   every byte is the same, one of D0..DF; valid for a while
 //!                  └──────────────┘
 //!                  ┌──────────────┐
-//!                  │ lent         │   leads to host memory, while it is lent; freed as others are
+//!                  │ lent         │   leads to host memory while it is lent; freed like the others
 //!                  └──────────────┘
 //! ```
 
@@ -26,30 +26,30 @@ use crate::device::{HostView, MemoryUse, View};
 use crate::error::{Error, Result};
 use crate::memory::Plain;
 
-/// What allocations are aligned to.
+/// The alignment of allocations.
 pub(super) const ALIGNMENT: u64 = 256;
-/// Freed bytes that are kept.
+/// The maximum number of freed bytes that are kept.
 const QUARANTINE: u64 = 16 << 20;
-/// The first address is near this.
+/// The first address is near this one.
 const START: u64 = 0x7000_0000_0000;
-/// What lies between allocations, at least; and the page of ranges.
+/// The minimum gap between allocations, and the page size of ranges.
 pub(super) const PAGE: u64 = 4096;
 
-/// What an address leads to.
+/// The memory behind an address.
 struct Block {
     bytes: Bytes,
-    /// What it takes of the capacity.
+    /// How much of the capacity it takes.
     charged: u64,
 }
 
 enum Bytes {
-    /// The device's own.
+    /// The device's own memory.
     Own(Vec<u8>),
-    /// The host's, kept by whoever lent it until the block is freed.
+    /// Host memory. The lender keeps it until the block is freed.
     Lent { start: *mut u8, len: usize },
 }
 
-// SAFETY: who lends memory lends it to any thread.
+// SAFETY: memory is lent to any thread.
 unsafe impl Send for Bytes {}
 
 impl Block {
@@ -60,23 +60,23 @@ impl Block {
         }
     }
 
-    /// Some of its bytes: the range is inside.
+    /// Returns some of its bytes. The range must be inside.
     fn get(&self, range: Range<usize>) -> &[u8] {
         match &self.bytes {
             Bytes::Own(bytes) => &bytes[range],
-            // SAFETY: inside memory that is kept while it is lent; who lent it keeps writers away
-            // from what operations read.
+            // SAFETY: inside memory that stays allocated while it is lent. The lender prevents writes to
+            // memory that operations read.
             Bytes::Lent { start, .. } => unsafe {
                 std::slice::from_raw_parts(start.add(range.start), range.len())
             },
         }
     }
 
-    /// Likewise, to be written.
+    /// The same, for writing.
     fn get_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         match &mut self.bytes {
             Bytes::Own(bytes) => &mut bytes[range],
-            // SAFETY: as in `get`; and nobody reads what operations write.
+            // SAFETY: as in `get`; and nobody reads memory that operations write.
             Bytes::Lent { start, .. } => unsafe {
                 std::slice::from_raw_parts_mut(start.add(range.start), range.len())
             },
@@ -89,7 +89,7 @@ pub(super) struct Space {
     blocks: BTreeMap<u64, Block>,
     /// Freed allocations, the oldest first.
     freed: VecDeque<u64>,
-    /// Their bytes.
+    /// The bytes of the freed allocations.
     quarantined: u64,
     next: u64,
     usage: MemoryUse,
@@ -115,12 +115,12 @@ impl Space {
         self.usage
     }
 
-    /// Poisoned memory; none beyond the capacity.
+    /// Allocates poisoned memory. Fails if it exceeds the capacity.
     pub(super) fn allocate(&mut self, bytes: u64, what: &str) -> Result<View> {
         self.allocate_charged(bytes, charge(bytes), what)
     }
 
-    /// Poisoned memory that takes `charged` bytes of the capacity, however long it is.
+    /// Allocates poisoned memory that takes `charged` bytes of the capacity, whatever its length.
     pub(super) fn allocate_charged(
         &mut self,
         bytes: u64,
@@ -132,20 +132,20 @@ impl Space {
         Ok(self.place(Block { bytes: Bytes::Own(block), charged }, 0))
     }
 
-    /// Addresses that lead to host memory until they are freed, and take `charged` bytes of the
-    /// capacity meanwhile: as much as there is [room](Space::room) for.
+    /// Returns addresses that lead to host memory until they are freed. Meanwhile they take `charged` bytes
+    /// of the capacity, for which the caller has checked the [room](Space::room).
     ///
     /// # Safety
-    /// The memory is kept for as long. Nobody writes to it while an operation reads it, and nobody
-    /// reads it while one writes.
+    /// The memory must stay allocated for as long. Nobody may write to it while an operation reads it, or
+    /// read it while an operation writes it.
     pub(super) unsafe fn lend(&mut self, memory: HostView, charged: u64) -> View {
         let (start, len) = (memory.start.cast_mut(), memory.bytes as usize);
-        // An address that is aligned as the memory is.
+        // The address has the same alignment as the memory.
         let past = start as u64 % ALIGNMENT;
         self.place(Block { bytes: Bytes::Lent { start, len }, charged }, past)
     }
 
-    /// An error where the capacity does not have so much left, for memory of so many bytes.
+    /// Returns an error if the capacity has fewer than `charged` bytes left, for memory of `bytes` bytes.
     pub(super) fn room(&self, charged: u64, bytes: u64, what: &str) -> Result<()> {
         let MemoryUse { budget, used, .. } = self.usage;
         if charged <= budget - used {
@@ -160,7 +160,7 @@ impl Space {
         })
     }
 
-    /// Gives a block an address, `past` a multiple of the alignment.
+    /// Assigns an address to a block: a multiple of the alignment, plus `past`.
     fn place(&mut self, block: Block, past: u64) -> View {
         let (address, bytes) = (self.next + past, block.len());
         let gap = PAGE + self.random.below(PAGE);
@@ -171,8 +171,8 @@ impl Space {
         View { address, bytes }
     }
 
-    /// Overwrites an allocation and takes it off the books, but keeps it for late operations. Host
-    /// memory is left as it is: from here on its address leads to as many bytes of poison.
+    /// Poisons an allocation and returns its charge, but keeps it for late operations. Host memory is not
+    /// changed: its address now leads to the same number of poisoned bytes.
     pub(super) fn free(&mut self, address: u64) {
         let byte = 0xd0 | self.random.below(16) as u8;
         let Some(Block { bytes, charged }) = self.blocks.remove(&address) else { return };
@@ -187,7 +187,7 @@ impl Space {
             }
             Bytes::Lent { len, .. } => poisoned(len, byte, "freed memory"),
         };
-        // Without memory for poison, the address leads nowhere at once.
+        // If there is no memory for the poison, the address becomes invalid at once.
         if let Ok(poison) = poison {
             self.quarantined += poison.len() as u64;
             self.freed.push_back(address);
@@ -195,7 +195,7 @@ impl Space {
         }
     }
 
-    /// Gives up the oldest freed allocations where there are many. No operation may be queued.
+    /// Forgets the oldest freed allocations, if there are many. No operation may be queued.
     pub(super) fn forget_oldest(&mut self) {
         while self.quarantined > QUARANTINE {
             let Some(oldest) = self.freed.pop_front() else { return };
@@ -203,7 +203,7 @@ impl Space {
         }
     }
 
-    /// Where `count` values at `address` lie: the start of the block, and the bytes in it.
+    /// Finds `count` values at `address`: returns the start of their block, and their bytes in it.
     fn locate<T>(&self, address: u64, count: u64, what: &str) -> Result<(u64, Range<usize>)> {
         aligned(address, align_of::<T>() as u64, what)?;
         let found = self.blocks.range(..=address).next_back().and_then(|(&start, block)| {
@@ -219,7 +219,7 @@ impl Space {
         })
     }
 
-    /// Whether `count` values at `address` are memory of this device, suitably aligned.
+    /// Checks that `count` values at `address` are memory of this device, and aligned.
     pub(super) fn check<T>(&self, address: u64, count: u64, what: &str) -> Result<()> {
         if count == 0 { Ok(()) } else { self.locate::<T>(address, count, what).map(|_| ()) }
     }
@@ -231,8 +231,8 @@ impl Space {
         let (start, range) = self.locate::<T>(address, count, what)?;
         let bytes = self.blocks[&start].get(range);
         let mut values = Vec::<T>::with_capacity(count as usize);
-        // SAFETY: `bytes` are as many as `count` values have, there is room for them, and any bytes
-        // are plain values.
+        // SAFETY: `bytes` has as many bytes as `count` values, there is room for them, and every bit pattern
+        // is a plain value.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), values.as_mut_ptr().cast(), bytes.len());
             values.set_len(count as usize);
@@ -246,7 +246,7 @@ impl Space {
         }
         let (start, range) = self.locate::<T>(address, values.len() as u64, what)?;
         let Some(block) = self.blocks.get_mut(&start) else { return Ok(()) };
-        // SAFETY: plain values have no padding where they are written to a device.
+        // SAFETY: plain values that are written to a device have no padding.
         let bytes = unsafe {
             std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values))
         };
@@ -254,12 +254,12 @@ impl Space {
         Ok(())
     }
 
-    /// One value.
+    /// Reads one value.
     pub(super) fn get<T: Plain>(&self, address: u64, what: &str) -> Result<T> {
         Ok(self.read::<T>(address, 1, what)?[0])
     }
 
-    /// Writes value `index` of those at `address`.
+    /// Writes value number `index` of the values at `address`.
     pub(super) fn set<T: Plain>(
         &mut self,
         address: u64,
@@ -270,7 +270,7 @@ impl Space {
         self.write(nth::<T>(address, index), &[value], what)
     }
 
-    /// Tuples, each of which is one aligned load.
+    /// Reads tuples. Each tuple is one aligned load.
     pub(super) fn tuples<W: DeviceWord>(
         &self,
         address: u64,
@@ -283,7 +283,7 @@ impl Space {
         self.read(address, rows, what)
     }
 
-    /// All bytes of a view, to be written.
+    /// Returns all bytes of a view, for writing.
     pub(super) fn bytes_mut(&mut self, view: View, what: &str) -> Result<&mut [u8]> {
         if view.bytes == 0 {
             return Ok(&mut []);
@@ -293,20 +293,20 @@ impl Space {
         Ok(block.get_mut(range))
     }
 
-    /// Copies between two views of one length.
+    /// Copies between two views of the same length.
     pub(super) fn copy(&mut self, from: View, to: View) -> Result<()> {
-        // By way of a third place: two addresses may lead to the same host memory.
+        // Through a temporary buffer, because two addresses may lead to the same host memory.
         let bytes = self.read::<u8>(from.address, from.bytes, "copied from")?;
         self.write(to.address, &bytes, "copied to")
     }
 }
 
-/// The address of value `index` of those at `address`; one that leads nowhere where there is none.
+/// Returns the address of value number `index` of the values at `address`, or an invalid address on overflow.
 pub(super) fn nth<T>(address: u64, index: u64) -> u64 {
     address.saturating_add(index.saturating_mul(size_of::<T>() as u64))
 }
 
-/// Whether an address is a multiple of `to`.
+/// Checks that an address is a multiple of `to`.
 pub(super) fn aligned(address: u64, to: u64, what: &str) -> Result<()> {
     if address.is_multiple_of(to) {
         return Ok(());
@@ -314,12 +314,12 @@ pub(super) fn aligned(address: u64, to: u64, what: &str) -> Result<()> {
     Err(Error::Worker(format!("{what}: address {address:#x} is not a multiple of {to}")))
 }
 
-/// What an allocation takes of the capacity.
+/// Returns how much of the capacity an allocation takes.
 pub(super) fn charge(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
 
-/// The byte that fresh memory is filled with.
+/// Returns the byte that fills fresh memory.
 pub(super) fn fresh(random: &mut Random) -> u8 {
     0xa0 | random.below(32) as u8
 }

@@ -1,9 +1,9 @@
-//! A device without a GPU: stages run on the CPU, late, in a random order that streams and events
-//! allow, and memory that is fresh or freed is poisoned.
+//! A device without a GPU. Stages run on the CPU, late, in a random order that streams and events allow.
+//! Fresh and freed memory is poisoned.
 //!
-//! So every conductor is tested on any machine, and hard: a missing wait, a buffer freed or
-//! overwritten too early, or a size that is too small shows as an error or a wrong answer, for some
-//! seed. The same seed gives the same order again.
+//! So every conductor can be tested thoroughly on any machine. A missing wait, a buffer that is freed or
+//! overwritten too early, or a size that is too small becomes an error or a wrong answer for some seed. The
+//! same seed gives the same order again.
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -42,7 +42,7 @@ use crate::overrides::{Fault, FaultKind};
 use crate::schedule::lock;
 use crate::word::Width;
 
-/// Pieces of work so small that tests of a few dozen rows have several of each.
+/// Tiny pieces of work, so that tests with a few dozen rows have several of each.
 pub(crate) const TINY: Shape = Shape {
     tile: 8,
     build_rows: 4,
@@ -53,16 +53,16 @@ pub(crate) const TINY: Shape = Shape {
     l2: 1 << 10,
 };
 
-/// What a simulated device is like.
+/// The properties of a simulated device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
-    /// The bytes it has.
+    /// The memory, in bytes.
     pub(crate) memory: u64,
-    /// How large its pieces of work are, for words of either width.
+    /// How much work each task takes, for both word widths.
     pub(crate) shape: Shape,
-    /// What all its random choices follow from.
+    /// The seed of all its random choices.
     pub(crate) seed: u64,
-    /// Whether it reads and writes host memory by itself that is not pinned.
+    /// Whether it can read and write host memory that is not pinned.
     pub(crate) coherent: bool,
 }
 
@@ -76,12 +76,12 @@ impl Default for Settings {
 pub(crate) struct Simulated {
     shape: Shape,
     schedule: Arc<Mutex<Schedule>>,
-    /// Picks the poison of host memory.
+    /// Chooses the poison of host memory.
     random: Mutex<Random>,
     coherent: bool,
-    /// How many pins of others' memory there are.
+    /// The number of pins of others' memory.
     pins: Arc<AtomicUsize>,
-    /// How many pieces of pinned memory of its own there are.
+    /// The number of pieces of its own pinned memory.
     pinned: Arc<AtomicUsize>,
     faults: Faults,
 }
@@ -91,9 +91,9 @@ impl Simulated {
         Simulated::failing(settings, None)
     }
 
-    /// A device on which an operation fails, if one is to. With a fault, freed memory is gone at once
-    /// rather than poisoned: late operations on it are errors that
-    /// [`check_released`](Device::check_released) tells of.
+    /// Creates a device on which the operation of `fault` fails, if given. With a fault, freed memory is
+    /// gone at once instead of poisoned. Late operations on it are then errors, which
+    /// [`check_released`](Device::check_released) reports.
     pub(crate) fn failing(settings: Settings, fault: Option<Fault>) -> Simulated {
         let faults = Faults::new(fault);
         let Settings { memory, shape, seed, coherent } = settings;
@@ -107,7 +107,7 @@ impl Simulated {
         Simulated { shape, schedule, random, coherent, pins, pinned, faults }
     }
 
-    /// Opens a device that may be one that does not open.
+    /// Opens a device. This itself may be the operation that must fail.
     pub(crate) fn open(settings: Settings, fault: Option<Fault>) -> Result<Simulated> {
         let device = Simulated::failing(settings, fault);
         device.faults.check(FaultKind::Open)?;
@@ -120,23 +120,23 @@ impl Simulated {
         self.schedule().enqueue(stream, operation)
     }
 
-    /// Fails if waiting is what is to fail: the device is dead from then on.
+    /// Fails if waiting is the operation that must fail. The device is dead from then on.
     fn survives(&self, schedule: &mut Schedule) -> Result<()> {
         self.faults.check(FaultKind::Synchronize).inspect_err(|error| schedule.die(error))
     }
 
-    /// How many pins of others' memory there are.
+    /// Returns the number of pins of others' memory.
     #[cfg(test)]
     pub(crate) fn pins(&self) -> usize {
         self.pins.load(Ordering::Relaxed)
     }
 
-    /// Fresh host memory.
+    /// Allocates fresh host memory.
     fn host_memory(&self, bytes: usize, what: &str) -> Result<HostMemory> {
         HostMemory::new(bytes, memory::fresh(&mut lock(&self.random)), what)
     }
 
-    /// What gives the memory at an address back.
+    /// Returns an owner that gives the memory at an address back when dropped.
     fn owner(&self, view: View) -> Owner {
         Owner { schedule: Arc::clone(&self.schedule), address: view.address }
     }
@@ -213,7 +213,7 @@ impl Device for Simulated {
         self.schedule().wait(stream, event)
     }
 
-    /// None pass here; but the events have to have happened.
+    /// Returns zero, because no time passes here. But the events must have happened.
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
         let schedule = self.schedule();
         for event in [from, to] {
@@ -263,7 +263,7 @@ impl Device for Simulated {
     fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory> {
         self.faults.check(FaultKind::Pin)?;
         let memory = HostView { start: pinned.start, bytes: pinned.len as u64 };
-        // SAFETY: what is returned gives the address back first, and then the memory.
+        // SAFETY: when the returned value is dropped, it gives the address back before the memory.
         let view = unsafe { self.schedule().machine.space.lend(memory, 0) };
         Ok(Memory { view, _owner: Box::new((self.owner(view), Arc::clone(pinned))) })
     }
@@ -273,7 +273,7 @@ impl Device for Simulated {
             let why = "this device does not read memory by itself that is not pinned";
             return Err(Error::Setting(format!("{why}; use --transfer staged-copy")));
         }
-        // SAFETY: the caller keeps the memory until what is returned gives the address back.
+        // SAFETY: the caller keeps the memory until the returned value gives the address back.
         let view = unsafe { self.schedule().machine.space.lend(memory, 0) };
         Ok(Memory { view, _owner: Box::new(self.owner(view)) })
     }
@@ -285,7 +285,7 @@ impl Device for Simulated {
         schedule.machine.space.room(charged, bytes, what)?;
         let memory = self.host_memory(bytes as usize, what)?;
         let start = memory.start();
-        // SAFETY: what is returned gives the address back first, and then the memory.
+        // SAFETY: when the returned value is dropped, it gives the address back before the memory.
         let view = unsafe { schedule.machine.space.lend(HostView { start, bytes }, charged) };
         let owner = (self.owner(view), memory);
         Ok(Arc::new(Managed { start, view, _owner: Box::new(owner) }))
@@ -317,7 +317,7 @@ impl Device for Simulated {
     }
 }
 
-/// Gives device memory back.
+/// Gives device memory back when dropped.
 struct Owner {
     schedule: Arc<Mutex<Schedule>>,
     address: u64,
@@ -331,7 +331,7 @@ impl Drop for Owner {
     }
 }
 
-/// Whether both ends of a copy are of one length.
+/// Checks that both ends of a copy have the same length.
 fn alike(from: u64, to: u64) -> Result<()> {
     if from == to {
         return Ok(());
@@ -339,7 +339,7 @@ fn alike(from: u64, to: u64) -> Result<()> {
     Err(Error::Worker(format!("simulated device: copy: {from} bytes to {to} bytes")))
 }
 
-/// Whether a copy of `bytes` stays within pinned memory.
+/// Checks that a copy of `bytes` bytes stays inside pinned memory.
 fn within(pinned: &Pinned, at: usize, bytes: u64) -> Result<()> {
     let end = (at as u64).checked_add(bytes);
     if end.is_some_and(|end| end <= pinned.len as u64) {

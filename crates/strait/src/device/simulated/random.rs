@@ -1,6 +1,6 @@
 //! Random numbers for the simulated device: the same for the same seed, on every machine.
 
-/// Splitmix64, by Steele, Lea and Flood: one addition and one mixer a number.
+/// Splitmix64, by Steele, Lea and Flood: one addition and one mixer per number.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -17,7 +17,8 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// A number below `end`, which is not zero. Not quite even, which does not matter here.
+    /// Returns a number below `end`, which must not be zero. The distribution is slightly uneven, which is
+    /// harmless here.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
@@ -28,7 +29,8 @@ impl Random {
         }
     }
 
-    /// The numbers below `end`, in any order: in what order threads of a kernel come to rows.
+    /// Returns the numbers below `end` in random order, like the order in which a kernel's threads reach
+    /// rows.
     pub(super) fn order(&mut self, end: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..end).collect();
         self.shuffle(&mut order);

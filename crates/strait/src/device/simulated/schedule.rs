@@ -1,9 +1,9 @@
-//! In what order does enqueued work run? Any that streams and events allow, and as late as can be.
+//! In which order does enqueued work run? In any order that streams and events allow, and as late as
+//! possible.
 //!
-//! Nothing runs when it is enqueued. To synchronise a stream, operations are picked at random
-//! among the heads of all streams until that stream is empty, and to wait for an event until it has
-//! happened; the others have come as far as they have come, and stay there until somebody waits
-//! again:
+//! Nothing runs when it is enqueued. To synchronise a stream, the device picks operations at random from the
+//! heads of all streams, until that stream is empty. To wait for an event, it does the same until the event
+//! has happened. The other streams stay where they are until somebody waits again:
 //!
 //! ```text
 //!   stream 0   copy a, stage b, record x ─┐          synchronize(1) may run   a b x d e
@@ -11,8 +11,8 @@
 //!   stream 2   copy c, stage f            never f before c, nor d before x; perhaps neither c nor f
 //! ```
 //!
-//! A failure is the device's, as it is on a GPU: what was queued is dropped, and every later
-//! synchronisation tells of it.
+//! A failure affects the whole device, as on a GPU: queued work is dropped, and every later synchronisation
+//! reports the failure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::device::{EVENTS, Event, HostView, Pinned, Stage, Stream, View};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
-/// What a stream has to do.
+/// An operation in a stream.
 pub(super) enum Operation {
     CopyIn {
         from: Arc<Pinned>,
@@ -36,7 +36,7 @@ pub(super) enum Operation {
         to: Arc<Pinned>,
         at: usize,
     },
-    /// Whoever enqueues it keeps the host memory.
+    /// The caller that enqueues it keeps the host memory.
     CopyFrom {
         from: HostView,
         to: View,
@@ -68,14 +68,14 @@ struct Mark {
     happened: bool,
 }
 
-/// Streams, events, and what their operations work on.
+/// Streams, events, and the machine on which their operations work.
 pub(super) struct Schedule {
     pub(super) machine: Machine,
     queues: Vec<Queue>,
     marks: Vec<Mark>,
     random: Random,
     failure: Option<Error>,
-    /// Whether a test asked for the failure.
+    /// Whether a test requested the failure.
     asked_for: bool,
 }
 
@@ -85,16 +85,16 @@ impl Schedule {
         Schedule { machine, queues, marks, random, failure: None, asked_for: false }
     }
 
-    /// Drops all queued work; everything that uses the device fails from here on. For failures that a
-    /// test asks for.
+    /// Drops all queued work. Everything that uses the device fails from now on. For failures that a test
+    /// requests.
     pub(super) fn die(&mut self, error: &Error) {
         self.queues.iter_mut().for_each(|queue| queue.operations.clear());
         self.asked_for = self.failure.is_none();
         self.failure.get_or_insert_with(|| error.clone());
     }
 
-    /// An error where work is still queued, or where an operation went wrong by itself: a failure that a
-    /// test asked for is none.
+    /// Returns an error if work is still queued, or if an operation failed. A failure that a test requested
+    /// does not count.
     pub(super) fn check_idle(&self) -> Result<()> {
         if let Some(failure) = self.failure.as_ref().filter(|_| !self.asked_for) {
             return Err(failure.clone());
@@ -105,7 +105,7 @@ impl Schedule {
         }
     }
 
-    /// An error once the device has failed, as on a GPU.
+    /// Returns an error once the device has failed, as on a GPU.
     fn alive(&self) -> Result<()> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -137,7 +137,7 @@ impl Schedule {
         self.enqueue(stream, Operation::Wait(event.0))
     }
 
-    /// Whether an event has happened; an error where it is unknown.
+    /// Returns whether an event has happened, or an error if it is unknown.
     pub(super) fn happened(&self, event: Event) -> Result<bool> {
         match self.marks.get(event.0) {
             Some(mark) => Ok(mark.happened),
@@ -145,7 +145,7 @@ impl Schedule {
         }
     }
 
-    /// That the time of an event is still known; an error where so many came since that it is not.
+    /// Checks that the time of an event is still known. Returns an error if too many events have come since.
     pub(super) fn remembered(&self, event: Event) -> Result<()> {
         match self.marks.len() > event.0 + EVENTS {
             true => Err(failed(format!("event {} is forgotten", event.0))),
@@ -166,8 +166,8 @@ impl Schedule {
     }
 
     fn run_until(&mut self, done: impl Fn(&Schedule) -> bool) -> Result<()> {
-        // Streams that all progress alike would hide who waits for whom: some run ahead, and some
-        // stand still for as long as there is anything else to do.
+        // If all streams progressed at the same pace, a missing wait could stay hidden. So some streams run
+        // ahead, and some stand still for as long as there is other work.
         let pace: Vec<u64> =
             self.queues.iter().map(|_| [0, 1, 1, 8][self.random.below(4) as usize]).collect();
         while self.failure.is_none() && !done(self) {
@@ -183,7 +183,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Gives up what nobody can ask for any more.
+    /// Forgets freed memory that no queued operation can use.
     pub(super) fn forget(&mut self) {
         if self.queues.iter().all(|queue| queue.operations.is_empty()) {
             self.machine.space.forget_oldest();
@@ -195,7 +195,7 @@ impl Schedule {
         self.queues.get_mut(stream.0).ok_or_else(unknown)
     }
 
-    /// Runs the head of some stream that is ready.
+    /// Runs the head of a random stream that is ready.
     fn step(&mut self, pace: &[u64]) -> Result<()> {
         let ready = |queue: &Queue| match queue.operations.front() {
             Some(Operation::Wait(event)) => self.marks[*event].happened,
@@ -244,14 +244,14 @@ impl Schedule {
             }
             Operation::CopyFrom { from, to } => {
                 let bytes = space.bytes_mut(*to, "copy from").map_err(in_stage("copy"))?;
-                // SAFETY: as long as the view, which was checked when this was enqueued; the caller
-                // keeps it until the operation has run.
+                // SAFETY: as long as the view, which was checked when this was enqueued. The caller keeps
+                // the memory until the operation has run.
                 unsafe { std::ptr::copy(from.start, bytes.as_mut_ptr(), bytes.len()) };
             }
             Operation::CopyBetween { from, to } => {
                 space.copy(*from, *to).map_err(in_stage("copy"))?;
             }
-            // Nothing moves here; but the memory has to be there.
+            // Nothing moves here, but the memory must exist.
             Operation::Prefetch(view) => {
                 let found = space.check::<u8>(view.address, view.bytes, "managed memory");
                 found.map_err(in_stage("prefetch"))?;
@@ -274,7 +274,7 @@ fn failed(why: String) -> Error {
     Error::Worker(format!("simulated device: {why}"))
 }
 
-/// Says which operation failed.
+/// Adds the name of the failed operation to an error.
 fn in_stage(name: &'static str) -> impl FnOnce(Error) -> Error {
     move |error| failed(format!("{name}: {error}"))
 }

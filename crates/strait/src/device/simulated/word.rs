@@ -1,4 +1,4 @@
-//! Words and tuples as the simulated device's stages see them: the twin of `kernels/word.cuh`.
+//! Words and tuples for the stages of the simulated device: the twin of `kernels/word.cuh`.
 
 use super::memory::{Space, nth};
 use crate::device::abi::{Columns, Mixing};
@@ -6,15 +6,15 @@ use crate::error::Result;
 use crate::memory::Plain;
 use crate::word::{KeyWord, Mixer};
 
-/// A word that stages are made for.
+/// A word for which stages are made.
 pub(super) trait DeviceWord: KeyWord {
-    /// The word mixed as a stage's arguments say. Multipliers that nobody has set would send all words
+    /// Returns the word, mixed with a stage's multipliers. Multipliers that were not set would map all words
     /// to one place.
     fn mixed_by(self, mixing: Mixing) -> Self {
         debug_assert!(mixing.first & mixing.second & 1 == 1, "multipliers are odd: {mixing:?}");
         self.mix(Mixer::of(mixing.first, mixing.second))
     }
-    /// The word as a 64-bit number; a signed one of 32 bits where `sign` says so.
+    /// Returns the word as a 64-bit number. With `sign`, a 32-bit word is signed.
     fn widen(self, sign: bool) -> u64;
 }
 
@@ -38,10 +38,10 @@ pub(super) struct Tuple<W> {
     pub(super) value: W,
 }
 
-// SAFETY: two integers of one width: no padding, and any bits will do.
+// SAFETY: two integers of the same width: no padding, and every bit pattern is valid.
 unsafe impl<W: KeyWord> Plain for Tuple<W> {}
 
-/// Rows of one side: columns, or tuples where there are some.
+/// The rows of one side: tuples if there are any, otherwise columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source {
     pub(super) columns: Columns,
@@ -49,7 +49,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Keys and values of some rows. Keys are as they lie there: raw in columns.
+    /// Reads keys and values of some rows. Keys are not mixed here: those in columns are raw.
     pub(super) fn read<W: DeviceWord>(
         &self,
         space: &Space,
@@ -64,7 +64,7 @@ impl Source {
         Ok(keys.into_iter().zip(values).map(|(key, value)| Tuple { key, value }).collect())
     }
 
-    /// Values alone: what a stage reads that does not ask for keys.
+    /// Reads only the values, for stages that do not need keys.
     pub(super) fn values<W: DeviceWord>(
         &self,
         space: &Space,

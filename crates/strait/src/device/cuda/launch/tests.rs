@@ -1,6 +1,6 @@
-//! Stages by themselves, against naive answers: small on simulated devices, and large on a GPU. Left
-//! out where there is none, unless `STRAIT_REQUIRE_GPU` is set. `STRAIT_REDUCED=1` keeps the GPU's
-//! rows few, for runs under compute-sanitizer.
+//! Single stages against naive answers: small on simulated devices, and large on a GPU. GPU tests are
+//! skipped without a GPU, unless `STRAIT_REQUIRE_GPU` is set. `STRAIT_REDUCED=1` uses few rows on the GPU,
+//! for runs under compute-sanitizer.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::word::{KeyWord, Mixer};
 
 const SCATTERERS: [Scatterer; 4] =
     [Scatterer::Standard, Scatterer::Linear, Scatterer::Shared, Scatterer::Hierarchical];
-/// What target memory is filled with, to see what is written besides.
+/// The initial byte of target memory, to detect writes to other places.
 const UNTOUCHED: u8 = 0xa5;
 
 trait TestWord: KeyWord {
@@ -32,7 +32,7 @@ impl TestWord for u64 {
     const WORD: Width = Width::W64;
 }
 
-/// How keys are mixed here.
+/// The mixer of these tests.
 fn mixer<W: KeyWord>() -> Mixer<W> {
     Mixer::new(7)
 }
@@ -41,7 +41,7 @@ fn mixing<W: KeyWord>() -> Mixing {
     Mixing::of(mixer::<W>())
 }
 
-/// A reproducible sequence.
+/// A reproducible sequence of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -57,10 +57,10 @@ impl Random {
     }
 }
 
-/// A device with one stream, and what lies in its memory.
+/// A device with one stream, and the memory that a test keeps on it.
 struct Bench {
     device: Box<dyn Device>,
-    /// Whether it is a GPU: tests take more rows.
+    /// Whether it is a GPU: tests use more rows there.
     large: bool,
     stream: Stream,
     random: Random,
@@ -73,7 +73,7 @@ impl Bench {
         Bench { device, large, stream, random: Random(seed), kept: Vec::new() }
     }
 
-    /// Memory for `count` values.
+    /// Allocates memory for `count` values.
     fn room<T>(&mut self, count: usize) -> u64 {
         let bytes = (count * size_of::<T>()).max(1);
         let memory = self.device.allocate(bytes as u64, "a test").unwrap();
@@ -87,7 +87,7 @@ impl Bench {
             return address;
         }
         let pinned = self.device.pinned(bytes, "a test").unwrap();
-        // SAFETY: as many bytes as were asked for; no copy is under way.
+        // SAFETY: the memory has this many bytes; no copy is in progress.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), pinned.start, bytes) };
         let view = View { address, bytes: bytes as u64 };
         self.device.copy_in(self.stream, &pinned, 0, view).unwrap();
@@ -116,7 +116,7 @@ impl Bench {
     }
 
     fn run<W: TestWord>(&self, stage: Stage) {
-        // SAFETY: memory of the lengths that stages need, kept for longer than this.
+        // SAFETY: memory of the lengths that stages need, which outlives the call.
         unsafe { self.device.run(self.stream, W::WORD, &stage) }.unwrap();
         self.device.synchronize(self.stream).unwrap();
     }
@@ -125,20 +125,20 @@ impl Bench {
         (0..count).map(|_| W::from_u64(self.random.next())).collect()
     }
 
-    /// Forgets all memory: between cases.
+    /// Releases all memory, between cases.
     fn clear(&mut self) {
         self.kept.clear();
     }
 }
 
-/// The first values of pinned memory.
+/// Returns the first values of pinned memory.
 fn values<T: Plain>(pinned: &Pinned, count: usize) -> Vec<T> {
     assert!(count * size_of::<T>() <= pinned.len);
-    // SAFETY: so many plain values lie there, aligned, and the stream was synchronised.
+    // SAFETY: this many plain, aligned values lie there, and the stream was synchronised.
     unsafe { std::slice::from_raw_parts(pinned.start.cast::<T>(), count).to_vec() }
 }
 
-/// Runs a test on simulated devices, and on a GPU where there is one.
+/// Runs a test on simulated devices, and on a GPU if there is one.
 fn everywhere(test: fn(&mut Bench)) {
     for seed in 0..3 {
         let device =
@@ -174,7 +174,7 @@ struct Case {
     tuples: bool,
     /// Whether columns have values.
     values: bool,
-    /// Whether nearly all keys are the same.
+    /// Whether nearly all keys are equal.
     skewed: bool,
     /// Whether the target is host memory.
     mapped: bool,
@@ -222,7 +222,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
     expected.iter().for_each(|tuple| by_hand[digit(tuple[0], wanted)] += 1);
     assert_eq!(counts, by_hand, "{what}");
 
-    // Partitions begin anywhere in a line, and have a gap before them that stays as it is.
+    // Partitions start anywhere in a line. The gap before each must stay unchanged.
     let (mut begins, mut end) = (Vec::new(), 0);
     for count in &counts {
         end += 1 + bench.random.below(11);
@@ -244,7 +244,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
     let cursors = bench.put(&begins);
     let needed = bench.device.scatter_bytes(W::WORD, case.how, partitions as u32);
     let buffers = if needed > 0 { bench.room::<u8>(needed as usize) } else { 0 };
-    // In two launches, of which the second goes on where the first ended.
+    // In two launches. The second continues where the first ended.
     let (word, cut) = (size_of::<W>() as u64, rows as u64 / 3);
     for (first, rows) in [(0, cut), (cut, rows as u64 - cut)] {
         let moved = |address: u64, size: u64| if address == 0 { 0 } else { address + first * size };
@@ -291,7 +291,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
     bench.clear();
 }
 
-/// Tuples as words.
+/// Returns tuples as words.
 fn flat<W: TestWord>(tuples: &[Tuple<W>]) -> Vec<W> {
     tuples.iter().flatten().copied().collect()
 }
@@ -320,7 +320,7 @@ fn tuples_come_to_their_partitions() {
     });
 }
 
-/// So many rows that long buffers fill, are set aside, and spares run out.
+/// With so many rows, long buffers fill and are set aside, and spare buffers run out.
 #[test]
 fn long_buffers_fill() {
     everywhere(|bench| {
@@ -353,7 +353,7 @@ fn unpack<W: TestWord>(bench: &mut Bench) {
         }
         packs.push(Pack { at, base, first, rows, bytes });
     }
-    // Values are read by whole words: what lies behind the last one has been written too.
+    // The kernel reads whole words, so the bytes after the last value must be initialised too.
     packed.resize(packed.len().next_multiple_of(8), 0xee);
     for packs in [&packs[..], &packs[..1], &packs[..0]] {
         let rows = packs.last().map_or(0, |pack| pack.first + u64::from(pack.rows)) as usize;
@@ -381,10 +381,10 @@ fn packed_keys_become_words() {
     });
 }
 
-/// Digits of a column and of tuples, and where partitions of a part begin.
+/// Counts digits of a column and of tuples, and finds the partitions of a part.
 fn count<W: TestWord>(bench: &mut Bench) {
     let rows = if bench.large { 30_001 } else { 50 };
-    // The bits above the partitions' are not all the same.
+    // The bits above the digit vary.
     let wanted = Digit { shift: W::BITS - 12, mask: 63 };
     let mut keys = bench.words::<W>(rows as usize);
     keys.sort_unstable_by_key(|&key| digit(key, wanted));
@@ -417,7 +417,8 @@ fn digits_are_counted_in_columns_and_tuples() {
     });
 }
 
-/// A compact table, with keys at both ends and those that mark empty slots, of which some are in.
+/// A compact table with keys at both ends of the range, and with keys that mark empty slots. Some are
+/// inserted.
 fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups: bool) {
     let what = format!("{:?}: {slot_count} slots, {percent} %, groups {groups}", W::WORD);
     let rows = (slot_count * percent / 100).max(1);
@@ -434,7 +435,7 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     }
     let rows = rows.min(mixed.len() as u64);
     let all = mixed.len() as u64;
-    // Looked up as tuples, which are mixed; put in as tuples too. Values are their numbers.
+    // Both inserted and looked up as tuples, whose keys are mixed. Values are row numbers.
     let tuples: Vec<Tuple<W>> =
         (0u64..).zip(&mixed).map(|(row, &key)| [key, W::from_u64(row)]).collect();
     let tuples = bench.put(&flat(&tuples));
@@ -475,8 +476,8 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     bench.clear();
 }
 
-/// An array whose keys end at the last word there is, with one key in so many missing; it is looked up
-/// by these keys, and by those around them, and told of a key that comes twice.
+/// An array whose keys end at the largest word, with one key in `missing` absent. It is looked up by its own
+/// keys and by neighbouring keys. It must also report a key that occurs twice.
 fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) {
     let what = format!("{:?}: {slot_count} places, one in {missing:?} missing", W::WORD);
     let last = u64::MAX >> (64 - W::BITS);
@@ -487,7 +488,7 @@ fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) 
         keys.swap(i, bench.random.below(i as u64 + 1) as usize);
     }
     let rows = keys.len() as u64;
-    // Those that are in, then those that are not: of the range, before it, and beyond its end.
+    // First the inserted keys, then the others: inside the range, before it, and beyond its end.
     keys.extend((0..slot_count).filter(|&p| !has(p)).map(|p| min + p));
     keys.extend([0, 1, min - 1, min / 2]);
     let words: Vec<W> = keys.iter().map(|&key| W::from_u64(key)).collect();
@@ -504,7 +505,7 @@ fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) 
     let tile = bench.device.shape(W::WORD).probe_tile;
     let count = (all as u64).div_ceil(tile.into()) as u32;
     let expected: Vec<u8> = (0..all as u64).map(|row| u8::from(row < rows)).collect();
-    // Where all places are taken, also without the bits.
+    // If all slots are taken, also without the bitmap.
     let bits = [Some(taken), missing.is_none().then_some(0)];
     for taken in bits.into_iter().flatten() {
         let (build_flags, probe_flags) = (bench.zeros::<u8>(all), bench.zeros::<u8>(all));

@@ -1,4 +1,4 @@
-//! Radix passes into chains of buckets: chains cut into pieces, divided, and copied together.
+//! Radix passes into chains of buckets: cuts chains into pieces, splits them, and copies them together.
 
 use super::super::memory::nth;
 use super::super::word::{DeviceWord, Source, Tuple};
@@ -28,7 +28,7 @@ pub(super) fn divide<W: DeviceWord>(machine: &mut Machine, stage: &BucketPool) -
     let (to, columns) = (&stage.to, stage.from.tuples == 0);
     require(to.digit_bits <= DIGIT_BITS && to.bucket_bits < 32, "chains of too many bits")?;
     require(stage.digit.mask < 1 << to.digit_bits, "a digit has no chain")?;
-    // The pool has all of its buckets, also those that this order of tuples does not take.
+    // The pool must have all of its buckets, even if this order of tuples does not use all of them.
     let room = u64::from(stage.buckets) << to.bucket_bits;
     machine.space.check::<Tuple<W>>(to.tuples, room, "the pool")?;
     require(to.tuples != stage.from.tuples, "the target overlaps the source")?;
@@ -39,7 +39,7 @@ pub(super) fn divide<W: DeviceWord>(machine: &mut Machine, stage: &BucketPool) -
     let counts = machine.space.read::<u32>(to.counts, chains, "counts")?;
     require(counts.iter().all(|&count| count == 0), "counts were not zero at first")?;
 
-    // Tuples of all pieces take their places in any order.
+    // The tuples of all pieces take their places in random order.
     let mut tuples: Vec<(u64, Tuple<W>)> = Vec::new();
     if columns {
         let source = Source { columns: stage.columns, tuples: 0 };
@@ -92,16 +92,16 @@ pub(super) fn compact<W: DeviceWord>(machine: &mut Machine, stage: &Compact) -> 
     Ok(())
 }
 
-/// What blocks take: pieces of chains.
+/// The pieces of chains. Each thread block takes one.
 struct Pieces {
-    /// Where the pieces of each chain begin.
+    /// The first piece of each chain.
     starts: u64,
     chains: u32,
     piece: u32,
 }
 
 impl Pieces {
-    /// The chain, and the place in the pool, of every tuple of every piece; chain by chain.
+    /// Returns the chain, and the place in the pool, of every tuple of every piece, chain by chain.
     fn places(&self, machine: &Machine, from: &Chains) -> Result<Vec<(u64, u64)>> {
         let chains = u64::from(self.chains);
         let starts = machine.space.read::<u32>(self.starts, chains + 1, "pieces")?;
@@ -118,7 +118,7 @@ impl Pieces {
     }
 }
 
-/// Where the directory has the bucket of tuple `n` of a chain.
+/// Returns the directory entry for the bucket of tuple `n` of a chain.
 fn entry(machine: &Machine, chains: &Chains, chain: u64, n: u32) -> Result<u64> {
     let parent = nth::<u32>(chains.slots, chain >> chains.digit_bits);
     let slots = machine.space.read::<u32>(parent, 2, "slots")?;
@@ -129,7 +129,7 @@ fn entry(machine: &Machine, chains: &Chains, chain: u64, n: u32) -> Result<u64> 
     Ok(nth::<u32>(chains.directory, (first << chains.digit_bits) + digit * each + bucket))
 }
 
-/// Where tuple `n` of a chain lies in the pool.
+/// Returns the place of tuple `n` of a chain in the pool.
 fn place(machine: &Machine, chains: &Chains, chain: u64, n: u32) -> Result<u64> {
     let entry = entry(machine, chains, chain, n)?;
     let bucket = machine.space.get::<u32>(entry, "directory")?;
@@ -138,7 +138,7 @@ fn place(machine: &Machine, chains: &Chains, chain: u64, n: u32) -> Result<u64> 
     Ok((u64::from(bucket - 1) << chains.bucket_bits) + u64::from(inside))
 }
 
-/// A piece is what a block holds at once.
+/// Checks the size of a piece, which a thread block holds at once.
 fn check_piece(machine: &Machine, piece: u32) -> Result<()> {
     require((1..=machine.shape.tile).contains(&piece), "a piece that is not within a tile")
 }

@@ -1,4 +1,4 @@
-//! Finding matches: of co-partitions, in a table, and in a sorted side.
+//! Finds matches: in co-partitions, in a table, and in a sorted side.
 
 use super::super::memory::nth;
 use super::super::word::{DeviceWord, Source, Tuple};
@@ -9,7 +9,7 @@ use crate::device::Flavour;
 use crate::device::abi::{JoinShared, MergeJoin, Output, Probe, Task};
 use crate::error::Result;
 
-/// The rounds a task of co-partitions is joined in, at most.
+/// The maximum number of rounds per task of co-partitions.
 const MAX_ROUNDS: u64 = 8;
 
 pub(super) fn shared<W: DeviceWord>(
@@ -91,7 +91,7 @@ pub(super) fn merge<W: DeviceWord>(
     };
     let most = machine.shape.probe_tile;
     if stage.tasks == 0 {
-        // The kernels' own.
+        // This memory is for the kernels' own use, so it gets random content.
         let splits: Vec<u64> =
             (0..2 * u64::from(stage.count)).map(|_| machine.random.next()).collect();
         machine.space.write(stage.splits, &splits, "splits")?;
@@ -111,12 +111,13 @@ pub(super) fn merge<W: DeviceWord>(
     })
 }
 
-/// The key of a row, as it came.
+/// Returns the unmixed key of a row.
 fn written<W: DeviceWord>(output: &Output, key: W) -> W {
     if output.mixed != 0 { key.mixed_by(output.unmixing) } else { key }
 }
 
-/// A task of a kernel that finds runs itself: within the probe side, and cut only by one row's run.
+/// Checks a task of a kernel that finds runs itself: it must lie inside the probe side, and only the run of
+/// a single row may be cut.
 fn check_task(task: &Task, rows: u64, most: u32) -> Result<()> {
     require(task.probe_rows <= most, "a task is larger than a tile")?;
     let end = task.probe.checked_add(task.probe_rows.into());
@@ -124,7 +125,7 @@ fn check_task(task: &Task, rows: u64, most: u32) -> Result<()> {
     require(task.build_rows == 0 || task.probe_rows == 1, "a run is cut of several probe rows")
 }
 
-/// What a task takes of a run of build rows.
+/// Returns the part of a run of build rows that a task takes.
 fn piece<'a, W>(task: &Task, run: &'a [W]) -> &'a [W] {
     if task.build_rows == 0 {
         return run;

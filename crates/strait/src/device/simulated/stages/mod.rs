@@ -1,8 +1,7 @@
-//! A twin on the CPU for each kernel: simple rather than fast, and as careless about order as a
-//! kernel's threads are.
+//! One CPU twin per kernel: simple rather than fast, and with as little order as a kernel's threads.
 //!
-//! Each checks every address before it touches memory, and what a kernel needs to find there, so
-//! that a conductor's mistake is an error with a name.
+//! Each twin checks every address before it accesses memory, and checks the content that a kernel requires
+//! there. So a mistake of a conductor becomes an error that names it.
 
 mod bucket_pool;
 mod join;
@@ -23,7 +22,7 @@ use crate::device::{Shape, Stage};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
-/// What stages work on.
+/// The state on which stages work.
 pub(super) struct Machine {
     pub(super) space: Space,
     pub(super) random: Random,
@@ -66,7 +65,7 @@ fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
     }
 }
 
-/// What a stage is called in errors.
+/// Returns the name of a stage, for errors.
 pub(super) fn name(stage: &Stage) -> &'static str {
     match stage {
         Stage::Survey(_) => "Survey",
@@ -95,7 +94,7 @@ pub(super) fn name(stage: &Stage) -> &'static str {
     }
 }
 
-/// An error unless a kernel could work with what it was given.
+/// Returns an error unless the condition holds, without which a kernel could not work.
 fn require(holds: bool, what: &str) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Worker(what.to_string())) }
 }

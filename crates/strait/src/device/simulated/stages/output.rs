@@ -1,4 +1,4 @@
-//! Where do the rows of a join go? The protocol by which joining kernels take tasks and write.
+//! Where do the rows of a join go? This is the protocol by which join kernels take tasks and write rows.
 //!
 //! ```text
 //!              ┌───────────────────────────────────────────────┐
@@ -10,9 +10,9 @@
 //!                                       write ─────────────────┘
 //! ```
 //!
-//! Many blocks do so at once: when the output turns out to be full, some have taken a task already.
-//! A block may join its task in rounds. Then a round too long is redone by itself, and a round
-//! without room together with the rest of its task.
+//! Many thread blocks do this at once. When the output becomes full, some have already taken a task. A
+//! thread block may join its task in rounds. Then a round with too many rows is redone separately, and a
+//! round without room is redone together with the rest of its task.
 
 use super::super::memory::{Space, nth};
 use super::super::random::Random;
@@ -22,10 +22,10 @@ use crate::device::Flavour;
 use crate::device::abi::{Control, Output, Redo, Task};
 use crate::error::Result;
 
-/// Tasks in hand when the output turns out to be full, at most.
+/// The maximum number of tasks in progress when the output becomes full.
 const IN_FLIGHT: u64 = 3;
 
-/// A match, with the key as it is to be written.
+/// A match, with the key as it must be written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<W> {
     pub(super) key: W,
@@ -33,16 +33,16 @@ pub(super) struct Row<W> {
     pub(super) probe: W,
 }
 
-/// What there is to do: tasks from a list, or tiles of the probe side.
+/// The tasks: from a list, or one per tile of the probe side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tasks {
     pub(super) list: u64,
     pub(super) count: u32,
-    /// Probe rows of a tile, where there is no list.
+    /// Probe rows per tile, if there is no list.
     pub(super) tile: u32,
-    /// Probe rows in all.
+    /// The total number of probe rows.
     pub(super) rows: u64,
-    /// Probe rows of a round, at most.
+    /// The maximum probe rows per round.
     pub(super) round: u32,
 }
 
@@ -58,8 +58,8 @@ impl Tasks {
     }
 }
 
-/// Takes tasks until there are none or there is no room, and does with the rows that `find` finds
-/// what the flavour says.
+/// Takes tasks until there are none left or there is no room. Handles the rows that `find` returns as the
+/// flavour requires.
 pub(super) fn drive<W: DeviceWord>(
     machine: &mut Machine,
     flavour: Flavour,
@@ -93,19 +93,19 @@ pub(super) fn drive<W: DeviceWord>(
     space.set(output.control, 0, control, "control")
 }
 
-/// All the blocks of a kernel, one after another.
+/// All thread blocks of a kernel, one after another.
 struct Block<'a> {
     space: &'a mut Space,
     random: &'a mut Random,
     flavour: Flavour,
     output: &'a Output,
     control: Control,
-    /// Tasks that are still taken once the output is full.
+    /// The number of tasks that are still taken once the output is full.
     in_flight: u64,
 }
 
 impl Block<'_> {
-    /// The next task's number, if one is to be taken.
+    /// Returns the number of the next task, if another one may be taken.
     fn take(&mut self, count: u32) -> Option<u32> {
         let control = &mut self.control;
         if control.full != 0 {
@@ -114,14 +114,14 @@ impl Block<'_> {
         let number = control.next;
         control.next = number.saturating_add(1);
         if number >= count {
-            // Every block learns by itself that there are no more.
+            // Every thread block finds out separately that there are no more.
             control.next = control.next.saturating_add(self.random.below(IN_FLIGHT + 1) as u32);
             return None;
         }
         Some(number)
     }
 
-    /// Writes, flags or counts the rows of a round; false where there was no room.
+    /// Writes, flags or counts the rows of a round. Returns false if there was no room.
     fn settle<W: DeviceWord>(
         &mut self,
         mut rows: Vec<Row<W>>,
@@ -144,7 +144,7 @@ impl Block<'_> {
         if count > self.output.most.min(capacity) {
             return self.redo(Redo { task: round, rows: count }).map(|()| true);
         }
-        // The count only grows: once a task found no room, none does.
+        // The count only grows: after a task found no room, no other task finds any.
         let begin = self.control.rows;
         self.control.rows = begin.saturating_add(count);
         if self.control.rows > capacity {
@@ -168,7 +168,7 @@ impl Block<'_> {
     }
 }
 
-/// Whether there are as many rows and as many entries to redo as the output says.
+/// Checks that the output has room for its rows and its redo entries.
 fn check_room<W>(space: &Space, output: &Output, tasks: u32) -> Result<()> {
     if output.keys != 0 {
         space.check::<W>(output.keys, output.capacity, "output keys")?;

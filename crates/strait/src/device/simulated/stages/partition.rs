@@ -1,4 +1,4 @@
-//! Partitioning and sorting: what bits keys have, how often each digit comes, and the passes.
+//! Partitioning and sorting: finds the bits of keys, counts digits, and runs the passes.
 
 use super::super::memory::aligned;
 use super::super::word::{DeviceWord, Source, Tuple};
@@ -52,7 +52,7 @@ pub(super) fn offsets(machine: &mut Machine, stage: &Offsets) -> Result<()> {
 
 pub(super) fn look_back<W: DeviceWord>(machine: &mut Machine, stage: &LookBack) -> Result<()> {
     if stage.rows == 0 {
-        // There is no tile that could tell where digits go on.
+        // No tile would write `next_base`.
         return Ok(());
     }
     check_digit::<W>(&stage.digit)?;
@@ -77,7 +77,7 @@ pub(super) fn look_back<W: DeviceWord>(machine: &mut Machine, stage: &LookBack) 
             place
         })
         .collect();
-    // A tile may read where digits begin after another has written where they go on.
+    // One tile may read the starts of digits after another has written the next ones.
     require(stage.next_base != stage.base, "next_base is base")?;
     machine.space.write(stage.next_base, &next, "next_base")?;
     check_apart::<W>(stage, &places)?;
@@ -92,7 +92,7 @@ pub(super) fn look_back<W: DeviceWord>(machine: &mut Machine, stage: &LookBack) 
     Ok(())
 }
 
-/// The look-back's own memory: zeros when it starts, used up when it ends.
+/// Checks that the look-back's own memory is zero at the start, and fills it with garbage as a kernel would.
 fn use_status(machine: &mut Machine, stage: &LookBack) -> Result<()> {
     let words = stage.rows.div_ceil(u64::from(machine.shape.tile)) * BINS as u64;
     let status = machine.space.read::<u32>(stage.status, words, "status")?;
@@ -104,7 +104,7 @@ fn use_status(machine: &mut Machine, stage: &LookBack) -> Result<()> {
     machine.space.set(stage.ticket, 0, words as u32, "ticket")
 }
 
-/// Tiles read while others write: no place may be among the source.
+/// Tiles read while others write, so no target place may lie in the source.
 pub(super) fn check_apart<W: DeviceWord>(stage: &LookBack, places: &[u64]) -> Result<()> {
     let (Some(&low), Some(&high)) = (places.iter().min(), places.iter().max()) else {
         return Ok(());

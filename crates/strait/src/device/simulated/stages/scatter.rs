@@ -1,4 +1,4 @@
-//! Scattering to partitions anywhere: how many tuples each gets, and the tuples.
+//! Scattering to partitions anywhere: counts the tuples per partition, and writes the tuples.
 
 use super::super::memory::{aligned, nth};
 use super::super::word::{DeviceWord, Source, Tuple};
@@ -21,7 +21,7 @@ pub(super) fn tally<W: DeviceWord>(machine: &mut Machine, stage: &Tally) -> Resu
     machine.space.write(stage.counts, &counts, "counts")
 }
 
-/// Keys of a column, or of tuples.
+/// Reads the keys of a column, or of tuples.
 pub(super) fn strided<W: DeviceWord>(
     machine: &Machine,
     keys: u64,
@@ -78,7 +78,7 @@ pub(super) fn scatter<W: DeviceWord>(
     Ok(())
 }
 
-/// The scatterer's own memory, of which nothing is left.
+/// Fills the scatterer's own memory with garbage.
 fn scribble<W: DeviceWord>(
     machine: &mut Machine,
     how: Scatterer,
@@ -92,7 +92,7 @@ fn scribble<W: DeviceWord>(
     machine.space.write(stage.buffers, &garbage, "buffers")
 }
 
-/// Blocks read while others write: no partition's run may meet the source, nor another's run.
+/// Thread blocks read while others write, so no partition's run may overlap the source or another run.
 fn check_runs<W: DeviceWord>(stage: &Scatter, begins: &[u64], ends: &[u64]) -> Result<()> {
     let (word, tuple) = (size_of::<W>() as u64, size_of::<Tuple<W>>() as u64);
     let span = |address: u64, size: u64| (address, address.saturating_add(stage.rows * size));

@@ -1,4 +1,4 @@
-//! Radix passes that count first: digits a chunk, where each chunk's runs begin, and the tuples.
+//! Radix passes that count first: the digits per chunk, the starts of each chunk's runs, and the tuples.
 
 use super::super::memory::nth;
 use super::super::word::{DeviceWord, Source, Tuple};
@@ -71,7 +71,7 @@ pub(super) fn scatter<W: DeviceWord>(machine: &mut Machine, stage: &SharedHistog
     Ok(())
 }
 
-/// Every chunk's number, first row and rows, in any order.
+/// Returns the number, first row and rows of every chunk, in random order.
 fn chunks(machine: &mut Machine, stage: &SharedHistogram) -> Result<Vec<(u64, u64, u64)>> {
     let covered = stage.chunk.checked_mul(u64::from(stage.chunks));
     require(covered.is_some_and(|rows| rows >= stage.rows), "rows outside all chunks")?;
@@ -85,7 +85,7 @@ fn chunks(machine: &mut Machine, stage: &SharedHistogram) -> Result<Vec<(u64, u6
     Ok(order.into_iter().map(chunk).collect())
 }
 
-/// The keys of some rows, mixed.
+/// Returns the mixed keys of some rows.
 fn keys<W: DeviceWord>(
     machine: &Machine,
     stage: &SharedHistogram,

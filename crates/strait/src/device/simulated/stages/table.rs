@@ -1,6 +1,6 @@
-//! Tables: clearing, inserting, making groups, and looking keys up.
+//! Tables: clears them, inserts rows, makes groups, and looks keys up.
 //!
-//! A slot is one of four, by what the table is for (words of 4 and of 8 bytes):
+//! A slot has one of four layouts (the numbers are bytes, for words of 4 and of 8 bytes):
 //!
 //! ```text
 //!   direct   begin count               8   8      slot = key - min; the key is not stored
@@ -9,17 +9,17 @@
 //!   groups   key (gap) begin count    16  16      likewise; values are in groups[begin..][..count]
 //! ```
 //!
-//! An empty slot holds a key whose home is the slot after it. Probing takes such a key there only
-//! by way of every other slot, which a table that is never full does not have. So no key is
-//! reserved. Four slots, bits 2, words of 32 bits:
+//! An empty slot holds a key whose home is the next slot. Probing could put such a key there only after it
+//! has passed every other slot. That never happens, because a table is never full. So no key is reserved.
+//! Four slots, bits 2, words of 32 bits:
 //!
 //! ```text
 //!   slot         0           1           2           3
 //!   empty     40000000    80000000    c0000000    00000000
 //! ```
 //!
-//! A table whose bits are zero is compact: it has any number of slots, and homes follow from the top
-//! 32 bits of a key by a multiplication. Three slots:
+//! A table whose bits are zero is compact: it has any number of slots, and the home slot follows from the
+//! top 32 bits of a key by a multiplication. Three slots:
 //!
 //! ```text
 //!   slot         0           1           2
@@ -59,16 +59,16 @@ pub(super) struct Slots<W> {
     slots: Vec<Slot<W>>,
 }
 
-/// Where a key is.
+/// The result of a search for a key.
 enum SearchEnd {
     At(usize),
-    /// It is not there; this is where it would go.
+    /// The key is not there; this is where it would go.
     Empty(usize),
     Nowhere,
 }
 
 impl<W: DeviceWord> Slots<W> {
-    /// The table as it is to be read, with `groups` or with a value a slot.
+    /// Creates the view of a table, with groups or with one value per slot.
     fn new(table: &Table, groups: bool) -> Result<Slots<W>> {
         let layout = match (table.direct != 0, groups) {
             (true, true) => Layout::Direct,
@@ -76,7 +76,7 @@ impl<W: DeviceWord> Slots<W> {
             (false, true) => Layout::Groups,
             (false, false) => Layout::Unique,
         };
-        // With a single slot, no key is a stranger to it.
+        // With a single slot, every key would be at home there, so none could mark it as empty.
         if table.direct == 0 && table.bits == 0 {
             let fits = (2..1 << 32).contains(&table.slot_count);
             require(fits, "a compact table's slots are not 2 to 2^32")?;
@@ -87,7 +87,7 @@ impl<W: DeviceWord> Slots<W> {
         Ok(Slots { table: *table, layout, slots: Vec::new() })
     }
 
-    /// Integers of 32 bits in a slot.
+    /// Returns the number of 32-bit integers per slot.
     fn parts(&self) -> usize {
         match self.layout {
             Layout::Direct => 2,
@@ -133,7 +133,7 @@ impl<W: DeviceWord> Slots<W> {
         };
         match self.layout {
             Layout::Direct => Slot { begin: raw[0], count: raw[1], ..Slot::default() },
-            // Where there are no bits, all places are taken.
+            // Without a bitmap, all slots are taken.
             Layout::Array => Slot { value: word(0), taken: true, ..Slot::default() },
             Layout::Unique => Slot { key: word(0), value: word(raw.len() / 2), ..Slot::default() },
             Layout::Groups => {
@@ -160,7 +160,7 @@ impl<W: DeviceWord> Slots<W> {
         }
     }
 
-    /// What an empty slot has for a key: the smallest whose home is the slot after it.
+    /// Returns the key that marks an empty slot: the smallest key whose home is the next slot.
     fn empty(&self, slot: usize) -> W {
         let slots = self.table.slot_count;
         let after = (slot as u64 + 1) % slots;
@@ -170,7 +170,7 @@ impl<W: DeviceWord> Slots<W> {
         }
     }
 
-    /// Where a mixed key belongs.
+    /// Returns the home slot of a mixed key.
     fn home(&self, key: W) -> usize {
         match self.table.bits {
             0 => (((key.to_u64() >> (W::BITS - 32)) * self.table.slot_count) >> 32) as usize,
@@ -178,7 +178,7 @@ impl<W: DeviceWord> Slots<W> {
         }
     }
 
-    /// Where a key is: raw in a direct table, mixed in any other.
+    /// Searches a key: raw in a direct table, mixed in any other.
     fn find(&self, key: W) -> SearchEnd {
         if self.table.direct != 0 {
             let slot = W::from_u64(key.to_u64().wrapping_sub(self.table.min)).to_u64();
@@ -193,7 +193,7 @@ impl<W: DeviceWord> Slots<W> {
         let (home, slots) = (self.home(key), self.slots.len());
         for slot in (home..slots).chain(0..home) {
             let held = self.slots[slot].key;
-            // The mark goes first: a key that equals it is not in its slot.
+            // The mark is checked first: a key that equals it cannot be in its slot.
             if held == self.empty(slot) {
                 return SearchEnd::Empty(slot);
             }
@@ -204,7 +204,7 @@ impl<W: DeviceWord> Slots<W> {
         SearchEnd::Nowhere
     }
 
-    /// The values of a key, always in the same order.
+    /// Returns the values of a key, always in the same order.
     pub(super) fn values(&self, space: &Space, key: W) -> Result<Vec<W>> {
         let SearchEnd::At(slot) = self.find(key) else { return Ok(Vec::new()) };
         let Slot { value, begin, count, .. } = self.slots[slot];
@@ -218,7 +218,7 @@ impl<W: DeviceWord> Slots<W> {
 pub(super) fn clear<W: DeviceWord>(machine: &mut Machine, stage: &ClearTable) -> Result<()> {
     let mut slots = Slots::<W>::load(&machine.space, &stage.table, stage.table.groups != 0)?;
     for slot in 0..slots.slots.len() {
-        // The values of an array stay as they are.
+        // The values of an array stay unchanged.
         let slot_was = &slots.slots[slot];
         let value = if slots.layout == Layout::Array { slot_was.value } else { W::default() };
         let key = if stage.table.direct != 0 { W::default() } else { slots.empty(slot) };
@@ -251,7 +251,7 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
                 slot
             }
             SearchEnd::Empty(slot) => {
-                // Arrays may be.
+                // Only arrays and direct tables may become full.
                 require(free > 1 || table.direct != 0, "the table is full")?;
                 free = free.saturating_sub(1);
                 let value = source[row].value;

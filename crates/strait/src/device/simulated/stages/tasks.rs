@@ -1,5 +1,5 @@
-//! Small stages around the large ones: where partitions begin, the tasks of co-partitions, and
-//! values fetched by row number.
+//! Small stages around the large ones: finds the starts of partitions, lists the tasks of co-partitions, and
+//! gathers values by row number.
 
 use super::super::memory::{aligned, nth};
 use super::super::word::DeviceWord;
@@ -12,7 +12,7 @@ pub(super) fn bounds<W: DeviceWord>(machine: &mut Machine, stage: &Bounds) -> Re
     require(stage.shift <= W::BITS, "a partition's bits are outside the key")?;
     require(stage.partitions.is_power_of_two(), "partitions that are not a power of two")?;
     let tuples = machine.space.tuples::<W>(stage.tuples, stage.rows, "tuples")?;
-    // There is one partition where the shift leaves no bits.
+    // If the shift leaves no bits, there is one partition.
     let mask = u64::from(stage.partitions - 1);
     let partition = |key: W| key.to_u64().checked_shr(stage.shift).unwrap_or(0) & mask;
     let ordered = tuples.is_sorted_by_key(|tuple| partition(tuple.key));
@@ -51,12 +51,12 @@ pub(super) fn list(machine: &mut Machine, stage: &ListTasks) -> Result<()> {
     machine.space.set(stage.count, 0, count as u32, "count")
 }
 
-/// A range in pieces.
+/// A range that is cut into pieces.
 struct Pieces {
     from: u64,
     to: u64,
     rows: u32,
-    /// How many.
+    /// The number of pieces.
     len: u64,
 }
 
@@ -65,7 +65,7 @@ fn cut(from: u64, to: u64, rows: u32) -> Pieces {
 }
 
 impl Pieces {
-    /// Where a piece begins, and its rows.
+    /// Returns the start and the rows of a piece.
     fn piece(&self, number: u64) -> (u64, u32) {
         let from = self.from + number * u64::from(self.rows);
         (from, (self.to - from).min(u64::from(self.rows)) as u32)
@@ -83,7 +83,7 @@ pub(super) fn gather<W: DeviceWord>(machine: &mut Machine, stage: &Gather) -> Re
     }
 }
 
-/// Fetches values of `PARTS` integers each.
+/// Gathers values of `PARTS` integers each.
 fn fetch<W: DeviceWord, T: Plain, const PARTS: u64>(
     machine: &mut Machine,
     stage: &Gather,

@@ -1,4 +1,4 @@
-//! Keys that were packed together become words.
+//! Unpacks keys to words.
 
 use super::super::memory::nth;
 use super::super::word::DeviceWord;
@@ -26,7 +26,7 @@ pub(super) fn unpack<W: DeviceWord>(machine: &mut Machine, stage: &Unpack) -> Re
     Ok(())
 }
 
-/// Packs are unpacked at once: no two have a row.
+/// Packs are unpacked in parallel, so no two may share a row.
 fn check_apart(packs: &[Pack]) -> Result<()> {
     let mut rows: Vec<(u64, u64)> = packs
         .iter()

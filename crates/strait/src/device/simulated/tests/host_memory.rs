@@ -1,5 +1,5 @@
-//! Host memory that a device reaches: read late where it is copied, where it lies where it is mapped
-//! or shared, and next to the device's own in a range.
+//! Host memory that a device reaches: copied late, mapped or shared in place, or next to device memory in a
+//! range.
 
 use super::*;
 use crate::device::EVENTS;
@@ -7,7 +7,7 @@ use crate::device::abi::Survey;
 
 const BYTES: usize = 64;
 
-/// A device with two streams, a buffer on it, and one on the host.
+/// A device with two streams, one buffer on it, and one on the host.
 struct TwoStreams {
     device: Simulated,
     first: Stream,
@@ -25,7 +25,7 @@ fn two_streams(seed: u64) -> TwoStreams {
 }
 
 impl TwoStreams {
-    /// What lies somewhere once the first stream has come to it.
+    /// Returns the content of a view once the first stream has reached this read.
     fn read(&self, view: View) -> Vec<u8> {
         self.device.copy_out(self.first, view, &self.to, 0).unwrap();
         self.device.synchronize(self.first).unwrap();
@@ -34,7 +34,7 @@ impl TwoStreams {
         bytes[..view.bytes as usize].to_vec()
     }
 
-    /// The largest of so many keys at an address, as a stage finds it.
+    /// Returns the largest of `rows` keys at an address, as found by a stage.
     fn largest(&self, address: u64, rows: u64) -> u64 {
         let found = self.device.allocate(32, "what was found").unwrap();
         self.device.fill(self.first, found.view, 0).unwrap();
@@ -46,9 +46,9 @@ impl TwoStreams {
     }
 }
 
-/// Writes bytes that an operation may be about to read: what a mistaken conductor does.
+/// Overwrites bytes that an operation may still have to read, like a wrong conductor.
 fn overwrite(start: *mut u8, byte: u8) {
-    // SAFETY: callers have as many bytes there, and nothing runs while no stream is waited for.
+    // SAFETY: callers have this many bytes there, and nothing runs while no stream is waited for.
     unsafe { start.write_bytes(byte, BYTES) };
 }
 
@@ -56,14 +56,14 @@ fn poisoned(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| (0xd0..=0xdf).contains(byte))
 }
 
-/// What arrives of a buffer that is overwritten once the other stream has been synchronised, with or
-/// without waiting for its copy.
+/// Returns the copy of a buffer that is overwritten after the other stream was synchronised, with or without
+/// waiting for the copy.
 fn overwritten(seed: u64, wait: bool) -> Vec<u8> {
     let d = two_streams(seed);
     let mut from = vec![7u8; BYTES];
     let start = from.as_mut_ptr();
     let view = HostView { start, bytes: BYTES as u64 };
-    // SAFETY: kept to the end of this function, where all copies have run.
+    // SAFETY: lives to the end of this function, when all copies are done.
     unsafe { d.device.copy_from(d.first, view, d.memory.view) }.unwrap();
     let copied = d.device.record(d.first).unwrap();
     let other = d.device.allocate(8, "something else").unwrap();
@@ -98,7 +98,7 @@ fn waiting_for_an_event_runs_what_comes_before_it() {
             d.device.seconds(happened, happened).unwrap();
         }
         later.insert(rest.iter().filter(|&&event| d.device.seconds(event, event).is_ok()).count());
-        // Once more does nothing.
+        // A second wait does nothing.
         d.device.wait_for(filled).unwrap();
     }
     assert_eq!(later.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
@@ -119,7 +119,7 @@ fn waiting_for_what_never_comes_is_an_error() {
     assert!(message(d.device.wait_for(failed)).contains("outside"), "failures stay");
 }
 
-/// What one stream copies of what another wrote, with or without waiting for it.
+/// Returns what one stream copies of another stream's writes, with or without waiting for them.
 fn copied_between(seed: u64, wait: bool) -> Vec<u8> {
     let d = two_streams(seed);
     let other = d.device.allocate(BYTES as u64, "from").unwrap();
@@ -143,7 +143,7 @@ fn a_missing_wait_between_addresses_shows_for_some_seed() {
 fn copies_that_do_not_fit_are_errors() {
     let d = two_streams(2);
     let from = [0u8; 10];
-    // SAFETY: kept until the end, and refused anyway.
+    // SAFETY: lives to the end, and the copy is refused anyway.
     let refused = unsafe { d.device.copy_from(d.first, HostView::of(&from), d.memory.view) };
     assert!(message(refused).contains("10 bytes to 64"));
     let part = |at, bytes| d.memory.view.part(at, bytes);
@@ -164,10 +164,10 @@ fn pins_last_until_their_copies_have_run() {
         let d = two_streams(seed);
         let column: Vec<u64> = (0..8).collect();
         let whole = HostView::of(&column);
-        // Neighbours that share a page, and a word in the middle of it.
+        // Neighbours that share a page.
         let parts = [whole.part(0, 24), whole.part(24, 40)];
         let copied = parts.map(|part| {
-            // SAFETY: the column is kept to the end, when all copies have run.
+            // SAFETY: the column lives to the end, when all copies are done.
             let pinned = unsafe { d.device.pin(part) }.unwrap();
             let at = part.start as u64 - whole.start as u64;
             let to = d.memory.view.part(at, part.bytes);
@@ -195,10 +195,10 @@ fn stages_reach_mapped_memory_where_it_lies() {
     assert_eq!((mapped.view.bytes, mapped.address() % 256), (BYTES as u64, 0));
     assert_eq!(d.device.memory().used, used, "not charged");
     overwrite(pinned.start, 0);
-    // SAFETY: no operation is under way.
+    // SAFETY: no operation is in progress.
     unsafe { pinned.start.cast::<u64>().add(5).write(77) };
     assert_eq!(d.largest(mapped.address(), 8), 77);
-    // And the other way.
+    // In the other direction.
     d.device.fill(d.first, d.memory.view, 6).unwrap();
     d.device.copy_between(d.first, d.memory.view.part(0, 16), mapped.view.part(8, 16)).unwrap();
     d.device.fill(d.first, mapped.view.part(0, 1), 1).unwrap();
@@ -206,7 +206,7 @@ fn stages_reach_mapped_memory_where_it_lies() {
     // SAFETY: the stream was synchronised.
     let bytes = unsafe { pinned.bytes() };
     assert_eq!((bytes[0], &bytes[7..25]), (1, &[&[0][..], &[6; 16], &[0]].concat()[..]));
-    // The end is where the memory's is.
+    // The view ends where the memory ends.
     d.device.fill(d.first, View { bytes: BYTES as u64 + 1, ..mapped.view }, 0).unwrap();
     assert!(message(d.device.synchronize(d.first)).contains("outside"));
 }
@@ -244,9 +244,9 @@ fn a_coherent_device_reads_any_memory() {
     let d = two_streams(7);
     let column: Vec<u64> = (0..40).map(|n| n * 3).collect();
     let part = HostView::of(&column).part(8, 300);
-    // SAFETY: the column is kept to the end, and not written to.
+    // SAFETY: the column lives to the end, and is not changed.
     let memory = unsafe { d.device.coherent(part) }.unwrap();
-    // Aligned as the memory is, so that a stage that wants more fails here too.
+    // Aligned like the memory, so that a stage that needs a larger alignment fails here too.
     assert_eq!(memory.address() % 256, part.start as u64 % 256);
     assert_eq!(d.largest(memory.address(), 37), 37 * 3);
     let odd = View { address: memory.address() + 4, bytes: 8 };
@@ -268,7 +268,7 @@ fn managed_memory_is_reached_from_both_sides() {
     let fresh = unsafe { std::slice::from_raw_parts(managed.start, BYTES) };
     assert!(fresh.iter().all(|byte| (0xa0..=0xbf).contains(byte)));
     overwrite(managed.start, 0);
-    // SAFETY: no operation is under way.
+    // SAFETY: no operation is in progress.
     unsafe { managed.start.cast::<u64>().add(7).write(99) };
     d.device.prefetch(d.second, &managed).unwrap();
     let moved = d.device.record(d.second).unwrap();

@@ -1,5 +1,5 @@
-//! Joining stages against a nested loop: every way to find matches, every flavour, both words, with
-//! an output so small that tasks are cut and redone.
+//! Join stages against a nested loop: every way to find matches, every flavour, both word widths, with an
+//! output so small that tasks are cut and redone.
 
 use super::*;
 use crate::device::Flavour;
@@ -17,16 +17,16 @@ const FLAVOURS: [Flavour; 4] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Shared,
-    /// A hashed table of unique keys, or of groups; from columns or from tuples.
+    /// A hashed table with unique keys, or with groups. True means from tuples, false from columns.
     Unique(bool),
     Groups(bool),
     Direct,
-    /// An array, of which every place may be taken.
+    /// An array, which may be full.
     Array,
     Merge,
 }
 
-/// Two sides as they came. Values are row numbers, from 100 and from 200 on.
+/// Two sides with raw keys. Values are row numbers, starting at 100 and at 200.
 struct Sides<W> {
     build: Vec<Tuple<W>>,
     probe: Vec<Tuple<W>>,
@@ -67,10 +67,11 @@ fn naive<W: TestWord>(sides: &Sides<W>) -> Rows {
     rows
 }
 
-/// From tasks, their count and an output to a stage.
+/// A function from tasks, their count and an output to a stage.
 type Launch = Box<dyn Fn(u64, u32, Output) -> Stage>;
 
-/// Makes what a stage needs, and gives a function from tasks and output to the stage.
+/// Prepares the memory that a stage needs. Returns its tasks, and a function from tasks and output to the
+/// stage.
 fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<Task>, Launch) {
     let mix = |side: &[Tuple<W>]| -> Vec<Tuple<W>> {
         side.iter().map(|t| Tuple { key: t.key.mix(mixer()), ..*t }).collect()
@@ -138,7 +139,7 @@ fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<T
     }
 }
 
-/// A side in the device's memory: columns as they came, or tuples with mixed keys.
+/// Puts a side into device memory: columns with raw keys, or tuples with mixed keys.
 pub(super) fn source<W: TestWord>(
     bench: &mut Bench,
     side: &[Tuple<W>],
@@ -151,7 +152,7 @@ pub(super) fn source<W: TestWord>(
     }
     let keys: Vec<W> = side.iter().map(|tuple| tuple.key).collect();
     let values: Vec<W> = side.iter().map(|tuple| tuple.value).collect();
-    // Values are row numbers, so they may as well be counted.
+    // Values are row numbers, so the device may also compute them.
     let counted = bench.random.below(2) == 0;
     let first = if counted { side[0].value.to_u64() } else { 0 };
     let values = if counted { 0 } else { bench.put(&values) };
@@ -164,7 +165,7 @@ fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Ta
     let direct = matches!(way, Way::Direct | Way::Array);
     let (slot_count, slot) = match way {
         Way::Direct => (30, 8),
-        // Up to the greatest key, so that some arrays are full.
+        // Up to the largest key, so that some arrays are full.
         Way::Array => {
             let places = sides.build.iter().map(|tuple| tuple.key.to_u64() - 49).max();
             (places.unwrap_or(1) as usize, size_of::<W>())
@@ -215,7 +216,7 @@ fn with_flavour(stage: Stage, flavour: Flavour) -> Stage {
     }
 }
 
-/// The pieces of a task that has too many rows.
+/// Cuts a task that has too many rows.
 fn cut(redo: &Redo, most: u64, shared: bool) -> Vec<Task> {
     let Redo { task, rows } = *redo;
     if rows <= most {
@@ -241,7 +242,7 @@ fn cut(redo: &Redo, most: u64, shared: bool) -> Vec<Task> {
         .collect()
 }
 
-/// Everything a join gives.
+/// The complete result of a join.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     rows: Rows,
@@ -251,7 +252,7 @@ struct Outcome {
     sums: (u64, u64),
 }
 
-/// Joins as a conductor does: empties the output where it is full, and redoes what found no room.
+/// Joins like a conductor: empties the output when it is full, and redoes tasks that found no room.
 fn conduct<W: TestWord>(seed: u64, way: Way, flavour: Flavour, capacity: u64) -> (Rows, Outcome) {
     let mut bench = Bench::new(seed);
     let sides = sides::<W>(&mut bench, way);
@@ -285,7 +286,7 @@ fn conduct<W: TestWord>(seed: u64, way: Way, flavour: Flavour, capacity: u64) ->
         let list = if tiles > 0 { 0 } else { bench.put(&tasks) };
         let mut redone = Vec::new();
         while next < count {
-            // A task in rounds may be redone in as many pieces.
+            // A task with several rounds may have one redo entry per round.
             output.redo = bench.room::<Redo>(3 * count as usize);
             bench.write(control, &[Control { next, ..Control::default() }]);
             bench.run::<W>(with_flavour(stage(list, count, output), flavour));

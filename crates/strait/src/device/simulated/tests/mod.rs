@@ -14,7 +14,7 @@ use crate::device::abi::{Control, Mixing};
 use crate::memory::Plain;
 use crate::word::Mixer;
 
-/// A word and its name.
+/// A word and its width.
 trait TestWord: DeviceWord {
     const WORD: Width;
 }
@@ -27,7 +27,7 @@ impl TestWord for u64 {
     const WORD: Width = Width::W64;
 }
 
-/// How keys are mixed here.
+/// The mixer of these tests.
 fn mixer<W: DeviceWord>() -> Mixer<W> {
     Mixer::new(7)
 }
@@ -36,7 +36,7 @@ fn unmixer<W: DeviceWord>() -> Mixer<W> {
     mixer().inverse()
 }
 
-/// The same as arguments of stages.
+/// The same, as arguments of stages.
 fn mixing<W: DeviceWord>() -> Mixing {
     Mixing::of(mixer::<W>())
 }
@@ -45,7 +45,7 @@ fn unmixing<W: DeviceWord>() -> Mixing {
     Mixing::of(unmixer::<W>())
 }
 
-/// A device with one stream, and what lies in its memory.
+/// A device with one stream, and the memory that a test keeps on it.
 struct Bench {
     device: Simulated,
     stream: Stream,
@@ -61,7 +61,7 @@ impl Bench {
         Bench { device, stream, random: Random::new(!seed), kept: Vec::new() }
     }
 
-    /// Poisoned memory for `count` values.
+    /// Allocates poisoned memory for `count` values.
     fn room<T>(&mut self, count: usize) -> u64 {
         let memory = self.device.allocate((count * size_of::<T>()) as u64, "a test").unwrap();
         self.kept.push(memory);
@@ -81,7 +81,7 @@ impl Bench {
     fn write<T: Plain>(&self, address: u64, values: &[T]) {
         let bytes = size_of_val(values);
         let pinned = self.device.pinned(bytes, "a test").unwrap();
-        // SAFETY: as many bytes as were asked for; no copy is under way.
+        // SAFETY: the memory has this many bytes; no copy is in progress.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), pinned.start, bytes) };
         let view = View { address, bytes: bytes as u64 };
         self.device.copy_in(self.stream, &pinned, 0, view).unwrap();
@@ -94,7 +94,7 @@ impl Bench {
         let view = View { address, bytes: bytes as u64 };
         self.device.copy_out(self.stream, view, &pinned, 0).unwrap();
         self.device.synchronize(self.stream).unwrap();
-        // SAFETY: so many plain values lie there, aligned, and the copy is done.
+        // SAFETY: this many plain, aligned values lie there, and the copy is done.
         unsafe { std::slice::from_raw_parts(pinned.start.cast::<T>(), count).to_vec() }
     }
 
@@ -112,13 +112,13 @@ impl Bench {
         self.try_run::<W>(stage).unwrap();
     }
 
-    /// Random words below `end`.
+    /// Returns random words below `end`.
     fn words<W: TestWord>(&mut self, count: usize, end: u64) -> Vec<W> {
         (0..count).map(|_| W::from_u64(self.random.below(end))).collect()
     }
 }
 
-/// What the device says when it fails.
+/// Returns the device's message when it fails.
 fn message<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => String::new(),

@@ -1,11 +1,11 @@
-//! Order and memory: what is enqueued runs late and in any order that is allowed; what is fresh or
-//! freed is poison; what is outside is an error.
+//! Order and memory: work runs late and in any allowed order; fresh and freed memory is poisoned; accesses
+//! outside of memory are errors.
 
 use super::*;
 use crate::device::EVENTS;
 use crate::device::abi::Offsets;
 
-/// A device with two streams, a buffer on it, and two on the host.
+/// A device with two streams, one buffer on it, and two on the host.
 struct Pair {
     device: Simulated,
     first: Stream,
@@ -20,7 +20,7 @@ fn pair(seed: u64) -> Pair {
     let (first, second) = (device.stream(0).unwrap(), device.stream(1).unwrap());
     let memory = device.allocate(64, "a test").unwrap();
     let (from, to) = (device.pinned(64, "from").unwrap(), device.pinned(64, "to").unwrap());
-    // SAFETY: no copy is under way.
+    // SAFETY: no copy is in progress.
     unsafe { from.bytes_mut() }.fill(7);
     Pair { device, first, second, memory, from, to }
 }
@@ -30,7 +30,7 @@ fn read(pinned: &Pinned) -> Vec<u8> {
     unsafe { pinned.bytes() }.to_vec()
 }
 
-/// What one stream reads of what another wrote, with or without waiting for it.
+/// Returns what one stream reads of another stream's writes, with or without waiting for them.
 fn handed_over(seed: u64, wait: bool) -> Vec<u8> {
     let p = pair(seed);
     p.device.copy_in(p.first, &p.from, 0, p.memory.view).unwrap();

@@ -18,7 +18,7 @@ fn survey<W: TestWord>(seed: u64) {
     let keys = bench.words::<W>(30, u64::MAX);
     let column = bench.put(&keys);
     let found = bench.zeros::<u64>(4);
-    // In two parts: what is found adds up.
+    // In two parts, because the results of several surveys are combined.
     for (at, rows) in [(0, 11), (11, 19)] {
         let keys = column + at * size_of::<W>() as u64;
         bench.run::<W>(Stage::Survey(Survey { keys, rows, found }));
@@ -79,7 +79,7 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
     assert!(message(wrong).contains("one or two words apart"));
 }
 
-/// One pass over rows in two launches, the second going on where the first ended.
+/// One pass over rows in two launches. The second continues where the first ended.
 struct Pass {
     columns: Columns,
     tuples: u64,
@@ -127,7 +127,7 @@ fn pass<W: TestWord>(bench: &mut Bench, keys: &[W], rows: u64, pass: &Pass) {
     }
 }
 
-/// Columns to tuples by one digit, then tuples to columns by a higher one: sorted by both.
+/// Columns to tuples by one digit, then tuples to columns by a higher one: the result is sorted by both.
 fn look_back<W: TestWord>(seed: u64, mix: bool, values: bool) {
     let mut bench = Bench::new(seed);
     let rows = 2 + bench.random.below(60) as usize;
@@ -178,7 +178,7 @@ fn look_back<W: TestWord>(seed: u64, mix: bool, values: bool) {
     assert_eq!(bench.get::<W>(to_values, rows), values);
 }
 
-/// Without a promise of order, digits come right, and rows in any order for some seed.
+/// If order is not required, digits are right, and for some seed the rows come in another order.
 fn unstable<W: TestWord>(seed: u64) -> bool {
     let mut bench = Bench::new(seed);
     let keys = bench.words::<W>(20, 256);
@@ -349,7 +349,7 @@ fn partitions_meet_in_tasks() {
     }
 }
 
-/// Partitions of a part: the bits above theirs are all the same, or none of their business.
+/// The partitions of a part: the bits above the radix bits must have no effect.
 #[test]
 fn bounds_see_only_their_bits() {
     let run = |keys: &[u64], partitions: u32| {

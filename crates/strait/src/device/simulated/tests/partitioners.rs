@@ -7,7 +7,7 @@ use crate::device::abi::{
 use crate::device::simulated::word::Tuple;
 
 const SEEDS: u64 = 20;
-/// Tuples of a bucket, as a power of two.
+/// Tuples per bucket, as a power of two.
 const BUCKET_BITS: u32 = 1;
 
 fn digit<W: TestWord>(key: W, digit: Digit) -> u64 {
@@ -20,7 +20,7 @@ struct Rows<W> {
     tuples: Vec<Tuple<W>>,
 }
 
-/// Keys below `end`: few of them make long partitions.
+/// Returns rows with keys below `end`. Few different keys make long partitions.
 fn rows<W: TestWord>(bench: &mut Bench, count: usize, end: u64, values: bool) -> Rows<W> {
     let keys = bench.words::<W>(count, end);
     let payload: Vec<W> = match values {
@@ -36,7 +36,7 @@ fn rows<W: TestWord>(bench: &mut Bench, count: usize, end: u64, values: bool) ->
     Rows { columns, tuples: keys.iter().zip(&payload).map(tuple).collect() }
 }
 
-/// Both have the same tuples, and `found` has them by ascending partitions.
+/// Checks that both have the same tuples, and that `found` is ordered by partition.
 fn assert_partitioned<W: TestWord>(
     found: &[Tuple<W>],
     expected: &[Tuple<W>],
@@ -51,7 +51,7 @@ fn assert_partitioned<W: TestWord>(
     assert_eq!(sorted(found), sorted(expected));
 }
 
-/// One pass of the three stages, over chunks of two tiles.
+/// Runs one pass of the three stages, over chunks of two tiles.
 fn counted<W: TestWord>(bench: &mut Bench, stage: SharedHistogram) -> Vec<Tuple<W>> {
     let chunks = stage.rows.div_ceil(16);
     let stage = SharedHistogram {
@@ -69,7 +69,7 @@ fn counted<W: TestWord>(bench: &mut Bench, stage: SharedHistogram) -> Vec<Tuple<
     bench.get(stage.to_tuples, stage.rows as usize)
 }
 
-/// Columns by the lower digit, then tuples by the higher one, which keep their order.
+/// Orders columns by the lower digit, then tuples by the higher one, which must keep their order.
 fn shared_histogram<W: TestWord>(seed: u64, end: u64, values: bool) {
     let mut bench = Bench::new(seed);
     let count = 1 + bench.random.below(70) as usize;
@@ -91,7 +91,7 @@ fn shared_histogram<W: TestWord>(seed: u64, end: u64, values: bool) {
     assert_eq!(counted::<W>(&mut bench, second), expected);
 }
 
-/// Where the pieces of chains begin, against a sum by hand.
+/// Cuts chains into pieces, and checks the starts of the pieces against a naive sum.
 fn cut(bench: &mut Bench, counts: u64, rows: u64, chains: u32, piece: u32) -> u64 {
     let starts = bench.room::<u32>(chains as usize + 1);
     bench.run::<u64>(Stage::CutChains(CutChains { counts, rows, starts, chains, piece }));
@@ -107,7 +107,7 @@ fn cut(bench: &mut Bench, counts: u64, rows: u64, chains: u32, piece: u32) -> u6
     starts
 }
 
-/// The stage of one pass, with a pool that has just the buckets the worst case needs.
+/// Returns the stage of one pass. Its pool has exactly the buckets that the worst case needs.
 fn pass<W: TestWord>(
     bench: &mut Bench,
     columns: Columns,
@@ -143,7 +143,7 @@ fn pass<W: TestWord>(
     }
 }
 
-/// Columns by the higher digit, chains by the lower one, then copied together.
+/// Splits columns by the higher digit, then chains by the lower one, then copies the chains together.
 fn bucket_pool<W: TestWord>(seed: u64, end: u64, values: bool) {
     let mut bench = Bench::new(seed);
     let count = 1 + bench.random.below(70);
@@ -206,7 +206,7 @@ fn chunks_cover_the_rows_and_targets_lie_apart() {
 #[test]
 fn chains_of_buckets_partition() {
     for seed in 0..2 * SEEDS {
-        // All rows in a partition or two, or spread over all.
+        // All rows in one or two partitions, or spread over all.
         let end = if seed & 2 != 0 { 2 } else { u64::MAX };
         bucket_pool::<u32>(seed, end, seed & 1 != 0);
         bucket_pool::<u64>(seed, end, seed & 1 != 0);

@@ -12,7 +12,7 @@ fn digit<W: TestWord>(key: W, digit: Digit) -> usize {
     ((key.to_u64() >> digit.shift) & u64::from(digit.mask)) as usize
 }
 
-/// Rows as columns or tuples, and as they are to arrive.
+/// Rows as columns or tuples, and as the tuples that must arrive.
 struct Rows<W> {
     columns: Columns,
     tuples: u64,
@@ -31,8 +31,7 @@ fn rows<W: TestWord>(bench: &mut Bench, count: usize, tuples: bool) -> Rows<W> {
     Rows { columns, tuples: if tuples { bench.put(&mixed) } else { 0 }, mixed }
 }
 
-/// In two launches, of which the second goes on where the first ended; partitions leave room for
-/// others between them.
+/// Scatters in two launches. The second continues where the first ended. There are gaps between partitions.
 fn scatter<W: TestWord>(seed: u64, how: Scatterer, bits: u32) {
     let mut bench = Bench::new(seed);
     let wanted = Digit { shift: W::BITS - bits.max(1), mask: (1 << bits) - 1 };
@@ -146,7 +145,7 @@ fn scatterers_need_room_apart() {
     assert!(message(wrong).contains("overlap one another"));
 }
 
-/// Packs of every width, at any byte; `change` may break them. What the device says.
+/// Unpacks packs of every width, at any byte. `change` may break them. Returns the device's message.
 fn unpack<W: TestWord>(seed: u64, change: impl Fn(&mut Vec<Pack>)) -> String {
     let mut bench = Bench::new(seed);
     let (mut packed, mut packs, mut expected) = (Vec::<u8>::new(), Vec::new(), Vec::<W>::new());

@@ -1,4 +1,4 @@
-//! Corners of tables: keys that look like empty slots, and tables that are full.
+//! Special cases of tables: keys that equal the marks of empty slots, and tables that are full.
 
 use super::joins::source;
 use super::*;
@@ -8,12 +8,12 @@ use crate::device::abi::{
 };
 use crate::device::simulated::word::Tuple;
 
-/// A table whose keys are mixed.
+/// Returns a table with mixed keys.
 fn of_mixed<W: TestWord>() -> Table {
     Table { mixing: mixing::<W>(), ..Table::default() }
 }
 
-/// Keys that equal the marks of empty slots are found, and only where they were put.
+/// Keys that equal the marks of empty slots are found, and only where they were inserted.
 #[test]
 fn no_key_is_reserved() {
     fn check<W: TestWord>() {
@@ -57,12 +57,12 @@ fn a_full_table_is_an_error() {
     assert!(message(full).contains("full"));
 }
 
-/// A compact table of unique keys or of groups, at loads up to 95 %, with keys at both ends of the
-/// range and those that look like empty slots: every key is found, and no other.
+/// A compact table with unique keys or with groups, with load factors up to 95 %. It has keys at both ends
+/// of the range, and keys that equal the marks of empty slots. Every inserted key is found, and no other.
 fn compact<W: TestWord>(seed: u64, slot_count: u64, rows: u64, groups: bool) {
     let mut bench = Bench::new(seed);
     let mark = |slot: u64| W::from_u64((slot << 32).div_ceil(slot_count) << (W::BITS - 32));
-    // Mixed keys: the ends, marks of some slots, and others; half of them are put in.
+    // Mixed keys: both ends, marks of some slots, and others. Half of them are inserted.
     let ones = W::from_u64(u64::MAX);
     let mut mixed = vec![ones, W::from_u64(0)];
     mixed.extend((0..rows).map(|_| mark(bench.random.below(slot_count))));
