@@ -173,14 +173,14 @@ impl Pinned {
     }
 }
 
-/// Bytes of host memory, pinned or not. Whoever uses the view must keep the memory alive.
+/// Bytes of host memory, pinned or not. The user of the view must keep the memory alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostView {
     pub(crate) start: *const u8,
     pub(crate) bytes: u64,
 }
 
-// SAFETY: whoever reads the bytes must prevent concurrent writes.
+// SAFETY: callers that read the bytes must prevent concurrent writes.
 unsafe impl Send for HostView {}
 // SAFETY: as above.
 unsafe impl Sync for HostView {}
@@ -247,8 +247,8 @@ pub(crate) trait Device: Send + Sync {
     fn available(&self) -> Result<u64> {
         Ok(self.memory().budget)
     }
-    /// Allocates memory with any content, aligned to 256 bytes. Fails with [`Error::DeviceMemory`] if there
-    /// is not enough.
+    /// Allocates memory with any content, aligned to 256 bytes. Fails with
+    /// [`Error::DeviceMemory`](crate::Error::DeviceMemory) if there is not enough.
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory>;
     /// Allocates pinned host memory with any content.
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>>;
@@ -309,8 +309,8 @@ pub(crate) trait Device: Send + Sync {
     /// Returns addresses at which stages reach pinned memory over the link. They do not count against the
     /// budget.
     fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory>;
-    /// Returns addresses at which stages reach memory that is not pinned. Fails with [`Error::Setting`] if
-    /// the device cannot do that.
+    /// Returns addresses at which stages reach memory that is not pinned. Fails with
+    /// [`Error::Setting`](crate::Error::Setting) if the device cannot do that.
     ///
     /// # Safety
     /// The memory must stay allocated, and nobody else may write to it, until the returned value is dropped.

@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
         (self.small.len / size_of::<T>().max(1)).max(1)
     }
 
-    /// Marks the end of a stage: its time and bytes are those since the last mark.
+    /// Marks the end of a stage. Its time and bytes count from the last mark.
     pub(crate) fn mark(&self, stage: &'static str) -> Result<()> {
         let event = self.device.record(self.compute)?;
         self.note(stage, event);

@@ -39,8 +39,8 @@ impl HostColumn {
         HostColumn(Storage::Together(view, None))
     }
 
-    /// Creates a column from batches of whole, aligned words, to each of which the bias `plus` is added. Only
-    /// `staged-copy` can transfer it.
+    /// Creates a column from batches of whole, aligned words. The transfer adds the bias `plus` to each
+    /// word. Only `staged-copy` can transfer it.
     ///
     /// # Safety
     /// The same as for [`HostColumn::pageable`].

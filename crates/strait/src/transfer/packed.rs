@@ -336,8 +336,8 @@ fn narrow<W: Narrow>(keys: &[W], plus: W, frame: Frame, to: &mut [u8]) -> u64 {
             to.zip(keys).for_each(|(to, &key)| *to = (less(key) as u32).to_le_bytes());
         }
         _ => {
-            // Writes eight bytes per key, of which the next key overwrites some. The last keys write only
-            // their own.
+            // Writes eight bytes per key. The next key overwrites the surplus. The last keys write only their
+            // own bytes.
             let last = 8usize.div_ceil(bytes).min(keys.len());
             let (most, rest) = keys.split_at(keys.len() - last);
             for (i, &key) in most.iter().enumerate() {

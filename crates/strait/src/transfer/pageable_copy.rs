@@ -1,5 +1,5 @@
-//! `pageable-copy`: the driver copies directly from the column's memory. If the memory is not pinned, one
-//! driver thread copies it through small buffers of the driver.
+//! `pageable-copy`: the driver copies directly from the column's memory. If the memory is not pinned, a
+//! single thread copies it through small buffers of the driver.
 
 use std::ops::Range;
 

@@ -10,7 +10,7 @@
 //! the words. Such a column is staged directly from its batches. For all other keys, the words are computed
 //! first.
 //!
-//! Only words cross to the device, and only positions come back. The columns stay in host memory and are
+//! Words cross to the device, and positions come back. The columns stay in host memory and are
 //! gathered there. The device computes the positions. A position is the row number, unless some rows have a
 //! null key and therefore cannot match. Those rows do not cross, and the host translates positions to row
 //! numbers. Workers resolve the pairs of one block while the device fills the next.

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::gpu_options::TablePlace;
 
 /// The maximum number of slots per build row in a directly addressed table. These slots are half as wide as
-/// hashed ones, of which there are at least two per row.
+/// hashed slots, and a hashed table has at least two slots per row.
 const SPARSEST: u64 = 4;
 /// The maximum number of slots per build row in a hashed table. More than two slots are used only if the
 /// table takes at most 1/6 ([`CACHED`]) of the L2 cache and 1/16 ([`SPARE`]) of the free memory. Eight slots
@@ -79,7 +79,7 @@ pub(super) fn table(session: &Session<'_>, build: &Side, place: TablePlace) -> R
     Ok(table)
 }
 
-/// Builds a table for keys of which at least one is known to occur twice.
+/// Builds a table if it is already known that a key occurs twice.
 pub(super) fn table_of_groups(
     session: &Session<'_>,
     build: &Side,

@@ -19,7 +19,7 @@ use super::{Block, JoinResult, Receiver, Session, Wanted};
 use crate::device::{Event, Flavour, Memory, Stage, View, abi};
 use crate::error::{Error, Result};
 
-/// The minimum rows per buffer, unless a single task writes fewer.
+/// The minimum rows per buffer, or the rows that one task may write if that is less.
 const LEAST_CAPACITY: u64 = 8192;
 /// The factor by which the next buffer is longer, after a buffer was full.
 const GROWTH: u64 = 8;

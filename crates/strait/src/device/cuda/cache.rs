@@ -181,8 +181,8 @@ fn fill(mut file: File, key: u128, code: &[u8]) -> io::Result<()> {
 }
 
 /// The 128-bit FNV-1a hash over all parts and their lengths. Unlike the hashers of maps, it is the same in
-/// every process and version. It protects against accidents, not against attackers: [`ours`] keeps those
-/// out.
+/// every process and version. It protects against accidents, not against attackers: [`ours`] keeps
+/// attackers out.
 pub(super) fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u128 {
     const START: u128 = 0x6c62272e07bb014262b821756295c58d;
     const PRIME: u128 = 0x0000000001000000000000000000013b;

@@ -296,7 +296,7 @@ fn describe(ordinal: i32) -> Result<Gpu> {
         pageable_access: can(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
         managed_access: can(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS),
         virtual_memory,
-        // Drivers from CUDA 12.2 on support this, but older ones of them do not know the attribute.
+        // Drivers support this since CUDA 12.2, but the first of them do not know the attribute.
         host_virtual_memory: virtual_memory
             && newer(of_host).map_or(driver >= (12, 2), |answer| answer == 1),
         device,

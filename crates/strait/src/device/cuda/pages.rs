@@ -12,10 +12,10 @@
 //!   second    │       │       │       │   ▒▒▒▒│▒▒▒▒▒▒▒│▒▒▒▒▒▒▒│   counts 3, registers 4 to 5
 //! ```
 //!
-//! If the first chunk registered all its pages together, they would stay pinned while the second needs page
-//! 3. By then, the owner of the first chunk may have returned pages 1 and 2 to the system. The memory that
-//! is mapped there next would count as pinned, but the GPU would still read the old pages. A shared page
-//! cannot go away while somebody owns a byte on it.
+//! If the first chunk registered all its pages together, all of them would stay pinned while the second
+//! needs page 3. By then, the owner of the first chunk may have returned pages 1 and 2 to the system. The
+//! memory that is mapped there next would count as pinned, but the GPU would still read the old pages. A
+//! shared page cannot go away while somebody owns a byte on it.
 //!
 //! A copy is [cut](super::pieces) at the boundaries of registrations. A chunk that starts and ends at page
 //! boundaries has only one registration.
@@ -111,7 +111,7 @@ pub(super) fn cuts(pinned: &Pinned, at: usize) -> Vec<u64> {
     pages.starts.iter().filter_map(|start| start.checked_sub(from)).map(|cut| cut as u64).collect()
 }
 
-/// The same for memory at an address, whoever has pinned parts of it.
+/// The same for memory at an address, for the pins of all owners.
 pub(super) fn cuts_at(address: usize, bytes: u64) -> Vec<u64> {
     REGISTRY.cuts_at(address, bytes)
 }

@@ -1,9 +1,9 @@
 //! GPU memory: a hard budget, and blocks that are kept for the next allocation.
 //!
-//! The driver takes up to milliseconds to allocate memory, and waits for the whole GPU to free it. So a
-//! dropped block stays in the pool. The pool's blocks, used or kept, never exceed the budget. If they would,
-//! or if the driver refuses memory, the pool frees kept blocks first. Memory from elsewhere that also lies
-//! on the GPU is [charged](Pool::charged) to the same budget.
+//! The driver takes up to milliseconds to allocate memory. To free it, the driver waits for the whole GPU.
+//! So a dropped block stays in the pool. The pool's blocks, used or kept, never exceed the budget. If they
+//! would, or if the driver refuses memory, the pool frees kept blocks first. Memory from elsewhere that also
+//! lies on the GPU is [charged](Pool::charged) to the same budget.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -256,7 +256,8 @@ impl Range {
     fn undo(&self) -> Result<()> {
         let _bound = self.context.bind()?;
         // Unmapping does not wait for the GPU, unlike freeing. Work that still used the range would fail,
-        // and the process could no longer use the GPU. SAFETY: the context is bound.
+        // and the process could no longer use the GPU.
+        // SAFETY: the context is bound.
         let waited = check(unsafe { sys::cuCtxSynchronize() }, "waiting for the GPU");
         let mut begin = self.address;
         for &end in &self.ends {

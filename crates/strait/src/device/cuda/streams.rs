@@ -47,7 +47,7 @@ struct Lane {
     held: VecDeque<(u64, Arc<Pinned>)>,
 }
 
-/// A recorded event. Whoever waits for it shares it, so that its handle is not reused meanwhile.
+/// A recorded event. Each waiter shares it, so that its handle is not reused meanwhile.
 struct Mark {
     raw: sys::CUevent,
     stream: Stream,
