@@ -8,7 +8,7 @@
 //! ```
 //!
 //! While the device joins the rows of one chunk with the first working set, the CPU partitions the next
-//! chunk. Every tuple crosses the link once.
+//! chunk. Every tuple crosses the link once, except probe tuples whose build partition is joined in blocks.
 
 use std::cell::RefCell;
 

@@ -50,7 +50,7 @@ pub(super) fn join(
                 at += rows;
             }
             Ok(None) => unique = false,
-            // Somebody else took memory, or the prediction was too low. Smaller parts and chunks help, as
+            // Somebody else took memory, or less was left than predicted. Smaller parts and chunks help, as
             // long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
                 most_rows = rows.div_ceil(2);

@@ -6,10 +6,10 @@
 //!  probe: columns ─► passes ─► partitions ─┘        └─► several tasks if a partition is long
 //! ```
 //!
-//! The partitioner decides how a pass works. The histogram and look-back partitioners are stable. So a pass
-//! over the lower half of the radix bits and then a pass over the upper half sort by all bits, and no
-//! histogram per partition is needed. A build partition that does not fit shared memory becomes several
-//! tasks. So does a long probe partition, for which 004 uses dynamic parallelism.
+//! The partitioner decides how a pass works. The histogram and look-back partitioners keep the order of
+//! earlier passes. So a pass over the lower half of the radix bits and then a pass over the upper half sort
+//! by all bits, and no histogram per partition is needed. A build partition that does not fit shared memory
+//! becomes several tasks. So does a long probe partition, for which 004 uses dynamic parallelism.
 
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
