@@ -11,11 +11,16 @@ use crate::bind::BoundJoin;
 use crate::candidate;
 use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
-use crate::input::Source;
+use crate::input::{First, Source};
 use crate::machine::Machine;
 use crate::matches::{Asked, Roles};
 use crate::options::{NullEquality, Side};
 use crate::plan::{KeySource, OnDevice, Plan, Request, Statistics, build_side, choose};
+
+/// The bytes of a row, if only the number of rows is known.
+const BYTES_PER_ROW: u64 = 16;
+/// Bytes of a side that are read in any case, if statistics say that it is the smaller one.
+const LEAST_EXPECTED: u64 = 1 << 20;
 
 /// The facts that a plan follows from, besides the join and the device.
 pub(crate) struct Known<'a> {
@@ -48,6 +53,23 @@ impl BoundJoin {
     pub(crate) fn build_side(&self) -> Option<Side> {
         let [left, right] = &self.join.statistics;
         build_side(self.join.build_side, [left, right])
+    }
+
+    /// Returns the side that is read first. If statistics say which side is smaller, they may be wrong: more
+    /// than twice the bytes of the other side are not read before the other side is looked at, too.
+    pub(crate) fn first(&self) -> First {
+        let of = |statistics: &Statistics| {
+            let rows = statistics.rows.unwrap_or(0);
+            statistics.bytes.unwrap_or(rows.saturating_mul(BYTES_PER_ROW))
+        };
+        match (self.join.build_side, self.build_side()) {
+            (Some(side), _) => First::Asked(side),
+            (None, Some(side)) => {
+                let other = of(&self.join.statistics[side.other() as usize]);
+                First::Expected(side, other.saturating_mul(2).max(LEAST_EXPECTED))
+            }
+            (None, None) => First::Unknown,
+        }
     }
 
     /// Returns the plan by the facts that are known without opening a device, and the device to open for it.

@@ -220,7 +220,9 @@ impl Error {
         let context = context.into();
         move |error| match error {
             ArrowError::ExternalError(inner) => match inner.downcast::<Error>() {
-                Ok(ours) => *ours,
+                // Only the join itself may ask for another seed, not a reader or a filter.
+                Ok(ours) if !matches!(*ours, Error::BadSeed) => *ours,
+                Ok(ours) => Error::Worker(format!("{context}: {ours}")),
                 Err(inner) => Error::Arrow {
                     context,
                     source: std::sync::Arc::new(ArrowError::ExternalError(inner)),

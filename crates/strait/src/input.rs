@@ -15,7 +15,7 @@ use arrow::array::{Array, RecordBatch, RecordBatchReader};
 use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::{Error, Result};
-use crate::memory::{Budget, Hold, Ledger, each_buffer, frame};
+use crate::memory::{Budget, Hold, Ledger, Resting, each_buffer, frame};
 use crate::options::Side;
 use crate::progress::Counters;
 use crate::reading::ReadingThread;
@@ -115,10 +115,10 @@ impl Source {
 
     /// Reads one more batch and appends it to the waiting batches. Returns false at the end of the input. If
     /// memory does not suffice for the batch plus `spare` bytes, the batch is kept for the next attempt.
-    fn advance(&mut self, spare: u64) -> Result<bool> {
+    fn advance(&mut self, spare: u64, resting: Option<&Resting<'_>>) -> Result<bool> {
         let batch = match self.refused.take() {
             Some(batch) => batch,
-            None => match self.read()? {
+            None => match self.read(resting)? {
                 Some(batch) => batch,
                 None => return Ok(false),
             },
@@ -149,7 +149,7 @@ impl Source {
     }
 
     /// Returns the reader's next batch, checked and counted; `None` at the end.
-    fn read(&mut self) -> Result<Option<RecordBatch>> {
+    fn read(&mut self, resting: Option<&Resting<'_>>) -> Result<Option<RecordBatch>> {
         while self.fetched.is_empty() {
             if let Some(failure) = self.failure.take() {
                 self.state = State::Failed;
@@ -167,7 +167,9 @@ impl Source {
                 self.state = State::Ended;
                 return Ok(None);
             };
+            let idle = resting.and_then(Resting::idle);
             let answer = self.reading.ask(self.side, reader);
+            drop(idle);
             let answer = answer.inspect_err(|_| self.state = State::Failed)?;
             (self.reader, self.fetched) = (answer.reader, answer.batches);
             self.failure = answer.failure;
@@ -219,9 +221,14 @@ impl Source {
 
     /// Returns the next rows, at most `most` of them; `None` at the end. If it has to read another batch, the
     /// reservation for that batch must leave `spare` bytes free.
-    pub(crate) fn morsel(&mut self, most: usize, spare: u64) -> Result<Option<Morsel>> {
+    pub(crate) fn morsel(
+        &mut self,
+        most: usize,
+        spare: u64,
+        resting: &Resting<'_>,
+    ) -> Result<Option<Morsel>> {
         while self.waiting.is_empty() {
-            if !self.advance(spare)? {
+            if !self.advance(spare, Some(resting))? {
                 return Ok(None);
             }
             // While batches are streamed, their buffers are freed and their addresses are used again.
@@ -243,7 +250,7 @@ impl Source {
 
     /// Reads the rest of the side and holds all of it.
     pub(crate) fn collect(mut self, check: impl Fn() -> Result<()>) -> Result<Relation> {
-        while self.advance(0)? {
+        while self.advance(0, None)? {
             check()?;
         }
         let waiting = std::mem::take(&mut self.waiting).into();
@@ -253,7 +260,7 @@ impl Source {
     /// Reads to the end and keeps all batches waiting. After an error of the budget, the batches that were
     /// read can still be streamed, and the rest can still be read.
     pub(crate) fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
-        while self.advance(0)? {
+        while self.advance(0, None)? {
             check()?;
         }
         Ok(())
@@ -281,32 +288,43 @@ impl Drop for Source {
     }
 }
 
-/// Reads both sides in turns, always the one with fewer bytes so far, until one ends. That side is the
-/// smaller one. The cost is that at most as many bytes of the other side are held. With `asked`, only that
-/// side is read, to its end.
+/// Which side is read first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// The side that the user asked for. It is read to its end.
+    Asked(Side),
+    /// The side that statistics call the smaller one, but at most so many bytes of it. Then both sides are
+    /// read in turns.
+    Expected(Side, u64),
+    /// Both sides, in turns.
+    Unknown,
+}
+
+/// Reads the build side to its end. If it is not known, reads both sides, always the one with fewer bytes so
+/// far, until one ends: that one is the smaller. This holds at most as much of the other side.
 pub(crate) fn read_smaller_first(
     mut left: Source,
     mut right: Source,
-    asked: Option<Side>,
+    first: First,
     check: impl Fn() -> Result<()>,
 ) -> Result<(Relation, Source)> {
-    match asked {
-        Some(Side::Left) => left.fill(&check)?,
-        Some(Side::Right) => right.fill(&check)?,
-        None => loop {
+    if let First::Asked(side) | First::Expected(side, _) = first {
+        let source = if side == Side::Left { &mut left } else { &mut right };
+        let most = if let First::Expected(_, most) = first { most } else { u64::MAX };
+        while source.waiting_bytes <= most && source.advance(0, None)? {
             check()?;
-            let next =
-                if left.waiting_bytes <= right.waiting_bytes { &mut left } else { &mut right };
-            if !next.advance(0)? {
-                break;
-            }
-        },
+        }
     }
-    let left_builds = match asked {
-        Some(side) => side == Side::Left,
-        // Both sides may have ended. Then the one with fewer bytes is the build side.
-        None if left.ended() && right.ended() => left.waiting_bytes <= right.waiting_bytes,
-        None => left.ended(),
+    while !left.ended() && !right.ended() {
+        check()?;
+        let next = if left.waiting_bytes <= right.waiting_bytes { &mut left } else { &mut right };
+        next.advance(0, None)?;
+    }
+    let left_builds = match first {
+        First::Asked(side) => side == Side::Left,
+        // Both may have ended at once, or one that is long in rows but thin in bytes.
+        _ if left.ended() && right.ended() => left.waiting_bytes <= right.waiting_bytes,
+        _ => left.ended(),
     };
     let (build, probe) = if left_builds { (left, right) } else { (right, left) };
     Ok((build.collect(check)?, probe))
@@ -506,12 +524,12 @@ mod tests {
         let reading = ReadingThread::new(1, &cancelled);
         let counters = Arc::default();
         let mut source = Source::new(Side::Left, reader, reading, &budget, Some(ledger), &counters);
-        assert!(source.advance(0).expect("the first batch fits"));
+        assert!(source.advance(0, None).expect("the first batch fits"));
         let first = source.waiting_bytes();
         let rest = budget.reserve(budget.left(), "a test").expect("fits");
-        assert!(matches!(source.advance(0), Err(Error::MemoryLimit { .. })));
+        assert!(matches!(source.advance(0, None), Err(Error::MemoryLimit { .. })));
         drop(rest);
-        assert!(source.advance(0).expect("the second batch fits now"));
+        assert!(source.advance(0, None).expect("the second batch fits now"));
         let second = source.waiting_bytes() - first;
         assert!((80_000..88_000).contains(&second), "{second} bytes");
         assert_eq!(source.waiting_bytes(), budget.used());

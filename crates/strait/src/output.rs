@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 use crate::materialise::{
     ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes, too_long,
 };
-use crate::memory::{Active, Budget, Flow, Hold, Ledger, Refused, Reservation, Started, frame};
+use crate::memory::{
+    Active, Budget, Flow, Hold, Ledger, Refused, Reservation, Resting, Started, frame,
+};
 use crate::options::Side;
 use crate::progress::Counters;
 use crate::schedule::lock;
@@ -99,6 +101,8 @@ pub(crate) struct Sink<'a> {
     pub(crate) cancelled: &'a AtomicBool,
     pub(crate) counters: &'a Counters,
     pub(crate) batch_size: usize,
+    /// The number of workers that make output.
+    pub(crate) workers: u64,
     /// Whether rows are sent before more input is read.
     pub(crate) prompt: bool,
     /// For ordered output: the segment that may send next.
@@ -245,11 +249,14 @@ impl<'a> Emitter<'a> {
     pub(crate) fn start<T>(
         &mut self,
         spare: u64,
-        mut attempt: impl FnMut(u64) -> Result<T>,
+        mut attempt: impl FnMut(u64, &Resting<'_>) -> Result<T>,
     ) -> Result<(Started<'a>, T)> {
         let sink = self.sink;
+        let resting = sink.flow.resting(sink.budget, !self.waiting.is_empty());
         self.patiently(Refused::StartsLater, || {
-            sink.flow.start(sink.budget, |alone| attempt(if alone { 0 } else { spare }))
+            sink.flow.start((sink.budget, spare), &resting, |alone| {
+                attempt(if alone { 0 } else { spare }, &resting)
+            })
         })
     }
 
@@ -262,7 +269,7 @@ impl<'a> Emitter<'a> {
         let Some(limit) = self.sink.budget.limit().filter(|_| !self.waiting.is_empty()) else {
             return Ok(());
         };
-        match self.held.1 > limit / 4 {
+        match self.held.1 > limit / 4 / self.sink.workers {
             true => self.flush(),
             false => Ok(()),
         }
@@ -585,6 +592,7 @@ mod tests {
             cancelled: &AtomicBool::new(false),
             counters: &counters,
             batch_size: 100,
+            workers: 1,
             prompt: false,
             turn: Turn::default(),
             sums: Mutex::default(),

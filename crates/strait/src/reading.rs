@@ -29,8 +29,7 @@ use arrow::array::RecordBatch;
 use crate::error::{Error, Result};
 use crate::input::Reader;
 use crate::options::Side;
-use crate::schedule::lock;
-use crate::schedule::{guarded, said, wait_while};
+use crate::schedule::{discard, guarded, lock, said, wait_while};
 
 /// The thread answers after this time if it has a batch. Readers of tables in memory deliver many batches in
 /// this time, which share the cost of two thread switches.
@@ -287,8 +286,9 @@ impl Request {
                 Ok(Some(Err(error))) => break Some(Error::arrow(doing)(error)),
                 Ok(None) => break None,
                 Err(panic) => {
-                    let message = said(&panic);
-                    break Some(Error::Worker(format!("{doing}: the reader panicked: {message}")));
+                    let message = format!("{doing}: the reader panicked: {}", said(&panic));
+                    discard(panic);
+                    break Some(Error::Worker(message));
                 }
             }
         };

@@ -221,9 +221,9 @@ impl BoundJoin {
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
         // After the readers were handed to the reading thread: if this fails, they are dropped there.
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
-        let asked = self.build_side();
+        let first = self.first();
         let (build, probe) = watch.time("read build side", || {
-            read_smaller_first(left, right, asked, || workers.check())
+            read_smaller_first(left, right, first, || workers.check())
         })?;
         let build_side = probe.side().other();
         let mut known = Known::new(&machine, Some(build_side), &self.join.statistics);
@@ -242,6 +242,7 @@ impl BoundJoin {
             cancelled: &shared.cancelled,
             counters,
             batch_size: self.join.batch_size.min(MAX_ROWS_PER_BATCH),
+            workers: threads as u64,
             prompt: self.join.prompt,
             turn: Turn::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),

@@ -250,12 +250,6 @@ fn scratch_bytes<K: KeyWord>(morsel: usize, cap: usize) -> u64 {
     words as u64 + cap as u64 * PAIR_BYTES
 }
 
-/// Reserves the memory of all workers besides tables and batches.
-fn reserve_scratch<K: KeyWord>(cx: &Context<'_>, morsel: usize, cap: usize) -> Result<Reservation> {
-    let bytes = scratch_bytes::<K>(morsel, cap).saturating_mul(cx.workers.threads() as u64);
-    cx.budget.reserve(bytes, SCRATCH)
-}
-
 const SCRATCH: &str = "the workers' own memory";
 
 /// Returns the workers for a stage over `rows` rows (if known), and the reservation for their memory besides

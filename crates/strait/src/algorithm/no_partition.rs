@@ -141,8 +141,9 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
             loop {
                 workers.check()?;
                 emitter.relieve()?;
-                let next =
-                    emitter.start(self.spare, |spare| lock(&self.probe).morsel(MORSEL, spare))?;
+                let next = emitter.start(self.spare, |spare, resting| {
+                    lock(&self.probe).morsel(MORSEL, spare, resting)
+                })?;
                 let (_started, Some(morsel)) = next else { break };
                 let batches = std::slice::from_ref(&morsel.batch);
                 let unit = emitter.patiently(Refused::Fails, || {

@@ -112,7 +112,7 @@ impl Joining<'_> {
         let spare = spare_bytes(self.cx);
         self.workers.for_rows(total).run(|_| {
             let mut emitter = Emitter::new(self.sink);
-            let (started, mut table) = emitter.start(spare, |spare| {
+            let (started, mut table) = emitter.start(spare, |spare, _| {
                 let table = LocalTable::with_room(self.cx, most, self.bits)?;
                 self.cx.budget.reserve(spare, "the output of several workers")?;
                 Ok(table)

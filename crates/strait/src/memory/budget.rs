@@ -116,7 +116,8 @@ impl MemoryBudget {
         self.nudge();
     }
 
-    fn refuse(&self, needed: u64, used: u64, what: &str) -> Error {
+    /// Returns the error of a refused reservation.
+    pub(crate) fn refuse(&self, needed: u64, used: u64, what: &str) -> Error {
         let hint = ", or read fewer columns".to_string();
         Error::MemoryLimit { what: what.to_string(), needed, used, limit: self.limit, hint }
     }

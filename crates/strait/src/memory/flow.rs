@@ -158,13 +158,28 @@ impl Flow {
     /// other worker has started work.
     pub(crate) fn start<'a, T>(
         &'a self,
-        budget: &'a Budget,
+        (budget, spare): (&'a Budget, u64),
+        resting: &Resting<'_>,
         attempt: impl FnOnce(bool) -> Result<T>,
     ) -> Result<(Started<'a>, T)> {
+        let idle = resting.idle();
         let _starting = lock(&self.starting);
-        let made = attempt(self.started.load(Ordering::SeqCst) == 0)?;
+        drop(idle);
+        let alone = self.started.load(Ordering::SeqCst) == 0;
+        // The attempt may call a reader that takes memory of the same budget, and fails if it is refused. So
+        // the attempt comes after the consumer has taken the output, or with memory to spare.
+        let others = !alone || self.queued.load(Ordering::SeqCst) > 0;
+        if others && budget.left() < spare {
+            return Err(budget.refuse(spare, budget.used(), "a worker's next rows"));
+        }
+        let made = attempt(alone)?;
         self.started.fetch_add(1, Ordering::SeqCst);
         Ok((Started { flow: self, budget }, made))
+    }
+
+    /// A worker of this flow that may rest. If it `holds_output`, it never rests.
+    pub(crate) fn resting<'a>(&'a self, budget: &'a Budget, holds_output: bool) -> Resting<'a> {
+        Resting((!holds_output && !budget.unlimited()).then_some((self, budget)))
     }
 
     fn moves(&self) -> u64 {
@@ -249,6 +264,17 @@ pub(crate) struct Idle<'a> {
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
         self.flow.active.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A worker that holds no output, and no memory that it could give back. While it waits for a reader, or for
+/// another worker that does, no other worker has to wait for it.
+pub(crate) struct Resting<'a>(Option<(&'a Flow, &'a Budget)>);
+
+impl<'a> Resting<'a> {
+    /// Counts the worker as idle until the guard is dropped.
+    pub(crate) fn idle(&self) -> Option<Idle<'a>> {
+        self.0.map(|(flow, budget)| flow.idle(budget))
     }
 }
 

@@ -197,7 +197,11 @@ fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
     // A plan that does not fit the GPU is tried only if the caller asked for exactly this plan.
     let tried_anyway = asked_device && request.asked.is_some();
     let fits = !p.on_gpu || p.device_bytes <= budget || tried_anyway;
-    as_asked && partitions && fits && (p.on_gpu || !asked_device)
+    // Under a limit, the rows of a probe side of unknown length are not held: they may not fit.
+    let known = request.probe.rows.is_some() || request.probe.bytes.is_some();
+    let streams = p.algorithm == Algorithm::NoPartition;
+    let holds = p.on_gpu || streams || known || request.limit.is_none() || request.asked.is_some();
+    as_asked && partitions && fits && holds && (p.on_gpu || !asked_device)
 }
 
 /// Describes what crosses the link per row, and what comes back.

@@ -5,7 +5,7 @@ use crate::options::Side;
 /// Statistics of one side, known before it is read.
 ///
 /// The planner uses them to choose. They do not affect the rows of the output: wrong statistics make a join
-/// slower, but never wrong.
+/// slower, but never wrong. Under a memory limit, a plan that follows from wrong statistics may not fit.
 ///
 /// ```
 /// use strait::{Join, Side, Statistics};

@@ -140,8 +140,19 @@ pub(crate) fn share(len: usize, parts: usize, index: usize) -> Range<usize> {
 
 /// Runs code that may call the user's code (filters, readers, callbacks), and turns a panic into an error.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(Error::Worker(format!("a worker panicked: {}", said(&panic)))))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let message = format!("a worker panicked: {}", said(&panic));
+        discard(panic);
+        Err(Error::Worker(message))
+    })
+}
+
+/// Drops the payload of a panic. The payload may be the user's own type, whose `drop` panics in turn. Then the
+/// second payload is leaked: dropping it could panic again.
+pub(crate) fn discard(panic: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(second);
+    }
 }
 
 /// Waits on `changed` while `condition` is true. Returns [`Error::Cancelled`] if `cancelled` is set.

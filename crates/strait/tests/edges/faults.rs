@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use arrow::array::{BooleanArray, RecordBatch, RecordBatchReader};
+use arrow::array::{BooleanArray, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
 
-use super::{drained, keyed, whole};
+use super::{batches, drained, keyed, whole};
 
 /// What a [`Trapped`] reader does after its good batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,4 +195,42 @@ fn a_filter_of_no_columns_knows_the_rows() {
         let join = Join::inner().on("k").filter(filter);
         assert_eq!(super::count(&join, &left, &right), if keep { 4 } else { 0 });
     }
+}
+
+/// The payload of a panic that panics when it is dropped.
+struct Evil;
+
+impl Drop for Evil {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("an evil drop");
+        }
+    }
+}
+
+/// A panic whose payload panics in turn is an error like any other: no row is lost, and nothing hangs.
+#[test]
+fn a_panic_whose_payload_panics_ends_the_join() {
+    for threads in [1, 2, 4] {
+        let calls = AtomicUsize::new(0);
+        let filter = Filter::new([(Side::Left, "k")], move |batch: &RecordBatch| {
+            if calls.fetch_add(1, Ordering::SeqCst) == 3 {
+                std::panic::panic_any(Evil);
+            }
+            Ok(vec![true; batch.num_rows()].into())
+        });
+        let join = Join::inner().on("k").build_side(Side::Left).threads(threads).filter(filter);
+        let batch = keyed(0..1000);
+        let many = batches(batch.schema(), vec![batch.clone(); 100]);
+        let error = join.count(whole(&batch), many).expect_err("the filter panicked");
+        assert!(error.to_string().contains("panicked"), "{error}");
+    }
+    let batch = keyed(0..10);
+    let evil = std::iter::from_fn(|| -> Option<Result<RecordBatch, ArrowError>> {
+        std::panic::panic_any(Evil)
+    });
+    let reader = RecordBatchIterator::new(evil, batch.schema());
+    let join = Join::inner().on("k").build_side(Side::Left);
+    let error = join.count(whole(&batch), reader).expect_err("the reader panicked");
+    assert!(error.to_string().contains("the reader panicked"), "{error}");
 }

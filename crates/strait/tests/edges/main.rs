@@ -16,6 +16,8 @@ mod nullability;
 mod runs;
 mod scarce;
 mod sizes;
+mod statistics;
+mod waiting;
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::ArrowNativeType;
 
-use super::super::{Context, Job, emit_all_unmatched, pair_cap, reserve_scratch};
+use super::super::{Context, Job, emit_all_unmatched, pair_cap, workers_with_scratch};
 use super::{
     Block, Escalated, FromHost, HostJoinResult, JoinResult, Receiver, Session, Wanted, Which,
     join_from_host,
@@ -111,7 +111,9 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let mut units = job.held_units(cx, &matcher, probe, inlining)?;
     let (wanted, flags) = wanted(cx, &matcher, &mut units);
     let cap = pair_cap(cx, job.sink);
-    let _scratch = reserve_scratch::<u64>(cx, 0, cap)?;
+    // Under a limit, fewer workers hold fewer pairs.
+    let (workers, _scratch) = workers_with_scratch::<u64>(cx, None, 0, cap)?;
+    let cx = &Context { workers, ..cx.clone() };
     cx.counters.enter(Stage::Probe, 0);
     let size = word.bytes();
     let mut receiver = PairReceiver {
