@@ -19,6 +19,7 @@ mod pages;
 mod parquet;
 mod reader;
 mod schema;
+mod sizes;
 mod table;
 mod text;
 mod thrift;

@@ -23,7 +23,7 @@ use super::codec::{Codec, Shared};
 use super::page_memory::PageMemory;
 use super::pages::Groups;
 use super::thrift::footer_shape;
-use super::{ipc, levels, schema};
+use super::{ipc, levels, schema, sizes};
 use crate::failure::{of_join, one_line};
 use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
@@ -203,11 +203,11 @@ pub(super) fn read(
     };
     let mask = ProjectionMask::roots(footer.parquet_schema(), columns.iter().copied());
     check_codecs(&metadata, &groups, &mask).with_context(context)?;
-    let in_groups = groups.iter().map(|&group| metadata.row_group(group).num_rows());
-    let in_groups = in_groups.fold(0i64, i64::saturating_add);
+    let in_groups = groups.iter().map(|&group| sizes::group_rows(metadata.row_group(group)));
+    let in_groups = in_groups.fold(0, u64::saturating_add);
     // Decoders allocate memory for a whole batch at once.
     let rows = batch_rows(&metadata, &mask, memory);
-    let rows = rows.min(usize::try_from(in_groups).unwrap_or(0)).max(1);
+    let rows = rows.min(usize::try_from(in_groups).unwrap_or(usize::MAX)).max(1);
     let leaves = footer.parquet_schema().num_columns();
     let refusal = Refusal::default();
     let held = PageMemory::new(memory, &refusal, leaves, rows)
@@ -263,18 +263,17 @@ fn copied(footer: &Footer) -> Vec<bool> {
 /// Returns the number of rows per batch: under a memory limit, wide rows make it smaller.
 fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory) -> usize {
     let Some(limit) = memory.limit() else { return strait::DEFAULT_BATCH_SIZE };
+    let groups = metadata.row_groups().iter();
+    let groups: Vec<_> = groups.map(|group| (group, sizes::group_rows(group).max(1))).collect();
     let mut row = 1;
     for leaf in 0..metadata.file_metadata().schema_descr().num_columns() {
         if !mask.leaf_included(leaf) {
             continue;
         }
         let mut widest = 0;
-        for group in metadata.row_groups() {
+        for &(group, rows) in &groups {
             let column = group.column(leaf);
-            // Long repeated values take much less space in the file than in a batch.
-            let decoded = column.unencoded_byte_array_data_bytes().unwrap_or(0);
-            let bytes = column.uncompressed_size().max(decoded).max(0) as u64;
-            let rows = group.num_rows().max(1) as u64;
+            let bytes = sizes::decoded_bytes(column);
             // A row of a repeated column has several values.
             let values = (column.num_values().max(0) as u64).div_ceil(rows).max(1);
             let fixed = levels::Shape::new(column.column_descr()).fixed_bytes();
@@ -311,21 +310,6 @@ impl RecordBatchReader for ParquetReader {
     fn schema(&self) -> SchemaRef {
         self.reader.schema()
     }
-}
-
-/// Returns the number of rows of the file, and the decompressed bytes of the given columns.
-pub(super) fn size(metadata: &ArrowReaderMetadata, columns: &[usize]) -> (u64, u64) {
-    let schema = metadata.parquet_schema();
-    let mut size = (0, 0);
-    for group in metadata.metadata().row_groups() {
-        size.0 = u64::saturating_add(size.0, group.num_rows().max(0) as u64);
-        for (leaf, column) in group.columns().iter().enumerate() {
-            if columns.contains(&schema.get_column_root_idx(leaf)) {
-                size.1 = u64::saturating_add(size.1, column.uncompressed_size().max(0) as u64);
-            }
-        }
-    }
-    size
 }
 
 /// Returns the smallest and the largest value of a column of signed integers, if the footer has them.

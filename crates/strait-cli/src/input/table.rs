@@ -11,7 +11,7 @@ use super::find::{FoundFile, FoundFiles};
 use super::format::Format;
 use super::parquet::Footer;
 use super::reader::{Columns, TableReader};
-use super::{csv, hive, ipc, parquet};
+use super::{csv, hive, ipc, parquet, sizes};
 use crate::arguments::CsvArguments;
 use crate::memory::Memory;
 
@@ -114,7 +114,7 @@ impl Table {
         let Rows::Files(files) = &self.rows else { return Statistics::unknown() };
         let footers: Option<Vec<_>> = files.files.iter().map(|file| file.footer.as_ref()).collect();
         let Some(footers) = footers else { return Statistics::unknown() };
-        let sizes = footers.iter().map(|footer| parquet::size(footer, columns));
+        let sizes = footers.iter().map(|footer| sizes::size(footer, columns));
         let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         let (rows, bytes) = sizes.fold((0, 0), add);
         let mut statistics = Statistics::rows(rows).with_bytes(bytes);
