@@ -39,6 +39,8 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let bound = join
         .bind(output, left.schema(), right.schema())
         .map_err(|error| named(error, &left.name, &right.name))?;
+    left.check(bound.columns(Side::Left))?;
+    right.check(bound.columns(Side::Right))?;
     let bound = with_statistics(arguments, bound, &left, &right);
     if arguments.explain {
         return print(&format!("{}\n", bound.explain()));

@@ -225,6 +225,18 @@ pub(super) fn read(
     Ok(Box::new(ParquetReader { reader, held, refusal }))
 }
 
+/// Rejects a file if the pages of the given columns cannot be decompressed.
+pub(super) fn check(path: &Path, footer: &Footer, columns: &[usize]) -> anyhow::Result<()> {
+    let metadata = footer.metadata();
+    let groups: Vec<usize> = (0..metadata.num_row_groups()).collect();
+    // Columns from the names of folders are not in the file.
+    let stored = footer.schema().fields().len();
+    let columns = columns.iter().copied().filter(|&column| column < stored);
+    let mask = ProjectionMask::roots(footer.parquet_schema(), columns);
+    check_codecs(metadata, &groups, &mask)
+        .with_context(|| format!("cannot read {}", path.display()))
+}
+
 /// Rejects columns whose pages cannot be decompressed.
 fn check_codecs(
     metadata: &ParquetMetaData,

@@ -127,6 +127,17 @@ impl Table {
         statistics
     }
 
+    /// Rejects a table if its files say that the `columns` cannot be read.
+    pub(crate) fn check(&self, columns: &[usize]) -> anyhow::Result<()> {
+        let Rows::Files(files) = &self.rows else { return Ok(()) };
+        for file in &files.files {
+            if let Some(footer) = &file.footer {
+                parquet::check(&file.found.path, footer, columns)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads exactly `columns`, in this order, with up to `threads` threads if the format allows it.
     pub(crate) fn reader(self, columns: &[usize], threads: usize) -> TableReader {
         let columns = Columns::new(&self.schema, columns);
