@@ -17,8 +17,8 @@ use crate::progress;
 /// The number of rows that are shown if neither an output nor a limit is given.
 const SHOWN: usize = 10;
 
-/// Files of up to this many bytes in total are read quickly.
-const SMALL_FILES: u64 = 16 << 20;
+/// The most bytes of files that are read first if the other side is a stream.
+const READ_FIRST: u64 = 1 << 30;
 
 /// Runs the command.
 pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
@@ -66,14 +66,21 @@ fn with_statistics(
     bound.statistics(Side::Left, left).statistics(Side::Right, right)
 }
 
-/// Returns the side with small files, if the other side is a stream. Reading both sides in turns could wait
-/// for the stream. If the files are the build side, the first rows of the stream are joined at once.
+/// Returns the side with files, if the other side is a stream. Reading both sides in turns could wait for the
+/// stream. If the files are the build side, the first rows of the stream are joined at once.
 fn beside_a_stream(left: &Table, right: &Table, memory: &Memory) -> Option<Side> {
-    let most = memory.limit().map_or(SMALL_FILES, |limit| SMALL_FILES.min(limit / 16));
-    let is_small = |table: &Table| table.file_bytes().is_some_and(|bytes| bytes <= most);
+    let fits = |table: &Table| {
+        let Some(bytes) = table.file_bytes().filter(|&bytes| bytes <= READ_FIRST) else {
+            return false;
+        };
+        // Columns of Parquet files take more memory than the files.
+        let all: Vec<usize> = (0..table.schema().fields().len()).collect();
+        let decoded = table.statistics(&all, None).bytes.unwrap_or(bytes).max(bytes);
+        memory.limit().is_none_or(|limit| decoded <= limit / 4)
+    };
     match (left.is_stream(), right.is_stream()) {
-        (true, false) if is_small(right) => Some(Side::Right),
-        (false, true) if is_small(left) => Some(Side::Left),
+        (true, false) if fits(right) => Some(Side::Right),
+        (false, true) if fits(left) => Some(Side::Left),
         _ => None,
     }
 }

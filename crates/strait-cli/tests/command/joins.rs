@@ -128,6 +128,9 @@ fn a_limit_that_is_reached_does_not_wait_for_a_pipe() {
     let texts = vec!["x"; keys.len()];
     sandbox.ipc_file("larger.arrow", &batch(("id", &keys), ("b", &texts)));
     sandbox.ipc_file("smaller.arrow", &batch(("id", &[3]), ("b", &["y"])));
+    // Larger than what is read ahead of a stream that pauses.
+    let many: Vec<i64> = (0..1_500_000).collect();
+    sandbox.ipc_file("large.arrow", &batch(("id", &many), ("b", &vec!["x"; many.len()])));
     sandbox.write("b.csv", "id,b\n3,z\n4,z\n");
     sandbox.parquet("b.parquet", &batch(("id", &keys), ("b", &texts)));
     let some = batch(("id", &[3, 3, 7]), ("a", &["p", "q", "r"]));
@@ -138,6 +141,8 @@ fn a_limit_that_is_reached_does_not_wait_for_a_pipe() {
     drop(writer);
     let runs = [
         "join - larger.arrow --on id --limit 1",
+        "join - large.arrow --on id --limit 2",
+        "join large.arrow - --on id --limit 2 --memory 256MiB",
         "join larger.arrow - --on id --limit 6 --threads 2",
         "join - smaller.arrow --on id --limit 4 --memory 64MiB",
         "join - b.csv --on id --limit 3 -o out.csv",
