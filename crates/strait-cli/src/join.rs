@@ -186,13 +186,16 @@ fn execute(
         }
         None => None,
     };
+    // A join that the limit stops has no report, but it has a plan.
+    let shows_plan = arguments.explain_analyze && arguments.limit.is_some();
+    let plan = if shows_plan { format!("{}\n", bound.explain()) } else { String::new() };
     let reader = bound.run(left, right).map_err(failure::of_join)?;
     match (sink, arguments.explain_analyze) {
-        (Some(sink), _) => write(arguments, reader, sink, memory),
+        (Some(sink), _) => write(arguments, reader, sink, &plan, memory),
         (None, true) => {
             let (_, report) = drain(reader, arguments.limit, memory, |_| Ok(()))?;
             progress::clear();
-            print(&reported(report))
+            print(&reported(report, &plan))
         }
         (None, false) => preview(reader, arguments.limit, memory),
     }
@@ -216,12 +219,13 @@ fn write(
     arguments: &JoinArguments,
     reader: JoinReader,
     mut sink: Sink,
+    plan: &str,
     memory: &Memory,
 ) -> anyhow::Result<()> {
     let (rows, report) = drain(reader, arguments.limit, memory, |batch| sink.write(batch))?;
     sink.finish()?;
     progress::clear();
-    let analyzed = arguments.explain_analyze.then(|| reported(report));
+    let analyzed = arguments.explain_analyze.then(|| reported(report, plan));
     match &arguments.output {
         Some(Destination::File(path, _)) => {
             if arguments.progress != Show::Never {
@@ -237,10 +241,11 @@ fn write(
     }
 }
 
-fn reported(report: Option<Report>) -> String {
+/// Returns the text of the report, or the `plan` if there is no report.
+fn reported(report: Option<Report>, plan: &str) -> String {
     match report {
         Some(report) => format!("{report}\n"),
-        None => "the join was stopped by --limit, so there is no report\n".to_string(),
+        None => format!("{plan}the join was stopped by --limit, so there is no report\n"),
     }
 }
 

@@ -38,3 +38,15 @@ fn explain_analyze_runs_and_reports() {
     assert_eq!(read_ipc_stream(&stream.stdout), "id,p,q\n2,y,u\n");
     assert!(stream.stderr.contains("throughput"));
 }
+
+#[test]
+fn a_join_that_the_limit_stops_shows_its_plan() {
+    let sandbox = parquet_pair();
+    let run = "join a.parquet b.parquet --on id";
+    let plan = sandbox.strait(&format!("{run} --explain")).ok();
+    let stopped = sandbox.strait(&format!("{run} --explain-analyze --limit 1")).ok();
+    assert!(stopped.starts_with(plan.lines().next().unwrap()), "{stopped}");
+    assert!(stopped.contains("stopped by --limit"), "{stopped}");
+    let whole = sandbox.strait(&format!("{run} --explain-analyze --limit 2")).ok();
+    assert!(whole.contains("what happened") && !whole.contains("stopped"), "{whole}");
+}
