@@ -1,11 +1,12 @@
-//! SIGINT and SIGTERM remove temporary files and end the process with status 130. SIGXFSZ is ignored: a write
-//! beyond the limit on file sizes then fails, and the command reports this.
+//! SIGINT, SIGTERM and SIGHUP remove temporary files and end the process with status 128 + the signal's number.
+//! SIGXFSZ is ignored: a write beyond the limit on file sizes then fails, and the command reports this.
 //!
 //! Temporary files are created, renamed and forgotten only under one lock. The signal handler takes this lock
 //! and never releases it. A file is therefore either complete under its own name, or removed.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
@@ -14,8 +15,15 @@ use crate::progress;
 
 static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// The exit status of an interrupted command: 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
+/// The signal that ends the process.
+static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGINT);
+
+/// Notes which signal came, because the handler of `ctrlc` does not get to know it, and calls that handler.
+extern "C" fn note(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::Relaxed);
+    // SAFETY: a signal handler may call `raise`. SIGINT has the handler that `install` set before.
+    unsafe { libc::raise(libc::SIGINT) };
+}
 
 fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -42,9 +50,15 @@ pub(crate) fn install() -> anyhow::Result<()> {
             }
         }
         eprintln!("interrupted");
-        std::process::exit(INTERRUPTED);
+        std::process::exit(128 + SIGNAL.load(Ordering::Relaxed));
     })
-    .context("cannot set a signal handler")
+    .context("cannot set a signal handler")?;
+    for signal in [libc::SIGTERM, libc::SIGHUP] {
+        let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: `note` calls only what a signal handler may call.
+        unsafe { libc::signal(signal, handler) };
+    }
+    Ok(())
 }
 
 /// Creates a temporary file or folder, and remembers its path until [`settle`].

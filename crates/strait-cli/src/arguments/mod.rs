@@ -35,7 +35,8 @@ Examples:
   strait generate tpch --scale 1 --out tpch
   strait bench join --build 2^22 --probe 2^24
 
-`strait join --help` has more. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+`strait join --help` has more. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted
+(129 by SIGHUP, 143 by SIGTERM).";
 
 /// Joins tables in Parquet, CSV and Arrow files.
 #[derive(Debug, Parser)]
