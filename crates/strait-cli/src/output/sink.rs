@@ -89,7 +89,12 @@ fn explain(fault: &Fault, name: &str, is_file: bool, error: anyhow::Error) -> an
 }
 
 fn cannot_write(name: &str, is_file: bool, error: &io::Error) -> anyhow::Error {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    use io::ErrorKind::{AlreadyExists, FileTooLarge, QuotaExceeded, StorageFull};
+    if error.kind() == AlreadyExists {
+        return anyhow!(
+            "another process wrote {name} in the meantime; add --overwrite to replace it, or write elsewhere"
+        );
+    }
     let advice = match error.kind() {
         StorageFull => "; free some space or write to another disk",
         QuotaExceeded => "; free some of the quota or write to another disk",

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMillisecondArray};
 
-use crate::sandbox::{Sandbox, batch, read_ipc_file, read_ipc_stream, read_parquet, sorted};
+use crate::sandbox::{
+    Sandbox, batch, read_ipc_file, read_ipc_stream, read_parquet, sorted, stream_of,
+};
 
 const EXPECTED: [&str; 3] = ["name,city,id,title", "Ada,1,1,Oslo", "Bob,2,2,Rome"];
 
@@ -226,4 +228,22 @@ fn timestamps_of_named_zones_are_shown_in_utc() {
         let text = sandbox.read("out.csv");
         assert!(text.starts_with("k,t,q\n") && text.contains(&format!("1,{time}")), "{text}");
     }
+}
+
+/// Another process creates the output while the join runs.
+#[test]
+fn the_second_of_two_writers_is_told_of_overwrite() {
+    let sandbox = Sandbox::with_people();
+    let stream = stream_of(&batch(("id", &[1]), ("p", &["x"])));
+    // Without its end, the join waits for more of the stream.
+    let (start, end) = stream.split_at(stream.len() - 8);
+    sandbox.write("start", start);
+    sandbox.write("end", end);
+    let pipe = "cat start; for i in $(seq 2000); do ls -A | grep -q tmp && break; sleep .01; done";
+    let run = sandbox.shell(&format!(
+        "({pipe}; echo first > out.csv; cat end) | $strait join - cities.csv --on id -o out.csv"
+    ));
+    run.fails(&["another process wrote out.csv", "--overwrite"]);
+    assert_eq!(sandbox.read("out.csv"), "first\n");
+    assert!(!sandbox.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", sandbox.names());
 }
