@@ -149,7 +149,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
 /// Returns only the reason: the row already says what it is about.
 fn none(error: &strait::Error) -> String {
     match error {
-        strait::Error::NoGpu { why } => format!("none: {why}"),
+        strait::Error::NoGpu { why } => format!("none: {why}; joins run on the CPU meanwhile"),
         other => format!("none: {other}"),
     }
 }

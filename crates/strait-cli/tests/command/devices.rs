@@ -31,6 +31,7 @@ fn without_a_gpu_it_says_why() {
     let sandbox = Sandbox::new();
     let text = devices(&sandbox, &[], Some("/no/such/libnvrtc.so")).ok();
     assert!(text.starts_with("GPU      none: "), "{text}");
+    assert!(text.contains("joins run on the CPU meanwhile"), "{text}");
     let nvrtc = text.lines().find(|line| line.starts_with("NVRTC")).unwrap();
     for part in ["/no/such/libnvrtc.so", "STRAIT_NVRTC", "pip install"] {
         assert!(nvrtc.contains(part), "no {part} in {nvrtc}");
