@@ -155,9 +155,13 @@ mod tests {
     #[test]
     fn the_size_of_the_process_is_known() {
         let statm = File::open("/proc/self/statm").unwrap();
-        let before = resident(&statm).unwrap();
-        let held = vec![1_u8; 64 << 20];
-        let after = resident(&statm).unwrap();
-        assert!(after >= before + (32 << 20), "{before}, {after} with {} bytes", held.len());
+        // Other tests of this process free memory at the same time, so one try may fail.
+        let grows = || {
+            let before = resident(&statm).unwrap();
+            let held = std::hint::black_box(vec![1_u8; 64 << 20]);
+            let after = resident(&statm).unwrap();
+            after >= before + held.len() as u64 / 2
+        };
+        assert!((0..100).any(|_| grows()));
     }
 }
