@@ -209,7 +209,7 @@ fn driver() -> Result<()> {
     // SAFETY: loads the driver's library, which may be loaded into any process.
     if !unsafe { sys::is_culib_present() } {
         return Err(Error::NoGpu {
-            why: "no NVIDIA driver was found (looked for libcuda.so and libcuda.so.1); install the driver, or in a container give it the GPUs (docker run --gpus all); joins run on the CPU meanwhile".to_string(),
+            why: "no NVIDIA driver was found (looked for libcuda.so and libcuda.so.1); install the driver, or in a container give it the GPUs (docker run --gpus all)".to_string(),
         });
     }
     for name in FUNCTIONS {
