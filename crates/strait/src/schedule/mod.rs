@@ -147,12 +147,17 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Drops the payload of a panic. The payload may be the user's own type, whose `drop` panics in turn. Then the
-/// second payload is leaked: dropping it could panic again.
-pub(crate) fn discard(panic: Box<dyn Any + Send>) {
-    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(second);
+/// Drops the payload of a panic. The payload may be the user's own type, whose `drop` panics in turn, with a
+/// payload of its own. After a few such panics, the last payload is leaked.
+pub(crate) fn discard(mut panic: Box<dyn Any + Send>) {
+    const MAX_PANICS: usize = 8;
+    for _ in 0..MAX_PANICS {
+        match catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            Ok(()) => return,
+            Err(next) => panic = next,
+        }
     }
+    std::mem::forget(panic);
 }
 
 /// Waits on `changed` while `condition` is true. Returns [`Error::Cancelled`] if `cancelled` is set.
