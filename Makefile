@@ -6,6 +6,7 @@ PYTHON ?= python3
 STRAIT_CASES ?= 100000
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
 EXAMPLES := two_tables files residual_filter progress gpu
+ASAN_TESTS := cancel edges gpu kernels memory properties runner
 # `make check` checks this target if its standard library is installed. It always checks the portable loops.
 AARCH64 := aarch64-unknown-linux-gnu
 
@@ -42,9 +43,10 @@ test-long: ## ten million random joins, and float keys beside DuckDB; STRAIT_SEE
 	$(PYTHON) scripts/float_oracle.py --strait "$${CARGO_TARGET_DIR:-target}/release/strait"
 	STRAIT_CASES=10000000 $(CARGO) test --release -p strait --test runner -- --nocapture
 
+# Not tests/limits: it measures the memory of whole processes, which AddressSanitizer multiplies.
 test-asan: ## the library's tests under AddressSanitizer, with fewer random joins
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000 \
-	$(CARGO) test -p strait --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/asan
+	$(CARGO) test -p strait --lib $(ASAN_TESTS:%=--test %) --target x86_64-unknown-linux-gnu --target-dir target/asan
 
 fuzz: ## a million damaged files; STRAIT_FUZZ_SEED chooses others
 	STRAIT_FUZZ_CASES=1000000 $(CARGO) test --release -p strait-cli --bin strait changed_files -- --nocapture
