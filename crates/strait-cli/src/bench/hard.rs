@@ -1,5 +1,5 @@
-//! Tables with keys that are hard to join: bit patterns, and frequent keys. As for the other tables, the
-//! answer follows from how they are made.
+//! Tables with keys that are hard to join: bit patterns, and frequent keys. The
+//! expected result follows from the way in which a table is generated, as for the other tables.
 
 use std::sync::Arc;
 

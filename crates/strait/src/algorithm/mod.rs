@@ -261,7 +261,7 @@ fn workers_with_scratch<K: KeyWord>(
     morsel: usize,
     cap: usize,
 ) -> Result<(Workers, Reservation)> {
-    /// This many threads are useful if there are as many cores, and do no harm otherwise.
+    /// The number of threads is not reduced below this, however few the rows are.
     const FEW: usize = 64;
     const ROWS_PER_THREAD: u64 = 16 * 1024;
     let worth = (rows.unwrap_or(0) / ROWS_PER_THREAD) as usize;

@@ -17,6 +17,8 @@ use super::meet::Form;
 use crate::error::{Error, Result};
 use crate::options::FloatEquality;
 
+use super::nested::anywhere;
+
 /// Consumes the values of a column, one per row.
 pub(super) trait Sink {
     fn take(self, values: impl Iterator<Item = u64>);
@@ -82,20 +84,9 @@ impl Peeled {
 
 /// Returns whether a type has values of zero bytes, possibly nested.
 fn has_empty_values(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::FixedSizeBinary(0) | DataType::FixedSizeList(_, 0) => true,
-        DataType::Struct(fields) => fields.iter().any(|f| has_empty_values(f.data_type())),
-        DataType::Union(fields, _) => fields.iter().any(|(_, f)| has_empty_values(f.data_type())),
-        DataType::List(f)
-        | DataType::LargeList(f)
-        | DataType::ListView(f)
-        | DataType::LargeListView(f)
-        | DataType::FixedSizeList(f, _)
-        | DataType::Map(f, _)
-        | DataType::RunEndEncoded(_, f) => has_empty_values(f.data_type()),
-        DataType::Dictionary(_, values) => has_empty_values(values),
-        _ => false,
-    }
+    let is_empty =
+        |t: &DataType| matches!(t, DataType::FixedSizeBinary(0) | DataType::FixedSizeList(_, 0));
+    anywhere(data_type, is_empty)
 }
 
 fn at(index: &[u32], i: u32) -> u32 {

@@ -16,6 +16,8 @@ use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
+use super::nested::anywhere;
+
 /// A float type, whose values have a numeric form.
 pub(super) trait Float: ArrowPrimitiveType {
     type Bits: Into<u64> + PartialEq;
@@ -60,19 +62,7 @@ float!(Float64Type, u64, 0x7ff8_0000_0000_0000);
 
 /// Returns whether a type is a float, or contains floats.
 pub(crate) fn has_floats(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Struct(fields) => fields.iter().any(|f| has_floats(f.data_type())),
-        DataType::Union(fields, _) => fields.iter().any(|(_, f)| has_floats(f.data_type())),
-        DataType::List(f)
-        | DataType::LargeList(f)
-        | DataType::ListView(f)
-        | DataType::LargeListView(f)
-        | DataType::FixedSizeList(f, _)
-        | DataType::Map(f, _)
-        | DataType::RunEndEncoded(_, f) => has_floats(f.data_type()),
-        DataType::Dictionary(_, values) => has_floats(values),
-        other => other.is_floating(),
-    }
+    anywhere(data_type, DataType::is_floating)
 }
 
 /// Returns whether all floats of an array are in numeric form, including values under nulls. It does not look

@@ -28,6 +28,7 @@ mod column;
 mod float;
 mod hash;
 mod meet;
+mod nested;
 mod pack;
 mod pair;
 mod rank;

@@ -78,7 +78,7 @@ impl<'a> StagingPool<'a> {
             self.device.wait_for(sent)?;
         }
         let bytes = fill(buffer.start)? as u64;
-        // Under one lock, so that buffers are queued in the order of their copies.
+        // One lock covers the copy and the queue. So the queue has the buffers in the order of their copies.
         let mut buffers = self.buffers();
         self.device.copy_in(self.stream, &buffer, 0, to.part(0, bytes))?;
         let sent = self.device.record(self.stream)?;
