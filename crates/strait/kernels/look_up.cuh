@@ -74,9 +74,19 @@ __device__ __forceinline__ void probe_single(const Probe& a) {
                 if (FLAVOUR == AGGREGATE) {
                     build_sum += summand(out, seen[i].value);
                     probe_sum += summand(out, tuple[i].value);
+                } else if (FLAVOUR == IN_ORDER) {
+                    flag_build(out, seen[i].value);
                 } else if (FLAVOUR != PAIRS) {
                     flag_probe(out, tuple[i].value);
                     flag_build(out, seen[i].value);
+                }
+            }
+            if (FLAVOUR == IN_ORDER) {
+#pragma unroll
+                for (int i = 0; i < ITEMS; i++) {
+                    const u32 number = ProbeTile::number(i);
+                    const bool valid = number < rest.probe_rows;
+                    write_in_order(out, rest.probe + number, valid, found >> i & 1, seen[i].value);
                 }
             }
             if (FLAVOUR == AGGREGATE) counted += __popc(found);
@@ -102,4 +112,5 @@ __device__ __forceinline__ void probe_single(const Probe& a) {
     SINGLE_ENTRY(pairs, PAIRS, Slots)            \
     SINGLE_ENTRY(flagged, PAIRS_FLAGGED, Slots)  \
     SINGLE_ENTRY(exists, EXISTS, Slots)          \
-    SINGLE_ENTRY(aggregate, AGGREGATE, Slots)
+    SINGLE_ENTRY(aggregate, AGGREGATE, Slots)    \
+    SINGLE_ENTRY(in_order, IN_ORDER, Slots)

@@ -12,6 +12,8 @@
 #define PAIRS_FLAGGED 1
 #define EXISTS 2
 #define AGGREGATE 3
+// Writes one bit per probe row, and its build value, at the row's own position.
+#define IN_ORDER 4
 
 // Hands out tasks. It requests the next task while the block works on the current one. Once the output is
 // full, it hands out no more.
@@ -77,6 +79,14 @@ __device__ __forceinline__ void flag_build(const Output& out, Word value) {
 }
 __device__ __forceinline__ void flag_probe(const Output& out, Word value) {
     if (out.probe_flags) at<u8>(out.probe_flags)[value] = 1;
+}
+
+// Writes the result of a probe row at the row's own position: a bit, and the build value if it is wanted. All
+// lanes of a warp call this for 32 consecutive rows; `row` is a multiple of 32 in the first lane.
+__device__ __forceinline__ void write_in_order(const Output& out, u64 row, bool valid, bool found, Word build) {
+    const u32 bits = __ballot_sync(ALL_LANES, valid && found);
+    if (lane_id() == 0 && valid) at<u32>(out.probe)[row / 32] = bits;
+    if (valid && out.build) __stcs(at<Word>(out.build) + row, build);
 }
 
 // Widens a value to 64 bits for a sum, with its sign if the column is signed.

@@ -200,7 +200,15 @@ __device__ __forceinline__ void probe_groups(const Probe& a) {
                 run[i] = Run{0, 0};
                 if (ProbeTile::number(i) >= rest.probe_rows) continue;
                 run[i] = cut(find_group(a.table, tuple[i].key), rest);
+                if (FLAVOUR == IN_ORDER) continue;
                 note_run<FLAVOUR>(out, run[i], tuple[i].value, value_of, counted, build_sum, probe_sum);
+            }
+            if (FLAVOUR == IN_ORDER) {
+#pragma unroll
+                for (int i = 0; i < ITEMS; i++) {
+                    const u32 number = ProbeTile::number(i);
+                    write_in_order(out, rest.probe + number, number < rest.probe_rows, run[i].count != 0, 0);
+                }
             }
             if (FLAVOUR == PAIRS || FLAVOUR == PAIRS_FLAGGED) {
                 if (ProbeTile::write_runs(out, place, tile, rest, mixing, tuple, run, value_of) == NO_ROOM) break;
@@ -219,3 +227,4 @@ ENTRY(pairs, PAIRS)
 ENTRY(flagged, PAIRS_FLAGGED)
 ENTRY(exists, EXISTS)
 ENTRY(aggregate, AGGREGATE)
+ENTRY(in_order, IN_ORDER)

@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -74,6 +75,23 @@ pub(crate) struct Morsel {
     pub(crate) batch: RecordBatch,
     pub(crate) first_row: u64,
     _hold: Arc<Hold>,
+}
+
+/// Some rows of a side, as a held side, and the row id of the first.
+pub(crate) struct Chunk {
+    pub(crate) rows: Relation,
+    pub(crate) first_row: u64,
+}
+
+/// How much of a side a [`Chunk`] takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkLimits {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    /// The bytes that the reservation for a batch must leave free.
+    pub(crate) spare: u64,
+    /// Whether a chunk is at most one batch, so that its rows need not wait for the next batch.
+    pub(crate) one_batch: bool,
 }
 
 impl Source {
@@ -248,6 +266,58 @@ impl Source {
         Ok(Some(Morsel { batch, first_row, _hold: held.hold }))
     }
 
+    /// Returns the next rows as a held side: whole batches, except that the last one may be cut. Stops before
+    /// a batch that would pass one of the limits, and after the first batch if the limits say so. Returns
+    /// `None` at the end.
+    pub(crate) fn chunk(&mut self, most: ChunkLimits) -> Result<Option<Chunk>> {
+        let first_row = self.next_row;
+        let (mut held, mut rows, mut bytes) = (Vec::new(), 0, 0);
+        while rows < most.rows && (rows == 0 || bytes < most.bytes) {
+            let Some(next) = self.waiting.pop_front() else {
+                match self.advance(most.spare, None) {
+                    // While batches are streamed, their buffers are freed and their addresses are used again.
+                    Ok(true) => self.footprint = Footprint::default(),
+                    Ok(false) => break,
+                    // The refused batch waits for the next chunk.
+                    Err(Error::MemoryLimit { .. }) if rows > 0 => break,
+                    Err(error) => return Err(error),
+                }
+                continue;
+            };
+            let all = next.batch.num_rows();
+            let of_batch = slice_bytes(&next.batch);
+            // As many rows as both limits allow, but at least one.
+            let fit = (most.bytes.saturating_sub(bytes) as u128 * all as u128
+                / of_batch.max(1) as u128)
+                .min((most.rows - rows) as u128);
+            let some = (fit as usize).max(1).min(all);
+            if some < all {
+                let rest = next.batch.slice(some, all - some);
+                self.waiting.push_front(Held { batch: rest, hold: Arc::clone(&next.hold) });
+            }
+            rows += some as u64;
+            bytes += of_batch * some as u64 / all.max(1) as u64;
+            held.push(Held { batch: next.batch.slice(0, some), hold: next.hold });
+            if most.one_batch {
+                break;
+            }
+        }
+        self.next_row += rows;
+        let relation = || Relation::new(Arc::clone(&self.schema), held, bytes);
+        Ok((rows > 0).then(|| Chunk { rows: relation(), first_row }))
+    }
+
+    /// Puts chunks back that were taken, in their order. They were the last ones taken.
+    pub(crate) fn put_back<'c>(&mut self, chunks: impl DoubleEndedIterator<Item = &'c Chunk>) {
+        for chunk in chunks.rev() {
+            self.next_row = chunk.first_row;
+            for (batch, hold) in chunk.rows.batches.iter().zip(&chunk.rows._holds).rev() {
+                let (batch, hold) = (batch.clone(), Arc::clone(hold));
+                self.waiting.push_front(Held { batch, hold });
+            }
+        }
+    }
+
     /// Reads the rest of the side and holds all of it.
     pub(crate) fn collect(mut self, check: impl Fn() -> Result<()>) -> Result<Relation> {
         while self.advance(0, None)? {
@@ -338,6 +408,15 @@ fn nulls_of(column: &dyn Array) -> usize {
         Null | Dictionary(..) | RunEndEncoded(..) | Union(..) => column.logical_null_count(),
         _ => column.null_count(),
     }
+}
+
+/// Returns the bytes of a batch's rows, even if the batch is a slice of longer arrays.
+fn slice_bytes(batch: &RecordBatch) -> u64 {
+    let of_column = |column: &Arc<dyn Array>| {
+        let sliced = column.to_data().get_slice_memory_size();
+        sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
+    };
+    batch.columns().iter().map(of_column).sum()
 }
 
 /// Counts the bytes of each buffer once, even if several batches share it.
@@ -477,6 +556,31 @@ impl Places {
     /// Returns the number of batches.
     pub(crate) fn chunks(&self) -> usize {
         self.starts.len() - 1
+    }
+
+    /// Returns the number of rows of a batch.
+    pub(crate) fn rows_of(&self, chunk: usize) -> usize {
+        match (self.starts.get(chunk), self.starts.get(chunk + 1)) {
+            (Some(start), Some(end)) => (end - start) as usize,
+            _ => 0,
+        }
+    }
+
+    /// Returns the batch that contains all of these consecutive rows, and their positions in it; `None` if
+    /// they lie in several batches.
+    pub(crate) fn slice(&self, rows: &Range<u64>) -> Option<(usize, Range<usize>)> {
+        if rows.is_empty() {
+            return None;
+        }
+        let first = self.locate(rows.start);
+        let (chunk, at) = (first.chunk as usize, first.row as usize);
+        let end = at + (rows.end - rows.start) as usize;
+        (end <= self.rows_of(chunk)).then_some((chunk, at..end))
+    }
+
+    /// Returns the first rows of all batches, and the number of rows.
+    pub(crate) fn starts(&self) -> &[u64] {
+        &self.starts
     }
 
     /// Returns whether all rows are in one batch.

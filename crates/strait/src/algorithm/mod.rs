@@ -6,7 +6,7 @@
 //! | [`no_partition`] | streamed | in the order in which workers finish |
 //! | [`radix`] | held | partition after partition |
 //! | [`sort_merge`] | held | sorted by key |
-//! | [`gpu`] | held; its key words in GPU memory | in the order in which the GPU finds matches |
+//! | [`gpu`] | streamed if the build side stays on the GPU, otherwise held | in the order in which the GPU finds matches |
 //!
 //! A join that does not fit its memory limit currently ends with an error. Spilling will be one more
 //! conductor, to which [`run`] escalates when a reservation is refused.
@@ -34,6 +34,7 @@ use crate::partition::RowId;
 use crate::plan::{Plan, Prediction};
 use crate::schedule::Workers;
 use crate::word::KeyWord;
+use gpu::Attempt;
 
 pub(crate) use seeds::with_seeds;
 
@@ -78,6 +79,21 @@ impl<'a> Job<'a> {
         may.then(|| Columns::inlining(self.build, &plan.gathered(side))).flatten()
     }
 
+    /// Returns the build side as a unit. Its columns are inlined if `inlining` is given.
+    fn build_unit(
+        &self,
+        cx: &Context<'_>,
+        matcher: &Matcher<'_>,
+        inlining: Option<Columns>,
+    ) -> Result<Unit> {
+        let (side, build) = (self.build_side, self.build);
+        let columns = match inlining {
+            Some(columns) => columns,
+            None => Columns::of_relation(cx, build, &self.sink.plan.gathered(side))?,
+        };
+        matcher.unit(side, columns, build.batches(), self.roles.build)
+    }
+
     /// Returns both sides as units, build side first, if both are held. The build unit has its columns
     /// inlined if `inlining` is given.
     fn held_units(
@@ -87,15 +103,10 @@ impl<'a> Job<'a> {
         probe: &Relation,
         inlining: Option<Columns>,
     ) -> Result<[Unit; 2]> {
-        let unit = |side, relation: &Relation, keep, inlining| {
-            let columns = match inlining {
-                Some(columns) => columns,
-                None => Columns::of_relation(cx, relation, &self.sink.plan.gathered(side))?,
-            };
-            matcher.unit(side, columns, relation.batches(), keep)
-        };
-        let build = unit(self.build_side, self.build, self.roles.build, inlining)?;
-        Ok([build, unit(self.build_side.other(), probe, self.roles.probe, None)?])
+        let build = self.build_unit(cx, matcher, inlining)?;
+        let side = self.build_side.other();
+        let columns = Columns::of_relation(cx, probe, &self.sink.plan.gathered(side))?;
+        Ok([build, matcher.unit(side, columns, probe.batches(), self.roles.probe)?])
     }
 
     fn matcher(&self, cx: &'a Context<'_>, exact: bool) -> Matcher<'a> {
@@ -122,7 +133,8 @@ pub(crate) enum OnDevice {
     Failed(Error),
 }
 
-/// Joins on a device. After a failure, the job still has its probe side.
+/// Joins on a device. `elsewhere` says whether the CPU may join instead, if the device fails. After such a
+/// failure, the job still has its probe side.
 pub(crate) fn run_on(
     cx: &Context<'_>,
     job: &mut Job<'_>,
@@ -130,21 +142,12 @@ pub(crate) fn run_on(
     elsewhere: bool,
 ) -> Result<OnDevice> {
     check_seed(cx, job)?;
-    let mut source = job.stream_probe()?;
+    let probe = job.stream_probe()?;
     let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
-    let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
-    let filled = cx.watch.time("read probe side", || source.fill(check));
-    let probe = source.waiting();
-    *job.probe = Some(source);
-    match filled {
-        Ok(()) => {}
-        // The CPU may be able to join without holding the probe side.
-        Err(error @ Error::MemoryLimit { .. }) if elsewhere => return Ok(OnDevice::Failed(error)),
-        Err(error) => return Err(error),
-    }
     // A worker error ends this attempt, but not the join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
-    let joined = gpu::run(&attempt, job, &probe, device);
+    let Attempt { joined, probe, repeatable } = gpu::run(&attempt, job, (probe, needed), device);
+    *job.probe = Some(probe);
     device.check_released()?;
     if !cx.budget.unlimited() {
         // Under a limit, the memory in the device's pools counts too.
@@ -155,7 +158,7 @@ pub(crate) fn run_on(
         Ok(Some(escalated)) => return Ok(OnDevice::Escalated(escalated)),
         Err(error) => error,
     };
-    if !elsewhere || !error.concerns_device() || !job.sink.untouched() {
+    if !elsewhere || !repeatable || !error.concerns_device() || !job.sink.untouched() {
         return Err(error);
     }
     cx.workers.check()?;

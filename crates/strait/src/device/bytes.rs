@@ -38,7 +38,7 @@ impl Stage {
             Stage::Insert(a) => a.rows * (row(a.tuples, a.columns.values) + slot(word, &a.table)),
             Stage::PlaceGroups(a) => 2 * a.table.slot_count * slot(word, &a.table),
             Stage::FillGroups(a) => a.rows * (row(a.tuples, a.columns.values) + w + 8),
-            Stage::Probe(_, a) => a.rows * row(a.tuples, a.columns.values),
+            Stage::Probe(_, a) | Stage::ProbeInOrder(a) => a.rows * row(a.tuples, a.columns.values),
             Stage::MergeJoin(_, a) => (a.build_rows + a.probe_rows) * tuple,
             Stage::Gather(a) => a.count * (w + 2 * u64::from(a.width)),
             // The number of keys is in the packs, not in the arguments.

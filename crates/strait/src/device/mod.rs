@@ -68,6 +68,10 @@ pub(crate) enum Stage {
     PlaceGroups(abi::PlaceGroups),
     FillGroups(abi::FillGroups),
     Probe(Flavour, abi::Probe),
+    /// Looks probe rows up in a table, and writes the result of each row at its position: one bit to
+    /// `output.probe`, which says whether it has a match, and its build value to `output.build`, if there is
+    /// such a column. Build values need a table in which every key occurs once.
+    ProbeInOrder(abi::Probe),
     MergeJoin(Flavour, abi::MergeJoin),
     Gather(abi::Gather),
     /// Counts the tuples per partition. There may be more partitions than a radix pass makes.

@@ -120,8 +120,8 @@ pub(crate) struct Picked {
     selected: OnceLock<Selected>,
     /// Whether the memory of gathered columns comes from the pool.
     pooled: bool,
-    /// The rows as a range, if they are consecutive rows of one batch. Then nothing is copied.
-    run: Option<Range<usize>>,
+    /// The rows as a batch and a range, if they are consecutive rows of one batch. Then nothing is copied.
+    run: Option<(usize, Range<usize>)>,
 }
 
 /// The chunks that contain the rows, and the positions in these chunks.
@@ -176,6 +176,11 @@ impl Columns {
         Columns { columns, places: Arc::clone(relation.places()), first_row: 0, carry: None }
     }
 
+    /// Returns the columns of a chunk of a longer side, which starts at row id `first_row`.
+    pub(crate) fn of_chunk(chunk: &Relation, first_row: u64) -> Self {
+        Columns { first_row, ..Columns::of_held(chunk) }
+    }
+
     /// Returns the columns of a held side, with the `gathered` ones inlined. Returns `None` if there are
     /// none, if they are too wide, or if they have nulls.
     pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Option<Self> {
@@ -222,15 +227,20 @@ impl Columns {
     pub(crate) fn pick(&self, chosen: Chosen, pooled: bool) -> Picked {
         // A slice keeps its whole batch in memory. So with a memory limit, a few rows of a batch are copied
         // instead.
-        let few = |rows: u64| !pooled && rows < self.places.rows() / SLICED_FROM;
-        let chosen = match chosen {
-            Chosen::Run(run) if !self.places.single() || few(run.end - run.start) => {
-                Chosen::Ids(run.collect())
-            }
-            chosen => chosen,
+        let few = |chunk: usize, rows: u64| {
+            !pooled && rows < self.places.rows_of(chunk) as u64 / SLICED_FROM
+        };
+        let (chosen, slice) = match chosen {
+            Chosen::Run(run) => match self.places.slice(&run) {
+                Some((chunk, rows)) if !few(chunk, run.end - run.start) => {
+                    (Chosen::Run(run), Some((chunk, rows)))
+                }
+                _ => (Chosen::Ids(run.collect()), None),
+            },
+            chosen => (chosen, None),
         };
         let (absent, run) = match &chosen {
-            Chosen::Run(run) => (Absent::None, Some(run.clone())),
+            Chosen::Run(_) => (Absent::None, slice),
             Chosen::Values(_) => (Absent::None, None),
             Chosen::Ids(ids) => {
                 let absent = match ids.iter().filter(|&&row| row == ABSENT).count() {
@@ -239,11 +249,11 @@ impl Columns {
                     _ => Absent::Some,
                 };
                 let may_run =
-                    absent == Absent::None && self.places.single() && !few(ids.len() as u64);
-                (absent, may_run.then(|| flat::is_run(ids)).flatten())
+                    absent == Absent::None && self.places.single() && !few(0, ids.len() as u64);
+                let run = may_run.then(|| flat::is_run(ids)).flatten();
+                (absent, run.map(|run| (0, run.start as usize..run.end as usize)))
             }
         };
-        let run = run.map(|run| run.start as usize..run.end as usize);
         let (located, selected) = (OnceLock::new(), OnceLock::new());
         Picked { chosen, absent, located, selected, pooled, run }
     }
@@ -302,8 +312,8 @@ impl Columns {
         if len == 0 || picked.absent == Absent::All {
             return absent(&column.data_type, len);
         }
-        if let Some(run) = &picked.run {
-            return Ok(column.chunks[0].slice(run.start, run.len()));
+        if let Some((chunk, run)) = &picked.run {
+            return Ok(column.chunks[*chunk].slice(run.start, run.len()));
         }
         if let (Chosen::Values(values), Some(carry)) = (&picked.chosen, &self.carry) {
             return column.of_values(carry.column(index, values, picked.pooled)?, len);
@@ -400,10 +410,10 @@ impl Columns {
     /// without dictionaries and views, and with the widest integers and offsets.
     pub(crate) fn plain_bytes(&self, column: usize, picked: &Picked) -> u64 {
         let column = &self.columns[column];
-        if let Some(run) = &picked.run {
+        if let Some((chunk, run)) = &picked.run {
             let mut rows = Selection::of_stretches(1);
             rows.push(0, run.start, run.len());
-            return size::plain(&column.data_type, &[column.chunks[0].as_ref()], &rows);
+            return size::plain(&column.data_type, &[column.chunks[*chunk].as_ref()], &rows);
         }
         let selected = self.selected(picked);
         size::plain(&column.data_type, &column.only(selected), &selected.rows)

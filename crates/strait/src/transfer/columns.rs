@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::staging::StagingPool;
 use super::{
-    Carry, Feed, Filling, HostColumn, HostSide, SLOTS, TransferContext, coherence, dynamic_pinning,
-    packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
+    Carry, Feed, Filling, HostColumn, HostSide, SLOTS, Sent, TransferContext, coherence,
+    dynamic_pinning, packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
 };
 use crate::device::Session;
 use crate::device::Side;
@@ -46,10 +46,10 @@ impl<'a> ColumnFeed<'a> {
 }
 
 impl Feed for ColumnFeed<'_> {
-    fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<bool> {
+    fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent> {
         let rows = self.at..(self.at + self.chunk_rows).min(self.rows);
         if rows.is_empty() {
-            return Ok(false);
+            return Ok(Sent::Nothing);
         }
         let word = session.word.bytes();
         let bytes = rows.start * word..rows.end * word;
@@ -76,7 +76,7 @@ impl Feed for ColumnFeed<'_> {
         }
         self.at = rows.end;
         self.chunks[slot] = rows;
-        Ok(true)
+        Ok(Sent::Chunk)
     }
 
     fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {

@@ -19,119 +19,161 @@ const PIECE_BYTES: usize = 64 << 20;
 const BUFFERS: usize = 3;
 /// All buffers together may take 1/4 of the memory that a limit leaves.
 const SHARE: u64 = 4;
+/// A block is copied in parts of a multiple of this many rows, so that the bits of a part fill whole words.
+const ALIGNED_ROWS: u64 = 64;
 
-/// The columns of a block, or of a part of one, in host memory.
-struct Load {
-    columns: Vec<Arc<Pinned>>,
-    rows: usize,
-    /// After this event, the columns have arrived.
-    arrived: Event,
+/// A column of a block in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockColumn {
+    pub(crate) view: View,
+    /// Bits per row: those of a word, or one.
+    pub(crate) bits: u64,
 }
 
-/// See the [module](self).
-pub(crate) struct Drain {
-    /// Bytes per value, for each column.
-    widths: Vec<u64>,
-    under_way: VecDeque<Load>,
+impl BlockColumn {
+    fn bytes(&self, rows: u64) -> u64 {
+        (rows * self.bits).div_ceil(8)
+    }
+}
+
+/// Rows of a block, in host memory.
+pub(crate) struct Arrived<'a, T> {
+    /// What the block was sent with.
+    pub(crate) tag: &'a T,
+    /// The number of the first row within its block.
+    pub(crate) first: u64,
+    pub(crate) rows: usize,
+    /// The bytes of each column. None if this is a [mark](Drain::mark).
+    pub(crate) columns: &'a [&'a [u8]],
+}
+
+/// The columns of a block, or of a part of one, in host memory.
+struct Load<T> {
+    tag: T,
+    first: u64,
+    rows: usize,
+    /// The pinned memory of each column, and its bytes.
+    columns: Vec<(Arc<Pinned>, usize)>,
+    /// After this event, the columns have arrived. `None` for a mark.
+    arrived: Option<Event>,
+}
+
+/// See the [module](self). Blocks are sent with a tag, which their taker sees.
+pub(crate) struct Drain<T> {
+    under_way: VecDeque<Load<T>>,
     idle: Vec<Vec<Arc<Pinned>>>,
     /// The maximum bytes per buffer of one column. Set when the first block is sent.
     piece: Option<u64>,
 }
 
-/// Takes rows from pinned memory. The arguments are the number of rows, and the bytes of each column.
-pub(crate) type Taker<'a> = dyn FnMut(usize, &[&[u8]]) -> Result<()> + 'a;
+/// Takes rows from pinned memory.
+pub(crate) type Taker<'a, T> = dyn FnMut(Arrived<'_, T>) -> Result<()> + 'a;
 
-impl Drain {
-    /// Creates a drain for blocks whose columns have the given bytes per value.
-    pub(crate) fn new(widths: Vec<u64>) -> Drain {
-        Drain { widths, under_way: VecDeque::new(), idle: Vec::new(), piece: None }
+impl<T: Clone> Drain<T> {
+    pub(crate) fn new() -> Drain<T> {
+        Drain { under_way: VecDeque::new(), idle: Vec::new(), piece: None }
     }
 
     /// Starts to copy a block to the host. After the returned event, the block's memory may be reused.
     pub(crate) fn send(
         &mut self,
         session: &Session<'_>,
-        columns: &[View],
-        rows: u64,
-        take: &mut Taker<'_>,
+        columns: &[BlockColumn],
+        (rows, tag): (u64, T),
+        take: &mut Taker<'_, T>,
     ) -> Result<Option<Event>> {
-        let widest = self.widths.iter().copied().max().unwrap_or(1);
-        let parts = SHARE * (BUFFERS * self.widths.len()) as u64;
+        let widest = columns.iter().map(|column| column.bits).max().unwrap_or(8);
+        let parts = SHARE * (BUFFERS * columns.len()) as u64;
         let piece = match self.piece {
             Some(piece) => piece,
             None => session.portion(parts, PIECE_BYTES)? as u64,
         };
         self.piece = Some(piece);
-        let step = (piece / widest).min(rows).max(1);
+        let step = (piece * 8 / widest / ALIGNED_ROWS).max(1) * ALIGNED_ROWS;
         // The copies wait for the stages that write the block.
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;
         let mut last = None;
-        let mut at = 0;
-        while at < rows {
-            let some = step.min(rows - at);
-            let to = self.buffers(session, some, take)?;
-            for ((view, to), width) in columns.iter().zip(&to).zip(&self.widths) {
-                let part = view.part(at * width, some * width);
+        let mut first = 0;
+        while first < rows {
+            let some = step.min(rows - first);
+            let sizes: Vec<usize> = columns.iter().map(|c| c.bytes(some) as usize).collect();
+            let to = self.buffers(session, &sizes, take)?;
+            for ((column, to), &bytes) in columns.iter().zip(&to).zip(&sizes) {
+                let part = column.view.part(column.bytes(first), bytes as u64);
                 session.copy_out(part, to, 0)?;
             }
             let arrived = session.device.record(session.back)?;
-            self.under_way.push_back(Load { columns: to, rows: some as usize, arrived });
-            last = Some(arrived);
-            at += some;
+            let (tag, columns) = (tag.clone(), to.into_iter().zip(sizes).collect());
+            let arrived = Some(arrived);
+            self.under_way.push_back(Load { tag, first, rows: some as usize, columns, arrived });
+            last = arrived;
+            first += some;
         }
         Ok(last)
+    }
+
+    /// Lets the taker know when it has taken everything that was sent before: it gets the tag, without rows.
+    pub(crate) fn mark(&mut self, tag: T) {
+        let load = Load { tag, first: 0, rows: 0, columns: Vec::new(), arrived: None };
+        self.under_way.push_back(load);
     }
 
     /// Waits for all copies that were started, and hands their rows to `take`.
     pub(crate) fn take_arrived(
         &mut self,
         session: &Session<'_>,
-        take: &mut Taker<'_>,
+        take: &mut Taker<'_, T>,
     ) -> Result<()> {
         while let Some(load) = self.under_way.pop_front() {
-            session.device.wait_for(load.arrived)?;
-            let mut columns = Vec::with_capacity(load.columns.len());
-            for (column, width) in load.columns.iter().zip(&self.widths) {
-                // SAFETY: the copy into the buffer is done, and the next one starts after `take`.
-                let bytes = unsafe { column.bytes() };
-                let short = || Error::Worker("a block came back shorter than it was".to_string());
-                columns.push(bytes.get(..load.rows * *width as usize).ok_or_else(short)?);
+            if let Some(arrived) = load.arrived {
+                session.device.wait_for(arrived)?;
             }
-            take(load.rows, &columns)?;
-            self.idle.push(load.columns);
+            let mut columns = Vec::with_capacity(load.columns.len());
+            for (column, bytes) in &load.columns {
+                // SAFETY: the copy into the buffer is done, and the next one starts after `take`.
+                let all = unsafe { column.bytes() };
+                let short = || Error::Worker("a block came back shorter than it was".to_string());
+                columns.push(all.get(..*bytes).ok_or_else(short)?);
+            }
+            let Load { tag, first, rows, .. } = &load;
+            take(Arrived { tag, first: *first, rows: *rows, columns: &columns })?;
+            if load.arrived.is_some() {
+                self.idle.push(load.columns.into_iter().map(|(column, _)| column).collect());
+            }
         }
         Ok(())
     }
 
-    /// Returns buffers for `rows` rows, one per column.
+    /// Returns buffers of these sizes, one per column.
     fn buffers(
         &mut self,
         session: &Session<'_>,
-        rows: u64,
-        take: &mut Taker<'_>,
+        sizes: &[usize],
+        take: &mut Taker<'_, T>,
     ) -> Result<Vec<Arc<Pinned>>> {
-        if self.idle.is_empty() && self.under_way.len() >= BUFFERS {
+        let copying = |load: &&Load<T>| load.arrived.is_some();
+        if self.idle.is_empty() && self.under_way.iter().filter(copying).count() >= BUFFERS {
             self.take_arrived(session, take)?;
         }
-        let fits = |buffers: &[Arc<Pinned>], widths: &[u64]| {
-            buffers.iter().zip(widths).all(|(b, w)| b.len as u64 >= rows * w)
+        let fits = |buffers: &[Arc<Pinned>]| {
+            buffers.len() >= sizes.len() && buffers.iter().zip(sizes).all(|(b, &s)| b.len >= s)
         };
-        if let Some(buffers) = self.idle.pop()
-            && fits(&buffers, &self.widths)
-        {
+        if let Some(buffers) = self.idle.pop().filter(|buffers| fits(buffers)) {
             return Ok(buffers);
         }
-        let pinned = |width: &u64| session.pinned((rows * width) as usize, "rows from the GPU");
-        match self.widths.iter().map(pinned).collect() {
+        let pinned = |&bytes: &usize| session.pinned(bytes.max(1), "rows from the GPU");
+        match sizes.iter().map(pinned).collect() {
             // There is no memory for more buffers, so this reuses one that is being copied.
-            Err(Error::MemoryLimit { .. }) if !self.under_way.is_empty() => {
+            Err(Error::MemoryLimit { .. })
+                if self.under_way.iter().any(|l| l.arrived.is_some()) =>
+            {
                 self.take_arrived(session, take)?;
-                match self.idle.pop().filter(|buffers| fits(buffers, &self.widths)) {
+                match self.idle.pop().filter(|buffers| fits(buffers)) {
                     Some(buffers) => Ok(buffers),
                     None => {
                         self.idle.clear();
-                        self.widths.iter().map(pinned).collect()
+                        sizes.iter().map(pinned).collect()
                     }
                 }
             }

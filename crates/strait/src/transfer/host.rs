@@ -39,6 +39,11 @@ impl HostColumn {
         HostColumn(Storage::Together(view, None))
     }
 
+    /// Creates a column without words.
+    pub(super) fn empty() -> HostColumn {
+        HostColumn(Storage::Together(HostView::of::<u8>(&[]), None))
+    }
+
     /// Creates a column from batches of whole, aligned words. The transfer adds the bias `plus` to each
     /// word. Only `staged-copy` can transfer it.
     ///

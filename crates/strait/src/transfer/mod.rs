@@ -21,11 +21,13 @@
 //! In the other direction, [`Drain`] copies blocks of rows to the host while the device produces the next
 //! ones.
 
+mod chunk_feed;
 mod coherence;
 mod columns;
 mod drain;
 mod dynamic_pinning;
 mod host;
+mod incoming;
 mod packed;
 mod pageable_copy;
 mod pinned_copy;
@@ -48,8 +50,9 @@ use crate::error::Result;
 use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 
-pub(crate) use drain::Drain;
+pub(crate) use drain::{Arrived, BlockColumn, Drain};
 pub(crate) use host::{HostColumn, HostSide};
+pub(crate) use incoming::{Chunks, Incoming, Read};
 pub(crate) use pipeline::Pipeline;
 pub(crate) use runs::{Place, Produce, Run};
 
@@ -61,6 +64,11 @@ const CHUNK_BYTES: u64 = 128 << 20;
 /// The default bytes per staged chunk, all columns together. Workers wait for one another at the end of each
 /// chunk, so chunks are long.
 const STAGED_BYTES: u64 = 512 << 20;
+/// The default rows per chunk of a side that is read while it is joined. Chunks wait in host memory from when
+/// they are read until their matches are written. So they are as short as the link allows.
+const STREAMED_ROWS: u64 = 4 << 20;
+/// The keys of such a chunk take at most 1/16 of the memory that a limit leaves.
+const STREAMED_SHARE: u64 = 16;
 
 /// The session, the workers and the method that a transfer uses.
 #[derive(Clone, Copy)]
@@ -105,6 +113,26 @@ impl TransferContext<'_> {
         fit.min(self.most_rows.unwrap_or(wish)).min(side.rows).max(1)
     }
 
+    /// Returns the rows per chunk of a probe side, like [`chunk_rows`](TransferContext::chunk_rows).
+    pub(crate) fn probe_rows(&self, side: &Incoming<'_>, extra: u64, share: u64) -> Result<u64> {
+        if !side.streams() {
+            return Ok(self.chunk_rows(side.held()?, extra, share));
+        }
+        let word = self.session.word.bytes();
+        // The ring has one column of packed keys, and the keys of one chunk are unpacked.
+        let a_row = (SLOTS as u64 + 1) * word + extra;
+        let wish = self.most_rows.unwrap_or(STREAMED_ROWS);
+        // Under a limit, a chunk takes a small share of the memory that is left. If the workers need more
+        // than that to pack their pieces of it, it is shorter.
+        let workers = self.workers.threads() as u64;
+        let whole = self.session.portion(STREAMED_SHARE, (wish * word) as usize)? as u64;
+        let bytes = match workers * packed::unit(self.session.word) <= whole {
+            true => whole,
+            false => self.session.portion(STREAMED_SHARE * workers, whole as usize)? as u64,
+        };
+        Ok((share / a_row).min(bytes / word).max(1))
+    }
+
     /// Returns the rows per chunk of tuples. The ring, and `extra` more bytes per row, may together take
     /// `share` bytes of device memory.
     pub(crate) fn chunk_of_tuples(&self, extra: u64, share: u64) -> u64 {
@@ -128,8 +156,8 @@ impl TransferContext<'_> {
 
 /// Brings rows to the device through the slots of a [`Pipeline`].
 trait Feed {
-    /// Fills and sends the next chunk through a free slot. Returns false after the last chunk.
-    fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<bool>;
+    /// Fills and sends the next chunk through a free slot.
+    fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent>;
 
     /// Returns the chunk of a slot, which has arrived, for stages that are enqueued from now on.
     fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side>;
@@ -138,6 +166,16 @@ trait Feed {
     fn shares(&self) -> bool {
         false
     }
+}
+
+/// What a [`Feed`] sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Chunk,
+    /// Nothing yet: an earlier chunk has to be joined first.
+    Later,
+    /// Nothing: there are no more chunks.
+    Nothing,
 }
 
 /// Brings one column to the device, chunk by chunk. Copies are enqueued on the session's stream for copies.

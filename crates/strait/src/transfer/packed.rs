@@ -68,19 +68,29 @@ impl<'a> Packed<'a> {
         column: &HostColumn,
         [chunk_rows, threads]: [u64; 2],
     ) -> Result<Self> {
+        let mut packed = Packed::of_chunks(session, staging, [chunk_rows, threads])?;
+        if column.in_one_piece() {
+            packed._scratch = None;
+        }
+        packed.load(column.clone());
+        Ok(packed)
+    }
+
+    /// Prepares to pack chunks whose words lie in different columns. [`load`](Packed::load) names the column
+    /// of each chunk.
+    pub(super) fn of_chunks(
+        session: &Session<'_>,
+        staging: Arc<StagingPool<'a>>,
+        [chunk_rows, threads]: [u64; 2],
+    ) -> Result<Self> {
         let device = session.device;
         let word = session.word;
         let rows = usize::try_from(chunk_rows).map_err(|_| too_long())?;
         let pieces = rows.div_ceil(PIECE_ROWS);
         let bytes = chunk_rows * word.bytes();
         let pack_bytes = (pieces.max(1) * size_of::<abi::Pack>()) as u64;
-        let scratch = match column.in_one_piece() {
-            true => None,
-            false => {
-                let bytes = threads * unit(word).min(bytes);
-                Some(session.reserve(bytes, "words of several batches")?)
-            }
-        };
+        let scratch = threads * unit(word).min(bytes);
+        let scratch = Some(session.reserve(scratch, "words of several batches")?);
         let slot = |_| {
             Ok(Slot {
                 packs: session.pinned(pack_bytes as usize, "staging buffers")?,
@@ -93,7 +103,13 @@ impl<'a> Packed<'a> {
         };
         let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
         let keys = device.allocate(bytes.max(1), "unpacked keys")?;
-        Ok(Packed { staging, column: column.clone(), word, slots, keys, _scratch: scratch })
+        let column = HostColumn::empty();
+        Ok(Packed { staging, column, word, slots, keys, _scratch: scratch })
+    }
+
+    /// Takes the words of the chunks that are filled from now on from this column.
+    pub(super) fn load(&mut self, column: HostColumn) {
+        self.column = column;
     }
 }
 

@@ -11,9 +11,10 @@
 //! Nothing polls. Stages wait for an event of the copies. Copies wait for an event of the stages that used
 //! the slot before. The host waits only before it writes to memory that is still being copied.
 
+use super::chunk_feed::ChunkFeed;
 use super::columns::ColumnFeed;
 use super::runs::{Produce, RunFeed};
-use super::{Feed, HostSide, SLOTS, TransferContext};
+use super::{Feed, HostSide, Incoming, SLOTS, Sent, TransferContext};
 use crate::device::Event;
 use crate::device::Session;
 use crate::device::Side;
@@ -60,6 +61,21 @@ impl<'a> Pipeline<'a> {
         Ok(Pipeline::of(crossing, Box::new(feed)))
     }
 
+    /// Prepares to transfer the key words of a probe side, `chunk_rows` rows at a time.
+    pub(crate) fn of_probe(
+        crossing: &'a TransferContext<'a>,
+        side: &'a Incoming<'a>,
+        chunk_rows: u64,
+    ) -> Result<Pipeline<'a>> {
+        match side.streams() {
+            true => {
+                let feed = ChunkFeed::new(crossing, side, chunk_rows)?;
+                Ok(Pipeline::of(crossing, Box::new(feed)))
+            }
+            false => Pipeline::new(crossing, side.held()?, chunk_rows),
+        }
+    }
+
     /// Prepares to transfer runs of tuples as `produce` returns them.
     pub(crate) fn of_runs(
         crossing: &'a TransferContext<'a>,
@@ -83,17 +99,26 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Fills and sends chunks until no slot is free.
+    /// Fills and sends chunks until no slot is free, or the side has no next chunk yet.
     pub(crate) fn ahead(&mut self) -> Result<()> {
         while !self.ended && self.sent - self.done < SLOTS {
             self.workers.check()?;
-            self.send()?;
+            if self.send()? == Sent::Later {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
+    /// Returns whether the last chunk was sent.
+    pub(crate) fn ended(&self) -> bool {
+        self.ended
+    }
+
     /// Returns the next chunk, for stages that are enqueued from now on, or `None` after the last. The
-    /// caller must pass each chunk to [`done`](Pipeline::done) before it asks for the next.
+    /// caller must pass each chunk to [`done`](Pipeline::done) before it asks for the next. If the side is
+    /// read while it is joined, `None` may also mean that the results of earlier chunks must be taken first;
+    /// [`ended`](Pipeline::ended) tells.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>> {
         if self.lent != self.done {
             return Err(Error::Worker(
@@ -125,7 +150,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Fills and sends one chunk.
-    fn send(&mut self) -> Result<()> {
+    fn send(&mut self) -> Result<Sent> {
         let device = self.session.device;
         let number = self.sent % SLOTS;
         let slot = &mut self.slots[number];
@@ -138,13 +163,16 @@ impl<'a> Pipeline<'a> {
                 false => device.wait(self.session.copies, done)?,
             }
         }
-        if !self.feed.send(self.session, self.workers, number)? {
-            self.ended = true;
-            return Ok(());
+        let sent = self.feed.send(self.session, self.workers, number)?;
+        match sent {
+            Sent::Chunk => {
+                self.slots[number].sent = Some(device.record(self.session.copies)?);
+                self.sent += 1;
+            }
+            Sent::Later => {}
+            Sent::Nothing => self.ended = true,
         }
-        self.slots[number].sent = Some(device.record(self.session.copies)?);
-        self.sent += 1;
-        Ok(())
+        Ok(sent)
     }
 }
 

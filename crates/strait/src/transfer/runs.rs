@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Feed, Landed};
+use super::{Feed, Landed, Sent};
 use crate::device::Session;
 use crate::device::Side;
 use crate::device::{Pinned, View};
@@ -81,7 +81,7 @@ impl<'a> RunFeed<'a> {
 }
 
 impl Feed for RunFeed<'_> {
-    fn send(&mut self, session: &Session<'_>, _workers: &Workers, slot: usize) -> Result<bool> {
+    fn send(&mut self, session: &Session<'_>, _workers: &Workers, slot: usize) -> Result<Sent> {
         let tuple = session.word.tuple();
         while self.pending.is_empty() && !self.ended {
             match (self.produce)()? {
@@ -103,7 +103,7 @@ impl Feed for RunFeed<'_> {
             filled += run.rows;
         }
         self.landed[slot].bytes = filled * tuple;
-        Ok(filled > 0)
+        Ok(if filled > 0 { Sent::Chunk } else { Sent::Nothing })
     }
 
     fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {

@@ -155,7 +155,7 @@ fn joins_on_a_device_wait_for_a_slow_consumer() {
     let probe: Vec<RecordBatch> = (0..6).map(|_| with_text(0..400, 10)).collect();
     for algorithm in [Algorithm::StreamedProbe, Algorithm::MultiPass] {
         let (mut kept, mut refused) = (0, 0);
-        for kibibytes in (240..330).step_by(2) {
+        for kibibytes in (160..340).step_by(4) {
             let force = TestOverrides {
                 simulated: Some(1),
                 seed: Some(1),

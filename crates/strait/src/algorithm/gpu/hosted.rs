@@ -26,7 +26,7 @@ use crate::memory::{Budget, Buffer, Shared};
 use crate::options::{Algorithm, JoinType};
 use crate::plan::{KeySource, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
-use crate::transfer::{Drain, HostColumn, HostSide, TransferContext};
+use crate::transfer::{BlockColumn, Drain, HostColumn, HostSide, TransferContext};
 use crate::word::Mixers;
 use crate::word::Width;
 
@@ -116,7 +116,7 @@ impl Hosted {
         check_partitioner(algorithm, gpu_options.partitioner)?;
         let [build, probe] = &self.tables;
         let carry = matches!(yields, Yield::Aggregate | Yield::Materialise);
-        let sides = [build.side(carry)?, probe.side(carry)?];
+        let (build_side, probe_side) = (build.side(carry)?, probe.side(carry)?);
         let flavour = match yields {
             Yield::Count | Yield::Aggregate => Flavour::Aggregate,
             Yield::Pairs | Yield::Materialise => Flavour::Pairs,
@@ -142,14 +142,14 @@ impl Hosted {
         let crossing = self.crossing(&session, gpu_options.transfer);
         let columns = if wanted.keys { 3 } else { 2 };
         let mut back = Back {
-            drain: Drain::new(vec![self.word.bytes(); columns]),
+            drain: Drain::new(),
             check,
             narrow: self.word == Width::W32,
             sums: vec![0; columns],
         };
         let how = FromHost { algorithm, gpu_options, escalation, part_rows: None };
         let HostJoinResult { found, escalated } =
-            join_from_host(&crossing, &how, [&sides[0], &sides[1]], &wanted, &mut back)?;
+            join_from_host(&crossing, &how, (&build_side, &probe_side.into()), &wanted, &mut back)?;
         back.finish(&session)?;
         session.device.synchronize(session.compute)?;
         let seconds = started.elapsed().as_secs_f64();
@@ -324,7 +324,7 @@ impl Place<'_> {
 
 /// Receives rows on the host.
 struct Back {
-    drain: Drain,
+    drain: Drain<()>,
     check: bool,
     narrow: bool,
     /// The sum of each column, modulo 2^64.
@@ -345,9 +345,9 @@ fn add(sums: &mut [u64], columns: &[&[u8]], narrow: bool) {
 impl Back {
     fn finish(&mut self, session: &Session<'_>) -> Result<()> {
         let Back { drain, check, narrow, sums } = self;
-        drain.take_arrived(session, &mut |_, columns| {
+        drain.take_arrived(session, &mut |arrived| {
             if *check {
-                add(sums, columns, *narrow);
+                add(sums, arrived.columns, *narrow);
             }
             Ok(())
         })
@@ -358,10 +358,12 @@ impl Receiver for Back {
     fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
         let Back { drain, check, narrow, sums } = self;
         let columns = [block.keys, block.build, block.probe];
-        let columns = &columns[3 - sums.len()..];
-        drain.send(session, columns, block.rows, &mut |_, columns| {
+        let bits = if *narrow { 32 } else { 64 };
+        let columns = columns[3 - sums.len()..].iter().map(|&view| BlockColumn { view, bits });
+        let columns: Vec<BlockColumn> = columns.collect();
+        drain.send(session, &columns, (block.rows, ()), &mut |arrived| {
             if *check {
-                add(sums, columns, *narrow);
+                add(sums, arrived.columns, *narrow);
             }
             Ok(())
         })

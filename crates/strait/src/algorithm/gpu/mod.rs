@@ -11,6 +11,7 @@
 //! | [`cpu_partitioned`] | partitions both sides on the CPU and joins them on the GPU |
 //! | [`triton`] | partitions both sides on the GPU, into host memory |
 //! | [`working_set`], [`host_partitions`] | joins partitions in host memory, one working set at a time |
+//! | [`in_order`] | looks up a table, and returns the result of every probe row in their order |
 //! | [`output_loop`] | writes output of any size through buffers of a fixed size |
 //! | [`flags`] | records which rows have a match |
 //! | [`host`] | joins Arrow tables: key words go to the GPU, pairs of positions come back |
@@ -23,6 +24,7 @@ mod flags;
 mod host;
 mod host_partitions;
 pub mod hosted;
+mod in_order;
 mod multi_pass;
 mod no_partition;
 mod output_loop;
@@ -35,13 +37,13 @@ mod tests;
 mod triton;
 mod working_set;
 
-pub(crate) use host::run;
+pub(crate) use host::{Attempt, run};
 
 use crate::device::{Event, Flavour, Session, Side, View, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Partitioner};
 use crate::options::Algorithm;
-use crate::transfer::{HostSide, TransferContext, load};
+use crate::transfer::{HostSide, Incoming, TransferContext, load};
 use flags::{Window, closed, opened};
 
 /// What the join must produce for its matches.
@@ -99,6 +101,18 @@ pub(crate) struct Block {
     pub(crate) probe: View,
 }
 
+/// The results of consecutive probe rows, in their order, in GPU memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InOrderBlock {
+    /// The number of probe rows, and the position of the first.
+    pub(crate) rows: u64,
+    pub(crate) first: u64,
+    /// The build value of each probe row that has a match. `None` if only the bits are wanted.
+    pub(crate) build: Option<View>,
+    /// One bit per probe row: whether it has a match.
+    pub(crate) found: View,
+}
+
 /// Receives the output, one block at a time.
 pub(crate) trait Receiver {
     /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
@@ -108,6 +122,22 @@ pub(crate) trait Receiver {
     /// Receives the flags of a side's rows, starting at row number `first`: one byte per row, nonzero if the
     /// row has a match. The same rows may come several times.
     fn flags(&mut self, _which: Which, _first: u64, _flags: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Receives results in the order of the probe rows, like [`block`](Receiver::block).
+    fn in_order(&mut self, _session: &Session<'_>, _block: InOrderBlock) -> Result<Option<Event>> {
+        Err(Error::Worker("results in order were not asked for".to_string()))
+    }
+
+    /// Whether the next results should come [in order](Receiver::in_order), if the algorithm can do that.
+    fn takes_order(&self) -> bool {
+        false
+    }
+
+    /// Records that all results of a chunk of the probe side were handed over. Called only if that side is
+    /// read while it is joined. The positions of the next chunk start at zero again.
+    fn end_chunk(&mut self) -> Result<()> {
         Ok(())
     }
 
@@ -194,7 +224,7 @@ pub(crate) fn join(
 pub(crate) fn join_from_host(
     crossing: &TransferContext<'_>,
     how: &FromHost,
-    sides: [&HostSide; 2],
+    sides: (&HostSide, &Incoming<'_>),
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<HostJoinResult> {
@@ -237,28 +267,35 @@ pub(crate) struct Escalated {
 fn join_as_told(
     crossing: &TransferContext<'_>,
     how: &FromHost,
-    sides: [&HostSide; 2],
+    (build, probe): (&HostSide, &Incoming<'_>),
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    if sides.iter().any(|side| side.rows == 0) {
+    if build.rows == 0 {
+        return streamed::without_matches(crossing, probe, to);
+    }
+    if !probe.streams() && probe.held()?.rows == 0 {
         return Ok(JoinResult::default());
     }
     let one_table = matches!(how.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
-    if one_table && sides[0].rows > MAX_ROWS {
-        return Err(too_long(sides[0].rows));
+    if one_table && build.rows > MAX_ROWS {
+        return Err(too_long(build.rows));
     }
     let GpuOptions { partitioner, table, .. } = how.gpu_options;
     match how.algorithm {
-        Algorithm::NoPartition => streamed::no_partition(crossing, table, sides, wanted, to),
-        Algorithm::StreamedProbe => streamed::streamed_probe(crossing, sides, wanted, to),
-        Algorithm::MultiPass => multi_pass::join(crossing, how.part_rows, sides, wanted, to),
-        Algorithm::CpuPartitioned => {
-            cpu_partitioned::join(crossing, how.part_rows, sides, wanted, to)
+        Algorithm::NoPartition => {
+            streamed::no_partition(crossing, table, (build, probe), wanted, to)
         }
-        Algorithm::Triton => triton::join(crossing, how, sides, wanted, to),
+        Algorithm::StreamedProbe => streamed::streamed_probe(crossing, (build, probe), wanted, to),
+        Algorithm::MultiPass => {
+            multi_pass::join(crossing, how.part_rows, (build, probe), wanted, to)
+        }
+        Algorithm::CpuPartitioned => {
+            cpu_partitioned::join(crossing, how.part_rows, [build, probe.held()?], wanted, to)
+        }
+        Algorithm::Triton => triton::join(crossing, how, [build, probe.held()?], wanted, to),
         Algorithm::Radix | Algorithm::SortMerge => {
-            let [build, probe] = [load(crossing, sides[0])?, load(crossing, sides[1])?];
+            let [build, probe] = [load(crossing, build)?, load(crossing, probe.held()?)?];
             let partitioner = partitioner.unwrap_or_default();
             let method = Method { algorithm: Some(how.algorithm), partitioner };
             join(crossing.session, method, [&build, &probe], wanted, to)
@@ -294,6 +331,21 @@ impl Receiver for Watched<'_> {
 
     fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
         self.to.flags(which, first, flags)
+    }
+
+    fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>> {
+        self.blocks += 1;
+        self.to.in_order(session, block)
+    }
+
+    fn takes_order(&self) -> bool {
+        self.to.takes_order()
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        // The rows of this chunk cannot be read again.
+        self.blocks += 1;
+        self.to.end_chunk()
     }
 
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {

@@ -9,20 +9,18 @@
 //! The load factor of a table depends on the memory: four fifths if that saves a pass, otherwise one half.
 //! If a key occurs twice in a part, this part and all later parts are joined by partitions instead.
 
-use super::flags::{Window, closed, opened};
-use super::no_partition::{Rows, compact, look_up_in, look_ups};
-use super::output_loop::OutputLoop;
-use super::streamed::{Stream, fill, partitioning, partitions};
-use super::{JoinResult, MAX_ROWS, Receiver, Session, Side, Wanted, Watched, Which};
+use super::no_partition::compact;
+use super::streamed::{fill, partitioning, partitions, stream_past};
+use super::{JoinResult, MAX_ROWS, Receiver, Session, Side, Wanted, Watched};
 use crate::error::{Error, Result, bytes};
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
-use crate::transfer::{HostSide, TransferContext, load};
+use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
 /// Joins two sides. Parts have at most `most_rows` rows, if given.
 pub(super) fn join(
     crossing: &TransferContext<'_>,
     most_rows: Option<u64>,
-    [build, probe]: [&HostSide; 2],
+    (build, probe): (&HostSide, &Incoming<'_>),
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -36,6 +34,10 @@ pub(super) fn join(
         let rows = part_rows(session, build, build.rows - at, unique)?.min(most_rows);
         let rows = rows.min(build.rows - at);
         let part = build.part(session.word, at..at + rows);
+        if rows < build.rows {
+            // The probe side is needed several times.
+            probe.held()?;
+        }
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
         let joined = match unique {
@@ -54,7 +56,7 @@ pub(super) fn join(
             // long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
                 most_rows = rows.div_ceil(2);
-                crossing.most_rows = Some(crossing.chunk_rows(probe, 0, u64::MAX).div_ceil(2));
+                crossing.most_rows = Some(crossing.probe_rows(probe, 0, u64::MAX)?.div_ceil(2));
             }
             Err(error) => return Err(error),
         }
@@ -66,7 +68,7 @@ pub(super) fn join(
 fn by_partitions(
     crossing: &TransferContext<'_>,
     (part, first): (&HostSide, u64),
-    probe: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
@@ -101,7 +103,7 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
 fn by_table(
     crossing: &TransferContext<'_>,
     (part, first): (&HostSide, u64),
-    probe: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
@@ -115,15 +117,5 @@ fn by_table(
         return Ok(None);
     }
     session.mark("build table")?;
-    let mut stream = Stream::new(crossing, probe, wanted, 0)?;
-    let mut output_loop =
-        OutputLoop::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
-    let mut flags = Window::new(session, Which::Build, wanted.flag_build, part.rows)?;
-    let build_flags = opened(&mut flags, session, first, part.rows)?;
-    let found = stream.each(build_flags, to, |chunk, wanted, to| {
-        look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to)
-    })?;
-    session.mark("look up")?;
-    closed(&flags, session, to)?;
-    Ok(Some(found))
+    stream_past(crossing, (table, first..first + part.rows), probe, wanted, to).map(Some)
 }

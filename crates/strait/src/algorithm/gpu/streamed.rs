@@ -10,37 +10,78 @@
 //! cross back. A table keeps up with the link even if every lookup misses the cache. Partitions take half
 //! the memory, and frequent keys do not slow them down.
 
+use std::ops::Range;
+
 use super::flags::{Window, closed, opened};
+use super::in_order::{InOrder, answers};
 use super::no_partition::{self, Rows, look_up_in, look_ups};
 use super::output_loop::OutputLoop;
 use super::radix::{Partitioned, Radix};
-use super::{Block, JoinResult, Receiver, Session, Side, Wanted, Which};
+use super::{Block, InOrderBlock, JoinResult, Receiver, Session, Side, Wanted, Which};
 use crate::device::{Event, Stage, View, abi};
 use crate::error::Result;
 use crate::gpu_options::{Partitioner, TablePlace};
-use crate::transfer::{HostSide, Pipeline, TransferContext, load};
+use crate::transfer::{HostSide, Incoming, Pipeline, Read, TransferContext, load};
 
 /// Joins by one table over the build side.
 pub(super) fn no_partition(
     crossing: &TransferContext<'_>,
     place: TablePlace,
-    [build, probe]: [&HostSide; 2],
+    (build, probe): (&HostSide, &Incoming<'_>),
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let table = table(crossing, place, build)?;
+    stream_past(crossing, (table, 0..build.rows), probe, wanted, to)
+}
+
+/// Streams a probe side past a table. The table holds the build rows with these numbers.
+pub(super) fn stream_past(
+    crossing: &TransferContext<'_>,
+    (table, build): (abi::Table, Range<u64>),
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = crossing.session;
-    let table = table(crossing, place, build)?;
-    let mut stream = Stream::new(crossing, probe, wanted, 0)?;
-    let mut output_loop =
-        OutputLoop::new(session, &stream.wanted, look_ups(session, stream.chunk_rows))?;
-    let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
-    let build_flags = opened(&mut flags, session, 0, build.rows)?;
-    let found = stream.each(build_flags, to, |chunk, wanted, to| {
-        look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to)
+    let rows = build.end - build.start;
+    let in_order = to.takes_order() && answers(&table, wanted);
+    let flag_probe = wanted.flag_probe && !in_order;
+    let mut stream = Stream::new(crossing, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
+    let look_ups = look_ups(session, stream.chunk_rows);
+    let mut output_loop = OutputLoop::new(session, &stream.wanted, look_ups)?;
+    let mut in_order = match in_order {
+        true => Some(InOrder::new(session, wanted, stream.chunk_rows)?),
+        false => None,
+    };
+    let mut flags = Window::new(session, Which::Build, wanted.flag_build, rows)?;
+    let build_flags = opened(&mut flags, session, build.start, rows)?;
+    let always = flag_probe != wanted.flag_probe;
+    let found = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
+        Some(in_order) if always || to.takes_order() => in_order.look_up(table, chunk, wanted, to),
+        _ => look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to),
     })?;
     session.mark("look up")?;
     closed(&flags, session, to)?;
     Ok(found)
+}
+
+/// Reads a probe side that has no matches, because the build side is empty.
+pub(super) fn without_matches(
+    crossing: &TransferContext<'_>,
+    probe: &Incoming<'_>,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let session = crossing.session;
+    while probe.streams() {
+        match probe.next(crossing.probe_rows(probe, 0, u64::MAX)?)? {
+            Read::Chunk { .. } => to.end_chunk()?,
+            Read::Later => {}
+            Read::End => break,
+        }
+        to.meanwhile(session)?;
+    }
+    Ok(JoinResult::default())
 }
 
 /// Builds a table over the whole build side. If the table may lie in host memory, the build side need not
@@ -109,7 +150,7 @@ pub(super) fn fill(
 /// Joins by partitions of the build side that stay on the device.
 pub(super) fn streamed_probe(
     crossing: &TransferContext<'_>,
-    [build, probe]: [&HostSide; 2],
+    (build, probe): (&HostSide, &Incoming<'_>),
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -122,7 +163,7 @@ pub(super) fn streamed_probe(
 pub(super) fn partitions(
     crossing: &TransferContext<'_>,
     build: Side,
-    probe: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -185,6 +226,8 @@ pub(super) struct Stream<'a> {
     session: &'a Session<'a>,
     pipeline: Pipeline<'a>,
     flags: Option<Window>,
+    /// Whether the side is read while it is joined.
+    reading: bool,
     /// What one chunk must produce.
     pub(super) wanted: Wanted,
     pub(super) chunk_rows: u64,
@@ -195,18 +238,19 @@ impl<'a> Stream<'a> {
     /// additional memory per row of a chunk.
     pub(super) fn new(
         crossing: &'a TransferContext<'a>,
-        probe: &HostSide,
+        probe: &'a Incoming<'a>,
         wanted: &Wanted,
         extra: u64,
     ) -> Result<Stream<'a>> {
         let session = crossing.session;
-        let chunk_rows =
-            crossing.chunk_rows(probe, extra + aside(session, wanted), session.left() / 2);
+        let extra = extra + aside(session, wanted);
+        let chunk_rows = crossing.probe_rows(probe, extra, session.left() / 2)?;
         let flags = Window::new(session, Which::Probe, wanted.flag_probe, chunk_rows)?;
-        let pipeline = Pipeline::new(crossing, probe, chunk_rows)?;
+        let pipeline = Pipeline::of_probe(crossing, probe, chunk_rows)?;
         let expected_rows = wanted.expected_rows.min(chunk_rows);
         let wanted = Wanted { expected_rows, ..*wanted };
-        Ok(Stream { session, pipeline, flags, wanted, chunk_rows })
+        let reading = probe.streams();
+        Ok(Stream { session, pipeline, flags, reading, wanted, chunk_rows })
     }
 
     /// Calls `join` for every chunk and adds up the results.
@@ -217,16 +261,28 @@ impl<'a> Stream<'a> {
         mut join: impl FnMut(&Side, &Wanted, &mut dyn Receiver) -> Result<JoinResult>,
     ) -> Result<JoinResult> {
         let mut found = JoinResult::default();
-        while let Some(chunk) = self.pipeline.next()? {
+        loop {
+            let Some(chunk) = self.pipeline.next()? else {
+                if self.pipeline.ended() {
+                    return Ok(found);
+                }
+                // There is memory for the next chunk when the rows of the chunks before it are written.
+                to.meanwhile(self.session)?;
+                continue;
+            };
             let Side { first, rows, .. } = chunk.side;
-            let probe_flags = opened(&mut self.flags, self.session, first, rows)?;
-            let wanted = Wanted { build_flags, probe_flags, ..self.wanted };
-            let mut feeding = Feeding { pipeline: &mut self.pipeline, to };
-            found = found.and(join(&chunk.side, &wanted, &mut feeding)?);
-            closed(&self.flags, self.session, to)?;
+            if rows > 0 {
+                let probe_flags = opened(&mut self.flags, self.session, first, rows)?;
+                let wanted = Wanted { build_flags, probe_flags, ..self.wanted };
+                let mut feeding = Feeding { pipeline: &mut self.pipeline, to };
+                found = found.and(join(&chunk.side, &wanted, &mut feeding)?);
+                closed(&self.flags, self.session, to)?;
+            }
             self.pipeline.done(chunk)?;
+            if self.reading {
+                to.end_chunk()?;
+            }
         }
-        Ok(found)
     }
 }
 
@@ -248,6 +304,14 @@ impl Receiver for Feeding<'_, '_> {
 
     fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
         self.to.flags(which, first, flags)
+    }
+
+    fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>> {
+        self.to.in_order(session, block)
+    }
+
+    fn takes_order(&self) -> bool {
+        self.to.takes_order()
     }
 
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {

@@ -8,12 +8,12 @@ use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{EVENTS, HostView};
 use crate::gpu_options::{Histogram, TablePlace, Transfer};
 use crate::schedule::Workers;
-use crate::transfer::{Drain, HostColumn};
+use crate::transfer::{BlockColumn, Drain, HostColumn};
 use crate::word::Width;
 
 /// Collects all pairs and flags.
 struct Kept {
-    drain: Drain,
+    drain: Drain<()>,
     pairs: Vec<(u64, u64)>,
     flags: [Vec<bool>; 2],
 }
@@ -21,7 +21,7 @@ struct Kept {
 impl Kept {
     fn take_arrived(&mut self, session: &Session<'_>) -> Result<()> {
         let Kept { drain, pairs, .. } = self;
-        drain.take_arrived(session, &mut |rows, columns| taken(pairs, rows, columns))
+        drain.take_arrived(session, &mut |a| taken(pairs, a.rows, a.columns))
     }
 }
 
@@ -38,9 +38,8 @@ fn taken(pairs: &mut Vec<(u64, u64)>, rows: usize, columns: &[&[u8]]) -> Result<
 impl Receiver for Kept {
     fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
         let Kept { drain, pairs, .. } = self;
-        drain.send(session, &[block.build, block.probe], block.rows, &mut |rows, columns| {
-            taken(pairs, rows, columns)
-        })
+        let columns = [block.build, block.probe].map(|view| BlockColumn { view, bits: 64 });
+        drain.send(session, &columns, (block.rows, ()), &mut |a| taken(pairs, a.rows, a.columns))
     }
 
     fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
@@ -105,11 +104,11 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         expected_rows: probe.len() as u64,
     };
     let mut kept = Kept {
-        drain: Drain::new(vec![8, 8]),
+        drain: Drain::new(),
         pairs: Vec::new(),
         flags: [vec![false; build.len()], vec![false; probe.len()]],
     };
-    let sides = [&side(build)?, &side(probe)?];
+    let sides = (&side(build)?, &Incoming::from(side(probe)?));
     let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?.found;
     kept.take_arrived(&session)?;
 

@@ -248,6 +248,13 @@ pub(super) unsafe fn launch(
             let kernel = Kernel::new(table_module(&a.table), entry, blocks, probe_threads);
             start(kernel.shared(shared), argument!(a))
         }
+        Stage::ProbeInOrder(a) => {
+            let single = a.table.groups == 0;
+            let entry = if single { "probe_single_in_order" } else { "probe_groups_in_order" };
+            let blocks = u64::from(a.count).min(full(probe_blocks));
+            let kernel = Kernel::new(table_module(&a.table), entry, blocks, probe_threads);
+            start(kernel, argument!(a))
+        }
         Stage::MergeJoin(flavour, a) => {
             if a.tasks == 0 {
                 let blocks = (2 * u64::from(a.count)).div_ceil(256);

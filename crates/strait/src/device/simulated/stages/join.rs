@@ -6,7 +6,7 @@ use super::output::{Row, Tasks, drive};
 use super::table::Slots;
 use super::{Machine, require};
 use crate::device::Flavour;
-use crate::device::abi::{JoinShared, MergeJoin, Output, Probe, Task};
+use crate::device::abi::{Control, JoinShared, MergeJoin, Output, Probe, Task};
 use crate::error::Result;
 
 /// The maximum number of rounds per task of co-partitions.
@@ -74,6 +74,36 @@ pub(super) fn probe<W: DeviceWord>(
         }
         Ok(rows)
     })
+}
+
+pub(super) fn probe_in_order<W: DeviceWord>(machine: &mut Machine, stage: &Probe) -> Result<()> {
+    let Probe { table, columns, rows, output, .. } = stage;
+    require(stage.tuples == 0 && stage.tasks == 0, "rows in order are those of columns")?;
+    require(table.groups == 0 || output.build == 0, "several matches have no single value")?;
+    require(table.groups == 0 || output.build_flags == 0, "groups are not flagged in order")?;
+    let tiles = u64::from(stage.count) * u64::from(stage.tile);
+    require(tiles >= *rows, "the tiles do not cover the rows")?;
+    let control = machine.space.get::<Control>(output.control, "control")?;
+    require(control.next == 0 && control.full == 0, "the control is not clear")?;
+    let slots = Slots::<W>::load(&machine.space, table, table.groups != 0)?;
+    let source = Source { columns: *columns, tuples: 0 }.read::<W>(&machine.space, 0, *rows)?;
+    let mut bits = vec![0u32; rows.div_ceil(32) as usize];
+    let space = &mut machine.space;
+    for (row, tuple) in (0u64..).zip(source) {
+        let mixing = table.direct == 0;
+        let sought = if mixing { tuple.key.mixed_by(table.mixing) } else { tuple.key };
+        let Some(&value) = slots.values(space, sought)?.first() else { continue };
+        bits[row as usize / 32] |= 1 << (row % 32);
+        if output.build != 0 {
+            space.set(output.build, row, value, "output build")?;
+        }
+        if output.build_flags != 0 {
+            space.set(output.build_flags, value.to_u64(), 1u8, "build_flags")?;
+        }
+    }
+    space.write(output.probe, &bits, "output bits")?;
+    let next = stage.count.saturating_add(machine.random.below(4) as u32);
+    machine.space.set(output.control, 0, Control { next, ..control }, "control")
 }
 
 pub(super) fn merge<W: DeviceWord>(

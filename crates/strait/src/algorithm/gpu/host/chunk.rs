@@ -1,0 +1,238 @@
+//! Reads the probe side while the device joins it, chunk by chunk.
+//!
+//! ```text
+//!  reader ─► chunk ─► key words ─► device ─► … ─► matches of the chunk ─► rows
+//!               └── waits in host memory until its matches have been written ──┘
+//! ```
+//!
+//! Positions that come back are relative to their chunk, because the number of rows is not known in advance.
+//! Until the matches of the first chunk have come back, all chunks are kept: if the device fails before, the
+//! CPU joins them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use arrow::datatypes::ArrowNativeType;
+
+use super::super::super::has_left;
+use super::super::MAX_ROWS;
+use super::keys::Keys;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::input::{Chunk, ChunkLimits, Source};
+use crate::key::KeyPlan;
+use crate::matches::{Matcher, Unit};
+use crate::materialise::Columns;
+use crate::memory::{Plain, Refused};
+use crate::options::Side;
+use crate::output::Sink;
+use crate::partition::{RowId, key_words};
+use crate::transfer::{Chunks, HostSide, Read};
+use crate::word::KeyWord;
+use crate::word::Width;
+
+/// The most bytes of a chunk's rows. About eight chunks are in host memory at once: in the ring, on their way
+/// back, and in the hands of the workers.
+const CHUNK_BYTES: u64 = 64 << 20;
+/// A chunk takes at most this fraction, 1 / `CHUNK_SHARE`, of the memory that a limit leaves.
+const CHUNK_SHARE: u64 = 16;
+
+/// A chunk of the probe side, or all of it, with what its matches need.
+pub(super) struct ProbeChunk {
+    pub(super) chunk: Chunk,
+    pub(super) keys: Keys,
+    pub(super) unit: Unit,
+    /// Counts the chunks in memory.
+    _alive: Arc<()>,
+}
+
+/// A probe side that a device joins, and the chunks of it that were read. It outlives the attempt to join on
+/// the device.
+pub(super) struct Probe {
+    source: RefCell<Source>,
+    chunks: RefCell<InProgress>,
+}
+
+/// The chunks that were read and not completely joined.
+#[derive(Default)]
+struct InProgress {
+    /// The chunks whose matches the device has not found yet, in their order.
+    waiting: VecDeque<Arc<ProbeChunk>>,
+    /// The chunks before those, until the matches of the first chunk have been written.
+    kept: Vec<Arc<ProbeChunk>>,
+    /// Whether the matches of the first chunk have been written.
+    came_back: bool,
+    /// The whole side, if it is held.
+    whole: Option<Arc<ProbeChunk>>,
+    /// Whether the reader failed.
+    failed: bool,
+}
+
+impl Probe {
+    pub(super) fn new(source: Source) -> Probe {
+        Probe { source: RefCell::new(source), chunks: RefCell::default() }
+    }
+
+    /// Returns the chunk whose matches the device finds now: the first that waits, or the whole side.
+    pub(super) fn current(&self) -> Result<Arc<ProbeChunk>> {
+        let chunks = self.chunks.borrow();
+        let current = chunks.whole.as_ref().or(chunks.waiting.front());
+        current.cloned().ok_or_else(|| Error::Worker("no chunk is being joined".to_string()))
+    }
+
+    /// Returns the whole side, if it is held.
+    pub(super) fn whole(&self) -> Option<Arc<ProbeChunk>> {
+        self.chunks.borrow().whole.clone()
+    }
+
+    /// Records that the device has found all matches of the current chunk. Returns that chunk.
+    pub(super) fn found(&self) -> Result<Arc<ProbeChunk>> {
+        let current = self.current()?;
+        let mut chunks = self.chunks.borrow_mut();
+        chunks.waiting.pop_front();
+        if !chunks.came_back {
+            chunks.kept.push(Arc::clone(&current));
+        }
+        Ok(current)
+    }
+
+    /// Records that all rows of a chunk have been written.
+    pub(super) fn written(&self) {
+        let mut chunks = self.chunks.borrow_mut();
+        chunks.came_back = true;
+        chunks.kept.clear();
+    }
+
+    /// Ends the attempt. Returns the side with the rows that were not joined, and whether another plan can
+    /// join it: it can unless the reader failed or rows are gone.
+    pub(super) fn end(self) -> (Source, bool) {
+        let (mut source, chunks) = (self.source.into_inner(), self.chunks.into_inner());
+        source.put_back(chunks.kept.iter().chain(&chunks.waiting).map(|chunk| &chunk.chunk));
+        (source, !chunks.failed && !chunks.came_back)
+    }
+}
+
+/// Reads the chunks of a probe side, and prepares them. See the [module](self).
+pub(super) struct ProbeReader<'a, K> {
+    pub(super) cx: &'a Context<'a>,
+    pub(super) keys: &'a KeyPlan,
+    pub(super) matcher: &'a Matcher<'a>,
+    pub(super) sink: &'a Sink<'a>,
+    pub(super) side: Side,
+    pub(super) probe: &'a Probe,
+    pub(super) word: Width,
+    /// Whether key columns may be staged from where they lie.
+    pub(super) in_place: bool,
+    /// The memory that must stay free while the whole side is read.
+    pub(super) needed: u64,
+    /// The memory that must stay free for output when a chunk is read ahead.
+    pub(super) spare: u64,
+    /// One reference per chunk in memory, besides this one.
+    pub(super) alive: Arc<()>,
+    pub(super) key_word: PhantomData<K>,
+}
+
+impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
+    /// Reads and prepares a chunk. Returns `None` at the end of the side.
+    fn read(&self, most_rows: u64, spare: u64) -> Result<Option<ProbeChunk>> {
+        let bytes = match self.cx.budget.limit() {
+            Some(_) => (self.cx.budget.left() / CHUNK_SHARE).clamp(1, CHUNK_BYTES),
+            None => CHUNK_BYTES,
+        };
+        let limits = ChunkLimits { rows: most_rows, bytes, spare, one_batch: self.sink.prompt };
+        let mut source = self.probe.source.borrow_mut();
+        let Some(chunk) = source.chunk(limits).inspect_err(|error| self.note(error))? else {
+            return Ok(None);
+        };
+        let columns = Columns::of_chunk(&chunk.rows, chunk.first_row);
+        match self.prepare(&chunk, columns) {
+            Ok((keys, unit)) => {
+                Ok(Some(ProbeChunk { chunk, keys, unit, _alive: Arc::clone(&self.alive) }))
+            }
+            Err(error) => {
+                source.put_back(std::iter::once(&chunk));
+                Err(error)
+            }
+        }
+    }
+
+    /// Computes the key words of a chunk, unless they can be staged from where they lie.
+    fn prepare(&self, chunk: &Chunk, columns: Columns) -> Result<(Keys, Unit)> {
+        let (cx, side, rows) = (self.cx, self.side, &chunk.rows);
+        let in_place = match self.in_place {
+            true => Keys::in_place::<K>(cx, self.keys, side, rows, None)?,
+            false => None,
+        };
+        let keys = match in_place {
+            Some(keys) => keys,
+            None => Keys::of(cx, key_words::<K>(cx, self.keys, side, rows)?, self.word, None)?,
+        };
+        let unit = self.matcher.unit(side, columns, rows.batches(), self.matcher.roles.probe)?;
+        Ok((keys, unit))
+    }
+
+    /// Records an error of the reader. If memory was refused, the reader can still continue.
+    fn note(&self, error: &Error) {
+        let refused = matches!(error, Error::MemoryLimit { .. });
+        self.probe.chunks.borrow_mut().failed |= !refused;
+    }
+
+    /// Puts the chunks back that the device has not joined.
+    fn put_back(&self) {
+        let waiting = std::mem::take(&mut self.probe.chunks.borrow_mut().waiting);
+        self.probe.source.borrow_mut().put_back(waiting.iter().map(|chunk| &chunk.chunk));
+    }
+}
+
+impl<K: KeyWord + RowId + Plain + ArrowNativeType> Chunks for ProbeReader<'_, K> {
+    fn next(&self, most_rows: u64) -> Result<Read> {
+        let others = Arc::strong_count(&self.alive) > 1;
+        if others && self.sink.prompt {
+            return Ok(Read::Later);
+        }
+        let refused = |error: &Error| matches!(error, Error::MemoryLimit { .. });
+        let spare = if others { self.spare } else { 0 };
+        let read = match self.cx.watch.time("read probe side", || self.read(most_rows, spare)) {
+            Err(error) if refused(&error) && others => return Ok(Read::Later),
+            Err(error) if refused(&error) && !self.cx.budget.unlimited() => {
+                let Sink { flow, budget, cancelled, .. } = self.sink;
+                let _active = flow.active(budget);
+                flow.patiently((budget, Refused::Fails), cancelled, || self.read(most_rows, 0))?
+            }
+            read => read?,
+        };
+        let Some(chunk) = read else { return Ok(Read::End) };
+        let (keys, rows) = (chunk.keys.side().keys, chunk.keys.rows);
+        self.probe.chunks.borrow_mut().waiting.push_back(Arc::new(chunk));
+        Ok(Read::Chunk { keys, rows })
+    }
+
+    fn rewind(&self) {
+        self.put_back();
+    }
+
+    fn hold(&self) -> Result<HostSide> {
+        self.put_back();
+        let cx = self.cx;
+        let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, self.needed));
+        let rows = {
+            let mut source = self.probe.source.borrow_mut();
+            let filled = cx.watch.time("read probe side", || source.fill(check));
+            filled.inspect_err(|error| self.note(error))?;
+            source.waiting()
+        };
+        if self.word == Width::W32 && rows.rows() > u64::from(u32::MAX) {
+            return Err(Error::TooManyRows { rows: rows.rows(), most: MAX_ROWS });
+        }
+        let gathered = self.sink.plan.gathered(self.side);
+        let columns = Columns::of_relation(cx, &rows, &gathered)?;
+        let chunk = Chunk { rows, first_row: 0 };
+        let (keys, unit) = cx.watch.time("key words", || self.prepare(&chunk, columns))?;
+        let side = keys.side();
+        let whole = ProbeChunk { chunk, keys, unit, _alive: Arc::clone(&self.alive) };
+        self.probe.chunks.borrow_mut().whole = Some(Arc::new(whole));
+        Ok(side)
+    }
+}

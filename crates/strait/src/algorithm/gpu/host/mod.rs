@@ -1,0 +1,265 @@
+//! Joins Arrow tables on a device: key words go in, matches come out.
+//!
+//! ```text
+//!  build: key words in host memory ─┐                          ┌─► matches ─► pinned ─► rows
+//!  (and inlined columns)            ├─► join, by any conductor ┼─► flags ──► emit_unmatched ──► rows
+//!  probe: key words, chunk by chunk ┘                          └─► a count
+//! ```
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | [`keys`] | the key words of a side, or of a chunk of it |
+//! | [`chunk`] | reads the probe side while it is joined |
+//! | [`receive`] | turns the matches that come back into rows |
+//!
+//! Key words cross to the device, and positions come back. The columns stay in host memory and are gathered
+//! there. A position is a row number, unless some rows have a null key and therefore cannot match. Those rows
+//! do not cross, and the host translates positions to row numbers.
+//!
+//! Build rows come back in any order, and fetching each of them from host memory costs more than everything
+//! else. So if the wanted build columns together are no wider than a word, they are inlined: they cross with
+//! the keys and come back in place of positions. The columns of the probe side never cross. If each probe row
+//! has at most one match, the matches come back in the order of the probe rows, and the probe columns of the
+//! output are slices of the input.
+
+mod chunk;
+mod keys;
+mod receive;
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::datatypes::ArrowNativeType;
+
+use super::super::{Context, Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch};
+use super::{Escalated, FromHost, HostJoinResult, JoinResult, Session, Wanted, join_from_host};
+use crate::device::{Device, Flavour};
+use crate::error::{Error, Result};
+use crate::input::Source;
+use crate::matches::{Asked, Keep, Matcher, Unit};
+use crate::materialise::Columns;
+use crate::memory::Plain;
+use crate::options::Algorithm;
+use crate::output::Emitter;
+use crate::partition::{RowId, key_words};
+use crate::plan::gpu_memory::{passes, reads_words};
+use crate::progress::Stage;
+use crate::transfer::{Drain, Incoming, TransferContext};
+use crate::word::KeyWord;
+use crate::word::Width;
+use chunk::{Probe, ProbeReader};
+use keys::Keys;
+use receive::{PairReceiver, Resolver};
+
+/// Inlined columns may take this fraction (1/8) of the memory that a limit leaves.
+const FOR_INLINED: u64 = 8;
+/// Rows per chunk if a test forces several chunks.
+const TINY_CHUNK: u64 = 7;
+/// If a test forces several parts: the minimum number of rows per part, and the number of parts.
+const TINY_PART: u64 = 11;
+const TINY_PARTS: u64 = 6;
+
+/// The outcome of an attempt to join on a device.
+pub(crate) struct Attempt {
+    pub(crate) joined: Result<Option<Escalated>>,
+    /// The probe side, with the rows that were not joined.
+    pub(crate) probe: Source,
+    /// Whether another plan can still join: no row of the probe side is gone.
+    pub(crate) repeatable: bool,
+}
+
+/// Joins on `device`. If the whole probe side has to be held, `needed` bytes of memory must stay free.
+pub(crate) fn run(
+    cx: &Context<'_>,
+    job: &Job<'_>,
+    (probe, needed): (Source, u64),
+    device: &dyn Device,
+) -> Attempt {
+    let probe = Probe::new(probe);
+    let joined = match job.keys.width() {
+        Width::W32 => conduct::<u32>(cx, job, (&probe, needed), device),
+        Width::W64 => conduct::<u64>(cx, job, (&probe, needed), device),
+    };
+    let (probe, repeatable) = probe.end();
+    Attempt { joined, probe, repeatable }
+}
+
+fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
+    cx: &Context<'_>,
+    job: &Job<'_>,
+    (probe, needed): (&Probe, u64),
+    device: &dyn Device,
+) -> Result<Option<Escalated>> {
+    let algorithm = job.plan.algorithm;
+    let stages = cx.gpu_options.transfer.stages();
+    let budget = device.available()?;
+    let streams =
+        stages && streams(algorithm, job.build.rows(), 2 * u64::from(K::BITS / 8), budget);
+    let word = word_width::<K>(cx, job, if streams { Some(0) } else { None });
+    let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
+    let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
+
+    cx.counters.enter(Stage::Partition, job.build.rows());
+    let matcher = job.matcher(cx, job.keys.exact());
+    let fits = |columns: &Columns| {
+        let bytes = job.build.rows() * word.bytes();
+        // Under a limit, inlined columns must leave memory for everything else.
+        let room = bytes <= cx.budget.left() / FOR_INLINED;
+        columns.inlined_bytes() <= Some(word.bytes() as usize) && room
+    };
+    let inlining = job.inlining(cx, &matcher).filter(fits);
+    let inlined = inlining.is_some();
+    let in_place = stages && !reads_words(algorithm) && word.bits() == K::BITS;
+    let build_keys = cx.watch.time("key words", || {
+        let (side, build, inlining) = (job.build_side, job.build, inlining.as_ref());
+        if in_place && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, build, inlining)? {
+            return Ok(keys);
+        }
+        Keys::of(cx, key_words::<K>(cx, job.keys, side, build)?, word, inlining)
+    })?;
+    let mut build = job.build_unit(cx, &matcher, inlining)?;
+    let mut wanted = wanted(&matcher, &build);
+    // The device sets the flags of build rows. They return to the unit after the join.
+    let flags = if wanted.flag_build { build.flags.take() } else { None };
+
+    let cap = pair_cap(cx, job.sink);
+    // Under a limit, fewer workers hold fewer pairs.
+    let (workers, _scratch) = workers_with_scratch::<u64>(cx, None, 0, cap)?;
+    let cx = &Context { workers, ..cx.clone() };
+    let reader = ProbeReader::<K> {
+        cx,
+        keys: job.keys,
+        matcher: &matcher,
+        sink: job.sink,
+        side: job.build_side.other(),
+        probe,
+        word,
+        in_place,
+        needed,
+        spare: spare_bytes(cx),
+        alive: Arc::new(()),
+        key_word: PhantomData,
+    };
+    let incoming = Incoming::streamed(&reader);
+    if !streams {
+        wanted.expected_rows = incoming.held()?.rows;
+    }
+    if cx.overrides.tiny_chunks {
+        wanted.expected_rows = 0;
+    }
+    cx.counters.enter(Stage::Probe, 0);
+    let size = word.bytes() as usize;
+    let mut receiver = PairReceiver {
+        resolver: Resolver {
+            cx,
+            matcher: &matcher,
+            build: &build,
+            build_row_of: build_keys.row_of.as_ref(),
+            build_flags: flags.as_ref(),
+            sink: job.sink,
+            cap,
+            size,
+            inlined,
+            matched: AtomicU64::new(0),
+        },
+        probe,
+        drain: Drain::new(),
+        dense: Cell::new(true),
+    };
+    let crossing = TransferContext {
+        session: &session,
+        workers: &cx.workers,
+        transfer: cx.gpu_options.transfer,
+        most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
+    };
+    let build_side = build_keys.side();
+    let tiny = (build_side.rows / TINY_PARTS).max(TINY_PART);
+    let how = FromHost {
+        algorithm,
+        gpu_options: cx.gpu_options,
+        escalation: job.plan.escalation,
+        part_rows: cx.overrides.tiny_partitions.then_some(tiny),
+    };
+    let HostJoinResult { found, escalated } = cx.watch.time("join on device", || {
+        let found =
+            join_from_host(&crossing, &how, (&build_side, &incoming), &wanted, &mut receiver)?;
+        receiver.finish(&session)?;
+        Ok::<HostJoinResult, Error>(found)
+    })?;
+    if wanted.flavour == Flavour::Aggregate {
+        count(job, &found)?;
+    }
+    cx.watch.add_device(session.times()?, session.crossed());
+    let PairReceiver { resolver, drain, .. } = receiver;
+    drop(drain);
+    cx.counters.enter(Stage::Unmatched, job.build.rows());
+    cx.watch.time("unmatched rows", || match probe.whole() {
+        Some(whole) => resolver.end(&whole),
+        None => Ok(()),
+    })?;
+    drop(resolver);
+    drop(session);
+    if flags.is_some() {
+        build.flags = flags;
+    }
+    cx.watch.time("unmatched rows", || {
+        let with = (&cx.workers, cap);
+        emit_all_unmatched(with, &matcher, &build, job.roles.build, job.sink)
+    })?;
+    Ok(escalated)
+}
+
+/// Returns whether the probe side is read while it is joined, because the build side stays on the device.
+fn streams(algorithm: Algorithm, build_rows: u64, tuple: u64, budget: u64) -> bool {
+    match algorithm {
+        Algorithm::NoPartition | Algorithm::StreamedProbe => true,
+        Algorithm::MultiPass => passes(build_rows, tuple, budget) == 1,
+        Algorithm::Radix | Algorithm::SortMerge | Algorithm::CpuPartitioned | Algorithm::Triton => {
+            false
+        }
+    }
+}
+
+/// Returns the width of words on the device: they hold keys and positions. If the probe side is streamed,
+/// `Some` number of its rows has to be numbered at once; `None` means that the number is not known.
+fn word_width<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe_rows: Option<u64>) -> Width {
+    let rows = probe_rows.map_or(u64::MAX, |rows| rows.max(job.build.rows()));
+    match K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.overrides.wide_rows {
+        true => Width::W32,
+        false => Width::W64,
+    }
+}
+
+/// Returns what the device has to produce. The host flags the probe rows of pairs, because it knows when all
+/// pairs of a chunk have come back.
+fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
+    let flag_build = build.flags.is_some();
+    let flavour = match matcher.asked() {
+        Asked::Pairs if matcher.all_match() && flag_build => Flavour::PairsFlagged,
+        Asked::Pairs => Flavour::Pairs,
+        Asked::Count => Flavour::Aggregate,
+        Asked::Whether => Flavour::Exists,
+    };
+    let flagged = matches!(flavour, Flavour::PairsFlagged | Flavour::Exists);
+    Wanted {
+        flavour,
+        keys: false,
+        signed: false,
+        flag_build: flagged && flag_build,
+        flag_probe: flavour == Flavour::Exists && matcher.roles.probe != Keep::Nothing,
+        build_flags: None,
+        probe_flags: None,
+        // As many as the rows of a chunk.
+        expected_rows: u64::MAX,
+    }
+}
+
+/// Adds the number of matches to the output.
+fn count(job: &Job<'_>, found: &JoinResult) -> Result<()> {
+    job.candidates.fetch_add(found.rows, Ordering::Relaxed);
+    let mut emitter = Emitter::new(job.sink);
+    emitter.count(found.rows);
+    emitter.finish()
+}

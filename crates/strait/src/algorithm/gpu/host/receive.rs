@@ -1,0 +1,371 @@
+//! Receives the matches from the device and turns them into rows.
+//!
+//! Workers resolve the matches of one block while the device finds those of the next.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::util::bit_chunk_iterator::UnalignedBitChunk;
+use arrow::util::bit_iterator::BitIndexIterator;
+
+use super::super::super::emit_all_unmatched;
+use super::super::{Block, InOrderBlock, Receiver, Session, Which};
+use super::chunk::{Probe, ProbeChunk};
+use crate::context::Context;
+use crate::device::{Event, View};
+use crate::error::{Error, Result};
+use crate::matches::{Matcher, Unit};
+use crate::memory::Buffer;
+use crate::output::{Emitter, Sink};
+use crate::table::Flags;
+use crate::table::Pairs;
+use crate::transfer::{Arrived, BlockColumn, Drain};
+
+/// Receives pairs and flags from the device.
+pub(super) struct PairReceiver<'a> {
+    pub(super) resolver: Resolver<'a>,
+    pub(super) probe: &'a Probe,
+    pub(super) drain: Drain<Sent>,
+    /// Whether values in the order of the probe rows take fewer bytes than pairs, by the last chunk.
+    pub(super) dense: Cell<bool>,
+}
+
+/// What a block contains.
+#[derive(Clone)]
+pub(super) struct Sent {
+    chunk: Arc<ProbeChunk>,
+    content: Content,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// Positions or inlined values of build rows, and positions of probe rows.
+    Pairs,
+    /// For each probe row from this position on: the build row, and one bit that says whether there is one.
+    /// Or only the bits.
+    InOrder(u64),
+    /// Nothing: all matches of the chunk have arrived.
+    End,
+}
+
+impl PairReceiver<'_> {
+    /// Resolves the matches that are still being copied.
+    pub(super) fn finish(&mut self, session: &Session<'_>) -> Result<()> {
+        let take = Taking { resolver: &self.resolver, probe: self.probe, dense: &self.dense };
+        self.drain.take_arrived(session, &mut |arrived| take.take(arrived))
+    }
+
+    fn send(
+        &mut self,
+        session: &Session<'_>,
+        columns: &[BlockColumn],
+        rows: u64,
+        content: Content,
+    ) -> Result<Option<Event>> {
+        let sent = Sent { chunk: self.probe.current()?, content };
+        let take = Taking { resolver: &self.resolver, probe: self.probe, dense: &self.dense };
+        self.drain.send(session, columns, (rows, sent), &mut |arrived| take.take(arrived))
+    }
+
+    fn word(&self, view: View) -> BlockColumn {
+        BlockColumn { view, bits: 8 * self.resolver.size as u64 }
+    }
+}
+
+impl Receiver for PairReceiver<'_> {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+        let columns = [self.word(block.build), self.word(block.probe)];
+        self.send(session, &columns, block.rows, Content::Pairs)
+    }
+
+    fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>> {
+        let found = BlockColumn { view: block.found, bits: 1 };
+        let content = Content::InOrder(block.first);
+        match block.build {
+            Some(build) => {
+                let columns = [found, self.word(build)];
+                self.send(session, &columns, block.rows, content)
+            }
+            None => self.send(session, &[found], block.rows, content),
+        }
+    }
+
+    fn takes_order(&self) -> bool {
+        self.dense.get()
+    }
+
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
+        let set = |to: &Flags, row_of: Option<&Buffer<u64>>| {
+            let matched = (first..).zip(flags).filter(|(_, byte)| **byte != 0);
+            matched.for_each(|(at, _)| to.set(row_of.map_or(at, |row_of| row_of[at as usize])));
+        };
+        match which {
+            Which::Build => {
+                if let Some(to) = self.resolver.build_flags {
+                    set(to, self.resolver.build_row_of);
+                }
+            }
+            Which::Probe => {
+                let chunk = self.probe.current()?;
+                if let Some(to) = &chunk.unit.flags {
+                    set(to, chunk.keys.row_of.as_ref());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        let chunk = self.probe.found()?;
+        self.drain.mark(Sent { chunk, content: Content::End });
+        Ok(())
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        self.finish(session)
+    }
+}
+
+/// Takes blocks that have arrived.
+struct Taking<'r, 'a> {
+    resolver: &'r Resolver<'a>,
+    probe: &'r Probe,
+    dense: &'r Cell<bool>,
+}
+
+impl Taking<'_, '_> {
+    fn take(&self, arrived: Arrived<'_, Sent>) -> Result<()> {
+        let resolver = self.resolver;
+        resolver.cx.workers.check()?;
+        let Sent { chunk, content } = arrived.tag;
+        match *content {
+            Content::Pairs => resolver.resolve_pairs(chunk, arrived.rows, arrived.columns),
+            Content::InOrder(first) => resolver.resolve_in_order(
+                chunk,
+                first + arrived.first,
+                arrived.rows,
+                arrived.columns,
+            ),
+            Content::End => {
+                let matched = resolver.matched.swap(0, Ordering::Relaxed);
+                self.dense.set(matched >= chunk.keys.rows / 2);
+                resolver.end(chunk)?;
+                self.probe.written();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Resolves matches.
+pub(super) struct Resolver<'a> {
+    pub(super) cx: &'a Context<'a>,
+    pub(super) matcher: &'a Matcher<'a>,
+    pub(super) build: &'a Unit,
+    pub(super) build_row_of: Option<&'a Buffer<u64>>,
+    /// The flags of build rows, if the device sets them.
+    pub(super) build_flags: Option<&'a Flags>,
+    pub(super) sink: &'a Sink<'a>,
+    pub(super) cap: usize,
+    /// Bytes per position, or per inlined value.
+    pub(super) size: usize,
+    /// Whether inlined values stand in place of the positions of build rows.
+    pub(super) inlined: bool,
+    /// The number of matches of the current chunk that were resolved.
+    pub(super) matched: AtomicU64,
+}
+
+impl Resolver<'_> {
+    /// Resolves pairs. The columns are the positions or inlined values of the build rows, and the positions
+    /// of the probe rows.
+    fn resolve_pairs(&self, chunk: &ProbeChunk, rows: usize, columns: &[&[u8]]) -> Result<()> {
+        let &[build, probe] = columns else {
+            return Err(Error::Worker("pairs have two columns".to_string()));
+        };
+        let row_of = chunk.keys.row_of.as_ref();
+        self.matched.fetch_add(rows as u64, Ordering::Relaxed);
+        let tasks = rows.div_ceil(self.cap);
+        self.cx.workers.for_rows(rows).each(tasks, |task, _| {
+            let range = task * self.cap..((task + 1) * self.cap).min(rows);
+            let bytes = range.start * self.size..range.end * self.size;
+            let mut pairs = Pairs::default();
+            self.words(&build[bytes.clone()], &mut pairs.build);
+            self.words(&probe[bytes], &mut pairs.probe);
+            if let Some(row_of) = row_of {
+                pairs.probe.iter_mut().for_each(|at| *at = row_of[*at as usize]);
+            }
+            let mut emitter = Emitter::new(self.sink);
+            self.resolve(&chunk.unit, &mut pairs, &mut emitter)?;
+            emitter.finish()
+        })
+    }
+
+    /// Resolves matches in the order of the probe rows, which start at position `first`. The columns are one
+    /// bit per probe row, and the positions or inlined values of the build rows, if they are wanted.
+    fn resolve_in_order(
+        &self,
+        chunk: &ProbeChunk,
+        first: u64,
+        rows: usize,
+        columns: &[&[u8]],
+    ) -> Result<()> {
+        let Some(&found) = columns.first() else {
+            return Err(Error::Worker("a block in order has bits".to_string()));
+        };
+        let tasks = self.tasks(chunk, first, rows);
+        self.cx.workers.for_rows(rows).each(tasks.len(), |task, _| {
+            let mut emitter = Emitter::new(self.sink);
+            let mut pairs = Pairs::default();
+            let mut matched = 0;
+            for piece in &tasks[task] {
+                let (at, len) =
+                    ((piece.start - first) as usize, (piece.end - piece.start) as usize);
+                let bits = Bits { bytes: found, at, len };
+                match columns.get(1) {
+                    Some(build) => {
+                        let build = &build[at * self.size..(at + len) * self.size];
+                        self.pairs_of(chunk, piece.start, &bits, build, &mut pairs);
+                        matched += pairs.len();
+                        self.resolve(&chunk.unit, &mut pairs, &mut emitter)?;
+                    }
+                    None => self.flag(chunk, piece.start, &bits),
+                }
+            }
+            self.matched.fetch_add(matched as u64, Ordering::Relaxed);
+            emitter.finish()
+        })
+    }
+
+    /// Returns the work of each task: consecutive positions, cut where a batch of the probe side ends. So the
+    /// columns of a run can be slices.
+    fn tasks(&self, chunk: &ProbeChunk, first: u64, rows: usize) -> Vec<Vec<Range<u64>>> {
+        let (cap, end) = (self.cap as u64, first + rows as u64);
+        let starts = match chunk.keys.row_of {
+            // Without the rows that cannot match, positions say nothing about batches.
+            Some(_) => &[][..],
+            None => chunk.chunk.rows.places().starts(),
+        };
+        let mut next = starts.partition_point(|&start| start <= first);
+        let (mut tasks, mut task, mut of_task) = (Vec::new(), Vec::new(), 0);
+        let mut at = first;
+        while at < end {
+            let batch_end = starts.get(next).copied().unwrap_or(end).min(end);
+            let to = batch_end.min(at + cap - of_task);
+            if to > at {
+                task.push(at..to);
+                of_task += to - at;
+                at = to;
+            }
+            if at == batch_end {
+                next += 1;
+            }
+            // A task that is half full ends with its batch, so that the next one starts with a run.
+            if of_task >= cap || (at == batch_end && of_task >= cap / 2) {
+                tasks.push(std::mem::take(&mut task));
+                of_task = 0;
+            }
+        }
+        if !task.is_empty() {
+            tasks.push(task);
+        }
+        tasks
+    }
+
+    /// Collects the matches of consecutive positions, which start at `first`.
+    fn pairs_of(
+        &self,
+        chunk: &ProbeChunk,
+        first: u64,
+        bits: &Bits<'_>,
+        build: &[u8],
+        pairs: &mut Pairs<u64>,
+    ) {
+        let row_of = chunk.keys.row_of.as_ref();
+        if row_of.is_none() && bits.all() {
+            self.words(build, &mut pairs.build);
+            pairs.run = Some(first);
+            return;
+        }
+        for i in bits.ones() {
+            let at = first + i as u64;
+            let probe = row_of.map_or(at, |row_of| row_of[at as usize]);
+            pairs.push(self.word_at(build, i), probe);
+        }
+    }
+
+    /// Flags the rows of consecutive positions, which start at `first`, whose bit is set.
+    fn flag(&self, chunk: &ProbeChunk, first: u64, bits: &Bits<'_>) {
+        let Some(flags) = &chunk.unit.flags else { return };
+        let row_of = chunk.keys.row_of.as_ref();
+        for i in bits.ones() {
+            let at = first + i as u64;
+            flags.set(row_of.map_or(at, |row_of| row_of[at as usize]));
+        }
+    }
+
+    /// Verifies pairs, and writes the matches among them.
+    fn resolve(
+        &self,
+        probe: &Unit,
+        pairs: &mut Pairs<u64>,
+        emitter: &mut Emitter<'_>,
+    ) -> Result<()> {
+        if self.inlined {
+            return self.matcher.resolve_inlined(self.build, probe, pairs, emitter);
+        }
+        if let Some(row_of) = self.build_row_of {
+            pairs.build.iter_mut().for_each(|at| *at = row_of[*at as usize]);
+        }
+        self.matcher.resolve(self.build, probe, pairs, emitter)
+    }
+
+    /// Writes the rows of a chunk that the join type returns by their flag. All matches were resolved before.
+    pub(super) fn end(&self, chunk: &ProbeChunk) -> Result<()> {
+        let with = (&self.cx.workers, self.cap);
+        emit_all_unmatched(with, self.matcher, &chunk.unit, self.matcher.roles.probe, self.sink)?;
+        self.cx.counters.done.fetch_add(chunk.chunk.rows.rows(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Appends words to `to`.
+    fn words(&self, bytes: &[u8], to: &mut Vec<u64>) {
+        match self.size {
+            4 => to.extend(bytes.chunks_exact(4).map(word_of::<4>)),
+            _ => to.extend(bytes.chunks_exact(8).map(word_of::<8>)),
+        }
+    }
+
+    fn word_at(&self, bytes: &[u8], i: usize) -> u64 {
+        match self.size {
+            4 => word_of::<4>(&bytes[4 * i..4 * i + 4]),
+            _ => word_of::<8>(&bytes[8 * i..8 * i + 8]),
+        }
+    }
+}
+
+/// Some consecutive bits, the lowest bit of a byte first.
+struct Bits<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    len: usize,
+}
+
+impl Bits<'_> {
+    fn all(&self) -> bool {
+        UnalignedBitChunk::new(self.bytes, self.at, self.len).count_ones() == self.len
+    }
+
+    /// Returns the numbers of the bits that are set.
+    fn ones(&self) -> impl Iterator<Item = usize> {
+        BitIndexIterator::new(self.bytes, self.at, self.len)
+    }
+}
+
+/// Reads a little-endian number of `N` bytes.
+fn word_of<const N: usize>(bytes: &[u8]) -> u64 {
+    let mut all = [0; 8];
+    all[..N].copy_from_slice(bytes);
+    u64::from_le_bytes(all)
+}

@@ -1,0 +1,119 @@
+//! Looks rows up in a table, and returns the result for every row, in the order of the rows.
+//!
+//! ```text
+//!  probe rows   k5  k1  k9  k2
+//!  found         1   1   0   1        one bit per row
+//!  build        v5  v1   ?  v2        one value per row, if each key occurs once in the table
+//! ```
+//!
+//! If most rows have a match, this takes about half the bytes of pairs. The host does not have to fetch probe
+//! rows either: they are the rows of the chunk. Nothing is read back before the copy to the host starts, so
+//! the device never waits for the host.
+
+use super::no_partition::look_ups;
+use super::{InOrderBlock, JoinResult, Receiver, Session, Side, Wanted};
+use crate::device::{Event, Flavour, Memory, Stage, View, abi};
+use crate::error::Result;
+
+/// Rows per word of bits.
+const ROWS_PER_WORD: u64 = 32;
+
+/// See the [module](self).
+pub(super) struct InOrder<'a> {
+    session: &'a Session<'a>,
+    control: Memory,
+    /// While one buffer is copied to the host, the device fills the other.
+    buffers: [Buffer; 2],
+    current: usize,
+}
+
+struct Buffer {
+    build: Option<Memory>,
+    found: Memory,
+    /// The event after which the previous content has been copied to the host.
+    gone: Option<Event>,
+}
+
+/// Returns whether matches in order answer what is wanted: whether each probe row has a match, or its only
+/// match.
+pub(super) fn answers(table: &abi::Table, wanted: &Wanted) -> bool {
+    match wanted.flavour {
+        Flavour::Pairs | Flavour::PairsFlagged => table.groups == 0 && !wanted.keys,
+        Flavour::Exists => wanted.flag_probe && !wanted.flag_build,
+        Flavour::Aggregate => false,
+    }
+}
+
+impl<'a> InOrder<'a> {
+    /// Prepares for chunks of at most `chunk_rows` rows.
+    pub(super) fn new(session: &'a Session<'a>, wanted: &Wanted, chunk_rows: u64) -> Result<Self> {
+        let control_bytes = size_of::<abi::Control>() as u64;
+        let control = session.device.allocate(control_bytes, "the join's counts")?;
+        let buffer = || -> Result<Buffer> {
+            let build = match wanted.flavour {
+                Flavour::Exists => None,
+                _ => {
+                    let bytes = chunk_rows * session.word.bytes();
+                    Some(session.device.allocate(bytes, "the output's build values")?)
+                }
+            };
+            let bytes = chunk_rows.div_ceil(ROWS_PER_WORD) * 4;
+            let found = session.device.allocate(bytes, "bits of matched rows")?;
+            Ok(Buffer { build, found, gone: None })
+        };
+        Ok(InOrder { session, control, buffers: [buffer()?, buffer()?], current: 0 })
+    }
+
+    /// Looks a chunk up.
+    pub(super) fn look_up(
+        &mut self,
+        table: abi::Table,
+        chunk: &Side,
+        wanted: &Wanted,
+        to: &mut dyn Receiver,
+    ) -> Result<JoinResult> {
+        let session = self.session;
+        let buffer = &mut self.buffers[self.current];
+        if let Some(gone) = buffer.gone.take() {
+            session.device.wait(session.compute, gone)?;
+        }
+        session.device.fill(session.compute, self.control.view, 0)?;
+        let found = buffer.found.view.part(0, chunk.rows.div_ceil(ROWS_PER_WORD) * 4);
+        let build = buffer.build.as_ref();
+        let build = build.map(|build| build.view.part(0, chunk.rows * session.word.bytes()));
+        let address = |view: Option<View>| view.map_or(0, |view| view.address);
+        session.run(Stage::ProbeInOrder(abi::Probe {
+            table,
+            columns: chunk.columns(),
+            rows: chunk.rows,
+            count: look_ups(session, chunk.rows),
+            tile: session.device.shape(session.word).probe_tile,
+            output: abi::Output {
+                build: address(build),
+                probe: found.address,
+                build_flags: address(wanted.build_flags),
+                control: self.control.address(),
+                ..abi::Output::default()
+            },
+            ..abi::Probe::default()
+        }))?;
+        session.moved(found.bytes + build.map_or(0, |build| build.bytes));
+        // The host stages the next chunks, and resolves earlier matches, while the device looks up.
+        to.meanwhile(session)?;
+        let block = InOrderBlock { rows: chunk.rows, first: chunk.first, build, found };
+        self.buffers[self.current].gone = to.in_order(session, block)?;
+        self.current = 1 - self.current;
+        Ok(JoinResult::default())
+    }
+}
+
+impl Drop for InOrder<'_> {
+    fn drop(&mut self) {
+        // No stage or copy may still use the memory when it is given back.
+        for stream in [self.session.compute, self.session.back] {
+            if let Err(error) = self.session.device.synchronize(stream) {
+                log::debug!("a device did not finish its work: {error}");
+            }
+        }
+    }
+}

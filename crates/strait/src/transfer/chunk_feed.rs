@@ -1,0 +1,58 @@
+//! Stages the key words of chunks that are read while they are joined.
+
+use super::packed::Packed;
+use super::staging::StagingPool;
+use super::{Carry, Feed, Incoming, Read, SLOTS, Sent, TransferContext, packed};
+use crate::device::Session;
+use crate::device::Side;
+use crate::error::Result;
+use crate::schedule::Workers;
+use std::sync::Arc;
+
+/// See the [module](self).
+pub(super) struct ChunkFeed<'a> {
+    from: &'a Incoming<'a>,
+    keys: Packed<'a>,
+    chunk_rows: u64,
+    /// The rows of each slot.
+    rows: [u64; SLOTS],
+}
+
+impl<'a> ChunkFeed<'a> {
+    pub(super) fn new(
+        crossing: &TransferContext<'a>,
+        from: &'a Incoming<'a>,
+        chunk_rows: u64,
+    ) -> Result<ChunkFeed<'a>> {
+        let TransferContext { session, workers, .. } = *crossing;
+        let bytes = chunk_rows * session.word.bytes();
+        let staging = StagingPool::new(session, workers, [bytes, packed::unit(session.word)])?;
+        let shape = [chunk_rows, workers.threads() as u64];
+        let keys = Packed::of_chunks(session, Arc::new(staging), shape)?;
+        from.rewind();
+        Ok(ChunkFeed { from, keys, chunk_rows, rows: [0; SLOTS] })
+    }
+}
+
+impl Feed for ChunkFeed<'_> {
+    fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent> {
+        let (keys, rows) = match self.from.next(self.chunk_rows)? {
+            Read::Chunk { keys, rows } => (keys, rows),
+            Read::Later => return Ok(Sent::Later),
+            Read::End => return Ok(Sent::Nothing),
+        };
+        self.rows[slot] = rows;
+        self.keys.load(keys);
+        let bytes = 0..rows * session.word.bytes();
+        if let Some(filling) = self.keys.fill(slot, bytes.clone())? {
+            workers.each(filling.tasks, |task, _| (filling.work)(task))?;
+        }
+        self.keys.send(session, slot, bytes)?;
+        Ok(Sent::Chunk)
+    }
+
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {
+        let keys = self.keys.arrive(session, slot)?;
+        Ok(Side { keys, rows: self.rows[slot], ..Side::default() })
+    }
+}
