@@ -19,9 +19,11 @@ pub(crate) mod cuda;
 mod session;
 mod side;
 pub(crate) mod simulated;
+mod stage;
 
 pub(crate) use session::Session;
 pub(crate) use side::Side;
+pub(crate) use stage::{Flavour, MODULES, Scatterer, Stage};
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -30,70 +32,6 @@ use crate::error::Result;
 use crate::memory::Plain;
 use crate::overrides::Fault;
 use crate::word::Width;
-
-/// What a join stage does with its matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Flavour {
-    /// Writes them.
-    Pairs,
-    /// Writes them, and flags the rows of both sides.
-    PairsFlagged,
-    /// Flags the rows, and writes nothing.
-    Exists,
-    /// Counts them, and sums their values.
-    Aggregate,
-}
-
-/// A step of a join on a device. Each stage has a kernel, and a twin on the CPU.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Stage {
-    /// See [`abi::Survey`]; likewise for the other stages.
-    Survey(abi::Survey),
-    Histogram(abi::Histogram),
-    Offsets(abi::Offsets),
-    LookBack(abi::LookBack),
-    /// Counts the digits of chunks. [`SharedScan`](Stage::SharedScan) then scans the counts, and
-    /// [`SharedScatter`](Stage::SharedScatter) writes the tuples.
-    SharedCount(abi::SharedHistogram),
-    SharedScan(abi::SharedHistogram),
-    SharedScatter(abi::SharedHistogram),
-    CutChains(abi::CutChains),
-    BucketPool(abi::BucketPool),
-    Compact(abi::Compact),
-    Bounds(abi::Bounds),
-    ListTasks(abi::ListTasks),
-    JoinShared(Flavour, abi::JoinShared),
-    ClearTable(abi::ClearTable),
-    Insert(abi::Insert),
-    PlaceGroups(abi::PlaceGroups),
-    FillGroups(abi::FillGroups),
-    Probe(Flavour, abi::Probe),
-    /// Looks probe rows up in a table, and writes the result of each row at its position: one bit to
-    /// `output.probe`, which says whether it has a match, and its build value to `output.build`, if there is
-    /// such a column. Build values need a table in which every key occurs once.
-    ProbeInOrder(abi::Probe),
-    MergeJoin(Flavour, abi::MergeJoin),
-    Gather(abi::Gather),
-    /// Counts the tuples per partition. There may be more partitions than a radix pass makes.
-    Tally(abi::Tally),
-    /// Unpacks keys, which crossed the link in fewer bytes, to words.
-    Unpack(abi::Unpack),
-    /// Writes tuples to partitions. These may lie in host memory, so the writes cross the link.
-    Scatter(Scatterer, abi::Scatter),
-}
-
-/// How a [`Stage::Scatter`] combines tuples before it writes them (000 §4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Scatterer {
-    /// It does not: every tuple is written separately.
-    Standard,
-    /// Orders a tile by partition in shared memory, and writes the runs.
-    Linear,
-    /// Keeps one buffer per partition in shared memory, and writes full buffers, aligned to 128 bytes.
-    Shared,
-    /// Keeps a second, longer buffer per partition in device memory, behind the first.
-    Hierarchical,
-}
 
 /// How much work each task of a kernel takes. The numbers depend on the device's shared memory and caches.
 /// The simulated device has tiny ones.

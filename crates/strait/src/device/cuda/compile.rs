@@ -8,6 +8,7 @@ use super::cache::{Cache, fingerprint};
 use super::detect::Architecture;
 use super::nvrtc::{Nvrtc, Source};
 use super::policy;
+use crate::device::MODULES;
 use crate::error::{Error, Result};
 use crate::schedule::lock;
 use crate::word::Width;
@@ -59,7 +60,7 @@ pub(super) fn compile_all(
     cache: &Cache,
     each: &mut dyn FnMut(&CompiledKernel),
 ) -> Result<()> {
-    let all = policy::MODULES.iter().flat_map(|&(module, _)| WORDS.map(|word| (module, word)));
+    let all = MODULES.iter().flat_map(|&(module, _)| WORDS.map(|word| (module, word)));
     let todo = Mutex::new(all.rev().collect::<Vec<_>>());
     let next = || lock(&todo).pop();
     let work = |results: Sender<Result<CompiledKernel>>| {
@@ -108,7 +109,7 @@ pub(super) fn cubin(module: &str, architecture: Architecture, word: Width) -> Re
 fn ready(module: &str, architecture: Architecture, word: Width, cache: &Cache) -> Result<Cubin> {
     let started = Instant::now();
     let compiler = Nvrtc::find()?;
-    let Some(&(_, text)) = policy::MODULES.iter().find(|(name, _)| *name == module) else {
+    let Some(&(_, text)) = MODULES.iter().find(|(name, _)| *name == module) else {
         return Err(Error::Worker(format!("there is no kernel \"{module}\"")));
     };
     let source = Source { name: module, text, headers: policy::HEADERS };

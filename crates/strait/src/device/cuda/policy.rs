@@ -7,24 +7,6 @@ use crate::device::abi::{MAX_PARTITIONS, ROUNDS_PER_TASK};
 use crate::device::{Scatterer, Shape};
 use crate::word::Width;
 
-/// The kernel modules: names and sources, each compiled separately.
-pub(crate) const MODULES: &[(&str, &str)] = &[
-    ("partition/histogram", include_str!("../../../kernels/partition/histogram.cu")),
-    ("partition/look_back", include_str!("../../../kernels/partition/look_back.cu")),
-    ("partition/shared_histogram", include_str!("../../../kernels/partition/shared_histogram.cu")),
-    ("partition/bucket_pool", include_str!("../../../kernels/partition/bucket_pool.cu")),
-    ("partition/scatter", include_str!("../../../kernels/partition/scatter.cu")),
-    ("partition/combine", include_str!("../../../kernels/partition/combine.cu")),
-    ("partition/tasks", include_str!("../../../kernels/partition/tasks.cu")),
-    ("table/shared", include_str!("../../../kernels/table/shared.cu")),
-    ("table/global", include_str!("../../../kernels/table/global.cu")),
-    ("table/array", include_str!("../../../kernels/table/array.cu")),
-    ("table/compact", include_str!("../../../kernels/table/compact.cu")),
-    ("sort/merge_join", include_str!("../../../kernels/sort/merge_join.cu")),
-    ("materialise/gather", include_str!("../../../kernels/materialise/gather.cu")),
-    ("transfer/unpack", include_str!("../../../kernels/transfer/unpack.cu")),
-];
-
 /// The headers that the sources include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("abi.cuh", include_str!("../../../kernels/abi.cuh")),

@@ -260,8 +260,8 @@ impl Schedule {
                 space.bytes_mut(*to, "fill").map_err(in_stage("fill"))?.fill(*byte);
             }
             Operation::Run { word, stage } => {
-                let name = stages::name(stage);
-                stages::run(&mut self.machine, *word, stage).map_err(in_stage(name))?;
+                let done = stages::run(&mut self.machine, *word, stage);
+                done.map_err(in_stage(stage.name()))?;
             }
             Operation::Record(event) => self.marks[*event].happened = true,
             Operation::Wait(_) => {}

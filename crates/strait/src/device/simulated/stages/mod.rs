@@ -18,6 +18,7 @@ pub(super) use scatter::buffer_bytes;
 use super::memory::Space;
 use super::random::Random;
 use super::word::DeviceWord;
+use crate::device::stage::stage_table;
 use crate::device::{Shape, Stage};
 use crate::error::{Error, Result};
 use crate::word::Width;
@@ -37,64 +38,22 @@ pub(super) fn run(machine: &mut Machine, word: Width, stage: &Stage) -> Result<(
     }
 }
 
-fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
-    match stage {
-        Stage::Survey(stage) => partition::survey::<W>(machine, stage),
-        Stage::Histogram(stage) => partition::histogram::<W>(machine, stage),
-        Stage::Offsets(stage) => partition::offsets(machine, stage),
-        Stage::LookBack(stage) => partition::look_back::<W>(machine, stage),
-        Stage::SharedCount(stage) => shared_histogram::count::<W>(machine, stage),
-        Stage::SharedScan(stage) => shared_histogram::scan(machine, stage),
-        Stage::SharedScatter(stage) => shared_histogram::scatter::<W>(machine, stage),
-        Stage::CutChains(stage) => bucket_pool::cut_chains(machine, stage),
-        Stage::BucketPool(stage) => bucket_pool::divide::<W>(machine, stage),
-        Stage::Compact(stage) => bucket_pool::compact::<W>(machine, stage),
-        Stage::Bounds(stage) => tasks::bounds::<W>(machine, stage),
-        Stage::ListTasks(stage) => tasks::list(machine, stage),
-        Stage::JoinShared(flavour, stage) => join::shared::<W>(machine, *flavour, stage),
-        Stage::ClearTable(stage) => table::clear::<W>(machine, stage),
-        Stage::Insert(stage) => table::insert::<W>(machine, stage),
-        Stage::PlaceGroups(stage) => table::place_groups::<W>(machine, stage),
-        Stage::FillGroups(stage) => table::fill_groups::<W>(machine, stage),
-        Stage::Probe(flavour, stage) => join::probe::<W>(machine, *flavour, stage),
-        Stage::ProbeInOrder(stage) => join::probe_in_order::<W>(machine, stage),
-        Stage::MergeJoin(flavour, stage) => join::merge::<W>(machine, *flavour, stage),
-        Stage::Gather(stage) => tasks::gather::<W>(machine, stage),
-        Stage::Tally(stage) => scatter::tally::<W>(machine, stage),
-        Stage::Unpack(stage) => unpack::unpack::<W>(machine, stage),
-        Stage::Scatter(how, stage) => scatter::scatter::<W>(machine, *how, stage),
-    }
+/// Defines the function that runs the twins of the [table of stages](crate::device::stage).
+macro_rules! run_twins {
+    ($($(#[$doc:meta])* $name:ident $([$how:ident: $how_type:ty])? ($arguments:ident) {
+        bytes: $bytes:expr,
+        kernels: [$($kernel:expr),+ $(,)?],
+        twin: $twin:expr,
+    })*) => {
+        fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
+            match stage {
+                $(Stage::$name($($how,)? arguments) => $twin(machine, $(*$how,)? arguments),)*
+            }
+        }
+    };
 }
 
-/// Returns the name of a stage, for errors.
-pub(super) fn name(stage: &Stage) -> &'static str {
-    match stage {
-        Stage::Survey(_) => "Survey",
-        Stage::Histogram(_) => "Histogram",
-        Stage::Offsets(_) => "Offsets",
-        Stage::LookBack(_) => "LookBack",
-        Stage::SharedCount(_) => "SharedCount",
-        Stage::SharedScan(_) => "SharedScan",
-        Stage::SharedScatter(_) => "SharedScatter",
-        Stage::CutChains(_) => "CutChains",
-        Stage::BucketPool(_) => "BucketPool",
-        Stage::Compact(_) => "Compact",
-        Stage::Bounds(_) => "Bounds",
-        Stage::ListTasks(_) => "ListTasks",
-        Stage::JoinShared(..) => "JoinShared",
-        Stage::ClearTable(_) => "ClearTable",
-        Stage::Insert(_) => "Insert",
-        Stage::PlaceGroups(_) => "PlaceGroups",
-        Stage::FillGroups(_) => "FillGroups",
-        Stage::Probe(..) => "Probe",
-        Stage::ProbeInOrder(_) => "ProbeInOrder",
-        Stage::MergeJoin(..) => "MergeJoin",
-        Stage::Gather(_) => "Gather",
-        Stage::Tally(_) => "Tally",
-        Stage::Unpack(_) => "Unpack",
-        Stage::Scatter(..) => "Scatter",
-    }
-}
+stage_table!(run_twins);
 
 /// Returns an error unless the condition holds, without which a kernel could not work.
 fn require(holds: bool, what: &str) -> Result<()> {
