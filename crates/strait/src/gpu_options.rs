@@ -89,13 +89,40 @@ impl Partitioner {
     /// Returns whether it writes partitions to host memory. Those partitioners are for `triton`, the others
     /// for `radix`.
     pub fn to_host(self) -> bool {
+        match self.purpose() {
+            Purpose::Radix(_) => false,
+            Purpose::Triton(_) => true,
+        }
+    }
+
+    /// Returns the algorithm that it is for, and what it is there. No other function makes this decision.
+    fn purpose(self) -> Purpose {
         match self {
-            Partitioner::LookBack | Partitioner::BucketPool | Partitioner::SharedHistogram => false,
-            Partitioner::Standard
-            | Partitioner::Linear
-            | Partitioner::Shared
-            | Partitioner::Hierarchical
-            | Partitioner::Dma => true,
+            Partitioner::LookBack => Purpose::Radix(RadixPartitioner::LookBack),
+            Partitioner::BucketPool => Purpose::Radix(RadixPartitioner::BucketPool),
+            Partitioner::SharedHistogram => Purpose::Radix(RadixPartitioner::SharedHistogram),
+            Partitioner::Standard => Purpose::scatter(Scatterer::Standard),
+            Partitioner::Linear => Purpose::scatter(Scatterer::Linear),
+            Partitioner::Shared => Purpose::scatter(Scatterer::Shared),
+            Partitioner::Hierarchical => Purpose::scatter(Scatterer::Hierarchical),
+            Partitioner::Dma => Purpose::Triton(TritonPartitioner::Dma),
+        }
+    }
+
+    /// Returns the partitioner for passes in GPU memory. A partitioner of `triton` is an error that names it.
+    pub(crate) fn for_radix(self) -> Result<RadixPartitioner> {
+        match self.purpose() {
+            Purpose::Radix(partitioner) => Ok(partitioner),
+            Purpose::Triton(_) => Err(unsuitable(Algorithm::Radix, self)),
+        }
+    }
+
+    /// Returns the partitioner for the first pass of `triton`. A partitioner of `radix` is an error that names
+    /// it.
+    pub(crate) fn for_triton(self) -> Result<TritonPartitioner> {
+        match self.purpose() {
+            Purpose::Triton(partitioner) => Ok(partitioner),
+            Purpose::Radix(_) => Err(unsuitable(Algorithm::Triton, self)),
         }
     }
 
@@ -112,6 +139,65 @@ impl Partitioner {
             Partitioner::Dma => "dma",
         }
     }
+}
+
+/// The algorithm that a [`Partitioner`] is for.
+enum Purpose {
+    Radix(RadixPartitioner),
+    Triton(TritonPartitioner),
+}
+
+impl Purpose {
+    fn scatter(scatterer: Scatterer) -> Purpose {
+        Purpose::Triton(TritonPartitioner::Scatter(scatterer))
+    }
+}
+
+/// A partitioner that writes to GPU memory, for `radix` and for all other passes there. See [`Partitioner`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RadixPartitioner {
+    LookBack,
+    BucketPool,
+    SharedHistogram,
+}
+
+/// A partitioner that writes to host memory, for the first pass of `triton`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TritonPartitioner {
+    /// A kernel writes to host memory.
+    Scatter(Scatterer),
+    /// The copy engine writes to host memory.
+    Dma,
+}
+
+impl TritonPartitioner {
+    /// Checks that the partitioner can use the histogram.
+    pub(crate) fn check_histogram(self, histogram: Histogram) -> Result<()> {
+        match (self, histogram) {
+            (TritonPartitioner::Scatter(_), _) | (TritonPartitioner::Dma, Histogram::None) => {
+                Ok(())
+            }
+            (TritonPartitioner::Dma, Histogram::Cpu | Histogram::Gpu) => {
+                Err(Error::Setting(format!(
+                    "the dma partitioner needs no histogram: give --histogram none, or another partitioner than dma for {}",
+                    histogram.name()
+                )))
+            }
+        }
+    }
+}
+
+/// How a kernel combines tuples before it writes them to their partitions (000 §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scatterer {
+    /// It does not: every tuple is written separately.
+    Standard,
+    /// Orders a tile by partition in shared memory, and writes the runs.
+    Linear,
+    /// Keeps one buffer per partition in shared memory, and writes full buffers, aligned to 128 bytes.
+    Shared,
+    /// Keeps a second, longer buffer per partition in device memory, behind the first.
+    Hierarchical,
 }
 
 impl FromStr for Partitioner {
@@ -293,6 +379,11 @@ impl GpuOptions {
         self
     }
 
+    /// Returns the partitioner for the first pass of `triton`: the one that was set, or the default.
+    pub(crate) fn triton_partitioner(&self) -> Result<TritonPartitioner> {
+        self.partitioner.map_or(Ok(TritonPartitioner::Dma), Partitioner::for_triton)
+    }
+
     /// Sets how rows get from host memory to the GPU. By default, the method depends on whether their memory
     /// is pinned.
     pub fn transfer(mut self, transfer: Transfer) -> Self {
@@ -320,6 +411,15 @@ impl GpuOptions {
     }
 }
 
+/// Checks that the partitioner suits the algorithm, and that the histogram suits the partitioner.
+pub(crate) fn check_partitioning(algorithm: Option<Algorithm>, options: &GpuOptions) -> Result<()> {
+    check_partitioner(algorithm, options.partitioner)?;
+    if algorithm == Some(Algorithm::Triton) {
+        options.triton_partitioner()?.check_histogram(options.histogram)?;
+    }
+    Ok(())
+}
+
 /// Checks that the partitioner suits the algorithm.
 pub(crate) fn check_partitioner(
     algorithm: Option<Algorithm>,
@@ -330,17 +430,24 @@ pub(crate) fn check_partitioner(
     if partitioner.to_host() == of_triton {
         return Ok(());
     }
-    let name = partitioner.name();
     let Some(algorithm) = algorithm else {
+        let name = partitioner.name();
         return Err(Error::Setting(format!(
             "only triton partitions by {name}; choose that algorithm, or no partitioner"
         )));
     };
+    Err(unsuitable(algorithm, partitioner))
+}
+
+/// Returns the error for a partitioner that an algorithm does not have.
+fn unsuitable(algorithm: Algorithm, partitioner: Partitioner) -> Error {
+    let of_triton = algorithm == Algorithm::Triton;
     let others = Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton);
-    Err(Error::Setting(format!(
-        "{algorithm} does not partition by {name}; it takes {}",
+    Error::Setting(format!(
+        "{algorithm} does not partition by {}; it takes {}",
+        partitioner.name(),
         names(others.map(Partitioner::name))
-    )))
+    ))
 }
 
 /// Joins names to a list, separated by commas.

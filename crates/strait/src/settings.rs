@@ -2,7 +2,7 @@
 //! read.
 
 use crate::error::{Error, Result};
-use crate::gpu_options::{Processor, check_partitioner, names};
+use crate::gpu_options::{Processor, check_partitioning, names};
 use crate::join::Join;
 use crate::options::Algorithm;
 
@@ -22,13 +22,13 @@ pub(crate) fn check(join: &Join) -> Result<()> {
             "{algorithm} runs on a GPU only, and the join is to run on the CPU; {anywhere} run anywhere"
         )));
     }
-    check_partitioner(join.algorithm, join.gpu_options.partitioner)
+    check_partitioning(join.algorithm, &join.gpu_options)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_options::{GpuOptions, Partitioner};
+    use crate::gpu_options::{GpuOptions, Histogram, Partitioner};
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()
@@ -46,12 +46,37 @@ mod tests {
         let other = refused(radix.clone().gpu_options(by(Partitioner::Linear)));
         assert!(other.contains("it takes look-back, bucket-pool, shared-histogram"), "{other}");
         let triton = Join::inner().algorithm(Algorithm::Triton);
-        let other = refused(triton.gpu_options(by(Partitioner::LookBack)));
+        let other = refused(triton.clone().gpu_options(by(Partitioner::LookBack)));
         assert!(other.contains("triton does not") && other.contains("dma"), "{other}");
         let unnamed = refused(Join::inner().gpu_options(by(Partitioner::Linear)));
         assert!(unnamed.contains("only triton partitions by linear"), "{unnamed}");
+        let counted = by(Partitioner::Dma).histogram(Histogram::Cpu);
+        assert!(refused(triton.clone().gpu_options(counted)).contains("needs no histogram"));
+        let counted = GpuOptions::new().histogram(Histogram::Gpu);
+        assert!(refused(triton.clone().gpu_options(counted)).contains("needs no histogram"));
+        let counted = by(Partitioner::Shared).histogram(Histogram::Gpu);
+        assert!(check(&triton.gpu_options(counted)).is_ok());
         assert!(refused(Join::inner().threads(0)).contains("threads is zero"));
         assert!(check(&radix.gpu_options(by(Partitioner::BucketPool))).is_ok());
         assert!(check(&Join::inner().gpu_options(by(Partitioner::LookBack))).is_ok());
+    }
+
+    /// Every partitioner has exactly one of the two algorithms that partition.
+    #[test]
+    fn partitioners_of_other_algorithms_are_refused() {
+        for partitioner in Partitioner::ALL {
+            let to_host = partitioner.to_host();
+            assert_eq!(partitioner.for_radix().is_ok(), !to_host, "{partitioner:?}");
+            assert_eq!(partitioner.for_triton().is_ok(), to_host, "{partitioner:?}");
+            for algorithm in [Algorithm::Radix, Algorithm::Triton] {
+                let join = Join::inner().algorithm(algorithm).gpu_options(by(partitioner));
+                let suits = to_host == (algorithm == Algorithm::Triton);
+                assert_eq!(check(&join).is_ok(), suits, "{algorithm} {partitioner:?}");
+                if !suits {
+                    let named = format!("{algorithm} does not partition by {}", partitioner.name());
+                    assert!(refused(join).contains(&named));
+                }
+            }
+        }
     }
 }

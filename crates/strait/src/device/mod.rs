@@ -23,12 +23,13 @@ mod stage;
 
 pub(crate) use session::Session;
 pub(crate) use side::Side;
-pub(crate) use stage::{Flavour, MODULES, Scatterer, Stage};
+pub(crate) use stage::{Flavour, MODULES, Stage};
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
+pub(crate) use crate::gpu_options::Scatterer;
 use crate::memory::Plain;
 use crate::overrides::Fault;
 use crate::word::Width;

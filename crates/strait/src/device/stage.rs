@@ -16,6 +16,7 @@
 
 use super::abi;
 use super::bytes::Sizes;
+use crate::gpu_options::Scatterer;
 use crate::word::Width;
 
 /// What a join stage does with its matches.
@@ -29,19 +30,6 @@ pub(crate) enum Flavour {
     Exists,
     /// Counts them, and sums their values.
     Aggregate,
-}
-
-/// How a [`Stage::Scatter`] combines tuples before it writes them (000 §4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Scatterer {
-    /// It does not: every tuple is written separately.
-    Standard,
-    /// Orders a tile by partition in shared memory, and writes the runs.
-    Linear,
-    /// Keeps one buffer per partition in shared memory, and writes full buffers, aligned to 128 bytes.
-    Shared,
-    /// Keeps a second, longer buffer per partition in device memory, behind the first.
-    Hierarchical,
 }
 
 /// Lists the kernel modules `kernels/NAME.cu` as pairs of name and source.

@@ -41,7 +41,7 @@ pub(crate) use host::{Attempt, run};
 
 use crate::device::{Event, Flavour, Session, Side, View, abi};
 use crate::error::{Error, Result};
-use crate::gpu_options::{GpuOptions, Partitioner};
+use crate::gpu_options::{GpuOptions, Partitioner, RadixPartitioner};
 use crate::options::Algorithm;
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 use flags::{Window, closed, opened};
@@ -365,7 +365,8 @@ fn partitioned(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    if partitioner == Partitioner::LookBack
+    let partitioner = partitioner.for_radix()?;
+    if partitioner == RadixPartitioner::LookBack
         && let Some(found) = cached::join(session, sides[0], sides[1], wanted, to)?
     {
         return Ok(found);

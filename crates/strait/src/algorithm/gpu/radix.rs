@@ -15,13 +15,13 @@ use super::output_loop::{Cut, OutputLoop, Work};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi};
 use crate::error::Result;
-use crate::gpu_options::Partitioner;
+use crate::gpu_options::RadixPartitioner;
 use crate::partition::gpu::{Digits, chained, counted, ordered};
 
 /// Joins two sides.
 pub(super) fn join(
     session: &Session<'_>,
-    partitioner: Partitioner,
+    partitioner: RadixPartitioner,
     [build, probe]: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -47,7 +47,7 @@ pub(super) fn join(
 /// How both sides are partitioned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Radix {
-    partitioner: Partitioner,
+    partitioner: RadixPartitioner,
     /// The number of top bits of the mixed key to skip, because an earlier pass has partitioned by them.
     skip: u32,
     /// The number of bits below them, which choose the partition.
@@ -64,14 +64,18 @@ pub(super) struct Partitioned {
 
 impl Radix {
     /// Chooses the number of bits for a build side of `build_rows` rows.
-    pub(super) fn of(session: &Session<'_>, partitioner: Partitioner, build_rows: u64) -> Radix {
+    pub(super) fn of(
+        session: &Session<'_>,
+        partitioner: RadixPartitioner,
+        build_rows: u64,
+    ) -> Radix {
         Radix::below(session, partitioner, 0, build_rows)
     }
 
     /// The same, for tuples that an earlier pass has partitioned by their top `skip` bits.
     pub(super) fn below(
         session: &Session<'_>,
-        partitioner: Partitioner,
+        partitioner: RadixPartitioner,
         skip: u32,
         build_rows: u64,
     ) -> Radix {
@@ -82,7 +86,7 @@ impl Radix {
 
     /// Uses exactly `bits` bits, for any number of rows.
     pub(super) fn exactly(bits: u32) -> Radix {
-        Radix { partitioner: Partitioner::LookBack, skip: 0, bits }
+        Radix { partitioner: RadixPartitioner::LookBack, skip: 0, bits }
     }
 
     /// Orders a side's tuples by partition. The first call allocates the spare memory, and later calls reuse
@@ -97,9 +101,9 @@ impl Radix {
         let word_bits = session.word.bits();
         let digits = Digits::below(self.skip, self.bits, word_bits);
         let tuples = match self.partitioner {
-            Partitioner::BucketPool => chained(session, side, &digits, spare, what),
-            Partitioner::SharedHistogram => counted(session, side, &digits, spare, what),
-            _ => ordered(session, side, &digits, spare, what),
+            RadixPartitioner::LookBack => ordered(session, side, &digits, spare, what),
+            RadixPartitioner::BucketPool => chained(session, side, &digits, spare, what),
+            RadixPartitioner::SharedHistogram => counted(session, side, &digits, spare, what),
         }?;
         let partitions = 1u32 << self.bits;
         let bounds = session.allocate((u64::from(partitions) + 1) * 8, "partition bounds")?;

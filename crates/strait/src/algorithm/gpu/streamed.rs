@@ -20,7 +20,7 @@ use super::radix::{Partitioned, Radix};
 use super::{Block, InOrderBlock, JoinResult, Receiver, Session, Side, Wanted, Which};
 use crate::device::{Event, Stage, View, abi};
 use crate::error::Result;
-use crate::gpu_options::{Partitioner, TablePlace};
+use crate::gpu_options::{RadixPartitioner, TablePlace};
 use crate::transfer::{HostSide, Incoming, Pipeline, Read, TransferContext, load};
 
 /// Joins by one table over the build side.
@@ -168,7 +168,7 @@ pub(super) fn partitions(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = crossing.session;
-    let radix = Radix::of(session, Partitioner::LookBack, build.rows);
+    let radix = Radix::of(session, RadixPartitioner::LookBack, build.rows);
     let held = radix.partition_alone(session, &build, "the partitioned build side")?;
     release(session, &build)?;
     session.mark("partition build side")?;

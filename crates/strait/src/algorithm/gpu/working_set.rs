@@ -20,7 +20,7 @@ use super::radix::Radix;
 use super::streamed::{Feeding, join_chunk, partitioning};
 use super::{JoinResult, MAX_ROWS, Receiver, Side, Wanted, Which};
 use crate::error::Result;
-use crate::gpu_options::Partitioner;
+use crate::gpu_options::RadixPartitioner;
 use crate::transfer::{Pipeline, Produce, Run, TransferContext};
 
 /// The build partitions of a set may take this share of the free memory, in eighths.
@@ -102,7 +102,7 @@ impl<'a> WorkingSets<'a> {
     ) -> Result<()> {
         let session = self.crossing.session;
         let rows = meeting.build;
-        let radix = Radix::below(session, Partitioner::LookBack, self.bits, rows);
+        let radix = Radix::below(session, RadixPartitioner::LookBack, self.bits, rows);
         let side = self.gather(pipeline, rows)?;
         let held = radix.partition_alone(session, &side, "the partitioned build side")?;
         session.release(side.tuples.as_slice())?;

@@ -18,7 +18,7 @@ use super::super::streamed::partitioning;
 use super::{Pass, Turns};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};
-use crate::gpu_options::Histogram;
+use crate::gpu_options::TritonPartitioner;
 use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
 
 /// The maximum number of partitioned chunks that are being copied out.
@@ -30,12 +30,7 @@ pub(super) fn partition_side(
     side: &HostSide,
     pass: &Pass,
 ) -> Result<HostPartitions> {
-    if pass.histogram != Histogram::None {
-        return Err(Error::Setting(format!(
-            "the dma partitioner needs no histogram: give --histogram none, or another partitioner than dma for {}",
-            pass.histogram.name()
-        )));
-    }
+    TritonPartitioner::Dma.check_histogram(pass.histogram)?;
     let session = crossing.session;
     let tuple = session.word.tuple();
     let extra = partitioning(session) + UNDER_WAY as u64 * tuple;

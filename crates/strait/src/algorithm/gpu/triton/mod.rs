@@ -25,9 +25,8 @@ mod scatter;
 use super::host_partitions::{HostPartitions, bits, pack};
 use super::working_set::{WorkingSets, join_sets};
 use super::{FromHost, JoinResult, Receiver, Session, Wanted};
-use crate::device::Scatterer;
 use crate::error::Result;
-use crate::gpu_options::{Histogram, Partitioner};
+use crate::gpu_options::{Histogram, Partitioner, TritonPartitioner};
 use crate::plan::gpu_memory::cache_bytes;
 use crate::transfer::{HostSide, TransferContext};
 use scatter::{Counts, Units};
@@ -52,10 +51,11 @@ pub(super) fn join(
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
     let pass = Pass { bits, histogram: how.gpu_options.histogram, cache, bytes };
+    let partitioner = how.gpu_options.triton_partitioner()?;
     let partition_side = |side: &HostSide| -> Result<HostPartitions> {
-        let partitioned = match how.gpu_options.partitioner.and_then(scatterer) {
-            Some(scatterer) => scatter::partition_side(crossing, side, &pass, scatterer),
-            None => dma::partition_side(crossing, side, &pass),
+        let partitioned = match partitioner {
+            TritonPartitioner::Scatter(how) => scatter::partition_side(crossing, side, &pass, how),
+            TritonPartitioner::Dma => dma::partition_side(crossing, side, &pass),
         };
         session.mark("partition over the link")?;
         partitioned
@@ -67,17 +67,6 @@ pub(super) fn join(
     session.device.synchronize(session.compute)?;
     session.device.synchronize(session.copies)?;
     sets.finish(to)
-}
-
-/// Returns the kernel that writes to host memory, or `None` if the copy engine does.
-fn scatterer(partitioner: Partitioner) -> Option<Scatterer> {
-    match partitioner {
-        Partitioner::Standard => Some(Scatterer::Standard),
-        Partitioner::Linear => Some(Scatterer::Linear),
-        Partitioner::Shared => Some(Scatterer::Shared),
-        Partitioner::Hierarchical => Some(Scatterer::Hierarchical),
-        _ => None,
-    }
 }
 
 /// Prepares the first pass over one side, with all partitions in host memory; for benchmarks. The returned
@@ -93,18 +82,23 @@ pub(super) fn partition_side<'a>(
     let histogram = if counted { Histogram::Cpu } else { Histogram::None };
     let bytes = side.rows * crossing.session.word.tuple();
     let pass = Pass { bits, histogram, cache: 0, bytes };
-    let counts = match scatterer(partitioner) {
-        Some(how) if counted => {
+    let partitioner = partitioner.for_triton()?;
+    let counts = match partitioner {
+        TritonPartitioner::Scatter(how) if counted => {
             let units = Units::new(crossing, side, &pass, how, true).in_one_piece(side);
             let counts = scatter::count_before(crossing, side, &pass, &units)?;
             Some((units, Counts::Before(counts)))
         }
-        _ => None,
+        TritonPartitioner::Scatter(_) | TritonPartitioner::Dma => None,
     };
-    Ok(move || match (scatterer(partitioner), counts) {
-        (Some(how), Some(counts)) => scatter::partition_units(crossing, side, &pass, how, counts),
-        (Some(how), None) => scatter::partition_side(crossing, side, &pass, how),
-        (None, _) => dma::partition_side(crossing, side, &pass),
+    Ok(move || match (partitioner, counts) {
+        (TritonPartitioner::Scatter(how), Some(counts)) => {
+            scatter::partition_units(crossing, side, &pass, how, counts)
+        }
+        (TritonPartitioner::Scatter(how), None) => {
+            scatter::partition_side(crossing, side, &pass, how)
+        }
+        (TritonPartitioner::Dma, _) => dma::partition_side(crossing, side, &pass),
     })
 }
 
