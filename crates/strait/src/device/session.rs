@@ -185,8 +185,8 @@ impl<'a> Session<'a> {
         Ok(managed)
     }
 
-    /// Allocates a [range](Device::range) over both memories, for the rest of the session or until it is
-    /// released. The part in host memory is reserved in the budget.
+    /// Allocates a [range](crate::device::HostAccess::range) over both memories, for the rest of the session
+    /// or until it is released. The part in host memory is reserved in the budget.
     pub(crate) fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<View> {
         let reserved = self.reserve(bytes.saturating_sub(on_device), what)?;
         let Memory { view, _owner } = self.device.range(bytes, on_device, what)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, HostView};
+use crate::device::{HostAccess, HostView};
 use crate::word::Width;
 
 /// Where the columns of a side lie.

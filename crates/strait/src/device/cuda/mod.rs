@@ -50,8 +50,8 @@ use std::sync::{Arc, Once};
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::device::{
-    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Stage, Stream,
-    View,
+    Device, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape,
+    Stage, Stream, View,
 };
 use crate::error::{Error, Result};
 use crate::memory::on_release;
@@ -214,18 +214,6 @@ impl Device for CudaDevice {
         self.pool.allocate(bytes, what)
     }
 
-    fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
-        pinned::take(bytes, what, &self.context)
-    }
-
-    fn pinned_once(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
-        pinned::take_once(bytes, what, &self.context)
-    }
-
-    fn pinned_size(&self, bytes: usize) -> u64 {
-        pinned::region_size(bytes).map_or(u64::MAX, |size| size as u64)
-    }
-
     fn enter(&self) -> Result<Box<dyn Any>> {
         Ok(Box::new(self.context.bind()?))
     }
@@ -311,21 +299,6 @@ impl Device for CudaDevice {
         self.streams.wait_for(event)
     }
 
-    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
-        Self::alike(from.bytes, to.bytes)?;
-        let _bound = self.context.bind()?;
-        let raw = self.streams.raw(stream)?;
-        let pieces = Pieces::of(to.bytes)
-            .cut(pages::cuts_at(from.start as usize, from.bytes))
-            .cut(self.ranges.cuts(to));
-        // SAFETY: memory of this length on both sides, which the caller keeps.
-        let code = pieces.copy(|at, bytes| unsafe {
-            let source = from.start.add(at as usize).cast();
-            sys::cuMemcpyHtoDAsync_v2(to.address + at, source, bytes as usize, raw)
-        });
-        check(code, "copying to the GPU")
-    }
-
     fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
         Self::alike(from.bytes, to.bytes)?;
         let _bound = self.context.bind()?;
@@ -342,6 +315,35 @@ impl Device for CudaDevice {
             sys::cuMemcpyAsync(to.address + at, from.address + at, bytes as usize, raw)
         });
         check(code, "copying on the GPU")
+    }
+}
+
+impl HostAccess for CudaDevice {
+    fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        pinned::take(bytes, what, &self.context)
+    }
+
+    fn pinned_once(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        pinned::take_once(bytes, what, &self.context)
+    }
+
+    fn pinned_size(&self, bytes: usize) -> u64 {
+        pinned::region_size(bytes).map_or(u64::MAX, |size| size as u64)
+    }
+
+    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
+        Self::alike(from.bytes, to.bytes)?;
+        let _bound = self.context.bind()?;
+        let raw = self.streams.raw(stream)?;
+        let pieces = Pieces::of(to.bytes)
+            .cut(pages::cuts_at(from.start as usize, from.bytes))
+            .cut(self.ranges.cuts(to));
+        // SAFETY: memory of this length on both sides, which the caller keeps.
+        let code = pieces.copy(|at, bytes| unsafe {
+            let source = from.start.add(at as usize).cast();
+            sys::cuMemcpyHtoDAsync_v2(to.address + at, source, bytes as usize, raw)
+        });
+        check(code, "copying to the GPU")
     }
 
     unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {

@@ -92,7 +92,7 @@ pub(super) unsafe fn hold(context: &Arc<Context>, memory: HostView, what: &str) 
     REGISTRY.hold(context, memory, what)
 }
 
-/// Pins memory that somebody else owns: see [`Device::pin`](crate::device::Device::pin).
+/// Pins memory that somebody else owns: see [`HostAccess::pin`](crate::device::HostAccess::pin).
 ///
 /// # Safety
 /// The memory must stay allocated until the returned value is dropped.

@@ -34,8 +34,8 @@ use self::random::Random;
 use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
 use super::{
-    Device, Event, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape, Stage, Stream,
-    View,
+    Device, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape,
+    Stage, Stream, View,
 };
 use crate::error::{Error, Result};
 use crate::overrides::{Fault, FaultKind};
@@ -169,14 +169,6 @@ impl Device for Simulated {
         Ok(Memory { view, _owner: Box::new(self.owner(view)) })
     }
 
-    fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
-        self.faults.check(FaultKind::Pin)?;
-        let memory = self.host_memory(bytes, what)?;
-        let start = memory.start();
-        let owner = (memory, Pin::new(&self.pinned));
-        Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
-    }
-
     fn stream(&self, index: usize) -> Result<Stream> {
         Ok(self.schedule().stream(index))
     }
@@ -238,11 +230,6 @@ impl Device for Simulated {
         schedule.wait_for(event)
     }
 
-    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
-        alike(from.bytes, to.bytes)?;
-        self.enqueue(stream, Operation::CopyFrom { from, to })
-    }
-
     fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
         alike(from.bytes, to.bytes)?;
         let before = |a: View, b: View| a.address < b.address.saturating_add(b.bytes);
@@ -252,6 +239,34 @@ impl Device for Simulated {
             return Err(Error::Worker(format!("simulated device: {why}")));
         }
         self.enqueue(stream, Operation::CopyBetween { from, to })
+    }
+
+    fn check_released(&self) -> Result<()> {
+        let schedule = self.schedule();
+        schedule.check_idle()?;
+        let used = schedule.machine.space.usage().used;
+        let [pinned, pins] = [&self.pinned, &self.pins].map(|n| n.load(Ordering::Relaxed));
+        if (used, pinned, pins) == (0, 0, 0) {
+            return Ok(());
+        }
+        Err(Error::Worker(format!(
+            "simulated device: a join left {used} bytes allocated, {pinned} pinned buffers and {pins} pins"
+        )))
+    }
+}
+
+impl HostAccess for Simulated {
+    fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        self.faults.check(FaultKind::Pin)?;
+        let memory = self.host_memory(bytes, what)?;
+        let start = memory.start();
+        let owner = (memory, Pin::new(&self.pinned));
+        Ok(Arc::new(Pinned { start, len: bytes, _owner: Box::new(owner) }))
+    }
+
+    unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
+        alike(from.bytes, to.bytes)?;
+        self.enqueue(stream, Operation::CopyFrom { from, to })
     }
 
     unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {
@@ -301,19 +316,6 @@ impl Device for Simulated {
         let charged = pages.saturating_mul(memory::PAGE);
         let view = self.schedule().machine.space.allocate_charged(bytes, charged, what)?;
         Ok(Memory { view, _owner: Box::new(self.owner(view)) })
-    }
-
-    fn check_released(&self) -> Result<()> {
-        let schedule = self.schedule();
-        schedule.check_idle()?;
-        let used = schedule.machine.space.usage().used;
-        let [pinned, pins] = [&self.pinned, &self.pins].map(|n| n.load(Ordering::Relaxed));
-        if (used, pinned, pins) == (0, 0, 0) {
-            return Ok(());
-        }
-        Err(Error::Worker(format!(
-            "simulated device: a join left {used} bytes allocated, {pinned} pinned buffers and {pins} pins"
-        )))
     }
 }
 
