@@ -18,12 +18,14 @@ pub(crate) mod abi;
 mod bytes;
 pub(crate) mod cuda;
 mod host_access;
+mod id;
 mod session;
 mod side;
 pub(crate) mod simulated;
 mod stage;
 
 pub(crate) use host_access::{HostAccess, HostView, Managed, Pinned};
+pub(crate) use id::DeviceId;
 pub(crate) use session::Session;
 pub(crate) use side::Side;
 pub(crate) use stage::{Flavour, MODULES, Stage};
@@ -59,15 +61,21 @@ pub(crate) struct Shape {
 /// A range of addresses in a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct View {
+    /// The device that the addresses belong to.
+    pub(crate) device: DeviceId,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
 }
 
 impl View {
+    pub(crate) fn new(device: DeviceId, address: u64, bytes: u64) -> View {
+        View { device, address, bytes }
+    }
+
     /// Returns `bytes` bytes starting at byte `at`, or fewer if the view ends before.
     pub(crate) fn part(self, at: u64, bytes: u64) -> View {
         let at = at.min(self.bytes);
-        View { address: self.address + at, bytes: bytes.min(self.bytes - at) }
+        View { address: self.address + at, bytes: bytes.min(self.bytes - at), ..self }
     }
 }
 
@@ -91,9 +99,14 @@ pub(crate) struct Stream(pub(crate) usize);
 /// The minimum number of events whose times a device remembers.
 pub(crate) const EVENTS: usize = 16 * 1024;
 
-/// A point in a stream's work.
+/// A point in the work of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Event(pub(crate) usize);
+pub(crate) struct Event {
+    /// The device of the stream. Only streams of this device can wait for the event.
+    pub(crate) device: DeviceId,
+    /// How many events the device recorded before.
+    pub(crate) number: usize,
+}
 
 /// How much of a device's memory is in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -106,6 +119,8 @@ pub(crate) struct MemoryUse {
 /// Memory, streams, copies and stages: see the [module](self). What reaches host memory is in
 /// [`HostAccess`].
 pub(crate) trait Device: HostAccess {
+    /// Returns the id that the device's views and events carry. Views and events of other devices are refused.
+    fn id(&self) -> DeviceId;
     /// Returns the product name of the device.
     fn name(&self) -> &str;
     /// How large its pieces of work are for words of this width.

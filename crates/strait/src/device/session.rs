@@ -288,8 +288,8 @@ impl<'a> Session<'a> {
     /// Records an event inside the current stage, whose name is known only at its end. So a stage with many
     /// events is timed in parts, before the device forgets the first of them.
     pub(crate) fn passed(&self, event: Event) {
-        let last = self.marks.borrow().last().map_or(0, |(_, last, _)| last.0);
-        if event.0.saturating_sub(last) > EVENTS / 8 {
+        let last = self.marks.borrow().last().map_or(0, |(_, last, _)| last.number);
+        if event.number.saturating_sub(last) > EVENTS / 8 {
             self.note(UNDER_WAY, event);
         }
     }
@@ -297,7 +297,7 @@ impl<'a> Session<'a> {
     fn note(&self, stage: &'static str, event: Event) {
         let mut marks = self.marks.borrow_mut();
         marks.push((stage, event, self.moved.take()));
-        let long_ago = event.0.saturating_sub(marks[0].1.0) > EVENTS / 2;
+        let long_ago = event.number.saturating_sub(marks[0].1.number) > EVENTS / 2;
         if marks.len() > MARKS || (marks.len() > 2 && long_ago) {
             // This must happen before the device forgets the first events. All but the last few have
             // happened.
@@ -427,7 +427,8 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         for stream in [self.compute, self.copies, self.back] {
             if let Err(error) = self.device.synchronize(stream) {
-                log::debug!("a device did not finish its work: {error}");
+                let id = self.device.id().number();
+                log::debug!("device {id} did not finish its work: {error}");
             }
         }
     }

@@ -52,7 +52,8 @@ impl Window {
         (self.first, self.rows) = (first, rows);
         let view = self.memory.part(0, rows);
         session.device.fill(session.compute, view, 0)?;
-        Ok(View { address: view.address.wrapping_sub(first), bytes: first + rows })
+        let address = view.address.wrapping_sub(first);
+        Ok(View { address, bytes: first + rows, ..view })
     }
 
     /// Hands the flags to the receiver.

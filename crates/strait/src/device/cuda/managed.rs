@@ -46,7 +46,8 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Ar
         }
         Block::allocate(&device.context, size)
     })?;
-    let (start, view) = (block.address as *mut u8, View { address: block.address, bytes });
+    let start = block.address as *mut u8;
+    let view = View::new(device.id, block.address, bytes);
     Ok(Arc::new(Managed {
         start,
         view,

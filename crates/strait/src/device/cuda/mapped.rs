@@ -29,7 +29,7 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
         }
     }
     let address = address.unwrap_or(pinned.start as u64);
-    Ok(Memory { view: View { address, bytes }, _owner: Box::new(Arc::clone(pinned)) })
+    Ok(Memory { view: View::new(device.id, address, bytes), _owner: Box::new(Arc::clone(pinned)) })
 }
 
 /// Returns memory that is not pinned, at its own address.
@@ -40,6 +40,6 @@ pub(super) fn coherent(device: &CudaDevice, memory: HostView) -> Result<Memory> 
             device.gpu.name
         )));
     }
-    let view = View { address: memory.start as u64, bytes: memory.bytes };
+    let view = View::new(device.id, memory.start as u64, memory.bytes);
     Ok(Memory { view, _owner: Box::new(()) })
 }

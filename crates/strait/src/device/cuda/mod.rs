@@ -50,8 +50,8 @@ use std::sync::{Arc, Once};
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::device::{
-    Device, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape,
-    Stage, Stream, View,
+    Device, DeviceId, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer,
+    Shape, Stage, Stream, View,
 };
 use crate::error::{Error, Result};
 use crate::memory::on_release;
@@ -84,6 +84,7 @@ fn register_release() {
 
 /// A GPU that joins run on.
 pub(crate) struct CudaDevice {
+    id: DeviceId,
     gpu: Gpu,
     context: Arc<Context>,
     pool: Arc<Pool<Driver>>,
@@ -100,7 +101,7 @@ impl CudaDevice {
         let budget = pool::budget(gpu_memory, gpu.free_memory()?)?;
         let pool = Pool::new(Driver(context.clone()), budget);
         let (ranges, streams) = (Arc::default(), Streams::default());
-        Ok(CudaDevice { gpu: gpu.clone(), context, pool, ranges, streams })
+        Ok(CudaDevice { id: DeviceId::unique(), gpu: gpu.clone(), context, pool, ranges, streams })
     }
 
     /// Returns the number of multiprocessors.
@@ -180,6 +181,17 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// Returns the number of an event, or an error if another device recorded it.
+    fn own(&self, event: Event) -> Result<usize> {
+        self.id.check(event.device, "an event")?;
+        Ok(event.number)
+    }
+
+    /// Checks that memory belongs to this device.
+    fn check_owner(&self, view: View) -> Result<()> {
+        self.id.check(view.device, "memory")
+    }
+
     /// Checks that both ends of a copy have the same length.
     fn alike(from: u64, to: u64) -> Result<()> {
         if from != to {
@@ -190,6 +202,10 @@ impl CudaDevice {
 }
 
 impl Device for CudaDevice {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
     fn name(&self) -> &str {
         &self.gpu.name
     }
@@ -211,7 +227,9 @@ impl Device for CudaDevice {
     }
 
     fn allocate(&self, bytes: u64, what: &str) -> Result<Memory> {
-        self.pool.allocate(bytes, what)
+        let mut memory = self.pool.allocate(bytes, what)?;
+        memory.view.device = self.id;
+        Ok(memory)
     }
 
     fn enter(&self) -> Result<Box<dyn Any>> {
@@ -224,6 +242,7 @@ impl Device for CudaDevice {
     }
 
     fn copy_in(&self, stream: Stream, from: &Arc<Pinned>, at: usize, to: View) -> Result<()> {
+        self.check_owner(to)?;
         Self::inside(from, at, to.bytes)?;
         if to.bytes == 0 {
             return Ok(());
@@ -241,6 +260,7 @@ impl Device for CudaDevice {
     }
 
     fn copy_out(&self, stream: Stream, from: View, to: &Arc<Pinned>, at: usize) -> Result<()> {
+        self.check_owner(from)?;
         Self::inside(to, at, from.bytes)?;
         if from.bytes == 0 {
             return Ok(());
@@ -257,6 +277,7 @@ impl Device for CudaDevice {
     }
 
     fn fill(&self, stream: Stream, to: View, byte: u8) -> Result<()> {
+        self.check_owner(to)?;
         if to.bytes == 0 {
             return Ok(());
         }
@@ -276,15 +297,17 @@ impl Device for CudaDevice {
 
     fn record(&self, stream: Stream) -> Result<Event> {
         let _bound = self.context.bind()?;
-        self.streams.record(stream)
+        Ok(Event { device: self.id, number: self.streams.record(stream)? })
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+        let number = self.own(event)?;
         let _bound = self.context.bind()?;
-        self.streams.wait(stream, event)
+        self.streams.wait(stream, number)
     }
 
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
+        let (from, to) = (self.own(from)?, self.own(to)?);
         let _bound = self.context.bind()?;
         self.streams.seconds(from, to)
     }
@@ -295,11 +318,14 @@ impl Device for CudaDevice {
     }
 
     fn wait_for(&self, event: Event) -> Result<()> {
+        let number = self.own(event)?;
         let _bound = self.context.bind()?;
-        self.streams.wait_for(event)
+        self.streams.wait_for(number)
     }
 
     fn copy_between(&self, stream: Stream, from: View, to: View) -> Result<()> {
+        self.check_owner(from)?;
+        self.check_owner(to)?;
         Self::alike(from.bytes, to.bytes)?;
         let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
@@ -332,6 +358,7 @@ impl HostAccess for CudaDevice {
     }
 
     unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
+        self.check_owner(to)?;
         Self::alike(from.bytes, to.bytes)?;
         let _bound = self.context.bind()?;
         let raw = self.streams.raw(stream)?;
@@ -364,6 +391,7 @@ impl HostAccess for CudaDevice {
     }
 
     fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()> {
+        self.check_owner(managed.view)?;
         managed::prefetch(self, stream, managed.view)
     }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::device::{Memory, MemoryUse, View};
+use crate::device::{DeviceId, Memory, MemoryUse, View};
 use crate::error::{Error, Result, bytes};
 use crate::schedule::lock;
 
@@ -111,7 +111,8 @@ impl<S: Source> Pool<S> {
         free.saturating_add(state.idle).saturating_add(state.used).min(self.budget)
     }
 
-    /// Allocates memory with any content. `what` is its purpose, for error messages.
+    /// Allocates memory with any content. `what` is its purpose, for error messages. The caller sets the
+    /// device of the view, which the pool does not know.
     pub(super) fn allocate(self: &Arc<Self>, bytes: u64, what: &str) -> Result<Memory> {
         let mut state = self.state();
         let Some(size) = block_size(bytes) else {
@@ -123,7 +124,7 @@ impl<S: Source> Pool<S> {
         };
         state.hold(size);
         let owner = Block { pool: self.clone(), address, size };
-        Ok(Memory { view: View { address, bytes }, _owner: Box::new(owner) })
+        Ok(Memory { view: View::new(DeviceId::ANY, address, bytes), _owner: Box::new(owner) })
     }
 
     /// Calls `make` to allocate `size` bytes of GPU memory elsewhere, and charges them to the budget. If the

@@ -127,7 +127,7 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, on_gpu: u64, what: &str)
         range.publish(&device.gpu).map_err(Refusal::Failed)?;
         Ok(range)
     })?;
-    let view = View { address: range.address, bytes };
+    let view = View::new(device.id, range.address, bytes);
     // The order matters: the range is released before its charge.
     Ok(Memory { view, _owner: Box::new((range, charge)) })
 }
@@ -294,6 +294,7 @@ fn succeeded(code: CUresult) -> Result<(), CUresult> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceId;
 
     /// Shows the pages of a range, one character per page.
     fn shown(bytes: u64, on_gpu: u64) -> String {
@@ -333,7 +334,7 @@ mod tests {
         let ranges = Ranges::default();
         ranges.locked().insert(1000, vec![1010, 1040, 1100]);
         ranges.locked().insert(2000, vec![2010]);
-        let cuts = |address, bytes| ranges.cuts(View { address, bytes });
+        let cuts = |address, bytes| ranges.cuts(View::new(DeviceId::ANY, address, bytes));
         assert_eq!(cuts(1000, 100), [10, 40]);
         assert_eq!(cuts(1005, 30), [5]);
         assert_eq!(cuts(1010, 30), []);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use cudarc::driver::sys::{self, CUresult};
 
 use super::error::{check, failure};
-use crate::device::{EVENTS, Event, Pinned, Stream};
+use crate::device::{EVENTS, Pinned, Stream};
 use crate::error::{Error, Result};
 use crate::schedule::lock;
 
@@ -104,7 +104,8 @@ impl Streams {
         check(enqueue(lane.raw), doing)
     }
 
-    pub(super) fn record(&self, stream: Stream) -> Result<Event> {
+    /// Returns the number of the event.
+    pub(super) fn record(&self, stream: Stream) -> Result<usize> {
         let mut state = self.state();
         let &mut Lane { raw, copies, .. } = state.lane(stream)?;
         let event = state.event()?;
@@ -118,10 +119,10 @@ impl Streams {
         state.count += 1;
         state.events.insert(number, Arc::new(Mark { raw: event, stream, copies }));
         state.forget();
-        Ok(Event(number))
+        Ok(number)
     }
 
-    pub(super) fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+    pub(super) fn wait(&self, stream: Stream, event: usize) -> Result<()> {
         let mut state = self.state();
         let raw = state.lane(stream)?.raw;
         let Some(mark) = state.mark(event)? else { return Ok(()) };
@@ -132,7 +133,7 @@ impl Streams {
 
     /// Waits until an event has happened, and releases the memory that its stream copied before. The lock is
     /// not held meanwhile, so others may enqueue and record.
-    pub(super) fn wait_for(&self, event: Event) -> Result<()> {
+    pub(super) fn wait_for(&self, event: usize) -> Result<()> {
         let Some(mark) = self.state().mark(event)?.map(Arc::clone) else { return Ok(()) };
         // SAFETY: a handle of this context, which is not reused while `mark` is shared.
         let code = unsafe { sys::cuEventSynchronize(mark.raw) };
@@ -150,10 +151,10 @@ impl Streams {
         check(code, "running kernels and copies")
     }
 
-    pub(super) fn seconds(&self, from: Event, to: Event) -> Result<f64> {
+    pub(super) fn seconds(&self, from: usize, to: usize) -> Result<f64> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
         let state = self.state();
-        let kept = (state.events.get(&from.0), state.events.get(&to.0));
+        let kept = (state.events.get(&from), state.events.get(&to));
         let (Some(from), Some(to)) = kept else {
             return Err(Error::Worker("an event's time was asked for too late".to_string()));
         };
@@ -224,11 +225,11 @@ impl State {
     }
 
     /// Returns an event that may have to be waited for, or `None` if it has happened and is forgotten.
-    fn mark(&self, event: Event) -> Result<Option<&Arc<Mark>>> {
-        if event.0 >= self.count {
-            return Err(Error::Worker(format!("event {} was never recorded", event.0)));
+    fn mark(&self, event: usize) -> Result<Option<&Arc<Mark>>> {
+        if event >= self.count {
+            return Err(Error::Worker(format!("event {event} was never recorded")));
         }
-        Ok(self.events.get(&event.0))
+        Ok(self.events.get(&event))
     }
 
     /// Forgets the oldest events, if more are kept than necessary. An event that has not happened yet is

@@ -406,7 +406,7 @@ fn waiting_for_an_event_lets_go_what_was_copied_before() {
     device.wait_for(event).unwrap();
     device.wait(stream, event).unwrap();
     assert!(device.seconds(event, event).is_err());
-    let unknown = crate::device::Event(usize::MAX);
+    let unknown = crate::device::Event { number: usize::MAX, ..event };
     assert!(device.wait_for(unknown).unwrap_err().to_string().contains("never recorded"));
 }
 

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use super::random::Random;
 use super::word::{DeviceWord, Tuple};
-use crate::device::{HostView, MemoryUse, View};
+use crate::device::{DeviceId, HostView, MemoryUse, View};
 use crate::error::{Error, Result};
 use crate::memory::Plain;
 
@@ -30,8 +30,13 @@ use crate::memory::Plain;
 pub(super) const ALIGNMENT: u64 = 256;
 /// The maximum number of freed bytes that are kept.
 const QUARANTINE: u64 = 16 << 20;
-/// The first address is near this one.
+/// The first address of the first region.
 const START: u64 = 0x7000_0000_0000;
+/// The addresses of a device. Two devices have different regions, so an address of one leads nowhere on the
+/// other.
+const REGION: u64 = 1 << 40;
+/// The number of regions. If there are more devices, they share regions.
+const REGIONS: u64 = 1 << 12;
 /// The minimum gap between allocations, and the page size of ranges.
 pub(super) const PAGE: u64 = 4096;
 
@@ -94,19 +99,22 @@ pub(super) struct Space {
     next: u64,
     usage: MemoryUse,
     random: Random,
+    device: DeviceId,
     /// Whether freed memory is gone at once, so that late operations on it are errors.
     pub(super) strict: bool,
 }
 
 impl Space {
-    pub(super) fn new(capacity: u64, mut random: Random) -> Space {
+    pub(super) fn new(capacity: u64, device: DeviceId, mut random: Random) -> Space {
+        let region = u64::from(device.number()) % REGIONS * REGION;
         Space {
             blocks: BTreeMap::new(),
             freed: VecDeque::new(),
             quarantined: 0,
-            next: START + ALIGNMENT * random.below(1 << 20),
+            next: START + region + ALIGNMENT * random.below(1 << 20),
             usage: MemoryUse { budget: capacity, used: 0, peak: 0 },
             random,
+            device,
             strict: false,
         }
     }
@@ -168,7 +176,7 @@ impl Space {
         self.usage.used += block.charged;
         self.usage.peak = self.usage.peak.max(self.usage.used);
         self.blocks.insert(address, block);
-        View { address, bytes }
+        View::new(self.device, address, bytes)
     }
 
     /// Poisons an allocation and returns its charge, but keeps it for late operations. Host memory is not
@@ -339,7 +347,7 @@ mod tests {
 
     #[test]
     fn old_freed_memory_is_given_up_and_new_addresses_are_new() {
-        let mut space = Space::new(64 << 20, Random::new(3));
+        let mut space = Space::new(64 << 20, DeviceId::unique(), Random::new(3));
         let mut seen = Vec::new();
         for _ in 0..40 {
             let view = space.allocate(1 << 20, "a test").unwrap();

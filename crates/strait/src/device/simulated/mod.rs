@@ -34,8 +34,8 @@ use self::random::Random;
 use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
 use super::{
-    Device, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer, Shape,
-    Stage, Stream, View,
+    Device, DeviceId, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer,
+    Shape, Stage, Stream, View,
 };
 use crate::error::{Error, Result};
 use crate::overrides::{Fault, FaultKind};
@@ -74,6 +74,7 @@ impl Default for Settings {
 
 /// See the [module](self).
 pub(crate) struct Simulated {
+    id: DeviceId,
     shape: Shape,
     schedule: Arc<Mutex<Schedule>>,
     /// Chooses the poison of host memory.
@@ -99,12 +100,13 @@ impl Simulated {
         let Settings { memory, shape, seed, coherent } = settings;
         let mut seeds = Random::new(seed);
         let mut random = || Random::new(seeds.next());
-        let mut space = Space::new(memory, random());
+        let id = DeviceId::unique();
+        let mut space = Space::new(memory, id, random());
         space.strict = faults.any();
         let machine = Machine { space, random: random(), shape };
-        let schedule = Arc::new(Mutex::new(Schedule::new(machine, random())));
+        let schedule = Arc::new(Mutex::new(Schedule::new(machine, id, random())));
         let (random, pins, pinned) = (Mutex::new(random()), Arc::default(), Arc::default());
-        Simulated { shape, schedule, random, coherent, pins, pinned, faults }
+        Simulated { id, shape, schedule, random, coherent, pins, pinned, faults }
     }
 
     /// Opens a device. This itself may be the operation that must fail.
@@ -114,8 +116,9 @@ impl Simulated {
         Ok(device)
     }
 
-    /// Enqueues a copy or a fill.
-    fn enqueue(&self, stream: Stream, operation: Operation) -> Result<()> {
+    /// Enqueues a copy or a fill. All its views must belong to this device.
+    fn enqueue(&self, stream: Stream, views: &[View], operation: Operation) -> Result<()> {
+        views.iter().try_for_each(|view| self.id.check(view.device, "memory"))?;
         self.faults.check(FaultKind::Copy)?;
         self.schedule().enqueue(stream, operation)
     }
@@ -147,6 +150,10 @@ impl Simulated {
 }
 
 impl Device for Simulated {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
     fn name(&self) -> &str {
         "simulated"
     }
@@ -176,17 +183,17 @@ impl Device for Simulated {
     fn copy_in(&self, stream: Stream, from: &Arc<Pinned>, at: usize, to: View) -> Result<()> {
         within(from, at, to.bytes)?;
         let from = Arc::clone(from);
-        self.enqueue(stream, Operation::CopyIn { from, at, to })
+        self.enqueue(stream, &[to], Operation::CopyIn { from, at, to })
     }
 
     fn copy_out(&self, stream: Stream, from: View, to: &Arc<Pinned>, at: usize) -> Result<()> {
         within(to, at, from.bytes)?;
         let to = Arc::clone(to);
-        self.enqueue(stream, Operation::CopyOut { from, to, at })
+        self.enqueue(stream, &[from], Operation::CopyOut { from, to, at })
     }
 
     fn fill(&self, stream: Stream, to: View, byte: u8) -> Result<()> {
-        self.enqueue(stream, Operation::Fill { to, byte })
+        self.enqueue(stream, &[to], Operation::Fill { to, byte })
     }
 
     unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()> {
@@ -209,9 +216,10 @@ impl Device for Simulated {
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
         let schedule = self.schedule();
         for event in [from, to] {
+            let happened = schedule.happened(event)?;
             schedule.remembered(event)?;
-            if !schedule.happened(event)? {
-                let why = format!("simulated device: event {} has not happened yet", event.0);
+            if !happened {
+                let why = format!("simulated device: event {} has not happened yet", event.number);
                 return Err(Error::Worker(why));
             }
         }
@@ -238,7 +246,7 @@ impl Device for Simulated {
             let why = format!("copy: {bytes} bytes at {a:#x} and at {b:#x} overlap");
             return Err(Error::Worker(format!("simulated device: {why}")));
         }
-        self.enqueue(stream, Operation::CopyBetween { from, to })
+        self.enqueue(stream, &[from, to], Operation::CopyBetween { from, to })
     }
 
     fn check_released(&self) -> Result<()> {
@@ -266,7 +274,7 @@ impl HostAccess for Simulated {
 
     unsafe fn copy_from(&self, stream: Stream, from: HostView, to: View) -> Result<()> {
         alike(from.bytes, to.bytes)?;
-        self.enqueue(stream, Operation::CopyFrom { from, to })
+        self.enqueue(stream, &[to], Operation::CopyFrom { from, to })
     }
 
     unsafe fn pin(&self, memory: HostView) -> Result<Arc<Pinned>> {
@@ -307,7 +315,7 @@ impl HostAccess for Simulated {
     }
 
     fn prefetch(&self, stream: Stream, managed: &Arc<Managed>) -> Result<()> {
-        self.enqueue(stream, Operation::Prefetch(managed.view))
+        self.enqueue(stream, &[managed.view], Operation::Prefetch(managed.view))
     }
 
     fn range(&self, bytes: u64, on_device: u64, what: &str) -> Result<Memory> {

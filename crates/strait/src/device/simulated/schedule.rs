@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::memory::Space;
 use super::random::Random;
 use super::stages::{self, Machine};
-use crate::device::{EVENTS, Event, HostView, Pinned, Stage, Stream, View};
+use crate::device::{DeviceId, EVENTS, Event, HostView, Pinned, Stage, Stream, View};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
@@ -75,14 +75,15 @@ pub(super) struct Schedule {
     marks: Vec<Mark>,
     random: Random,
     failure: Option<Error>,
+    device: DeviceId,
     /// Whether a test requested the failure.
     asked_for: bool,
 }
 
 impl Schedule {
-    pub(super) fn new(machine: Machine, random: Random) -> Schedule {
+    pub(super) fn new(machine: Machine, device: DeviceId, random: Random) -> Schedule {
         let (queues, marks) = (Vec::new(), Vec::new());
-        Schedule { machine, queues, marks, random, failure: None, asked_for: false }
+        Schedule { machine, queues, marks, random, failure: None, device, asked_for: false }
     }
 
     /// Drops all queued work. Everything that uses the device fails from now on. For failures that a test
@@ -129,26 +130,27 @@ impl Schedule {
         let queue = self.queue(stream)?;
         queue.operations.push_back(Operation::Record(event));
         self.marks.push(Mark { happened: false });
-        Ok(Event(event))
+        Ok(Event { device: self.device, number: event })
     }
 
     pub(super) fn wait(&mut self, stream: Stream, event: Event) -> Result<()> {
         self.happened(event)?;
-        self.enqueue(stream, Operation::Wait(event.0))
+        self.enqueue(stream, Operation::Wait(event.number))
     }
 
-    /// Returns whether an event has happened, or an error if it is unknown.
+    /// Returns whether an event has happened, or an error if it is unknown or of another device.
     pub(super) fn happened(&self, event: Event) -> Result<bool> {
-        match self.marks.get(event.0) {
+        self.device.check(event.device, "an event")?;
+        match self.marks.get(event.number) {
             Some(mark) => Ok(mark.happened),
-            None => Err(failed(format!("event {} was never recorded", event.0))),
+            None => Err(failed(format!("event {} was never recorded", event.number))),
         }
     }
 
     /// Checks that the time of an event is still known. Returns an error if too many events have come since.
     pub(super) fn remembered(&self, event: Event) -> Result<()> {
-        match self.marks.len() > event.0 + EVENTS {
-            true => Err(failed(format!("event {} is forgotten", event.0))),
+        match self.marks.len() > event.number + EVENTS {
+            true => Err(failed(format!("event {} is forgotten", event.number))),
             false => Ok(()),
         }
     }
@@ -162,7 +164,7 @@ impl Schedule {
     /// Runs operations until the event has happened.
     pub(super) fn wait_for(&mut self, event: Event) -> Result<()> {
         self.happened(event)?;
-        self.run_until(|schedule| schedule.marks[event.0].happened)
+        self.run_until(|schedule| schedule.marks[event.number].happened)
     }
 
     fn run_until(&mut self, done: impl Fn(&Schedule) -> bool) -> Result<()> {

@@ -89,7 +89,7 @@ impl Bench {
         let pinned = self.device.pinned(bytes, "a test").unwrap();
         // SAFETY: the memory has this many bytes; no copy is in progress.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), pinned.start, bytes) };
-        let view = View { address, bytes: bytes as u64 };
+        let view = View::new(self.device.id(), address, bytes as u64);
         self.device.copy_in(self.stream, &pinned, 0, view).unwrap();
         self.device.synchronize(self.stream).unwrap();
         address
@@ -101,7 +101,7 @@ impl Bench {
 
     fn filled(&mut self, bytes: usize, byte: u8) -> u64 {
         let address = self.room::<u8>(bytes);
-        let view = View { address, bytes: bytes as u64 };
+        let view = View::new(self.device.id(), address, bytes as u64);
         self.device.fill(self.stream, view, byte).unwrap();
         address
     }
@@ -109,7 +109,7 @@ impl Bench {
     fn get<T: Plain>(&self, address: u64, count: usize) -> Vec<T> {
         let bytes = count * size_of::<T>();
         let pinned = self.device.pinned(bytes.max(1), "a test").unwrap();
-        let view = View { address, bytes: bytes as u64 };
+        let view = View::new(self.device.id(), address, bytes as u64);
         self.device.copy_out(self.stream, view, &pinned, 0).unwrap();
         self.device.synchronize(self.stream).unwrap();
         values(&pinned, count)

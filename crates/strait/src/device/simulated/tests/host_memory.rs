@@ -107,13 +107,16 @@ fn waiting_for_an_event_runs_what_comes_before_it() {
 #[test]
 fn waiting_for_what_never_comes_is_an_error() {
     let d = two_streams(1);
-    assert!(message(d.device.wait_for(Event(3))).contains("never recorded"));
+    assert!(
+        message(d.device.wait_for(Event { device: d.device.id(), number: 3 }))
+            .contains("never recorded")
+    );
     let old = d.device.record(d.first).unwrap();
     for _ in 0..EVENTS {
         d.device.record(d.first).unwrap();
     }
     d.device.wait_for(old).unwrap();
-    d.device.fill(d.first, View { address: 8, bytes: 8 }, 0).unwrap();
+    d.device.fill(d.first, View::new(d.device.id(), 8, 8), 0).unwrap();
     let failed = d.device.record(d.first).unwrap();
     assert!(message(d.device.wait_for(failed)).contains("outside"));
     assert!(message(d.device.wait_for(failed)).contains("outside"), "failures stay");
@@ -154,7 +157,7 @@ fn copies_that_do_not_fit_are_errors() {
     d.device.copy_between(d.first, part(0, 8), part(8, 8)).unwrap();
     d.device.synchronize(d.first).unwrap();
     let long = View { bytes: 65, ..d.memory.view };
-    d.device.copy_between(d.first, long, View { address: 0, bytes: 65 }).unwrap();
+    d.device.copy_between(d.first, long, View::new(d.device.id(), 0, 65)).unwrap();
     assert!(message(d.device.synchronize(d.first)).contains("copied from: 65 x 1 bytes"));
 }
 
@@ -249,7 +252,7 @@ fn a_coherent_device_reads_any_memory() {
     // Aligned like the memory, so that a stage that needs a larger alignment fails here too.
     assert_eq!(memory.address() % 256, part.start as u64 % 256);
     assert_eq!(d.largest(memory.address(), 37), 37 * 3);
-    let odd = View { address: memory.address() + 4, bytes: 8 };
+    let odd = View { address: memory.address() + 4, bytes: 8, ..memory.view };
     d.device.copy_between(d.first, odd, d.memory.view.part(0, 8)).unwrap();
     d.device.synchronize(d.first).unwrap();
     let settings = Settings { memory: 1 << 20, shape: TINY, seed: 7, coherent: false };

@@ -1,6 +1,7 @@
 //! Tests of the simulated device: its order, its memory, and each stage against a naive answer.
 
 mod host_memory;
+mod ids;
 mod joins;
 mod ordering;
 mod partition;
@@ -83,7 +84,7 @@ impl Bench {
         let pinned = self.device.pinned(bytes, "a test").unwrap();
         // SAFETY: the memory has this many bytes; no copy is in progress.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), pinned.start, bytes) };
-        let view = View { address, bytes: bytes as u64 };
+        let view = View::new(self.device.id(), address, bytes as u64);
         self.device.copy_in(self.stream, &pinned, 0, view).unwrap();
         self.device.synchronize(self.stream).unwrap();
     }
@@ -91,7 +92,7 @@ impl Bench {
     fn get<T: Plain>(&self, address: u64, count: usize) -> Vec<T> {
         let bytes = count * size_of::<T>();
         let pinned = self.device.pinned(bytes, "a test").unwrap();
-        let view = View { address, bytes: bytes as u64 };
+        let view = View::new(self.device.id(), address, bytes as u64);
         self.device.copy_out(self.stream, view, &pinned, 0).unwrap();
         self.device.synchronize(self.stream).unwrap();
         // SAFETY: this many plain, aligned values lie there, and the copy is done.

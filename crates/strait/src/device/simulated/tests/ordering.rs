@@ -175,6 +175,9 @@ fn events_happen_and_are_forgotten() {
     assert!(message(p.device.seconds(event, event)).contains("forgotten"));
     p.device.wait(p.second, event).unwrap();
     p.device.synchronize(p.second).unwrap();
-    assert!(message(p.device.wait(p.second, Event(9 * EVENTS))).contains("never recorded"));
+    assert!(
+        message(p.device.wait(p.second, Event { device: p.device.id(), number: 9 * EVENTS }))
+            .contains("never recorded")
+    );
     assert!(message(p.device.synchronize(Stream(99))).contains("never made"));
 }
