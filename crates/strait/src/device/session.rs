@@ -371,6 +371,18 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Waits until all work on some streams is done. Every owner of memory that stages or copies use must call
+    /// this in its `drop`, because no work may still use the memory when it is given back. A failed device is
+    /// no error here: nobody could handle it, and the join has failed before.
+    pub(crate) fn finish_before_drop(&self, streams: impl IntoIterator<Item = Stream>) {
+        for stream in streams {
+            if let Err(error) = self.device.synchronize(stream) {
+                let id = self.device.id().number();
+                log::debug!("device {id} did not finish its work: {error}");
+            }
+        }
+    }
+
     /// Returns the bytes that the budget has left.
     pub(crate) fn left(&self) -> u64 {
         let memory = self.device.memory();
@@ -425,12 +437,7 @@ fn within(view: View, at: usize, bytes: usize) -> Result<View> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        for stream in [self.compute, self.copies, self.back] {
-            if let Err(error) = self.device.synchronize(stream) {
-                let id = self.device.id().number();
-                log::debug!("device {id} did not finish its work: {error}");
-            }
-        }
+        self.finish_before_drop([self.compute, self.copies, self.back]);
     }
 }
 

@@ -178,11 +178,6 @@ impl<'a> Pipeline<'a> {
 
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
-        // No stage or copy may still use the memory when it is given back.
-        for stream in [self.session.copies, self.session.compute] {
-            if let Err(error) = self.session.device.synchronize(stream) {
-                log::debug!("a device did not finish its work: {error}");
-            }
-        }
+        self.session.finish_before_drop([self.session.copies, self.session.compute]);
     }
 }

@@ -113,10 +113,6 @@ impl Leaving<'_> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        for stream in [self.session.back, self.session.compute] {
-            if let Err(error) = self.session.device.synchronize(stream) {
-                log::debug!("a device did not finish its work: {error}");
-            }
-        }
+        self.session.finish_before_drop([self.session.back, self.session.compute]);
     }
 }
