@@ -19,6 +19,7 @@ mod bytes;
 pub(crate) mod cuda;
 mod host_access;
 mod id;
+pub(crate) mod l2;
 mod session;
 mod side;
 pub(crate) mod simulated;
@@ -54,7 +55,7 @@ pub(crate) struct Shape {
     pub(crate) merge_tile: u32,
     /// Rows that a task may write before it is cut.
     pub(crate) most_rows: u64,
-    /// The size of the L2 cache in bytes.
+    /// The size of the L2 cache in bytes. See [`l2`] for its shares.
     pub(crate) l2: u64,
 }
 

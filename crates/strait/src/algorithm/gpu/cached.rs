@@ -13,7 +13,7 @@
 
 use super::no_partition::{Rows, hashed, look_up, single};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
-use crate::device::View;
+use crate::device::{View, l2};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
@@ -21,8 +21,6 @@ use crate::partition::gpu::{Digits, ordered};
 /// The probe side must be at least this many times longer than the build side. From there on, one pass was
 /// faster on an H200: 31 against 26 billion tuples per second at a factor of eight (benchmarks/notes.md).
 const LONGER: u64 = 3;
-/// One part of the table may take 1/8 of the L2 cache, because tuples and output rows need cache too.
-const SHARE: u64 = 8;
 
 /// Joins two sides. Returns `None` if one pass does not pay, or if a build key occurs twice.
 pub(super) fn join(
@@ -36,7 +34,7 @@ pub(super) fn join(
         return Ok(None);
     }
     let table_bytes = hashed(session, build.rows).slot_count * session.word.tuple();
-    let part = (session.device.shape(session.word).l2 / SHARE).max(1);
+    let part = l2::for_part_of_table(session.device.shape(session.word).l2);
     let bits = table_bytes.div_ceil(part).next_power_of_two().ilog2().clamp(1, 8);
     let digits = Digits::top(bits, session.word.bits());
     let rows = |side: &Side, tuples: View| Rows {

@@ -39,7 +39,7 @@ mod working_set;
 
 pub(crate) use host::{Attempt, run};
 
-use crate::device::{Event, Flavour, Session, Side, View, abi};
+use crate::device::{Event, Flavour, Session, Side, View, abi, l2};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Partitioner, RadixPartitioner};
 use crate::options::Algorithm;
@@ -196,7 +196,7 @@ pub(crate) fn join(
         Some(Algorithm::Radix) => partitioned(session, method.partitioner, sides, wanted, to),
         None => {
             let table = 2 * build.rows.next_power_of_two() * session.word.tuple();
-            if table <= session.device.shape(session.word).l2 / 2 {
+            if table <= l2::for_table(session.device.shape(session.word).l2) {
                 no_partition::join(session, build, probe, wanted, to)
             } else if let Some(found) = no_partition::join_cached(session, sides, wanted, to)? {
                 Ok(found)

@@ -13,7 +13,7 @@
 
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
-use crate::device::{Stage, View, abi};
+use crate::device::{Stage, View, abi, l2};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
 
@@ -21,10 +21,9 @@ use crate::gpu_options::TablePlace;
 /// hashed slots, and a hashed table has at least two slots per row.
 const SPARSEST: u64 = 4;
 /// The maximum number of slots per build row in a hashed table. More than two slots are used only if the
-/// table takes at most 1/6 ([`CACHED`]) of the L2 cache and 1/16 ([`SPARE`]) of the free memory. Eight slots
-/// instead of two made 2^16 ⋈ 2^29 rows 7 % faster (benchmarks/notes.md).
+/// table stays in the L2 cache ([`l2::for_roomy_table`]) and takes at most 1/16 ([`SPARE`]) of the free
+/// memory. Eight slots instead of two made 2^16 ⋈ 2^29 rows 7 % faster (benchmarks/notes.md).
 const ROOMIEST: u64 = 8;
-const CACHED: u64 = 6;
 const SPARE: u64 = 16;
 /// The maximum number of bytes per slot of a hashed table.
 const SLOT: u64 = 16;
@@ -52,10 +51,12 @@ pub(super) fn join_cached(
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
     let (word, l2) = (session.word.bytes(), session.device.shape(session.word).l2);
-    if build.rows * word > l2 {
+    let most = l2::for_array(l2);
+    if build.rows * word > most {
         return Ok(None);
     }
-    let Some(range) = direct(session, build)?.filter(|range| range.slot_count * word <= l2) else {
+    let Some(range) = direct(session, build)?.filter(|range| range.slot_count * word <= most)
+    else {
         return Ok(None);
     };
     let table = array(session, Rows::of(build), range, TablePlace::Gpu)?;
@@ -146,7 +147,7 @@ pub(super) fn look_up_in(
 /// Returns the shape of a hashed table: at least two slots per row. If the table stays in the cache, it has
 /// up to [`ROOMIEST`] slots per row, so most keys are found at their home slot.
 pub(super) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
-    let cached = session.device.shape(session.word).l2 / CACHED;
+    let cached = l2::for_roomy_table(session.device.shape(session.word).l2);
     let cheap = cached.min(session.left() / SPARE) / SLOT;
     let roomy = (ROOMIEST * rows).max(1).ilog2().min(cheap.max(1).ilog2());
     let bits = (2 * rows).next_power_of_two().ilog2().max(roomy).max(LEAST_BITS);
