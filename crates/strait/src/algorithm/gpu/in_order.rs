@@ -109,11 +109,6 @@ impl<'a> InOrder<'a> {
 
 impl Drop for InOrder<'_> {
     fn drop(&mut self) {
-        // No stage or copy may still use the memory when it is given back.
-        for stream in [self.session.compute, self.session.back] {
-            if let Err(error) = self.session.device.synchronize(stream) {
-                log::debug!("a device did not finish its work: {error}");
-            }
-        }
+        self.session.finish_before_drop([self.session.compute, self.session.back]);
     }
 }
