@@ -13,8 +13,8 @@ use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
 use crate::input::{First, Source};
 use crate::machine::Machine;
-use crate::matches::{Asked, Roles};
-use crate::options::{NullEquality, Side};
+use crate::matches::Roles;
+use crate::options::{NullEquality, Side, Yields};
 use crate::plan::{KeySource, OnDevice, Plan, Request, Statistics, build_side, choose};
 
 /// The bytes of a row, if only the number of rows is known.
@@ -170,10 +170,10 @@ impl BoundJoin {
     }
 
     /// Returns the kind of result that would come back from a GPU.
-    fn back(&self, build_side: Side) -> Asked {
+    fn back(&self, build_side: Side) -> Yields {
         let all_match = self.keys.exact() && self.filter.is_none();
         let roles = Roles::of(self.join.join_type, build_side);
-        roles.asks(all_match, self.output.count_only())
+        roles.yields(all_match, self.output.count_only())
     }
 
     /// Returns the bytes per row of the columns that the output needs of the build side, if they may be

@@ -86,7 +86,9 @@ pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace,
 pub use join::{DEFAULT_BATCH_SIZE, Join};
 pub use machine::Machine;
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
-pub use options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side};
+pub use options::{
+    Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side, Yields,
+};
 pub use output::{Aggregate, Output};
 pub use plan::{Abandoned, Plan, Prediction, Statistics};
 pub use progress::{Progress, Stage};

@@ -80,6 +80,19 @@ impl FromStr for JoinType {
     }
 }
 
+/// What an algorithm has to find, so that the join can produce its output. Less than all pairs suffices if
+/// equal key words always are a match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Yields {
+    /// Only the number of matches.
+    Count,
+    /// Only which rows have a match.
+    Exists,
+    /// Every pair of matching rows.
+    Pairs,
+}
+
 /// A join algorithm. If the caller names none, the planner chooses one, and the report gives the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

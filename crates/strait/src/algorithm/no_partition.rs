@@ -30,7 +30,7 @@ use crate::plan::{TableShape, table_shape};
 use crate::progress::Stage;
 use crate::schedule::Workers;
 use crate::schedule::lock;
-use crate::table::{Ask, Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
+use crate::table::{Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
 use crate::word::KeyWord;
 use crate::word::Width;
 
@@ -133,7 +133,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
     ) -> Result<()> {
         let (workers, side, keep) =
             (&self.workers, self.build.side.other(), self.matcher.roles.probe);
-        let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };
+        let ask = self.matcher.ask(self.build, self.cap);
         workers.run(|_| {
             let mut emitter = Emitter::new(self.sink);
             let mut keys = MorselWords::<K>::default();

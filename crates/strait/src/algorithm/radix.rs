@@ -24,7 +24,7 @@ use crate::partition::{Load, Partitions, Placing, RowId, Tuple, key_words, parti
 use crate::plan::radix_passes;
 use crate::progress::Stage;
 use crate::schedule::Workers;
-use crate::table::{Ask, Cursor, LocalTable, Pairs};
+use crate::table::{Cursor, LocalTable, Pairs};
 use crate::word::KeyWord;
 use crate::word::Width;
 
@@ -158,7 +158,7 @@ impl Joining<'_> {
         pairs: &mut Pairs<u64>,
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
-        let ask = Ask { want: self.matcher.want(self.build), cap: self.cap };
+        let ask = self.matcher.ask(self.build, self.cap);
         let mut cursor = Cursor::default();
         while !cursor.ended(&probe) {
             self.workers.check()?;

@@ -17,6 +17,7 @@
 use super::abi;
 use super::bytes::Sizes;
 use crate::gpu_options::Scatterer;
+use crate::options::Yields;
 use crate::word::Width;
 
 /// What a join stage does with its matches.
@@ -30,6 +31,19 @@ pub(crate) enum Flavour {
     Exists,
     /// Counts them, and sums their values.
     Aggregate,
+}
+
+impl Flavour {
+    /// Returns the flavour for what a join has to find. With `flags`, a stage that writes pairs also flags
+    /// their rows.
+    pub(crate) fn of(yields: Yields, flags: bool) -> Flavour {
+        match yields {
+            Yields::Pairs if flags => Flavour::PairsFlagged,
+            Yields::Pairs => Flavour::Pairs,
+            Yields::Exists => Flavour::Exists,
+            Yields::Count => Flavour::Aggregate,
+        }
+    }
 }
 
 /// Lists the kernel modules `kernels/NAME.cu` as pairs of name and source.

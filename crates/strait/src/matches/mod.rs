@@ -27,12 +27,12 @@ use crate::input::Location;
 use crate::key::{KeyPlan, KeyValues};
 use crate::materialise::{ABSENT, Chosen, Columns, Picked};
 use crate::memory::{Budget, Reservation};
-use crate::options::{JoinType, Predicate, Side};
+use crate::options::{JoinType, Predicate, Side, Yields};
 use crate::output::{Emitter, Rows, fewer, fewer_would_do};
 use crate::partition::RowId;
 use crate::schedule::Workers;
 use crate::table::Flags;
-use crate::table::{Pairs, Want};
+use crate::table::{Ask, Pairs};
 pub(crate) use ordered::InOrder;
 
 /// Which rows of a side are written by their flag.
@@ -53,26 +53,15 @@ pub(crate) struct Roles {
     pub(crate) probe: Keep,
 }
 
-/// What the algorithm has to find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// The number of matches.
-    Count,
-    /// Whether a row has a match.
-    Whether,
-    /// Every pair.
-    Pairs,
-}
-
 impl Roles {
     /// Returns what has to be found. It is less than all pairs if every candidate is a match, and only the
     /// number of rows is needed, or only whether rows have a match.
-    pub(crate) fn asks(self, all_match: bool, count_only: bool) -> Asked {
+    pub(crate) fn yields(self, all_match: bool, count_only: bool) -> Yields {
         let kept = [self.build, self.probe] != [Keep::Nothing; 2];
         match self.pairs {
-            true if all_match && count_only && !kept => Asked::Count,
-            false if all_match => Asked::Whether,
-            _ => Asked::Pairs,
+            true if all_match && count_only && !kept => Yields::Count,
+            false if all_match => Yields::Exists,
+            _ => Yields::Pairs,
         }
     }
 
@@ -179,18 +168,15 @@ impl Matcher<'_> {
     }
 
     /// Returns what has to be found.
-    pub(crate) fn asked(&self) -> Asked {
-        self.roles.asks(self.all_match(), self.count_only)
+    pub(crate) fn yields(&self) -> Yields {
+        self.roles.yields(self.all_match(), self.count_only)
     }
 
-    /// Returns what a lookup in a table has to find.
-    pub(crate) fn want<'u>(&self, build: &'u Unit) -> Want<'u> {
-        match (self.asked(), self.roles.probe, &build.flags) {
-            (Asked::Count, ..) => Want::Count,
-            (Asked::Pairs, ..) => Want::All,
-            (Asked::Whether, Keep::Nothing, Some(flags)) => Want::Flag(flags),
-            (Asked::Whether, ..) => Want::First,
-        }
+    /// Returns what a lookup in a table has to find, at most `cap` pairs at a time.
+    pub(crate) fn ask<'u>(&self, build: &'u Unit, cap: usize) -> Ask<'u> {
+        let yields = self.yields();
+        let flagged = yields == Yields::Exists && self.roles.probe == Keep::Nothing;
+        Ask { yields, flags: build.flags.as_ref().filter(|_| flagged), cap }
     }
 
     /// Returns whether only the output columns of build rows are needed. Then their tuples may have inlined

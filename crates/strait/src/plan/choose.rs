@@ -3,8 +3,7 @@
 use crate::error::bytes;
 use crate::gpu_options::Partitioner;
 use crate::machine::Machine;
-use crate::matches::Asked;
-use crate::options::{Algorithm, JoinType, Side};
+use crate::options::{Algorithm, JoinType, Side, Yields};
 use crate::plan::Statistics;
 use crate::plan::cost::{inlined, predict, predict_on};
 
@@ -39,7 +38,7 @@ pub(crate) struct OnDevice {
     /// Whether the caller asked for it by name.
     pub(crate) asked: bool,
     /// The kind of result that comes back.
-    pub(crate) back: Asked,
+    pub(crate) back: Yields,
     /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
     pub(crate) row_bytes: u64,
     /// Where the key words are before they cross to the GPU.
@@ -207,7 +206,7 @@ fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
 /// Describes what crosses the link per row, and what comes back.
 fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String {
     let word = request.word_bytes as u64;
-    let inlined = on.back == Asked::Pairs && inlined(request, request.word_bytes);
+    let inlined = on.back == Yields::Pairs && inlined(request, request.word_bytes);
     let (row, with) = match algorithm {
         // The CPU makes tuples, which always have a second word besides the key.
         Algorithm::CpuPartitioned => (2 * word, ""),
@@ -217,9 +216,9 @@ fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String
         _ => (on.row_bytes, ""),
     };
     let back = match on.back {
-        Asked::Count => "a count".to_string(),
-        Asked::Whether => "a flag a row".to_string(),
-        Asked::Pairs => format!("{} a match", bytes(2 * word)),
+        Yields::Count => "a count".to_string(),
+        Yields::Exists => "a flag a row".to_string(),
+        Yields::Pairs => format!("{} a match", bytes(2 * word)),
     };
     format!("{} a row{with}; {back} comes back", bytes(row))
 }
@@ -303,7 +302,7 @@ mod tests {
         assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
     }
 
-    fn on_device(budget: u64, asked: bool, back: Asked) -> OnDevice {
+    fn on_device(budget: u64, asked: bool, back: Yields) -> OnDevice {
         let name = "a GPU".to_string();
         OnDevice {
             name,
@@ -326,7 +325,7 @@ mod tests {
             request.device = Some(OnDevice {
                 row_bytes: 16,
                 words: KeySource::Pinned,
-                ..on_device(16 << 30, true, Asked::Count)
+                ..on_device(16 << 30, true, Yields::Count)
             });
             choose(request).algorithm
         };
@@ -340,7 +339,7 @@ mod tests {
         let machine = machine();
         let plan = |asked: bool, budget: u64| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device = Some(on_device(budget, asked, Asked::Count));
+            request.device = Some(on_device(budget, asked, Yields::Count));
             choose(request)
         };
         assert_eq!(plan(false, 1 << 36).device.as_deref(), Some("a GPU"));
@@ -349,7 +348,7 @@ mod tests {
         assert!(small.algorithm.needs_gpu(), "{}: it does not fit", small.algorithm);
         let small = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
-            request.device = Some(on_device(1 << 36, false, Asked::Count));
+            request.device = Some(on_device(1 << 36, false, Yields::Count));
             choose(request).device
         };
         assert_eq!(small(1000), None, "starting a GPU takes longer");
@@ -363,7 +362,7 @@ mod tests {
         let plan = |build: u64, probe: u64| {
             let mut request = request(&machine, build, probe, None);
             (request.threads, request.inlined_bytes) = (16, Some(8));
-            request.device = Some(on_device(100 << 30, false, Asked::Pairs));
+            request.device = Some(on_device(100 << 30, false, Yields::Pairs));
             choose(request)
         };
         let on_gpu = plan(1 << 26, 1 << 26);
@@ -397,7 +396,7 @@ mod tests {
         let machine = machine();
         let predicted = |words: KeySource, algorithm: Algorithm| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device = Some(OnDevice { words, ..on_device(1 << 36, true, Asked::Count) });
+            request.device = Some(OnDevice { words, ..on_device(1 << 36, true, Yields::Count) });
             let all = choose(request).predictions;
             let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
             (of.seconds, of.bytes)

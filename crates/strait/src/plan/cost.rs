@@ -5,9 +5,8 @@
 //! more than their values.
 
 use crate::machine::Machine;
-use crate::matches::Asked;
 use crate::materialise::MAX_INLINED;
-use crate::options::Algorithm;
+use crate::options::{Algorithm, Yields};
 use crate::plan::choose::{KeySource, OnDevice, Request};
 use crate::plan::gpu_memory::{cache_bytes, passes, reads_words};
 use crate::plan::shape::is_dense;
@@ -167,21 +166,21 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let row = on.row_bytes as f64;
     let words = |rows: f64| (rows * word) as u64;
     let back = match on.back {
-        Asked::Count => 0.0,
-        Asked::Whether => both,
-        Asked::Pairs => (row + word) * probe,
+        Yields::Count => 0.0,
+        Yields::Exists => both,
+        Yields::Pairs => (row + word) * probe,
     };
     let staged = match on.words {
         KeySource::Pinned => device::LINK,
         _ => device::LINK.min(device::STAGED * threads),
     };
-    let inlined = on.back == Asked::Pairs && inlined(request, request.word_bytes);
+    let inlined = on.back == Yields::Pairs && inlined(request, request.word_bytes);
     // If the probe side is streamed past a table, its rows come back almost in order.
     let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let settle = match on.back {
-        Asked::Count => 0.0,
-        Asked::Whether => ns::GATHER[0],
-        Asked::Pairs => {
+        Yields::Count => 0.0,
+        Yields::Exists => ns::GATHER[0],
+        Yields::Pairs => {
             ns::SETTLE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!in_order)]
         }
     };
@@ -197,7 +196,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
     let making = if made { both * ns::KEPT } else { 0.0 };
     let on_cpu = (making + probe * settle) * 1e-9 / threads;
     let buffers = device::BUFFERS.min(on.budget / 2);
-    let rows = if on.back == Asked::Pairs { words(2.0 * probe) } else { 0 };
+    let rows = if on.back == Yields::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
     let loaded = if inlined { build * word } else { 0.0 };
     // Tuples that do not fit triton's cache spill to host memory and come back.

@@ -35,7 +35,7 @@ pub(crate) use dense::DenseTable;
 pub(crate) use flags::Flags;
 pub(crate) use hash::{HashTable, LocalTable, table_bytes};
 pub(crate) use pairs::Pairs;
-pub(crate) use probe::{Ask, Cursor, Want};
+pub(crate) use probe::{Ask, Cursor};
 pub(crate) use probe_keys::{MorselKeys, ProbeKeys};
 
 use crate::partition::RowId;

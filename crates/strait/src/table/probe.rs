@@ -1,5 +1,6 @@
 //! Probing: looks up batches of probe keys in a table.
 
+use crate::options::Yields;
 use crate::partition::RowId;
 use crate::processor::prefetch;
 use crate::table::Flags;
@@ -10,21 +11,12 @@ use crate::word::KeyWord;
 
 /// What a probe has to find.
 #[derive(Clone, Copy)]
-pub(crate) enum Want<'a> {
-    /// Every pair.
-    All,
-    /// One pair per probe row that has a match. It tells which probe rows match.
-    First,
-    /// No pairs, but flags of the build rows that match.
-    Flag(&'a Flags),
-    /// Only the number of pairs.
-    Count,
-}
-
-/// What a probe has to find, and the largest number of pairs at a time.
-#[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
-    pub(crate) want: Want<'a>,
+    pub(crate) yields: Yields,
+    /// Only for [`Yields::Exists`]. With flags, the probe flags the build rows that match, and finds no pairs.
+    /// Without flags, it finds one pair per probe row that has a match.
+    pub(crate) flags: Option<&'a Flags>,
+    /// The largest number of pairs at a time.
     pub(crate) cap: usize,
 }
 
@@ -134,12 +126,12 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
 ) {
     let before = pairs.len();
     let unique = groups.values.is_empty();
-    // The match on `want` is outside the loops.
-    match ask.want {
-        Want::Count if unique => {
+    // The match on what is asked is outside the loops.
+    match (ask.yields, ask.flags) {
+        (Yields::Count, _) if unique => {
             pairs.counted += keys_found::<MODERN, _, _, _>(keys, cursor, table);
         }
-        Want::Count => {
+        (Yields::Count, _) => {
             let mut counted = 0;
             each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, _, found| {
                 counted += groups.of(found.at, found.value).map_or(1, <[I]>::len) as u64;
@@ -147,7 +139,7 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
             });
             pairs.counted += counted;
         }
-        Want::Flag(flags) => {
+        (Yields::Exists, Some(flags)) => {
             each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, _, found| {
                 let many = if unique { None } else { groups.of(found.at, found.value) };
                 match many {
@@ -159,12 +151,12 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
                 true
             })
         }
-        Want::All | Want::First if unique => {
+        (Yields::Pairs | Yields::Exists, _) if unique => {
             let next = keys.in_order().then(|| keys.row(cursor.next));
             let mut out = Writer::new(pairs, ask.cap, next);
             each_one::<MODERN, _, _, _, _>(keys, cursor, table, &mut out);
         }
-        Want::First => {
+        (Yields::Exists, None) => {
             let mut out = Writer::new(pairs, ask.cap, None);
             each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |_, index, found| {
                 let rows = groups.of(found.at, found.value);
@@ -172,7 +164,7 @@ fn probe_batch_on<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKe
                 out.room() > 0
             });
         }
-        Want::All => {
+        (Yields::Pairs, _) => {
             let mut out = Writer::new(pairs, ask.cap, None);
             each_found::<MODERN, _, _, _>(keys, cursor, table, &groups, |within, index, found| {
                 let probe = keys.row(index);

@@ -21,9 +21,8 @@ use crate::device::{Device, Event, Flavour, HostView};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Transfer, check_partitioner};
 use crate::machine::Machine;
-use crate::matches::Asked;
 use crate::memory::{Budget, Buffer, Shared};
-use crate::options::{Algorithm, JoinType};
+use crate::options::{Algorithm, JoinType, Yields};
 use crate::plan::{KeySource, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{BlockColumn, Drain, HostColumn, HostSide, TransferContext};
@@ -134,8 +133,8 @@ impl Hosted {
         let escalation = algorithm.is_none().then_some(Algorithm::MultiPass);
         let algorithm = match algorithm {
             Some(asked) => asked,
-            None if flavour == Flavour::Aggregate => self.planned(carry, Asked::Count),
-            None => self.planned(carry, Asked::Pairs),
+            None if flavour == Flavour::Aggregate => self.planned(carry, Yields::Count),
+            None => self.planned(carry, Yields::Pairs),
         };
         let started = Instant::now();
         let session = Session::within(&*self.device, self.word, &Mixers::new(1, 2), &self.budget)?;
@@ -168,7 +167,7 @@ impl Hosted {
     }
 
     /// Returns the algorithm that the planner chooses.
-    fn planned(&self, carry: bool, back: Asked) -> Algorithm {
+    fn planned(&self, carry: bool, back: Yields) -> Algorithm {
         let [build, probe] = &self.tables;
         let word_bytes = self.word.bytes();
         let row_bytes = if carry { 2 * word_bytes } else { word_bytes };

@@ -38,7 +38,7 @@ use super::{Escalated, FromHost, HostJoinResult, JoinResult, Session, Wanted, jo
 use crate::device::{Device, Flavour};
 use crate::error::{Error, Result};
 use crate::input::Source;
-use crate::matches::{Asked, Keep, Matcher, Unit};
+use crate::matches::{Keep, Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::Plain;
 use crate::options::Algorithm;
@@ -236,12 +236,7 @@ fn word_width<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe_rows: Option<u6
 /// pairs of a chunk have come back.
 fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
     let flag_build = build.flags.is_some();
-    let flavour = match matcher.asked() {
-        Asked::Pairs if matcher.all_match() && flag_build => Flavour::PairsFlagged,
-        Asked::Pairs => Flavour::Pairs,
-        Asked::Count => Flavour::Aggregate,
-        Asked::Whether => Flavour::Exists,
-    };
+    let flavour = Flavour::of(matcher.yields(), matcher.all_match() && flag_build);
     let flagged = matches!(flavour, Flavour::PairsFlagged | Flavour::Exists);
     Wanted {
         flavour,
