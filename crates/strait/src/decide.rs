@@ -7,15 +7,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use arrow::array::Array;
+
 use crate::bind::BoundJoin;
 use crate::candidate;
 use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
-use crate::input::{First, Source};
+use crate::input::{First, Relation, Source};
 use crate::machine::Machine;
 use crate::matches::Roles;
-use crate::options::{NullEquality, Side, Yields};
-use crate::plan::{KeySource, OnDevice, Plan, Request, Statistics, build_side, choose};
+use crate::options::{NullEquality, Side};
+use crate::plan::{
+    Facts, HostMemory, KeyFacts, Learned, OnDevice, Payload, PayloadColumn, Plan, Request,
+    Statistics, build_side, choose,
+};
 
 /// The bytes of a row, if only the number of rows is known.
 const BYTES_PER_ROW: u64 = 16;
@@ -28,6 +33,8 @@ pub(crate) struct Known<'a> {
     pub(crate) side: Option<Side>,
     pub(crate) build: Statistics,
     pub(crate) probe: Statistics,
+    /// The facts that were learned from the build side, once it has been read.
+    pub(crate) learned: Learned,
 }
 
 impl BoundJoin {
@@ -131,26 +138,32 @@ impl BoundJoin {
 
     /// Plans for the CPU, and also for a device, given by its name and its memory in bytes, if there is one.
     fn plan(&self, known: &Known<'_>, device: Option<(&str, u64)>) -> Plan {
-        let Known { machine, side, mut build, mut probe } = *known;
+        let Known { machine, side, mut build, mut probe, .. } = *known;
         if self.join.null_equality == NullEquality::Equal {
             // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
         }
-        let without_nulls = [build.nulls, probe.nulls] == [Some(0); 2];
-        let word_bytes = self.keys.width().bytes() as usize;
         let device = device.map(|(name, budget)| OnDevice {
             name: name.to_string(),
             budget,
             asked: self.device.is_some() || self.join.overrides.simulated.is_some(),
-            back: self.back(side.unwrap_or(Side::Left)),
-            row_bytes: word_bytes as u64,
-            words: match self.keys.lies_in_columns() {
-                Some(nullable) if self.join.gpu_options.transfer.stages() => {
-                    KeySource::InColumns { nullable: nullable && !without_nulls }
-                }
-                _ => KeySource::Nowhere,
-            },
+            row_bytes: self.keys.width().bytes(),
+            memory: HostMemory::Arrow,
         });
+        // If the build side is not known, the left side is assumed.
+        let assumed = side.unwrap_or(Side::Left);
+        let facts = Facts {
+            keys: KeyFacts::of(&self.keys, assumed),
+            roles: Roles::of(self.join.join_type, assumed),
+            filtered: self.filter.is_some(),
+            count_only: self.output.count_only(),
+            payload: side.map(|side| self.payload(side)),
+            transfer: self.join.gpu_options.transfer,
+            machine: machine.clone(),
+            overrides: self.join.overrides,
+            gpu_memory: None,
+            learned: known.learned.clone(),
+        };
         choose(Request {
             device,
             asked: self.join.algorithm,
@@ -162,30 +175,31 @@ impl BoundJoin {
             threads: self.join.threads,
             limit: self.join.memory_limit,
             key: self.keys.describe(),
-            exact: self.keys.exact(),
-            word_bytes,
-            inlined_bytes: side.and_then(|side| self.inlined_bytes(side)),
-            machine,
+            facts,
         })
     }
 
-    /// Returns the kind of result that would come back from a GPU.
-    fn back(&self, build_side: Side) -> Yields {
-        let all_match = self.keys.exact() && self.filter.is_none();
-        let roles = Roles::of(self.join.join_type, build_side);
-        roles.yields(all_match, self.output.count_only())
+    /// Returns the columns that the output needs of the build side.
+    fn payload(&self, side: Side) -> Payload {
+        let schema = &self.schemas[side as usize];
+        let wanted: BTreeSet<usize> = self.output.gathered(side).into_iter().collect();
+        let column = |column: usize| {
+            let field = schema.field(column);
+            let width = field.data_type().primitive_width();
+            let (name, nullable) = (field.name().clone(), field.is_nullable());
+            PayloadColumn { column, name, width, nullable }
+        };
+        let columns = wanted.into_iter().map(column).collect();
+        Payload { by_values: self.output.by_values(side), columns }
     }
 
-    /// Returns the bytes per row of the columns that the output needs of the build side, if they may be
-    /// inlined. Whether they are inlined also depends on nulls: only columns without nulls can be.
-    fn inlined_bytes(&self, side: Side) -> Option<usize> {
-        let roles = Roles::of(self.join.join_type, side);
-        let exact = self.keys.exact() && self.filter.is_none() && self.output.by_values(side);
-        let schema = &self.schemas[side as usize];
-        let width = |&column: &usize| schema.fields().get(column)?.data_type().primitive_width();
-        let may = exact && roles.only_columns_of_build();
-        let wanted: BTreeSet<usize> = self.output.gathered(side).into_iter().collect();
-        may.then(|| wanted.iter().map(width).sum()).flatten()
+    /// Returns the facts that a plan follows from and that only the rows of the build side tell.
+    pub(crate) fn learned(&self, side: Side, build: &Relation) -> Learned {
+        let mut columns = self.output.gathered(side);
+        let has_nulls = |column| build.batches().iter().any(|b| b.column(column).null_count() > 0);
+        columns.retain(|&column| has_nulls(column));
+        let (build_rows, null_columns) = (Some(build.rows()), Some(columns));
+        Learned { build_rows, null_columns, ..Learned::default() }
     }
 
     /// Returns the statistics of a probe side that was read for a device, but then not joined there.
@@ -210,6 +224,6 @@ impl<'a> Known<'a> {
             Some(Side::Right) => (*right, *left),
             _ => (*left, *right),
         };
-        Known { machine, side, build, probe }
+        Known { machine, side, build, probe, learned: Learned::default() }
     }
 }

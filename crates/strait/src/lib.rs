@@ -90,7 +90,10 @@ pub use options::{
     Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side, Yields,
 };
 pub use output::{Aggregate, Output};
-pub use plan::{Abandoned, Plan, Prediction, Statistics};
+pub use plan::{
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
+    RowIdReason, Statistics, TableKind,
+};
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
 pub use report::Report;

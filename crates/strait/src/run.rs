@@ -24,7 +24,6 @@ use crate::matches::Roles;
 use crate::memory::{Budget, Ledger};
 use crate::options::Side;
 use crate::output::{Aggregate, Output, ReservedBatch, Sink, Turn};
-use crate::plan::Plan;
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running};
 use crate::reading::ReadingThread;
@@ -230,6 +229,7 @@ impl BoundJoin {
         known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));
         let rows = probe.known_rows();
         known.probe = known.probe.counted(rows, rows.map(|_| probe.waiting_bytes()));
+        known.learned = self.learned(build_side, &build);
         let (plan, device) = self.decide(&known)?;
         log::info!("{plan}");
 
@@ -267,26 +267,27 @@ impl BoundJoin {
             let roles = Roles::of(self.join.join_type, build_side);
             let (filter, sink) = (self.filter.as_ref(), &sink);
             let (build, candidates) = (&build, &candidates);
+            ran.seed = Some(keys.seed().number());
             if let Some(on) = &device {
-                let (probe, plan) = (&mut probe, &ran);
+                let (probe, plan) = (&mut probe, &mut ran);
                 let mut job =
                     Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
                 match algorithm::run_on(&cx, &mut job, &**on, self.goes_on())? {
                     OnDevice::Joined => return Ok(()),
                     OnDevice::Escalated(Escalated { to, why }) => {
-                        let now = Plan { algorithm: to, escalation: None, ..ran.clone() };
-                        ran = now.after(&ran, &why.to_string());
+                        ran = ran.escalated(to, &why.to_string());
                         return Ok(());
                     }
                     OnDevice::Failed(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
                         ran = self.without_device(&known, &ran, &why.to_string());
+                        ran.seed = Some(keys.seed().number());
                         log::info!("{ran}");
                     }
                 }
             }
             device = None;
-            let (probe, plan) = (&mut probe, &ran);
+            let (probe, plan) = (&mut probe, &mut ran);
             let job = Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
             algorithm::run(&cx, job)
         })?;

@@ -1,5 +1,9 @@
 //! `--explain` and `--explain-analyze`.
 
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, RecordBatch};
+
 use crate::sandbox::{Sandbox, batch, read_ipc_stream, sorted};
 
 fn parquet_pair() -> Sandbox {
@@ -18,6 +22,27 @@ fn explain_does_not_run() {
     assert!(!sandbox.path("out.parquet").exists());
     let run = sandbox.strait("join a.parquet b.parquet --on idd --explain");
     run.fails(&["did you mean \"id\"?"]);
+}
+
+/// `--explain` shows the rule of an open decision. `--explain-analyze` shows the decision.
+#[test]
+fn open_decisions_are_explained_and_then_made() {
+    let sandbox = parquet_pair();
+    let numbers = |values: [Option<i64>; 2]| Arc::new(Int64Array::from(values.to_vec())) as _;
+    let columns = [("id", numbers([Some(1), Some(2)]), true), ("v", numbers([Some(5); 2]), true)];
+    let numbers = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    sandbox.parquet("a.parquet", &numbers);
+    let ids: Vec<i64> = (0..100).collect();
+    sandbox.parquet("b.parquet", &batch(("id", &ids), ("q", &["u"; 100])));
+    let run = "join a.parquet b.parquet --on id --device cpu --select id,v";
+    let plan = sandbox.strait(&format!("{run} --explain")).ok();
+    for rule in ["v inlined if it has no nulls", "an array if the keys are dense", "streamed"] {
+        assert!(plan.contains(rule), "{plan}");
+    }
+    let report = sandbox.strait(&format!("{run} --explain-analyze")).ok();
+    for decision in ["v inlined, 8 B per row", "an array, because the keys are dense"] {
+        assert!(report.contains(decision), "{report}");
+    }
 }
 
 #[test]

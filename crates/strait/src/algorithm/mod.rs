@@ -30,8 +30,7 @@ use crate::materialise::Columns;
 use crate::memory::{Budget, Reservation};
 use crate::options::Algorithm;
 use crate::output::{Emitter, Output, Sink};
-use crate::partition::RowId;
-use crate::plan::{Plan, Prediction};
+use crate::plan::{Inlining, Learned, Plan, Prediction, ProbeSide};
 use crate::schedule::Workers;
 use crate::word::KeyWord;
 use gpu::Attempt;
@@ -48,7 +47,8 @@ pub(crate) struct Job<'a> {
     /// The conductor takes it. It is still there if the join has to start again with another seed.
     pub(crate) probe: &'a mut Option<Source>,
     pub(crate) sink: &'a Sink<'a>,
-    pub(crate) plan: &'a Plan,
+    /// Conductors obey the plan, and refine it by the facts that they learn.
+    pub(crate) plan: &'a mut Plan,
     pub(crate) candidates: &'a AtomicU64,
 }
 
@@ -60,7 +60,19 @@ impl<'a> Job<'a> {
 
     /// Reads the probe side to its end and holds it.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
-        self.stream_probe()?.collect(|| cx.workers.check())
+        let probe = self.stream_probe()?.collect(|| cx.workers.check())?;
+        self.plan.refine(Learned { probe_rows: Some(probe.rows()), ..Learned::default() });
+        Ok(probe)
+    }
+
+    /// Reads the probe side to its end. Its batches stay in the job, too.
+    fn read_probe(&mut self, cx: &Context<'_>, needed: u64) -> Result<Relation> {
+        let mut source = self.stream_probe()?;
+        let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
+        let filled = cx.watch.time("read probe side", || source.fill(check));
+        let read = source.waiting();
+        *self.probe = Some(source);
+        filled.map(|()| read)
     }
 
     /// Returns the memory that must stay free while the probe side is read for a device, so that the CPU can
@@ -72,11 +84,14 @@ impl<'a> Job<'a> {
         all.saturating_sub(self.build.bytes()).max(limit / 4)
     }
 
-    /// Returns the build side's columns, if they may be inlined and are narrow enough.
-    fn inlining(&self, cx: &Context<'_>, matcher: &Matcher<'_>) -> Option<Columns> {
-        let (side, plan) = (self.build_side, &self.sink.plan);
-        let may = matcher.may_inline() && plan.by_values(side) && !cx.overrides.row_ids;
-        may.then(|| Columns::inlining(self.build, &plan.gathered(side))).flatten()
+    /// Returns the build side's columns with the payload inlined, if the plan inlines it.
+    fn inlined_columns(&self) -> Result<Option<Columns>> {
+        let Inlining::Inlined { columns, .. } = &self.plan.details.inlining else {
+            return Ok(None);
+        };
+        let inlined = Columns::inlining(self.build, &self.sink.plan.gathered(self.build_side));
+        let refused = || format!("the plan inlines {columns:?}, which is not possible");
+        inlined.map(Some).ok_or_else(|| Error::Worker(refused()))
     }
 
     /// Returns the build side as a unit. Its columns are inlined if `inlining` is given.
@@ -117,7 +132,7 @@ impl<'a> Job<'a> {
             filter: self.filter,
             workers: &cx.workers,
             budget: &cx.budget,
-            count_only: self.sink.plan.count_only(),
+            yields: self.plan.details.yields,
             candidates: self.candidates,
         }
     }
@@ -142,8 +157,26 @@ pub(crate) fn run_on(
     elsewhere: bool,
 ) -> Result<OnDevice> {
     check_seed(cx, job)?;
-    let probe = job.stream_probe()?;
     let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
+    let mut learned = Learned::default();
+    learned.null_keys[0] = job.keys.nulls_in_column(job.build_side, job.build.batches())?;
+    if job.plan.details.probe_side != ProbeSide::Streamed {
+        match job.read_probe(cx, needed) {
+            Ok(probe) => {
+                let probe_side = job.build_side.other();
+                learned.null_keys[1] = job.keys.nulls_in_column(probe_side, probe.batches())?;
+                learned.probe_rows = Some(probe.rows());
+            }
+            // The CPU may be able to join without holding the probe side.
+            Err(error @ Error::MemoryLimit { .. }) if elsewhere => {
+                return Ok(OnDevice::Failed(error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    learned.memory_left = cx.budget.limit().map(|_| cx.budget.left());
+    job.plan.refine(learned);
+    let probe = job.stream_probe()?;
     // A worker error ends this attempt, but not the join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
     let Attempt { joined, probe, repeatable } = gpu::run(&attempt, job, (probe, needed), device);
@@ -209,19 +242,14 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
     }
 }
 
-/// Returns whether row ids need 64 bits.
-fn wide_rows(cx: &Context<'_>, rows: u64) -> bool {
-    cx.overrides.wide_rows || rows > <u32 as RowId>::MAX_ROWS
-}
-
-/// Calls the generic part of a conductor for the given widths of keys and row ids.
+/// Calls the generic part of a conductor for the plan's widths of key words and values.
 macro_rules! for_widths {
-    ($keys:expr, $wide:expr, $function:ident($($argument:expr),*)) => {
-        match ($keys, $wide) {
-            (Width::W32, false) => $function::<u32, u32>($($argument),*),
-            (Width::W32, true) => $function::<u32, u64>($($argument),*),
-            (Width::W64, false) => $function::<u64, u32>($($argument),*),
-            (Width::W64, true) => $function::<u64, u64>($($argument),*),
+    ($plan:expr, $function:ident($($argument:expr),*)) => {
+        match ($plan.details.word(), $plan.details.value()) {
+            (Width::W32, Width::W32) => $function::<u32, u32>($($argument),*),
+            (Width::W32, Width::W64) => $function::<u32, u64>($($argument),*),
+            (Width::W64, Width::W32) => $function::<u64, u32>($($argument),*),
+            (Width::W64, Width::W64) => $function::<u64, u64>($($argument),*),
         }
     };
 }

@@ -15,8 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::{
-    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, wide_rows,
-    workers_with_scratch,
+    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::{Error, Result};
 use crate::input::Source;
@@ -25,8 +24,8 @@ use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::Refused;
 use crate::output::{Emitter, Sink};
-use crate::partition::{Load, Placing, RowId, Words, key_words, partition};
-use crate::plan::{TableShape, table_shape};
+use crate::partition::{Load, Passes, Placing, RowId, Words, key_words, partition};
+use crate::plan::{Learned, LearnedWords, TableKind};
 use crate::progress::Stage;
 use crate::schedule::Workers;
 use crate::schedule::lock;
@@ -40,22 +39,20 @@ const MORSEL: usize = 32 * 1024;
 const BLOCK: usize = 4 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
-    let inlining = job.inlining(cx, &job.matcher(cx, job.keys.exact()));
-    let bytes = inlining.as_ref().and_then(Columns::inlined_bytes).unwrap_or(0);
-    let wide = wide_rows(cx, job.build.rows()) || bytes > size_of::<u32>();
-    for_widths!(job.keys.width(), wide, join(cx, job, inlining))
+    for_widths!(job.plan, join(cx, job))
 }
 
-fn join<K: KeyWord, I: RowId>(
-    cx: &Context<'_>,
-    mut job: Job<'_>,
-    inlining: Option<Columns>,
-) -> Result<()> {
+fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
+    let inlining = job.inlined_columns()?;
     let matcher = job.matcher(cx, job.keys.exact());
     let (side, build) = (job.build_side, job.build);
 
     cx.counters.enter(Stage::Partition, build.rows());
     let words = cx.watch.time("key words", || key_words::<K>(cx, job.keys, side, build))?;
+    let range = words.range.map(|(min, max)| (min.to_u64(), max.to_u64()));
+    let matchable = words.matchable as u64;
+    let words_learned = Some(LearnedWords { matchable, range });
+    job.plan.refine(Learned { words: words_learned, ..Learned::default() });
     cx.counters.enter(Stage::Build, build.rows());
     let load = inlining.as_ref().map_or(Load::RowIds, |columns| Load::Inlined(columns));
     let table = build_table::<K, I>(cx, &job, words, load)?;
@@ -180,22 +177,11 @@ fn build_table<K: KeyWord, I: RowId>(
     words: Words<'_, K>,
     load: Load<'_>,
 ) -> Result<Table<K, I>> {
-    let dense_candidate = job.keys.exact() && job.keys.dense_candidate();
-    let range = words.range.filter(|_| dense_candidate).map(|(a, b)| (a.to_u64(), b.to_u64()));
-    let (word, value) = (size_of::<K>(), size_of::<I>());
-    let shape = table_shape(words.matchable, range, word, value, cx.machine, cx.overrides);
-    log::debug!("table: {shape:?}");
-    match shape {
-        TableShape::Hash { passes } => {
-            let placing = Placing::Mixed(job.keys.mixer());
-            let parts = cx.watch.time("partition build side", || {
-                partition::<K, I>(cx, &words, load, placing, &passes)
-            })?;
-            drop(words);
-            let build = || HashTable::build(cx, &parts, passes.bits());
-            Ok(Table::Hash(cx.watch.time("build table", build)?))
-        }
-        TableShape::Dense { min, max, passes } => {
+    let passes = Passes(job.plan.details.radix_bits.clone());
+    let table = job.plan.details.table;
+    log::debug!("table: {table:?}, {passes:?}");
+    match table {
+        Some(TableKind::Array { min, max }) => {
             let (min, max) = (K::from_u64(min), K::from_u64(max));
             let zeros = (max.to_u64() - min.to_u64()).leading_zeros() - (64 - K::BITS);
             let up = zeros.min(K::BITS - 1);
@@ -206,6 +192,15 @@ fn build_table<K: KeyWord, I: RowId>(
             drop(words);
             let build = || DenseTable::build(cx, &parts, (min, max), up);
             Ok(Table::Dense(cx.watch.time("build table", build)?))
+        }
+        _ => {
+            let placing = Placing::Mixed(job.keys.mixer());
+            let parts = cx.watch.time("partition build side", || {
+                partition::<K, I>(cx, &words, load, placing, &passes)
+            })?;
+            drop(words);
+            let build = || HashTable::build(cx, &parts, passes.bits());
+            Ok(Table::Hash(cx.watch.time("build table", build)?))
         }
     }
 }

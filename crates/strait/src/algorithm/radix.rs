@@ -12,16 +12,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
-    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, wide_rows,
-    workers_with_scratch,
+    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::Result;
 use crate::input::Relation;
 use crate::matches::{Matcher, Unit};
 use crate::memory::Refused;
 use crate::output::{Emitter, Sink};
-use crate::partition::{Load, Partitions, Placing, RowId, Tuple, key_words, partition};
-use crate::plan::radix_passes;
+use crate::partition::{Load, Partitions, Passes, Placing, RowId, Tuple, key_words, partition};
 use crate::progress::Stage;
 use crate::schedule::Workers;
 use crate::table::{Cursor, LocalTable, Pairs};
@@ -33,14 +31,12 @@ const SPLIT: usize = 64 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
     let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
-    let wide = wide_rows(cx, job.build.rows().max(probe.rows()));
-    for_widths!(job.keys.width(), wide, join(cx, job, probe))
+    for_widths!(job.plan, join(cx, job, probe))
 }
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {
     let (side, build) = (job.build_side, job.build);
-    let (word, value) = (size_of::<K>(), size_of::<I>());
-    let passes = radix_passes(build.rows() as usize, word, value, cx.machine, cx.overrides);
+    let passes = Passes(job.plan.details.radix_bits.clone());
 
     cx.counters.enter(Stage::Partition, build.rows() + probe.rows());
     let partitioned = |side, relation: &Relation| -> Result<Partitions<K, I>> {

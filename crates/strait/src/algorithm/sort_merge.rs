@@ -13,7 +13,7 @@
 
 use std::slice::Chunks;
 
-use super::{Context, Job, for_widths, pair_cap, wide_rows, workers_with_scratch};
+use super::{Context, Job, for_widths, pair_cap, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
 use crate::matches::{InOrder, Keep, Matcher, Unit};
@@ -31,9 +31,7 @@ const SEGMENT: usize = 128 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
     let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
-    let wide = wide_rows(cx, job.build.rows().max(probe.rows()));
-    let width = if job.keys.exact() { job.keys.width() } else { Width::W64 };
-    for_widths!(width, wide, join(cx, job, probe))
+    for_widths!(job.plan, join(cx, job, probe))
 }
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -> Result<()> {

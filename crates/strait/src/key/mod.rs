@@ -197,14 +197,28 @@ impl KeyPlan {
         self.dense_candidate() && self.columns.iter().all(|column| !column.encoded(side))
     }
 
-    /// Returns `Some` if the words of both sides are the values of their columns plus a bias. The inner value
-    /// tells whether there may be nulls. The words of null rows are an exception.
-    pub(crate) fn lies_in_columns(&self) -> Option<bool> {
+    /// Returns `Some` if the words of a side are the values of its column plus a bias. The inner value tells
+    /// whether there may be nulls. The words of null rows are an exception.
+    pub(crate) fn in_column(&self, side: Side) -> Option<bool> {
         let [column] = &*self.columns else { return None };
-        let sides = [Side::Left, Side::Right];
-        let bits = self.width().bits();
-        let lies = sides.iter().all(|&side| self.plain(side) && column.fills(side, bits));
-        lies.then(|| sides.iter().any(|&side| column.may_have_nulls(side)))
+        let in_column = self.plain(side) && column.fills(side, self.width().bits());
+        in_column.then(|| column.may_have_nulls(side))
+    }
+
+    /// Returns whether these batches have nulls in the key column, if the words are
+    /// [in the column](KeyPlan::in_column); otherwise `None`.
+    pub(crate) fn nulls_in_column(
+        &self,
+        side: Side,
+        batches: &[RecordBatch],
+    ) -> Result<Option<bool>> {
+        let ([column], Some(_)) = (&*self.columns, self.in_column(side)) else { return Ok(None) };
+        for batch in batches {
+            if column.peel(side, batch)?.nulls.is_some() {
+                return Ok(Some(true));
+            }
+        }
+        Ok(Some(false))
     }
 
     /// Returns the values of a side's key column, one buffer per batch, and a bias, if each word is a value

@@ -216,7 +216,8 @@ fn unbiased_values<K: KeyWord + ArrowNativeType>(
     let equality = NullEquality::NeverEqual;
     let plan = KeyPlan::new(&left.schema(), &right.schema(), &[(0, 0)], equality, false).unwrap();
     let (values, bias) = plan.unbiased_values::<K>(Side::Left, from_ref(&left)).unwrap()?;
-    assert!(plan.lies_in_columns().is_some() || types[0] != types[1]);
+    assert!(plan.in_column(Side::Left).is_some());
+    assert_eq!(plan.nulls_in_column(Side::Left, from_ref(&left)).unwrap(), Some(false));
     let mut words = Vec::<K>::new();
     plan.words(Side::Left, &left, &mut words).unwrap();
     let mask = u64::MAX >> (64 - K::BITS);

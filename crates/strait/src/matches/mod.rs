@@ -136,8 +136,8 @@ pub(crate) struct Matcher<'a> {
     pub(crate) filter: Option<&'a BoundFilter>,
     pub(crate) workers: &'a Workers,
     pub(crate) budget: &'a Arc<Budget>,
-    /// Whether only the number of rows is needed.
-    pub(crate) count_only: bool,
+    /// What has to be found.
+    pub(crate) yields: Yields,
     pub(crate) candidates: &'a AtomicU64,
 }
 
@@ -167,23 +167,11 @@ impl Matcher<'_> {
         self.exact && self.filter.is_none()
     }
 
-    /// Returns what has to be found.
-    pub(crate) fn yields(&self) -> Yields {
-        self.roles.yields(self.all_match(), self.count_only)
-    }
-
     /// Returns what a lookup in a table has to find, at most `cap` pairs at a time.
     pub(crate) fn ask<'u>(&self, build: &'u Unit, cap: usize) -> Ask<'u> {
-        let yields = self.yields();
+        let yields = self.yields;
         let flagged = yields == Yields::Exists && self.roles.probe == Keep::Nothing;
         Ask { yields, flags: build.flags.as_ref().filter(|_| flagged), cap }
-    }
-
-    /// Returns whether only the output columns of build rows are needed. Then their tuples may have inlined
-    /// columns instead of row ids. It is false if candidates must be verified or filtered, or if build rows
-    /// are flagged.
-    pub(crate) fn may_inline(&self) -> bool {
-        self.all_match() && self.roles.only_columns_of_build()
     }
 
     /// Resolves candidates: keeps the matches, flags their rows, and writes the pairs if the join type
@@ -218,7 +206,7 @@ impl Matcher<'_> {
         pairs: &mut Pairs<I>,
         emitter: &mut Emitter<'_>,
     ) -> Result<()> {
-        debug_assert!(self.may_inline());
+        debug_assert!(self.all_match() && self.roles.only_columns_of_build());
         self.note(pairs, emitter);
         let values = I::into_values(std::mem::take(&mut pairs.build));
         if let Chosen::Values(values) =

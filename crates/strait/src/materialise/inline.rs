@@ -53,10 +53,6 @@ impl Carry {
         (1..=MAX_INLINED).contains(&carry.bytes).then_some(carry)
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     fn field(&self, column: usize) -> Option<Field> {
         self.fields.iter().find(|field| field.column == column).copied()
     }

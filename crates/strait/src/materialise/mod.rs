@@ -189,11 +189,6 @@ impl Columns {
         Some(columns)
     }
 
-    /// Returns the inlined bytes per row; `None` if no column is inlined.
-    pub(crate) fn inlined_bytes(&self) -> Option<usize> {
-        self.carry.as_ref().map(Carry::bytes)
-    }
-
     /// Returns the inlined values of each batch without copying, if they are those of one column that is as
     /// wide as `I`.
     pub(crate) fn inlined_in_place<I: RowId + ArrowNativeType>(

@@ -2,13 +2,14 @@
 
 use crate::error::bytes;
 use crate::gpu_options::Partitioner;
-use crate::machine::Machine;
-use crate::options::{Algorithm, JoinType, Side, Yields};
-use crate::plan::Statistics;
-use crate::plan::cost::{inlined, predict, predict_on};
+use crate::options::{Algorithm, JoinType, Side};
+use crate::plan::cost::{predict, predict_on};
+use crate::plan::refine::Facts;
+use crate::plan::rules::Case;
+use crate::plan::{Plan, Prediction, ProbeSide, Statistics};
 
 /// The facts that the planner chooses by.
-pub(crate) struct Request<'a> {
+pub(crate) struct Request {
     /// The algorithm that the caller asked for, if any.
     pub(crate) asked: Option<Algorithm>,
     /// The partitioner that the caller asked for, if any.
@@ -20,11 +21,7 @@ pub(crate) struct Request<'a> {
     pub(crate) threads: usize,
     pub(crate) limit: Option<u64>,
     pub(crate) key: String,
-    pub(crate) exact: bool,
-    pub(crate) word_bytes: usize,
-    /// The bytes per build row of the columns that the output needs, if they may be inlined.
-    pub(crate) inlined_bytes: Option<usize>,
-    pub(crate) machine: &'a Machine,
+    pub(crate) facts: Facts,
     /// The GPU that the plan may use.
     pub(crate) device: Option<OnDevice>,
 }
@@ -37,108 +34,37 @@ pub(crate) struct OnDevice {
     pub(crate) budget: u64,
     /// Whether the caller asked for it by name.
     pub(crate) asked: bool,
-    /// The kind of result that comes back.
-    pub(crate) back: Yields,
     /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
     pub(crate) row_bytes: u64,
-    /// Where the key words are before they cross to the GPU.
-    pub(crate) words: KeySource,
+    pub(crate) memory: HostMemory,
 }
 
-/// Where the key words of rows are before they cross to a GPU.
+/// The host memory that holds the rows before they cross to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeySource {
-    /// In pinned memory. Words in other memory are staged.
+pub(crate) enum HostMemory {
+    /// Pinned memory, with the key words. Words in other memory are staged.
     Pinned,
-    /// In memory that is not pinned.
-    Held,
-    /// In Arrow columns, from where they are staged. They are converted first if the CPU has to read them, or
-    /// if there are nulls.
-    InColumns { nullable: bool },
-    /// Nowhere: they have to be computed first.
-    Nowhere,
+    /// Pageable memory, with the key words.
+    Pageable,
+    /// Arrow batches. The [key source](crate::plan::KeySource) tells whether words must be computed first.
+    Arrow,
 }
 
-/// The predicted costs of one algorithm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Prediction {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// Whether it runs on a GPU.
-    pub on_gpu: bool,
-    /// The time, without reading the inputs and without the work of the consumer.
-    pub seconds: f64,
-    /// The most host memory that it holds at once, including held inputs, in bytes.
-    pub bytes: u64,
-    /// The most GPU memory that it holds at once, in bytes.
-    pub device_bytes: u64,
-    /// The bytes that cross the link between host and GPU, in both directions.
-    pub crosses: u64,
-    /// The least time that the link needs for these bytes, at its bandwidth in each direction.
-    pub link_seconds: f64,
-}
+impl Request {
+    /// Returns the bytes of a key word.
+    pub(super) fn word_bytes(&self) -> usize {
+        self.facts.keys.width.bytes() as usize
+    }
 
-/// A plan: what the join does, and why.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Plan {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// The algorithm that takes over if this one needs more GPU memory than there is, before any row was
-    /// written; `None` if there is no such algorithm.
-    pub escalation: Option<Algorithm>,
-    /// The GPU that it runs on; `None` for the CPU.
-    pub device: Option<String>,
-    /// The join type.
-    pub join_type: JoinType,
-    /// The side that is held; `None` if it is not known yet which side is smaller.
-    pub build_side: Option<Side>,
-    /// The statistics of the build side.
-    pub build: Statistics,
-    /// The statistics of the probe side.
-    pub probe: Statistics,
-    /// How keys are converted to key words.
-    pub key: String,
-    /// The number of threads.
-    pub threads: usize,
-    /// The memory limit, if there is one.
-    pub memory_limit: Option<u64>,
-    /// The bytes per row that cross the link to the GPU, and the result that comes back, in words; `None` for
-    /// the CPU.
-    pub over_the_link: Option<String>,
-    /// The reason for this algorithm.
-    pub reason: String,
-    /// The plans that were tried before and abandoned, in this order.
-    pub abandoned: Vec<Abandoned>,
-    /// The predictions for all algorithms.
-    pub predictions: Vec<Prediction>,
-}
-
-/// A plan that a join started with and could not carry out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Abandoned {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// The GPU that it was for; `None` for the CPU.
-    pub device: Option<String>,
-    /// The reason why the join continued with another plan.
-    pub reason: String,
-}
-
-impl Plan {
-    /// Returns this plan, with `other` added to its abandoned plans.
-    pub(crate) fn after(mut self, other: &Plan, reason: &str) -> Plan {
-        self.abandoned = other.abandoned.clone();
-        let (algorithm, device) = (other.algorithm, other.device.clone());
-        self.abandoned.push(Abandoned { algorithm, device, reason: reason.to_string() });
-        self
+    /// Returns an algorithm with the facts of this request. `on` is the GPU that it runs on, if any.
+    pub(super) fn case(&self, algorithm: Algorithm, on: Option<&OnDevice>) -> Case<'_> {
+        let gpu_memory = on.map(|on| on.budget);
+        Case { algorithm, gpu_memory, build: &self.build, probe: &self.probe, facts: &self.facts }
     }
 }
 
 /// Chooses the plan.
-pub(crate) fn choose(request: Request<'_>) -> Plan {
+pub(crate) fn choose(request: Request) -> Plan {
     let mut predictions = Algorithm::ANYWHERE.map(|a| predict(a, &request)).to_vec();
     if let Some(device) = &request.device {
         predictions.extend(Algorithm::ALL.map(|a| predict_on(device, a, &request)));
@@ -160,15 +86,16 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
     let algorithm = chosen.map(|p| p.algorithm).or(request.asked).unwrap_or(Algorithm::NoPartition);
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
     let on = request.device.as_ref().filter(|_| on_gpu);
+    let details = request.case(algorithm, on).details();
+    let facts = Facts { gpu_memory: on.map(|on| on.budget), ..request.facts };
     // If the caller did not ask for the algorithm, another one may take over when GPU memory does not
     // suffice.
     let may_escalate = on_gpu && request.asked.is_none() && algorithm != Algorithm::MultiPass;
     let escalation = may_escalate.then_some(Algorithm::MultiPass);
-    let over_the_link = on.map(|on| crosses(on, algorithm, &request));
     Plan {
         algorithm,
         escalation,
-        over_the_link,
+        details,
         device: request.device.filter(|_| on_gpu).map(|device| device.name),
         join_type: request.join_type,
         build_side: request.build_side,
@@ -177,14 +104,16 @@ pub(crate) fn choose(request: Request<'_>) -> Plan {
         key: request.key,
         threads: request.threads,
         memory_limit: request.limit,
+        seed: None,
         reason,
         abandoned: Vec::new(),
         predictions,
+        facts,
     }
 }
 
 /// Returns whether an algorithm may be chosen.
-fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
+fn is_candidate(p: &Prediction, request: &Request) -> bool {
     let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
     let budget = request.device.as_ref().map_or(u64::MAX, |device| device.budget);
     let as_asked = request.asked.is_none_or(|asked| asked == p.algorithm);
@@ -198,29 +127,10 @@ fn is_candidate(p: &Prediction, request: &Request<'_>) -> bool {
     let fits = !p.on_gpu || p.device_bytes <= budget || tried_anyway;
     // Under a limit, the rows of a probe side of unknown length are not held: they may not fit.
     let known = request.probe.rows.is_some() || request.probe.bytes.is_some();
-    let streams = p.algorithm == Algorithm::NoPartition;
+    let on = request.device.as_ref().filter(|_| p.on_gpu);
+    let streams = request.case(p.algorithm, on).probe_side() == ProbeSide::Streamed;
     let holds = p.on_gpu || streams || known || request.limit.is_none() || request.asked.is_some();
     as_asked && partitions && fits && holds && (p.on_gpu || !asked_device)
-}
-
-/// Describes what crosses the link per row, and what comes back.
-fn crosses(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> String {
-    let word = request.word_bytes as u64;
-    let inlined = on.back == Yields::Pairs && inlined(request, request.word_bytes);
-    let (row, with) = match algorithm {
-        // The CPU makes tuples, which always have a second word besides the key.
-        Algorithm::CpuPartitioned => (2 * word, ""),
-        _ if inlined => {
-            (on.row_bytes, ", and with those of the build side its columns, if none is null")
-        }
-        _ => (on.row_bytes, ""),
-    };
-    let back = match on.back {
-        Yields::Count => "a count".to_string(),
-        Yields::Exists => "a flag a row".to_string(),
-        Yields::Pairs => format!("{} a match", bytes(2 * word)),
-    };
-    format!("{} a row{with}; {back} comes back", bytes(row))
 }
 
 /// Returns the fastest prediction that fits the limit; if none fits, the one with the least memory.
@@ -248,13 +158,12 @@ fn best(predictions: &[Prediction], limit: Option<u64>) -> (Option<Prediction>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
+    use crate::options::Yields;
+    use crate::plan::{LinkBytes, Payload, PayloadColumn};
+    use crate::word::Width;
 
-    fn request<'a>(
-        machine: &'a Machine,
-        build: u64,
-        probe: u64,
-        limit: Option<u64>,
-    ) -> Request<'a> {
+    fn request(machine: &Machine, build: u64, probe: u64, limit: Option<u64>) -> Request {
         Request {
             asked: None,
             partitioner: None,
@@ -265,12 +174,16 @@ mod tests {
             threads: 2,
             limit,
             key: String::new(),
-            exact: true,
-            word_bytes: 8,
-            inlined_bytes: None,
-            machine,
+            facts: Facts::of_columns(Width::W64, Yields::Pairs, machine),
             device: None,
         }
+    }
+
+    /// One build column of eight bytes, which may have nulls.
+    fn one_column() -> Payload {
+        let (name, width) = ("v".to_string(), Some(8));
+        let columns = vec![PayloadColumn { column: 1, name, width, nullable: true }];
+        Payload { by_values: true, columns }
     }
 
     fn machine() -> Machine {
@@ -302,16 +215,9 @@ mod tests {
         assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
     }
 
-    fn on_device(budget: u64, asked: bool, back: Yields) -> OnDevice {
-        let name = "a GPU".to_string();
-        OnDevice {
-            name,
-            budget,
-            asked,
-            back,
-            row_bytes: 8,
-            words: KeySource::InColumns { nullable: true },
-        }
+    fn on_device(budget: u64, asked: bool) -> OnDevice {
+        let (name, memory) = ("a GPU".to_string(), HostMemory::Arrow);
+        OnDevice { name, budget, asked, row_bytes: 8, memory }
     }
 
     /// A build side of a few times the budget is joined in passes, one of many times the budget in
@@ -322,11 +228,9 @@ mod tests {
         let plan = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
             request.threads = 16;
-            request.device = Some(OnDevice {
-                row_bytes: 16,
-                words: KeySource::Pinned,
-                ..on_device(16 << 30, true, Yields::Count)
-            });
+            request.facts.count_only = true;
+            let memory = HostMemory::Pinned;
+            request.device = Some(OnDevice { row_bytes: 16, memory, ..on_device(16 << 30, true) });
             choose(request).algorithm
         };
         assert_eq!(plan(1 << 30), Algorithm::MultiPass);
@@ -339,7 +243,8 @@ mod tests {
         let machine = machine();
         let plan = |asked: bool, budget: u64| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device = Some(on_device(budget, asked, Yields::Count));
+            request.facts.count_only = true;
+            request.device = Some(on_device(budget, asked));
             choose(request)
         };
         assert_eq!(plan(false, 1 << 36).device.as_deref(), Some("a GPU"));
@@ -348,7 +253,8 @@ mod tests {
         assert!(small.algorithm.needs_gpu(), "{}: it does not fit", small.algorithm);
         let small = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
-            request.device = Some(on_device(1 << 36, false, Yields::Count));
+            request.facts.count_only = true;
+            request.device = Some(on_device(1 << 36, false));
             choose(request).device
         };
         assert_eq!(small(1000), None, "starting a GPU takes longer");
@@ -361,18 +267,16 @@ mod tests {
         let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
         let plan = |build: u64, probe: u64| {
             let mut request = request(&machine, build, probe, None);
-            (request.threads, request.inlined_bytes) = (16, Some(8));
-            request.device = Some(on_device(100 << 30, false, Yields::Pairs));
+            request.threads = 16;
+            request.facts.payload = Some(one_column());
+            request.device = Some(on_device(100 << 30, false));
             choose(request)
         };
         let on_gpu = plan(1 << 26, 1 << 26);
         assert_eq!(on_gpu.device.as_deref(), Some("a GPU"), "{on_gpu}");
         let text = on_gpu.to_string();
-        let crossing = on_gpu.over_the_link.clone().unwrap();
-        assert!(
-            crossing.contains("its columns") && crossing.contains("16 B a match"),
-            "{crossing}"
-        );
+        let bytes = LinkBytes { per_row: 8, per_build_row: 8, per_match: 16, per_flag: 0 };
+        assert_eq!(on_gpu.details.over_the_link, Some(bytes));
         // 1.6 GB of keys and columns go there, 1.1 GB of pairs come back.
         let of = |plan: &Plan, on_gpu: bool| {
             let of_kind = plan.predictions.iter().filter(|p| p.on_gpu == on_gpu).copied();
@@ -394,22 +298,24 @@ mod tests {
     #[test]
     fn words_that_are_made_are_counted() {
         let machine = machine();
-        let predicted = |words: KeySource, algorithm: Algorithm| {
+        let predicted = |memory: HostMemory, nullable: Option<bool>, algorithm: Algorithm| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
-            request.device = Some(OnDevice { words, ..on_device(1 << 36, true, Yields::Count) });
+            request.facts.count_only = true;
+            request.facts.keys.in_column = [nullable; 2];
+            request.device = Some(OnDevice { memory, ..on_device(1 << 36, true) });
             let all = choose(request).predictions;
             let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
             (of.seconds, of.bytes)
         };
-        let in_columns = |nullable| KeySource::InColumns { nullable };
-        let held = predicted(KeySource::Held, Algorithm::NoPartition);
-        let made = predicted(KeySource::Nowhere, Algorithm::NoPartition);
+        let table = Algorithm::NoPartition;
+        let held = predicted(HostMemory::Pageable, None, table);
+        let made = predicted(HostMemory::Arrow, None, table);
         assert!(made.0 > 1.5 * held.0 && made.1 == held.1 + (8 << 27), "{made:?} {held:?}");
-        assert_eq!(predicted(in_columns(false), Algorithm::NoPartition), held);
+        assert_eq!(predicted(HostMemory::Arrow, Some(false), table), held);
         // Memory is needed in case there are nulls.
-        assert_eq!(predicted(in_columns(true), Algorithm::NoPartition), (held.0, made.1));
-        let of_triton = |words| predicted(words, Algorithm::Triton);
-        assert_eq!(of_triton(in_columns(false)), of_triton(KeySource::Nowhere));
+        assert_eq!(predicted(HostMemory::Arrow, Some(true), table), (held.0, made.1));
+        let of_triton = |in_column| predicted(HostMemory::Arrow, in_column, Algorithm::Triton);
+        assert_eq!(of_triton(Some(false)), of_triton(None));
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! more than their values.
 
 use crate::machine::Machine;
-use crate::materialise::MAX_INLINED;
 use crate::options::{Algorithm, Yields};
-use crate::plan::choose::{KeySource, OnDevice, Request};
-use crate::plan::gpu_memory::{cache_bytes, passes, reads_words};
+use crate::plan::choose::{HostMemory, OnDevice, Request};
+use crate::plan::gpu_memory::{cache_bytes, passes};
+use crate::plan::rules::{MAX_ROWS, UNKNOWN_ROWS};
 use crate::plan::shape::is_dense;
-use crate::plan::{Prediction, Statistics};
+use crate::plan::{KeySource, Prediction, ProbeSide, Statistics};
 use crate::table::table_bytes;
 
 /// Nanoseconds per row.
@@ -31,12 +31,6 @@ mod ns {
     pub(super) const SETTLE: f64 = 16.0;
 }
 
-/// Returns whether the build columns are inlined, so that they need not be gathered: if they have at most
-/// `most` bytes. On a GPU that is one word.
-pub(super) fn inlined(request: &Request<'_>, most: usize) -> bool {
-    request.inlined_bytes.is_some_and(|bytes| (1..=most).contains(&bytes))
-}
-
 /// The sizes of both sides: the rows that may match, and the bytes. If the length of the probe side is
 /// unknown, it is assumed to be four times that of the build side.
 struct Sizes {
@@ -47,12 +41,11 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(request: &Request<'_>) -> Sizes {
-        // Users can give any statistics. These limits keep all results within 64 bits.
-        const MAX_ROWS: u64 = 1 << 44;
+    fn of(request: &Request) -> Sizes {
+        // Users can give any statistics. This limit and that of rows keep all results within 64 bits.
         const MAX_BYTES: u64 = 1 << 52;
         let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_ROWS));
-        let build_rows = all(&request.build).unwrap_or(1 << 20);
+        let build_rows = all(&request.build).unwrap_or(UNKNOWN_ROWS);
         let probe_rows = all(&request.probe).unwrap_or(4 * build_rows);
         let bytes = |known: Option<u64>, rows: u64| known.unwrap_or(rows * 16).min(MAX_BYTES);
         let matchable =
@@ -67,17 +60,19 @@ impl Sizes {
 }
 
 /// Predicts one algorithm on the CPU.
-pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction {
+pub(super) fn predict(algorithm: Algorithm, request: &Request) -> Prediction {
     let sizes = Sizes::of(request);
-    let word = request.word_bytes;
+    let word = request.word_bytes();
     let tuple = (2 * word) as u64;
+    let machine = &request.facts.machine;
     let rows = |n: f64| n as u64;
     let (nanoseconds, bytes) = match algorithm {
         Algorithm::NoPartition => {
             let table = no_partition_table(request, &sizes);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
-            let probe = ns::WORDS + look_up(table, request.machine);
-            let far = sizes.build_bytes > request.machine.l2 && !inlined(request, MAX_INLINED);
+            let probe = ns::WORDS + look_up(table, machine);
+            let inlined = request.case(algorithm, None).inlining().bytes() > 0;
+            let far = sizes.build_bytes > machine.l2 && !inlined;
             let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
             // Tuples live until the table is built. Key words are freed before.
@@ -95,7 +90,7 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
         Algorithm::SortMerge => {
             let both = sizes.build_rows + sizes.probe_rows;
             let sort = |sorted: bool| if sorted { 0.0 } else { ns::SORT };
-            let rank = if request.exact { 0.0 } else { ns::RANK };
+            let rank = if request.facts.keys.exact { 0.0 } else { ns::RANK };
             // Rows that were sorted before are gathered in ascending order.
             let gather = |sorted: bool| ns::GATHER[usize::from(!sorted)];
             let gathers = gather(request.build.sorted) + gather(request.probe.sorted);
@@ -117,12 +112,12 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request<'_>) -> Prediction
 
 /// Returns the bytes of the CPU's table over the whole build side: an array for dense keys; otherwise a hash
 /// table with one slot per key, and the values of repeated keys beside it.
-fn no_partition_table(request: &Request<'_>, sizes: &Sizes) -> u64 {
-    let word = request.word_bytes;
+fn no_partition_table(request: &Request, sizes: &Sizes) -> u64 {
+    let word = request.word_bytes();
     let rows = sizes.build_rows as u64;
     let keys = request.build.distinct.map_or(rows, |keys| keys.min(rows));
     let repeated = (rows - keys) * word as u64;
-    match request.build.cells().filter(|&cells| request.exact && is_dense(cells, rows)) {
+    match request.build.cells().filter(|&cells| request.facts.keys.exact && is_dense(cells, rows)) {
         Some(cells) => cells * word as u64 + repeated,
         None => table_bytes(keys as usize, word, word) + repeated,
     }
@@ -145,6 +140,8 @@ mod device {
     pub(super) const PARTITIONED: f64 = 1.0e9;
     /// Bytes that are always needed: buffers for chunks and for output.
     pub(super) const BUFFERS: u64 = 16 << 20;
+    /// Bytes of host memory for the chunks of a probe side that is read while it is joined.
+    pub(super) const CHUNKS: u64 = 1 << 29;
     /// Seconds that a pipeline needs to start and to end.
     pub(super) const PIPELINE: f64 = 0.002;
     /// Build rows per second that are copied into place, and partitioned or inserted into a table. All of
@@ -157,27 +154,29 @@ mod device {
 
 /// Predicts one algorithm on a GPU. Key words cross to it, with inlined columns of the build side. Pairs of
 /// inlined values or row numbers come back. The CPU gathers the other columns.
-pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<'_>) -> Prediction {
+pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request) -> Prediction {
     let sizes = Sizes::of(request);
     let threads = request.threads.max(1) as f64;
     let [build, probe] = [sizes.build_rows, sizes.probe_rows];
     let both = build + probe;
-    let word = request.word_bytes as f64;
+    let word = request.word_bytes() as f64;
+    let case = request.case(algorithm, Some(on));
+    let yields = case.yields();
     let row = on.row_bytes as f64;
     let words = |rows: f64| (rows * word) as u64;
-    let back = match on.back {
+    let back = match yields {
         Yields::Count => 0.0,
         Yields::Exists => both,
         Yields::Pairs => (row + word) * probe,
     };
-    let staged = match on.words {
-        KeySource::Pinned => device::LINK,
-        _ => device::LINK.min(device::STAGED * threads),
+    let staged = match on.memory {
+        HostMemory::Pinned => device::LINK,
+        HostMemory::Pageable | HostMemory::Arrow => device::LINK.min(device::STAGED * threads),
     };
-    let inlined = on.back == Yields::Pairs && inlined(request, request.word_bytes);
+    let inlined = case.inlining().bytes() > 0;
     // If the probe side is streamed past a table, its rows come back almost in order.
     let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
-    let settle = match on.back {
+    let settle = match yields {
         Yields::Count => 0.0,
         Yields::Exists => ns::GATHER[0],
         Yields::Pairs => {
@@ -185,18 +184,14 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         }
     };
     // Nullable columns mostly have no nulls. But memory must be available for the case that they do.
-    let (made, may_be_made) = match on.words {
-        KeySource::Pinned | KeySource::Held => (false, false),
-        KeySource::InColumns { nullable } => {
-            let read = reads_words(algorithm);
-            (read, read || nullable)
-        }
-        KeySource::Nowhere => (true, true),
-    };
+    let sources = [0, 1].map(|side| case.key_source(side));
+    let in_batches = on.memory == HostMemory::Arrow;
+    let made = in_batches && sources.contains(&KeySource::Computed);
+    let may_be_made = in_batches && sources != [KeySource::Column; 2];
     let making = if made { both * ns::KEPT } else { 0.0 };
     let on_cpu = (making + probe * settle) * 1e-9 / threads;
     let buffers = device::BUFFERS.min(on.budget / 2);
-    let rows = if on.back == Yields::Pairs { words(2.0 * probe) } else { 0 };
+    let rows = if yields == Yields::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
     let loaded = if inlined { build * word } else { 0.0 };
     // Tuples that do not fit triton's cache spill to host memory and come back.
@@ -205,8 +200,16 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
         Algorithm::Triton => (tuples - cache_bytes(on.budget) as f64).max(0.0),
         _ => 0.0,
     };
-    let of_words = if may_be_made { words(both) } else { 0 };
-    let mut held = sizes.build_bytes + sizes.probe_bytes + of_words + loaded as u64;
+    let streamed = case.probe_side() == ProbeSide::Streamed;
+    let of_words = match may_be_made {
+        true => words(if streamed { build } else { both }),
+        false => 0,
+    };
+    let of_probe = match streamed {
+        true => sizes.probe_bytes.min(device::CHUNKS),
+        false => sizes.probe_bytes,
+    };
+    let mut held = sizes.build_bytes + of_probe + of_words + loaded as u64;
     // The bytes that cross, the time for that, the time of the device's own work, and its memory.
     let crosses = both * row + loaded + back;
     let (crosses, link, own, device_bytes) = match algorithm {
@@ -228,7 +231,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request<
             (crosses, link, both / radix, partitions + chunks)
         }
         Algorithm::MultiPass => {
-            let passes = passes(build as u64, 2 * request.word_bytes as u64, on.budget) as f64;
+            let passes = passes(build as u64, 2 * request.word_bytes() as u64, on.budget) as f64;
             let crosses = (build + passes * probe) * row + loaded + back;
             let tables = on.budget.min(words(build) * 3 + buffers);
             let link = crosses / staged + passes * device::PIPELINE;

@@ -3,7 +3,12 @@
 use std::fmt;
 
 use crate::error::bytes;
-use crate::plan::{Abandoned, Plan, Statistics};
+use crate::options::Yields;
+use crate::plan::shape::CELLS_PER_ROW;
+use crate::plan::{
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, ProbeSide, RowIdReason,
+    Statistics, TableKind,
+};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,28 +20,27 @@ impl fmt::Display for Plan {
             writeln!(f, "  {:<14} {algorithm} on {on}: {reason}", "abandoned")?;
         }
         writeln!(f, "  {:<14} {}", "key", self.key)?;
+        let held = self.details.probe_side;
         match self.build_side {
             Some(side) => {
                 writeln!(f, "  {:<14} {}, {}", "build side", side.name(), size(&self.build))?;
                 let rule = match self.probe.rows {
                     Some(_) => "",
-                    None => ": planned as four times the rows of the build side",
+                    None => ", planned as four times the rows of the build side",
                 };
                 let (other, size) = (side.other().name(), size(&self.probe));
-                writeln!(f, "  {:<14} {other}, {size}{rule}", "probe side")?;
+                writeln!(f, "  {:<14} {other}, {size}{rule}; {held}", "probe side")?;
             }
-            None => writeln!(
-                f,
-                "  {:<14} the side that proves smaller while both are read",
-                "build side"
-            )?,
+            None => {
+                let smaller = "the side that proves smaller while both are read";
+                writeln!(f, "  {:<14} {smaller}", "build side")?;
+                writeln!(f, "  {:<14} the other side; {held}", "probe side")?;
+            }
         }
         writeln!(f, "  {:<14} {}", "threads", self.threads)?;
         let limit = self.memory_limit.map_or("none".to_string(), bytes);
         writeln!(f, "  {:<14} {limit}", "memory limit")?;
-        if let Some(over_the_link) = &self.over_the_link {
-            writeln!(f, "  {:<14} {over_the_link}", "over the link")?;
-        }
+        write!(f, "{}", self.details)?;
         if let Some(escalation) = self.escalation {
             writeln!(f, "  {:<14} {escalation}, if GPU memory does not suffice", "then")?;
         }
@@ -57,6 +61,138 @@ impl fmt::Display for Plan {
             write!(f, "\n    {name:<15} {seconds:>10.3} s {memory:>12}{gpu}{mark}")?;
         }
         Ok(())
+    }
+}
+
+/// Formats the details, one line each. A decision that is open shows its rule.
+impl fmt::Display for Details {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Details { yields, word_bits, value_bits, build_keys, probe_keys, .. } = self;
+        let found = match yields {
+            Yields::Count => "the number of matches",
+            Yields::Exists => "the rows that have a match",
+            Yields::Pairs => "all pairs of matching rows",
+        };
+        writeln!(f, "  {:<14} {found}", "finds")?;
+        let of_probe = match build_keys == probe_keys {
+            true => String::new(),
+            false => format!("; of the probe side: {probe_keys}"),
+        };
+        writeln!(f, "  {:<14} {build_keys}{of_probe}", "key words")?;
+        let tuple = format!("key words of {word_bits} bits, values of {value_bits} bits");
+        writeln!(f, "  {:<14} {tuple}", "tuples")?;
+        writeln!(f, "  {:<14} {}", "build columns", self.inlining)?;
+        if let Some(table) = &self.table {
+            writeln!(f, "  {:<14} {table}", "table")?;
+        }
+        if !self.radix_bits.is_empty() {
+            let bits: Vec<String> = self.radix_bits.iter().map(u32::to_string).collect();
+            let passes = if bits.len() == 1 { "pass" } else { "passes" };
+            let text = format!("{} in {} {passes}", bits.join(" + "), bits.len());
+            writeln!(f, "  {:<14} {text}", "radix bits")?;
+        }
+        if let Some(parts) = self.parts {
+            let rule = "by GPU memory; more if keys repeat";
+            writeln!(f, "  {:<14} {parts} of the build side, {rule}", "parts")?;
+        }
+        if let (Some(transfer), Some(link)) = (self.transfer, self.over_the_link) {
+            writeln!(f, "  {:<14} {transfer}; {link}", "over the link")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ProbeSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ProbeSide::Streamed => "streamed",
+            ProbeSide::Held(HoldReason::Partitioned) => "held, because it is partitioned",
+            ProbeSide::Held(HoldReason::Sorted) => "held, because it is sorted",
+            ProbeSide::Held(HoldReason::ReadAgain) => {
+                "held, because it is read once per part of the build side"
+            }
+            ProbeSide::Held(HoldReason::Transfer) => {
+                "held, because the transfer method takes whole columns"
+            }
+        })
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KeySource::Column => "read from the key column",
+            KeySource::ColumnIfNoNulls => {
+                "read from the key column if it has no nulls, else computed"
+            }
+            KeySource::Computed => "computed from the key columns",
+        })
+    }
+}
+
+impl fmt::Display for Inlining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inlining::Inlined { columns, bytes } => {
+                write!(f, "{} inlined, {bytes} B per row", columns.join(", "))
+            }
+            Inlining::IfNoNulls { columns, bytes } => {
+                let has = if columns.len() == 1 { "it has no nulls" } else { "none has a null" };
+                let columns = columns.join(", ");
+                write!(f, "{columns} inlined if {has}, {bytes} B per row; else row ids")
+            }
+            Inlining::RowIds(reason) => write!(f, "row ids, because {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for RowIdReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RowIdReason::BuildSideUnknown => f.write_str("the build side is not known yet"),
+            RowIdReason::Algorithm => f.write_str("the algorithm always uses them"),
+            RowIdReason::MatchesAreVerified => f.write_str("matches are verified on the rows"),
+            RowIdReason::BuildRowsAreFlagged => f.write_str("build rows are flagged"),
+            RowIdReason::RowNumbersAreReturned => {
+                f.write_str("the output has row numbers or coalesced keys")
+            }
+            RowIdReason::NoColumns => f.write_str("the output has no build columns"),
+            RowIdReason::NoFixedWidth(column) => write!(f, "{column} has no fixed width"),
+            RowIdReason::TooWide { bytes, most } => {
+                write!(f, "{bytes} B per row are more than the {most} B that can be inlined")
+            }
+            RowIdReason::Nulls(column) => write!(f, "{column} has nulls"),
+            RowIdReason::MemoryLimit => f.write_str("the memory limit leaves too little memory"),
+            RowIdReason::Test => f.write_str("a test asks for them"),
+        }
+    }
+}
+
+impl fmt::Display for TableKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableKind::Hash => f.write_str("a hash table"),
+            TableKind::Array { .. } => f.write_str("an array, because the keys are dense"),
+            TableKind::ArrayIfDense => write!(
+                f,
+                "an array if the keys are dense (at most {CELLS_PER_ROW} cells per row), else a hash table"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for LinkBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkBytes { per_row, per_build_row, per_match, per_flag } = *self;
+        write!(f, "{} per row", bytes(per_row))?;
+        if per_build_row > 0 {
+            write!(f, ", {} more per build row if columns are inlined", bytes(per_build_row))?;
+        }
+        match (per_match, per_flag) {
+            (0, 0) => f.write_str("; a count comes back"),
+            (0, _) => f.write_str("; one flag per row comes back"),
+            _ => write!(f, "; {} per match come back", bytes(per_match)),
+        }
     }
 }
 

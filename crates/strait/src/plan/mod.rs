@@ -3,18 +3,25 @@
 //!
 //! `choose` is a pure function of the [`Statistics`] of both sides and the
 //! [`Machine`](crate::machine::Machine). It predicts the time and memory of each algorithm, and takes the
-//! fastest one that fits. [`shape`] derives the shapes of tables and partitions from the number of rows and
-//! the cache sizes.
+//! fastest one that fits. [`rules`] has one function per further decision. [`refine`] decides again when a
+//! running join has learned more. [`shape`] derives the shapes of tables and partitions from the number of
+//! rows and the cache sizes.
 
 mod choose;
 mod cost;
+mod decision;
 mod explain;
 pub(crate) mod gpu_memory;
+mod refine;
+mod rules;
 mod shape;
 mod statistics;
 
-pub use choose::{Abandoned, Plan, Prediction};
-pub(crate) use choose::{KeySource, OnDevice, Request, choose};
-pub(crate) use shape::{TableShape, radix_passes, table_shape};
+pub(crate) use choose::{HostMemory, OnDevice, Request, choose};
+pub use decision::{
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
+    RowIdReason, TableKind,
+};
+pub(crate) use refine::{Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
 pub use statistics::Statistics;
 pub(crate) use statistics::build_side;

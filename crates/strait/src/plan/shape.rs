@@ -7,7 +7,7 @@ use crate::table::table_bytes;
 
 /// The kind of table, and the radix bits of the partitions that it is built from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum TableShape {
+pub(super) enum TableShape {
     /// A hash table.
     Hash {
         /// The radix bits of the build side.
@@ -25,7 +25,7 @@ pub(crate) enum TableShape {
 }
 
 /// The most cells per row of a dense table. Up to this, it is smaller than a hash table.
-const CELLS_PER_ROW: u64 = 4;
+pub(super) const CELLS_PER_ROW: u64 = 4;
 /// Up to this number of cells, the ratio does not matter.
 const FEW_CELLS: u64 = 4096;
 /// The most radix bits per pass. Two cache lines per partition must fit the second-level cache with room to
@@ -34,7 +34,7 @@ const BITS_PER_PASS: u32 = 12;
 
 /// Returns the shape of the table over `rows` build rows. `range` is the range of the key words; `None` if
 /// the words are not integers of a range. Key words have `word_bytes` bytes, values `value_bytes`.
-pub(crate) fn table_shape(
+pub(super) fn table_shape(
     rows: usize,
     range: Option<(u64, u64)>,
     word_bytes: usize,
@@ -70,7 +70,7 @@ pub(super) fn is_dense(cells: u64, rows: u64) -> bool {
 
 /// Returns the radix bits for a build side of `rows` tuples, so that the table of each partition fits the
 /// cache.
-pub(crate) fn radix_passes(
+pub(super) fn radix_passes(
     rows: usize,
     word_bytes: usize,
     value_bytes: usize,

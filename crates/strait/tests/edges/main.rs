@@ -13,6 +13,7 @@ mod keys;
 mod limits;
 mod names;
 mod nullability;
+mod plans;
 mod runs;
 mod scarce;
 mod sizes;

@@ -23,7 +23,7 @@ use crate::gpu_options::{GpuOptions, Transfer, check_partitioner};
 use crate::machine::Machine;
 use crate::memory::{Budget, Buffer, Shared};
 use crate::options::{Algorithm, JoinType, Yields};
-use crate::plan::{KeySource, OnDevice, Request, Statistics, choose};
+use crate::plan::{Facts, HostMemory, OnDevice, Request, Statistics, choose};
 use crate::schedule::{Workers, share};
 use crate::transfer::{BlockColumn, Drain, HostColumn, HostSide, TransferContext};
 use crate::word::Mixers;
@@ -167,7 +167,7 @@ impl Hosted {
     }
 
     /// Returns the algorithm that the planner chooses.
-    fn planned(&self, carry: bool, back: Yields) -> Algorithm {
+    fn planned(&self, carry: bool, yields: Yields) -> Algorithm {
         let [build, probe] = &self.tables;
         let word_bytes = self.word.bytes();
         let row_bytes = if carry { 2 * word_bytes } else { word_bytes };
@@ -175,9 +175,9 @@ impl Hosted {
             let bytes = Some(table.rows * row_bytes);
             Statistics { rows: Some(table.rows), bytes, ..Statistics::default() }
         };
-        let words = match self.placement {
-            HostPlacement::Pinned => KeySource::Pinned,
-            HostPlacement::Pageable => KeySource::Held,
+        let memory = match self.placement {
+            HostPlacement::Pinned => HostMemory::Pinned,
+            HostPlacement::Pageable => HostMemory::Pageable,
         };
         let budget = self.device.memory().budget;
         let name = self.device.name().to_string();
@@ -191,11 +191,8 @@ impl Hosted {
             threads: self.workers.threads(),
             limit: None,
             key: String::new(),
-            exact: true,
-            word_bytes: word_bytes as usize,
-            inlined_bytes: None,
-            machine: &Machine::detect(),
-            device: Some(OnDevice { name, budget, asked: true, back, row_bytes, words }),
+            facts: Facts::of_columns(self.word, yields, &Machine::detect()),
+            device: Some(OnDevice { name, budget, asked: true, row_bytes, memory }),
         })
         .algorithm
     }

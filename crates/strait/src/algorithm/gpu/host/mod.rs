@@ -39,12 +39,10 @@ use crate::device::{Device, Flavour};
 use crate::error::{Error, Result};
 use crate::input::Source;
 use crate::matches::{Keep, Matcher, Unit};
-use crate::materialise::Columns;
 use crate::memory::Plain;
-use crate::options::Algorithm;
 use crate::output::Emitter;
 use crate::partition::{RowId, key_words};
-use crate::plan::gpu_memory::{passes, reads_words};
+use crate::plan::{KeySource, ProbeSide};
 use crate::progress::Stage;
 use crate::transfer::{Drain, Incoming, TransferContext};
 use crate::word::KeyWord;
@@ -53,8 +51,6 @@ use chunk::{Probe, ProbeReader};
 use keys::Keys;
 use receive::{PairReceiver, Resolver};
 
-/// Inlined columns may take this fraction (1/8) of the memory that a limit leaves.
-const FOR_INLINED: u64 = 8;
 /// Rows per chunk if a test forces several chunks.
 const TINY_CHUNK: u64 = 7;
 /// If a test forces several parts: the minimum number of rows per part, and the number of parts.
@@ -92,28 +88,18 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     (probe, needed): (&Probe, u64),
     device: &dyn Device,
 ) -> Result<Option<Escalated>> {
-    let algorithm = job.plan.algorithm;
-    let stages = cx.gpu_options.transfer.stages();
-    let budget = device.available()?;
-    let streams =
-        stages && streams(algorithm, job.build.rows(), 2 * u64::from(K::BITS / 8), budget);
-    let word = word_width::<K>(cx, job, if streams { Some(0) } else { None });
+    let details = &job.plan.details;
+    let word = details.word();
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
     let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
 
     cx.counters.enter(Stage::Partition, job.build.rows());
     let matcher = job.matcher(cx, job.keys.exact());
-    let fits = |columns: &Columns| {
-        let bytes = job.build.rows() * word.bytes();
-        // Under a limit, inlined columns must leave memory for everything else.
-        let room = bytes <= cx.budget.left() / FOR_INLINED;
-        columns.inlined_bytes() <= Some(word.bytes() as usize) && room
-    };
-    let inlining = job.inlining(cx, &matcher).filter(fits);
+    let inlining = job.inlined_columns()?;
     let inlined = inlining.is_some();
-    let in_place = stages && !reads_words(algorithm) && word.bits() == K::BITS;
     let build_keys = cx.watch.time("key words", || {
         let (side, build, inlining) = (job.build_side, job.build, inlining.as_ref());
+        let in_place = details.build_keys == KeySource::Column;
         if in_place && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, build, inlining)? {
             return Ok(keys);
         }
@@ -136,14 +122,15 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         side: job.build_side.other(),
         probe,
         word,
-        in_place,
+        // Whether a column has nulls is learned chunk by chunk.
+        in_place: details.probe_keys != KeySource::Computed,
         needed,
         spare: spare_bytes(cx),
         alive: Arc::new(()),
         key_word: PhantomData,
     };
     let incoming = Incoming::streamed(&reader);
-    if !streams {
+    if details.probe_side != ProbeSide::Streamed {
         wanted.expected_rows = incoming.held()?.rows;
     }
     if cx.overrides.tiny_chunks {
@@ -177,7 +164,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let build_side = build_keys.side();
     let tiny = (build_side.rows / TINY_PARTS).max(TINY_PART);
     let how = FromHost {
-        algorithm,
+        algorithm: job.plan.algorithm,
         gpu_options: cx.gpu_options,
         escalation: job.plan.escalation,
         part_rows: cx.overrides.tiny_partitions.then_some(tiny),
@@ -211,32 +198,11 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     Ok(escalated)
 }
 
-/// Returns whether the probe side is read while it is joined, because the build side stays on the device.
-fn streams(algorithm: Algorithm, build_rows: u64, tuple: u64, budget: u64) -> bool {
-    match algorithm {
-        Algorithm::NoPartition | Algorithm::StreamedProbe => true,
-        Algorithm::MultiPass => passes(build_rows, tuple, budget) == 1,
-        Algorithm::Radix | Algorithm::SortMerge | Algorithm::CpuPartitioned | Algorithm::Triton => {
-            false
-        }
-    }
-}
-
-/// Returns the width of words on the device: they hold keys and positions. If the probe side is streamed,
-/// `Some` number of its rows has to be numbered at once; `None` means that the number is not known.
-fn word_width<K: KeyWord>(cx: &Context<'_>, job: &Job<'_>, probe_rows: Option<u64>) -> Width {
-    let rows = probe_rows.map_or(u64::MAX, |rows| rows.max(job.build.rows()));
-    match K::BITS == 32 && rows <= u64::from(u32::MAX) && !cx.overrides.wide_rows {
-        true => Width::W32,
-        false => Width::W64,
-    }
-}
-
 /// Returns what the device has to produce. The host flags the probe rows of pairs, because it knows when all
 /// pairs of a chunk have come back.
 fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
     let flag_build = build.flags.is_some();
-    let flavour = Flavour::of(matcher.yields(), matcher.all_match() && flag_build);
+    let flavour = Flavour::of(matcher.yields, matcher.all_match() && flag_build);
     let flagged = matches!(flavour, Flavour::PairsFlagged | Flavour::Exists);
     Wanted {
         flavour,

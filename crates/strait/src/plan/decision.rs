@@ -1,0 +1,272 @@
+//! The plan of a join: all decisions, as typed fields.
+
+use crate::gpu_options::Transfer;
+use crate::options::{Algorithm, JoinType, Side, Yields};
+use crate::plan::Statistics;
+use crate::plan::refine::Facts;
+use crate::word::Width;
+
+/// A plan: what the join does, and why.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The algorithm that takes over if this one needs more GPU memory than there is, before any row was
+    /// written; `None` if there is no such algorithm.
+    pub escalation: Option<Algorithm>,
+    /// The GPU that it runs on; `None` for the CPU.
+    pub device: Option<String>,
+    /// The join type.
+    pub join_type: JoinType,
+    /// The side that is held; `None` if it is not known yet which side is smaller.
+    pub build_side: Option<Side>,
+    /// The statistics of the build side.
+    pub build: Statistics,
+    /// The statistics of the probe side.
+    pub probe: Statistics,
+    /// How keys are converted to key words.
+    pub key: String,
+    /// The number of threads.
+    pub threads: usize,
+    /// The memory limit, if there is one.
+    pub memory_limit: Option<u64>,
+    /// The seed of the hash functions; `None` before the join starts.
+    pub seed: Option<u64>,
+    /// How the algorithm is carried out. Some of these decisions depend on facts that the join learns while it
+    /// reads. In the plan of a [report](crate::Report), they are final.
+    pub details: Details,
+    /// The reason for this algorithm.
+    pub reason: String,
+    /// The plans that were tried before and abandoned, in this order.
+    pub abandoned: Vec<Abandoned>,
+    /// The predictions for all algorithms.
+    pub predictions: Vec<Prediction>,
+    /// The facts that the details follow from.
+    pub(crate) facts: Facts,
+}
+
+/// How the algorithm of a [`Plan`] is carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Details {
+    /// What the algorithm has to find. On a GPU, this is what comes back to the host.
+    pub yields: Yields,
+    /// The bits of a key word: 32 or 64. On a GPU, key words and values have the same width, so it also depends
+    /// on the number of rows.
+    pub word_bits: u32,
+    /// The bits of the value beside the key word in a tuple, which is a row id or an inlined payload: 32 or 64.
+    pub value_bits: u32,
+    /// Where the key words of the build side come from.
+    pub build_keys: KeySource,
+    /// Where the key words of the probe side come from.
+    pub probe_keys: KeySource,
+    /// Whether tuples hold the build columns of the output, or row ids.
+    pub inlining: Inlining,
+    /// Whether the probe side is streamed or held.
+    pub probe_side: ProbeSide,
+    /// The kind of table. Only for `no-partition` on the CPU: on a GPU, the kernels choose when they have seen
+    /// the keys.
+    pub table: Option<TableKind>,
+    /// The radix bits of each pass over the build side, on the CPU. It is an estimate until the build side has
+    /// been read. Empty if the algorithm does not partition, and on a GPU, where it depends on shared memory.
+    pub radix_bits: Vec<u32>,
+    /// The expected number of parts into which `multi-pass` divides the build side. The probe side is read once
+    /// per part. `None` for all other algorithms.
+    pub parts: Option<u64>,
+    /// How rows cross to the GPU; `None` on the CPU. Arrow batches are not in pinned memory, so this is never
+    /// [`Transfer::Auto`].
+    pub transfer: Option<Transfer>,
+    /// The bytes that cross the link between host and GPU; `None` on the CPU.
+    pub over_the_link: Option<LinkBytes>,
+}
+
+impl Details {
+    /// Returns the width of key words.
+    pub(crate) fn word(&self) -> Width {
+        if self.word_bits == 32 { Width::W32 } else { Width::W64 }
+    }
+
+    /// Returns the width of values.
+    pub(crate) fn value(&self) -> Width {
+        if self.value_bits == 32 { Width::W32 } else { Width::W64 }
+    }
+}
+
+/// Where the key words of a side come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KeySource {
+    /// From the key column, whenever they are needed. No memory is needed for them.
+    Column,
+    /// From the key column if it has no nulls. Otherwise, they are computed first. The join learns this when it
+    /// has read the side.
+    ColumnIfNoNulls,
+    /// They are computed from the key columns before they are used.
+    Computed,
+}
+
+/// Whether tuples hold the build columns of the output. If they do, a lookup that finds the key also finds the
+/// columns. Otherwise, tuples hold row ids, and the columns are gathered by row id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Inlining {
+    /// Tuples hold these columns, which take `bytes` bytes per row.
+    Inlined {
+        /// The names of the columns.
+        columns: Vec<String>,
+        /// The bytes per row.
+        bytes: usize,
+    },
+    /// Tuples hold these columns if none of them has a null, and row ids otherwise. The join learns this when
+    /// it has read the build side.
+    IfNoNulls {
+        /// The names of the columns.
+        columns: Vec<String>,
+        /// The bytes per row.
+        bytes: usize,
+    },
+    /// Tuples hold row ids.
+    RowIds(RowIdReason),
+}
+
+impl Inlining {
+    /// Returns the bytes per row that are inlined, or that are expected to be; zero for row ids.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Inlining::Inlined { bytes, .. } | Inlining::IfNoNulls { bytes, .. } => *bytes,
+            Inlining::RowIds(_) => 0,
+        }
+    }
+}
+
+/// The reason why tuples hold row ids instead of the build columns of the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RowIdReason {
+    /// It is not known yet which side is the build side.
+    BuildSideUnknown,
+    /// The algorithm always uses row ids.
+    Algorithm,
+    /// Matches must be verified or filtered, which needs the rows.
+    MatchesAreVerified,
+    /// The join type returns build rows that have a match, or that have none. So it needs their row ids.
+    BuildRowsAreFlagged,
+    /// The output needs the row numbers or the coalesced keys of the build side.
+    RowNumbersAreReturned,
+    /// The output has no columns of the build side.
+    NoColumns,
+    /// This column has no fixed width.
+    NoFixedWidth(String),
+    /// The columns are too wide.
+    TooWide {
+        /// Their bytes per row.
+        bytes: usize,
+        /// The most bytes per row that can be inlined.
+        most: usize,
+    },
+    /// This column has nulls.
+    Nulls(String),
+    /// Under the memory limit, the inlined columns would leave too little memory for the rest of the join.
+    MemoryLimit,
+    /// A test asks for row ids.
+    Test,
+}
+
+/// Whether the probe side is streamed or held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProbeSide {
+    /// It is read batch by batch. A batch is released when its rows have been joined.
+    Streamed,
+    /// It is read to its end before it is joined, and held in memory.
+    Held(HoldReason),
+}
+
+/// The reason why the probe side is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HoldReason {
+    /// The algorithm partitions the whole probe side before it joins.
+    Partitioned,
+    /// The algorithm sorts the whole probe side before it joins.
+    Sorted,
+    /// The algorithm reads the probe side once per part of the build side.
+    ReadAgain,
+    /// The transfer method pins or maps whole columns.
+    Transfer,
+}
+
+/// The kind of table that `no-partition` builds on the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TableKind {
+    /// A hash table.
+    Hash,
+    /// An array with one cell per key word from `min` to `max`.
+    Array {
+        /// The smallest key word.
+        min: u64,
+        /// The largest key word.
+        max: u64,
+    },
+    /// An array if the keys are dense, and a hash table otherwise. The join learns the range of the keys when
+    /// it has read the build side.
+    ArrayIfDense,
+}
+
+/// The bytes that cross the link between host and GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct LinkBytes {
+    /// The bytes to the GPU per row of either side. Rows whose key has a null do not cross.
+    pub per_row: u64,
+    /// The further bytes to the GPU per build row, for inlined columns.
+    pub per_build_row: u64,
+    /// The bytes back to the host per match.
+    pub per_match: u64,
+    /// The bytes back to the host per row of a side whose matches are flagged.
+    pub per_flag: u64,
+}
+
+/// The predicted costs of one algorithm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Prediction {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Whether it runs on a GPU.
+    pub on_gpu: bool,
+    /// The time, without reading the inputs and without the work of the consumer.
+    pub seconds: f64,
+    /// The most host memory that it holds at once, including held inputs, in bytes.
+    pub bytes: u64,
+    /// The most GPU memory that it holds at once, in bytes.
+    pub device_bytes: u64,
+    /// The bytes that cross the link between host and GPU, in both directions.
+    pub crosses: u64,
+    /// The least time that the link needs for these bytes, at its bandwidth in each direction.
+    pub link_seconds: f64,
+}
+
+/// A plan that a join started with and could not carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abandoned {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The GPU that it was for; `None` for the CPU.
+    pub device: Option<String>,
+    /// The reason why the join continued with another plan.
+    pub reason: String,
+}
+
+impl Plan {
+    /// Returns this plan, with `other` added to its abandoned plans.
+    pub(crate) fn after(mut self, other: &Plan, reason: &str) -> Plan {
+        self.abandoned = other.abandoned.clone();
+        let (algorithm, device) = (other.algorithm, other.device.clone());
+        self.abandoned.push(Abandoned { algorithm, device, reason: reason.to_string() });
+        self
+    }
+}

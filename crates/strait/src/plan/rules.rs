@@ -1,0 +1,267 @@
+//! The rules by which the details of a plan follow from facts. There is one function per decision. The
+//! predictions use the same functions.
+
+use crate::gpu_options::Transfer;
+use crate::materialise::MAX_INLINED;
+use crate::options::{Algorithm, Yields};
+use crate::partition::RowId;
+use crate::plan::Statistics;
+use crate::plan::decision::{
+    Details, HoldReason, Inlining, KeySource, LinkBytes, ProbeSide, RowIdReason, TableKind,
+};
+use crate::plan::gpu_memory::{passes, reads_words};
+use crate::plan::refine::{Facts, Payload};
+use crate::plan::shape::{TableShape, radix_passes, table_shape};
+use crate::word::Width;
+
+/// Inlined columns for a GPU may take this fraction (1/8) of the memory that a limit leaves.
+const FOR_INLINED: u64 = 8;
+/// The number of build rows that a plan assumes if nothing is known about them.
+pub(super) const UNKNOWN_ROWS: u64 = 1 << 20;
+/// Callers can state any number of rows. This limit keeps all estimates within 64 bits.
+pub(super) const MAX_ROWS: u64 = 1 << 44;
+
+/// An algorithm on a processor, with all facts that its details follow from.
+pub(super) struct Case<'a> {
+    pub(super) algorithm: Algorithm,
+    /// The GPU memory that it may use; `None` on the CPU.
+    pub(super) gpu_memory: Option<u64>,
+    pub(super) build: &'a Statistics,
+    pub(super) probe: &'a Statistics,
+    pub(super) facts: &'a Facts,
+}
+
+impl Case<'_> {
+    /// Decides everything.
+    pub(super) fn details(&self) -> Details {
+        let (table, radix_bits) = self.partitions();
+        Details {
+            yields: self.yields(),
+            word_bits: self.word().bits(),
+            value_bits: self.value().bits(),
+            build_keys: self.key_source(0),
+            probe_keys: self.key_source(1),
+            inlining: self.inlining(),
+            probe_side: self.probe_side(),
+            table,
+            radix_bits,
+            parts: self.parts(),
+            transfer: self.transfer(),
+            over_the_link: self.over_the_link(),
+        }
+    }
+
+    fn on_gpu(&self) -> bool {
+        self.gpu_memory.is_some()
+    }
+
+    /// Decides whether the probe side is streamed or held. It is streamed past a build side that stays where it
+    /// is, in a table or in partitions.
+    pub(super) fn probe_side(&self) -> ProbeSide {
+        let streamed = match self.may_stream() {
+            true => ProbeSide::Streamed,
+            false => ProbeSide::Held(HoldReason::Transfer),
+        };
+        match self.algorithm {
+            Algorithm::NoPartition | Algorithm::StreamedProbe => streamed,
+            Algorithm::MultiPass if self.parts() == Some(1) => streamed,
+            Algorithm::MultiPass => ProbeSide::Held(HoldReason::ReadAgain),
+            Algorithm::SortMerge => ProbeSide::Held(HoldReason::Sorted),
+            Algorithm::Radix | Algorithm::CpuPartitioned | Algorithm::Triton => {
+                ProbeSide::Held(HoldReason::Partitioned)
+            }
+        }
+    }
+
+    /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:
+    /// the other methods pin or map whole columns.
+    fn may_stream(&self) -> bool {
+        !self.on_gpu() || self.facts.transfer.stages()
+    }
+
+    /// Decides what the algorithm has to find.
+    pub(super) fn yields(&self) -> Yields {
+        // Sort-merge on the CPU ranks the keys that are not exact, so equal ranks are equal keys.
+        let ranked = self.algorithm == Algorithm::SortMerge && !self.on_gpu();
+        let all_match = (self.facts.keys.exact || ranked) && !self.facts.filtered;
+        self.facts.roles.yields(all_match, self.facts.count_only)
+    }
+
+    /// Decides the width of key words.
+    fn word(&self) -> Width {
+        let Facts { keys, overrides, .. } = self.facts;
+        // A GPU has row numbers and key words of the same width.
+        let wide_rows = overrides.wide_rows || self.numbered_rows() > u64::from(u32::MAX);
+        if self.on_gpu() && wide_rows { Width::W64 } else { keys.width }
+    }
+
+    /// Decides the width of values: row ids, or inlined columns.
+    fn value(&self) -> Width {
+        if self.on_gpu() {
+            return self.word();
+        }
+        let wide_rows =
+            self.facts.overrides.wide_rows || self.numbered_rows() > <u32 as RowId>::MAX_ROWS;
+        let wide = wide_rows || self.inlining().bytes() > size_of::<u32>();
+        if wide { Width::W64 } else { Width::W32 }
+    }
+
+    /// Returns the number of rows that are numbered at once, as far as it is known: those of the longer side.
+    /// The rows of a streamed side are numbered chunk by chunk.
+    fn numbered_rows(&self) -> u64 {
+        let past_build =
+            matches!(self.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
+        let probe = match past_build && self.may_stream() {
+            true => 0,
+            // Also for multi-pass, whose number of parts depends on this width.
+            false => self.probe.rows.unwrap_or(0),
+        };
+        self.build.rows.unwrap_or(0).max(probe)
+    }
+
+    /// Decides where the key words of a side come from: 0 for the build side, 1 for the probe side.
+    pub(super) fn key_source(&self, side: usize) -> KeySource {
+        let Facts { keys, learned, transfer, .. } = self.facts;
+        if !self.on_gpu() {
+            return if keys.plain[side] { KeySource::Column } else { KeySource::Computed };
+        }
+        // Workers stage words from the column, if nobody else reads the words.
+        let staged = transfer.stages() && !reads_words(self.algorithm) && self.word() == keys.width;
+        let nulls = [self.build.nulls, self.probe.nulls][side];
+        match (keys.in_column[side].filter(|_| staged), learned.null_keys[side]) {
+            (None, _) | (Some(_), Some(true)) => KeySource::Computed,
+            (Some(true), None) if nulls != Some(0) => KeySource::ColumnIfNoNulls,
+            (Some(_), _) => KeySource::Column,
+        }
+    }
+
+    /// Decides whether the build columns of the output are inlined.
+    pub(super) fn inlining(&self) -> Inlining {
+        let payload = match self.inlinable() {
+            Ok(payload) => payload,
+            Err(reason) => return Inlining::RowIds(reason),
+        };
+        let columns = payload.columns.iter().map(|column| column.name.clone()).collect();
+        let bytes = payload.columns.iter().filter_map(|column| column.width).sum();
+        let known = self.facts.learned.null_columns.is_some()
+            || payload.columns.iter().all(|column| !column.nullable);
+        match known {
+            true => Inlining::Inlined { columns, bytes },
+            false => Inlining::IfNoNulls { columns, bytes },
+        }
+    }
+
+    /// Returns the columns that may be inlined, as far as the facts tell, or the reason why they may not.
+    fn inlinable(&self) -> Result<&Payload, RowIdReason> {
+        let Facts { keys, roles, filtered, learned, overrides, .. } = self.facts;
+        if !self.on_gpu() && self.algorithm != Algorithm::NoPartition {
+            return Err(RowIdReason::Algorithm);
+        }
+        let payload = self.facts.payload.as_ref().ok_or(RowIdReason::BuildSideUnknown)?;
+        if !keys.exact || *filtered {
+            return Err(RowIdReason::MatchesAreVerified);
+        }
+        if !roles.only_columns_of_build() {
+            return Err(RowIdReason::BuildRowsAreFlagged);
+        }
+        if !payload.by_values {
+            return Err(RowIdReason::RowNumbersAreReturned);
+        }
+        if payload.columns.is_empty() {
+            return Err(RowIdReason::NoColumns);
+        }
+        let mut bytes = 0;
+        for column in &payload.columns {
+            let no_width = || RowIdReason::NoFixedWidth(column.name.clone());
+            bytes += column.width.ok_or_else(no_width)?;
+        }
+        let word = self.word().bytes();
+        let most = if self.on_gpu() { word as usize } else { MAX_INLINED };
+        if bytes > most {
+            return Err(RowIdReason::TooWide { bytes, most });
+        }
+        let null_columns = learned.null_columns.as_deref().unwrap_or_default();
+        if let Some(null) = payload.columns.iter().find(|c| null_columns.contains(&c.column)) {
+            return Err(RowIdReason::Nulls(null.name.clone()));
+        }
+        let needed = self.build.rows.unwrap_or(0).saturating_mul(word);
+        if self.on_gpu() && learned.memory_left.is_some_and(|left| needed > left / FOR_INLINED) {
+            return Err(RowIdReason::MemoryLimit);
+        }
+        if overrides.row_ids { Err(RowIdReason::Test) } else { Ok(payload) }
+    }
+
+    /// Decides the kind of table and the radix bits of each pass. Without the words of the build side, the bits
+    /// are estimated.
+    fn partitions(&self) -> (Option<TableKind>, Vec<u32>) {
+        let Facts { keys, learned, machine, overrides, .. } = self.facts;
+        let [word, value] = [self.word(), self.value()].map(|width| width.bytes() as usize);
+        match self.algorithm {
+            Algorithm::Radix if !self.on_gpu() => {
+                let rows = self.build.rows.unwrap_or(UNKNOWN_ROWS).min(MAX_ROWS);
+                (None, radix_passes(rows as usize, word, value, machine, *overrides).0)
+            }
+            Algorithm::NoPartition if !self.on_gpu() => {
+                let cells = || self.build.cells().map(|cells| (0, cells - 1));
+                let (rows, range) = match learned.words {
+                    Some(words) => (words.matchable, words.range),
+                    None => (self.matchable_build_rows(), cells()),
+                };
+                let range = range.filter(|_| keys.may_be_dense);
+                let shape = table_shape(rows as usize, range, word, value, machine, *overrides);
+                let open = learned.words.is_none() && keys.may_be_dense;
+                match shape {
+                    TableShape::Hash { passes } if !open => (Some(TableKind::Hash), passes.0),
+                    TableShape::Dense { min, max, passes } if !open => {
+                        (Some(TableKind::Array { min, max }), passes.0)
+                    }
+                    TableShape::Hash { passes } | TableShape::Dense { passes, .. } => {
+                        (Some(TableKind::ArrayIfDense), passes.0)
+                    }
+                }
+            }
+            _ => (None, Vec::new()),
+        }
+    }
+
+    /// Returns the build rows that may match, by the statistics.
+    fn matchable_build_rows(&self) -> u64 {
+        let rows = self.build.rows.unwrap_or(UNKNOWN_ROWS).min(MAX_ROWS);
+        rows.saturating_sub(self.build.nulls.unwrap_or(0))
+    }
+
+    /// Decides into how many parts the build side is divided.
+    fn parts(&self) -> Option<u64> {
+        let memory = self.gpu_memory.filter(|_| self.algorithm == Algorithm::MultiPass)?;
+        Some(passes(self.matchable_build_rows(), self.word().tuple(), memory))
+    }
+
+    /// Decides how rows cross to the GPU.
+    fn transfer(&self) -> Option<Transfer> {
+        self.gpu_memory?;
+        Some(match (self.algorithm, self.facts.transfer) {
+            // The CPU writes tuples to pinned memory.
+            (Algorithm::CpuPartitioned, _) => Transfer::PinnedCopy,
+            (_, Transfer::Auto) => Transfer::StagedCopy,
+            (_, asked) => asked,
+        })
+    }
+
+    /// Returns the bytes that cross the link.
+    fn over_the_link(&self) -> Option<LinkBytes> {
+        self.gpu_memory?;
+        let word = self.word().bytes();
+        let inlined = self.inlining().bytes() > 0;
+        let (per_row, per_build_row) = match self.algorithm {
+            // The CPU makes tuples, which always have a value besides the key word.
+            Algorithm::CpuPartitioned => (2 * word, 0),
+            _ => (word, if inlined { word } else { 0 }),
+        };
+        let (per_match, per_flag) = match self.yields() {
+            Yields::Count => (0, 0),
+            Yields::Exists => (0, 1),
+            Yields::Pairs => (2 * word, 0),
+        };
+        Some(LinkBytes { per_row, per_build_row, per_match, per_flag })
+    }
+}
