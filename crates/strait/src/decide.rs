@@ -158,7 +158,7 @@ impl BoundJoin {
             filtered: self.filter.is_some(),
             count_only: self.output.count_only(),
             payload: side.map(|side| self.payload(side)),
-            transfer: self.join.gpu_options.transfer,
+            gpu_options: self.join.gpu_options,
             machine: machine.clone(),
             overrides: self.join.overrides,
             gpu_memory: None,

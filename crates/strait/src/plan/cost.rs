@@ -197,7 +197,10 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     // Tuples that do not fit triton's cache spill to host memory and come back.
     let tuples = 2.0 * both * word;
     let spilled = match algorithm {
-        Algorithm::Triton => (tuples - cache_bytes(on.budget) as f64).max(0.0),
+        Algorithm::Triton => {
+            let cache = cache_bytes(on.budget, request.facts.gpu_options.cache);
+            (tuples - cache as f64).max(0.0)
+        }
         _ => 0.0,
     };
     let streamed = case.probe_side() == ProbeSide::Streamed;

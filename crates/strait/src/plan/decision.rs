@@ -47,6 +47,18 @@ pub struct Plan {
 }
 
 /// How the algorithm of a [`Plan`] is carried out.
+///
+/// ```
+/// use arrow::datatypes::{DataType, Field, Schema};
+/// use strait::{Join, Output, ProbeSide, Processor, Yields};
+///
+/// let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.bind(Output::Count, &schema, &schema)?.explain();
+/// assert_eq!(plan.details.yields, Yields::Count);
+/// assert_eq!(plan.details.probe_side, ProbeSide::Streamed);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Details {
@@ -71,8 +83,9 @@ pub struct Details {
     /// The radix bits of each pass over the build side, on the CPU. It is an estimate until the build side has
     /// been read. Empty if the algorithm does not partition, and on a GPU, where it depends on shared memory.
     pub radix_bits: Vec<u32>,
-    /// The expected number of parts into which `multi-pass` divides the build side. The probe side is read once
-    /// per part. `None` for all other algorithms.
+    /// The expected number of parts of the build side that are joined one after the other: the parts of
+    /// `multi-pass`, which reads the probe side once per part, or the working sets of `cpu-partitioned` and
+    /// `triton`. `None` for all other algorithms.
     pub parts: Option<u64>,
     /// How rows cross to the GPU; `None` on the CPU. Arrow batches are not in pinned memory, so this is never
     /// [`Transfer::Auto`].

@@ -92,8 +92,8 @@ impl fmt::Display for Details {
             writeln!(f, "  {:<14} {text}", "radix bits")?;
         }
         if let Some(parts) = self.parts {
-            let rule = "by GPU memory; more if keys repeat";
-            writeln!(f, "  {:<14} {parts} of the build side, {rule}", "parts")?;
+            let text = format!("{parts} of the build side, estimated by GPU memory");
+            writeln!(f, "  {:<14} {text}", "parts")?;
         }
         if let (Some(transfer), Some(link)) = (self.transfer, self.over_the_link) {
             writeln!(f, "  {:<14} {transfer}; {link}", "over the link")?;

@@ -2,10 +2,27 @@
 
 use crate::options::Algorithm;
 
-/// Returns the default size of the GPU memory that caches partitions. With a larger cache, fewer tuples would
-/// cross the link twice, but throughput would drop more steeply where tuples begin to spill.
-pub(crate) fn cache_bytes(memory: u64) -> u64 {
-    memory / 16 * 9
+/// Returns the size of the GPU memory that caches partitions: as the caller asked, or the default. With a
+/// larger default, fewer tuples would cross the link twice, but throughput would drop more steeply where tuples
+/// begin to spill.
+pub(crate) fn cache_bytes(memory: u64, asked: Option<u64>) -> u64 {
+    asked.unwrap_or(memory / 16 * 9).min(memory / 4 * 3)
+}
+
+/// The build partitions of a working set may take this share of the free memory, in eighths.
+const FOR_WORKING_SET: u64 = 4;
+
+/// Returns the number of build rows that fit a working set. A row takes `row` bytes, including the memory for
+/// partitioning it.
+pub(crate) fn working_set_rows(memory: u64, row: u64) -> u64 {
+    memory / 8 * FOR_WORKING_SET / row
+}
+
+/// Returns the expected number of working sets for a build side of `rows` rows. Two partitioning passes need
+/// memory for two more tuples per row.
+pub(crate) fn working_sets(rows: u64, tuple: u64, memory: u64) -> u64 {
+    let fit = working_set_rows(memory, 3 * tuple).max(1);
+    rows.div_ceil(fit).max(1)
 }
 
 /// Returns whether the CPU may read the key words in host memory for more than staging: to partition them, or
@@ -36,7 +53,7 @@ pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::passes;
+    use super::{cache_bytes, passes, working_sets};
 
     /// With 16 GiB, 2^30 rows of 16 bytes take two passes, and twice as many rows take four.
     #[test]
@@ -45,5 +62,16 @@ mod tests {
         assert_eq!(passes(1 << 30, 16, 16 << 30), 2);
         assert_eq!(passes(1 << 31, 16, 16 << 30), 4);
         assert_eq!(passes(1 << 20, 16, 0), 1 << 20);
+    }
+
+    /// With 16 GiB, a working set has 2^33 / 48 rows. A cache leaves less memory for it.
+    #[test]
+    fn working_sets_share_memory_with_the_cache() {
+        assert_eq!(working_sets(1 << 20, 16, 16 << 30), 1);
+        assert_eq!(working_sets(1 << 28, 16, 16 << 30), 2);
+        let left = (16 << 30) - cache_bytes(16 << 30, None);
+        assert_eq!(working_sets(1 << 28, 16, left), 4);
+        assert_eq!(cache_bytes(16 << 30, Some(u64::MAX)), 12 << 30);
+        assert_eq!(cache_bytes(16 << 30, Some(5)), 5);
     }
 }

@@ -4,7 +4,7 @@
 //! runs, it learns more: which columns have nulls, how many rows there are, the range of the keys. It passes
 //! these facts to [`Plan::refine`], which decides the details again. Conductors only read the details.
 
-use crate::gpu_options::Transfer;
+use crate::gpu_options::GpuOptions;
 use crate::key::KeyPlan;
 use crate::machine::Machine;
 use crate::matches::Roles;
@@ -26,8 +26,7 @@ pub(crate) struct Facts {
     pub(crate) count_only: bool,
     /// The build columns of the output; `None` if the build side is not known yet.
     pub(crate) payload: Option<Payload>,
-    /// How rows cross to a GPU, as the caller asked.
-    pub(crate) transfer: Transfer,
+    pub(crate) gpu_options: GpuOptions,
     pub(crate) machine: Machine,
     pub(crate) overrides: TestOverrides,
     /// The GPU memory that the plan may use, if the plan is for a GPU.
@@ -107,7 +106,7 @@ impl Facts {
             filtered: false,
             count_only: yields == Yields::Count,
             payload: None,
-            transfer: Transfer::Auto,
+            gpu_options: GpuOptions::new(),
             machine: machine.clone(),
             overrides: TestOverrides::default(),
             gpu_memory: None,
@@ -343,7 +342,7 @@ mod tests {
         let after = plan.escalated(Algorithm::MultiPass, "GPU memory is full");
         assert_eq!((after.algorithm, after.escalation), (Algorithm::MultiPass, None));
         assert_eq!(after.details.build_keys, KeySource::Computed);
-        assert!(after.details.parts > Some(1) && plan.details.parts.is_none());
+        assert!(after.details.parts > Some(1) && after.details.parts < plan.details.parts);
         assert_eq!(after.abandoned[0].algorithm, Algorithm::Triton);
     }
 

@@ -9,7 +9,7 @@ use crate::plan::Statistics;
 use crate::plan::decision::{
     Details, HoldReason, Inlining, KeySource, LinkBytes, ProbeSide, RowIdReason, TableKind,
 };
-use crate::plan::gpu_memory::{passes, reads_words};
+use crate::plan::gpu_memory::{cache_bytes, passes, reads_words, working_sets};
 use crate::plan::refine::{Facts, Payload};
 use crate::plan::shape::{TableShape, radix_passes, table_shape};
 use crate::word::Width;
@@ -76,7 +76,7 @@ impl Case<'_> {
     /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:
     /// the other methods pin or map whole columns.
     fn may_stream(&self) -> bool {
-        !self.on_gpu() || self.facts.transfer.stages()
+        !self.on_gpu() || self.facts.gpu_options.transfer.stages()
     }
 
     /// Decides what the algorithm has to find.
@@ -121,12 +121,14 @@ impl Case<'_> {
 
     /// Decides where the key words of a side come from: 0 for the build side, 1 for the probe side.
     pub(super) fn key_source(&self, side: usize) -> KeySource {
-        let Facts { keys, learned, transfer, .. } = self.facts;
+        let Facts { keys, learned, gpu_options, .. } = self.facts;
         if !self.on_gpu() {
             return if keys.plain[side] { KeySource::Column } else { KeySource::Computed };
         }
         // Workers stage words from the column, if nobody else reads the words.
-        let staged = transfer.stages() && !reads_words(self.algorithm) && self.word() == keys.width;
+        let staged = gpu_options.transfer.stages()
+            && !reads_words(self.algorithm)
+            && self.word() == keys.width;
         let nulls = [self.build.nulls, self.probe.nulls][side];
         match (keys.in_column[side].filter(|_| staged), learned.null_keys[side]) {
             (None, _) | (Some(_), Some(true)) => KeySource::Computed,
@@ -230,16 +232,28 @@ impl Case<'_> {
         rows.saturating_sub(self.build.nulls.unwrap_or(0))
     }
 
-    /// Decides into how many parts the build side is divided.
+    /// Estimates into how many parts the build side is divided.
     fn parts(&self) -> Option<u64> {
-        let memory = self.gpu_memory.filter(|_| self.algorithm == Algorithm::MultiPass)?;
-        Some(passes(self.matchable_build_rows(), self.word().tuple(), memory))
+        let memory = self.gpu_memory?;
+        let (rows, tuple) = (self.matchable_build_rows(), self.word().tuple());
+        match self.algorithm {
+            Algorithm::MultiPass => Some(passes(rows, tuple, memory)),
+            Algorithm::CpuPartitioned => Some(working_sets(rows, tuple, memory)),
+            Algorithm::Triton => {
+                let cache = cache_bytes(memory, self.facts.gpu_options.cache);
+                Some(working_sets(rows, tuple, memory - cache))
+            }
+            Algorithm::NoPartition
+            | Algorithm::Radix
+            | Algorithm::SortMerge
+            | Algorithm::StreamedProbe => None,
+        }
     }
 
     /// Decides how rows cross to the GPU.
     fn transfer(&self) -> Option<Transfer> {
         self.gpu_memory?;
-        Some(match (self.algorithm, self.facts.transfer) {
+        Some(match (self.algorithm, self.facts.gpu_options.transfer) {
             // The CPU writes tuples to pinned memory.
             (Algorithm::CpuPartitioned, _) => Transfer::PinnedCopy,
             (_, Transfer::Auto) => Transfer::StagedCopy,

@@ -21,10 +21,8 @@ use super::streamed::{Feeding, join_chunk, partitioning};
 use super::{JoinResult, MAX_ROWS, Receiver, Side, Wanted, Which};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
+use crate::plan::gpu_memory::working_set_rows;
 use crate::transfer::{Pipeline, Produce, Run, TransferContext};
-
-/// The build partitions of a set may take this share of the free memory, in eighths.
-const FOR_BUILD: u64 = 4;
 
 /// Joins working sets.
 pub(super) struct WorkingSets<'a> {
@@ -60,7 +58,7 @@ impl<'a> WorkingSets<'a> {
     pub(super) fn fit(crossing: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
         let session = crossing.session;
         let a_row = session.word.tuple() + partitioning(session);
-        (memory / 8 * FOR_BUILD / a_row).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
+        working_set_rows(memory, a_row).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
     }
 
     /// Joins working sets one after the other. For each set, `produce` returns two lists of runs: first the

@@ -45,7 +45,7 @@ pub(super) fn join(
     let session = crossing.session;
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let left = session.left();
-    let cache = how.gpu_options.cache.unwrap_or(cache_bytes(left)).min(left / 4 * 3);
+    let cache = cache_bytes(left, how.gpu_options.cache);
     let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
     let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
