@@ -14,7 +14,7 @@ import sys
 SOURCES = pathlib.Path(__file__).parent.parent / "crates" / "strait" / "src"
 LAYERS = [
     ["lib"],
-    ["run", "reader", "decide", "candidate", "bind", "settings", "resolve", "join", "report"],
+    ["run", "reader", "bind", "settings", "resolve", "join", "report"],
     ["algorithm"],
     ["plan"],
     ["matches", "materialise", "output"],

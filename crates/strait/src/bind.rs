@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 
-use crate::candidate;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::join::Join;
@@ -21,6 +20,7 @@ use crate::options::Side;
 use crate::output::{Origin, Output, OutputPlan};
 use crate::plan::Statistics;
 use crate::resolve;
+use crate::run::candidate;
 use crate::settings;
 
 impl Join {

@@ -45,9 +45,7 @@
 
 mod algorithm;
 mod bind;
-mod candidate;
 mod context;
-mod decide;
 mod device;
 mod error;
 mod gpu_options;

@@ -2,15 +2,16 @@
 //!
 //! The plan follows from the statistics of both sides. [`BoundJoin::explain`] makes it before any row is
 //! read, from the statistics that the user gave. A running join plans again after it has read the build side,
-//! with the rows and bytes that it counted. Both call [`choose`].
+//! with the rows and bytes that it counted, and with the columns that have nulls. Both call [`choose`]. Facts
+//! that are learned later go to [`Plan::refine`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::Array;
 
+use super::candidate;
 use crate::bind::BoundJoin;
-use crate::candidate;
 use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
 use crate::input::{First, Relation, Source};
@@ -28,7 +29,7 @@ const BYTES_PER_ROW: u64 = 16;
 const LEAST_EXPECTED: u64 = 1 << 20;
 
 /// The facts that a plan follows from, besides the join and the device.
-pub(crate) struct Known<'a> {
+pub(super) struct Known<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) side: Option<Side>,
     pub(crate) build: Statistics,
@@ -42,7 +43,8 @@ impl BoundJoin {
     /// sides. Nothing is read.
     ///
     /// A running join plans again after it has read the build side, with the numbers of rows and bytes that
-    /// it counted. So its plan may differ.
+    /// it counted. So its plan may differ. Decisions that depend on facts that are only learned while reading
+    /// are open in this plan; its text shows their rules.
     pub fn explain(&self) -> Plan {
         let machine = Machine::detect();
         let side = self.build_side();
@@ -57,14 +59,14 @@ impl BoundJoin {
     }
 
     /// Returns the build side, if it is known before the join reads both sides.
-    pub(crate) fn build_side(&self) -> Option<Side> {
+    fn build_side(&self) -> Option<Side> {
         let [left, right] = &self.join.statistics;
         build_side(self.join.build_side, [left, right])
     }
 
     /// Returns the side that is read first. If statistics say which side is smaller, they may be wrong: more
     /// than twice the bytes of the other side are not read before the other side is looked at, too.
-    pub(crate) fn first(&self) -> First {
+    pub(super) fn first(&self) -> First {
         let of = |statistics: &Statistics| {
             let rows = statistics.rows.unwrap_or(0);
             statistics.bytes.unwrap_or(rows.saturating_mul(BYTES_PER_ROW))
@@ -94,7 +96,7 @@ impl BoundJoin {
 
     /// Returns the plan and the opened device that it needs. A GPU that the caller did not ask for is opened
     /// only if the plan uses it. The join is then planned again with the memory that is free on that GPU.
-    pub(crate) fn decide(&self, known: &Known<'_>) -> Result<(Plan, Option<Arc<dyn Device>>)> {
+    pub(super) fn decide(&self, known: &Known<'_>) -> Result<(Plan, Option<Arc<dyn Device>>)> {
         let (plan, prospect) = self.prospects(known);
         let Some(prospect) = prospect else {
             let device = self.device.clone().filter(|_| plan.device.is_some());
@@ -126,12 +128,12 @@ impl BoundJoin {
 
     /// Returns whether the join continues on the CPU if a GPU fails. It does so if the caller asked neither
     /// for a GPU nor for an algorithm that runs on GPUs only.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         self.device.is_none() && !self.join.needs_gpu()
     }
 
     /// Returns the plan for the CPU after a plan for a GPU was abandoned.
-    pub(crate) fn without_device(&self, known: &Known<'_>, abandoned: &Plan, why: &str) -> Plan {
+    pub(super) fn without_device(&self, known: &Known<'_>, abandoned: &Plan, why: &str) -> Plan {
         log::warn!("the GPU was abandoned: {why}; joining on the CPU");
         self.plan(known, None).after(abandoned, why)
     }
@@ -194,7 +196,7 @@ impl BoundJoin {
     }
 
     /// Returns the facts that a plan follows from and that only the rows of the build side tell.
-    pub(crate) fn learned(&self, side: Side, build: &Relation) -> Learned {
+    pub(super) fn learned(&self, side: Side, build: &Relation) -> Learned {
         let mut columns = self.output.gathered(side);
         let has_nulls = |column| build.batches().iter().any(|b| b.column(column).null_count() > 0);
         columns.retain(|&column| has_nulls(column));
@@ -203,7 +205,7 @@ impl BoundJoin {
     }
 
     /// Returns the statistics of a probe side that was read for a device, but then not joined there.
-    pub(crate) fn probe_left(&self, known: &Known<'_>, probe: Option<&Source>) -> Statistics {
+    pub(super) fn probe_left(&self, known: &Known<'_>, probe: Option<&Source>) -> Statistics {
         let rows = probe.and_then(Source::known_rows);
         let held = probe.map_or(0, Source::waiting_bytes);
         // If the probe side was not read to its end, it is larger than the memory limit.
@@ -215,7 +217,7 @@ impl BoundJoin {
 impl<'a> Known<'a> {
     /// Takes the statistics of the left and the right side. If the build side is not known, it assumes the
     /// left side.
-    pub(crate) fn new(
+    pub(super) fn new(
         machine: &'a Machine,
         side: Option<Side>,
         [left, right]: &[Statistics; 2],

@@ -4,6 +4,9 @@
 //!  readers ──► build side read ──► plan ──► conductor thread and its workers ──► queue ──► JoinReader
 //! ```
 
+pub(crate) mod candidate;
+mod decide;
+
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -11,11 +14,11 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::Schema;
 
+use self::decide::Known;
 use crate::algorithm::gpu::Escalated;
 use crate::algorithm::{self, Job, OnDevice, with_seeds};
 use crate::bind::BoundJoin;
 use crate::context::Context;
-use crate::decide::Known;
 use crate::error::{Error, Result};
 use crate::input::{MAX_ROWS_PER_BATCH, Reader, Source, read_smaller_first};
 use crate::join::Join;

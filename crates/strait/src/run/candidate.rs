@@ -48,7 +48,7 @@ fn without_gpu(join: &Join, why: &Error) -> Error {
 
 /// Returns the device that the planner may choose; `None` if it has no choice. A sort-merge join promises
 /// sorted output, which a GPU does not deliver. So it runs on a GPU only if the caller asks for that.
-pub(crate) fn prospect(join: &Join) -> Option<Prospect> {
+pub(super) fn prospect(join: &Join) -> Option<Prospect> {
     if join.algorithm == Some(Algorithm::SortMerge) {
         return None;
     }
