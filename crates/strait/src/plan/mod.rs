@@ -12,6 +12,7 @@ mod cost;
 mod decision;
 mod explain;
 pub(crate) mod gpu_memory;
+mod in_gpu_memory;
 mod refine;
 mod rules;
 mod shape;
@@ -22,6 +23,7 @@ pub use decision::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
     RowIdReason, TableKind,
 };
+pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use refine::{Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
 pub use statistics::Statistics;
 pub(crate) use statistics::build_side;

@@ -39,7 +39,7 @@ mod working_set;
 
 pub(crate) use host::{Attempt, run};
 
-use crate::device::{Event, Flavour, Session, Side, View, abi, l2};
+use crate::device::{Event, Flavour, Session, Side, View, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Partitioner, RadixPartitioner};
 use crate::options::Algorithm;
@@ -163,9 +163,17 @@ pub(crate) enum Which {
 /// How to join on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Method {
-    /// `None` if the size of the table decides.
-    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Algorithm,
+    /// Whether the plan chooses again, after a survey of the build keys. Only `radix` is chosen again.
+    pub(crate) survey: bool,
     pub(crate) partitioner: Partitioner,
+}
+
+/// The result of a join of two sides in device memory.
+pub(crate) struct DeviceJoinResult {
+    pub(crate) found: JoinResult,
+    /// The algorithm that joined.
+    pub(crate) algorithm: Algorithm,
 }
 
 /// Joins two sides in device memory.
@@ -175,10 +183,11 @@ pub(crate) fn join(
     sides: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<JoinResult> {
+) -> Result<DeviceJoinResult> {
     let [build, probe] = sides;
+    let mut algorithm = method.algorithm;
     if build.rows == 0 || probe.rows == 0 {
-        return Ok(JoinResult::default());
+        return Ok(DeviceJoinResult { found: JoinResult::default(), algorithm });
     }
     if build.rows.max(probe.rows) > MAX_ROWS {
         return Err(too_long(build.rows.max(probe.rows)));
@@ -190,33 +199,33 @@ pub(crate) fn join(
     let build_flags = opened(&mut windows[0], session, build.first, build.rows)?;
     let probe_flags = opened(&mut windows[1], session, probe.first, probe.rows)?;
     let wanted = &Wanted { build_flags, probe_flags, ..*wanted };
-    let found = match method.algorithm {
-        Some(Algorithm::NoPartition) => no_partition::join(session, build, probe, wanted, to),
-        Some(Algorithm::SortMerge) => sort_merge::join(session, build, probe, wanted, to),
-        Some(Algorithm::Radix) => partitioned(session, method.partitioner, sides, wanted, to),
-        None => {
-            let table = 2 * build.rows.next_power_of_two() * session.word.tuple();
-            if table <= l2::for_table(session.device.shape(session.word).l2) {
-                no_partition::join(session, build, probe, wanted, to)
-            } else if let Some(found) = no_partition::join_cached(session, sides, wanted, to)? {
-                Ok(found)
-            } else {
-                partitioned(session, method.partitioner, sides, wanted, to)
+    let found = match algorithm {
+        Algorithm::NoPartition => no_partition::join(session, build, probe, wanted, to),
+        Algorithm::SortMerge => sort_merge::join(session, build, probe, wanted, to),
+        Algorithm::Radix => {
+            let found = match method.survey {
+                true => no_partition::join_surveyed(session, sides, wanted, to)?,
+                false => None,
+            };
+            match found {
+                Some(found) => {
+                    algorithm = Algorithm::NoPartition;
+                    Ok(found)
+                }
+                None => partitioned(session, method.partitioner, sides, wanted, to),
             }
         }
-        Some(
-            algorithm @ (Algorithm::StreamedProbe
-            | Algorithm::MultiPass
-            | Algorithm::CpuPartitioned
-            | Algorithm::Triton),
-        ) => Err(Error::Setting(format!(
+        Algorithm::StreamedProbe
+        | Algorithm::MultiPass
+        | Algorithm::CpuPartitioned
+        | Algorithm::Triton => Err(Error::Setting(format!(
             "{algorithm} joins tables in host memory; in GPU memory there are no-partition, radix and sort-merge"
         ))),
     }?;
     for window in &windows {
         closed(window, session, to)?;
     }
-    Ok(found)
+    Ok(DeviceJoinResult { found, algorithm })
 }
 
 /// Joins two sides in host memory. If the algorithm needs more GPU memory than there is, and has written no
@@ -297,8 +306,8 @@ fn join_as_told(
         Algorithm::Radix | Algorithm::SortMerge => {
             let [build, probe] = [load(crossing, build)?, load(crossing, probe.held()?)?];
             let partitioner = partitioner.unwrap_or_default();
-            let method = Method { algorithm: Some(how.algorithm), partitioner };
-            join(crossing.session, method, [&build, &probe], wanted, to)
+            let method = Method { algorithm: how.algorithm, survey: false, partitioner };
+            Ok(join(crossing.session, method, [&build, &probe], wanted, to)?.found)
         }
     }
 }

@@ -16,6 +16,8 @@ use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, View, abi, l2};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
+use crate::options::Algorithm;
+use crate::plan::InGpuMemory;
 
 /// The maximum number of slots per build row in a directly addressed table. These slots are half as wide as
 /// hashed slots, and a hashed table has at least two slots per row.
@@ -42,21 +44,20 @@ pub(super) fn join(
     look_up(session, table, Rows::of(probe), wanted, to)
 }
 
-/// Joins by a directly addressed array. Returns `None` unless the build keys nearly fill their range, each
-/// occurs once, and the array stays in the device's L2 cache.
-pub(super) fn join_cached(
+/// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a
+/// directly addressed array. Returns `None` if the plan chooses another algorithm, or if a build key occurs
+/// twice.
+pub(super) fn join_surveyed(
     session: &Session<'_>,
     [build, probe]: [&Side; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
-    let (word, l2) = (session.word.bytes(), session.device.shape(session.word).l2);
-    let most = l2::for_array(l2);
-    if build.rows * word > most {
-        return Ok(None);
-    }
-    let Some(range) = direct(session, build)?.filter(|range| range.slot_count * word <= most)
-    else {
+    let word = session.word;
+    let facts = InGpuMemory { build_rows: build.rows, word, l2: session.device.shape(word).l2 };
+    let range = direct(session, build)?;
+    let chosen = facts.after_survey(range.map(|range| range.slot_count));
+    let Some(range) = range.filter(|_| chosen == Algorithm::NoPartition) else {
         return Ok(None);
     };
     let table = array(session, Rows::of(build), range, TablePlace::Gpu)?;

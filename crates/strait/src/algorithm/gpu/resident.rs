@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::gpu_options::Partitioner;
 use crate::options::Algorithm;
 use crate::partition::gpu::{Digits, ordered_columns};
+use crate::plan::{BeforeSurvey, InGpuMemory};
 pub use crate::stopwatch::Timed;
 use crate::word::KeyWord;
 use crate::word::Width;
@@ -40,7 +41,7 @@ pub enum Yield {
 /// The measurements of one join.
 #[derive(Debug, Clone, Default)]
 pub struct Ran {
-    /// The algorithm. `None` if the tables lay in GPU memory and the size of the table decided.
+    /// The algorithm. `None` if the pairs were sorted, and nothing was joined.
     pub algorithm: Option<Algorithm>,
     /// The number of output rows.
     pub rows: u64,
@@ -178,8 +179,17 @@ impl Resident {
             key_sum: 0,
             clock: 0.0,
         };
-        let method = Method { algorithm, partitioner };
-        let found = join(&session, method, [&side(build), &side(probe)], &wanted, &mut kept)?;
+        let chosen = match algorithm {
+            Some(algorithm) => BeforeSurvey { algorithm, survey: false },
+            None => {
+                let l2 = self.device.shape(self.word).l2;
+                InGpuMemory { build_rows: build.rows, word: self.word, l2 }.before_survey()
+            }
+        };
+        let BeforeSurvey { algorithm, survey } = chosen;
+        let method = Method { algorithm, survey, partitioner };
+        let joined = join(&session, method, [&side(build), &side(probe)], &wanted, &mut kept)?;
+        let found = joined.found;
         session.device.synchronize(session.compute)?;
         let seconds = started.elapsed().as_secs_f64() - kept.clock;
         let stages = session.times()?;
@@ -189,6 +199,7 @@ impl Resident {
         };
         let (rows, key_sum) = (found.rows, kept.key_sum);
         let peak_memory = self.device.memory().peak;
+        let algorithm = Some(joined.algorithm);
         Ok(Ran { algorithm, rows, sums, key_sum, seconds, stages, peak_memory, crossed: [0; 2] })
     }
 }

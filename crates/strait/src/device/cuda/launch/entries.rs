@@ -60,13 +60,14 @@ stage_table!(sample);
 fn defines(kernel: &Kernel) -> bool {
     let source = MODULES.iter().find(|(name, _)| *name == kernel.module).map(|(_, text)| *text);
     let texts = || source.into_iter().chain(HEADERS.iter().map(|(_, text)| *text));
-    // The entries of a flavour come from a macro that appends the flavour's name.
-    let generated = kernel.entry.rsplit_once('_').map(|(stem, _)| format!("{stem}_##name("));
+    // Some entries come from a macro that appends a name, such as the flavour.
+    let cuts = kernel.entry.match_indices('_').map(|(at, _)| &kernel.entry[..at]);
+    let generated: Vec<String> = cuts.map(|stem| format!("{stem}_##name(")).collect();
     source.is_some()
         && texts().any(|text| {
             text.contains(&format!(" {}(", kernel.entry))
                 || text.contains(&format!("ENTRY({},", kernel.entry))
-                || generated.as_ref().is_some_and(|generated| text.contains(generated))
+                || generated.iter().any(|generated| text.contains(generated))
         })
 }
 
