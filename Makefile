@@ -6,7 +6,9 @@ PYTHON ?= python3
 STRAIT_CASES ?= 100000
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
 EXAMPLES := two_tables files residual_filter progress gpu
-ASAN_TESTS := cancel edges gpu kernels memory properties runner
+ASAN_TESTS := cancel edges kernels memory properties runner
+ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000
+ASAN_TARGET := --target x86_64-unknown-linux-gnu --target-dir target/asan
 # `make check` checks this target if its standard library is installed. It always checks the portable loops.
 AARCH64 := aarch64-unknown-linux-gnu
 
@@ -45,15 +47,15 @@ test-long: ## ten million random joins, and float keys beside DuckDB; STRAIT_SEE
 
 # Not tests/limits: it measures the memory of whole processes, which AddressSanitizer multiplies.
 test-asan: ## the library's tests under AddressSanitizer, with fewer random joins
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000 \
-	$(CARGO) test -p strait --lib $(ASAN_TESTS:%=--test %) --target x86_64-unknown-linux-gnu --target-dir target/asan
+	$(ASAN) $(CARGO) test -p strait --lib $(ASAN_TESTS:%=--test %) $(ASAN_TARGET)
+	$(ASAN) $(CARGO) test -p strait-bench $(ASAN_TARGET)
 
 fuzz: ## a million damaged files; STRAIT_FUZZ_SEED chooses others
 	STRAIT_FUZZ_CASES=1000000 $(CARGO) test --release -p strait-cli --bin strait changed_files -- --nocapture
 
 test-gpu: ## the tests that need a GPU; without one they fail
 	STRAIT_REQUIRE_GPU=1 $(CARGO) test --release -p strait --lib device::cuda
-	STRAIT_REQUIRE_GPU=1 STRAIT_CASES=$(STRAIT_CASES) $(CARGO) test --release -p strait --test gpu
+	STRAIT_REQUIRE_GPU=1 $(CARGO) test --release -p strait-bench --test gpu
 
 test-gpu-sanitize: gpu-bundle ## a few of them under compute-sanitizer: memory, races, initialisation
 	target/gpu-bundle/gpu.sh sanitize
@@ -63,7 +65,9 @@ test-gpu-sanitize: gpu-bundle ## a few of them under compute-sanitizer: memory, 
 gpu-bundle: ## target/gpu-bundle: binaries, tests and gpu.sh, for a machine with a GPU
 	rm -rf target/gpu-bundle && mkdir -p target/gpu-bundle/tests
 	$(CARGO) build --release -p strait-cli
-	$(CARGO) test --release -p strait --lib --test gpu --test runner --no-run --message-format=json \
+	$(CARGO) test --release -p strait --lib --test runner --no-run --message-format=json \
+	  | $(PYTHON) scripts/test_binaries.py target/gpu-bundle/tests
+	$(CARGO) test --release -p strait-bench --test gpu --no-run --message-format=json \
 	  | $(PYTHON) scripts/test_binaries.py target/gpu-bundle/tests
 	cp "$${CARGO_TARGET_DIR:-target}/release/strait" scripts/gpu.sh scripts/cub_sort.cu target/gpu-bundle
 	du -sh target/gpu-bundle

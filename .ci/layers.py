@@ -14,6 +14,7 @@ import sys
 SOURCES = pathlib.Path(__file__).parent.parent / "crates" / "strait" / "src"
 LAYERS = [
     ["lib"],
+    ["internal"],
     ["run", "reader", "bind", "settings", "resolve", "join", "report"],
     ["algorithm"],
     ["plan"],

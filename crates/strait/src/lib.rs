@@ -50,6 +50,8 @@ mod device;
 mod error;
 mod gpu_options;
 mod input;
+#[doc(hidden)]
+pub mod internal;
 mod join;
 mod key;
 mod machine;
@@ -76,8 +78,6 @@ mod table;
 mod transfer;
 mod word;
 
-#[doc(hidden)]
-pub use algorithm::gpu::{hosted, resident};
 pub use bind::BoundJoin;
 pub use error::{Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
-use strait::Algorithm;
 use strait::gpu::Gpu;
-use strait::resident::{Ran, Resident, Sorting, Yield};
+use strait::{Algorithm, GpuOptions};
+use strait_bench::{GpuTables, JoinRequest, MeasuredRun, ResultKind, SortedPairs};
 
 use super::aligned::aligned;
 use super::hard::Hard;
@@ -80,7 +80,7 @@ struct Line {
     yields: String,
     rows: [u64; 3],
     seconds: f64,
-    middle: Ran,
+    middle: MeasuredRun,
 }
 
 /// Runs the command.
@@ -88,25 +88,19 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
     let gpu = &the_gpu(arguments.device, "these joins run in a GPU's memory")?;
     let mut lines = Vec::new();
     let mut read_rate = 0.0;
-    let mut made: Option<(&Named, Tables, Resident)> = None;
+    let mut made: Option<(&Named, Tables, GpuTables)> = None;
     for named in SUITE.iter().filter(|named| arguments.wants(named.name)) {
         if !made.as_ref().is_some_and(|(other, ..)| other.same_tables(named)) {
             // The next tables need the memory of the previous ones.
             drop(made.take());
             let tables = Tables::generate(named.shape(arguments.scale_down), BATCH_ROWS, cores())?;
-            let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
-            read_rate = f64::max(read_rate, resident.read_rate().map_err(failure::of_join)?);
-            made = Some((named, tables, resident));
+            let loaded = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
+            read_rate = f64::max(read_rate, loaded.read_rate().map_err(failure::of_join)?);
+            made = Some((named, tables, loaded));
         }
-        let Some((_, tables, resident)) = &made else { continue };
-        for yields in [Yield::Materialise, Yield::Aggregate] {
-            lines.push(measure(
-                arguments,
-                resident,
-                tables,
-                named.name,
-                (named.algorithm, yields),
-            )?);
+        let Some((_, tables, loaded)) = &made else { continue };
+        for result in [ResultKind::Materialise, ResultKind::Aggregate] {
+            lines.push(measure(arguments, loaded, tables, named.name, (named.algorithm, result))?);
         }
     }
     drop(made);
@@ -136,21 +130,21 @@ fn hard(
     let plain = named("uniform 2^26", [26, 26], 8, Keys::Sparse, Algorithm::Radix);
     let mut uniform = [0.0; 3];
     let tables = Tables::generate(plain.shape(arguments.scale_down), BATCH_ROWS, cores())?;
-    let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
+    let loaded = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
     for (algorithm, uniform) in ALGORITHMS.into_iter().zip(&mut uniform) {
-        let how = (Choice(Some(algorithm)), Yield::Materialise);
-        let line = measure(arguments, &resident, &tables, "hard: uniform", how)?;
+        let how = (Choice(Some(algorithm)), ResultKind::Materialise);
+        let line = measure(arguments, &loaded, &tables, "hard: uniform", how)?;
         *uniform = line.seconds_a_row();
         lines.push(line);
     }
-    drop(resident);
+    drop(loaded);
     for (name, hard, bits) in Hard::ALL {
         let tables = hard.tables(bits.saturating_sub(down).max(4))?;
-        let resident = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
+        let loaded = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
         for algorithm in ALGORITHMS {
             let name = format!("hard: {name}");
-            let how = (Choice(Some(algorithm)), Yield::Materialise);
-            lines.push(measure(arguments, &resident, &tables, &name, how)?);
+            let how = (Choice(Some(algorithm)), ResultKind::Materialise);
+            lines.push(measure(arguments, &loaded, &tables, &name, how)?);
         }
     }
     Ok(uniform)
@@ -168,7 +162,7 @@ fn sort(gpu: &Gpu, arguments: &BenchGpuArguments) -> anyhow::Result<Line> {
     let values: Int64Array = (0..rows as i64).collect();
     let columns: [(&str, ArrayRef); 2] = [("key", Arc::new(keys)), ("value", Arc::new(values))];
     let pairs = RecordBatch::try_from_iter(columns)?;
-    let sorting = Sorting::load(gpu, arguments.gpu_memory, &pairs).map_err(failure::of_join)?;
+    let sorting = SortedPairs::load(gpu, arguments.gpu_memory, &pairs).map_err(failure::of_join)?;
     let mut runs = Vec::new();
     for run in 0..=arguments.repeat {
         let ran = sorting.run(run == 0).map_err(failure::of_join)?;
@@ -193,18 +187,20 @@ fn sort(gpu: &Gpu, arguments: &BenchGpuArguments) -> anyhow::Result<Line> {
 
 fn measure(
     arguments: &BenchGpuArguments,
-    resident: &Resident,
+    loaded: &GpuTables,
     tables: &Tables,
     name: &str,
-    (algorithm, yields): (Choice, Yield),
+    (algorithm, result): (Choice, ResultKind),
 ) -> anyhow::Result<Line> {
-    let (how, often) = ((algorithm, arguments.partitioner, yields), Often::times(arguments.repeat));
+    let gpu_options = GpuOptions::new().partitioner(arguments.partitioner);
+    let how = &JoinRequest { algorithm: algorithm.0, gpu_options, result };
+    let often = Often::times(arguments.repeat);
     let runs =
-        on_gpu::runs(resident, &tables.expected, how, often).with_context(|| name.to_string())?;
+        on_gpu::runs(loaded, &tables.expected, how, often).with_context(|| name.to_string())?;
     let (seconds, middle) = (runs.seconds(), runs.middle()?.clone());
     let rows = [tables.build.rows(), tables.probe.rows(), middle.rows];
     let (workload, algorithm) = (name.to_string(), algorithm.to_string());
-    let yields = format!("{yields:?}").to_lowercase();
+    let yields = format!("{result:?}").to_lowercase();
     let line = Line { workload, algorithm, yields, rows, seconds: median(&seconds), middle };
     let (ms, rate) = (line.seconds * 1e3, line.rate() / 1e9);
     eprintln!(

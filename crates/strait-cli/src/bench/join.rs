@@ -3,8 +3,8 @@
 use anyhow::bail;
 use strait::Processor;
 use strait::gpu::Gpu;
-use strait::hosted::{HostPlacement, Hosted};
-use strait::resident::Resident;
+use strait_bench::GpuTables;
+use strait_bench::{HostPlacement, HostTables};
 
 use super::figures::{Figures, shown};
 use super::machine::resident;
@@ -28,8 +28,8 @@ enum Place {
 /// The tables after they were copied to their placement.
 enum Placed {
     Arrow,
-    Gpu(Gpu, Resident),
-    Host(Gpu, Box<Hosted>),
+    Gpu(Gpu, Box<GpuTables>),
+    Host(Gpu, Box<HostTables>),
 }
 
 /// Runs the command.
@@ -92,8 +92,8 @@ impl Place {
         Ok(match self {
             Place::Arrow => Placed::Arrow,
             Place::Gpu(gpu) => {
-                let resident = on_gpu::load(&gpu, memory, tables)?;
-                Placed::Gpu(gpu, resident)
+                let loaded = on_gpu::load(&gpu, memory, tables)?;
+                Placed::Gpu(gpu, Box::new(loaded))
             }
             Place::Host(gpu, placement) => {
                 let hosted = on_host::load(&gpu, memory, placement, threads, tables)?;
@@ -107,7 +107,7 @@ impl Placed {
     fn measure(&self, tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
         match self {
             Placed::Arrow => measure(tables, task),
-            Placed::Gpu(gpu, resident) => on_gpu::on_gpu(gpu, resident, tables, task),
+            Placed::Gpu(gpu, loaded) => on_gpu::on_gpu(gpu, loaded, tables, task),
             Placed::Host(gpu, hosted) => on_host::on_host(gpu, hosted, tables, task),
         }
     }

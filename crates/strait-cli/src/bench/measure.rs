@@ -59,7 +59,7 @@ pub(super) fn median(ascending: &[f64]) -> f64 {
 }
 
 /// The result of a join, kept until the clock has stopped.
-enum Yield {
+enum JoinResult {
     Rows(u64),
     Sums(Answer),
     Pairs(Vec<RecordBatch>),
@@ -78,8 +78,8 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
             .with_context(|| format!("{} by {}", task.mode.name(), task.algorithm))?;
         peak_memory = peak_memory.max(report.peak_memory);
         output_bytes = match &yielded {
-            Yield::Rows(_) | Yield::Sums(_) => 0,
-            Yield::Pairs(batches) | Yield::Batches(batches) => bytes(batches),
+            JoinResult::Rows(_) | JoinResult::Sums(_) => 0,
+            JoinResult::Pairs(batches) | JoinResult::Batches(batches) => bytes(batches),
         };
         if run > 0 {
             runs.push((seconds, report));
@@ -100,26 +100,26 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
     })
 }
 
-fn join(tables: &Tables, task: &Task) -> anyhow::Result<(Yield, Report)> {
+fn join(tables: &Tables, task: &Task) -> anyhow::Result<(JoinResult, Report)> {
     let join = Join::inner().on("key").algorithm(task.algorithm.0).threads(task.threads);
     let join = task.device.apply(join);
     let (build, probe) = (tables.build.reader(), tables.probe.reader());
     match task.mode {
         Mode::Count => {
             let (rows, report) = join.count(build, probe).map_err(failure::of_join)?;
-            Ok((Yield::Rows(rows), report))
+            Ok((JoinResult::Rows(rows), report))
         }
         Mode::Aggregate => {
             let (answer, report) = aggregate(&join, tables)?;
-            Ok((Yield::Sums(answer), report))
+            Ok((JoinResult::Sums(answer), report))
         }
         Mode::Pairs => {
             let (batches, report) = collect(join.pairs(build, probe).map_err(failure::of_join)?)?;
-            Ok((Yield::Pairs(batches), report))
+            Ok((JoinResult::Pairs(batches), report))
         }
         Mode::Materialise => {
             let (batches, report) = collect(join.run(build, probe).map_err(failure::of_join)?)?;
-            Ok((Yield::Batches(batches), report))
+            Ok((JoinResult::Batches(batches), report))
         }
     }
 }
@@ -140,18 +140,18 @@ fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
 }
 
 /// Compares the result with the expected answer, as far as the mode allows.
-fn check(tables: &Tables, yielded: &Yield) -> anyhow::Result<()> {
+fn check(tables: &Tables, yielded: &JoinResult) -> anyhow::Result<()> {
     let expected = &tables.expected;
     match yielded {
-        Yield::Rows(rows) => expected.check(&Answer { rows: *rows, sums: Vec::new() }),
-        Yield::Sums(answer) => expected.check_all(answer),
-        Yield::Pairs(pairs) => {
+        JoinResult::Rows(rows) => expected.check(&Answer { rows: *rows, sums: Vec::new() }),
+        JoinResult::Sums(answer) => expected.check_all(answer),
+        JoinResult::Pairs(pairs) => {
             let [build, probe] = [("left_row", &tables.build), ("right_row", &tables.probe)]
                 .map(|(name, table)| sums_at(table, pairs, name));
             let rows = pairs.iter().map(|batch| batch.num_rows() as u64).sum();
             expected.check_all(&Answer { rows, sums: [build?, probe?].concat() })
         }
-        Yield::Batches(batches) => {
+        JoinResult::Batches(batches) => {
             let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
             let names = tables.build.payloads().chain(tables.probe.payloads());
             let sum = |name: &str| -> anyhow::Result<i128> {

@@ -3,9 +3,9 @@
 
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
+use strait::Processor;
 use strait::gpu::Gpu;
-use strait::resident::{Ran, Resident, Yield};
-use strait::{Partitioner, Processor};
+use strait_bench::{GpuTables, JoinRequest, MeasuredRun, ResultKind};
 
 use super::measure::{Measured, Task};
 use super::workload::{Answer, Tables};
@@ -58,7 +58,7 @@ pub(super) struct Runs {
     /// The seconds of the first run.
     pub(super) first: f64,
     /// The timed runs, fastest first.
-    pub(super) timed: Vec<Ran>,
+    pub(super) timed: Vec<MeasuredRun>,
 }
 
 impl Runs {
@@ -66,7 +66,7 @@ impl Runs {
         self.timed.iter().map(|run| run.seconds).collect()
     }
 
-    pub(super) fn middle(&self) -> anyhow::Result<&Ran> {
+    pub(super) fn middle(&self) -> anyhow::Result<&MeasuredRun> {
         self.timed.get(self.timed.len() / 2).context("no run was timed")
     }
 
@@ -80,54 +80,59 @@ impl Runs {
 pub(super) fn repeated(
     expected: &Answer,
     often: Often,
-    mut run: impl FnMut(bool) -> strait::Result<Ran>,
+    mut run: impl FnMut(bool) -> strait::Result<MeasuredRun>,
 ) -> anyhow::Result<Runs> {
-    let once = |first: bool| -> anyhow::Result<Ran> {
+    let once = |first: bool| -> anyhow::Result<MeasuredRun> {
         let ran = run(first).map_err(failure::of_join)?;
         check(expected, ran.rows, &ran.sums)?;
         Ok(ran)
     };
-    let (first, timed) = often.runs(|ran: &Ran| ran.seconds, once)?;
+    let (first, timed) = often.runs(|ran: &MeasuredRun| ran.seconds, once)?;
     Ok(Runs { first, timed })
 }
 
 /// Runs a join of tables in GPU memory several times.
 pub(super) fn runs(
-    resident: &Resident,
+    loaded: &GpuTables,
     expected: &Answer,
-    (algorithm, partitioner, yields): (Choice, Partitioner, Yield),
+    request: &JoinRequest,
     often: Often,
 ) -> anyhow::Result<Runs> {
-    repeated(expected, often, |check| resident.run(algorithm.0, partitioner, yields, check))
-        .with_context(|| format!("{yields:?} by {algorithm}"))
+    repeated(expected, often, |check| loaded.run(request, check)).with_context(|| named(request))
+}
+
+/// Names a join in error messages.
+pub(super) fn named(request: &JoinRequest) -> String {
+    format!("{:?} by {}", request.result, Choice(request.algorithm))
 }
 
 /// Copies tables to a GPU.
-pub(super) fn load(gpu: &Gpu, memory: Option<u64>, tables: &Tables) -> anyhow::Result<Resident> {
-    let (build, probe) = (&tables.build.batches, &tables.probe.batches);
-    Resident::load(gpu, memory, build, probe).map_err(failure::of_join)
+pub(super) fn load(gpu: &Gpu, memory: Option<u64>, tables: &Tables) -> anyhow::Result<GpuTables> {
+    GpuTables::load(gpu, memory, [&tables.build.batches, &tables.probe.batches])
+        .map_err(failure::of_join)
 }
 
 /// Measures for `bench join --placement gpu`.
 pub(super) fn on_gpu(
     gpu: &Gpu,
-    resident: &Resident,
+    loaded: &GpuTables,
     tables: &Tables,
     task: &Task,
 ) -> anyhow::Result<Measured> {
-    let partitioner = task.device.partitioner.unwrap_or(Partitioner::LookBack);
-    let how = (task.algorithm, partitioner, yields(task.mode));
-    let runs = runs(resident, &tables.expected, how, Often::times(task.repeat))?;
+    let runs = runs(loaded, &tables.expected, &request(task), Often::times(task.repeat))?;
     measured(gpu, tables, task, &runs)
 }
 
-pub(super) fn yields(mode: Mode) -> Yield {
-    match mode {
-        Mode::Count => Yield::Count,
-        Mode::Aggregate => Yield::Aggregate,
-        Mode::Pairs => Yield::Pairs,
-        Mode::Materialise => Yield::Materialise,
-    }
+/// Returns the join of a task.
+pub(super) fn request(task: &Task) -> JoinRequest {
+    let result = match task.mode {
+        Mode::Count => ResultKind::Count,
+        Mode::Aggregate => ResultKind::Aggregate,
+        Mode::Pairs => ResultKind::Pairs,
+        Mode::Materialise => ResultKind::Materialise,
+    };
+    let (algorithm, gpu_options) = (task.algorithm.0, task.device.gpu_options());
+    JoinRequest { algorithm, gpu_options, result }
 }
 
 /// Summarises runs on a GPU.

@@ -1,16 +1,13 @@
 //! Measures joins on a GPU of tables in host memory, pinned or not. Columns cross to the GPU, are joined, and
 //! rows come back into buffers that are reused.
 
-use crate::arguments::Choice;
 use anyhow::{Context, bail};
 use arrow::datatypes::DataType;
-use strait::GpuOptions;
 use strait::gpu::Gpu;
-use strait::hosted::{HostPlacement, Hosted};
-use strait::resident::Yield;
+use strait_bench::{HostPlacement, HostTables, JoinRequest};
 
 use super::measure::{Measured, Task};
-use super::on_gpu::{Often, Runs, measured, repeated, yields};
+use super::on_gpu::{Often, Runs, measured, named, repeated, request};
 use super::workload::{Answer, Tables};
 use crate::failure;
 
@@ -21,10 +18,10 @@ pub(super) fn load(
     placement: HostPlacement,
     threads: usize,
     tables: &Tables,
-) -> anyhow::Result<Hosted> {
+) -> anyhow::Result<HostTables> {
     joinable(tables)?;
     let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
-    Hosted::load(gpu, memory, placement, threads, batches).map_err(failure::of_join)
+    HostTables::load(gpu, memory, placement, threads, batches).map_err(failure::of_join)
 }
 
 /// Fails if these tables cannot be measured. The error says which tables can.
@@ -57,24 +54,22 @@ pub(super) fn joinable(tables: &Tables) -> anyhow::Result<()> {
 
 /// Runs the join several times.
 pub(super) fn runs(
-    hosted: &Hosted,
+    hosted: &HostTables,
     expected: &Answer,
-    (algorithm, on_gpu, yields): (Choice, GpuOptions, Yield),
+    request: &JoinRequest,
     often: Often,
 ) -> anyhow::Result<Runs> {
-    repeated(expected, often, |check| hosted.run(algorithm.0, on_gpu, yields, check))
-        .with_context(|| format!("{yields:?} by {algorithm}"))
+    repeated(expected, often, |check| hosted.run(request, check)).with_context(|| named(request))
 }
 
 /// Measures for `bench join --placement pinned` and `pageable`.
 pub(super) fn on_host(
     gpu: &Gpu,
-    hosted: &Hosted,
+    hosted: &HostTables,
     tables: &Tables,
     task: &Task,
 ) -> anyhow::Result<Measured> {
-    let how = (task.algorithm, task.device.gpu_options(), yields(task.mode));
-    let runs = runs(hosted, &tables.expected, how, Often::times(task.repeat))?;
+    let runs = runs(hosted, &tables.expected, &request(task), Often::times(task.repeat))?;
     measured(gpu, tables, task, &runs)
 }
 
@@ -83,8 +78,8 @@ mod tests {
     use super::*;
     use crate::arguments::{KeyType, Keys, Skew};
     use crate::generate::Shape;
-    use strait::Algorithm;
-    use strait::{Histogram, Partitioner, TablePlace, Transfer};
+    use strait::{Algorithm, GpuOptions, Histogram, Partitioner, TablePlace, Transfer};
+    use strait_bench::ResultKind;
 
     fn tables(rows: [u64; 2], keys: Keys, width: u8) -> Tables {
         let shape = Shape {
@@ -103,12 +98,17 @@ mod tests {
     }
 
     /// Tables on a simulated device.
-    fn hosted(seed: u64, placement: HostPlacement, tables: &Tables) -> Hosted {
+    fn hosted(seed: u64, placement: HostPlacement, tables: &Tables) -> HostTables {
         let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
-        Hosted::simulate(seed, 4 << 20, placement, batches).expect("a simulated device")
+        HostTables::simulate(seed, 4 << 20, placement, batches).expect("a simulated device")
     }
 
-    const YIELDS: [Yield; 4] = [Yield::Count, Yield::Aggregate, Yield::Pairs, Yield::Materialise];
+    fn join(algorithm: Algorithm, gpu_options: GpuOptions, result: ResultKind) -> JoinRequest {
+        JoinRequest { algorithm: Some(algorithm), gpu_options, result }
+    }
+
+    const RESULTS: [ResultKind; 4] =
+        [ResultKind::Count, ResultKind::Aggregate, ResultKind::Pairs, ResultKind::Materialise];
 
     #[test]
     fn every_algorithm_answers_as_known_in_advance() {
@@ -126,9 +126,9 @@ mod tests {
             for placement in [HostPlacement::Pinned, HostPlacement::Pageable] {
                 let hosted = hosted(3, placement, &tables);
                 for algorithm in algorithms {
-                    for yields in YIELDS {
-                        let how = (Choice(Some(algorithm)), GpuOptions::default(), yields);
-                        let runs = runs(&hosted, &tables.expected, how, Often::times(1))
+                    for result in RESULTS {
+                        let how = join(algorithm, GpuOptions::default(), result);
+                        let runs = runs(&hosted, &tables.expected, &how, Often::times(1))
                             .unwrap_or_else(|e| panic!("{keys:?} {width} {placement:?}: {e:#}"));
                         let middle = runs.middle().unwrap();
                         assert!(middle.crossed[0] > 0, "{algorithm}: nothing crossed");
@@ -158,8 +158,8 @@ mod tests {
             }
         }
         for (algorithm, on_gpu) in ways {
-            let how = (Choice(Some(algorithm)), on_gpu, Yield::Aggregate);
-            runs(&hosted, &tables.expected, how, Often::times(1))
+            let how = join(algorithm, on_gpu, ResultKind::Aggregate);
+            runs(&hosted, &tables.expected, &how, Often::times(1))
                 .unwrap_or_else(|e| panic!("{on_gpu:?}: {e:#}"));
         }
     }
@@ -169,14 +169,14 @@ mod tests {
         let mut tables = tables([100, 100], Keys::Sparse, 8);
         tables.expected.sums[1] += 1;
         let hosted = hosted(5, HostPlacement::Pinned, &tables);
-        for yields in [Yield::Aggregate, Yield::Materialise] {
-            let how = (Choice(Some(Algorithm::StreamedProbe)), GpuOptions::default(), yields);
-            let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
+        for result in [ResultKind::Aggregate, ResultKind::Materialise] {
+            let how = join(Algorithm::StreamedProbe, GpuOptions::default(), result);
+            let wrong = runs(&hosted, &tables.expected, &how, Often::times(1)).err().unwrap();
             assert!(format!("{wrong:#}").contains("payload column 2"), "{wrong:#}");
         }
         tables.expected.rows += 1;
-        let how = (Choice(Some(Algorithm::Triton)), GpuOptions::default(), Yield::Count);
-        let wrong = runs(&hosted, &tables.expected, how, Often::times(1)).err().unwrap();
+        let how = join(Algorithm::Triton, GpuOptions::default(), ResultKind::Count);
+        let wrong = runs(&hosted, &tables.expected, &how, Often::times(1)).err().unwrap();
         assert!(format!("{wrong:#}").contains("wrong answer"), "{wrong:#}");
     }
 
@@ -184,9 +184,9 @@ mod tests {
     fn a_slow_run_is_the_only_one() {
         let tables = tables([100, 100], Keys::Sparse, 8);
         let hosted = hosted(6, HostPlacement::Pinned, &tables);
-        let how = (Choice(Some(Algorithm::NoPartition)), GpuOptions::default(), Yield::Count);
+        let how = join(Algorithm::NoPartition, GpuOptions::default(), ResultKind::Count);
         let often = Often { repeat: 5, patience: 0.0 };
-        assert_eq!(runs(&hosted, &tables.expected, how, often).unwrap().timed.len(), 1);
+        assert_eq!(runs(&hosted, &tables.expected, &how, often).unwrap().timed.len(), 1);
     }
 
     #[test]

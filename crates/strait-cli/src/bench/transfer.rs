@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use strait::hosted::{HostPlacement, Hosted};
-use strait::resident::Yield;
 use strait::{Algorithm, GpuOptions, Transfer};
+use strait_bench::{HostPlacement, HostTables, JoinRequest, ResultKind};
 
 use super::aligned::aligned;
 use super::link::Card;
@@ -14,7 +13,7 @@ use super::on_gpu::{Often, the_gpu};
 use super::on_host;
 use super::record::Record;
 use super::workload::{Answer, Tables};
-use crate::arguments::{Choice, KeyType, Keys, Placements, Skew, TransferArguments};
+use crate::arguments::{KeyType, Keys, Placements, Skew, TransferArguments};
 use crate::digits::grouped;
 use crate::failure;
 use crate::generate::Shape;
@@ -50,7 +49,7 @@ pub(super) fn run(arguments: &TransferArguments) -> anyhow::Result<()> {
 }
 
 /// Copies tables to their placement, with this many threads.
-type Open<'a> = dyn Fn(HostPlacement, usize, &Tables) -> anyhow::Result<Hosted> + 'a;
+type Open<'a> = dyn Fn(HostPlacement, usize, &Tables) -> anyhow::Result<HostTables> + 'a;
 
 /// Measures as requested, and writes the record. Returns the text to print.
 fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyhow::Result<String> {
@@ -109,7 +108,7 @@ fn methods(asked: &[Transfer]) -> Vec<Transfer> {
 
 /// Measures one method. It is not a failure if the machine does not support it.
 fn measure(
-    hosted: &Hosted,
+    hosted: &HostTables,
     expected: &Answer,
     method: Transfer,
     repeat: u32,
@@ -124,7 +123,7 @@ fn measure(
 }
 
 fn attempt(
-    hosted: &Hosted,
+    hosted: &HostTables,
     expected: &Answer,
     method: Transfer,
     repeat: u32,
@@ -139,9 +138,10 @@ fn attempt(
         }
     }
     seconds.sort_by(f64::total_cmp);
-    let on_gpu = GpuOptions::new().transfer(method);
-    let how = (Choice(Some(Algorithm::NoPartition)), on_gpu, Yield::Aggregate);
-    let runs = on_host::runs(hosted, expected, how, Often::times(repeat))?;
+    let gpu_options = GpuOptions::new().transfer(method);
+    let algorithm = Some(Algorithm::NoPartition);
+    let how = JoinRequest { algorithm, gpu_options, result: ResultKind::Aggregate };
+    let runs = on_host::runs(hosted, expected, &how, Often::times(repeat))?;
     let (join_seconds, crossed) = (median(&runs.seconds()), runs.middle()?.crossed);
     Ok(Figures { bytes, seconds: median(&seconds), join_seconds, crossed })
 }
@@ -299,9 +299,13 @@ mod tests {
         }
     }
 
-    fn simulated(placement: HostPlacement, _: usize, tables: &Tables) -> anyhow::Result<Hosted> {
+    fn simulated(
+        placement: HostPlacement,
+        _: usize,
+        tables: &Tables,
+    ) -> anyhow::Result<HostTables> {
         let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
-        Ok(Hosted::simulate(7, 1 << 20, placement, batches)?)
+        Ok(HostTables::simulate(7, 1 << 20, placement, batches)?)
     }
 
     #[test]

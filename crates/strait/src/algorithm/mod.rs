@@ -340,8 +340,3 @@ fn emit_all_unmatched(
         emitter.finish()
     })
 }
-
-/// Converts the panic of another thread into an error.
-pub(crate) fn poisoned<T>(_: T) -> Error {
-    Error::Worker("another worker panicked while reading".to_string())
-}

@@ -59,8 +59,8 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A session for measuring and for tests: its seed is always the same, and its host memory has no
-    /// limit.
+    /// A session for tests: its seed is always the same, and its host memory has no limit.
+    #[cfg(test)]
     pub(crate) fn new(device: &'a dyn Device, word: Width) -> Result<Self> {
         Session::within(device, word, &Mixers::new(1, 2), &Budget::new(None))
     }

@@ -9,7 +9,7 @@
 
 use anyhow::Context;
 use strait::Partitioner;
-use strait::hosted::{Divided, FirstPass, Hosted};
+use strait_bench::{FirstPass, HostTables, MeasuredPass};
 
 use super::super::aligned::aligned;
 use super::super::link::Card;
@@ -77,7 +77,7 @@ struct Point {
     /// The first run, in which host memory must still be pinned.
     cold: f64,
     /// The result of the median run.
-    divided: Divided,
+    measured: MeasuredPass,
 }
 
 impl Point {
@@ -87,7 +87,7 @@ impl Point {
 
     /// Bytes of tuples per second. This many bytes are read, and as many are written.
     fn rate(&self) -> f64 {
-        self.divided.bytes as f64 / self.seconds.max(1e-12)
+        self.measured.bytes as f64 / self.seconds.max(1e-12)
     }
 
     fn said(&self) -> String {
@@ -140,17 +140,17 @@ pub(super) fn run(
 
 /// Runs the partitioning several times.
 fn attempt(
-    hosted: &Hosted,
+    hosted: &HostTables,
     named: &'static Named,
     bits: u32,
     often: Often,
 ) -> anyhow::Result<Point> {
     let how = FirstPass { partitioner: named.partitioner, bits, counted: named.counted };
     let once = |_| hosted.partition(how).map_err(failure::of_join);
-    let (cold, timed) = often.runs(|divided: &Divided| divided.seconds, once)?;
-    let seconds: Vec<f64> = timed.iter().map(|divided| divided.seconds).collect();
-    let divided = *timed.get(timed.len() / 2).context("no run was timed")?;
-    Ok(Point { named, bits, seconds: median(&seconds), cold, divided })
+    let (cold, timed) = often.runs(|measured: &MeasuredPass| measured.seconds, once)?;
+    let seconds: Vec<f64> = timed.iter().map(|measured| measured.seconds).collect();
+    let measured = *timed.get(timed.len() / 2).context("no run was timed")?;
+    Ok(Point { named, bits, seconds: median(&seconds), cold, measured })
 }
 
 /// Formats all figures, one line each.
@@ -215,7 +215,7 @@ const COLUMNS: [&str; 18] = [
 
 fn cells(study: &Study<'_>, rows: u64, point: &Point) -> [String; COLUMNS.len()] {
     let Study { card, setting, .. } = study;
-    let Point { named, divided, .. } = point;
+    let Point { named, measured, .. } = point;
     [
         card.name.clone(),
         card.link.clone(),
@@ -230,10 +230,10 @@ fn cells(study: &Study<'_>, rows: u64, point: &Point) -> [String; COLUMNS.len()]
         point.partitions().to_string(),
         format!("{:.6}", point.seconds),
         format!("{:.6}", point.cold),
-        divided.bytes.to_string(),
+        measured.bytes.to_string(),
         format!("{:.0}", point.rate()),
-        divided.crossed[0].to_string(),
-        divided.crossed[1].to_string(),
+        measured.crossed[0].to_string(),
+        measured.crossed[1].to_string(),
         card.share(point.rate()),
     ]
 }

@@ -51,7 +51,7 @@ pub(super) fn shown(card: &Card, setting: &Setting, lines: &[Line]) -> String {
         let [bytes_to, bytes_back] = outcome.crossed.map(strait::bytes);
         rows.push(vec![
             line.named.name.to_string(),
-            line.named.yields(),
+            line.named.result(),
             format!("{:.3}", outcome.seconds),
             outcome.cold.map_or(String::new(), |cold| format!("{cold:.3}")),
             format!("{:.2}", outcome.rate(line.rows) / 1e9),
@@ -85,7 +85,7 @@ fn beside_cpu(lines: &[Line]) -> String {
     let same = |line: &&Line| {
         line.named.place != Place::Cpu
             && line.rows == cpu.rows
-            && line.named.yields == cpu.named.yields
+            && line.named.result == cpu.named.result
     };
     let best =
         lines.iter().filter(same).min_by(|a, b| a.outcome.seconds.total_cmp(&b.outcome.seconds));
@@ -152,7 +152,7 @@ pub(super) fn add(
         named.histogram.name().to_string(),
         named.transfer.to_string(),
         named.placement().to_string(),
-        named.yields(),
+        named.result(),
         setting.threads.to_string(),
         setting.often.repeat.to_string(),
         line.rows[0].to_string(),

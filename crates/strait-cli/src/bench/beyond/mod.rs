@@ -20,7 +20,7 @@ mod suite;
 
 use anyhow::bail;
 use strait::Algorithm;
-use strait::hosted::{HostPlacement, Hosted};
+use strait_bench::{HostPlacement, HostTables, JoinRequest};
 
 use super::link::Card;
 use super::measure::{Task, measure};
@@ -78,7 +78,7 @@ pub(crate) fn line_names(study: BeyondStudy) -> Vec<&'static str> {
 type Shown = (String, u64);
 
 /// Copies tables to their placement.
-type Open<'a> = dyn Fn(&Setting, HostPlacement, &Tables) -> anyhow::Result<Hosted> + 'a;
+type Open<'a> = dyn Fn(&Setting, HostPlacement, &Tables) -> anyhow::Result<HostTables> + 'a;
 
 /// Measures the requested workloads, and writes the record.
 fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::Result<Shown> {
@@ -189,14 +189,15 @@ fn conduct(
 
 /// Runs the join of a workload. Releases the memory of the previous one first.
 fn attempt(
-    hosted: &Hosted,
+    hosted: &HostTables,
     expected: &Answer,
     named: &Named,
     often: Often,
 ) -> anyhow::Result<Outcome> {
     strait::release_memory();
-    let how = (Choice(Some(named.algorithm)), named.gpu_options(), named.yields);
-    Outcome::on_gpu(&on_host::runs(hosted, expected, how, often)?, named.yields)
+    let (algorithm, gpu_options) = (Some(named.algorithm), named.gpu_options());
+    let how = JoinRequest { algorithm, gpu_options, result: named.result };
+    Outcome::on_gpu(&on_host::runs(hosted, expected, &how, often)?, named.result)
 }
 
 /// Fails if the tables do not fit the memory twice.
@@ -254,9 +255,9 @@ mod tests {
         setting: &Setting,
         placement: HostPlacement,
         tables: &Tables,
-    ) -> anyhow::Result<Hosted> {
+    ) -> anyhow::Result<HostTables> {
         let batches = [tables.build.batches.as_slice(), tables.probe.batches.as_slice()];
-        Ok(Hosted::simulate(9, setting.gpu_memory, placement, batches)?)
+        Ok(HostTables::simulate(9, setting.gpu_memory, placement, batches)?)
     }
 
     /// Returns the lines of the record in a folder, as maps from column name to value.

@@ -1,7 +1,7 @@
 //! The outcome of one join of `strait bench beyond`: time, bytes over the link, stages.
 
 use crate::arguments::Choice;
-use strait::resident::{Timed, Yield};
+use strait_bench::{ResultKind, Timed};
 
 use super::super::measure::{Measured, median};
 use super::super::on_gpu::Runs;
@@ -23,9 +23,9 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn on_gpu(runs: &Runs, yields: Yield) -> anyhow::Result<Outcome> {
+    pub(super) fn on_gpu(runs: &Runs, result: ResultKind) -> anyhow::Result<Outcome> {
         let middle = runs.middle()?;
-        let checked = matches!(yields, Yield::Pairs | Yield::Materialise);
+        let checked = matches!(result, ResultKind::Pairs | ResultKind::Materialise);
         let stage = |stage: &Timed| (stage.stage.to_string(), stage.seconds, stage.bytes);
         Ok(Outcome {
             ran: Choice(middle.algorithm).to_string(),

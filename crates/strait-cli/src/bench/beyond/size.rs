@@ -2,9 +2,8 @@
 //! times that, and every algorithm joins them. Writes a record and a plot. A join whose throughput drops
 //! suddenly (a cliff) shows it here.
 
-use strait::hosted::Hosted;
-use strait::resident::Yield;
 use strait::{Algorithm, GpuOptions, TablePlace};
+use strait_bench::{HostTables, JoinRequest, ResultKind};
 
 use super::super::link::Card;
 use super::super::on_host;
@@ -156,15 +155,16 @@ fn size(study: &mut Study<'_>, rows: u64, lines: &mut [Drawn]) -> anyhow::Result
 
 fn attempt(
     study: &Study<'_>,
-    hosted: &Hosted,
+    hosted: &HostTables,
     expected: &Answer,
     algorithm: Choice,
     table: TablePlace,
 ) -> anyhow::Result<Outcome> {
-    let on_gpu = GpuOptions::new().table(table);
-    let how = (algorithm, on_gpu, Yield::Aggregate);
-    let runs = on_host::runs(hosted, expected, how, study.setting.often)?;
-    Outcome::on_gpu(&runs, Yield::Aggregate)
+    let gpu_options = GpuOptions::new().table(table);
+    let result = ResultKind::Aggregate;
+    let how = JoinRequest { algorithm: algorithm.0, gpu_options, result };
+    let runs = on_host::runs(hosted, expected, &how, study.setting.often)?;
+    Outcome::on_gpu(&runs, result)
 }
 
 /// Records a point, or why there is none.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use strait::hosted::{HostPlacement, Hosted};
+use strait_bench::{HostPlacement, HostTables};
 
 use super::super::link::Card;
 use super::super::plot::Plot;
@@ -44,7 +44,7 @@ impl<'a> Study<'a> {
     }
 
     /// Copies the tables to pinned memory, and then drops them.
-    pub(super) fn load(&self, tables: &mut Tables) -> anyhow::Result<Hosted> {
+    pub(super) fn load(&self, tables: &mut Tables) -> anyhow::Result<HostTables> {
         strait::release_memory();
         let hosted = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
         tables.build.batches = Vec::new();

@@ -1,8 +1,7 @@
 //! The workloads of `strait bench beyond`, and how each is joined.
 
-use strait::hosted::HostPlacement;
-use strait::resident::Yield;
 use strait::{Algorithm, GpuOptions, Histogram, Partitioner, Transfer};
+use strait_bench::{HostPlacement, ResultKind};
 
 use super::super::transfer::placement_name;
 use super::shape;
@@ -23,7 +22,7 @@ pub(super) struct Named {
     bits: [u32; 2],
     pub(super) keys: Keys,
     pub(super) place: Place,
-    pub(super) yields: Yield,
+    pub(super) result: ResultKind,
     pub(super) algorithm: Algorithm,
     pub(super) partitioner: Option<Partitioner>,
     pub(super) transfer: Transfer,
@@ -36,7 +35,7 @@ const PLAIN: Named = Named {
     bits: [27, 31],
     keys: Keys::Sparse,
     place: Place::Host(HostPlacement::Pinned),
-    yields: Yield::Aggregate,
+    result: ResultKind::Aggregate,
     algorithm: Algorithm::NoPartition,
     partitioner: None,
     transfer: Transfer::Auto,
@@ -46,10 +45,14 @@ const PLAIN: Named = Named {
 const PAGEABLE: Named = Named { place: Place::Host(HostPlacement::Pageable), ..PLAIN };
 
 /// Only keys, which are packed while they are staged.
-const PACKED: Named =
-    Named { keys: Keys::Dense, yields: Yield::Count, transfer: Transfer::StagedCopy, ..PAGEABLE };
+const PACKED: Named = Named {
+    keys: Keys::Dense,
+    result: ResultKind::Count,
+    transfer: Transfer::StagedCopy,
+    ..PAGEABLE
+};
 
-const MATERIALISED: Named = Named { bits: [27, 30], yields: Yield::Materialise, ..PLAIN };
+const MATERIALISED: Named = Named { bits: [27, 30], result: ResultKind::Materialise, ..PLAIN };
 
 /// Neither table fits GPU memory.
 const LARGE: Named = Named { bits: [30, 30], ..PLAIN };
@@ -136,8 +139,8 @@ impl Named {
         }
     }
 
-    pub(super) fn yields(&self) -> String {
-        format!("{:?}", self.yields).to_lowercase()
+    pub(super) fn result(&self) -> String {
+        format!("{:?}", self.result).to_lowercase()
     }
 }
 

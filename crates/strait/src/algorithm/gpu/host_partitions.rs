@@ -19,10 +19,10 @@ pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
 }
 
 /// The partitions of a side. Each is a list of runs of tuples. The session owns runs that lie on the device.
-pub(super) struct HostPartitions {
+pub(crate) struct HostPartitions {
     /// The number of top bits of the mixed key that choose a partition.
     pub(super) bits: u32,
-    pub(super) runs: Vec<Vec<Run>>,
+    pub(crate) runs: Vec<Vec<Run>>,
     pub(super) rows: Vec<u64>,
 }
 

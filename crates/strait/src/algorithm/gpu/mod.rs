@@ -15,21 +15,17 @@
 //! | [`output_loop`] | writes output of any size through buffers of a fixed size |
 //! | [`flags`] | records which rows have a match |
 //! | [`host`] | joins Arrow tables: key words go to the GPU, pairs of positions come back |
-//! | [`hosted`] | joins columns in host memory, or runs only the first partitioning pass; for benchmarks |
-//! | [`resident`] | joins columns that are already in GPU memory; for benchmarks |
 
 mod cached;
 mod cpu_partitioned;
 mod flags;
 mod host;
 mod host_partitions;
-pub mod hosted;
 mod in_order;
 mod multi_pass;
 mod no_partition;
 mod output_loop;
 mod radix;
-pub mod resident;
 mod sort_merge;
 mod streamed;
 #[cfg(test)]
@@ -38,6 +34,9 @@ mod triton;
 mod working_set;
 
 pub(crate) use host::{Attempt, run};
+pub(crate) use host_partitions::HostPartitions;
+pub(crate) use sort_merge::varying_bits;
+pub(crate) use triton::partition_side;
 
 use crate::device::{Event, Flavour, Session, Side, View, abi};
 use crate::error::{Error, Result};

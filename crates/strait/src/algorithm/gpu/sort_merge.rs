@@ -20,7 +20,7 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let digits = Digits::varying(varying(session, &[build, probe])?);
+    let digits = Digits::varying(varying_bits(session, &[build, probe])?);
     session.mark("survey")?;
     let mut spare = None;
     let build_tuples = ordered(session, build, &digits, &mut spare, "the sorted build side")?;
@@ -55,7 +55,7 @@ pub(super) fn join(
 }
 
 /// Returns the bits in which the keys of all sides differ from one another.
-pub(super) fn varying(session: &Session<'_>, sides: &[&Side]) -> Result<u64> {
+pub(crate) fn varying_bits(session: &Session<'_>, sides: &[&Side]) -> Result<u64> {
     let found = session.zeroed(4 * 8, "the keys' bits")?;
     for side in sides {
         let survey = abi::Survey { keys: side.keys.address, rows: side.rows, found: found.address };

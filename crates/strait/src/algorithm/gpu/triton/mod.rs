@@ -72,7 +72,7 @@ pub(super) fn join(
 /// Prepares the first pass over one side, with all partitions in host memory; for benchmarks. The returned
 /// closure runs the pass. With `counted`, the CPU counts the tuples before this function returns, and the
 /// partitions of pinned columns lie in one piece.
-pub(super) fn partition_side<'a>(
+pub(crate) fn partition_side<'a>(
     crossing: &'a TransferContext<'a>,
     side: &'a HostSide,
     partitioner: Partitioner,
