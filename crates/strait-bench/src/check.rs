@@ -1,5 +1,6 @@
 //! Adds up the rows of a join, to compare them with the expected answer.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use strait::internal::{Block, BlockReceiver, Values};
@@ -48,7 +49,7 @@ impl BlockReceiver for Sums {
 /// Adds signed integers to a sum, modulo 2^64.
 fn add(sum: &mut u64, values: Values<'_>) -> Result<()> {
     let pieces: Vec<&[u8]> = values.bytes.chunks(PIECE).collect();
-    let parts = in_parallel(&pieces, |bytes| match values.value_bytes {
+    let parts = in_parallel(&pieces, cores(), |bytes| match values.value_bytes {
         4 => words::<4>(bytes).fold(0, |sum: u64, w| sum.wrapping_add(w as u32 as i32 as u64)),
         _ => words::<8>(bytes).fold(0, u64::wrapping_add),
     })?;
@@ -56,27 +57,42 @@ fn add(sum: &mut u64, values: Values<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Calls `of` for each piece, on all cores, and returns the results.
+/// Calls `of` for each piece, on `threads` threads, and returns the results in the order of the pieces. Each
+/// thread takes the next piece that no thread has taken.
 pub(crate) fn in_parallel<T: Sync, R: Send>(
     pieces: &[T],
+    threads: usize,
     of: impl Fn(&T) -> R + Sync,
 ) -> Result<Vec<R>> {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    if cores == 1 || pieces.len() <= 1 {
+    if threads <= 1 || pieces.len() <= 1 {
         return Ok(pieces.iter().map(of).collect());
     }
-    let work = |share: &[T]| share.iter().map(&of).collect::<Vec<R>>();
-    let work = &work;
-    std::thread::scope(|scope| {
-        let shares = pieces.chunks(pieces.len().div_ceil(cores));
-        let threads: Vec<_> = shares.map(|share| scope.spawn(move || work(share))).collect();
-        let mut all = Vec::with_capacity(pieces.len());
-        for thread in threads {
-            let failed = |_| Error::Worker("a thread that checks rows failed".to_string());
-            all.extend(thread.join().map_err(failed)?);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = pieces.get(at) else { return done };
+            done.push((at, of(piece)));
         }
-        Ok(all)
-    })
+    };
+    let work = &work;
+    let mut all = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(pieces.len())).map(|_| scope.spawn(work)).collect();
+        let mut all = Vec::with_capacity(pieces.len());
+        for worker in workers {
+            let failed = |_| Error::Worker("a thread of the benchmark failed".to_string());
+            all.extend(worker.join().map_err(failed)?);
+        }
+        Ok::<_, Error>(all)
+    })?;
+    all.sort_unstable_by_key(|(at, _)| *at);
+    Ok(all.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Returns the number of cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// Returns the words of `N` bytes in some bytes, without sign extension.

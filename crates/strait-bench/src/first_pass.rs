@@ -4,7 +4,7 @@
 use strait::internal::{HostTable, PartitionedTable, WordSize};
 use strait::{Error, Result};
 
-use crate::check::{PIECE, in_parallel, words};
+use crate::check::{PIECE, cores, in_parallel, words};
 
 /// The measurements of one partitioning pass.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ pub(crate) fn check(table: &HostTable, partitioned: &PartitionedTable, bits: u32
 fn compare(wanted: Sum, runs: &[(usize, &[u8])], word: WordSize, bits: u32) -> Result<()> {
     let cut = |&(partition, tuples)| <[u8]>::chunks(tuples, PIECE).map(move |t| (partition, t));
     let pieces: Vec<(usize, &[u8])> = runs.iter().flat_map(cut).collect();
-    let sums = in_parallel(&pieces, |&(partition, tuples)| match word {
+    let sums = in_parallel(&pieces, cores(), |&(partition, tuples)| match word {
         WordSize::Four => of_tuples::<4>(tuples, partition, bits),
         WordSize::Eight => of_tuples::<8>(tuples, partition, bits),
     })?;
@@ -83,7 +83,7 @@ fn of_tuples<const N: usize>(tuples: &[u8], partition: usize, bits: u32) -> Sum 
 fn of_table(table: &HostTable, partitioned: &PartitionedTable) -> Result<Sum> {
     let (keys, values) = (table.key_bytes()?.chunks(PIECE), table.payload_bytes()?.chunks(PIECE));
     let pieces: Vec<(&[u8], &[u8])> = keys.zip(values).collect();
-    let sums = in_parallel(&pieces, |&(keys, values)| match table.word() {
+    let sums = in_parallel(&pieces, cores(), |&(keys, values)| match table.word() {
         WordSize::Four => of_columns(words::<4>(keys).zip(words::<4>(values)), partitioned),
         WordSize::Eight => of_columns(words::<8>(keys).zip(words::<8>(values)), partitioned),
     })?;

@@ -1,20 +1,34 @@
-//! Measures joins of integer columns on a GPU, and checks their answers. `strait bench` uses this crate.
+//! Generates tables, measures joins of them, and checks the answers. `strait bench` uses this crate.
 //!
 //! | type | what it measures |
 //! | --- | --- |
+//! | [`measure`] | joins of Arrow tables, as `strait join` runs them |
 //! | [`GpuTables`] | joins of tables in GPU memory; the rows stay there |
 //! | [`SortedPairs`] | sorting pairs in GPU memory |
 //! | [`HostTables`] | joins of tables in host memory; the rows come back |
 //! | [`HostTables::partition`] | only the first partitioning pass of the Triton join |
 //!
-//! The joins run through the planner and the conductors of the engine (`strait::internal`). This crate repeats
-//! nothing of the engine: it times, adds up and compares.
+//! | module | what it does |
+//! | --- | --- |
+//! | [`workload`] | generates tables, and knows the answer of their join |
+//! | [`runs`] | repeats a join, and checks each answer |
+//! | [`machine`], [`link`] | describe the machine and its GPU |
+//! | [`plot`] | draws figures |
+//!
+//! The joins of [`GpuTables`] and [`HostTables`] run through the planner and the conductors of the engine
+//! (`strait::internal`). This crate repeats nothing of the engine: it times, adds up and compares.
 
 mod check;
 mod first_pass;
 mod gpu_tables;
 mod host_tables;
+pub mod link;
+pub mod machine;
+pub mod measure;
+pub mod plot;
+pub mod runs;
 mod sorted_pairs;
+pub mod workload;
 
 use strait::Algorithm;
 use strait::internal::Joined;

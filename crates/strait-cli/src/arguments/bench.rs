@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use strait::{Partitioner, Processor};
+use strait_bench::ResultKind;
+use strait_bench::workload::{KeyType, Keys, Skew};
 
 use super::beyond::{BeyondArguments, TransferArguments};
 use super::device::{Choice, DeviceArguments, algorithm, partitioner_on_gpu, processor};
-use super::generate::{KeyType, Keys, Skew, rows, share};
+use super::generate::{key_type, keys, rows, share};
 use super::join::threads;
 use super::size;
 
@@ -68,11 +70,11 @@ pub(crate) struct BenchJoinArguments {
     key_bytes: Option<u8>,
 
     /// The type of the key column [default: int64]; strings have 17 bytes
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = key_type())]
     key_type: Option<KeyType>,
 
     /// Whether the build keys fill a range, or are scattered over the positive half of the type
-    #[arg(long, value_enum, default_value = "sparse")]
+    #[arg(long, value_parser = keys(), default_value = "sparse")]
     pub(crate) keys: Keys,
 
     /// How often probe rows have each key: none, all keys equally often; zipf:THETA, a few keys often
@@ -165,12 +167,13 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    pub(crate) fn name(self) -> &'static str {
+    /// What the join computes in this mode.
+    pub(crate) fn result(self) -> ResultKind {
         match self {
-            Mode::Count => "count",
-            Mode::Aggregate => "aggregate",
-            Mode::Pairs => "pairs",
-            Mode::Materialise => "materialise",
+            Mode::Count => ResultKind::Count,
+            Mode::Aggregate => ResultKind::Aggregate,
+            Mode::Pairs => ResultKind::Pairs,
+            Mode::Materialise => ResultKind::Materialise,
         }
     }
 }
@@ -181,7 +184,7 @@ impl ValueEnum for Mode {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let value = PossibleValue::new(self.name());
+        let value = PossibleValue::new(self.result().name());
         Some(match self {
             Mode::Count => value.help("The number of rows"),
             Mode::Aggregate => value.help("The number of rows and the sum of each payload column"),

@@ -50,24 +50,6 @@ pub(crate) struct DeviceArguments {
 }
 
 impl DeviceArguments {
-    /// A processor, with default settings.
-    pub(crate) fn only(device: Processor) -> DeviceArguments {
-        DeviceArguments {
-            device,
-            gpu_memory: None,
-            partitioner: None,
-            transfer: None,
-            table: None,
-            histogram: None,
-            cache: None,
-        }
-    }
-
-    /// The CPU, with default settings.
-    pub(crate) fn cpu() -> DeviceArguments {
-        DeviceArguments::only(Processor::Cpu)
-    }
-
     /// Returns the GPU options: the user's choices, and defaults for the rest.
     pub(crate) fn gpu_options(&self) -> GpuOptions {
         GpuOptions::new()

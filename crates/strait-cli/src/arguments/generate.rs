@@ -1,9 +1,10 @@
 //! The arguments of `strait generate`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use strait_bench::workload::{KeyType, Keys, Skew};
 
 /// Generates tables to test joins with
 #[derive(Debug, Args)]
@@ -97,11 +98,11 @@ pub(crate) struct WorkloadArguments {
     pub(crate) probe: u64,
 
     /// The type of the key column
-    #[arg(long, value_enum, default_value = "int64")]
+    #[arg(long, value_parser = key_type(), default_value = "int64")]
     pub(crate) key_type: KeyType,
 
     /// Whether the build keys fill a range, or are scattered over the positive half of the type
-    #[arg(long, value_enum, default_value = "dense")]
+    #[arg(long, value_parser = keys(), default_value = "dense")]
     pub(crate) keys: Keys,
 
     /// How often probe rows have each key: none, all keys equally often; zipf:THETA, a few keys often
@@ -137,39 +138,23 @@ pub(crate) struct WorkloadArguments {
     pub(crate) threads: Option<usize>,
 }
 
-/// The type of a workload's key column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KeyType {
-    Int64,
-    Int32,
-    String,
+pub(super) fn key_type() -> impl TypedValueParser<Value = KeyType> {
+    one_of(&KeyType::ALL, KeyType::name)
 }
 
-/// How a workload's keys are distributed over their type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Keys {
-    Dense,
-    Sparse,
+pub(super) fn keys() -> impl TypedValueParser<Value = Keys> {
+    one_of(&Keys::ALL, Keys::name)
 }
 
-/// How often probe rows have each key.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Skew {
-    None,
-    Zipf(f64),
-}
-
-impl FromStr for Skew {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" {
-            return Ok(Skew::None);
-        }
-        match text.strip_prefix("zipf:").map(str::parse) {
-            Some(Ok(theta)) if (0.0..=10.0).contains(&theta) => Ok(Skew::Zipf(theta)),
-            _ => Err("write none, or zipf:THETA with THETA from 0 to 10, as in zipf:0.9".into()),
-        }
-    }
+/// Parses one of several names.
+fn one_of<T>(all: &'static [T], name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(|&one| name(one))).try_map(move |text| {
+        let found = all.iter().copied().find(|&one| name(one) == text);
+        found.ok_or_else(|| format!("\"{text}\" is unknown"))
+    })
 }
 
 pub(super) fn scale(text: &str) -> Result<f64, String> {

@@ -16,14 +16,13 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub(crate) use bench::{
     Bench, BenchArguments, BenchGpuArguments, BenchJoinArguments, CompareArguments, ComparedMode,
-    Engine, Mode, Placement, ScaleArguments, Shown, Study,
+    Engine, Placement, ScaleArguments, Shown, Study,
 };
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
-pub(crate) use device::{Choice, DeviceArguments};
+pub(crate) use device::Choice;
 pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{
-    GenerateArguments, KeyType, Keys, Skew, TableFormat, Target, TpchArguments, TpchTable,
-    WorkloadArguments,
+    GenerateArguments, TableFormat, Target, TpchArguments, TpchTable, WorkloadArguments,
 };
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
 

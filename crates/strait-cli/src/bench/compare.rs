@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
+use strait_bench::workload::{Answer, Tables};
 use tempfile::TempDir;
 
 use super::aligned::aligned;
@@ -11,7 +12,6 @@ use super::engine::{Drivers, Outcome, Work, measure_strait};
 use super::environment;
 use super::record::Record;
 use super::suite::{Named, SUITE};
-use super::workload::{Answer, Tables};
 use crate::arguments::{CompareArguments, ComparedMode, Engine};
 use crate::interrupt;
 use crate::join::cores;

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use serde::Deserialize;
+use strait_bench::measure::median;
+use strait_bench::workload::{Answer, EXPECTED};
 
 use super::environment::succeeded;
 use super::figures::{Figures, Resident, Seconds};
-use super::measure::median;
-use super::workload::{Answer, EXPECTED};
 use crate::arguments::{ComparedMode, Engine};
 
 /// The work that every engine gets.

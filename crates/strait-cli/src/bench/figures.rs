@@ -1,11 +1,11 @@
 //! The figures of one measurement, and their formats.
 
 use serde::{Deserialize, Serialize};
+use strait_bench::machine::{self, Machine};
+use strait_bench::measure::{Measured, Task};
+use strait_bench::workload::Tables;
 
 use super::aligned::aligned;
-use super::machine::{self, Machine};
-use super::measure::{Measured, Task};
-use super::workload::Tables;
 use crate::arguments::Shown;
 use crate::digits::{counted, grouped};
 
@@ -70,10 +70,10 @@ impl Figures {
     pub(super) fn new(tables: &Tables, task: &Task, measured: &Measured, loaded: u64) -> Figures {
         let (build_rows, probe_rows) = (tables.build.rows(), tables.probe.rows());
         Figures {
-            algorithm: task.algorithm.to_string(),
+            algorithm: task.algorithm_name().to_string(),
             ran: measured.ran.clone(),
             device: measured.device.clone().unwrap_or_else(|| "cpu".to_string()),
-            mode: task.mode.name().to_string(),
+            mode: task.result.name().to_string(),
             build_rows,
             probe_rows,
             output_rows: tables.expected.rows,

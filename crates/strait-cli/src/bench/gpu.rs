@@ -7,17 +7,16 @@ use anyhow::Context;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use strait::gpu::Gpu;
 use strait::{Algorithm, GpuOptions};
+use strait_bench::measure::median;
+use strait_bench::runs::Often;
+use strait_bench::workload::{Hard, KeyType, Keys, Shape, Skew, Tables};
 use strait_bench::{GpuTables, JoinRequest, MeasuredRun, ResultKind, SortedPairs};
 
 use super::aligned::aligned;
-use super::hard::Hard;
-use super::measure::median;
-use super::on_gpu::{self, Often, the_gpu};
+use super::load::{self, the_gpu};
 use super::record::Record;
-use super::workload::Tables;
-use crate::arguments::{BenchGpuArguments, Choice, KeyType, Keys, Skew};
+use crate::arguments::{BenchGpuArguments, Choice};
 use crate::failure;
-use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
 
@@ -94,7 +93,7 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
             // The next tables need the memory of the previous ones.
             drop(made.take());
             let tables = Tables::generate(named.shape(arguments.scale_down), BATCH_ROWS, cores())?;
-            let loaded = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
+            let loaded = load::in_gpu_memory(gpu, arguments.gpu_memory, &tables)?;
             read_rate = f64::max(read_rate, loaded.read_rate().map_err(failure::of_join)?);
             made = Some((named, tables, loaded));
         }
@@ -130,7 +129,7 @@ fn hard(
     let plain = named("uniform 2^26", [26, 26], 8, Keys::Sparse, Algorithm::Radix);
     let mut uniform = [0.0; 3];
     let tables = Tables::generate(plain.shape(arguments.scale_down), BATCH_ROWS, cores())?;
-    let loaded = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
+    let loaded = load::in_gpu_memory(gpu, arguments.gpu_memory, &tables)?;
     for (algorithm, uniform) in ALGORITHMS.into_iter().zip(&mut uniform) {
         let how = (Choice(Some(algorithm)), ResultKind::Materialise);
         let line = measure(arguments, &loaded, &tables, "hard: uniform", how)?;
@@ -140,7 +139,7 @@ fn hard(
     drop(loaded);
     for (name, hard, bits) in Hard::ALL {
         let tables = hard.tables(bits.saturating_sub(down).max(4))?;
-        let loaded = on_gpu::load(gpu, arguments.gpu_memory, &tables)?;
+        let loaded = load::in_gpu_memory(gpu, arguments.gpu_memory, &tables)?;
         for algorithm in ALGORITHMS {
             let name = format!("hard: {name}");
             let how = (Choice(Some(algorithm)), ResultKind::Materialise);
@@ -195,8 +194,7 @@ fn measure(
     let gpu_options = GpuOptions::new().partitioner(arguments.partitioner);
     let how = &JoinRequest { algorithm: algorithm.0, gpu_options, result };
     let often = Often::times(arguments.repeat);
-    let runs =
-        on_gpu::runs(loaded, &tables.expected, how, often).with_context(|| name.to_string())?;
+    let runs = loaded.runs(&tables.expected, how, often).with_context(|| name.to_string())?;
     let (seconds, middle) = (runs.seconds(), runs.middle()?.clone());
     let rows = [tables.build.rows(), tables.probe.rows(), middle.rows];
     let (workload, algorithm) = (name.to_string(), algorithm.to_string());

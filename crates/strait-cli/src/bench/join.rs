@@ -4,16 +4,15 @@ use anyhow::bail;
 use strait::Processor;
 use strait::gpu::Gpu;
 use strait_bench::GpuTables;
+use strait_bench::machine::resident;
+use strait_bench::measure::{Measured, Task, measure};
+use strait_bench::runs::Often;
+use strait_bench::workload::{KeyType, Shape, Tables};
 use strait_bench::{HostPlacement, HostTables};
 
 use super::figures::{Figures, shown};
-use super::machine::resident;
-use super::measure::{Measured, Task, measure};
-use super::on_gpu::{self, the_gpu};
-use super::on_host;
-use super::workload::Tables;
-use crate::arguments::{BenchJoinArguments, KeyType, Placement};
-use crate::generate::Shape;
+use super::load::{self, the_gpu};
+use crate::arguments::{BenchJoinArguments, Placement};
 use crate::join::cores;
 use crate::output::print;
 
@@ -44,10 +43,17 @@ pub(super) fn run(arguments: &BenchJoinArguments) -> anyhow::Result<()> {
     let placed = place.load(arguments.device.gpu_memory, threads, &tables)?;
     let mut figures = Vec::new();
     for &algorithm in &arguments.algorithm {
-        let device = arguments.device.clone();
-        let task =
-            Task { mode: arguments.mode, algorithm, threads, repeat: arguments.repeat, device };
-        log::info!("{} by {algorithm}, {} runs", task.mode.name(), task.repeat);
+        let device = &arguments.device;
+        let task = Task {
+            result: arguments.mode.result(),
+            algorithm: algorithm.0,
+            threads,
+            repeat: arguments.repeat,
+            device: device.device,
+            gpu_memory: device.gpu_memory,
+            gpu_options: device.gpu_options(),
+        };
+        log::info!("{} by {algorithm}, {} runs", task.result.name(), task.repeat);
         let measured = placed.measure(&tables, &task)?;
         figures.push(Figures::new(&tables, &task, &measured, loaded));
     }
@@ -92,12 +98,12 @@ impl Place {
         Ok(match self {
             Place::Arrow => Placed::Arrow,
             Place::Gpu(gpu) => {
-                let loaded = on_gpu::load(&gpu, memory, tables)?;
+                let loaded = load::in_gpu_memory(&gpu, memory, tables)?;
                 Placed::Gpu(gpu, Box::new(loaded))
             }
             Place::Host(gpu, placement) => {
-                let hosted = on_host::load(&gpu, memory, placement, threads, tables)?;
-                Placed::Host(gpu, Box::new(hosted))
+                let loaded = load::in_host_memory(&gpu, memory, placement, threads, tables)?;
+                Placed::Host(gpu, Box::new(loaded))
             }
         })
     }
@@ -105,10 +111,17 @@ impl Place {
 
 impl Placed {
     fn measure(&self, tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
+        let often = Often::times(task.repeat);
         match self {
             Placed::Arrow => measure(tables, task),
-            Placed::Gpu(gpu, loaded) => on_gpu::on_gpu(gpu, loaded, tables, task),
-            Placed::Host(gpu, hosted) => on_host::on_host(gpu, hosted, tables, task),
+            Placed::Gpu(gpu, loaded) => {
+                let runs = loaded.runs(&tables.expected, &task.request(), often)?;
+                Measured::on_gpu(&gpu.name, tables, task.result, &runs)
+            }
+            Placed::Host(gpu, loaded) => {
+                let runs = loaded.runs(&tables.expected, &task.request(), often)?;
+                Measured::on_gpu(&gpu.name, tables, task.result, &runs)
+            }
         }
     }
 }

@@ -6,8 +6,9 @@
 //!                  └─► compare: a process per engine ─┘ scale: a series of shapes ─► plot
 //! ```
 //!
-//! On a GPU, `on_gpu` replaces `measure` for tables in GPU memory (`gpu`), and `on_host` for tables in host
-//! memory (`transfer`, `beyond`).
+//! The crate `strait-bench` generates the tables, measures and checks. This module parses what to measure,
+//! and prints and records the figures. On a GPU, [`load`] copies tables to GPU memory (`gpu`), or to host
+//! memory that the GPU reads (`transfer`, `beyond`).
 
 mod aligned;
 mod beyond;
@@ -16,19 +17,12 @@ mod engine;
 mod environment;
 mod figures;
 mod gpu;
-mod hard;
 mod join;
-mod link;
-mod machine;
-mod measure;
-mod on_gpu;
-mod on_host;
-mod plot;
+mod load;
 mod record;
 mod scale;
 mod suite;
 mod transfer;
-mod workload;
 
 use crate::arguments::{Bench, BenchArguments};
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use std::io::Write;
+use strait_bench::machine::Machine;
 
-use super::machine::Machine;
 use crate::output::Aside;
 
 /// The columns that every record begins with: date, version and machine.

@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::Context;
 use clap::ValueEnum;
 use strait::Algorithm;
+use strait_bench::ResultKind;
+use strait_bench::measure::{Task, measure};
+use strait_bench::plot::{Axis, Plot, Series};
+use strait_bench::workload::{KeyType, Keys, Shape, Skew, Tables};
 
-use super::measure::{Task, measure};
-use super::plot::{Axis, Plot, Series};
 use super::record::{Record, write_whole};
-use super::workload::Tables;
-use crate::arguments::{Choice, DeviceArguments, KeyType, Keys, Mode, ScaleArguments, Skew, Study};
-use crate::generate::Shape;
+use crate::arguments::{Choice, ScaleArguments, Study};
 use crate::join::cores;
 use crate::memory::available;
 use crate::output::print;
@@ -46,7 +46,7 @@ struct Point {
 #[derive(Clone)]
 struct Line {
     name: String,
-    mode: Mode,
+    result: ResultKind,
     algorithm: Choice,
     threads: usize,
 }
@@ -64,9 +64,8 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
         }
         let tables = Tables::generate(point.shape.clone(), BATCH_ROWS, cores())?;
         for (line, series) in lines.iter().zip(&mut series) {
-            let (mode, algorithm, threads) = (line.mode, line.algorithm, line.threads);
-            let device = DeviceArguments::cpu();
-            let task = Task { mode, algorithm, threads, repeat: arguments.repeat, device };
+            let (result, algorithm, threads) = (line.result, line.algorithm, line.threads);
+            let task = Task::on_cpu(result, algorithm.0, threads, arguments.repeat);
             let measured = measure(&tables, &task)?;
             let rows = point.shape.build + point.shape.probe;
             let rate = rows as f64 / measured.median().max(1e-9) / 1e6;
@@ -75,7 +74,7 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
             record.add([
                 study.name().to_string(),
                 point.x.to_string(),
-                mode.name().to_string(),
+                result.name().to_string(),
                 algorithm.to_string(),
                 measured.ran.clone(),
                 threads.to_string(),
@@ -225,31 +224,32 @@ impl Study {
     }
 
     fn lines(self) -> Vec<Line> {
-        let line = |name: String, mode, algorithm, threads| Line { name, mode, algorithm, threads };
-        let each = |mode| {
+        let line =
+            |name: String, result, algorithm, threads| Line { name, result, algorithm, threads };
+        let each = |result| {
             let named = Algorithm::ANYWHERE.map(|algorithm| Choice(Some(algorithm)));
             [Choice::AUTO]
                 .into_iter()
                 .chain(named)
-                .map(|a| line(a.name().to_string(), mode, a, 2))
+                .map(|a| line(a.name().to_string(), result, a, 2))
                 .collect()
         };
         match self {
-            Study::Payload => each(Mode::Materialise),
+            Study::Payload => each(ResultKind::Materialise),
             Study::Threads => [
-                (Mode::Aggregate, 1),
-                (Mode::Aggregate, 2),
-                (Mode::Materialise, 1),
-                (Mode::Materialise, 2),
+                (ResultKind::Aggregate, 1),
+                (ResultKind::Aggregate, 2),
+                (ResultKind::Materialise, 1),
+                (ResultKind::Materialise, 2),
             ]
             .into_iter()
-            .map(|(mode, threads)| {
+            .map(|(result, threads)| {
                 let plural = if threads == 1 { "" } else { "s" };
-                let name = format!("auto, {}, {threads} thread{plural}", mode.name());
-                line(name, mode, Choice::AUTO, threads)
+                let name = format!("auto, {}, {threads} thread{plural}", result.name());
+                line(name, result, Choice::AUTO, threads)
             })
             .collect(),
-            _ => each(Mode::Aggregate),
+            _ => each(ResultKind::Aggregate),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The workloads of the comparison with other engines.
 
-use crate::arguments::{KeyType, Keys, Skew};
-use crate::generate::Shape;
+use strait_bench::workload::{KeyType, Keys, Shape, Skew};
 
 /// A named workload.
 pub(super) struct Named {

@@ -4,19 +4,18 @@
 use std::time::Duration;
 
 use strait::{Algorithm, GpuOptions, Transfer};
+use strait_bench::link::Card;
+use strait_bench::measure::median;
+use strait_bench::runs::Often;
+use strait_bench::workload::{Answer, KeyType, Keys, Shape, Skew, Tables};
 use strait_bench::{HostPlacement, HostTables, JoinRequest, ResultKind};
 
 use super::aligned::aligned;
-use super::link::Card;
-use super::measure::median;
-use super::on_gpu::{Often, the_gpu};
-use super::on_host;
+use super::load::{self, the_gpu};
 use super::record::Record;
-use super::workload::{Answer, Tables};
-use crate::arguments::{KeyType, Keys, Placements, Skew, TransferArguments};
+use crate::arguments::{Placements, TransferArguments};
 use crate::digits::grouped;
 use crate::failure;
-use crate::generate::Shape;
 use crate::join::cores;
 use crate::output::print;
 
@@ -43,7 +42,7 @@ struct Figures {
 pub(super) fn run(arguments: &TransferArguments) -> anyhow::Result<()> {
     let gpu = the_gpu(arguments.device, "rows cross to a GPU")?;
     let text = conduct(arguments, &Card::of(&gpu), &|placement, threads, tables| {
-        on_host::load(&gpu, arguments.gpu_memory, placement, threads, tables)
+        load::in_host_memory(&gpu, arguments.gpu_memory, placement, threads, tables)
     })?;
     print(&text)
 }
@@ -58,14 +57,14 @@ fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyho
     let rows = [tables.build.rows(), tables.probe.rows()];
     let mut lines = Vec::new();
     for placement in placements(arguments.placement) {
-        let hosted = open(placement, threads, &tables)?;
+        let loaded = open(placement, threads, &tables)?;
         for &method in &methods(&arguments.methods) {
-            let figures = measure(&hosted, &tables.expected, method, arguments.repeat)?;
+            let figures = measure(&loaded, &tables.expected, method, arguments.repeat)?;
             let line = Line { placement, method, figures };
             eprintln!("{}", line.said(rows));
             lines.push(line);
         }
-        drop(hosted);
+        drop(loaded);
         // Releases the memory of one placement's joins before the next placement's tables are loaded.
         strait::release_memory();
     }
@@ -108,12 +107,12 @@ fn methods(asked: &[Transfer]) -> Vec<Transfer> {
 
 /// Measures one method. It is not a failure if the machine does not support it.
 fn measure(
-    hosted: &HostTables,
+    loaded: &HostTables,
     expected: &Answer,
     method: Transfer,
     repeat: u32,
 ) -> anyhow::Result<Result<Figures, String>> {
-    match attempt(hosted, expected, method, repeat) {
+    match attempt(loaded, expected, method, repeat) {
         Ok(figures) => Ok(Ok(figures)),
         Err(error) => match error.downcast_ref::<strait::Error>() {
             Some(strait::Error::Setting(why)) => Ok(Err(why.clone())),
@@ -123,7 +122,7 @@ fn measure(
 }
 
 fn attempt(
-    hosted: &HostTables,
+    loaded: &HostTables,
     expected: &Answer,
     method: Transfer,
     repeat: u32,
@@ -131,7 +130,7 @@ fn attempt(
     let mut bytes = 0;
     let mut seconds = Vec::new();
     for run in 0..=repeat {
-        let (took, crossed) = hosted.transfer(method).map_err(failure::of_join)?;
+        let (took, crossed) = loaded.transfer(method).map_err(failure::of_join)?;
         bytes = crossed;
         if run > 0 {
             seconds.push(took);
@@ -141,7 +140,7 @@ fn attempt(
     let gpu_options = GpuOptions::new().transfer(method);
     let algorithm = Some(Algorithm::NoPartition);
     let how = JoinRequest { algorithm, gpu_options, result: ResultKind::Aggregate };
-    let runs = on_host::runs(hosted, expected, &how, Often::times(repeat))?;
+    let runs = loaded.runs(expected, &how, Often::times(repeat))?;
     let (join_seconds, crossed) = (median(&runs.seconds()), runs.middle()?.crossed);
     Ok(Figures { bytes, seconds: median(&seconds), join_seconds, crossed })
 }
@@ -312,9 +311,9 @@ mod tests {
     fn every_method_brings_all_keys_and_the_right_answer() {
         let tables = Tables::generate_parts(shape(&arguments("".as_ref())), 2).expect("tables");
         for placement in placements(Placements::Both) {
-            let hosted = simulated(placement, 2, &tables).expect("a device");
+            let loaded = simulated(placement, 2, &tables).expect("a device");
             for method in methods(&[]) {
-                let figures = measure(&hosted, &tables.expected, method, 1).expect("an answer");
+                let figures = measure(&loaded, &tables.expected, method, 1).expect("an answer");
                 let figures = figures.unwrap_or_else(|why| panic!("{method}: {why}"));
                 assert_eq!(figures.bytes, 3000 * 8, "{method}");
                 assert!(figures.crossed[0] > 3000 * 8, "{method}: {:?}", figures.crossed);

@@ -1,7 +1,5 @@
 //! `strait generate`: generates tables to test joins with.
 
-mod random;
-mod shape;
 mod tpch;
 mod workload;
 
@@ -19,7 +17,6 @@ use crate::memory::Memory;
 use crate::ordered::in_order;
 use crate::output::{Aside, Destination, Sink, SinkOptions};
 
-pub(crate) use shape::{Shape, Side, Workload, payload};
 pub(crate) use tpch::write as write_tpch;
 
 /// Runs the command.

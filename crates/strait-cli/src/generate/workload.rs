@@ -1,8 +1,8 @@
 //! `strait generate workload`: writes both tables to files.
 
 use arrow::array::RecordBatch;
+use strait_bench::workload::{Shape, Side, Workload};
 
-use super::shape::{Shape, Side, Workload};
 use super::{Parts, prepare, write_parts};
 use crate::arguments::WorkloadArguments;
 use crate::digits::counted;

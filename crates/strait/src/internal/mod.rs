@@ -124,6 +124,16 @@ pub enum ResultKind {
 }
 
 impl ResultKind {
+    /// Returns the name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            ResultKind::Count => "count",
+            ResultKind::Aggregate => "aggregate",
+            ResultKind::Pairs => "pairs",
+            ResultKind::Materialise => "materialise",
+        }
+    }
+
     /// Returns whether the result needs the payload.
     fn needs_payload(self) -> bool {
         matches!(self, ResultKind::Aggregate | ResultKind::Materialise)

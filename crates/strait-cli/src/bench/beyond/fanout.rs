@@ -9,17 +9,17 @@
 
 use anyhow::Context;
 use strait::Partitioner;
+use strait_bench::link::Card;
+use strait_bench::measure::median;
+use strait_bench::plot::{Axis, Plot, Series};
+use strait_bench::runs::Often;
+use strait_bench::workload::{Keys, Tables};
 use strait_bench::{FirstPass, HostTables, MeasuredPass};
 
 use super::super::aligned::aligned;
-use super::super::link::Card;
-use super::super::measure::median;
-use super::super::on_gpu::Often;
-use super::super::plot::{Axis, Plot, Series};
-use super::super::workload::Tables;
 use super::study::Study;
 use super::{Open, Shown, enough_memory, shape};
-use crate::arguments::{BeyondArguments, Keys};
+use crate::arguments::BeyondArguments;
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::join::cores;
@@ -111,13 +111,13 @@ pub(super) fn run(
     let rows = (ROWS / study.setting.scale_down).max(16);
     let shape = shape([(rows / ROWS_PER_KEY).max(16), rows], Keys::Sparse);
     enough_memory(&shape)?;
-    let hosted = study.load(&mut Tables::generate_parts(shape, cores())?)?;
+    let loaded = study.load(&mut Tables::generate_parts(shape, cores())?)?;
     let mut points = Vec::new();
     for named in LINES.iter().filter(|named| arguments.wants_line(named.name)) {
         // Releases the memory of the previous line.
         strait::release_memory();
         for bits in named.bits() {
-            match attempt(&hosted, named, bits, study.setting.often) {
+            match attempt(&loaded, named, bits, study.setting.often) {
                 Ok(point) => {
                     eprintln!("{}", point.said());
                     study.add(cells(&study, rows, &point))?;
@@ -131,7 +131,7 @@ pub(super) fn run(
             }
         }
     }
-    drop(hosted);
+    drop(loaded);
     strait::release_memory();
     let text = shown(&study, rows, &points);
     let (files, failed) = study.end(&plot(&points))?;
@@ -140,13 +140,13 @@ pub(super) fn run(
 
 /// Runs the partitioning several times.
 fn attempt(
-    hosted: &HostTables,
+    loaded: &HostTables,
     named: &'static Named,
     bits: u32,
     often: Often,
 ) -> anyhow::Result<Point> {
     let how = FirstPass { partitioner: named.partitioner, bits, counted: named.counted };
-    let once = |_| hosted.partition(how).map_err(failure::of_join);
+    let once = |_| loaded.partition(how).map_err(failure::of_join);
     let (cold, timed) = often.runs(|measured: &MeasuredPass| measured.seconds, once)?;
     let seconds: Vec<f64> = timed.iter().map(|measured| measured.seconds).collect();
     let measured = *timed.get(timed.len() / 2).context("no run was timed")?;

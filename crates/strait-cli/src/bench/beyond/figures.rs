@@ -1,12 +1,12 @@
 //! The figures of `strait bench beyond`, as a table and as a record.
 
 use super::super::aligned::aligned;
-use super::super::link::Card;
 use super::super::record::Record;
 use super::Setting;
 use super::outcome::Outcome;
 use super::suite::{Named, Place};
 use crate::digits::counted;
+use strait_bench::link::Card;
 
 /// The figures of one workload.
 pub(super) struct Line {

@@ -20,18 +20,15 @@ mod suite;
 
 use anyhow::bail;
 use strait::Algorithm;
-use strait_bench::{HostPlacement, HostTables, JoinRequest};
+use strait_bench::link::Card;
+use strait_bench::measure::{Task, measure};
+use strait_bench::runs::Often;
+use strait_bench::workload::{Answer, KeyType, Keys, Shape, Skew, Tables};
+use strait_bench::{HostPlacement, HostTables, JoinRequest, ResultKind};
 
-use super::link::Card;
-use super::measure::{Task, measure};
-use super::on_gpu::{Often, the_gpu};
-use super::on_host;
-use super::workload::{Answer, Tables};
-use crate::arguments::{
-    BeyondArguments, BeyondStudy, Choice, DeviceArguments, KeyType, Keys, Mode, Skew,
-};
+use super::load::{self, the_gpu};
+use crate::arguments::{BeyondArguments, BeyondStudy};
 use crate::digits::counted;
-use crate::generate::Shape;
 use crate::join::cores;
 use crate::memory::available;
 use crate::output::print;
@@ -52,7 +49,7 @@ const ROW: u64 = 16;
 pub(super) fn run(arguments: &BeyondArguments) -> anyhow::Result<()> {
     let gpu = the_gpu(arguments.device, "these joins run on a GPU")?;
     let open = |setting: &Setting, placement, tables: &Tables| {
-        on_host::load(&gpu, Some(setting.gpu_memory), placement, setting.threads, tables)
+        load::in_host_memory(&gpu, Some(setting.gpu_memory), placement, setting.threads, tables)
     };
     let (text, failed) = match arguments.study {
         Some(BeyondStudy::Size) => size::run(arguments, Card::of(&gpu), &open),
@@ -137,13 +134,8 @@ impl Setting {
 
     /// Measures the CPU's join of the tables, in aggregate mode.
     fn on_cpu(&self, tables: &Tables, algorithm: Algorithm) -> anyhow::Result<Outcome> {
-        let task = Task {
-            mode: Mode::Aggregate,
-            algorithm: Choice(Some(algorithm)),
-            threads: self.threads,
-            repeat: self.often.repeat,
-            device: DeviceArguments::cpu(),
-        };
+        let (algorithm, repeat) = (Some(algorithm), self.often.repeat);
+        let task = Task::on_cpu(ResultKind::Aggregate, algorithm, self.threads, repeat);
         Ok(Outcome::on_cpu(&measure(tables, &task)?, tables.expected.rows))
     }
 }
@@ -172,16 +164,16 @@ fn conduct(
             strait::release_memory();
             continue;
         };
-        let hosted = open(setting, placement, &tables)?;
+        let loaded = open(setting, placement, &tables)?;
         if i + 1 == places.len() {
             // The joins need this memory.
             tables.build.batches = Vec::new();
             tables.probe.batches = Vec::new();
         }
         for named in *same {
-            hear(named, rows, attempt(&hosted, &tables.expected, named, setting.often));
+            hear(named, rows, attempt(&loaded, &tables.expected, named, setting.often));
         }
-        drop(hosted);
+        drop(loaded);
         strait::release_memory();
     }
     Ok(())
@@ -189,7 +181,7 @@ fn conduct(
 
 /// Runs the join of a workload. Releases the memory of the previous one first.
 fn attempt(
-    hosted: &HostTables,
+    loaded: &HostTables,
     expected: &Answer,
     named: &Named,
     often: Often,
@@ -197,7 +189,7 @@ fn attempt(
     strait::release_memory();
     let (algorithm, gpu_options) = (Some(named.algorithm), named.gpu_options());
     let how = JoinRequest { algorithm, gpu_options, result: named.result };
-    Outcome::on_gpu(&on_host::runs(hosted, expected, &how, often)?, named.result)
+    Outcome::on_gpu(&loaded.runs(expected, &how, often)?, named.result)
 }
 
 /// Fails if the tables do not fit the memory twice.

@@ -1,10 +1,9 @@
 //! The outcome of one join of `strait bench beyond`: time, bytes over the link, stages.
 
 use crate::arguments::Choice;
+use strait_bench::measure::{Measured, median};
+use strait_bench::runs::Runs;
 use strait_bench::{ResultKind, Timed};
-
-use super::super::measure::{Measured, median};
-use super::super::on_gpu::Runs;
 
 /// The outcome of a measured join.
 pub(super) struct Outcome {

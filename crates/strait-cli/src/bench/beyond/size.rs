@@ -3,16 +3,15 @@
 //! suddenly (a cliff) shows it here.
 
 use strait::{Algorithm, GpuOptions, TablePlace};
+use strait_bench::link::Card;
+use strait_bench::plot::{Axis, Plot, Series};
+use strait_bench::workload::{Answer, Keys, Tables};
 use strait_bench::{HostTables, JoinRequest, ResultKind};
 
-use super::super::link::Card;
-use super::super::on_host;
-use super::super::plot::{Axis, Plot, Series};
-use super::super::workload::{Answer, Tables};
 use super::outcome::Outcome;
 use super::study::Study;
 use super::{Open, ROW, Shown, enough_memory, shape};
-use crate::arguments::{BeyondArguments, Choice, Keys};
+use crate::arguments::{BeyondArguments, Choice};
 use crate::digits::grouped;
 use crate::join::cores;
 
@@ -131,7 +130,7 @@ fn sizes(gpu_memory: u64) -> impl Iterator<Item = u64> {
 /// Joins tables of this many rows in every line.
 fn size(study: &mut Study<'_>, rows: u64, lines: &mut [Drawn]) -> anyhow::Result<()> {
     let mut tables = Tables::generate_parts(shape([rows, rows], Keys::Sparse), cores())?;
-    let mut hosted = None;
+    let mut loaded = None;
     for line in lines.iter_mut() {
         if line.over || (line.named.seldom && !rows.is_power_of_two()) {
             continue;
@@ -139,23 +138,23 @@ fn size(study: &mut Study<'_>, rows: u64, lines: &mut [Drawn]) -> anyhow::Result
         let tried = match line.named.how {
             How::Cpu(algorithm) => study.setting.on_cpu(&tables, algorithm),
             How::Gpu(algorithm, table) => {
-                let hosted = match &hosted {
-                    Some(hosted) => hosted,
-                    None => hosted.insert(study.load(&mut tables)?),
+                let loaded = match &loaded {
+                    Some(loaded) => loaded,
+                    None => loaded.insert(study.load(&mut tables)?),
                 };
-                attempt(study, hosted, &tables.expected, algorithm, table)
+                attempt(study, loaded, &tables.expected, algorithm, table)
             }
         };
         hear(study, line, rows, tried)?;
     }
-    drop(hosted);
+    drop(loaded);
     strait::release_memory();
     Ok(())
 }
 
 fn attempt(
     study: &Study<'_>,
-    hosted: &HostTables,
+    loaded: &HostTables,
     expected: &Answer,
     algorithm: Choice,
     table: TablePlace,
@@ -163,7 +162,7 @@ fn attempt(
     let gpu_options = GpuOptions::new().table(table);
     let result = ResultKind::Aggregate;
     let how = JoinRequest { algorithm: algorithm.0, gpu_options, result };
-    let runs = on_host::runs(hosted, expected, &how, study.setting.often)?;
+    let runs = loaded.runs(expected, &how, study.setting.often)?;
     Outcome::on_gpu(&runs, result)
 }
 

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use strait_bench::link::Card;
+use strait_bench::plot::Plot;
+use strait_bench::workload::Tables;
 use strait_bench::{HostPlacement, HostTables};
 
-use super::super::link::Card;
-use super::super::plot::Plot;
 use super::super::record::{Record, write_whole};
-use super::super::workload::Tables;
 use super::{Open, Setting, Shown};
 use crate::arguments::BeyondArguments;
 
@@ -46,10 +46,10 @@ impl<'a> Study<'a> {
     /// Copies the tables to pinned memory, and then drops them.
     pub(super) fn load(&self, tables: &mut Tables) -> anyhow::Result<HostTables> {
         strait::release_memory();
-        let hosted = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
+        let loaded = (self.open)(&self.setting, HostPlacement::Pinned, tables)?;
         tables.build.batches = Vec::new();
         tables.probe.batches = Vec::new();
-        Ok(hosted)
+        Ok(loaded)
     }
 
     /// Adds a point to the record.

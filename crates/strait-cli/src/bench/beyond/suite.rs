@@ -1,12 +1,11 @@
 //! The workloads of `strait bench beyond`, and how each is joined.
 
 use strait::{Algorithm, GpuOptions, Histogram, Partitioner, Transfer};
+use strait_bench::workload::{Keys, Shape};
 use strait_bench::{HostPlacement, ResultKind};
 
 use super::super::transfer::placement_name;
 use super::shape;
-use crate::arguments::Keys;
-use crate::generate::Shape;
 
 /// Where the tables are, which also determines which processor joins them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,8 @@ const COLOURS: [&str; 9] = [
 
 /// The horizontal axis and its label.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Axis {
+pub enum Axis {
+    /// Values at equal distances.
     Linear(&'static str),
     /// Powers of two, as numbers: 1, 2, 4.
     Log(&'static str),
@@ -26,18 +27,23 @@ pub(super) enum Axis {
 }
 
 /// One line.
-pub(super) struct Series {
-    pub(super) name: String,
+pub struct Series {
+    /// The name in the legend.
+    pub name: String,
     /// The points, ascending by x.
-    pub(super) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
 }
 
 /// A chart.
-pub(super) struct Plot {
-    pub(super) title: &'static str,
-    pub(super) x: Axis,
-    pub(super) y: &'static str,
-    pub(super) series: Vec<Series>,
+pub struct Plot {
+    /// The title.
+    pub title: &'static str,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The label of the vertical axis.
+    pub y: &'static str,
+    /// The lines.
+    pub series: Vec<Series>,
 }
 
 impl Axis {
@@ -68,7 +74,7 @@ impl Axis {
 
 impl Plot {
     /// Returns the chart as an SVG document.
-    pub(super) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         let mut legend = String::new();
         let height = HEIGHT.max(self.legend(&mut legend) + 18.0);
         let mut svg = format!(

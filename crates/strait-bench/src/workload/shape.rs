@@ -3,6 +3,7 @@
 //! independently, and the answer of a join is known without joining.
 
 use std::ops::Range;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -11,10 +12,9 @@ use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use super::random::{Random, Shuffle, Zipf, mix, mix_within};
-use crate::arguments::{KeyType, Keys, Skew};
 
 /// Rows per part. The rows depend on this value: another value generates other tables.
-pub(crate) const PART_ROWS: u64 = 1 << 18;
+const PART_ROWS: u64 = 1 << 18;
 
 /// The length of every string key.
 const STRING_BYTES: usize = 17;
@@ -24,26 +24,104 @@ const PROBE_KEY: u64 = 2;
 
 /// The description of two tables.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
-    pub(crate) build: u64,
-    pub(crate) probe: u64,
-    pub(crate) key_type: KeyType,
-    pub(crate) keys: Keys,
-    pub(crate) skew: Skew,
+pub struct Shape {
+    /// The rows of the build table.
+    pub build: u64,
+    /// The rows of the probe table.
+    pub probe: u64,
+    /// The type of the key column.
+    pub key_type: KeyType,
+    /// How the keys are distributed over their type.
+    pub keys: Keys,
+    /// How often probe rows have each key.
+    pub skew: Skew,
     /// The share of probe rows that have a match.
-    pub(crate) selectivity: f64,
+    pub selectivity: f64,
     /// How many build rows have the same key.
-    pub(crate) duplicates: u64,
-    /// 4 or 8.
-    pub(crate) payload_bytes: u8,
-    pub(crate) payload_columns: u16,
-    pub(crate) seed: u64,
+    pub duplicates: u64,
+    /// The bytes per payload value: 4 or 8.
+    pub payload_bytes: u8,
+    /// The payload columns of each table.
+    pub payload_columns: u16,
+    /// Another seed gives other rows.
+    pub seed: u64,
+}
+
+/// The type of a workload's key column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyType {
+    /// Integers of 64 bits.
+    Int64,
+    /// Integers of 32 bits.
+    Int32,
+    /// Strings of equal length.
+    String,
+}
+
+impl KeyType {
+    /// All types.
+    pub const ALL: [KeyType; 3] = [KeyType::Int64, KeyType::Int32, KeyType::String];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            KeyType::Int64 => "int64",
+            KeyType::Int32 => "int32",
+            KeyType::String => "string",
+        }
+    }
+}
+
+/// How a workload's keys are distributed over their type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// They fill a range.
+    Dense,
+    /// They are scattered over the positive half of the type.
+    Sparse,
+}
+
+impl Keys {
+    /// Both distributions.
+    pub const ALL: [Keys; 2] = [Keys::Dense, Keys::Sparse];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Keys::Dense => "dense",
+            Keys::Sparse => "sparse",
+        }
+    }
+}
+
+/// How often probe rows have each key.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Skew {
+    /// All keys are equally frequent.
+    None,
+    /// Frequencies follow Zipf's law with this exponent.
+    Zipf(f64),
+}
+
+impl FromStr for Skew {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Skew::None);
+        }
+        match text.strip_prefix("zipf:").map(str::parse) {
+            Some(Ok(theta)) if (0.0..=10.0).contains(&theta) => Ok(Skew::Zipf(theta)),
+            _ => Err("write none, or zipf:THETA with THETA from 0 to 10, as in zipf:0.9".into()),
+        }
+    }
 }
 
 /// One of the two tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
+    /// The build table.
     Build,
+    /// The probe table.
     Probe,
 }
 
@@ -52,8 +130,9 @@ pub(crate) enum Side {
 /// Keys are numbered. Numbers below `distinct` are in the build table. Numbers from `distinct` to `2 *
 /// distinct` are in no build row. A build row has a *place* among all build rows in order. The place
 /// determines the row: its key is `place % distinct`, and it is copy `place / distinct` of that key.
-pub(crate) struct Workload {
-    pub(crate) shape: Shape,
+pub struct Workload {
+    /// The description of the tables.
+    pub shape: Shape,
     distinct: u64,
     order: Shuffle,
     popularity: Shuffle,
@@ -61,14 +140,16 @@ pub(crate) struct Workload {
 }
 
 /// Some rows of a table.
-pub(crate) struct Rows {
-    pub(crate) batch: RecordBatch,
+pub struct Rows {
+    /// The rows.
+    pub batch: RecordBatch,
     /// The places of build rows, or the key numbers of probe rows.
-    pub(crate) numbers: Vec<u64>,
+    pub numbers: Vec<u64>,
 }
 
 impl Workload {
-    pub(crate) fn new(shape: Shape) -> anyhow::Result<Self> {
+    /// Creates the generator. Returns an error if no tables can have this shape.
+    pub fn new(shape: Shape) -> anyhow::Result<Self> {
         let distinct = shape.build.div_ceil(shape.duplicates.max(1));
         if shape.key_type == KeyType::Int32 && distinct > 1 << 30 {
             bail!(
@@ -87,7 +168,8 @@ impl Workload {
         Ok(Workload { shape, distinct, order, popularity, zipf })
     }
 
-    pub(crate) fn rows(&self, side: Side) -> u64 {
+    /// The rows of a table.
+    pub fn rows(&self, side: Side) -> u64 {
         match side {
             Side::Build => self.shape.build,
             Side::Probe => self.shape.probe,
@@ -95,22 +177,23 @@ impl Workload {
     }
 
     /// The number of parts of a table.
-    pub(crate) fn parts(&self, side: Side) -> usize {
+    pub fn parts(&self, side: Side) -> usize {
         self.rows(side).div_ceil(PART_ROWS) as usize
     }
 
     /// The rows of a part.
-    pub(crate) fn part(&self, side: Side, part: usize) -> Range<u64> {
+    pub fn part(&self, side: Side, part: usize) -> Range<u64> {
         let first = part as u64 * PART_ROWS;
         first..self.rows(side).min(first + PART_ROWS)
     }
 
     /// The generator of a part. The batches of the part use it one after the other.
-    pub(crate) fn random(&self, part: usize) -> Random {
+    pub fn random(&self, part: usize) -> Random {
         Random::new(self.shape.seed, PROBE_KEY, part as u64)
     }
 
-    pub(crate) fn schema(&self, side: Side) -> SchemaRef {
+    /// The schema of a table.
+    pub fn schema(&self, side: Side) -> SchemaRef {
         let key = match self.shape.key_type {
             KeyType::Int64 => DataType::Int64,
             KeyType::Int32 => DataType::Int32,
@@ -129,12 +212,7 @@ impl Workload {
     }
 
     /// Makes some rows of one part.
-    pub(crate) fn batch(
-        &self,
-        side: Side,
-        rows: Range<u64>,
-        random: &mut Random,
-    ) -> anyhow::Result<Rows> {
+    pub fn batch(&self, side: Side, rows: Range<u64>, random: &mut Random) -> anyhow::Result<Rows> {
         let first = rows.start;
         let numbers: Vec<u64> = match side {
             Side::Build => rows.map(|row| self.order.at(row)).collect(),
@@ -156,13 +234,13 @@ impl Workload {
     }
 
     /// The places of the build rows that match a probe row with this key number.
-    pub(crate) fn met(&self, number: u64) -> impl Iterator<Item = u64> + Clone {
+    pub fn met(&self, number: u64) -> impl Iterator<Item = u64> + Clone {
         let there = if number < self.distinct { number..self.shape.build } else { 0..0 };
         there.step_by(self.distinct.max(1) as usize)
     }
 
     /// A salt that makes the payload of each column different.
-    pub(crate) fn salt(&self, side: Side, column: u16) -> u64 {
+    pub fn salt(&self, side: Side, column: u16) -> u64 {
         mix(self.shape.seed ^ mix(u64::from(column) * 2 + u64::from(side == Side::Build) + 1))
     }
 
@@ -197,7 +275,7 @@ impl Workload {
 }
 
 /// Returns a payload of 31 bits, so that the sum over 2^32 rows fits the Int64 sum of every engine.
-pub(crate) fn payload(salt: u64, index: u64) -> i64 {
+pub(super) fn payload(salt: u64, index: u64) -> i64 {
     (mix(salt ^ index) >> 33) as i64
 }
 

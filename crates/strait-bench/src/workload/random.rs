@@ -2,14 +2,14 @@
 //! its own generator, and a shuffle is a function of the position.
 
 /// Mixes all bits of a word into all others. It is a bijection (the finaliser of SplitMix64).
-pub(crate) fn mix(word: u64) -> u64 {
+pub(super) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
 }
 
 /// Same as [`mix`] within the lowest `bits` bits. The other bits of `word` must be zero.
-pub(crate) fn mix_within(bits: u32, word: u64) -> u64 {
+pub(super) fn mix_within(bits: u32, word: u64) -> u64 {
     let mask = u64::MAX >> (64 - bits);
     let half = bits.div_ceil(2);
     let word = (word ^ (word >> half)).wrapping_mul(0xbf58_476d_1ce4_e5b9) & mask;
@@ -18,46 +18,46 @@ pub(crate) fn mix_within(bits: u32, word: u64) -> u64 {
 }
 
 /// SplitMix64.
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// The generator for one part of one stream.
-    pub(crate) fn new(seed: u64, stream: u64, part: u64) -> Self {
+    pub(super) fn new(seed: u64, stream: u64, part: u64) -> Self {
         Random(mix(seed ^ mix(stream.wrapping_add(1)) ^ mix(!part)))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Returns a number in `0..n`. `n` must not be zero.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
     /// Returns a number in `0.0..1.0`.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
 /// A shuffle of `0..n` that is computed for each position: a Feistel network over the next even number of
 /// bits, repeated until the result is below `n`.
-pub(crate) struct Shuffle {
+pub(super) struct Shuffle {
     n: u64,
     half: u32,
     seed: u64,
 }
 
 impl Shuffle {
-    pub(crate) fn new(n: u64, seed: u64) -> Self {
+    pub(super) fn new(n: u64, seed: u64) -> Self {
         let bits = 64 - n.saturating_sub(1).leading_zeros();
         Shuffle { n, half: bits.div_ceil(2).max(1), seed }
     }
 
     /// Returns the new place of `position`, which must be below `n`.
-    pub(crate) fn at(&self, position: u64) -> u64 {
+    pub(super) fn at(&self, position: u64) -> u64 {
         let mask = (1u64 << self.half) - 1;
         let mut value = position;
         loop {
@@ -76,7 +76,7 @@ impl Shuffle {
 
 /// Ranks in `0..n`. The frequency of rank `k` is proportional to `1 / (k + 1)^theta`. Sampled by
 /// rejection-inversion (Hörmann and Derflinger, 1996), in constant time and memory.
-pub(crate) struct Zipf {
+pub(super) struct Zipf {
     n: f64,
     theta: f64,
     low: f64,
@@ -85,7 +85,7 @@ pub(crate) struct Zipf {
 }
 
 impl Zipf {
-    pub(crate) fn new(n: u64, theta: f64) -> Self {
+    pub(super) fn new(n: u64, theta: f64) -> Self {
         let n = n as f64;
         let mut zipf = Zipf { n, theta, low: 0.0, high: 0.0, shortcut: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -94,7 +94,7 @@ impl Zipf {
         zipf
     }
 
-    pub(crate) fn sample(&self, random: &mut Random) -> u64 {
+    pub(super) fn sample(&self, random: &mut Random) -> u64 {
         loop {
             let u = self.high + random.unit() * (self.low - self.high);
             let x = self.inverse(u);

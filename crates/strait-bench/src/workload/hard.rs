@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 
-use super::workload::{Answer, Table, Tables};
+use super::{Answer, Table, Tables};
 
 /// The tables that are hard to join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hard {
+pub enum Hard {
     /// Every key is the same, on both sides.
     AllEqual,
     /// Keys differ only in their upper halves.
@@ -29,7 +29,7 @@ pub(super) enum Hard {
 
 impl Hard {
     /// All hard tables: name, kind, and rows as a power of two.
-    pub(super) const ALL: [(&'static str, Hard, u32); 7] = [
+    pub const ALL: [(&'static str, Hard, u32); 7] = [
         ("all-equal", Hard::AllEqual, 16),
         ("equal-low-32", Hard::EqualLow, 26),
         ("equal-high-32", Hard::EqualHigh, 26),
@@ -54,7 +54,7 @@ impl Hard {
 
     /// Makes two tables of `1 << bits` rows. Every number occurs once, in scattered order, unless half of the
     /// rows have the first one.
-    pub(super) fn tables(self, bits: u32) -> anyhow::Result<Tables> {
+    pub fn tables(self, bits: u32) -> anyhow::Result<Tables> {
         let rows = 1u64 << bits;
         let scattered =
             |row: u64, odd: u64| (row.wrapping_mul(odd).wrapping_add(12_345)) & (rows - 1);

@@ -5,28 +5,29 @@ use strait::gpu::{Gpu, Link};
 
 /// A GPU and its link.
 #[derive(Debug, Clone)]
-pub(super) struct Card {
-    pub(super) name: String,
+pub struct Card {
+    /// The product name.
+    pub name: String,
     /// For example `PCIe 5.0 x16`; empty if unknown.
-    pub(super) link: String,
+    pub link: String,
     /// The theoretical rate of the link, in bytes per second in one direction.
     peak: Option<f64>,
 }
 
 impl Card {
-    pub(super) fn of(gpu: &Gpu) -> Card {
+    /// Describes a GPU.
+    pub fn of(gpu: &Gpu) -> Card {
         let link = gpu.link.map_or(String::new(), |link| link.to_string());
         Card { name: gpu.name.clone(), link, peak: gpu.link.and_then(peak) }
     }
 
     /// A simulated GPU, whose link has a fixed rate.
-    #[cfg(test)]
-    pub(super) fn simulated() -> Card {
+    pub fn simulated() -> Card {
         Card { name: "simulated".to_string(), link: String::new(), peak: Some(1e9) }
     }
 
     /// The GPU's name, and the theoretical rate of its link.
-    pub(super) fn named(&self) -> String {
+    pub fn named(&self) -> String {
         let rate = match self.peak {
             Some(peak) => format!("{:.1} GB/s in theory", peak / 1e9),
             None => "of unknown rate".to_string(),
@@ -36,17 +37,17 @@ impl Card {
     }
 
     /// The theoretical rate in bytes per second, for a record.
-    pub(super) fn peak(&self) -> String {
+    pub fn peak(&self) -> String {
         self.peak.map_or(String::new(), |peak| format!("{peak:.0}"))
     }
 
     /// The share of the theoretical rate that `rate` is, for a record.
-    pub(super) fn share(&self, rate: f64) -> String {
+    pub fn share(&self, rate: f64) -> String {
         self.peak.map_or(String::new(), |peak| format!("{:.3}", rate / peak))
     }
 
     /// The same as a percentage, for people.
-    pub(super) fn percent(&self, rate: f64) -> String {
+    pub fn percent(&self, rate: f64) -> String {
         self.peak.map_or(String::new(), |peak| format!("{:.0} %", rate / peak * 100.0))
     }
 }

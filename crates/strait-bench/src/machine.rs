@@ -4,27 +4,29 @@ use serde::{Deserialize, Serialize};
 
 /// The facts about a machine that are needed to judge its figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Machine {
+pub struct Machine {
     /// The processor's name.
-    pub(super) cpu: String,
+    pub cpu: String,
     /// The cores that this process may use.
-    pub(super) cores: usize,
+    pub cores: usize,
     /// The data and unified caches of core 0, starting with the nearest.
-    pub(super) caches: Vec<Cache>,
+    pub caches: Vec<Cache>,
     /// In bytes.
-    pub(super) memory: u64,
+    pub memory: u64,
 }
 
+/// A cache of a core.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Cache {
-    pub(super) level: u32,
+pub struct Cache {
+    /// 1 for the nearest.
+    pub level: u32,
     /// As the system formats it: `2048K`.
-    pub(super) size: String,
+    pub size: String,
 }
 
 impl Machine {
     /// Reads the facts from the system.
-    pub(super) fn detect() -> Machine {
+    pub fn detect() -> Machine {
         let known = strait::Machine::detect();
         let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_string());
         let caches = (0..8).filter_map(cache).collect();
@@ -32,13 +34,13 @@ impl Machine {
     }
 
     /// `l1 48K, l2 2048K, l3 260M`.
-    pub(super) fn caches(&self) -> String {
+    pub fn caches(&self) -> String {
         let caches = self.caches.iter().map(|cache| format!("l{} {}", cache.level, cache.size));
         caches.collect::<Vec<_>>().join(", ")
     }
 
     /// The machine as part of a file name: `intel-xeon-processor-2-cores`.
-    pub(super) fn slug(&self) -> String {
+    pub fn slug(&self) -> String {
         let words = self.cpu.replace("(R)", "").replace("(TM)", "").to_lowercase();
         let words = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
         format!("{}-{}-cores", words.collect::<Vec<_>>().join("-"), self.cores)
@@ -55,7 +57,7 @@ fn cache(index: u32) -> Option<Cache> {
 }
 
 /// The memory of this process: resident now, and its peak so far. Zero if the system does not tell.
-pub(super) fn resident() -> (u64, u64) {
+pub fn resident() -> (u64, u64) {
     let bytes = |name: &str| {
         let text = field("/proc/self/status", name)?;
         text.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)

@@ -5,51 +5,119 @@ use std::time::Instant;
 use anyhow::Context;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Int32Type, Int64Type, UInt64Type};
-use strait::{Join, JoinReader, Report, Side};
+use strait::{Algorithm, GpuOptions, Join, JoinReader, Processor, Report, Side};
 
-use super::workload::{Answer, Table, Tables, bytes};
-use crate::arguments::{Choice, DeviceArguments, Mode};
-use crate::failure;
+use crate::runs::Runs;
+use crate::workload::{Answer, Table, Tables, bytes};
+use crate::{JoinRequest, ResultKind};
 
 /// How a join runs, and how often.
 #[derive(Debug, Clone)]
-pub(super) struct Task {
-    pub(super) mode: Mode,
-    pub(super) algorithm: Choice,
-    pub(super) threads: usize,
-    pub(super) repeat: u32,
-    pub(super) device: DeviceArguments,
+pub struct Task {
+    /// What the join computes.
+    pub result: ResultKind,
+    /// The algorithm. `None` if the planner chooses.
+    pub algorithm: Option<Algorithm>,
+    /// The threads of a join.
+    pub threads: usize,
+    /// The number of timed runs.
+    pub repeat: u32,
+    /// The processor.
+    pub device: Processor,
+    /// The most GPU memory that the join may hold.
+    pub gpu_memory: Option<u64>,
+    /// The settings for a GPU.
+    pub gpu_options: GpuOptions,
+}
+
+impl Task {
+    /// A task for the CPU.
+    pub fn on_cpu(
+        result: ResultKind,
+        algorithm: Option<Algorithm>,
+        threads: usize,
+        repeat: u32,
+    ) -> Task {
+        let (device, gpu_options) = (Processor::Cpu, GpuOptions::new());
+        Task { result, algorithm, threads, repeat, device, gpu_memory: None, gpu_options }
+    }
+
+    /// Returns the join of tables in GPU memory or in host memory that this task asks for.
+    pub fn request(&self) -> JoinRequest {
+        let Task { algorithm, gpu_options, result, .. } = *self;
+        JoinRequest { algorithm, gpu_options, result }
+    }
+
+    /// The name of the requested algorithm: `auto` if the planner chooses.
+    pub fn algorithm_name(&self) -> &'static str {
+        algorithm_name(self.algorithm)
+    }
+}
+
+/// Returns the name of a requested algorithm: `auto` if the planner chooses.
+pub(crate) fn algorithm_name(algorithm: Option<Algorithm>) -> &'static str {
+    algorithm.map_or("auto", Algorithm::name)
 }
 
 /// The result of a measurement.
-pub(super) struct Measured {
+pub struct Measured {
     /// The seconds of every timed run, ascending.
-    pub(super) seconds: Vec<f64>,
+    pub seconds: Vec<f64>,
     /// The algorithm that ran.
-    pub(super) ran: String,
-    pub(super) device: Option<String>,
+    pub ran: String,
+    /// The GPU that joined. `None` for the CPU.
+    pub device: Option<String>,
     /// The seconds of each stage in the median run.
-    pub(super) stages: Vec<(String, f64)>,
+    pub stages: Vec<(String, f64)>,
     /// The most memory that any run held, according to the join's own accounting.
-    pub(super) peak_memory: u64,
+    pub peak_memory: u64,
     /// The bytes of the output rows.
-    pub(super) output_bytes: u64,
+    pub output_bytes: u64,
     /// Bytes that crossed the link, to the GPU and back.
-    pub(super) crossed: [u64; 2],
+    pub crossed: [u64; 2],
 }
 
 impl Measured {
-    pub(super) fn median(&self) -> f64 {
+    /// The median of all timed runs, in seconds.
+    pub fn median(&self) -> f64 {
         median(&self.seconds)
     }
 
-    pub(super) fn min(&self) -> f64 {
+    /// The fastest run, in seconds.
+    pub fn min(&self) -> f64 {
         self.seconds.first().copied().unwrap_or(f64::NAN)
+    }
+
+    /// Summarises runs on a GPU of tables in GPU memory or in host memory.
+    pub fn on_gpu(
+        gpu_name: &str,
+        tables: &Tables,
+        result: ResultKind,
+        runs: &Runs,
+    ) -> anyhow::Result<Measured> {
+        let middle = runs.middle()?;
+        let columns = (tables.build.payloads().count() + tables.probe.payloads().count()) as u64;
+        let word = word_bytes(tables);
+        let output_bytes = match result {
+            ResultKind::Count | ResultKind::Aggregate => 0,
+            ResultKind::Pairs => 2 * word * middle.rows,
+            ResultKind::Materialise => (1 + columns) * word * middle.rows,
+        };
+        let stages = middle.stages.iter().map(|time| (time.stage.to_string(), time.seconds));
+        Ok(Measured {
+            seconds: runs.seconds(),
+            ran: algorithm_name(middle.algorithm).to_string(),
+            device: Some(gpu_name.to_string()),
+            stages: stages.collect(),
+            peak_memory: runs.peak_memory(),
+            output_bytes,
+            crossed: middle.crossed,
+        })
     }
 }
 
 /// Returns the median of ascending values.
-pub(super) fn median(ascending: &[f64]) -> f64 {
+pub fn median(ascending: &[f64]) -> f64 {
     let middle = ascending.len() / 2;
     match ascending {
         [] => f64::NAN,
@@ -67,7 +135,7 @@ enum JoinResult {
 }
 
 /// Runs once to warm up, and then the timed runs. A wrong answer in any run is an error.
-pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
+pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
     let mut runs = Vec::new();
     let (mut peak_memory, mut output_bytes) = (0, 0);
     for run in 0..=task.repeat {
@@ -75,7 +143,7 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
         let (yielded, report) = join(tables, task)?;
         let seconds = started.elapsed().as_secs_f64();
         check(tables, &yielded)
-            .with_context(|| format!("{} by {}", task.mode.name(), task.algorithm))?;
+            .with_context(|| format!("{} by {}", task.result.name(), task.algorithm_name()))?;
         peak_memory = peak_memory.max(report.peak_memory);
         output_bytes = match &yielded {
             JoinResult::Rows(_) | JoinResult::Sums(_) => 0,
@@ -101,31 +169,42 @@ pub(super) fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> 
 }
 
 fn join(tables: &Tables, task: &Task) -> anyhow::Result<(JoinResult, Report)> {
-    let join = Join::inner().on("key").algorithm(task.algorithm.0).threads(task.threads);
-    let join = task.device.apply(join);
+    let join = Join::inner().on("key").algorithm(task.algorithm).threads(task.threads);
+    let join = join.device(task.device).gpu_options(task.gpu_options);
+    let join = match task.gpu_memory {
+        Some(bytes) => join.gpu_memory(bytes),
+        None => join,
+    };
     let (build, probe) = (tables.build.reader(), tables.probe.reader());
-    match task.mode {
-        Mode::Count => {
-            let (rows, report) = join.count(build, probe).map_err(failure::of_join)?;
+    match task.result {
+        ResultKind::Count => {
+            let (rows, report) = join.count(build, probe)?;
             Ok((JoinResult::Rows(rows), report))
         }
-        Mode::Aggregate => {
+        ResultKind::Aggregate => {
             let (answer, report) = aggregate(&join, tables)?;
             Ok((JoinResult::Sums(answer), report))
         }
-        Mode::Pairs => {
-            let (batches, report) = collect(join.pairs(build, probe).map_err(failure::of_join)?)?;
+        ResultKind::Pairs => {
+            let (batches, report) = collect(join.pairs(build, probe)?)?;
             Ok((JoinResult::Pairs(batches), report))
         }
-        Mode::Materialise => {
-            let (batches, report) = collect(join.run(build, probe).map_err(failure::of_join)?)?;
+        ResultKind::Materialise => {
+            let (batches, report) = collect(join.run(build, probe)?)?;
             Ok((JoinResult::Batches(batches), report))
         }
     }
 }
 
+/// The bytes of a word: 4 if all columns are 32 bits wide, else 8.
+fn word_bytes(tables: &Tables) -> u64 {
+    let fields = [&tables.build.schema, &tables.probe.schema].map(|schema| schema.fields());
+    let narrow = fields.into_iter().flatten().all(|f| *f.data_type() == DataType::Int32);
+    if narrow { 4 } else { 8 }
+}
+
 fn collect(mut reader: JoinReader) -> anyhow::Result<(Vec<RecordBatch>, Report)> {
-    let batches = reader.by_ref().collect::<Result<Vec<_>, _>>().map_err(failure::of_stream)?;
+    let batches = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
     Ok((batches, reader.report().context("the join ended without a report")?))
 }
 
@@ -134,8 +213,8 @@ fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
     let build = tables.build.payloads().map(|name| (Side::Left, name));
     let probe = tables.probe.payloads().map(|name| (Side::Right, name));
     let sums: Vec<_> = build.chain(probe).collect();
-    let joined = join.aggregate(&sums, tables.build.reader(), tables.probe.reader());
-    let (aggregate, report) = joined.map_err(failure::of_join)?;
+    let (aggregate, report) =
+        join.aggregate(&sums, tables.build.reader(), tables.probe.reader())?;
     Ok((Answer { rows: aggregate.rows, sums: aggregate.sums }, report))
 }
 

@@ -1,6 +1,10 @@
 //! The tables of a workload, in memory or in a folder, and the expected answer. The answer follows from how
 //! the tables are made: a build row's payload is a function of its key's number, so no join is needed.
 
+mod hard;
+mod random;
+mod shape;
+
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::Path;
@@ -13,42 +17,52 @@ use arrow::ipc::reader::FileReader;
 use arrow::ipc::writer::FileWriter;
 use serde::{Deserialize, Serialize};
 
-use crate::digits::grouped;
-use crate::generate::{Shape, Side, Workload, payload};
-use crate::ordered::in_order;
+use crate::check::in_parallel;
+use shape::payload;
+
+pub use hard::Hard;
+pub use random::Random;
+pub use shape::{KeyType, Keys, Rows, Shape, Side, Skew, Workload};
 
 /// The file name of the answer, next to `build.arrow` and `probe.arrow`.
-pub(super) const EXPECTED: &str = "expected.json";
+pub const EXPECTED: &str = "expected.json";
 
 /// Two tables, and the expected answer of their join.
-pub(super) struct Tables {
-    pub(super) build: Table,
-    pub(super) probe: Table,
-    pub(super) expected: Answer,
+pub struct Tables {
+    /// The build table.
+    pub build: Table,
+    /// The probe table.
+    pub probe: Table,
+    /// The expected answer.
+    pub expected: Answer,
 }
 
 /// A table in memory.
-pub(super) struct Table {
-    pub(super) schema: SchemaRef,
-    pub(super) batches: Vec<RecordBatch>,
+pub struct Table {
+    /// The columns. The first one is the key.
+    pub schema: SchemaRef,
+    /// The rows.
+    pub batches: Vec<RecordBatch>,
 }
 
 /// The number of rows of a join, and the sum of each payload column over these rows: first the build table's
 /// columns, then the probe table's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Answer {
-    pub(super) rows: u64,
-    pub(super) sums: Vec<i128>,
+pub struct Answer {
+    /// The number of rows.
+    pub rows: u64,
+    /// The sum of each payload column.
+    pub sums: Vec<i128>,
 }
 
 impl Answer {
     /// Returns an error if `found` differs.
-    pub(super) fn check(&self, found: &Answer) -> anyhow::Result<()> {
+    pub fn check(&self, found: &Answer) -> anyhow::Result<()> {
         ensure!(
             found.rows == self.rows,
             "wrong answer: {} rows, where there must be {}",
-            grouped(found.rows),
-            grouped(self.rows)
+            found.rows,
+            self.rows
         );
         for (i, (found, expected)) in found.sums.iter().zip(&self.sums).enumerate() {
             ensure!(
@@ -61,7 +75,7 @@ impl Answer {
     }
 
     /// Same as [`check`](Answer::check), for an answer that has all sums.
-    pub(super) fn check_all(&self, found: &Answer) -> anyhow::Result<()> {
+    pub fn check_all(&self, found: &Answer) -> anyhow::Result<()> {
         ensure!(
             found.sums.len() == self.sums.len(),
             "wrong answer: {} payload sums, where there must be {}",
@@ -80,22 +94,23 @@ impl Answer {
 
 impl Table {
     /// Returns a reader of the table. The reader shares the table's memory.
-    pub(super) fn reader(&self) -> impl RecordBatchReader + Send + 'static {
+    pub fn reader(&self) -> impl RecordBatchReader + Send + 'static {
         let batches: Vec<_> = self.batches.iter().cloned().map(Ok).collect();
         RecordBatchIterator::new(batches, self.schema.clone())
     }
 
-    pub(super) fn rows(&self) -> u64 {
+    /// The number of rows.
+    pub fn rows(&self) -> u64 {
         self.batches.iter().map(|batch| batch.num_rows() as u64).sum()
     }
 
     /// The bytes of its rows.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         bytes(&self.batches)
     }
 
     /// The names of the payload columns: all columns but the key.
-    pub(super) fn payloads(&self) -> impl Iterator<Item = &str> {
+    pub fn payloads(&self) -> impl Iterator<Item = &str> {
         self.schema.fields().iter().skip(1).map(|field| field.name().as_str())
     }
 
@@ -131,7 +146,7 @@ impl Table {
 }
 
 /// Returns the bytes of all rows of some batches.
-pub(super) fn bytes(batches: &[RecordBatch]) -> u64 {
+pub fn bytes(batches: &[RecordBatch]) -> u64 {
     let columns = batches.iter().flat_map(|batch| batch.columns());
     // A slice counts only its own rows, not the memory that it shares.
     columns.map(|c| c.to_data().get_slice_memory_size().unwrap_or(0) as u64).sum()
@@ -139,13 +154,13 @@ pub(super) fn bytes(batches: &[RecordBatch]) -> u64 {
 
 impl Tables {
     /// Makes both tables, in batches of `batch` rows.
-    pub(super) fn generate(shape: Shape, batch: usize, threads: usize) -> anyhow::Result<Tables> {
+    pub fn generate(shape: Shape, batch: usize, threads: usize) -> anyhow::Result<Tables> {
         Tables::made(shape, threads, |schema, parts| Table::of_parts(schema, parts, batch))
     }
 
     /// Makes the same rows, and keeps the batches in which they are made. The rows are thus in memory only
     /// once.
-    pub(super) fn generate_parts(shape: Shape, threads: usize) -> anyhow::Result<Tables> {
+    pub fn generate_parts(shape: Shape, threads: usize) -> anyhow::Result<Tables> {
         Tables::made(shape, threads, |schema, batches| Ok(Table { schema, batches }))
     }
 
@@ -157,8 +172,8 @@ impl Tables {
         let workload = Workload::new(shape)?;
         let mut expected = Answer::default();
         let mut table = |side| -> anyhow::Result<Table> {
-            let mut parts = Vec::with_capacity(workload.parts(side));
-            let make = |part: usize, send: &dyn Fn((RecordBatch, Answer)) -> bool| {
+            let numbers: Vec<usize> = (0..workload.parts(side)).collect();
+            let made = in_parallel(&numbers, threads, |&part| -> anyhow::Result<_> {
                 let range = workload.part(side, part);
                 let first = range.start;
                 let rows = workload.batch(side, range, &mut workload.random(part))?;
@@ -166,16 +181,16 @@ impl Tables {
                     Side::Build => Answer::default(),
                     Side::Probe => answer(&workload, &rows.numbers, first),
                 };
-                send((rows.batch, answer));
-                anyhow::Ok(())
-            };
-            in_order(workload.parts(side), threads, 1, make, |(rows, answer)| {
+                Ok((rows.batch, answer))
+            })?;
+            let mut parts = Vec::with_capacity(made.len());
+            for part in made {
+                let (rows, answer) = part?;
                 if side == Side::Probe {
                     expected.add(&answer);
                 }
                 parts.push(rows);
-                Ok(())
-            })?;
+            }
             whole(workload.schema(side), parts)
         };
         let (build, probe) = (table(Side::Build)?, table(Side::Probe)?);
@@ -184,7 +199,7 @@ impl Tables {
     }
 
     /// Writes both tables and the answer into a folder that exists.
-    pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+    pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
         self.build.write(&folder.join("build.arrow"))?;
         self.probe.write(&folder.join("probe.arrow"))?;
         let path = folder.join(EXPECTED);
@@ -193,7 +208,7 @@ impl Tables {
     }
 
     /// Reads the tables and the answer that [`write`](Tables::write) wrote.
-    pub(super) fn read(folder: &Path) -> anyhow::Result<Tables> {
+    pub fn read(folder: &Path) -> anyhow::Result<Tables> {
         let path = folder.join(EXPECTED);
         if !path.exists() {
             bail!(
