@@ -82,10 +82,9 @@ fn the_report_says_where_a_gpu_got_its_key_words() -> Result<(), Error> {
     let overrides = TestOverrides { simulated: Some(3), ..TestOverrides::default() };
     let join = Join::inner().on("k").build_side(Side::Left).test_overrides(overrides);
     let build = table(1000, 3, false);
-    for (algorithm, held) in [
-        (Algorithm::NoPartition, None),
-        (Algorithm::Radix, Some(HoldReason::Partitioned)),
-    ] {
+    for (algorithm, held) in
+        [(Algorithm::NoPartition, None), (Algorithm::Radix, Some(HoldReason::Partitioned))]
+    {
         let join = join.clone().algorithm(algorithm);
         for null in [false, true] {
             let keys = (0..2000).map(|i| (!null || i != 7).then_some(i));
