@@ -473,7 +473,42 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     assert!(bench.get::<u8>(probe_flags, all as usize) == expected, "{what}: probe side");
     assert!(bench.get::<u8>(build_flags, all as usize) == expected, "{what}: build side");
     assert_eq!(bench.get::<Control>(control, 1)[0].duplicates, 0, "{what}");
+    let raw: Vec<W> = mixed.iter().map(|key| key.mix(mixer::<W>().inverse())).collect();
+    let columns = Columns { keys: bench.put(&raw), values: 0, first: 0 };
+    in_order::<W>(bench, (table, columns), all, rows, &what);
     bench.clear();
+}
+
+/// Looks `all` rows up in order. The first `rows` of them are in the table, and the value of each is its row
+/// number.
+fn in_order<W: TestWord>(
+    bench: &mut Bench,
+    (table, columns): (Table, Columns),
+    all: u64,
+    rows: u64,
+    what: &str,
+) {
+    let single = table.groups == 0;
+    let values = bench.filled(all as usize * size_of::<W>(), UNTOUCHED);
+    let build_flags = if single { bench.zeros::<u8>(all as usize) } else { 0 };
+    let bits = bench.filled(all.div_ceil(32) as usize * 4, UNTOUCHED);
+    let control = bench.zeros::<Control>(1);
+    let build = if single { values } else { 0 };
+    let output = Output { control, build, build_flags, probe: bits, ..Output::default() };
+    let tile = bench.device.shape(W::WORD).probe_tile;
+    let count = all.div_ceil(tile.into()) as u32;
+    let probe = Probe { table, columns, rows: all, count, tile, output, ..Probe::default() };
+    bench.run::<W>(Stage::ProbeInOrder(probe));
+    let words = bench.get::<u32>(bits, all.div_ceil(32) as usize);
+    let bit = |row: u64| u64::from(words[row as usize / 32] >> (row % 32) & 1);
+    assert!((0..all).all(|row| bit(row) == u64::from(row < rows)), "{what}: bits in order");
+    assert!((all..all.next_multiple_of(32)).all(|row| bit(row) == 0), "{what}: bits after the end");
+    if single {
+        let found = bench.get::<W>(values, rows as usize);
+        assert!((0u64..).zip(found).all(|(row, value)| value.to_u64() == row), "{what}: values");
+        let flags = bench.get::<u8>(build_flags, all as usize);
+        assert!((0u64..).zip(flags).all(|(row, flag)| u64::from(flag) == u64::from(row < rows)));
+    }
 }
 
 /// An array whose keys end at the largest word, with one key in `missing` absent. It is looked up by its own
@@ -517,6 +552,8 @@ fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) 
         bench.run::<W>(Stage::Probe(Flavour::Exists, probe));
         assert!(bench.get::<u8>(probe_flags, all) == expected, "{what}: probe side");
         assert!(bench.get::<u8>(build_flags, all) == expected, "{what}: build side");
+        let found = expected.iter().map(|&flag| u64::from(flag)).sum();
+        in_order::<W>(bench, (table, columns), all as u64, found, &what);
     }
     bench.run::<W>(Stage::Insert(Insert { rows: 1, ..insert }));
     assert_eq!(bench.get::<Control>(control, 1)[0].duplicates, 1, "{what}");
