@@ -3,6 +3,7 @@
 //! | type | what it measures |
 //! | --- | --- |
 //! | [`measure`] | joins of Arrow tables, as `strait join` runs them |
+//! | [`streamed`] | joins whose probe side is generated while it is read, and their memory |
 //! | [`GpuTables`] | joins of tables in GPU memory; the rows stay there |
 //! | [`SortedPairs`] | sorting pairs in GPU memory |
 //! | [`HostTables`] | joins of tables in host memory; the rows come back |
@@ -28,6 +29,7 @@ pub mod measure;
 pub mod plot;
 pub mod runs;
 mod sorted_pairs;
+pub mod streamed;
 pub mod workload;
 
 use strait::Algorithm;

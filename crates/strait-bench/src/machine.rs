@@ -65,6 +65,13 @@ pub fn resident() -> (u64, u64) {
     (bytes("VmRSS").unwrap_or(0), bytes("VmHWM").unwrap_or(0))
 }
 
+/// Sets the peak of this process to its memory now, if the system allows it.
+pub fn forget_peak() {
+    if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {
+        log::warn!("the peak memory includes the time before: {error}");
+    }
+}
+
 /// Returns the text after `name:` in a system file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;

@@ -42,6 +42,16 @@ impl Task {
         Task { result, algorithm, threads, repeat, device, gpu_memory: None, gpu_options }
     }
 
+    /// Returns the inner join on the key that this task asks for.
+    pub fn join(&self) -> Join {
+        let join = Join::inner().on("key").algorithm(self.algorithm).threads(self.threads);
+        let join = join.device(self.device).gpu_options(self.gpu_options);
+        match self.gpu_memory {
+            Some(bytes) => join.gpu_memory(bytes),
+            None => join,
+        }
+    }
+
     /// Returns the join of tables in GPU memory or in host memory that this task asks for.
     pub fn request(&self) -> JoinRequest {
         let Task { algorithm, gpu_options, result, .. } = *self;
@@ -169,12 +179,7 @@ pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
 }
 
 fn join(tables: &Tables, task: &Task) -> anyhow::Result<(JoinResult, Report)> {
-    let join = Join::inner().on("key").algorithm(task.algorithm).threads(task.threads);
-    let join = join.device(task.device).gpu_options(task.gpu_options);
-    let join = match task.gpu_memory {
-        Some(bytes) => join.gpu_memory(bytes),
-        None => join,
-    };
+    let join = task.join();
     let (build, probe) = (tables.build.reader(), tables.probe.reader());
     match task.result {
         ResultKind::Count => {

@@ -85,7 +85,8 @@ impl Answer {
         self.check(found)
     }
 
-    fn add(&mut self, other: &Answer) {
+    /// Adds the answer of further probe rows.
+    pub(crate) fn add(&mut self, other: &Answer) {
         self.rows += other.rows;
         self.sums.resize(other.sums.len(), 0);
         self.sums.iter_mut().zip(&other.sums).for_each(|(sum, part)| *sum += part);
@@ -225,7 +226,7 @@ impl Tables {
 }
 
 /// Returns what some probe rows contribute to the answer. The first of them is row `first`.
-fn answer(workload: &Workload, numbers: &[u64], first: u64) -> Answer {
+pub(crate) fn answer(workload: &Workload, numbers: &[u64], first: u64) -> Answer {
     let columns = workload.shape.payload_columns;
     let salts = |side| -> Vec<u64> { (0..columns).map(|c| workload.salt(side, c)).collect() };
     let (build, probe) = (salts(Side::Build), salts(Side::Probe));

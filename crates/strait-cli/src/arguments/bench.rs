@@ -22,7 +22,8 @@ Examples:
   strait bench compare
   strait bench scale --out benchmarks/scaling
   strait bench transfer
-  strait bench beyond --gpu-memory 16GiB")]
+  strait bench beyond --gpu-memory 16GiB
+  strait bench auto")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub(crate) what: Bench,
@@ -36,6 +37,8 @@ pub(crate) enum Bench {
     Gpu(BenchGpuArguments),
     Transfer(TransferArguments),
     Beyond(BeyondArguments),
+    Auto(AutoArguments),
+    Stream(StreamArguments),
 }
 
 /// Measures the join of two generated tables in memory
@@ -313,6 +316,71 @@ pub(crate) enum Study {
     Payload,
     /// One thread, and two threads
     Threads,
+}
+
+/// Compares the planner's choice with both processors
+///
+/// Joins Arrow tables on the CPU, on a GPU, and where the planner chooses, for many sizes of both tables. Shows
+/// how far the planner's choice is from the faster of the two. Every answer is checked. Writes a dated record.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench auto
+  strait bench auto --largest 2^24 --repeat 5")]
+pub(crate) struct AutoArguments {
+    /// The largest number of rows of the probe table; the build table has at most a quarter of them
+    #[arg(long, value_name = "N", default_value = "2^28", value_parser = rows)]
+    pub(crate) largest: u64,
+
+    /// The GPU: gpu, or gpu:N
+    #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
+    pub(crate) device: Processor,
+
+    /// How many runs are timed, after one run that is not timed
+    #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+
+    /// The folder for the record; it is created if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "benchmarks/record")]
+    pub(crate) out: PathBuf,
+}
+
+/// Measures the memory of a join from a reader of unknown length
+///
+/// Generates the probe table while the join reads it, and drops the joined rows at once. Shows the memory that
+/// the process needs besides the build table.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  strait bench stream --build 2^24 --probe 2^28 --device gpu
+  strait bench stream --build 2^20 --probe 2^26 --device cpu")]
+pub(crate) struct StreamArguments {
+    /// Rows of the build table, as in 1000000 or 2^20
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub(crate) build: u64,
+
+    /// Rows of the probe table
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub(crate) probe: u64,
+
+    /// Whether the build keys fill a range, or are scattered over the positive half of the type
+    #[arg(long, value_parser = keys(), default_value = "sparse")]
+    pub(crate) keys: Keys,
+
+    /// Rows per batch of the probe table
+    #[arg(long, value_name = "N", default_value = "2^16", value_parser = batch_rows)]
+    pub(crate) batch_rows: usize,
+
+    /// How to join
+    #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
+    pub(crate) algorithm: Choice,
+
+    /// How many threads work on the join [default: one per core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArguments,
 }
 
 /// Measures joins of tables in a GPU's memory, stage by stage

@@ -15,8 +15,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub(crate) use bench::{
-    Bench, BenchArguments, BenchGpuArguments, BenchJoinArguments, CompareArguments, ComparedMode,
-    Engine, Placement, ScaleArguments, Shown, Study,
+    AutoArguments, Bench, BenchArguments, BenchGpuArguments, BenchJoinArguments, CompareArguments,
+    ComparedMode, Engine, Placement, ScaleArguments, Shown, StreamArguments, Study,
 };
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
 pub(crate) use device::Choice;

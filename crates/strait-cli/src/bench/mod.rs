@@ -11,6 +11,7 @@
 //! memory that the GPU reads (`transfer`, `beyond`).
 
 mod aligned;
+mod auto;
 mod beyond;
 mod compare;
 mod engine;
@@ -21,6 +22,7 @@ mod join;
 mod load;
 mod record;
 mod scale;
+mod stream;
 mod suite;
 mod transfer;
 
@@ -39,5 +41,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Bench::Gpu(arguments) => gpu::run(arguments),
         Bench::Transfer(arguments) => transfer::run(arguments),
         Bench::Beyond(arguments) => beyond::run(arguments),
+        Bench::Auto(arguments) => auto::run(arguments),
+        Bench::Stream(arguments) => stream::run(arguments),
     }
 }

@@ -186,7 +186,6 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         Some(whole) => resolver.end(&whole),
         None => Ok(()),
     })?;
-    drop(resolver);
     drop(session);
     if flags.is_some() {
         build.flags = flags;

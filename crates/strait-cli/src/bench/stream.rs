@@ -1,0 +1,52 @@
+//! `strait bench stream`: the memory of a join from a reader of unknown length.
+
+use strait::bytes;
+use strait_bench::ResultKind;
+use strait_bench::measure::Task;
+use strait_bench::streamed::measure;
+use strait_bench::workload::{KeyType, Shape, Skew};
+
+use crate::arguments::StreamArguments;
+use crate::join::cores;
+use crate::output::print;
+
+/// Runs the command.
+pub(super) fn run(arguments: &StreamArguments) -> anyhow::Result<()> {
+    let device = &arguments.device;
+    let task = Task {
+        result: ResultKind::Materialise,
+        algorithm: arguments.algorithm.0,
+        threads: arguments.threads.unwrap_or_else(cores),
+        repeat: 1,
+        device: device.device,
+        gpu_memory: device.gpu_memory,
+        gpu_options: device.gpu_options(),
+    };
+    let shape = Shape {
+        build: arguments.build,
+        probe: arguments.probe,
+        key_type: KeyType::Int64,
+        keys: arguments.keys,
+        skew: Skew::None,
+        selectivity: 1.0,
+        duplicates: 1,
+        payload_bytes: 8,
+        payload_columns: 1,
+        seed: 1,
+    };
+    let measured = measure(shape, arguments.batch_rows, &task)?;
+    let beyond = measured.peak.saturating_sub(measured.before);
+    let plan = &measured.report.plan;
+    let on = plan.device.as_deref().unwrap_or("the CPU");
+    print(&format!(
+        "{} on {on}: {:.3} s, with the time to generate the probe table\n\
+         build table                    {}\n\
+         memory before the join         {}\n\
+         peak memory beyond that        {}\n",
+        plan.algorithm,
+        measured.seconds,
+        bytes(measured.build_bytes),
+        bytes(measured.before),
+        bytes(beyond),
+    ))
+}
