@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Context;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Int32Type, Int64Type, UInt64Type};
-use strait::{Algorithm, GpuOptions, Join, JoinReader, Processor, Report, Side};
+use strait::{Algorithm, GpuOptions, Join, JoinReader, Processor, Report, Side, Statistics};
 
 use crate::runs::Runs;
 use crate::workload::{Answer, Table, Tables, bytes};
@@ -28,6 +28,8 @@ pub struct Task {
     pub gpu_memory: Option<u64>,
     /// The settings for a GPU.
     pub gpu_options: GpuOptions,
+    /// Whether the planner knows the rows of both tables, as it does for files with a footer.
+    pub statistics: bool,
 }
 
 impl Task {
@@ -39,7 +41,8 @@ impl Task {
         repeat: u32,
     ) -> Task {
         let (device, gpu_options) = (Processor::Cpu, GpuOptions::new());
-        Task { result, algorithm, threads, repeat, device, gpu_memory: None, gpu_options }
+        let (gpu_memory, statistics) = (None, false);
+        Task { result, algorithm, threads, repeat, device, gpu_memory, gpu_options, statistics }
     }
 
     /// Returns the inner join on the key that this task asks for.
@@ -179,7 +182,13 @@ pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
 }
 
 fn join(tables: &Tables, task: &Task) -> anyhow::Result<(JoinResult, Report)> {
-    let join = task.join();
+    let mut join = task.join();
+    if task.statistics {
+        for (side, table) in [(Side::Left, &tables.build), (Side::Right, &tables.probe)] {
+            let statistics = Statistics::rows(table.rows()).with_bytes(table.bytes());
+            join = join.statistics(side, statistics);
+        }
+    }
     let (build, probe) = (tables.build.reader(), tables.probe.reader());
     match task.result {
         ResultKind::Count => {

@@ -120,7 +120,7 @@ fn shape(build: u64, probe: u64, keys: Keys) -> Shape {
 }
 
 fn task(result: ResultKind, device: Processor, repeat: u32) -> Task {
-    Task { device, ..Task::on_cpu(result, None, cores(), repeat) }
+    Task { device, statistics: true, ..Task::on_cpu(result, None, cores(), repeat) }
 }
 
 /// Says how many points are good, and which are the worst.

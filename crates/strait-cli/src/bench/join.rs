@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &BenchJoinArguments) -> anyhow::Result<()> {
             device: device.device,
             gpu_memory: device.gpu_memory,
             gpu_options: device.gpu_options(),
+            statistics: false,
         };
         log::info!("{} by {algorithm}, {} runs", task.result.name(), task.repeat);
         let measured = placed.measure(&tables, &task)?;

@@ -21,6 +21,7 @@ pub(super) fn run(arguments: &StreamArguments) -> anyhow::Result<()> {
         device: device.device,
         gpu_memory: device.gpu_memory,
         gpu_options: device.gpu_options(),
+        statistics: false,
     };
     let shape = Shape {
         build: arguments.build,
