@@ -247,6 +247,15 @@ impl Transfer {
         Transfer::Coherence,
     ];
 
+    /// Returns the method for rows in pinned memory, or in other memory. It is never [`Transfer::Auto`].
+    pub(crate) fn resolved(self, pinned: bool) -> Transfer {
+        match self {
+            Transfer::Auto if pinned => Transfer::PinnedCopy,
+            Transfer::Auto => Transfer::StagedCopy,
+            asked => asked,
+        }
+    }
+
     /// Returns whether worker threads stage rows that are not in pinned memory.
     pub(crate) fn stages(self) -> bool {
         matches!(self, Transfer::Auto | Transfer::StagedCopy)

@@ -193,7 +193,7 @@ fn build_table<K: KeyWord, I: RowId>(
             let build = || DenseTable::build(cx, &parts, (min, max), up);
             Ok(Table::Dense(cx.watch.time("build table", build)?))
         }
-        _ => {
+        Some(TableKind::Hash) => {
             let placing = Placing::Mixed(job.keys.mixer());
             let parts = cx.watch.time("partition build side", || {
                 partition::<K, I>(cx, &words, load, placing, &passes)
@@ -201,6 +201,9 @@ fn build_table<K: KeyWord, I: RowId>(
             drop(words);
             let build = || HashTable::build(cx, &parts, passes.bits());
             Ok(Table::Hash(cx.watch.time("build table", build)?))
+        }
+        Some(TableKind::ArrayIfDense) | None => {
+            Err(Error::Worker(format!("the plan left the kind of table open: {table:?}")))
         }
     }
 }

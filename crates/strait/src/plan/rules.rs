@@ -253,11 +253,11 @@ impl Case<'_> {
     /// Decides how rows cross to the GPU.
     fn transfer(&self) -> Option<Transfer> {
         self.gpu_memory?;
-        Some(match (self.algorithm, self.facts.gpu_options.transfer) {
+        Some(match self.algorithm {
             // The CPU writes tuples to pinned memory.
-            (Algorithm::CpuPartitioned, _) => Transfer::PinnedCopy,
-            (_, Transfer::Auto) => Transfer::StagedCopy,
-            (_, asked) => asked,
+            Algorithm::CpuPartitioned => Transfer::PinnedCopy,
+            // Arrow batches are not in pinned memory.
+            _ => self.facts.gpu_options.transfer.resolved(false),
         })
     }
 

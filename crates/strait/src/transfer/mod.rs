@@ -83,11 +83,7 @@ pub(crate) struct TransferContext<'a> {
 impl TransferContext<'_> {
     /// Returns the method for a side.
     pub(crate) fn method(&self, side: &HostSide) -> Transfer {
-        match (self.transfer, side.pinned()) {
-            (Transfer::Auto, true) => Transfer::PinnedCopy,
-            (Transfer::Auto, false) => Transfer::StagedCopy,
-            (asked, _) => asked,
-        }
+        self.transfer.resolved(side.pinned())
     }
 
     /// Returns the method for a side that is read while a kernel writes over the link. The writes leave the
