@@ -139,6 +139,8 @@ pub enum Inlining {
         /// The bytes per row.
         bytes: usize,
     },
+    /// It is decided when the join knows which side is the build side.
+    BuildSideUnknown,
     /// Tuples hold row ids.
     RowIds(RowIdReason),
 }
@@ -148,7 +150,7 @@ impl Inlining {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Inlining::Inlined { bytes, .. } | Inlining::IfNoNulls { bytes, .. } => *bytes,
-            Inlining::RowIds(_) => 0,
+            Inlining::BuildSideUnknown | Inlining::RowIds(_) => 0,
         }
     }
 }
@@ -157,8 +159,6 @@ impl Inlining {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowIdReason {
-    /// It is not known yet which side is the build side.
-    BuildSideUnknown,
     /// The algorithm always uses row ids.
     Algorithm,
     /// Matches must be verified or filtered, which needs the rows.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::bytes;
 use crate::options::Yields;
+use crate::plan::rules::UNKNOWN_ROWS;
 use crate::plan::shape::CELLS_PER_ROW;
 use crate::plan::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, ProbeSide, RowIdReason,
@@ -40,7 +41,7 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:<14} {}", "threads", self.threads)?;
         let limit = self.memory_limit.map_or("none".to_string(), bytes);
         writeln!(f, "  {:<14} {limit}", "memory limit")?;
-        write!(f, "{}", self.details)?;
+        self.write_details(f)?;
         if let Some(escalation) = self.escalation {
             writeln!(f, "  {:<14} {escalation}, if GPU memory does not suffice", "then")?;
         }
@@ -64,10 +65,11 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Formats the details, one line each. A decision that is open shows its rule.
-impl fmt::Display for Details {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Details { yields, word_bits, value_bits, build_keys, probe_keys, .. } = self;
+impl Plan {
+    /// Writes the details, one line each. A decision that is open shows its rule.
+    fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let details = &self.details;
+        let Details { yields, word_bits, value_bits, build_keys, probe_keys, .. } = details;
         let found = match yields {
             Yields::Count => "the number of matches",
             Yields::Exists => "the rows that have a match",
@@ -81,21 +83,25 @@ impl fmt::Display for Details {
         writeln!(f, "  {:<14} {build_keys}{of_probe}", "key words")?;
         let tuple = format!("key words of {word_bits} bits, values of {value_bits} bits");
         writeln!(f, "  {:<14} {tuple}", "tuples")?;
-        writeln!(f, "  {:<14} {}", "build columns", self.inlining)?;
-        if let Some(table) = &self.table {
+        writeln!(f, "  {:<14} {}", "build columns", details.inlining)?;
+        if let Some(table) = &details.table {
             writeln!(f, "  {:<14} {table}", "table")?;
         }
-        if !self.radix_bits.is_empty() {
-            let bits: Vec<String> = self.radix_bits.iter().map(u32::to_string).collect();
+        if !details.radix_bits.is_empty() {
+            let bits: Vec<String> = details.radix_bits.iter().map(u32::to_string).collect();
             let passes = if bits.len() == 1 { "pass" } else { "passes" };
             let text = format!("{} in {} {passes}", bits.join(" + "), bits.len());
-            writeln!(f, "  {:<14} {text}", "radix bits")?;
+            let rule = match self.build.rows {
+                Some(_) => String::new(),
+                None => format!(", if the build side has {UNKNOWN_ROWS} rows"),
+            };
+            writeln!(f, "  {:<14} {text}{rule}", "radix bits")?;
         }
-        if let Some(parts) = self.parts {
+        if let Some(parts) = details.parts {
             let text = format!("{parts} of the build side, estimated by GPU memory");
             writeln!(f, "  {:<14} {text}", "parts")?;
         }
-        if let (Some(transfer), Some(link)) = (self.transfer, self.over_the_link) {
+        if let (Some(transfer), Some(link)) = (details.transfer, details.over_the_link) {
             writeln!(f, "  {:<14} {transfer}; {link}", "over the link")?;
         }
         Ok(())
@@ -141,6 +147,9 @@ impl fmt::Display for Inlining {
                 let columns = columns.join(", ");
                 write!(f, "{columns} inlined if {has}, {bytes} B per row; else row ids")
             }
+            Inlining::BuildSideUnknown => {
+                f.write_str("inlined or row ids, decided when the build side is known")
+            }
             Inlining::RowIds(reason) => write!(f, "row ids, because {reason}"),
         }
     }
@@ -149,7 +158,6 @@ impl fmt::Display for Inlining {
 impl fmt::Display for RowIdReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RowIdReason::BuildSideUnknown => f.write_str("the build side is not known yet"),
             RowIdReason::Algorithm => f.write_str("the algorithm always uses them"),
             RowIdReason::MatchesAreVerified => f.write_str("matches are verified on the rows"),
             RowIdReason::BuildRowsAreFlagged => f.write_str("build rows are flagged"),

@@ -248,7 +248,8 @@ mod tests {
             };
         let table = |change: &dyn Fn(&mut Facts)| reason(Algorithm::NoPartition, None, change);
         assert_eq!(reason(Algorithm::Radix, None, &|_| {}), RowIdReason::Algorithm);
-        assert_eq!(table(&|facts| facts.payload = None), RowIdReason::BuildSideUnknown);
+        let unknown = plan(Algorithm::NoPartition, None, |facts| facts.payload = None);
+        assert_eq!(unknown.details.inlining, Inlining::BuildSideUnknown);
         assert_eq!(table(&|facts| facts.keys.exact = false), RowIdReason::MatchesAreVerified);
         assert_eq!(table(&|facts| facts.filtered = true), RowIdReason::MatchesAreVerified);
         let flagged = |facts: &mut Facts| facts.roles = Roles::of(JoinType::Full, Side::Left);

@@ -139,10 +139,13 @@ impl Case<'_> {
 
     /// Decides whether the build columns of the output are inlined.
     pub(super) fn inlining(&self) -> Inlining {
-        let payload = match self.inlinable() {
-            Ok(payload) => payload,
-            Err(reason) => return Inlining::RowIds(reason),
-        };
+        if !self.on_gpu() && self.algorithm != Algorithm::NoPartition {
+            return Inlining::RowIds(RowIdReason::Algorithm);
+        }
+        let Some(payload) = &self.facts.payload else { return Inlining::BuildSideUnknown };
+        if let Some(reason) = self.why_row_ids(payload) {
+            return Inlining::RowIds(reason);
+        }
         let columns = payload.columns.iter().map(|column| column.name.clone()).collect();
         let bytes = payload.columns.iter().filter_map(|column| column.width).sum();
         let known = self.facts.learned.null_columns.is_some()
@@ -153,44 +156,43 @@ impl Case<'_> {
         }
     }
 
-    /// Returns the columns that may be inlined, as far as the facts tell, or the reason why they may not.
-    fn inlinable(&self) -> Result<&Payload, RowIdReason> {
+    /// Returns the reason why the build columns may not be inlined; `None` if they may, as far as the facts
+    /// tell.
+    fn why_row_ids(&self, payload: &Payload) -> Option<RowIdReason> {
         let Facts { keys, roles, filtered, learned, overrides, .. } = self.facts;
-        if !self.on_gpu() && self.algorithm != Algorithm::NoPartition {
-            return Err(RowIdReason::Algorithm);
-        }
-        let payload = self.facts.payload.as_ref().ok_or(RowIdReason::BuildSideUnknown)?;
         if !keys.exact || *filtered {
-            return Err(RowIdReason::MatchesAreVerified);
+            return Some(RowIdReason::MatchesAreVerified);
         }
         if !roles.only_columns_of_build() {
-            return Err(RowIdReason::BuildRowsAreFlagged);
+            return Some(RowIdReason::BuildRowsAreFlagged);
         }
         if !payload.by_values {
-            return Err(RowIdReason::RowNumbersAreReturned);
+            return Some(RowIdReason::RowNumbersAreReturned);
         }
         if payload.columns.is_empty() {
-            return Err(RowIdReason::NoColumns);
+            return Some(RowIdReason::NoColumns);
         }
         let mut bytes = 0;
         for column in &payload.columns {
-            let no_width = || RowIdReason::NoFixedWidth(column.name.clone());
-            bytes += column.width.ok_or_else(no_width)?;
+            match column.width {
+                Some(width) => bytes += width,
+                None => return Some(RowIdReason::NoFixedWidth(column.name.clone())),
+            }
         }
         let word = self.word().bytes();
         let most = if self.on_gpu() { word as usize } else { MAX_INLINED };
         if bytes > most {
-            return Err(RowIdReason::TooWide { bytes, most });
+            return Some(RowIdReason::TooWide { bytes, most });
         }
         let null_columns = learned.null_columns.as_deref().unwrap_or_default();
         if let Some(null) = payload.columns.iter().find(|c| null_columns.contains(&c.column)) {
-            return Err(RowIdReason::Nulls(null.name.clone()));
+            return Some(RowIdReason::Nulls(null.name.clone()));
         }
         let needed = self.build.rows.unwrap_or(0).saturating_mul(word);
         if self.on_gpu() && learned.memory_left.is_some_and(|left| needed > left / FOR_INLINED) {
-            return Err(RowIdReason::MemoryLimit);
+            return Some(RowIdReason::MemoryLimit);
         }
-        if overrides.row_ids { Err(RowIdReason::Test) } else { Ok(payload) }
+        overrides.row_ids.then_some(RowIdReason::Test)
     }
 
     /// Decides the kind of table and the radix bits of each pass. Without the words of the build side, the bits
