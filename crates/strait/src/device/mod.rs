@@ -196,6 +196,14 @@ impl Prospect {
         }
     }
 
+    /// Returns whether the device is open, so that a join need not wait for that.
+    pub(crate) fn is_open(&self) -> bool {
+        match self {
+            Prospect::Gpu(gpu) => cuda::is_open(gpu),
+            Prospect::Simulated(_) => true,
+        }
+    }
+
     /// Returns the device memory that the join may hold, if nobody else uses the device.
     pub(crate) fn budget(&self, gpu_memory: Option<u64>) -> u64 {
         match (gpu_memory, self) {

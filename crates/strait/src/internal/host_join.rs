@@ -77,7 +77,7 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         limit: None,
         key: String::new(),
         facts: Facts::of_columns(build.word.width(), yields, &Machine::detect()),
-        device: Some(OnDevice { name, budget, asked: true, row_bytes, memory }),
+        device: Some(OnDevice { name, budget, asked: true, open: true, row_bytes, memory }),
     })
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct OnDevice {
     pub(crate) budget: u64,
     /// Whether the caller asked for it by name.
     pub(crate) asked: bool,
+    /// Whether this process has opened it before. Opening takes longer than many joins.
+    pub(crate) open: bool,
     /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
     pub(crate) row_bytes: u64,
     pub(crate) memory: HostMemory,
@@ -217,7 +219,7 @@ mod tests {
 
     fn on_device(budget: u64, asked: bool) -> OnDevice {
         let (name, memory) = ("a GPU".to_string(), HostMemory::Arrow);
-        OnDevice { name, budget, asked, row_bytes: 8, memory }
+        OnDevice { name, budget, asked, open: true, row_bytes: 8, memory }
     }
 
     /// A build side of a few times the budget is joined in passes, one of many times the budget in
@@ -260,8 +262,7 @@ mod tests {
         assert_eq!(small(1000), None, "starting a GPU takes longer");
     }
 
-    /// Measured on 16 cores and an H200: 0.15 s on the GPU and 0.28 s on the CPU; in the second case 0.23 s
-    /// and 0.21 s.
+    /// Measured on 16 cores and an H200, with `bench join --mode materialise`.
     #[test]
     fn predictions_are_near_what_was_measured() {
         let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
@@ -272,26 +273,45 @@ mod tests {
             request.device = Some(on_device(100 << 30, false));
             choose(request)
         };
-        let on_gpu = plan(1 << 26, 1 << 26);
-        assert_eq!(on_gpu.device.as_deref(), Some("a GPU"), "{on_gpu}");
-        let text = on_gpu.to_string();
-        let bytes = LinkBytes { per_row: 8, per_build_row: 8, per_match: 16, per_flag: 0 };
-        assert_eq!(on_gpu.details.over_the_link, Some(bytes));
-        // 1.6 GB of keys and columns go there, 1.1 GB of pairs come back.
         let of = |plan: &Plan, on_gpu: bool| {
             let of_kind = plan.predictions.iter().filter(|p| p.on_gpu == on_gpu).copied();
             of_kind.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap()
         };
-        let limit = of(&on_gpu, true).link_seconds;
-        assert!((0.028..0.030).contains(&limit), "{limit}");
-        assert!(text.contains("over the link, 0.029 s at least"), "{text}");
-        let near_tie = plan(1 << 24, 1 << 27);
-        for (plan, measured) in [(&on_gpu, [0.15, 0.28]), (&near_tie, [0.23, 0.21])] {
+        let large = plan(1 << 26, 1 << 28);
+        assert_eq!(large.device.as_deref(), Some("a GPU"), "{large}");
+        let bytes = LinkBytes {
+            per_row: 8,
+            per_build_row: 8,
+            per_match: 16,
+            per_probe_row: 8,
+            per_flag: 0,
+        };
+        assert_eq!(large.details.over_the_link, Some(bytes));
+        // 3.2 GB of keys and columns go there, and 2.2 GB of results come back.
+        let limit = of(&large, true).link_seconds;
+        assert!((0.058..0.060).contains(&limit), "{limit}");
+        assert!(large.to_string().contains("over the link, 0.059 s at least"), "{large}");
+        let small = plan(1 << 24, 1 << 28);
+        for (plan, measured) in [(&large, [0.156, 0.560]), (&small, [0.147, 0.375])] {
             for (on_gpu, seconds) in [true, false].into_iter().zip(measured) {
                 let predicted = of(plan, on_gpu).seconds;
-                assert!((predicted / seconds - 1.0f64).abs() < 0.2, "{predicted} for {seconds}");
+                assert!((predicted / seconds - 1.0f64).abs() < 0.25, "{predicted} for {seconds}");
             }
         }
+    }
+
+    /// A GPU that was not used before has to be opened first, which takes longer than a small join.
+    #[test]
+    fn a_gpu_is_not_opened_for_a_small_join() {
+        let machine = Machine { cores: 16, ..machine() };
+        let plan = |rows: u64, open: bool| {
+            let mut request = request(&machine, rows, 4 * rows, None);
+            request.threads = 16;
+            request.device = Some(OnDevice { open, ..on_device(1 << 36, false) });
+            choose(request).device
+        };
+        assert!(plan(1 << 22, true).is_some() && plan(1 << 22, false).is_none());
+        assert!(plan(1 << 27, false).is_some());
     }
 
     /// Words that have to be computed take time and memory. Words that exist already do not.
@@ -307,7 +327,8 @@ mod tests {
             let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
             (of.seconds, of.bytes)
         };
-        let table = Algorithm::NoPartition;
+        // Radix holds both sides.
+        let table = Algorithm::Radix;
         let held = predicted(HostMemory::Pageable, None, table);
         let made = predicted(HostMemory::Arrow, None, table);
         assert!(made.0 > 1.5 * held.0 && made.1 == held.1 + (8 << 27), "{made:?} {held:?}");

@@ -21,15 +21,24 @@ mod ns {
     pub(super) const RANK: f64 = 200.0;
     pub(super) const SORT: f64 = 32.0;
     pub(super) const MERGE: f64 = 20.0;
-    /// A lookup in a table in the second-level cache, in the last-level cache, and in memory.
+    /// A lookup in a hash table in the second-level cache, in the last-level cache, and in memory; and in an
+    /// array that dense keys address.
     pub(super) const PROBE: [f64; 3] = [4.0, 10.0, 28.0];
+    pub(super) const PROBE_ARRAY: [f64; 3] = [0.5, 2.5, 12.0];
     /// Gathering a row of payload in ascending order, and in random order.
     pub(super) const GATHER: [f64; 2] = [1.5, 25.0];
     /// For a join on a GPU: computing a word and storing it; and turning a returned pair into a row, without
     /// gathering its columns.
     pub(super) const KEPT: f64 = 8.0;
-    pub(super) const SETTLE: f64 = 16.0;
+    pub(super) const RESOLVE: f64 = 16.0;
+    /// The same if results come back in the order of the probe rows; and staging a key of a streamed side.
+    pub(super) const RESOLVE_IN_ORDER: f64 = 2.5;
+    pub(super) const STAGE: f64 = 5.5;
 }
+
+/// Seconds that a join on the CPU takes per thread, however few rows there are: to start threads and to wait
+/// for them.
+const SECONDS_PER_THREAD: f64 = 0.000_25;
 
 /// The sizes of both sides: the rows that may match, and the bytes. If the length of the probe side is
 /// unknown, it is assumed to be four times that of the build side.
@@ -68,12 +77,16 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request) -> Prediction {
     let rows = |n: f64| n as u64;
     let (nanoseconds, bytes) = match algorithm {
         Algorithm::NoPartition => {
-            let table = no_partition_table(request, &sizes);
+            let (table, times) = no_partition_table(request, &sizes);
             let build = ns::WORDS + ns::PARTITION + ns::INSERT;
-            let probe = ns::WORDS + look_up(table, machine);
-            let inlined = request.case(algorithm, None).inlining().bytes() > 0;
+            let probe = ns::WORDS + look_up(table, times, machine);
+            let case = request.case(algorithm, None);
+            let inlined = case.inlining().bytes() > 0;
             let far = sizes.build_bytes > machine.l2 && !inlined;
-            let gather = ns::GATHER[0] + ns::GATHER[usize::from(far)];
+            let gather = match case.yields() {
+                Yields::Count => 0.0,
+                Yields::Exists | Yields::Pairs => ns::GATHER[0] + ns::GATHER[usize::from(far)],
+            };
             let time = sizes.build_rows * build + sizes.probe_rows * (probe + gather);
             // Tuples live until the table is built. Key words are freed before.
             (time, sizes.build_bytes + table + rows(sizes.build_rows) * tuple)
@@ -105,31 +118,36 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request) -> Prediction {
         | Algorithm::CpuPartitioned
         | Algorithm::Triton => (f64::INFINITY, u64::MAX),
     };
-    let seconds = nanoseconds * 1e-9 / request.threads.max(1) as f64;
+    let threads = request.threads.max(1) as f64;
+    let seconds = nanoseconds * 1e-9 / threads + threads * SECONDS_PER_THREAD;
     let (device_bytes, crosses, link_seconds) = (0, 0, 0.0);
     Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes, crosses, link_seconds }
 }
 
-/// Returns the bytes of the CPU's table over the whole build side: an array for dense keys; otherwise a hash
-/// table with one slot per key, and the values of repeated keys beside it.
-fn no_partition_table(request: &Request, sizes: &Sizes) -> u64 {
+/// Returns the bytes of the CPU's table over the whole build side, and the times of its lookups. It is an array
+/// for dense keys; otherwise a hash table with one slot per key, and the values of repeated keys beside it.
+fn no_partition_table(request: &Request, sizes: &Sizes) -> (u64, [f64; 3]) {
     let word = request.word_bytes();
     let rows = sizes.build_rows as u64;
     let keys = request.build.distinct.map_or(rows, |keys| keys.min(rows));
     let repeated = (rows - keys) * word as u64;
-    match request.build.cells().filter(|&cells| request.facts.keys.exact && is_dense(cells, rows)) {
-        Some(cells) => cells * word as u64 + repeated,
-        None => table_bytes(keys as usize, word, word) + repeated,
+    let cells = request.build.cells().or(request.facts.learned.sampled_cells);
+    match cells.filter(|&cells| request.facts.keys.exact && is_dense(cells, rows)) {
+        Some(cells) => (cells * word as u64 + repeated, ns::PROBE_ARRAY),
+        None => (table_bytes(keys as usize, word, word) + repeated, ns::PROBE),
     }
 }
 
 /// Constants of a GPU, measured on one with a PCIe 5.0 link.
 mod device {
-    /// Setup: contexts, pools, reading back results.
-    pub(super) const SECONDS: f64 = 0.02;
-    /// Bytes per second: staged by one thread, over the link in one direction, and over the link in each
+    /// Setup: pools, streams, reading back results.
+    pub(super) const SECONDS: f64 = 0.003;
+    /// Opening a GPU: its context, and loading the kernels.
+    pub(super) const OPEN: f64 = 0.3;
+    /// Bytes per second: staged by one thread, staged by many threads, over the link in one direction, and over the link in each
     /// direction when both are busy.
     pub(super) const STAGED: f64 = 4e9;
+    pub(super) const MAX_STAGED: f64 = 45e9;
     pub(super) const LINK: f64 = 55e9;
     pub(super) const BOTH_WAYS: f64 = 46e9;
     /// Tuples per second: no-partition, radix, sort-merge.
@@ -164,23 +182,35 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     let yields = case.yields();
     let row = on.row_bytes as f64;
     let words = |rows: f64| (rows * word) as u64;
+    // If the probe side is streamed past a table, results come back in the order of its rows, provided that
+    // keys occur once: a word and a bit per row. Otherwise pairs come back.
+    let streamed = case.probe_side() == ProbeSide::Streamed;
+    let past_table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
+    let overlaps = streamed && on.memory == HostMemory::Arrow;
+    let in_order = overlaps && case.past_table();
     let back = match yields {
         Yields::Count => 0.0,
         Yields::Exists => both,
+        Yields::Pairs if in_order => (word + 0.125) * probe,
         Yields::Pairs => (row + word) * probe,
     };
     let staged = match on.memory {
         HostMemory::Pinned => device::LINK,
-        HostMemory::Pageable | HostMemory::Arrow => device::LINK.min(device::STAGED * threads),
+        HostMemory::Pageable | HostMemory::Arrow => {
+            device::MAX_STAGED.min(device::STAGED * threads)
+        }
     };
     let inlined = case.inlining().bytes() > 0;
-    // If the probe side is streamed past a table, its rows come back almost in order.
-    let in_order = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
-    let settle = match yields {
+    let resolve = match yields {
         Yields::Count => 0.0,
         Yields::Exists => ns::GATHER[0],
+        // Probe columns are slices. Build columns are gathered in any order, unless they are inlined.
+        Yields::Pairs if in_order => {
+            ns::RESOLVE_IN_ORDER + if inlined { 0.0 } else { ns::GATHER[1] }
+        }
+        // Without partitions, pairs come back almost in the order of the probe rows.
         Yields::Pairs => {
-            ns::SETTLE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!in_order)]
+            ns::RESOLVE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!past_table)]
         }
     };
     // Nullable columns mostly have no nulls. But memory must be available for the case that they do.
@@ -189,7 +219,9 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     let made = in_batches && sources.contains(&KeySource::Computed);
     let may_be_made = in_batches && sources != [KeySource::Column; 2];
     let making = if made { both * ns::KEPT } else { 0.0 };
-    let on_cpu = (making + probe * settle) * 1e-9 / threads;
+    let on_cpu = (making + probe * resolve) * 1e-9 / threads;
+    // The workers stage a streamed side, and resolve its results, while it crosses.
+    let staging = if overlaps { probe * ns::STAGE * 1e-9 / threads } else { 0.0 };
     let buffers = device::BUFFERS.min(on.budget / 2);
     let rows = if yields == Yields::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
@@ -203,7 +235,6 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
         }
         _ => 0.0,
     };
-    let streamed = case.probe_side() == ProbeSide::Streamed;
     let of_words = match may_be_made {
         true => words(if streamed { build } else { both }),
         false => 0,
@@ -215,10 +246,19 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     let mut held = sizes.build_bytes + of_probe + of_words + loaded as u64;
     // The bytes that cross, the time for that, the time of the device's own work, and its memory.
     let crosses = both * row + loaded + back;
+    // The time to bring both sides to the device, the probe side several times. If results come back in order,
+    // they cross while the next rows cross to the device.
+    let link = |passes: f64| {
+        let build = (build * row + loaded) / staged;
+        match overlaps {
+            true => build + (probe * row / device::LINK).max(back / device::LINK),
+            false => build + (passes * probe * row + back) / staged,
+        }
+    };
     let (crosses, link, own, device_bytes) = match algorithm {
         Algorithm::NoPartition => {
             let tables = words(build) * (1 + 2 * device::HELD);
-            let link = crosses / staged + build / device::BUILT + device::PIPELINE;
+            let link = link(1.0) + build / device::BUILT + device::PIPELINE;
             (crosses, link, both / table, tables + buffers)
         }
         Algorithm::Radix | Algorithm::SortMerge => {
@@ -230,14 +270,14 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
             let partitions = words(build) * (1 + device::HELD);
             let chunks =
                 buffers.max((on.budget / device::STREAMED).min(words(probe) * device::HELD));
-            let link = crosses / staged + build / device::BUILT + device::PIPELINE;
+            let link = link(1.0) + build / device::BUILT + device::PIPELINE;
             (crosses, link, both / radix, partitions + chunks)
         }
         Algorithm::MultiPass => {
             let passes = passes(build as u64, 2 * request.word_bytes() as u64, on.budget) as f64;
             let crosses = (build + passes * probe) * row + loaded + back;
             let tables = on.budget.min(words(build) * 3 + buffers);
-            let link = crosses / staged + passes * device::PIPELINE;
+            let link = link(passes) + build / device::BUILT + passes * device::PIPELINE;
             (crosses, link, (build + passes * probe) / table, tables)
         }
         Algorithm::CpuPartitioned => {
@@ -259,13 +299,19 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     // cached partitions when nothing is left to cross the link.
     let seconds = match algorithm {
         Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
+        _ if overlaps => {
+            let built = (build * row + loaded) / staged + build / device::BUILT;
+            link.max(own).max(built + staging + on_cpu)
+        }
         _ => link.max(own),
     };
+    let on_cpu = if overlaps { 0.0 } else { on_cpu };
+    let opening = if on.open { 0.0 } else { device::OPEN };
     let out = back + spilled;
     Prediction {
         algorithm,
         on_gpu: true,
-        seconds: device::SECONDS + seconds + on_cpu,
+        seconds: opening + device::SECONDS + seconds + on_cpu,
         bytes: held,
         device_bytes: device_bytes + loaded as u64,
         crosses: crosses as u64,
@@ -273,10 +319,11 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     }
 }
 
-/// Returns the nanoseconds of a lookup in a table of `table` bytes. Part of the table may be in the
-/// last-level cache; three quarters of that cache are assumed to be free for it.
-fn look_up(table: u64, machine: &Machine) -> f64 {
-    let [near, cached, far] = ns::PROBE;
+/// Returns the nanoseconds of a lookup in a table of `table` bytes. `times` are the times in the second-level
+/// cache, in the last-level cache, and in memory. Part of the table may be in the last-level cache; three
+/// quarters of that cache are assumed to be free for it.
+fn look_up(table: u64, times: [f64; 3], machine: &Machine) -> f64 {
+    let [near, cached, far] = times;
     if table <= machine.l2 {
         return near;
     }

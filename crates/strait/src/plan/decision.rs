@@ -238,6 +238,9 @@ pub struct LinkBytes {
     pub per_build_row: u64,
     /// The bytes back to the host per match.
     pub per_match: u64,
+    /// The bytes back to the host per probe row, besides one bit, if each build key occurs once and most probe
+    /// rows have a match. They come back instead of the matches. Zero if the plan cannot do that.
+    pub per_probe_row: u64,
     /// The bytes back to the host per row of a side whose matches are flagged.
     pub per_flag: u64,
 }

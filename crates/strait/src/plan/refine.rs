@@ -77,6 +77,8 @@ pub(crate) struct Learned {
     /// Whether a key column has nulls, build side first.
     pub(crate) null_keys: [Option<bool>; 2],
     pub(crate) words: Option<LearnedWords>,
+    /// The number of cells of an array that the build side's words address, estimated from a sample.
+    pub(crate) sampled_cells: Option<u64>,
     /// The bytes that a memory limit leaves before columns are inlined for a GPU.
     pub(crate) memory_left: Option<u64>,
 }
@@ -139,6 +141,7 @@ impl Learned {
             null_columns: new.null_columns.or(self.null_columns.take()),
             null_keys: [build.or(self.null_keys[0]), probe.or(self.null_keys[1])],
             words: new.words.or(self.words),
+            sampled_cells: new.sampled_cells.or(self.sampled_cells),
             memory_left: new.memory_left.or(self.memory_left),
         };
     }
@@ -207,6 +210,7 @@ mod tests {
                 name: "a GPU".to_string(),
                 budget,
                 asked: true,
+                open: true,
                 row_bytes: 8,
                 memory: HostMemory::Arrow,
             }),
@@ -304,7 +308,7 @@ mod tests {
         assert_eq!(sources(&on_gpu(Algorithm::Triton)), [KeySource::Computed; 2]);
         // Row numbers of more than 32 bits make the words of a GPU wider than the column.
         let narrow = |facts: &mut Facts| facts.keys.width = Width::W32;
-        let mut long = plan(Algorithm::NoPartition, Some(1 << 30), narrow);
+        let mut long = plan(Algorithm::Radix, Some(1 << 30), narrow);
         assert_eq!((long.details.word_bits, long.details.value_bits), (32, 32));
         long.refine(Learned { probe_rows: Some(1 << 32), ..Learned::default() });
         assert_eq!((long.details.word_bits, sources(&long)), (64, [KeySource::Computed; 2]));

@@ -73,6 +73,12 @@ impl Case<'_> {
         }
     }
 
+    /// Returns whether the probe side is streamed past one table on a GPU.
+    pub(super) fn past_table(&self) -> bool {
+        let table = matches!(self.algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
+        self.on_gpu() && table && self.probe_side() == ProbeSide::Streamed
+    }
+
     /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:
     /// the other methods pin or map whole columns.
     fn may_stream(&self) -> bool {
@@ -278,6 +284,8 @@ impl Case<'_> {
             Yields::Exists => (0, 1),
             Yields::Pairs => (2 * word, 0),
         };
-        Some(LinkBytes { per_row, per_build_row, per_match, per_flag })
+        let in_order = per_match > 0 && self.past_table();
+        let per_probe_row = if in_order { word } else { 0 };
+        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag })
     }
 }

@@ -22,6 +22,7 @@ use crate::plan::{
     Facts, HostMemory, KeyFacts, Learned, OnDevice, Payload, PayloadColumn, Plan, Request,
     Statistics, build_side, choose,
 };
+use crate::word::{KeyWord, Width};
 
 /// The bytes of a row, if only the number of rows is known.
 const BYTES_PER_ROW: u64 = 16;
@@ -85,11 +86,11 @@ impl BoundJoin {
     fn prospects(&self, known: &Known<'_>) -> (Plan, Option<Prospect>) {
         if let Some(device) = &self.device {
             let budget = device.memory().budget;
-            return (self.plan(known, Some((device.name(), budget))), None);
+            return (self.plan(known, Some((device.name(), budget, true))), None);
         }
         let prospect = candidate::prospect(&self.join);
         let of = |prospect: &Prospect| prospect.budget(self.join.gpu_memory);
-        let plan = self.plan(known, prospect.as_ref().map(|p| (p.name(), of(p))));
+        let plan = self.plan(known, prospect.as_ref().map(|p| (p.name(), of(p), p.is_open())));
         let wanted = prospect.filter(|_| plan.device.is_some());
         (plan, wanted)
     }
@@ -114,7 +115,7 @@ impl BoundJoin {
             }
             Err(why) => return Err(why),
         };
-        let again = self.plan(known, Some((device.name(), free)));
+        let again = self.plan(known, Some((device.name(), free, true)));
         if again.device.is_some() {
             return Ok((again, Some(device)));
         }
@@ -138,17 +139,19 @@ impl BoundJoin {
         self.plan(known, None).after(abandoned, why)
     }
 
-    /// Plans for the CPU, and also for a device, given by its name and its memory in bytes, if there is one.
-    fn plan(&self, known: &Known<'_>, device: Option<(&str, u64)>) -> Plan {
+    /// Plans for the CPU, and also for a device, if there is one: its name, its memory in bytes, and whether
+    /// it is open.
+    fn plan(&self, known: &Known<'_>, device: Option<(&str, u64, bool)>) -> Plan {
         let Known { machine, side, mut build, mut probe, .. } = *known;
         if self.join.null_equality == NullEquality::Equal {
             // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
         }
-        let device = device.map(|(name, budget)| OnDevice {
+        let device = device.map(|(name, budget, open)| OnDevice {
             name: name.to_string(),
             budget,
             asked: self.device.is_some() || self.join.overrides.simulated.is_some(),
+            open,
             row_bytes: self.keys.width().bytes(),
             memory: HostMemory::Arrow,
         });
@@ -201,7 +204,43 @@ impl BoundJoin {
         let has_nulls = |column| build.batches().iter().any(|b| b.column(column).null_count() > 0);
         columns.retain(|&column| has_nulls(column));
         let (build_rows, null_columns) = (Some(build.rows()), Some(columns));
-        Learned { build_rows, null_columns, ..Learned::default() }
+        let sampled_cells = self.sampled_cells(side, build);
+        Learned { build_rows, null_columns, sampled_cells, ..Learned::default() }
+    }
+
+    /// Estimates the range of the build side's key words from a sample: the number of cells of an array that
+    /// the words address. Returns `None` if the words are not integers of a range.
+    fn sampled_cells(&self, side: Side, build: &Relation) -> Option<u64> {
+        if !self.keys.exact() || !self.keys.dense_candidate() {
+            return None;
+        }
+        match self.keys.width() {
+            Width::W32 => self.sampled::<u32>(side, build),
+            Width::W64 => self.sampled::<u64>(side, build),
+        }
+    }
+
+    fn sampled<K: KeyWord>(&self, side: Side, build: &Relation) -> Option<u64> {
+        const SLICES: u64 = 64;
+        const SLICE: usize = 64;
+        let step = (build.rows() / SLICES).max(1);
+        let mut range: Option<(u64, u64)> = None;
+        let mut words = Vec::new();
+        for row in (0..build.rows()).step_by(usize::try_from(step).ok()?) {
+            let at = build.places().locate(row);
+            let batch = build.batches().get(at.chunk as usize)?;
+            let len = SLICE.min(batch.num_rows() - at.row as usize);
+            let slice = batch.slice(at.row as usize, len);
+            // An error would come again, with its message, when the join computes all words.
+            let valid = self.keys.words::<K>(side, &slice, &mut words).ok()?;
+            let there = |i: usize| valid.as_ref().is_none_or(|valid| valid.is_valid(i));
+            for word in (0..).zip(&words).filter(|&(i, _)| there(i)).map(|(_, w)| w.to_u64()) {
+                let (min, max) = range.unwrap_or((word, word));
+                range = Some((min.min(word), max.max(word)));
+            }
+        }
+        let (min, max) = range?;
+        (max - min).checked_add(1)
     }
 
     /// Returns the statistics of a probe side that was read for a device, but then not joined there.

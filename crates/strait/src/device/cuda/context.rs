@@ -54,6 +54,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Returns whether the context of a GPU exists already.
+    pub(super) fn is_open(gpu: &Gpu) -> bool {
+        lock(&OPEN).iter().any(|context| context.device == gpu.device)
+    }
+
     /// Returns the context of a GPU.
     pub(super) fn of(gpu: &Gpu) -> Result<Arc<Context>> {
         let mut open = lock(&OPEN);

@@ -67,7 +67,7 @@ use streams::Streams;
 pub use compile::{CompiledKernel, compile_kernels, kernel_cache};
 pub use detect::{Architecture, Gpu, Link};
 pub use nvrtc::Nvrtc;
-pub(crate) use shared::shared;
+pub(crate) use shared::{is_open, shared};
 
 /// Shared memory that a block may use without asking for more.
 const UNASKED_SHARED: u32 = 48 << 10;

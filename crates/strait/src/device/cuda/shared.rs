@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::context::Context;
 use super::{CudaDevice, Gpu};
 use crate::error::Result;
 
@@ -11,6 +12,11 @@ type Opened = (u32, Option<u64>, Arc<CudaDevice>);
 fn opened() -> &'static Mutex<Vec<Opened>> {
     static OPENED: OnceLock<Mutex<Vec<Opened>>> = OnceLock::new();
     OPENED.get_or_init(Mutex::default)
+}
+
+/// Returns whether a join of this process has used the GPU before.
+pub(crate) fn is_open(gpu: &Gpu) -> bool {
+    Context::is_open(gpu)
 }
 
 /// Returns the GPU as a device with this budget. Another budget creates another device; the previous one is
