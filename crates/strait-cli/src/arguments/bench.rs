@@ -336,7 +336,7 @@ pub(crate) struct AutoArguments {
     #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
     pub(crate) device: Processor,
 
-    /// How many runs are timed, after one run that is not timed
+    /// How many runs are timed, after one run that is not timed; small tables run five times as often
     #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 

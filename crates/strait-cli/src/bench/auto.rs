@@ -16,6 +16,9 @@ const STEP: u64 = 4;
 /// The smallest tables.
 const SMALLEST_BUILD: u64 = 1 << 16;
 const SMALLEST_PROBE: u64 = 1 << 18;
+/// Tables of this many rows together are joined more often, because short times vary more.
+const SMALL: u64 = 1 << 23;
+const MORE: u32 = 5;
 /// Rows per input batch.
 const BATCH_ROWS: usize = 1 << 20;
 /// The planner's choice is good if it reaches this share of the faster processor's speed.
@@ -52,7 +55,9 @@ pub(super) fn run(arguments: &AutoArguments) -> anyhow::Result<()> {
         for (build, probe) in sizes(arguments.largest) {
             let tables = Tables::generate(shape(build, probe, keys), BATCH_ROWS, cores())?;
             for result in [ResultKind::Materialise, ResultKind::Count] {
-                let on = |device| measure(&tables, &task(result, device, arguments.repeat));
+                let few = build + probe <= SMALL;
+                let repeat = arguments.repeat * if few { MORE } else { 1 };
+                let on = |device| measure(&tables, &task(result, device, repeat));
                 let cpu = on(Processor::Cpu)?;
                 let on_gpu = on(arguments.device)?;
                 let auto = on(Processor::Auto)?;
