@@ -7,6 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Int32Type, Int64Type, UInt64Type};
 use strait::{Algorithm, GpuOptions, Join, JoinReader, Processor, Report, Side, Statistics};
 
+use crate::check::in_parallel;
 use crate::runs::Runs;
 use crate::workload::{Answer, Table, Tables, bytes};
 use crate::{JoinRequest, ResultKind};
@@ -155,7 +156,7 @@ pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
         let started = Instant::now();
         let (yielded, report) = join(tables, task)?;
         let seconds = started.elapsed().as_secs_f64();
-        check(tables, &yielded)
+        check(tables, &yielded, task.threads)
             .with_context(|| format!("{} by {}", task.result.name(), task.algorithm_name()))?;
         peak_memory = peak_memory.max(report.peak_memory);
         output_bytes = match &yielded {
@@ -233,7 +234,7 @@ fn aggregate(join: &Join, tables: &Tables) -> anyhow::Result<(Answer, Report)> {
 }
 
 /// Compares the result with the expected answer, as far as the mode allows.
-fn check(tables: &Tables, yielded: &JoinResult) -> anyhow::Result<()> {
+fn check(tables: &Tables, yielded: &JoinResult, threads: usize) -> anyhow::Result<()> {
     let expected = &tables.expected;
     match yielded {
         JoinResult::Rows(rows) => expected.check(&Answer { rows: *rows, sums: Vec::new() }),
@@ -248,7 +249,8 @@ fn check(tables: &Tables, yielded: &JoinResult) -> anyhow::Result<()> {
             let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
             let names = tables.build.payloads().chain(tables.probe.payloads());
             let sum = |name: &str| -> anyhow::Result<i128> {
-                let totals = batches.iter().map(|b| b.column_by_name(name).map(total));
+                let of_batch = |b: &RecordBatch| b.column_by_name(name).map(total);
+                let totals = in_parallel(batches, threads, of_batch)?.into_iter();
                 totals.sum::<Option<i128>>().with_context(|| format!("no column \"{name}\""))
             };
             let sums = names.map(sum).collect::<anyhow::Result<_>>()?;
