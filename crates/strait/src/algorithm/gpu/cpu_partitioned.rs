@@ -12,8 +12,8 @@
 
 use std::cell::RefCell;
 
-use super::host_partitions::{HostPartitions, bits, pack};
-use super::working_set::{WorkingSetJoin, WorkingSets, blocks, join_lists, join_sets};
+use super::machinery::host_partitions::{HostPartitions, bits, pack};
+use super::machinery::working_set::{WorkingSetJoin, WorkingSets, blocks, join_lists, join_sets};
 use super::{JoinResult, Receiver, Wanted};
 use crate::error::Result;
 use crate::partition::{RowId, Tuple, partition_columns};

@@ -9,9 +9,12 @@
 //! The load factor of a table depends on the memory: four fifths if that saves a pass, otherwise one half.
 //! If a key occurs twice in a part, this part and all later parts are joined by partitions instead.
 
-use super::no_partition::compact;
-use super::streamed::{fill, partitioning, partitions, stream_past};
-use super::{JoinResult, MAX_ROWS, Receiver, Session, Side, Wanted, Watched};
+use super::machinery::look_up::stream_past;
+use super::machinery::partitions::partitioning;
+use super::machinery::table::{compact, fill};
+use super::machinery::wanted::Watched;
+use super::streamed_probe::join_loaded;
+use super::{JoinResult, MAX_ROWS, Receiver, Session, Side, Wanted};
 use crate::error::{Error, Result, bytes};
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
@@ -73,7 +76,7 @@ fn by_partitions(
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
     let side = Side { first, ..load(crossing, part)? };
-    partitions(crossing, side, probe, wanted, to).map(Some)
+    join_loaded(crossing, side, probe, wanted, to).map(Some)
 }
 
 /// Returns the rows of the next part. There are as few parts as possible, all of about the same size.

@@ -6,7 +6,7 @@
 //!  probe ─────────┘ ──────────► passes ─► sorted tuples ─┘   its range of build tuples
 //! ```
 
-use super::output_loop::{self, Cut, Work};
+use super::machinery::output_loop::{self, Cut, Work};
 use super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{Stage, abi};
 use crate::error::Result;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{EVENTS, HostView};
+use crate::device::{EVENTS, Event, Flavour, HostView};
 use crate::gpu_options::{Histogram, TablePlace, Transfer};
 use crate::schedule::Workers;
 use crate::transfer::{BlockColumn, Drain, HostColumn};

@@ -12,9 +12,8 @@
 use std::collections::VecDeque;
 
 use super::super::Session;
-use super::super::host_partitions::HostPartitions;
-use super::super::radix::Radix;
-use super::super::streamed::partitioning;
+use super::super::machinery::host_partitions::HostPartitions;
+use super::super::machinery::partitions::{Radix, partitioning};
 use super::{Pass, Turns};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};

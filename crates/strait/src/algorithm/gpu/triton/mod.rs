@@ -22,8 +22,8 @@
 mod dma;
 mod scatter;
 
-use super::host_partitions::{HostPartitions, bits, pack};
-use super::working_set::{WorkingSets, join_sets};
+use super::machinery::host_partitions::{HostPartitions, bits, pack};
+use super::machinery::working_set::{WorkingSets, join_sets};
 use super::{FromHost, JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
 use crate::gpu_options::{Histogram, Partitioner, TritonPartitioner};

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::super::host_partitions::HostPartitions;
+use super::super::machinery::host_partitions::HostPartitions;
 use super::super::{Session, Side};
 use super::{Pass, Turns};
 use crate::device::{Memory, Pinned, Scatterer, Stage, View, abi};

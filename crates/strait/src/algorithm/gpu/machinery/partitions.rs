@@ -1,10 +1,4 @@
-//! The radix join on a device (003 §III, 004 §3.2).
-//!
-//! ```text
-//!  build: columns ─► passes ─► partitions ─┐        ┌─► per co-partition, a table in shared memory
-//!                                          ├─ tasks ┤
-//!  probe: columns ─► passes ─► partitions ─┘        └─► several tasks if a partition is long
-//! ```
+//! Partitions a side in GPU memory, and joins co-partitions in shared memory (003 §III, 004 §3.2).
 //!
 //! The partitioner decides how a pass works. The histogram and look-back partitioners keep the order of
 //! earlier passes. So a pass over the lower half of the radix bits and then a pass over the upper half sort
@@ -12,41 +6,15 @@
 //! becomes several tasks. So does a long probe partition, for which 004 uses dynamic parallelism.
 
 use super::output_loop::{Cut, OutputLoop, Work};
-use super::{JoinResult, Receiver, Session, Side, Wanted};
-use crate::device::{Stage, View, abi};
+use super::wanted::{JoinResult, Receiver, Wanted};
+use crate::device::{Session, Side, Stage, View, abi};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::partition::gpu::{Digits, chained, counted, ordered};
 
-/// Joins two sides.
-pub(super) fn join(
-    session: &Session<'_>,
-    partitioner: RadixPartitioner,
-    [build, probe]: [&Side; 2],
-    wanted: &Wanted,
-    to: &mut dyn Receiver,
-) -> Result<JoinResult> {
-    let radix = Radix::of(session, partitioner, build.rows);
-    let mut spare = None;
-    let build = radix.partition(session, build, &mut spare, "the partitioned build side")?;
-    session.mark("partition build side")?;
-    let probe = radix.partition(session, probe, &mut spare, "the partitioned probe side")?;
-    session.mark("partition probe side")?;
-    let tasks = radix.list(session, [&build, &probe])?;
-    // Partitioning is done, so the output may use the spare memory.
-    if let Some(spare) = spare {
-        session.release(&[spare])?;
-    }
-    session.mark("tasks")?;
-    let mut output_loop = OutputLoop::new(session, wanted, tasks.1)?;
-    let found = radix.join(&mut output_loop, [&build, &probe], tasks, wanted, to)?;
-    session.mark("join partitions")?;
-    Ok(found)
-}
-
 /// How both sides are partitioned.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Radix {
+pub(crate) struct Radix {
     partitioner: RadixPartitioner,
     /// The number of top bits of the mixed key to skip, because an earlier pass has partitioned by them.
     skip: u32,
@@ -55,16 +23,16 @@ pub(super) struct Radix {
 }
 
 /// A side's tuples, ordered by partition.
-pub(super) struct Partitioned {
-    pub(super) tuples: View,
-    pub(super) rows: u64,
+pub(crate) struct Partitioned {
+    pub(crate) tuples: View,
+    pub(crate) rows: u64,
     /// The start of each partition and the end of the last, as 64-bit numbers.
-    pub(super) bounds: View,
+    pub(crate) bounds: View,
 }
 
 impl Radix {
     /// Chooses the number of bits for a build side of `build_rows` rows.
-    pub(super) fn of(
+    pub(crate) fn of(
         session: &Session<'_>,
         partitioner: RadixPartitioner,
         build_rows: u64,
@@ -73,7 +41,7 @@ impl Radix {
     }
 
     /// The same, for tuples that an earlier pass has partitioned by their top `skip` bits.
-    pub(super) fn below(
+    pub(crate) fn below(
         session: &Session<'_>,
         partitioner: RadixPartitioner,
         skip: u32,
@@ -85,13 +53,13 @@ impl Radix {
     }
 
     /// Uses exactly `bits` bits, for any number of rows.
-    pub(super) fn exactly(bits: u32) -> Radix {
+    pub(crate) fn exactly(bits: u32) -> Radix {
         Radix { partitioner: RadixPartitioner::LookBack, skip: 0, bits }
     }
 
     /// Orders a side's tuples by partition. The first call allocates the spare memory, and later calls reuse
     /// it.
-    pub(super) fn partition(
+    pub(crate) fn partition(
         &self,
         session: &Session<'_>,
         side: &Side,
@@ -120,7 +88,7 @@ impl Radix {
     }
 
     /// Orders a side's tuples by partition, and releases all memory but the result.
-    pub(super) fn partition_alone(
+    pub(crate) fn partition_alone(
         &self,
         session: &Session<'_>,
         side: &Side,
@@ -137,7 +105,7 @@ impl Radix {
     }
 
     /// Estimates the number of tasks. There are more only if partitions are long on both sides.
-    pub(super) fn tasks(&self, session: &Session<'_>, build_rows: u64, probe_rows: u64) -> u64 {
+    pub(crate) fn tasks(&self, session: &Session<'_>, build_rows: u64, probe_rows: u64) -> u64 {
         let shape = session.device.shape(session.word);
         let pieces = |rows: u64, most: u32| rows / u64::from(most);
         (1u64 << self.bits)
@@ -146,7 +114,7 @@ impl Radix {
     }
 
     /// Returns the tasks of all co-partitions, and their number.
-    pub(super) fn list(
+    pub(crate) fn list(
         &self,
         session: &Session<'_>,
         [build, probe]: [&Partitioned; 2],
@@ -179,7 +147,7 @@ impl Radix {
     }
 
     /// Joins co-partitions, with an output loop that the caller may use again.
-    pub(super) fn join(
+    pub(crate) fn join(
         &self,
         output_loop: &mut OutputLoop<'_>,
         [build, probe]: [&Partitioned; 2],
@@ -205,6 +173,37 @@ fn radix_bits(rows: u64, fit: u32, word_bits: u32) -> u32 {
     let room = u64::from(fit - fit / 10).max(1);
     let partitions = rows.div_ceil(room).max(1).next_power_of_two();
     partitions.ilog2().clamp(1, 24.min(word_bits))
+}
+
+/// Partitions a chunk and joins it.
+pub(crate) fn join_chunk(
+    output_loop: &mut OutputLoop<'_>,
+    radix: &Radix,
+    build: &Partitioned,
+    (chunk, wanted): (&Side, &Wanted),
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let session = output_loop.session();
+    let point = session.point();
+    let probe = radix.partition_alone(session, chunk, "a partitioned chunk")?;
+    session.mark("partition probe side")?;
+    let tasks = radix.list(session, [build, &probe])?;
+    session.mark("tasks")?;
+    let found = radix.join(output_loop, [build, &probe], tasks, wanted, to)?;
+    session.mark("join partitions")?;
+    session.release_since(point)?;
+    Ok(found)
+}
+
+/// Returns the device memory per row for partitioning: one tuple for each of two passes, the row's share of
+/// the look-back words of its tile, and its share of the tasks.
+pub(crate) fn partitioning(session: &Session<'_>) -> u64 {
+    let shape = session.device.shape(session.word);
+    let a_tile = abi::BINS as u64 * 4;
+    let task = size_of::<abi::Task>() as u64;
+    2 * session.word.tuple()
+        + a_tile.div_ceil(u64::from(shape.tile))
+        + 2 * task.div_ceil(u64::from(shape.probe_rows.min(shape.build_rows)))
 }
 
 #[cfg(test)]

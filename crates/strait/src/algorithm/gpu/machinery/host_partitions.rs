@@ -13,7 +13,7 @@ const WHAT: &str = "partitions in host memory";
 const PARTITIONS_PER_SET: u64 = 4;
 
 /// Returns the number of radix bits, so that a few partitions of `rows` rows fill `fit` rows together.
-pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
+pub(crate) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
     let partitions = (rows.saturating_mul(PARTITIONS_PER_SET)).div_ceil(fit.max(1));
     partitions.next_power_of_two().ilog2().clamp(1, most)
 }
@@ -21,13 +21,13 @@ pub(super) fn bits(rows: u64, fit: u64, most: u32) -> u32 {
 /// The partitions of a side. Each is a list of runs of tuples. The session owns runs that lie on the device.
 pub(crate) struct HostPartitions {
     /// The number of top bits of the mixed key that choose a partition.
-    pub(super) bits: u32,
+    pub(crate) bits: u32,
     pub(crate) runs: Vec<Vec<Run>>,
-    pub(super) rows: Vec<u64>,
+    pub(crate) rows: Vec<u64>,
 }
 
 impl HostPartitions {
-    pub(super) fn new(bits: u32) -> HostPartitions {
+    pub(crate) fn new(bits: u32) -> HostPartitions {
         let partitions = 1usize << bits;
         let runs = (0..partitions).map(|_| Vec::new()).collect();
         HostPartitions { bits, runs, rows: vec![0; partitions] }
@@ -35,13 +35,13 @@ impl HostPartitions {
 
     /// Allocates pinned memory of at least `bytes` bytes. Sizes are rounded up, so that later requests find
     /// memory that is already pinned.
-    pub(super) fn pin(&self, crossing: &TransferContext<'_>, bytes: u64) -> Result<Arc<Pinned>> {
+    pub(crate) fn pin(&self, crossing: &TransferContext<'_>, bytes: u64) -> Result<Arc<Pinned>> {
         let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
         crossing.session.pinned(bytes as usize, WHAT)
     }
 
     /// Adds a run to a partition.
-    pub(super) fn add(&mut self, partition: usize, run: Run) {
+    pub(crate) fn add(&mut self, partition: usize, run: Run) {
         if run.rows > 0 {
             self.rows[partition] += run.rows;
             self.runs[partition].push(run);
@@ -49,7 +49,7 @@ impl HostPartitions {
     }
 
     /// Returns the runs of some partitions.
-    pub(super) fn of(&self, partitions: &[usize]) -> Vec<Run> {
+    pub(crate) fn of(&self, partitions: &[usize]) -> Vec<Run> {
         partitions.iter().flat_map(|&partition| self.runs[partition].iter().cloned()).collect()
     }
 }
@@ -61,7 +61,7 @@ const STEPS: usize = 1024;
 /// first set is as full as possible, because it is joined while the probe side is still being partitioned.
 /// The others are packed greedily; each has at most one partition with more than half of `fit`. A partition
 /// that does not fit is a set of its own, and is joined in blocks. Empty partitions are in no set.
-pub(super) fn pack(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
+pub(crate) fn pack(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
     let mut left: Vec<usize> = (0..rows.len()).filter(|&p| rows[p] > 0 && rows[p] <= fit).collect();
     let mut sets = Vec::new();
     let first = knapsack(rows, &left, fit);

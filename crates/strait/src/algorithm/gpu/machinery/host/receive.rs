@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::util::bit_chunk_iterator::UnalignedBitChunk;
 use arrow::util::bit_iterator::BitIndexIterator;
 
-use super::super::super::emit_all_unmatched;
-use super::super::{Block, InOrderBlock, Receiver, Session, Which};
+use super::super::super::super::emit_all_unmatched;
+use super::super::wanted::{Block, InOrderBlock, Receiver, Which};
 use super::chunk::{Probe, ProbeChunk};
 use crate::context::Context;
-use crate::device::{Event, View};
+use crate::device::{Event, Session, View};
 use crate::error::{Error, Result};
 use crate::matches::{Matcher, Unit};
 use crate::memory::Buffer;

@@ -15,8 +15,8 @@
 //! Buffers outlive a run. So the device can join the next chunk of a stream while the rows of the chunk
 //! before are copied out.
 
-use super::{Block, JoinResult, Receiver, Session, Wanted};
-use crate::device::{Event, Flavour, Memory, Stage, View, abi};
+use super::wanted::{Block, JoinResult, Receiver, Wanted};
+use crate::device::{Event, Flavour, Memory, Session, Stage, View, abi};
 use crate::error::{Error, Result};
 
 /// The minimum rows per buffer, or the rows that one task may write if that is less.
@@ -35,19 +35,19 @@ const LONG_AGO: u32 = 4;
 const REDOS_PER_TASK: u64 = abi::ROUNDS_PER_TASK as u64;
 
 /// The tasks of a join.
-pub(super) struct Work {
+pub(crate) struct Work {
     /// The task list. `None` if each tile of probe rows is one task.
-    pub(super) tasks: Option<View>,
-    pub(super) count: u32,
+    pub(crate) tasks: Option<View>,
+    pub(crate) count: u32,
     /// How to cut a task that has a single probe row.
-    pub(super) cut: Cut,
+    pub(crate) cut: Cut,
     /// Whether keys are mixed, and have to be unmixed when they are written.
-    pub(super) mixed: bool,
+    pub(crate) mixed: bool,
 }
 
 /// How to cut a task that has a single probe row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(crate) enum Cut {
     /// By its build tuples.
     Build,
     /// By the run of matches that the kernel finds.
@@ -154,7 +154,7 @@ fn writes(wanted: &Wanted) -> bool {
 }
 
 /// Runs a stage once until all its tasks are done: see [`OutputLoop::run`].
-pub(super) fn run(
+pub(crate) fn run(
     session: &Session<'_>,
     wanted: &Wanted,
     work: Work,
@@ -165,7 +165,7 @@ pub(super) fn run(
 }
 
 /// The device memory of the output loop: see the [module](self).
-pub(super) struct OutputLoop<'a> {
+pub(crate) struct OutputLoop<'a> {
     session: &'a Session<'a>,
     control: Memory,
     redo: Memory,
@@ -179,7 +179,7 @@ pub(super) struct OutputLoop<'a> {
 
 impl<'a> OutputLoop<'a> {
     /// Prepares for runs of at most `most_tasks` tasks. `wanted` says which rows and columns are written.
-    pub(super) fn new(session: &'a Session<'a>, wanted: &Wanted, most_tasks: u32) -> Result<Self> {
+    pub(crate) fn new(session: &'a Session<'a>, wanted: &Wanted, most_tasks: u32) -> Result<Self> {
         let control_bytes = size_of::<abi::Control>() as u64;
         let control = session.device.allocate(control_bytes, "the join's counts")?;
         // If partitions are long on both sides, there may be too many tasks for one redo list. Then several
@@ -192,12 +192,12 @@ impl<'a> OutputLoop<'a> {
         Ok(OutputLoop { session, control, redo, at_once, list: None, buffers, current: 0 })
     }
 
-    pub(super) fn session(&self) -> &'a Session<'a> {
+    pub(crate) fn session(&self) -> &'a Session<'a> {
         self.session
     }
 
     /// Runs the stage that `stage(tasks, count, output)` returns until all tasks are done.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         wanted: &Wanted,
         work: Work,

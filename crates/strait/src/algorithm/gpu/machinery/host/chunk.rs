@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::ArrowNativeType;
 
-use super::super::super::has_left;
-use super::super::MAX_ROWS;
+use super::super::super::super::has_left;
+use super::super::super::MAX_ROWS;
 use super::keys::Keys;
 use crate::context::Context;
 use crate::error::{Error, Result};

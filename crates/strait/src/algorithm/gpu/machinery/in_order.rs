@@ -10,16 +10,16 @@
 //! rows either: they are the rows of the chunk. Nothing is read back before the copy to the host starts, so
 //! the device never waits for the host.
 
-use super::no_partition::look_ups;
-use super::{InOrderBlock, JoinResult, Receiver, Session, Side, Wanted};
-use crate::device::{Event, Flavour, Memory, Stage, View, abi};
+use super::look_up::look_ups;
+use super::wanted::{InOrderBlock, JoinResult, Receiver, Wanted};
+use crate::device::{Event, Flavour, Memory, Session, Side, Stage, View, abi};
 use crate::error::Result;
 
 /// Rows per word of bits.
 const ROWS_PER_WORD: u64 = 32;
 
 /// See the [module](self).
-pub(super) struct InOrder<'a> {
+pub(crate) struct InOrder<'a> {
     session: &'a Session<'a>,
     control: Memory,
     /// While one buffer is copied to the host, the device fills the other.
@@ -36,7 +36,7 @@ struct Buffer {
 
 /// Returns whether matches in order answer what is wanted: whether each probe row has a match, or its only
 /// match.
-pub(super) fn answers(table: &abi::Table, wanted: &Wanted) -> bool {
+pub(crate) fn answers(table: &abi::Table, wanted: &Wanted) -> bool {
     match wanted.flavour {
         Flavour::Pairs | Flavour::PairsFlagged => table.groups == 0 && !wanted.keys,
         Flavour::Exists => wanted.flag_probe && !wanted.flag_build,
@@ -46,7 +46,7 @@ pub(super) fn answers(table: &abi::Table, wanted: &Wanted) -> bool {
 
 impl<'a> InOrder<'a> {
     /// Prepares for chunks of at most `chunk_rows` rows.
-    pub(super) fn new(session: &'a Session<'a>, wanted: &Wanted, chunk_rows: u64) -> Result<Self> {
+    pub(crate) fn new(session: &'a Session<'a>, wanted: &Wanted, chunk_rows: u64) -> Result<Self> {
         let control_bytes = size_of::<abi::Control>() as u64;
         let control = session.device.allocate(control_bytes, "the join's counts")?;
         let buffer = || -> Result<Buffer> {
@@ -65,7 +65,7 @@ impl<'a> InOrder<'a> {
     }
 
     /// Looks a chunk up.
-    pub(super) fn look_up(
+    pub(crate) fn look_up(
         &mut self,
         table: abi::Table,
         chunk: &Side,

@@ -33,9 +33,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::ArrowNativeType;
 
-use super::super::{Context, Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch};
-use super::{Escalated, FromHost, HostJoinResult, JoinResult, Session, Wanted, join_from_host};
-use crate::device::{Device, Flavour};
+use super::super::super::{
+    Context, Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch,
+};
+use super::super::{Escalated, FromHost, HostJoinResult, join_from_host};
+use super::wanted::{JoinResult, Wanted};
+use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
 use crate::input::Source;
 use crate::matches::{Keep, Matcher, Unit};

@@ -13,23 +13,25 @@
 //! keys may not fit, and no further partitioning could split a single key. Such a partition is joined in
 //! blocks, and its probe partition crosses once per block.
 
+use super::super::MAX_ROWS;
 use super::flags::{Window, closed, opened};
 use super::host_partitions::HostPartitions;
 use super::output_loop::OutputLoop;
-use super::radix::Radix;
-use super::streamed::{Feeding, join_chunk, partitioning};
-use super::{JoinResult, MAX_ROWS, Receiver, Side, Wanted, Which};
+use super::partitions::{Radix, join_chunk, partitioning};
+use super::stream::Feeding;
+use super::wanted::{JoinResult, Receiver, Wanted, Which};
+use crate::device::Side;
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::plan::gpu_memory::working_set_rows;
 use crate::transfer::{Pipeline, Produce, Run, TransferContext};
 
 /// Joins working sets.
-pub(super) struct WorkingSets<'a> {
+pub(crate) struct WorkingSets<'a> {
     crossing: &'a TransferContext<'a>,
     wanted: Wanted,
     /// The number of radix bits that choose a partition.
-    pub(super) bits: u32,
+    pub(crate) bits: u32,
     windows: [Option<Window>; 2],
     found: JoinResult,
 }
@@ -37,7 +39,7 @@ pub(super) struct WorkingSets<'a> {
 impl<'a> WorkingSets<'a> {
     /// Prepares to join sides with the given numbers of rows. The caller sets `bits` afterwards, because that
     /// number depends on the memory that is left.
-    pub(super) fn new(
+    pub(crate) fn new(
         crossing: &'a TransferContext<'a>,
         [build, probe]: [u64; 2],
         wanted: &Wanted,
@@ -55,7 +57,7 @@ impl<'a> WorkingSets<'a> {
     }
 
     /// Returns the maximum number of build rows per set: what fits, but not more than `most`, if given.
-    pub(super) fn fit(crossing: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
+    pub(crate) fn fit(crossing: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
         let session = crossing.session;
         let a_row = session.word.tuple() + partitioning(session);
         working_set_rows(memory, a_row).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
@@ -63,7 +65,7 @@ impl<'a> WorkingSets<'a> {
 
     /// Joins working sets one after the other. For each set, `produce` returns two lists of runs: first the
     /// build rows, then the probe rows. The probe rows of the last set may come in any number of lists.
-    pub(super) fn join<'p>(
+    pub(crate) fn join<'p>(
         &mut self,
         meetings: &[WorkingSetJoin],
         produce: Produce<'p>,
@@ -146,7 +148,7 @@ impl<'a> WorkingSets<'a> {
     }
 
     /// Hands the flags to the receiver and returns the result.
-    pub(super) fn finish(self, to: &mut dyn Receiver) -> Result<JoinResult> {
+    pub(crate) fn finish(self, to: &mut dyn Receiver) -> Result<JoinResult> {
         for window in &self.windows {
             closed(window, self.crossing.session, to)?;
         }
@@ -157,13 +159,13 @@ impl<'a> WorkingSets<'a> {
 /// The rows of one working set. `probe` is `None` if the number of probe rows is unknown: then the set is
 /// joined with all probe rows that come.
 #[derive(Clone, Copy)]
-pub(super) struct WorkingSetJoin {
-    pub(super) build: u64,
-    pub(super) probe: Option<u64>,
+pub(crate) struct WorkingSetJoin {
+    pub(crate) build: u64,
+    pub(crate) probe: Option<u64>,
 }
 
 /// Joins all sets of two partitioned sides, at most `fit` build rows at a time.
-pub(super) fn join_sets(
+pub(crate) fn join_sets(
     sets: &mut WorkingSets<'_>,
     packed: &[Vec<usize>],
     [build, probe]: [&HostPartitions; 2],
@@ -181,7 +183,7 @@ pub(super) fn join_sets(
 }
 
 /// Joins pairs of build runs and probe runs, one pair after the other.
-pub(super) fn join_lists(
+pub(crate) fn join_lists(
     sets: &mut WorkingSets<'_>,
     mut lists: Vec<[Vec<Run>; 2]>,
     to: &mut dyn Receiver,
@@ -198,7 +200,7 @@ pub(super) fn join_lists(
 }
 
 /// Splits runs into blocks of at most `fit` rows.
-pub(super) fn blocks(runs: Vec<Run>, fit: u64, tuple: u64) -> Vec<Vec<Run>> {
+pub(crate) fn blocks(runs: Vec<Run>, fit: u64, tuple: u64) -> Vec<Vec<Run>> {
     let mut blocks = vec![Vec::new()];
     let mut filled = 0;
     for mut run in runs {

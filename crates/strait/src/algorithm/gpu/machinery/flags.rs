@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{Receiver, Session, Which};
-use crate::device::{Pinned, View};
+use super::wanted::{Receiver, Which};
+use crate::device::{Pinned, Session, View};
 use crate::error::Result;
 
 /// The maximum number of bytes per copy to the host.
@@ -13,7 +13,7 @@ const PIECE: u64 = 16 << 20;
 const SHARE: u64 = 32;
 
 /// See the [module](self).
-pub(super) struct Window {
+pub(crate) struct Window {
     which: Which,
     memory: View,
     pinned: Arc<Pinned>,
@@ -23,7 +23,7 @@ pub(super) struct Window {
 
 impl Window {
     /// Creates a window for up to `most_rows` rows. Returns `None` if flags are not wanted.
-    pub(super) fn new(
+    pub(crate) fn new(
         session: &Session<'_>,
         which: Which,
         wanted: bool,
@@ -48,7 +48,7 @@ impl Window {
 
     /// Moves the window to some rows and clears their flags. The returned view starts at the address that the
     /// flag of row zero would have.
-    pub(super) fn open(&mut self, session: &Session<'_>, first: u64, rows: u64) -> Result<View> {
+    pub(crate) fn open(&mut self, session: &Session<'_>, first: u64, rows: u64) -> Result<View> {
         (self.first, self.rows) = (first, rows);
         let view = self.memory.part(0, rows);
         session.device.fill(session.compute, view, 0)?;
@@ -57,7 +57,7 @@ impl Window {
     }
 
     /// Hands the flags to the receiver.
-    pub(super) fn close(&self, session: &Session<'_>, to: &mut dyn Receiver) -> Result<()> {
+    pub(crate) fn close(&self, session: &Session<'_>, to: &mut dyn Receiver) -> Result<()> {
         let mut at = 0;
         while at < self.rows {
             let some = (self.pinned.len as u64).min(self.rows - at);
@@ -74,7 +74,7 @@ impl Window {
 }
 
 /// Moves the window, if there is one.
-pub(super) fn opened(
+pub(crate) fn opened(
     window: &mut Option<Window>,
     session: &Session<'_>,
     first: u64,
@@ -84,7 +84,7 @@ pub(super) fn opened(
 }
 
 /// Hands the flags of the window, if there is one, to the receiver.
-pub(super) fn closed(
+pub(crate) fn closed(
     window: &Option<Window>,
     session: &Session<'_>,
     to: &mut dyn Receiver,

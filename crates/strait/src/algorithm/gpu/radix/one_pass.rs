@@ -11,8 +11,9 @@
 //! shared memory (atomics; slots are cleared, written and read). But the probe side is partitioned once
 //! instead of twice, so this join is faster if the probe side is much longer.
 
-use super::no_partition::{Rows, hashed, look_up, single};
-use super::{JoinResult, Receiver, Session, Side, Wanted};
+use super::super::machinery::look_up::look_up;
+use super::super::machinery::table::{Rows, hashed, single};
+use super::super::{JoinResult, Receiver, Session, Side, Wanted};
 use crate::device::{View, l2};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;

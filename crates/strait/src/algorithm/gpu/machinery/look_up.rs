@@ -1,0 +1,82 @@
+//! Looks rows up in a table: the rows of a side in GPU memory, or a probe side that is streamed past the table.
+
+use std::ops::Range;
+
+use super::flags::{Window, closed, opened};
+use super::in_order::{InOrder, answers};
+use super::output_loop::{Cut, OutputLoop, Work};
+use super::stream::Stream;
+use super::table::Rows;
+use super::wanted::{JoinResult, Receiver, Wanted, Which};
+use crate::device::{Session, Stage, abi};
+use crate::error::Result;
+use crate::transfer::{Incoming, TransferContext};
+
+/// Looks rows up in a table.
+pub(crate) fn look_up(
+    session: &Session<'_>,
+    table: abi::Table,
+    probe: Rows,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let mut output_loop = OutputLoop::new(session, wanted, look_ups(session, probe.rows))?;
+    let found = look_up_in(&mut output_loop, (session, table), probe, wanted, to)?;
+    session.mark("look up")?;
+    Ok(found)
+}
+
+/// Returns the number of tasks for looking up `rows` rows.
+pub(crate) fn look_ups(session: &Session<'_>, rows: u64) -> u32 {
+    rows.div_ceil(u64::from(session.device.shape(session.word).probe_tile)) as u32
+}
+
+/// Looks rows up in a table, with an output loop that the caller may use again.
+pub(crate) fn look_up_in(
+    output_loop: &mut OutputLoop<'_>,
+    (session, table): (&Session<'_>, abi::Table),
+    probe: Rows,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let tile = session.device.shape(session.word).probe_tile;
+    let count = look_ups(session, probe.rows);
+    let work = Work { tasks: None, count, cut: Cut::Run, mixed: true };
+    let stage = |tasks: u64, count: u32, output: abi::Output| {
+        let Rows { columns, tuples, rows } = probe;
+        let look_up = abi::Probe { table, columns, tuples, rows, tasks, count, tile, output };
+        Stage::Probe(wanted.flavour, look_up)
+    };
+    output_loop.run(wanted, work, stage, to)
+}
+
+/// Streams a probe side past a table. The table holds the build rows with these numbers.
+pub(crate) fn stream_past(
+    crossing: &TransferContext<'_>,
+    (table, build): (abi::Table, Range<u64>),
+    probe: &Incoming<'_>,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let session = crossing.session;
+    let rows = build.end - build.start;
+    let in_order = to.takes_order() && answers(&table, wanted);
+    let flag_probe = wanted.flag_probe && !in_order;
+    let mut stream = Stream::new(crossing, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
+    let look_ups = look_ups(session, stream.chunk_rows);
+    let mut output_loop = OutputLoop::new(session, &stream.wanted, look_ups)?;
+    let mut in_order = match in_order {
+        true => Some(InOrder::new(session, wanted, stream.chunk_rows)?),
+        false => None,
+    };
+    let mut flags = Window::new(session, Which::Build, wanted.flag_build, rows)?;
+    let build_flags = opened(&mut flags, session, build.start, rows)?;
+    let always = flag_probe != wanted.flag_probe;
+    let found = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
+        Some(in_order) if always || to.takes_order() => in_order.look_up(table, chunk, wanted, to),
+        _ => look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to),
+    })?;
+    session.mark("look up")?;
+    closed(&flags, session, to)?;
+    Ok(found)
+}

@@ -1,0 +1,242 @@
+//! Builds tables over a build side, or over a part of one (001 §5, 003).
+//!
+//! ```text
+//!  build ─► clear, insert ─► a key twice? ── no ──► slots with values
+//!                                │ yes
+//!                                └─► count, place, fill groups
+//! ```
+//!
+//! If the keys nearly fill their range, they address the slots directly. Otherwise the table is hashed, with
+//! a load factor of at most one half. In both cases, the first attempt assumes that each key occurs once: the
+//! slot then holds the value itself, and a lookup is one access. If a key occurs twice, the values of each
+//! key are grouped instead. The time for grouping does not depend on how often a key occurs.
+
+use crate::device::{Session, Side, Stage, View, abi, l2};
+use crate::error::Result;
+use crate::gpu_options::TablePlace;
+use crate::transfer::{HostSide, Pipeline, TransferContext};
+
+/// The maximum number of slots per build row in a directly addressed table. These slots are half as wide as
+/// hashed slots, and a hashed table has at least two slots per row.
+const SPARSEST: u64 = 4;
+/// The maximum number of slots per build row in a hashed table. More than two slots are used only if the
+/// table stays in the L2 cache ([`l2::for_roomy_table`]) and takes at most 1/16 ([`SPARE`]) of the free
+/// memory. Eight slots instead of two made 2^16 ⋈ 2^29 rows 7 % faster (benchmarks/notes.md).
+const ROOMIEST: u64 = 8;
+const SPARE: u64 = 16;
+/// The maximum number of bytes per slot of a hashed table.
+const SLOT: u64 = 16;
+/// The minimum number of bits of a hashed table: the table must never be full.
+const LEAST_BITS: u32 = 4;
+
+/// Builds the kind of table that suits the keys of a side.
+pub(crate) fn build(session: &Session<'_>, build: &Side, place: TablePlace) -> Result<abi::Table> {
+    let range = direct(session, build)?;
+    let once = match range {
+        Some(range) => array(session, Rows::of(build), range, place)?,
+        None => single(session, Rows::of(build), place)?,
+    };
+    let table = match once {
+        Some(table) => table,
+        None => grouped(session, build, range, place)?,
+    };
+    session.mark("build table")?;
+    Ok(table)
+}
+
+/// Builds a table if it is already known that a key occurs twice.
+pub(crate) fn build_groups(
+    session: &Session<'_>,
+    build: &Side,
+    place: TablePlace,
+) -> Result<abi::Table> {
+    let range = direct(session, build)?;
+    let table = grouped(session, build, range, place)?;
+    session.mark("build table")?;
+    Ok(table)
+}
+
+/// The rows to insert or to look up: columns, or tuples made from them.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) columns: abi::Columns,
+    pub(crate) tuples: u64,
+    pub(crate) rows: u64,
+}
+
+impl Rows {
+    pub(crate) fn of(side: &Side) -> Rows {
+        Rows { columns: side.columns(), tuples: side.tuples_at(), rows: side.rows }
+    }
+}
+
+/// Returns the shape of a hashed table: at least two slots per row. If the table stays in the cache, it has
+/// up to [`ROOMIEST`] slots per row, so most keys are found at their home slot.
+pub(crate) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
+    let cached = l2::for_roomy_table(session.device.shape(session.word).l2);
+    let cheap = cached.min(session.left() / SPARE) / SLOT;
+    let roomy = (ROOMIEST * rows).max(1).ilog2().min(cheap.max(1).ilog2());
+    let bits = (2 * rows).next_power_of_two().ilog2().max(roomy).max(LEAST_BITS);
+    let mixing = session.mixing();
+    abi::Table { slot_count: 1 << bits, bits, mixing, ..abi::Table::default() }
+}
+
+/// Returns a table with any number of slots.
+pub(crate) fn compact(session: &Session<'_>, slots: View, slot_count: u64) -> abi::Table {
+    let (slots, mixing) = (slots.address, session.mixing());
+    abi::Table { slots, slot_count, mixing, ..abi::Table::default() }
+}
+
+/// Returns the shape of a directly addressed table, or `None` if the build keys are too sparse.
+pub(crate) fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
+    let found = session.zeroed(4 * 8, "the range of the keys")?;
+    let survey = abi::Survey { keys: build.keys.address, rows: build.rows, found: found.address };
+    session.run(Stage::Survey(survey))?;
+    let seen: Vec<u64> = session.read(found, 4)?;
+    session.mark("survey")?;
+    let all_ones = u64::MAX >> (64 - session.word.bits());
+    let (max, min) = (seen[0], !seen[1] & all_ones);
+    let range = max - min;
+    if range / SPARSEST >= build.rows.max(1024) || range >= u64::from(u32::MAX) {
+        return Ok(None);
+    }
+    Ok(Some(abi::Table { slot_count: range + 1, min, direct: 1, ..abi::Table::default() }))
+}
+
+/// Allocates a table's slots: in device memory, in host memory, or in device memory as far as it goes and the
+/// rest in host memory (001 §5.2).
+pub(crate) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Result<View> {
+    const WHAT: &str = "the hash table";
+    let on_device = match place {
+        TablePlace::Gpu => return session.allocate(bytes, WHAT),
+        TablePlace::Host => 0,
+        // Some memory must stay free for the probe rows.
+        TablePlace::Hybrid => bytes.min(session.left() / 8 * 5),
+    };
+    session.range(bytes, on_device, WHAT)
+}
+
+/// Builds a hashed table whose slots hold values. Returns `None` if a key occurs twice.
+pub(crate) fn single(
+    session: &Session<'_>,
+    build: Rows,
+    place: TablePlace,
+) -> Result<Option<abi::Table>> {
+    let mut table = hashed(session, build.rows);
+    let slots = slots(session, table.slot_count * session.word.tuple(), place)?;
+    table.slots = slots.address;
+    if insert(session, table, build)? {
+        return Ok(Some(table));
+    }
+    session.release(&[slots])?;
+    Ok(None)
+}
+
+/// Builds an array of values that the keys address. Returns `None` if a key occurs twice.
+pub(crate) fn array(
+    session: &Session<'_>,
+    build: Rows,
+    range: abi::Table,
+    place: TablePlace,
+) -> Result<Option<abi::Table>> {
+    let slots = slots(session, range.slot_count * session.word.bytes(), place)?;
+    let taken = session.allocate(range.slot_count.div_ceil(32) * 4, "the table's bits")?;
+    let table = abi::Table { slots: slots.address, taken: taken.address, ..range };
+    if !insert(session, table, build)? {
+        session.release(&[slots, taken])?;
+        return Ok(None);
+    }
+    // There are as many distinct keys as slots, so all slots are taken and the bitmap is not needed.
+    if build.rows == table.slot_count {
+        session.release(&[taken])?;
+        return Ok(Some(abi::Table { taken: 0, ..table }));
+    }
+    Ok(Some(table))
+}
+
+/// Inserts rows into a table whose slots hold values. Returns whether every key occurred once.
+fn insert(session: &Session<'_>, table: abi::Table, build: Rows) -> Result<bool> {
+    let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
+    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
+    session.run(Stage::Insert(abi::Insert {
+        table,
+        columns: build.columns,
+        tuples: build.tuples,
+        rows: build.rows,
+        control: control.address,
+        ..abi::Insert::default()
+    }))?;
+    let seen: abi::Control = session.read(control, 1)?.pop().unwrap_or_default();
+    Ok(seen.duplicates == 0)
+}
+
+/// Builds a table whose slots refer to groups of values. It is directly addressed if `range` is given.
+fn grouped(
+    session: &Session<'_>,
+    build: &Side,
+    range: Option<abi::Table>,
+    place: TablePlace,
+) -> Result<abi::Table> {
+    let mut table = range.unwrap_or_else(|| hashed(session, build.rows));
+    let slot_bytes = if table.direct != 0 { 8 } else { SLOT };
+    table.slots = slots(session, table.slot_count * slot_bytes, place)?.address;
+    table.groups =
+        session.allocate(build.rows * session.word.bytes(), "the table's values")?.address;
+    let per_row = |what: &str| -> Result<View> { session.allocate(build.rows * 4, what) };
+    let (slot_of, rank) = (per_row("the rows' slots")?, per_row("the rows' ranks")?);
+    let cursor = session.zeroed(8, "the table's counts")?;
+    let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
+    let (columns, rows) = (build.columns(), build.rows);
+    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
+    session.run(Stage::Insert(abi::Insert {
+        table,
+        columns,
+        tuples: 0,
+        rows,
+        slot_of: slot_of.address,
+        rank: rank.address,
+        control: control.address,
+    }))?;
+    session.run(Stage::PlaceGroups(abi::PlaceGroups { table, cursor: cursor.address }))?;
+    let (slot_of_at, rank_at) = (slot_of.address, rank.address);
+    session.run(Stage::FillGroups(abi::FillGroups {
+        table,
+        columns,
+        tuples: 0,
+        rows,
+        slot_of: slot_of_at,
+        rank: rank_at,
+    }))?;
+    session.release(&[slot_of, rank])?;
+    Ok(table)
+}
+
+/// Inserts rows into a table with one value per key, chunk by chunk. `first` is the first row number.
+/// Returns whether every key occurred once.
+pub(crate) fn fill(
+    crossing: &TransferContext<'_>,
+    part: &HostSide,
+    first: u64,
+    table: abi::Table,
+) -> Result<bool> {
+    let session = crossing.session;
+    let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
+    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
+    let chunk_rows = crossing.chunk_rows(part, 0, session.left() / 2);
+    let mut pipeline = Pipeline::new(crossing, part, chunk_rows)?;
+    while let Some(chunk) = pipeline.next()? {
+        let mut columns = chunk.side.columns();
+        columns.first += first;
+        session.run(Stage::Insert(abi::Insert {
+            table,
+            columns,
+            rows: chunk.side.rows,
+            control: control.address,
+            ..abi::Insert::default()
+        }))?;
+        pipeline.done(chunk)?;
+        pipeline.ahead()?;
+    }
+    let seen: abi::Control = session.read(control, 1)?.pop().unwrap_or_default();
+    Ok(seen.duplicates == 0)
+}

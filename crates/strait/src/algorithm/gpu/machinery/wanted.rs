@@ -1,0 +1,158 @@
+//! What a join on a device must produce, and who receives the output.
+
+use crate::device::{Event, Flavour, Session, View, abi};
+use crate::error::{Error, Result};
+
+/// What the join must produce for its matches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) flavour: Flavour,
+    /// Whether the keys of the output rows are written too.
+    pub(crate) keys: bool,
+    /// Whether 32-bit values are summed as signed numbers.
+    pub(crate) signed: bool,
+    /// Whether rows of each side get a flag if they have a match. Only some flavours set flags.
+    pub(crate) flag_build: bool,
+    pub(crate) flag_probe: bool,
+    /// One flag byte per value of each side. The conductors set these views for each side, or for each part
+    /// of a side.
+    pub(crate) build_flags: Option<View>,
+    pub(crate) probe_flags: Option<View>,
+    /// The estimated number of output rows.
+    pub(crate) expected_rows: u64,
+}
+
+/// The result of a join.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct JoinResult {
+    pub(crate) rows: u64,
+    /// The sums of the values over all rows, modulo 2^64, if the flavour computes sums.
+    pub(crate) build_sum: u64,
+    pub(crate) probe_sum: u64,
+}
+
+impl JoinResult {
+    /// Adds the result of one launch.
+    pub(crate) fn add(&mut self, rows: u64, seen: &abi::Control) {
+        self.rows += rows;
+        self.build_sum = self.build_sum.wrapping_add(seen.build_sum);
+        self.probe_sum = self.probe_sum.wrapping_add(seen.probe_sum);
+    }
+
+    /// Adds the result of another join.
+    pub(crate) fn and(self, other: JoinResult) -> JoinResult {
+        JoinResult {
+            rows: self.rows + other.rows,
+            build_sum: self.build_sum.wrapping_add(other.build_sum),
+            probe_sum: self.probe_sum.wrapping_add(other.probe_sum),
+        }
+    }
+}
+
+/// Output rows in GPU memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) rows: u64,
+    pub(crate) keys: View,
+    pub(crate) build: View,
+    pub(crate) probe: View,
+}
+
+/// The results of consecutive probe rows, in their order, in GPU memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InOrderBlock {
+    /// The number of probe rows, and the position of the first.
+    pub(crate) rows: u64,
+    pub(crate) first: u64,
+    /// The build value of each probe row that has a match. `None` if only the bits are wanted.
+    pub(crate) build: Option<View>,
+    /// One bit per probe row: whether it has a match.
+    pub(crate) found: View,
+}
+
+/// Receives the output, one block at a time.
+pub(crate) trait Receiver {
+    /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
+    /// there is no event.
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>>;
+
+    /// Receives the flags of a side's rows, starting at row number `first`: one byte per row, nonzero if the
+    /// row has a match. The same rows may come several times.
+    fn flags(&mut self, _which: Which, _first: u64, _flags: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Receives results in the order of the probe rows, like [`block`](Receiver::block).
+    fn in_order(&mut self, _session: &Session<'_>, _block: InOrderBlock) -> Result<Option<Event>> {
+        Err(Error::Worker("results in order were not asked for".to_string()))
+    }
+
+    /// Whether the next results should come [in order](Receiver::in_order), if the algorithm can do that.
+    fn takes_order(&self) -> bool {
+        false
+    }
+
+    /// Records that all results of a chunk of the probe side were handed over. Called only if that side is
+    /// read while it is joined. The positions of the next chunk start at zero again.
+    fn end_chunk(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Does pending work on the host while the device is busy.
+    fn meanwhile(&mut self, _session: &Session<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether another join follows this one. Its blocks may then come while blocks of this join are still
+    /// being copied.
+    fn goes_on(&self) -> bool {
+        false
+    }
+}
+
+/// One of the two sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    Build,
+    Probe,
+}
+
+/// A receiver that counts the blocks it passes on.
+pub(crate) struct Watched<'r> {
+    pub(crate) to: &'r mut dyn Receiver,
+    pub(crate) blocks: u64,
+}
+
+impl Receiver for Watched<'_> {
+    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+        self.blocks += 1;
+        self.to.block(session, block)
+    }
+
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
+        self.to.flags(which, first, flags)
+    }
+
+    fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>> {
+        self.blocks += 1;
+        self.to.in_order(session, block)
+    }
+
+    fn takes_order(&self) -> bool {
+        self.to.takes_order()
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        // The rows of this chunk cannot be read again.
+        self.blocks += 1;
+        self.to.end_chunk()
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        self.to.meanwhile(session)
+    }
+
+    fn goes_on(&self) -> bool {
+        self.to.goes_on()
+    }
+}

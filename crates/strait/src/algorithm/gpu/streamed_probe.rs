@@ -1,0 +1,55 @@
+//! Partitions of the build side stay in GPU memory; the probe side is streamed past them (003 §IV-A).
+//!
+//! ```text
+//!  build: host ─► device ─► partitions ────────────────────────┐
+//!                                                              ├─► rows ─► host
+//!  probe: host ─► chunk, chunk, chunk ─► partition and join ───┘
+//! ```
+//!
+//! Partitions take half the memory of a table, and frequent keys do not slow them down.
+
+use super::machinery::flags::{Window, closed, opened};
+use super::machinery::output_loop::OutputLoop;
+use super::machinery::partitions::{Radix, join_chunk, partitioning};
+use super::machinery::stream::{Stream, release};
+use super::{JoinResult, Receiver, Side, Wanted, Which};
+use crate::error::Result;
+use crate::gpu_options::RadixPartitioner;
+use crate::transfer::{HostSide, Incoming, TransferContext, load};
+
+/// Joins two sides in host memory.
+pub(super) fn join(
+    crossing: &TransferContext<'_>,
+    (build, probe): (&HostSide, &Incoming<'_>),
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let side = load(crossing, build)?;
+    join_loaded(crossing, side, probe, wanted, to)
+}
+
+/// Streams a probe side past the partitions of `build`, which is a build side on the device or a part of
+/// one. Releases the columns of `build`.
+pub(super) fn join_loaded(
+    crossing: &TransferContext<'_>,
+    build: Side,
+    probe: &Incoming<'_>,
+    wanted: &Wanted,
+    to: &mut dyn Receiver,
+) -> Result<JoinResult> {
+    let session = crossing.session;
+    let radix = Radix::of(session, RadixPartitioner::LookBack, build.rows);
+    let held = radix.partition_alone(session, &build, "the partitioned build side")?;
+    release(session, &build)?;
+    session.mark("partition build side")?;
+    let mut stream = Stream::new(crossing, probe, wanted, partitioning(session))?;
+    let tasks = radix.tasks(session, build.rows, stream.chunk_rows);
+    let mut output_loop = OutputLoop::new(session, &stream.wanted, tasks as u32)?;
+    let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
+    let build_flags = opened(&mut flags, session, build.first, build.rows)?;
+    let found = stream.each(build_flags, to, |chunk, wanted, to| {
+        join_chunk(&mut output_loop, &radix, &held, (chunk, wanted), to)
+    })?;
+    closed(&flags, session, to)?;
+    Ok(found)
+}
