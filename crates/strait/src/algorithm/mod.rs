@@ -179,7 +179,7 @@ pub(crate) fn run_on(
     let probe = job.stream_probe()?;
     // A worker error ends this attempt, but not the join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
-    let Attempt { joined, probe, repeatable } = gpu::run(&attempt, job, (probe, needed), device);
+    let Attempt { joined, probe, repeatable } = gpu::run(&attempt, job, probe, needed, device);
     *job.probe = Some(probe);
     device.check_released()?;
     if !cx.budget.unlimited() {

@@ -39,7 +39,7 @@ pub fn join_from_host_memory(
     };
     let how = FromHost { algorithm, gpu_options, escalation, part_rows: None };
     let HostJoinResult { found, escalated } =
-        join_from_host(&crossing, &how, (&build_side, &probe_side.into()), &wanted, &mut back)?;
+        join_from_host(&crossing, &how, &build_side, &probe_side.into(), &wanted, &mut back)?;
     back.finish(&session)?;
     session.device.synchronize(session.compute)?;
     let usage = Usage::of(&session, started.elapsed().as_secs_f64())?;
@@ -114,7 +114,7 @@ impl Receiver for Back<'_> {
         let bits = 8 * handed.value_bytes as u64;
         let columns = columns[usize::from(!handed.keys)..].iter();
         let columns: Vec<BlockColumn> = columns.map(|&view| BlockColumn { view, bits }).collect();
-        drain.send(session, &columns, (block.rows, ()), &mut |arrived| {
+        drain.send(session, &columns, block.rows, (), &mut |arrived| {
             handed.take(arrived.rows, arrived.columns)
         })
     }

@@ -140,18 +140,28 @@ pub(crate) fn count_column<K: KeyWord>(
     Ok((0..fanout).map(of).collect())
 }
 
-/// Partitions rows of columns into the memory `to`, by the top bits of their mixed keys. Returns the start of
-/// each partition, and the end of the last one. Without values, the value of a row is its number, counted
-/// from `first`.
+/// Consecutive rows of a side, as columns in host memory.
+#[derive(Clone, Copy)]
+pub(crate) struct ColumnRows<'a, K> {
+    pub(crate) keys: &'a [K],
+    /// One value per row. Without values, the value of a row is its number in the side.
+    pub(crate) values: Option<&'a [K]>,
+    /// The number of the first row.
+    pub(crate) first_row: u64,
+}
+
+/// Partitions rows into the memory `to`, by the top `bits` bits of their mixed keys. Returns the start of each
+/// partition, and the end of the last one.
 pub(crate) fn partition_columns<K: KeyWord + RowId>(
     workers: &Workers,
-    keys: &[K],
-    (values, first): (Option<&[K]>, u64),
-    (mixer, bits): (Mixer<K>, u32),
+    columns: ColumnRows<'_, K>,
+    mixer: Mixer<K>,
+    bits: u32,
     to: &mut [Tuple<K, K>],
 ) -> Result<Vec<usize>> {
     /// The number of rows between two checks for cancellation.
     const PIECE: usize = 16 * 1024;
+    let ColumnRows { keys, values, first_row } = columns;
     if to.len() != keys.len() || values.is_some_and(|values| values.len() != keys.len()) {
         return Err(Error::Worker("columns and tuples differ in length".to_string()));
     }
@@ -179,7 +189,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
                 Some(values) => &values[rows.clone()],
                 None => {
                     numbers.clear();
-                    let of = |row: usize| <K as RowId>::from_u64(first + row as u64);
+                    let of = |row: usize| <K as RowId>::from_u64(first_row + row as u64);
                     numbers.extend(rows.clone().map(of));
                     &numbers
                 }
@@ -371,7 +381,8 @@ mod tests {
             let workers = Workers::new(threads, Arc::default());
             let mut room = Box::new(Room([Tuple::default(); 50_000]));
             let (mixer, to) = (Mixer::new(bits.into()), &mut room.0);
-            let bounds = partition_columns(&workers, &keys, (None, 7), (mixer, bits), to).unwrap();
+            let columns = ColumnRows { keys: &keys, values: None, first_row: 7 };
+            let bounds = partition_columns(&workers, columns, mixer, bits, to).unwrap();
             assert_eq!(bounds.len(), (1 << bits) + 1);
             for (partition, bound) in bounds.windows(2).enumerate() {
                 for tuple in &room.0[bound[0]..bound[1]] {
@@ -384,8 +395,7 @@ mod tests {
             assert!(rows.iter().copied().eq(7..50_007));
         }
         let workers = Workers::new(1, Arc::default());
-        assert!(
-            partition_columns(&workers, &keys, (None, 0), (Mixer::new(1), 1), &mut []).is_err()
-        );
+        let columns = ColumnRows { keys: &keys, values: None, first_row: 0 };
+        assert!(partition_columns(&workers, columns, Mixer::new(1), 1, &mut []).is_err());
     }
 }

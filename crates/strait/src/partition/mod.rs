@@ -20,7 +20,7 @@ mod words;
 
 use std::ops::Range;
 
-pub(crate) use cpu::{Load, Passes, count_column, partition, partition_columns};
+pub(crate) use cpu::{ColumnRows, Load, Passes, count_column, partition, partition_columns};
 pub(crate) use payload::{Payload, Values};
 pub(crate) use tuple::{RowId, Tuple};
 pub(crate) use words::{PIECE, Words, key_words};

@@ -26,9 +26,9 @@ impl<'a> ChunkFeed<'a> {
     ) -> Result<ChunkFeed<'a>> {
         let TransferContext { session, workers, .. } = *crossing;
         let bytes = chunk_rows * session.word.bytes();
-        let staging = StagingPool::new(session, workers, [bytes, packed::unit(session.word)])?;
-        let shape = [chunk_rows, workers.threads() as u64];
-        let keys = Packed::of_chunks(session, Arc::new(staging), shape)?;
+        let staging = StagingPool::new(session, workers, bytes, packed::unit(session.word))?;
+        let threads = workers.threads() as u64;
+        let keys = Packed::of_chunks(session, Arc::new(staging), chunk_rows, threads)?;
         from.rewind();
         Ok(ChunkFeed { from, keys, chunk_rows, rows: [0; SLOTS] })
     }

@@ -118,7 +118,8 @@ impl<'a> Carriers<'_, 'a> {
                     session,
                     staging,
                     column,
-                    [self.chunk_rows, threads as u64],
+                    self.chunk_rows,
+                    threads as u64,
                 )?)
             }
             Transfer::StagedCopy | Transfer::Auto => {
@@ -144,7 +145,7 @@ impl<'a> Carriers<'_, 'a> {
         let staging = match self.staging.take() {
             Some(staging) => staging,
             None => {
-                Arc::new(StagingPool::new(session, workers, [bytes, packed::unit(session.word)])?)
+                Arc::new(StagingPool::new(session, workers, bytes, packed::unit(session.word))?)
             }
         };
         Ok(Arc::clone(self.staging.insert(staging)))

@@ -79,7 +79,8 @@ impl<T: Clone> Drain<T> {
         &mut self,
         session: &Session<'_>,
         columns: &[BlockColumn],
-        (rows, tag): (u64, T),
+        rows: u64,
+        tag: T,
         take: &mut Taker<'_, T>,
     ) -> Result<Option<Event>> {
         let widest = columns.iter().map(|column| column.bits).max().unwrap_or(8);

@@ -66,9 +66,10 @@ impl<'a> Packed<'a> {
         session: &Session<'_>,
         staging: Arc<StagingPool<'a>>,
         column: &HostColumn,
-        [chunk_rows, threads]: [u64; 2],
+        chunk_rows: u64,
+        threads: u64,
     ) -> Result<Self> {
-        let mut packed = Packed::of_chunks(session, staging, [chunk_rows, threads])?;
+        let mut packed = Packed::of_chunks(session, staging, chunk_rows, threads)?;
         if column.in_one_piece() {
             packed._scratch = None;
         }
@@ -81,7 +82,8 @@ impl<'a> Packed<'a> {
     pub(super) fn of_chunks(
         session: &Session<'_>,
         staging: Arc<StagingPool<'a>>,
-        [chunk_rows, threads]: [u64; 2],
+        chunk_rows: u64,
+        threads: u64,
     ) -> Result<Self> {
         let device = session.device;
         let word = session.word;

@@ -45,7 +45,8 @@ impl<'a> StagingPool<'a> {
     pub(super) fn new(
         session: &Session<'a>,
         workers: &Workers,
-        [bytes, unit]: [u64; 2],
+        bytes: u64,
+        unit: u64,
     ) -> Result<StagingPool<'a>> {
         let count = 2 * workers.threads() + 2;
         let cache = crate::machine::Machine::detect().last_level as usize;
@@ -120,7 +121,7 @@ mod tests {
         let session = Session::new(&device, Width::W64).unwrap();
         let workers = Workers::new(2, Arc::default());
         for bytes in [1, 8, 100 << 10, (40 << 20) + 24, 512 << 20] {
-            let staging = StagingPool::new(&session, &workers, [bytes, 128 << 10]).unwrap();
+            let staging = StagingPool::new(&session, &workers, bytes, 128 << 10).unwrap();
             for unit in [1, 128 << 10] {
                 let pieces = staging.cut(bytes, unit);
                 assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), bytes);

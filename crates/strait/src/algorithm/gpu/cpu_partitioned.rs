@@ -1,4 +1,4 @@
-//! The CPU partitions both sides, and the GPU joins them (003 §IV-B to D).
+//! The CPU partitions both sides, and the GPU joins them (003 §IV-B to D, figures 4 and 5).
 //!
 //! ```text
 //!  build ─► CPU: partitions in pinned memory ─► working sets ─► the first set to the device ─┐
@@ -10,13 +10,13 @@
 //! While the device joins the rows of one chunk with the first working set, the CPU partitions the next
 //! chunk. Every tuple crosses the link once, except probe tuples whose build partition is joined in blocks.
 
-use std::cell::RefCell;
-
 use super::machinery::host_partitions::{HostPartitions, bits, pack};
-use super::machinery::working_set::{WorkingSetJoin, WorkingSets, blocks, join_lists, join_sets};
+use super::machinery::working_set::{
+    SetRows, SetRuns, WorkingSets, blocks, join_runs, join_sets, rows_of,
+};
 use super::{JoinResult, Receiver, Wanted};
 use crate::error::Result;
-use crate::partition::{RowId, Tuple, partition_columns};
+use crate::partition::{ColumnRows, RowId, Tuple, partition_columns};
 use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
@@ -37,99 +37,111 @@ pub(super) fn join(
     let session = crossing.session;
     let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
     let fit = WorkingSets::fit(crossing, session.left(), most_rows);
-    let bits = bits(build.rows, fit, MAX_BITS);
-    sets.bits = bits;
-    let mut partitioned = HostPartitions::new(bits);
-    let mut at = 0;
-    while let Some(rows) = chunk(crossing, build, &mut at) {
-        partition_side(crossing, build, rows, &mut partitioned)?;
-    }
-    let packed = pack(&partitioned.rows, fit);
+    sets.bits = bits(build.rows, fit, MAX_BITS);
+
+    let mut build = CpuPartitioner::new(crossing, build, sets.bits);
+    while build.next_chunk()? {}
+    let build = build.partitions;
+
+    let packed = pack(&build.rows, fit);
     let Some((first, others)) = packed.split_first() else { return sets.finish(to) };
 
-    // The first block of the first set is joined while the probe side is being partitioned. The other
-    // blocks of this set (if it does not fit) and the other sets are joined afterwards.
-    let tuple = session.word.tuple();
-    let mut first_blocks = blocks(partitioned.of(first), fit, tuple).into_iter();
-    let Some(block) = first_blocks.next() else { return sets.finish(to) };
-    let probes = RefCell::new(HostPartitions::new(bits));
-    let mut block = Some(block);
-    let meeting =
-        WorkingSetJoin { build: block.iter().flatten().map(|run| run.rows).sum(), probe: None };
-    if meeting.build == 0 {
-        return sets.finish(to);
-    }
-    let mut at = 0;
-    let probes_of_first = || {
-        if let Some(block) = block.take() {
-            return Ok(Some(block));
-        }
-        let Some(rows) = chunk(crossing, probe, &mut at) else { return Ok(None) };
-        let mut probes = probes.borrow_mut();
-        let before: Vec<usize> = first.iter().map(|&p| probes.runs[p].len()).collect();
-        partition_side(crossing, probe, rows, &mut probes)?;
-        let new = first.iter().zip(before).flat_map(|(&p, n)| probes.runs[p][n..].to_vec());
-        Ok(Some(new.collect()))
-    };
-    sets.join(&[meeting], Box::new(probes_of_first), to)?;
-    let probes = probes.into_inner();
-    let rest = first_blocks.map(|block| [block, probes.of(first)]).collect();
-    join_lists(&mut sets, rest, to)?;
-    join_sets(&mut sets, others, [&partitioned, &probes], fit, to)?;
+    // A set that does not fit is joined in blocks. Its first block is joined while the probe side is being
+    // partitioned. Its other blocks, and the other sets, are joined afterwards.
+    let mut first_blocks = blocks(build.of(first), fit, session.word.tuple()).into_iter();
+    let first_block = first_blocks.next().unwrap_or_default();
+    let mut probe = CpuPartitioner::new(crossing, probe, sets.bits);
+    join_while_partitioning(&mut sets, first_block, first, &mut probe, to)?;
+    let probe = probe.partitions;
+
+    let other_blocks = first_blocks.map(|block| SetRuns { build: block, probe: probe.of(first) });
+    join_runs(&mut sets, other_blocks.collect(), to)?;
+    join_sets(&mut sets, others, [&build, &probe], fit, to)?;
     sets.finish(to)
 }
 
-/// Returns the rows of the next chunk.
-fn chunk(
-    crossing: &TransferContext<'_>,
-    side: &HostSide,
-    at: &mut u64,
-) -> Option<std::ops::Range<u64>> {
-    let step = crossing.most_rows.unwrap_or(CHUNK_ROWS);
-    let rows = *at..(*at + step).min(side.rows);
-    *at = rows.end;
-    (!rows.is_empty()).then_some(rows)
-}
-
-/// Partitions some rows of a side into pinned memory.
-fn partition_side(
-    crossing: &TransferContext<'_>,
-    side: &HostSide,
-    rows: std::ops::Range<u64>,
-    to: &mut HostPartitions,
+/// Joins `build`, which are build rows of the partitions `set`, with all probe rows of these partitions. The
+/// device joins the rows of one chunk while the CPU partitions the next chunk.
+fn join_while_partitioning(
+    sets: &mut WorkingSets<'_>,
+    build: Vec<Run>,
+    set: &[usize],
+    probe: &mut CpuPartitioner<'_>,
+    to: &mut dyn Receiver,
 ) -> Result<()> {
-    match crossing.session.word {
-        Width::W32 => partition_side_as::<u32>(crossing, side, rows, to),
-        Width::W64 => partition_side_as::<u64>(crossing, side, rows, to),
-    }
-}
-
-fn partition_side_as<W: KeyWord + RowId>(
-    crossing: &TransferContext<'_>,
-    side: &HostSide,
-    rows: std::ops::Range<u64>,
-    to: &mut HostPartitions,
-) -> Result<()> {
-    let count = (rows.end - rows.start) as usize;
-    let bytes = count * size_of::<Tuple<W, W>>();
-    let pinned = to.pin(crossing, bytes as u64)?;
-    // SAFETY: the creator of the columns keeps their memory alive. Nobody else has the pinned memory yet; it
-    // has room for all tuples and is aligned for them, and every bit pattern is a valid tuple.
-    let (keys, values, tuples) = unsafe {
-        let keys = side.keys.words::<W>(rows.clone())?;
-        let values = match &side.values {
-            Some(values) => Some(values.words::<W>(rows.clone())?),
-            None => None,
-        };
-        let start = pinned.bytes_mut().as_mut_ptr().cast::<Tuple<W, W>>();
-        (keys, values, std::slice::from_raw_parts_mut(start, count))
+    let rows = SetRows { build: rows_of(&build), probe: None };
+    let mut build = Some(build);
+    let produce = || match build.take() {
+        Some(build) => Ok(Some(build)),
+        None => probe.next_runs(set),
     };
-    let values = (values, rows.start);
-    let by = (crossing.session.mixer(), to.bits);
-    let bounds = partition_columns(crossing.workers, keys, values, by, tuples)?;
-    for (partition, bound) in bounds.windows(2).enumerate() {
-        let place = Place::Host(pinned.clone(), bound[0] * size_of::<Tuple<W, W>>());
-        to.add(partition, Run { place, rows: (bound[1] - bound[0]) as u64 });
+    sets.join(&[rows], Box::new(produce), to)
+}
+
+/// Partitions a side on the CPU, chunk by chunk, into pinned memory.
+struct CpuPartitioner<'a> {
+    crossing: &'a TransferContext<'a>,
+    side: &'a HostSide,
+    /// The number of rows that are already partitioned.
+    at: u64,
+    partitions: HostPartitions,
+}
+
+impl<'a> CpuPartitioner<'a> {
+    fn new(crossing: &'a TransferContext<'a>, side: &'a HostSide, bits: u32) -> Self {
+        CpuPartitioner { crossing, side, at: 0, partitions: HostPartitions::new(bits) }
     }
-    Ok(())
+
+    /// Partitions the next chunk. Returns `false` if there is none.
+    fn next_chunk(&mut self) -> Result<bool> {
+        let step = self.crossing.most_rows.unwrap_or(CHUNK_ROWS);
+        let rows = self.at..(self.at + step).min(self.side.rows);
+        if rows.is_empty() {
+            return Ok(false);
+        }
+        self.at = rows.end;
+        match self.crossing.session.word {
+            Width::W32 => self.partition::<u32>(rows)?,
+            Width::W64 => self.partition::<u64>(rows)?,
+        }
+        Ok(true)
+    }
+
+    /// Partitions the next chunk, and returns its runs of the partitions `set`. Returns `None` if there is no
+    /// chunk.
+    fn next_runs(&mut self, set: &[usize]) -> Result<Option<Vec<Run>>> {
+        let before: Vec<usize> = set.iter().map(|&p| self.partitions.runs[p].len()).collect();
+        if !self.next_chunk()? {
+            return Ok(None);
+        }
+        let runs = &self.partitions.runs;
+        let new = set.iter().zip(before).flat_map(|(&p, before)| runs[p][before..].iter().cloned());
+        Ok(Some(new.collect()))
+    }
+
+    fn partition<W: KeyWord + RowId>(&mut self, rows: std::ops::Range<u64>) -> Result<()> {
+        let (crossing, side, to) = (self.crossing, self.side, &mut self.partitions);
+        let count = (rows.end - rows.start) as usize;
+        let bytes = count * size_of::<Tuple<W, W>>();
+        let pinned = to.pin(crossing, bytes as u64)?;
+        // SAFETY: the creator of the columns keeps their memory alive. Nobody else has the pinned memory yet;
+        // it has room for all tuples and is aligned for them, and every bit pattern is a valid tuple.
+        let (columns, tuples) = unsafe {
+            let keys = side.keys.words::<W>(rows.clone())?;
+            let values = match &side.values {
+                Some(values) => Some(values.words::<W>(rows.clone())?),
+                None => None,
+            };
+            let start = pinned.bytes_mut().as_mut_ptr().cast::<Tuple<W, W>>();
+            let tuples = std::slice::from_raw_parts_mut(start, count);
+            (ColumnRows { keys, values, first_row: rows.start }, tuples)
+        };
+        let mixer = crossing.session.mixer();
+        let bounds = partition_columns(crossing.workers, columns, mixer, to.bits, tuples)?;
+        for (partition, bound) in bounds.windows(2).enumerate() {
+            let place = Place::Host(pinned.clone(), bound[0] * size_of::<Tuple<W, W>>());
+            to.add(partition, Run { place, rows: (bound[1] - bound[0]) as u64 });
+        }
+        Ok(())
+    }
 }

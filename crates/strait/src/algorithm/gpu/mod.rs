@@ -114,14 +114,15 @@ pub(crate) fn join(
 pub(crate) fn join_from_host(
     crossing: &TransferContext<'_>,
     how: &FromHost,
-    sides: (&HostSide, &Incoming<'_>),
+    build: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<HostJoinResult> {
     let session = crossing.session;
     let point = session.point();
     let mut watched = Watched { to, blocks: 0 };
-    let why = match join_as_told(crossing, how, sides, wanted, &mut watched) {
+    let why = match join_as_told(crossing, how, build, probe, wanted, &mut watched) {
         Ok(found) => return Ok(HostJoinResult { found, escalated: None }),
         Err(error) => error,
     };
@@ -131,7 +132,7 @@ pub(crate) fn join_from_host(
     log::info!("{} was abandoned: {why}; going on with {algorithm}", how.algorithm);
     session.release_since(point)?;
     let how = FromHost { algorithm, escalation: None, ..*how };
-    let found = join_as_told(crossing, &how, sides, wanted, to)?;
+    let found = join_as_told(crossing, &how, build, probe, wanted, to)?;
     Ok(HostJoinResult { found, escalated: Some(Escalated { to: algorithm, why }) })
 }
 
@@ -157,7 +158,8 @@ pub(crate) struct Escalated {
 fn join_as_told(
     crossing: &TransferContext<'_>,
     how: &FromHost,
-    (build, probe): (&HostSide, &Incoming<'_>),
+    build: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -174,12 +176,10 @@ fn join_as_told(
     let GpuOptions { partitioner, table, .. } = how.gpu_options;
     match how.algorithm {
         Algorithm::NoPartition => {
-            no_partition::join_from_host(crossing, table, (build, probe), wanted, to)
+            no_partition::join_from_host(crossing, table, build, probe, wanted, to)
         }
-        Algorithm::StreamedProbe => streamed_probe::join(crossing, (build, probe), wanted, to),
-        Algorithm::MultiPass => {
-            multi_pass::join(crossing, how.part_rows, (build, probe), wanted, to)
-        }
+        Algorithm::StreamedProbe => streamed_probe::join(crossing, build, probe, wanted, to),
+        Algorithm::MultiPass => multi_pass::join(crossing, how.part_rows, build, probe, wanted, to),
         Algorithm::CpuPartitioned => {
             cpu_partitioned::join(crossing, how.part_rows, [build, probe.held()?], wanted, to)
         }

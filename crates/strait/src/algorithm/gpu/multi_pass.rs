@@ -23,7 +23,8 @@ use crate::transfer::{HostSide, Incoming, TransferContext, load};
 pub(super) fn join(
     crossing: &TransferContext<'_>,
     most_rows: Option<u64>,
-    (build, probe): (&HostSide, &Incoming<'_>),
+    build: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -44,8 +45,8 @@ pub(super) fn join(
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
         let joined = match unique {
-            true => by_table(&crossing, (&part, at), probe, wanted, &mut watched),
-            false => by_partitions(&crossing, (&part, at), probe, wanted, &mut watched),
+            true => by_table(&crossing, &part, at, probe, wanted, &mut watched),
+            false => by_partitions(&crossing, &part, at, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
         session.release_since(point)?;
@@ -70,7 +71,8 @@ pub(super) fn join(
 /// Joins a part by partitions, because a key may occur more than once. `first` is its first row number.
 fn by_partitions(
     crossing: &TransferContext<'_>,
-    (part, first): (&HostSide, u64),
+    part: &HostSide,
+    first: u64,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -105,7 +107,8 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
 /// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
 fn by_table(
     crossing: &TransferContext<'_>,
-    (part, first): (&HostSide, u64),
+    part: &HostSide,
+    first: u64,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -120,5 +123,5 @@ fn by_table(
         return Ok(None);
     }
     session.mark("build table")?;
-    stream_past(crossing, (table, first..first + part.rows), probe, wanted, to).map(Some)
+    stream_past(crossing, table, first..first + part.rows, probe, wanted, to).map(Some)
 }

@@ -37,12 +37,13 @@ pub(super) fn join(
 pub(super) fn join_from_host(
     crossing: &TransferContext<'_>,
     place: TablePlace,
-    (build, probe): (&HostSide, &Incoming<'_>),
+    build: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let table = build_from_host(crossing, place, build)?;
-    stream_past(crossing, (table, 0..build.rows), probe, wanted, to)
+    stream_past(crossing, table, 0..build.rows, probe, wanted, to)
 }
 
 /// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a

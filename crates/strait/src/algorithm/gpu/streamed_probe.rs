@@ -20,7 +20,8 @@ use crate::transfer::{HostSide, Incoming, TransferContext, load};
 /// Joins two sides in host memory.
 pub(super) fn join(
     crossing: &TransferContext<'_>,
-    (build, probe): (&HostSide, &Incoming<'_>),
+    build: &HostSide,
+    probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -48,7 +49,7 @@ pub(super) fn join_loaded(
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
     let build_flags = opened(&mut flags, session, build.first, build.rows)?;
     let found = stream.each(build_flags, to, |chunk, wanted, to| {
-        join_chunk(&mut output_loop, &radix, &held, (chunk, wanted), to)
+        join_chunk(&mut output_loop, &radix, &held, chunk, wanted, to)
     })?;
     closed(&flags, session, to)?;
     Ok(found)

@@ -39,7 +39,7 @@ impl Receiver for Kept {
     fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
         let Kept { drain, pairs, .. } = self;
         let columns = [block.build, block.probe].map(|view| BlockColumn { view, bits: 64 });
-        drain.send(session, &columns, (block.rows, ()), &mut |a| taken(pairs, a.rows, a.columns))
+        drain.send(session, &columns, block.rows, (), &mut |a| taken(pairs, a.rows, a.columns))
     }
 
     fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
@@ -108,8 +108,8 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         pairs: Vec::new(),
         flags: [vec![false; build.len()], vec![false; probe.len()]],
     };
-    let sides = (&side(build)?, &Incoming::from(side(probe)?));
-    let found = join_from_host(&crossing, how, sides, &wanted, &mut kept)?.found;
+    let (build_side, probe_side) = (side(build)?, Incoming::from(side(probe)?));
+    let found = join_from_host(&crossing, how, &build_side, &probe_side, &wanted, &mut kept)?.found;
     kept.take_arrived(&session)?;
 
     let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.gpu_options);

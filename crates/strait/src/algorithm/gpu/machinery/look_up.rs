@@ -21,7 +21,7 @@ pub(crate) fn look_up(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let mut output_loop = OutputLoop::new(session, wanted, look_ups(session, probe.rows))?;
-    let found = look_up_in(&mut output_loop, (session, table), probe, wanted, to)?;
+    let found = look_up_in(&mut output_loop, table, probe, wanted, to)?;
     session.mark("look up")?;
     Ok(found)
 }
@@ -34,11 +34,12 @@ pub(crate) fn look_ups(session: &Session<'_>, rows: u64) -> u32 {
 /// Looks rows up in a table, with an output loop that the caller may use again.
 pub(crate) fn look_up_in(
     output_loop: &mut OutputLoop<'_>,
-    (session, table): (&Session<'_>, abi::Table),
+    table: abi::Table,
     probe: Rows,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
+    let session = output_loop.session();
     let tile = session.device.shape(session.word).probe_tile;
     let count = look_ups(session, probe.rows);
     let work = Work { tasks: None, count, cut: Cut::Run, mixed: true };
@@ -50,10 +51,11 @@ pub(crate) fn look_up_in(
     output_loop.run(wanted, work, stage, to)
 }
 
-/// Streams a probe side past a table. The table holds the build rows with these numbers.
+/// Streams a probe side past a table. `build` are the numbers of the build rows in the table.
 pub(crate) fn stream_past(
     crossing: &TransferContext<'_>,
-    (table, build): (abi::Table, Range<u64>),
+    table: abi::Table,
+    build: Range<u64>,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -74,7 +76,7 @@ pub(crate) fn stream_past(
     let always = flag_probe != wanted.flag_probe;
     let found = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
         Some(in_order) if always || to.takes_order() => in_order.look_up(table, chunk, wanted, to),
-        _ => look_up_in(&mut output_loop, (session, table), Rows::of(chunk), wanted, to),
+        _ => look_up_in(&mut output_loop, table, Rows::of(chunk), wanted, to),
     })?;
     session.mark("look up")?;
     closed(&flags, session, to)?;

@@ -62,6 +62,15 @@ enum Piece {
     Again(Vec<abi::Task>),
 }
 
+/// The maximum number of tasks per launch.
+#[derive(Clone, Copy)]
+struct MostTasks {
+    /// Of tasks from the join's own list.
+    listed: u64,
+    /// Of redo tasks.
+    redo: u64,
+}
+
 /// The work that remains.
 struct Left {
     /// The first task of the join's own list that no thread block has taken.
@@ -73,14 +82,14 @@ struct Left {
 }
 
 impl Left {
-    /// Returns the tasks of the next launch: at most `slice` tasks of the list, or `at_once` redo tasks. Redo
-    /// tasks that would write more than `limit` rows are cut.
-    fn next(&mut self, [slice, at_once]: [u64; 2], limit: u64, cut: Cut) -> Option<Piece> {
+    /// Returns the tasks of the next launch: tasks of the list, or redo tasks. Redo tasks that would write more
+    /// than `limit` rows are cut.
+    fn next(&mut self, most: MostTasks, limit: u64, cut: Cut) -> Option<Piece> {
         if !self.again.is_empty() {
-            return Some(Piece::Again(some(&mut self.again, at_once as usize, limit, cut)));
+            return Some(Piece::Again(some(&mut self.again, most.redo as usize, limit, cut)));
         }
         let first = self.own;
-        let end = (u64::from(first) + slice).min(u64::from(self.count)) as u32;
+        let end = (u64::from(first) + most.listed).min(u64::from(self.count)) as u32;
         self.own = end;
         (first < end).then_some(Piece::Own { first, end })
     }
@@ -169,8 +178,7 @@ pub(crate) struct OutputLoop<'a> {
     session: &'a Session<'a>,
     control: Memory,
     redo: Memory,
-    /// The maximum number of tasks per launch: of the list, and of redo tasks.
-    at_once: [u64; 2],
+    most_tasks: MostTasks,
     /// Memory for redo tasks, allocated when the first one appears.
     list: Option<Memory>,
     buffers: [Option<Buffer>; 2],
@@ -188,8 +196,8 @@ impl<'a> OutputLoop<'a> {
         let slice = u64::from(most_tasks).min(session.left() / 8 / entry).max(LEAST_TASKS);
         let redo = session.device.allocate(slice * entry, "the redo list")?;
         let buffers = [Some(Buffer::first(session, wanted)?), None];
-        let at_once = [slice, AT_ONCE.min(slice - MAX_PARTS)];
-        Ok(OutputLoop { session, control, redo, at_once, list: None, buffers, current: 0 })
+        let most_tasks = MostTasks { listed: slice, redo: AT_ONCE.min(slice - MAX_PARTS) };
+        Ok(OutputLoop { session, control, redo, most_tasks, list: None, buffers, current: 0 })
     }
 
     pub(crate) fn session(&self) -> &'a Session<'a> {
@@ -209,7 +217,7 @@ impl<'a> OutputLoop<'a> {
         let most = session.device.shape(session.word).most_rows;
         let mut left = Left { own: 0, count: work.count, again: Vec::new() };
         let mut found = JoinResult::default();
-        let mut running = left.next(self.at_once, 0, work.cut);
+        let mut running = left.next(self.most_tasks, 0, work.cut);
         if let Some(piece) = &running {
             self.start(piece, wanted, &work, &stage)?;
         }
@@ -230,7 +238,7 @@ impl<'a> OutputLoop<'a> {
 
             let filled = self.current;
             let capacity = self.buffers[filled].as_ref().map_or(0, |buffer| buffer.capacity);
-            running = left.next(self.at_once, most.min(capacity), work.cut);
+            running = left.next(self.most_tasks, most.min(capacity), work.cut);
             let more = running.is_some();
             // The next round, or the next run, fills the other buffer while the receiver has this one. If
             // there is no memory for a second buffer, the output loop and the receiver take turns.
@@ -319,7 +327,7 @@ impl<'a> OutputLoop<'a> {
         if let Some(list) = &self.list {
             return Ok(list.view);
         }
-        let bytes = (self.at_once[1] + MAX_PARTS) * size_of::<abi::Task>() as u64;
+        let bytes = (self.most_tasks.redo + MAX_PARTS) * size_of::<abi::Task>() as u64;
         let list = self.session.device.allocate(bytes, "tasks to be done again")?;
         Ok(self.list.insert(list).view)
     }

@@ -30,6 +30,13 @@ pub(crate) struct Partitioned {
     pub(crate) bounds: View,
 }
 
+/// The tasks that join co-partitions: [`abi::Task`]s in GPU memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Tasks {
+    pub(crate) list: View,
+    pub(crate) count: u32,
+}
+
 impl Radix {
     /// Chooses the number of bits for a build side of `build_rows` rows.
     pub(crate) fn of(
@@ -113,12 +120,12 @@ impl Radix {
             + pieces(probe_rows, shape.probe_rows)
     }
 
-    /// Returns the tasks of all co-partitions, and their number.
+    /// Lists the tasks of all co-partitions.
     pub(crate) fn list(
         &self,
         session: &Session<'_>,
         [build, probe]: [&Partitioned; 2],
-    ) -> Result<(View, u32)> {
+    ) -> Result<Tasks> {
         let shape = session.device.shape(session.word);
         let partitions = 1u32 << self.bits;
         let mut capacity = self.tasks(session, build.rows, probe.rows);
@@ -138,7 +145,7 @@ impl Radix {
             }))?;
             let found = session.read::<u32>(count, 1)?[0];
             if u64::from(found) <= capacity {
-                return Ok((tasks, found));
+                return Ok(Tasks { list: tasks, count: found });
             }
             // There are more tasks than estimated, because some partitions are long on both sides.
             session.release(&[tasks])?;
@@ -151,12 +158,13 @@ impl Radix {
         &self,
         output_loop: &mut OutputLoop<'_>,
         [build, probe]: [&Partitioned; 2],
-        (tasks, count): (View, u32),
+        tasks: Tasks,
         wanted: &Wanted,
         to: &mut dyn Receiver,
     ) -> Result<JoinResult> {
         let session = output_loop.session();
-        let work = Work { tasks: Some(tasks), count, cut: Cut::Build, mixed: true };
+        let work =
+            Work { tasks: Some(tasks.list), count: tasks.count, cut: Cut::Build, mixed: true };
         let stage = |tasks: u64, count: u32, output: abi::Output| {
             let (build, probe) = (build.tuples.address, probe.tuples.address);
             let join = abi::JoinShared { build, probe, tasks, count, unused: 0, output };
@@ -180,7 +188,8 @@ pub(crate) fn join_chunk(
     output_loop: &mut OutputLoop<'_>,
     radix: &Radix,
     build: &Partitioned,
-    (chunk, wanted): (&Side, &Wanted),
+    chunk: &Side,
+    wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = output_loop.session();

@@ -67,7 +67,7 @@ impl<'a> WorkingSets<'a> {
     /// build rows, then the probe rows. The probe rows of the last set may come in any number of lists.
     pub(crate) fn join<'p>(
         &mut self,
-        meetings: &[WorkingSetJoin],
+        sets: &[SetRows],
         produce: Produce<'p>,
         to: &mut dyn Receiver,
     ) -> Result<()>
@@ -75,7 +75,7 @@ impl<'a> WorkingSets<'a> {
         'a: 'p,
     {
         let session = self.crossing.session;
-        let Some(most) = meetings.iter().map(|meeting| meeting.build).max() else { return Ok(()) };
+        let Some(most) = sets.iter().map(|set| set.build).max() else { return Ok(()) };
         let tuple = session.word.tuple();
         let extra = partitioning(session) + 2 * tuple + session.word.bytes();
         let held = most * (tuple + partitioning(session));
@@ -84,24 +84,24 @@ impl<'a> WorkingSets<'a> {
         let chunk_rows = self.crossing.chunk_of_tuples(extra, share);
         let crossing: &'p TransferContext<'p> = self.crossing;
         let mut pipeline = Pipeline::of_runs(crossing, produce, chunk_rows)?;
-        for &meeting in meetings {
+        for &set in sets {
             let point = session.point();
-            self.meet(meeting, chunk_rows, &mut pipeline, to)?;
+            self.join_set(set, chunk_rows, &mut pipeline, to)?;
             session.release_since(point)?;
         }
         Ok(())
     }
 
     /// Joins one working set: first its build rows arrive in the pipeline, then its probe rows.
-    fn meet(
+    fn join_set(
         &mut self,
-        meeting: WorkingSetJoin,
+        set: SetRows,
         chunk_rows: u64,
         pipeline: &mut Pipeline<'_>,
         to: &mut dyn Receiver,
     ) -> Result<()> {
         let session = self.crossing.session;
-        let rows = meeting.build;
+        let rows = set.build;
         let radix = Radix::below(session, RadixPartitioner::LookBack, self.bits, rows);
         let side = self.gather(pipeline, rows)?;
         let held = radix.partition_alone(session, &side, "the partitioned build side")?;
@@ -112,15 +112,14 @@ impl<'a> WorkingSets<'a> {
         let wanted = Wanted { expected_rows, ..self.wanted };
         let tasks = radix.tasks(session, rows, chunk_rows);
         let mut output_loop = OutputLoop::new(session, &wanted, tasks as u32)?;
-        let mut left = meeting.probe.unwrap_or(u64::MAX);
+        let mut left = set.probe.unwrap_or(u64::MAX);
         while left > 0
             && let Some(chunk) = pipeline.next()?
         {
             let side = chunk.side;
             left -= side.rows;
             let mut feeding = Feeding { pipeline: &mut *pipeline, to };
-            let found =
-                join_chunk(&mut output_loop, &radix, &held, (&side, &wanted), &mut feeding)?;
+            let found = join_chunk(&mut output_loop, &radix, &held, &side, &wanted, &mut feeding)?;
             self.found = self.found.and(found);
             pipeline.done(chunk)?;
         }
@@ -156,12 +155,23 @@ impl<'a> WorkingSets<'a> {
     }
 }
 
-/// The rows of one working set. `probe` is `None` if the number of probe rows is unknown: then the set is
-/// joined with all probe rows that come.
+/// The numbers of rows of one working set. `probe` is `None` if the number of probe rows is unknown: then the
+/// set is joined with all probe rows that come.
 #[derive(Clone, Copy)]
-pub(crate) struct WorkingSetJoin {
+pub(crate) struct SetRows {
     pub(crate) build: u64,
     pub(crate) probe: Option<u64>,
+}
+
+/// The tuples of one working set.
+pub(crate) struct SetRuns {
+    pub(crate) build: Vec<Run>,
+    pub(crate) probe: Vec<Run>,
+}
+
+/// Returns the number of tuples of some runs.
+pub(crate) fn rows_of(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| run.rows).sum()
 }
 
 /// Joins all sets of two partitioned sides, at most `fit` build rows at a time.
@@ -173,30 +183,27 @@ pub(crate) fn join_sets(
     to: &mut dyn Receiver,
 ) -> Result<()> {
     let tuple = sets.crossing.session.word.tuple();
-    let mut lists = Vec::new();
+    let mut runs = Vec::new();
     for set in packed {
         let probe = probe.of(set);
         let blocks = blocks(build.of(set), fit, tuple).into_iter();
-        lists.extend(blocks.map(|block| [block, probe.clone()]));
+        runs.extend(blocks.map(|build| SetRuns { build, probe: probe.clone() }));
     }
-    join_lists(sets, lists, to)
+    join_runs(sets, runs, to)
 }
 
-/// Joins pairs of build runs and probe runs, one pair after the other.
-pub(crate) fn join_lists(
+/// Joins the build runs of each set with its probe runs, one set after the other.
+pub(crate) fn join_runs(
     sets: &mut WorkingSets<'_>,
-    mut lists: Vec<[Vec<Run>; 2]>,
+    mut runs: Vec<SetRuns>,
     to: &mut dyn Receiver,
 ) -> Result<()> {
-    let rows = |runs: &[Run]| runs.iter().map(|run| run.rows).sum::<u64>();
-    lists.retain(|[build, probe]| rows(build) > 0 && rows(probe) > 0);
-    let meeting = |[build, probe]: &[Vec<Run>; 2]| WorkingSetJoin {
-        build: rows(build),
-        probe: Some(rows(probe)),
-    };
-    let meetings: Vec<WorkingSetJoin> = lists.iter().map(meeting).collect();
-    let mut lists = lists.into_iter().flatten();
-    sets.join(&meetings, Box::new(move || Ok(lists.next())), to)
+    runs.retain(|set| rows_of(&set.build) > 0 && rows_of(&set.probe) > 0);
+    let rows =
+        |set: &SetRuns| SetRows { build: rows_of(&set.build), probe: Some(rows_of(&set.probe)) };
+    let rows: Vec<SetRows> = runs.iter().map(rows).collect();
+    let mut lists = runs.into_iter().flat_map(|set| [set.build, set.probe]);
+    sets.join(&rows, Box::new(move || Ok(lists.next())), to)
 }
 
 /// Splits runs into blocks of at most `fit` rows.

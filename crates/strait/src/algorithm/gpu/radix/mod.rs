@@ -55,7 +55,7 @@ fn join_in_passes(
         session.release(&[spare])?;
     }
     session.mark("tasks")?;
-    let mut output_loop = OutputLoop::new(session, wanted, tasks.1)?;
+    let mut output_loop = OutputLoop::new(session, wanted, tasks.count)?;
     let found = radix.join(&mut output_loop, [&build, &probe], tasks, wanted, to)?;
     session.mark("join partitions")?;
     Ok(found)

@@ -92,8 +92,8 @@ pub(crate) fn partition_side<'a>(
         TritonPartitioner::Scatter(_) | TritonPartitioner::Dma => None,
     };
     Ok(move || match (partitioner, counts) {
-        (TritonPartitioner::Scatter(how), Some(counts)) => {
-            scatter::partition_units(crossing, side, &pass, how, counts)
+        (TritonPartitioner::Scatter(how), Some((units, counts))) => {
+            scatter::partition_units(crossing, side, &pass, how, units, counts)
         }
         (TritonPartitioner::Scatter(how), None) => {
             scatter::partition_side(crossing, side, &pass, how)

@@ -109,7 +109,7 @@ pub(super) fn partition_side(
         Histogram::Cpu => Counts::Ahead,
         Histogram::Gpu => Counts::Before(count_on_device(crossing, side, pass, &units)?),
     };
-    partition_units(crossing, side, pass, how, (units, counts))
+    partition_units(crossing, side, pass, how, units, counts)
 }
 
 /// Partitions a side unit by unit.
@@ -118,7 +118,8 @@ pub(super) fn partition_units(
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
-    (units, counts): (Units, Counts),
+    units: Units,
+    counts: Counts,
 ) -> Result<HostPartitions> {
     let session = crossing.session;
     let mut partitioned = HostPartitions::new(pass.bits);
@@ -156,11 +157,11 @@ pub(super) fn partition_units(
         }
         let layout = Layout::new(rows, session.word.tuple());
         let keep = turns.keep(layout.bytes, pass);
-        let memory = scatter.memory(crossing, &layout, keep, &mut partitioned)?;
-        if keep && memory.1.is_some() {
+        let target = scatter.memory(crossing, &layout, keep, &mut partitioned)?;
+        if keep && target.pinned.is_some() {
             turns.refused(layout.bytes);
         }
-        let to = scatter.target(&layout, memory, &mut partitioned)?;
+        let to = scatter.add_runs(&layout, target, &mut partitioned)?;
         scatter.write(&chunk.side, to)?;
         pipeline.done(chunk)?;
         pipeline.ahead()?;
@@ -254,8 +255,13 @@ impl Layout {
     }
 }
 
-/// Memory at device addresses. The second part is the pinned memory behind it, if it is host memory.
-type Target = (Memory, Option<Arc<Pinned>>);
+/// The memory for the tuples of a unit.
+struct Target {
+    /// The memory, at addresses of the device.
+    memory: Memory,
+    /// The pinned memory behind it, if it is host memory.
+    pinned: Option<Arc<Pinned>>,
+}
 
 impl Scatter<'_> {
     /// Allocates memory for the tuples of a unit: on the device if `keep` is set and there is room.
@@ -268,7 +274,7 @@ impl Scatter<'_> {
     ) -> Result<Target> {
         if keep {
             match crossing.session.device.allocate(layout.bytes, "partitions kept on the device") {
-                Ok(memory) => return Ok((memory, None)),
+                Ok(memory) => return Ok(Target { memory, pinned: None }),
                 Err(Error::DeviceMemory { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -276,17 +282,18 @@ impl Scatter<'_> {
         let device = crossing.session.device;
         crossing.session.crosses_back(layout.tuples());
         let pinned = partitioned.pin(crossing, layout.bytes)?;
-        Ok((device.mapped(&pinned)?, Some(pinned)))
+        Ok(Target { memory: device.mapped(&pinned)?, pinned: Some(pinned) })
     }
 
     /// Adds the partitions in this memory as runs, and sets the cursors to their starts.
-    fn target(
+    fn add_runs(
         &self,
         layout: &Layout,
-        (memory, pinned): Target,
+        target: Target,
         partitioned: &mut HostPartitions,
     ) -> Result<u64> {
         let session = self.tally.session;
+        let Target { memory, pinned } = target;
         for (partition, (&start, &rows)) in layout.starts.iter().zip(&layout.rows).enumerate() {
             let at = start * layout.tuple;
             let place = match &pinned {

@@ -73,13 +73,14 @@ pub(crate) struct Attempt {
 pub(crate) fn run(
     cx: &Context<'_>,
     job: &Job<'_>,
-    (probe, needed): (Source, u64),
+    probe: Source,
+    needed: u64,
     device: &dyn Device,
 ) -> Attempt {
     let probe = Probe::new(probe);
     let joined = match job.keys.width() {
-        Width::W32 => conduct::<u32>(cx, job, (&probe, needed), device),
-        Width::W64 => conduct::<u64>(cx, job, (&probe, needed), device),
+        Width::W32 => conduct::<u32>(cx, job, &probe, needed, device),
+        Width::W64 => conduct::<u64>(cx, job, &probe, needed, device),
     };
     let (probe, repeatable) = probe.end();
     Attempt { joined, probe, repeatable }
@@ -88,7 +89,8 @@ pub(crate) fn run(
 fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx: &Context<'_>,
     job: &Job<'_>,
-    (probe, needed): (&Probe, u64),
+    probe: &Probe,
+    needed: u64,
     device: &dyn Device,
 ) -> Result<Option<Escalated>> {
     let details = &job.plan.details;
@@ -174,7 +176,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     };
     let HostJoinResult { found, escalated } = cx.watch.time("join on device", || {
         let found =
-            join_from_host(&crossing, &how, (&build_side, &incoming), &wanted, &mut receiver)?;
+            join_from_host(&crossing, &how, &build_side, &incoming, &wanted, &mut receiver)?;
         receiver.finish(&session)?;
         Ok::<HostJoinResult, Error>(found)
     })?;

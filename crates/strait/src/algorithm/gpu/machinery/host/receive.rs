@@ -66,7 +66,7 @@ impl PairReceiver<'_> {
     ) -> Result<Option<Event>> {
         let sent = Sent { chunk: self.probe.current()?, content };
         let take = Taking { resolver: &self.resolver, probe: self.probe, dense: &self.dense };
-        self.drain.send(session, columns, (rows, sent), &mut |arrived| take.take(arrived))
+        self.drain.send(session, columns, rows, sent, &mut |arrived| take.take(arrived))
     }
 
     fn word(&self, view: View) -> BlockColumn {
