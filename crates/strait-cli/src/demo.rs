@@ -10,7 +10,7 @@ use crate::arguments::{CsvArguments, DemoArguments, Show, Source, TpchTable};
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::generate::write_tpch;
-use crate::input::{Table, find};
+use crate::input::{InputTable, find};
 use crate::interrupt;
 use crate::join::{cores, previewed};
 use crate::memory::Memory;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     .context("cannot make a temporary folder; TMPDIR chooses another place")?;
     let path = folder.path().to_path_buf();
     let result = demonstrate(arguments, &path);
-    let removed = interrupt::settle(&path, || folder.close());
+    let removed = interrupt::forget_after(&path, || folder.close());
     result.and(removed.context("cannot remove the temporary folder"))
 }
 
@@ -90,7 +90,7 @@ fn join(
 ) -> anyhow::Result<(String, Option<strait::Report>)> {
     let memory = Memory::new(None);
     let open = |name: &str| {
-        Table::open(find(&Source::Path(folder.join(name)))?, &CsvArguments::default(), &memory)
+        InputTable::open(find(&Source::Path(folder.join(name)))?, &CsvArguments::default(), &memory)
     };
     let (left, right) = (open("orders.parquet")?, open("lineitem.parquet")?);
     let mut join = Join::inner().on_pair("o_orderkey", "l_orderkey").select(COLUMNS);

@@ -61,7 +61,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates a temporary file or folder, and remembers its path until [`settle`].
+/// Creates a temporary file or folder, and remembers its path until [`forget_after`].
 pub(crate) fn make<T>(
     make: impl FnOnce() -> io::Result<T>,
     path: impl FnOnce(&T) -> &Path,
@@ -73,7 +73,7 @@ pub(crate) fn make<T>(
 }
 
 /// Calls `act`, which renames or removes the temporary at `path`, and forgets the path.
-pub(crate) fn settle<T>(path: &Path, act: impl FnOnce() -> T) -> T {
+pub(crate) fn forget_after<T>(path: &Path, act: impl FnOnce() -> T) -> T {
     let mut temporaries = temporaries();
     let result = act();
     temporaries.retain(|p| p != path);

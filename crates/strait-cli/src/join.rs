@@ -9,7 +9,7 @@ use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::digits::{counted, grouped};
 use crate::failure;
-use crate::input::{FoundFiles, Table, find};
+use crate::input::{FoundFiles, InputTable, find};
 use crate::memory::Memory;
 use crate::output::{Aside, Destination, Preview, Sink, SinkOptions, print, resolved};
 use crate::progress;
@@ -25,8 +25,8 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
     check_output(arguments, [&left, &right])?;
     let memory = Memory::new(arguments.memory);
-    let left = Table::open(left, &arguments.csv, &memory)?;
-    let right = Table::open(right, &arguments.csv, &memory)?;
+    let left = InputTable::open(left, &arguments.csv, &memory)?;
+    let right = InputTable::open(right, &arguments.csv, &memory)?;
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
@@ -52,8 +52,8 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
 fn with_statistics(
     arguments: &JoinArguments,
     bound: BoundJoin,
-    left: &Table,
-    right: &Table,
+    left: &InputTable,
+    right: &InputTable,
 ) -> BoundJoin {
     // Only a key of one column has a range.
     let mut keys = arguments.keys();
@@ -68,8 +68,8 @@ fn with_statistics(
 
 /// Returns the side with files, if the other side is a stream. Reading both sides in turns could wait for the
 /// stream. If the files are the build side, the first rows of the stream are joined at once.
-fn beside_a_stream(left: &Table, right: &Table, memory: &Memory) -> Option<Side> {
-    let fits = |table: &Table| {
+fn beside_a_stream(left: &InputTable, right: &InputTable, memory: &Memory) -> Option<Side> {
+    let fits = |table: &InputTable| {
         let Some(bytes) = table.file_bytes().filter(|&bytes| bytes <= READ_FIRST) else {
             return false;
         };
@@ -160,7 +160,7 @@ fn named(error: strait::Error, left: &str, right: &str) -> anyhow::Error {
 fn execute(
     arguments: &JoinArguments,
     bound: BoundJoin,
-    (left, right): (Table, Table),
+    (left, right): (InputTable, InputTable),
     memory: &Memory,
 ) -> anyhow::Result<()> {
     // Under a limit, the join can make better use of the memory that batches decoded ahead would take.

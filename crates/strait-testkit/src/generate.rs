@@ -104,10 +104,10 @@ fn table(
     (types, names, prefix): (&[&DataType], &[&str], &str),
     pool: &[Vec<Value>],
 ) -> Table {
-    let meetings: Vec<_> = shape.keys.iter().map(KeyKind::comparison).collect();
+    let comparisons: Vec<_> = shape.keys.iter().map(KeyKind::comparison).collect();
     let fitting: Vec<&Vec<Value>> = pool
         .iter()
-        .filter(|key| (key.iter().zip(types).zip(&meetings)).all(|((v, t), m)| fits(t, m, v)))
+        .filter(|key| (key.iter().zip(types).zip(&comparisons)).all(|((v, t), m)| fits(t, m, v)))
         .collect();
     let mut keys: Vec<Vec<Value>> =
         (0..side.rows).map(|_| draw_key(rng, side, types.len(), &fitting)).collect();
@@ -120,7 +120,7 @@ fn table(
         .map(|c| Draft {
             name: names[c].to_string(),
             data_type: types[c].clone(),
-            comparison: meetings[c],
+            comparison: comparisons[c],
             values: keys.iter().map(|key| key[c].clone()).collect(),
         })
         .collect();

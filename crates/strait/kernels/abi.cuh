@@ -67,13 +67,13 @@ struct ListTasks {
     u32 partitions, build_rows, probe_rows, capacity;
 };
 struct JoinShared { u64 build, probe, tasks; u32 count, unused; Output output; };
-struct Table { u64 slots, groups, taken, slot_count, min; u32 bits, direct; Mixing mixing; };
-struct ClearTable { Table table; };
-struct Insert { Table table; Columns columns; u64 tuples, rows, slot_of, rank, control; };
-struct PlaceGroups { Table table; u64 cursor; };
-struct FillGroups { Table table; Columns columns; u64 tuples, rows, slot_of, rank; };
+struct DeviceTable { u64 slots, groups, taken, slot_count, min; u32 bits, direct; Mixing mixing; };
+struct ClearTable { DeviceTable table; };
+struct Insert { DeviceTable table; Columns columns; u64 tuples, rows, slot_of, rank, control; };
+struct PlaceGroups { DeviceTable table; u64 cursor; };
+struct FillGroups { DeviceTable table; Columns columns; u64 tuples, rows, slot_of, rank; };
 struct Probe {
-    Table table;
+    DeviceTable table;
     Columns columns;
     u64 tuples, rows, tasks;
     u32 count, tile;

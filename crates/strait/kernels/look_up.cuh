@@ -9,7 +9,7 @@ typedef Tile<THREADS, ITEMS> ProbeTile;
 
 // Returns the tuple of a row: from the partitioned tuples if there are any, else from the columns. With
 // `mixing`, a key from the columns is mixed.
-__device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, const Table& table, bool mixing, u64 row) {
+__device__ __forceinline__ Tuple row_of(u64 tuples, const Columns& columns, const DeviceTable& table, bool mixing, u64 row) {
     if (tuples) return stream_tuple(at<Tuple>(tuples) + row);
     const Word key = __ldcs(at<Word>(columns.keys) + row);
     const Word value = columns.values ? __ldcs(at<Word>(columns.values) + row) : (Word)(columns.first + row);

@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(256) fill_groups(FillGroups a) {
 }
 
 // Returns the run of a key in a table of groups.
-__device__ __forceinline__ Run find_group(const Table& t, Word key) {
+__device__ __forceinline__ Run find_group(const DeviceTable& t, Word key) {
     if (t.direct) {
         const Word slot = key - (Word)t.min;
         if ((u64)slot >= t.slot_count) return Run{0, 0};
@@ -160,14 +160,14 @@ struct Hashed {
     typedef Tuple Seen;
     static constexpr bool MIXED = true;
 
-    static __device__ __forceinline__ Tuple slot_of(const Table& table, u64 slot) {
+    static __device__ __forceinline__ Tuple slot_of(const DeviceTable& table, u64 slot) {
         const Packed p = __ldg(at<Packed>(table.slots) + slot);
         return Tuple{p.x, p.y};
     }
-    static __device__ __forceinline__ Tuple ask(const Table& table, Word key) {
+    static __device__ __forceinline__ Tuple ask(const DeviceTable& table, Word key) {
         return slot_of(table, home(table, key));
     }
-    static __device__ __forceinline__ bool find(const Table& table, Word key, Tuple& seen) {
+    static __device__ __forceinline__ bool find(const DeviceTable& table, Word key, Tuple& seen) {
         u32 at_slot = (u32)home(table, key);
         while (seen.key != key && !is_empty(table, at_slot, seen.key)) {
             at_slot = (u32)after(table, at_slot);

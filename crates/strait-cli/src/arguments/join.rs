@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use strait::{FloatEquality, JoinType};
 
 use super::device::{Choice, DeviceArguments, algorithm};
-use super::names::{self, Names, Pair, Pairs};
+use super::names::{self, KeyPairs, Names, Pair};
 use super::size;
 use crate::output::{Compression, Destination, FileFormat};
 
@@ -47,7 +47,7 @@ pub(crate) struct JoinArguments {
 
     /// The key columns: LEFT=RIGHT, or one name for both; several separated by commas
     #[arg(long, required = true, value_name = "KEYS", value_parser = names::pairs)]
-    on: Vec<Pairs>,
+    on: Vec<KeyPairs>,
 
     /// Which rows to keep
     #[arg(long = "type", value_name = "TYPE", default_value = "inner", value_parser = join_type())]

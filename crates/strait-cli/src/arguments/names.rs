@@ -5,8 +5,8 @@
 pub(crate) type Pair = (String, String);
 
 /// Parses `a=b,c`: pairs separated by commas. A single name stands for both sides.
-pub(super) fn pairs(text: &str) -> Result<Pairs, String> {
-    split(text, ',').into_iter().map(|part| pair(&part)).collect::<Result<_, _>>().map(Pairs)
+pub(super) fn pairs(text: &str) -> Result<KeyPairs, String> {
+    split(text, ',').into_iter().map(|part| pair(&part)).collect::<Result<_, _>>().map(KeyPairs)
 }
 
 /// Parses `a,b`.
@@ -16,7 +16,7 @@ pub(super) fn names(text: &str) -> Result<Names, String> {
 
 /// The pairs of one `--on` option.
 #[derive(Debug, Clone)]
-pub(crate) struct Pairs(pub(crate) Vec<Pair>);
+pub(crate) struct KeyPairs(pub(crate) Vec<Pair>);
 
 /// The names of one `--select` option.
 #[derive(Debug, Clone)]

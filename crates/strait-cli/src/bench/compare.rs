@@ -82,7 +82,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         let folder = self.0.take();
-        interrupt::settle(&self.1, || drop(folder));
+        interrupt::forget_after(&self.1, || drop(folder));
     }
 }
 

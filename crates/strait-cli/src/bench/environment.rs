@@ -30,7 +30,7 @@ pub(super) fn python() -> anyhow::Result<PathBuf> {
         .context("cannot install the engines")?;
     let installed = install(&aside);
     // The environment gets its final name only when it is complete. Another process may have been faster.
-    interrupt::settle(&aside, || {
+    interrupt::forget_after(&aside, || {
         let placed = installed.and_then(|()| match std::fs::rename(&aside, &place) {
             Err(error) if !python.exists() => Err(error).context("cannot name the environment"),
             _ => Ok(()),

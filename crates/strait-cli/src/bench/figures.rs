@@ -28,7 +28,7 @@ pub(super) struct Figures {
     /// Rows of both tables, divided by the median time.
     pub(super) tuples_per_second: f64,
     /// The stages of the median run.
-    pub(super) stages: Vec<Stage>,
+    pub(super) stages: Vec<StageTime>,
     pub(super) bytes: Bytes,
     /// The most bytes that the join held at once, including inputs and unfinished output.
     pub(super) peak_memory: u64,
@@ -43,7 +43,7 @@ pub(super) struct Seconds {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Stage {
+pub(super) struct StageTime {
     pub(super) name: String,
     pub(super) seconds: f64,
 }
@@ -84,7 +84,7 @@ impl Figures {
             stages: measured
                 .stages
                 .iter()
-                .map(|(name, seconds)| Stage { name: name.clone(), seconds: *seconds })
+                .map(|(name, seconds)| StageTime { name: name.clone(), seconds: *seconds })
                 .collect(),
             bytes: Bytes {
                 build: tables.build.bytes(),

@@ -22,8 +22,8 @@ use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
 
 /// Returns the names in the header, the types that the first rows suggest, and the average length of a
-/// record. A column without a value in these rows has the null type, until [`merge`] or [`settle`] gives it
-/// another one.
+/// record. A column without a value in these rows has the null type, until [`merge`] or [`final_type`]
+/// gives it another one.
 pub(super) fn infer(
     path: &Path,
     text: Text,
@@ -69,7 +69,7 @@ fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
 }
 
 /// Returns the final type of a column after all files were sampled: text if no file had a value.
-pub(super) fn settle(data_type: DataType) -> DataType {
+pub(super) fn final_type(data_type: DataType) -> DataType {
     if data_type == DataType::Null { DataType::Utf8 } else { data_type }
 }
 
@@ -289,6 +289,6 @@ mod tests {
         let second = time(TimeUnit::Second);
         assert_eq!(merge(&second, &DataType::Date32), second);
         assert_eq!(merge(&second, &time(TimeUnit::Microsecond)), time(TimeUnit::Microsecond));
-        assert_eq!(settle(DataType::Null), DataType::Utf8);
+        assert_eq!(final_type(DataType::Null), DataType::Utf8);
     }
 }

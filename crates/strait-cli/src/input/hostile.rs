@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::arguments::{CsvArguments, Source};
 use crate::counted::most_held;
-use crate::input::{Table, find};
+use crate::input::{InputTable, find};
 use crate::memory::Memory;
 use crate::output::Preview;
 
@@ -37,7 +37,7 @@ const HANGS: Duration = Duration::from_secs(120);
 fn read(path: &Path, memory: &Memory) -> Result<u64, String> {
     let attempt = || -> anyhow::Result<u64> {
         let found = find(&Source::Path(path.to_path_buf()))?;
-        let table = Table::open(found, &CsvArguments::default(), memory)?;
+        let table = InputTable::open(found, &CsvArguments::default(), memory)?;
         let columns: Vec<usize> = (0..table.schema().fields().len()).collect();
         let mut preview = Preview::new(table.schema(), 10, memory)?;
         let mut rows = 0;

@@ -25,4 +25,4 @@ mod text;
 mod thrift;
 
 pub(crate) use find::{FoundFiles, find};
-pub(crate) use table::Table;
+pub(crate) use table::InputTable;

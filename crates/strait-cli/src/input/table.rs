@@ -16,7 +16,7 @@ use crate::arguments::CsvArguments;
 use crate::memory::Memory;
 
 /// A table to be read.
-pub(crate) struct Table {
+pub(crate) struct InputTable {
     /// The name that the user gave.
     pub(crate) name: String,
     schema: SchemaRef,
@@ -46,18 +46,18 @@ pub(super) struct TableFile {
     pub(super) record: u64,
 }
 
-impl Table {
+impl InputTable {
     /// Reads as much of the files as is needed for their schema.
     pub(crate) fn open(
         found: FoundFiles,
         csv: &CsvArguments,
         memory: &Memory,
-    ) -> anyhow::Result<Table> {
+    ) -> anyhow::Result<InputTable> {
         if found.is_stdin() {
             let reader = ipc::stdin(memory)?;
             let schema = reader.schema();
             let (rows, memory) = (Rows::Stdin(reader), memory.clone());
-            return Ok(Table { name: found.name, schema, rows, memory });
+            return Ok(InputTable { name: found.name, schema, rows, memory });
         }
         let mut folders = hive::fields(&found.files)?;
         let mut files = Vec::with_capacity(found.files.len());
@@ -76,14 +76,19 @@ impl Table {
         }
         let (stored, _) = stored.context("a table has at least one file")?;
         let is_csv = files.iter().any(|file| matches!(file.found.format, Format::Csv(_)));
-        let stored = if is_csv { settled(&stored) } else { stored };
+        let stored = if is_csv { with_final_types(&stored) } else { stored };
         // If a file has a column itself, the folder's name is not used for it.
         folders.retain(|field| stored.index_of(field.name()).is_err());
         let fields: Vec<_> =
             stored.fields().iter().cloned().chain(folders.into_iter().map(Arc::new)).collect();
         let files = Files { files, stored: Arc::new(stored), csv: csv.clone() };
         let schema = Arc::new(Schema::new(fields));
-        Ok(Table { name: found.name, schema, rows: Rows::Files(files), memory: memory.clone() })
+        Ok(InputTable {
+            name: found.name,
+            schema,
+            rows: Rows::Files(files),
+            memory: memory.clone(),
+        })
     }
 
     /// All columns of the table.
@@ -215,10 +220,10 @@ fn merged(
 }
 
 /// Makes columns of CSV files without any value text columns.
-fn settled(schema: &Schema) -> Schema {
-    let settle = |field: &Arc<Field>| {
-        let data_type = csv::settle(field.data_type().clone());
+fn with_final_types(schema: &Schema) -> Schema {
+    let field = |field: &Arc<Field>| {
+        let data_type = csv::final_type(field.data_type().clone());
         Field::new(field.name(), data_type, field.is_nullable())
     };
-    Schema::new(schema.fields().iter().map(settle).collect::<Vec<_>>())
+    Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>())
 }

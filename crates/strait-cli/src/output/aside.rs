@@ -77,7 +77,7 @@ impl Aside {
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
         let path = temporary.path().to_path_buf();
         let synced = temporary.as_file().sync_all();
-        interrupt::settle(&path, || {
+        interrupt::forget_after(&path, || {
             synced?;
             // Another process may have created the target since `begin`.
             let renamed = if self.overwrite {
@@ -97,7 +97,7 @@ impl Drop for Aside {
     fn drop(&mut self) {
         if let Some(temporary) = self.temporary.take() {
             let path = temporary.path().to_path_buf();
-            interrupt::settle(&path, || drop(temporary));
+            interrupt::forget_after(&path, || drop(temporary));
         }
     }
 }

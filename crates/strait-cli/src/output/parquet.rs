@@ -195,7 +195,7 @@ impl ParquetEncoder {
         self.group_rows += self.pending_rows;
         self.pending_rows = 0;
         self.pending.clear();
-        self.settle()
+        self.adjust_reservation()
     }
 
     /// Reserves the memory that encoding the pending rows needs. If there is not enough, writes the current
@@ -225,7 +225,7 @@ impl ParquetEncoder {
     }
 
     /// Adjusts the reservation to the memory of the row group. Ends the row group if this is too much.
-    fn settle(&mut self) -> anyhow::Result<()> {
+    fn adjust_reservation(&mut self) -> anyhow::Result<()> {
         let Some(limit) = self.memory.limit() else { return Ok(()) };
         let held = self.held();
         if self.reserve(held).is_err() || held > limit / GROUP_SHARE + self.standing {

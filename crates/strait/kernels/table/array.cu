@@ -41,13 +41,13 @@ struct Array {
 
     // A key below `min` wraps around to at least `slot_count`, so one comparison checks both bounds. There
     // are fewer than 2^32 slots, so `find` needs only 32 bits of the slot number.
-    static __device__ __forceinline__ Seen ask(const Table& table, Word key) {
+    static __device__ __forceinline__ Seen ask(const DeviceTable& table, Word key) {
         const Word slot = key - (Word)table.min;
         Seen seen = {0, 0};
         if ((u64)slot < table.slot_count) seen.taken = table.taken ? __ldg(at<u32>(table.taken) + slot / 32) : ~0u;
         return seen;
     }
-    static __device__ __forceinline__ bool find(const Table& table, Word key, Seen& seen) {
+    static __device__ __forceinline__ bool find(const DeviceTable& table, Word key, Seen& seen) {
         const u32 slot = (u32)(key - (Word)table.min);
         if (!(seen.taken >> slot % 32 & 1)) return false;
         seen.value = __ldg(at<Word>(table.slots) + slot);

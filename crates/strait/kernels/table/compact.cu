@@ -11,15 +11,15 @@
 // and the marks of empty slots are all different.
 #include "word.cuh"
 
-__device__ __forceinline__ u64 home(const Table& t, Word key) {
+__device__ __forceinline__ u64 home(const DeviceTable& t, Word key) {
     return __umulhi((u32)(key >> (WORD_BITS - 32)), (u32)t.slot_count);
 }
-__device__ __forceinline__ u64 after(const Table& t, u64 slot) { return slot + 1 == t.slot_count ? 0 : slot + 1; }
+__device__ __forceinline__ u64 after(const DeviceTable& t, u64 slot) { return slot + 1 == t.slot_count ? 0 : slot + 1; }
 
 // Returns ceil(after * 2^32 / slot_count), shifted to the top bits. The quotient has 32 bits before the
 // binary point, so the rounding errors of doubles are far below one. The truncated quotient is the result or
 // up to two less. Multiplying back shows which.
-__device__ __forceinline__ Word empty(const Table& t, u64 slot) {
+__device__ __forceinline__ Word empty(const DeviceTable& t, u64 slot) {
     const u64 wanted = after(t, slot);
     u64 top = (u64)((double)wanted * (4294967296.0 / (double)t.slot_count));
     if (top * t.slot_count < wanted << 32) top++;
@@ -29,11 +29,11 @@ __device__ __forceinline__ Word empty(const Table& t, u64 slot) {
 
 // No key is stored in the slot before its home. A word whose home is the next slot is therefore the mark of
 // an empty slot. This test is cheaper than computing the mark.
-__device__ __forceinline__ bool is_empty(const Table& t, u64 slot, Word held) { return home(t, held) == after(t, slot); }
+__device__ __forceinline__ bool is_empty(const DeviceTable& t, u64 slot, Word held) { return home(t, held) == after(t, slot); }
 
 // If only one slot is empty, a lookup of the key that equals its mark goes all the way round to that slot.
 // There, the mark must not count as the key.
-__device__ __forceinline__ bool holds(const Table& t, u64 slot, Word held, Word key) {
+__device__ __forceinline__ bool holds(const DeviceTable& t, u64 slot, Word held, Word key) {
     return held == key && !is_empty(t, slot, held);
 }
 

@@ -29,7 +29,7 @@ use crate::plan::{Learned, LearnedWords, TableKind};
 use crate::progress::Stage;
 use crate::schedule::Workers;
 use crate::schedule::lock;
-use crate::table::{Cursor, DenseTable, HashTable, MorselKeys, Pairs, Table};
+use crate::table::{BuildTable, Cursor, DenseTable, HashTable, MorselKeys, Pairs};
 use crate::word::KeyWord;
 use crate::word::Width;
 
@@ -66,7 +66,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
     };
     let mut build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
     cx.watch.time("flatten build keys", || build_unit.flatten_keys(cx))?;
-    if let Table::Hash(table) = &table
+    if let BuildTable::Hash(table) = &table
         && job.keys.hashed()
         && cx.bounded
     {
@@ -115,7 +115,7 @@ struct Probing<'a, K: KeyWord, I: RowId> {
     matcher: &'a Matcher<'a>,
     build: &'a Unit,
     sink: &'a Sink<'a>,
-    table: &'a Table<K, I>,
+    table: &'a BuildTable<K, I>,
     probe: Mutex<Source>,
     cap: usize,
     /// Bytes that must stay free when a worker takes a morsel while other workers have one.
@@ -176,7 +176,7 @@ fn build_table<K: KeyWord, I: RowId>(
     job: &Job<'_>,
     words: Words<'_, K>,
     load: Load<'_>,
-) -> Result<Table<K, I>> {
+) -> Result<BuildTable<K, I>> {
     let passes = Passes(job.plan.details.radix_bits.clone());
     let table = job.plan.details.table;
     log::debug!("table: {table:?}, {passes:?}");
@@ -191,7 +191,7 @@ fn build_table<K: KeyWord, I: RowId>(
             })?;
             drop(words);
             let build = || DenseTable::build(cx, &parts, (min, max), up);
-            Ok(Table::Dense(cx.watch.time("build table", build)?))
+            Ok(BuildTable::Dense(cx.watch.time("build table", build)?))
         }
         Some(TableKind::Hash) => {
             let placing = Placing::Mixed(job.keys.mixer());
@@ -200,7 +200,7 @@ fn build_table<K: KeyWord, I: RowId>(
             })?;
             drop(words);
             let build = || HashTable::build(cx, &parts, passes.bits());
-            Ok(Table::Hash(cx.watch.time("build table", build)?))
+            Ok(BuildTable::Hash(cx.watch.time("build table", build)?))
         }
         Some(TableKind::ArrayIfDense) | None => {
             Err(Error::Worker(format!("the plan left the kind of table open: {table:?}")))
@@ -256,12 +256,12 @@ impl<K: KeyWord> MorselWords<K> {
     fn fill<I: RowId>(
         &mut self,
         keys: &KeyPlan,
-        table: &Table<K, I>,
+        table: &BuildTable<K, I>,
         side: crate::options::Side,
         batch: &arrow::array::RecordBatch,
     ) -> Result<()> {
         let valid = keys.words(side, batch, &mut self.words)?;
-        if let Table::Hash(_) = table {
+        if let BuildTable::Hash(_) = table {
             K::mix_all(&mut self.words, keys.mixer());
         }
         self.rows = valid.map(|valid| {

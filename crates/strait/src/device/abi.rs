@@ -275,7 +275,7 @@ layouts! {
     /// compact or directly addressed by keys. The top bits of a mixed key choose its home slot. In a compact
     /// table, the home slot is `(top 32 bits * slot_count) >> 32`. A directly addressed table holds no keys;
     /// if its slots hold values, it is an array.
-    Table {
+    DeviceTable {
         slots: u64,
         /// The values in groups, if slots refer to groups. None if each slot holds its only value.
         groups: u64,
@@ -293,12 +293,12 @@ layouts! {
     }
 
     /// Marks every slot of a table as empty.
-    ClearTable { table: Table, }
+    ClearTable { table: DeviceTable, }
 
     /// Inserts rows into a table: keys and values if each key occurs once. Otherwise it inserts the keys and
     /// counts the rows of each.
     Insert {
-        table: Table,
+        table: DeviceTable,
         columns: Columns,
         tuples: u64,
         rows: u64,
@@ -310,14 +310,14 @@ layouts! {
     }
 
     /// Assigns each group of a table its place. `cursor`, 64 bits, is initially zero.
-    PlaceGroups { table: Table, cursor: u64, }
+    PlaceGroups { table: DeviceTable, cursor: u64, }
 
     /// Writes values into their groups.
-    FillGroups { table: Table, columns: Columns, tuples: u64, rows: u64, slot_of: u64, rank: u64, }
+    FillGroups { table: DeviceTable, columns: Columns, tuples: u64, rows: u64, slot_of: u64, rank: u64, }
 
     /// Looks probe rows up in a table.
     Probe {
-        table: Table,
+        table: DeviceTable,
         columns: Columns,
         tuples: u64,
         rows: u64,
@@ -401,7 +401,7 @@ impl Mixing {
     }
 }
 
-impl Table {
+impl DeviceTable {
     /// Returns whether keys directly address values.
     pub(crate) fn is_array(&self) -> bool {
         self.direct != 0 && self.groups == 0

@@ -1,7 +1,7 @@
 //! The sizes with which the table of stages counts the bytes that a stage moves: the rows and tables that it
 //! must read and write, once each.
 
-use super::abi::{Columns, Table};
+use super::abi::{Columns, DeviceTable};
 use crate::word::Width;
 
 /// The sizes of keys, rows and slots for one word width, in bytes.
@@ -27,7 +27,7 @@ impl Sizes {
     }
 
     /// Returns the size of a table's slot.
-    pub(super) fn slot(&self, table: &Table) -> u64 {
+    pub(super) fn slot(&self, table: &DeviceTable) -> u64 {
         match (table.direct, table.groups) {
             (0, 0) => self.tuple,
             (0, _) => 16,

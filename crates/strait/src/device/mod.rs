@@ -1,9 +1,9 @@
 //! What can a join do on a GPU? This module is the contract between GPU conductors and devices.
 //!
-//! A [`Device`] has memory of a given size, streams, copies in both directions, and [`Stage`]s. Its second
-//! half, [`HostAccess`], allocates, pins and maps host memory. All work is enqueued on a stream and runs in
-//! that stream's order. Work on two streams runs in any order, unless one stream waits for an [`Event`] of
-//! the other. Enqueueing never waits for the work itself.
+//! A [`Device`] has memory of a given size, streams, copies in both directions, and [`DeviceStage`]s. Its
+//! second half, [`HostAccess`], allocates, pins and maps host memory. All work is enqueued on a stream and
+//! runs in that stream's order. Work on two streams runs in any order, unless one stream waits for an
+//! [`Event`] of the other. Enqueueing never waits for the work itself.
 //!
 //! | implementation | where stages run |
 //! | --- | --- |
@@ -28,8 +28,8 @@ mod stage;
 pub(crate) use host_access::{HostAccess, HostView, Managed, Pinned};
 pub(crate) use id::DeviceId;
 pub(crate) use session::Session;
-pub(crate) use side::Side;
-pub(crate) use stage::{Flavour, MODULES, Stage};
+pub(crate) use side::DeviceSide;
+pub(crate) use stage::{DeviceStage, Flavour, MODULES};
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -126,7 +126,7 @@ pub(crate) trait Device: HostAccess {
     fn name(&self) -> &str;
     /// How large its pieces of work are for words of this width.
     fn shape(&self, word: Width) -> Shape;
-    /// Bytes of buffers that a [`Stage::Scatter`] to so many partitions needs; may be zero.
+    /// Bytes of buffers that a [`DeviceStage::Scatter`] to so many partitions needs; may be zero.
     fn scatter_bytes(&self, word: Width, how: Scatterer, partitions: u32) -> u64;
     /// How much memory joins may hold, do hold, and did hold at most.
     fn memory(&self) -> MemoryUse;
@@ -159,7 +159,7 @@ pub(crate) trait Device: HostAccess {
     /// # Safety
     /// The views behind the addresses are as long as the stage needs and live until the stream has
     /// been synchronised.
-    unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()>;
+    unsafe fn run(&self, stream: Stream, word: Width, stage: &DeviceStage) -> Result<()>;
     /// Marks what is enqueued up to here. Once [`EVENTS`] more have been recorded, an event that has
     /// happened may be forgotten: waiting for it is no wait, but its time cannot be asked for.
     fn record(&self, stream: Stream) -> Result<Event>;

@@ -8,7 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::device::{Device, EVENTS, Event, Managed, Memory, Pinned, Stage, Stream, View, abi};
+use crate::device::{
+    Device, DeviceStage, EVENTS, Event, Managed, Memory, Pinned, Stream, View, abi,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Flow, Plain, Refused, Reservation};
 use crate::stopwatch::Timed;
@@ -228,7 +230,7 @@ impl<'a> Session<'a> {
     }
 
     /// Enqueues a stage.
-    pub(crate) fn run(&self, stage: Stage) -> Result<()> {
+    pub(crate) fn run(&self, stage: DeviceStage) -> Result<()> {
         self.moved(stage.bytes(self.word));
         // SAFETY: conductors pass views of this session's memory, or of sides that outlive it, as long as the
         // stage's structure requires. (The simulated device checks all of them.)

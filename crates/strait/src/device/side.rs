@@ -5,7 +5,7 @@ use super::{View, abi};
 /// One side, or a part of it, at device addresses: one key and one value per row. Without values, the row
 /// number is the value.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Side {
+pub(crate) struct DeviceSide {
     pub(crate) keys: View,
     pub(crate) values: Option<View>,
     /// Tuples of mixed keys and values, instead of columns.
@@ -15,7 +15,7 @@ pub(crate) struct Side {
     pub(crate) first: u64,
 }
 
-impl Side {
+impl DeviceSide {
     pub(crate) fn columns(&self) -> abi::Columns {
         let values = self.values.map_or(0, |values| values.address);
         abi::Columns { keys: self.keys.address, values, first: self.first }

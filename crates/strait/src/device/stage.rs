@@ -4,7 +4,7 @@
 //!
 //! | column | what it says | who reads it |
 //! | --- | --- | --- |
-//! | name | the variant of [`Stage`], and the stage's name in errors | this file |
+//! | name | the variant of [`DeviceStage`], and the stage's name in errors | this file |
 //! | `(ARGUMENTS)` | the structure of [`abi`] with the arguments of kernels and twin | this file |
 //! | `[how: TYPE]` | a choice that selects among the kernels of the stage; few stages have one | this file |
 //! | `bytes` | the bytes that the stage moves | this file, with [`Sizes`] |
@@ -114,8 +114,8 @@ macro_rules! stage_table {
                 }],
                 twin: partition::look_back::<W>,
             }
-            /// Counts the digits of chunks. [`SharedScan`](Stage::SharedScan) then scans the counts, and
-            /// [`SharedScatter`](Stage::SharedScatter) writes the tuples.
+            /// Counts the digits of chunks. [`SharedScan`](DeviceStage::SharedScan) then scans the counts,
+            /// and [`SharedScatter`](DeviceStage::SharedScatter) writes the tuples.
             SharedCount(SharedHistogram) {
                 bytes: |a, size| a.rows * if a.tuples == 0 { size.word } else { size.tuple },
                 kernels: [|a, card| {
@@ -157,7 +157,7 @@ macro_rules! stage_table {
                         .shared(card.policy.bucket_pool_bytes(card.word))
                         .blocks(most_pieces(a.rows, a.piece, chains))
                 }],
-                twin: bucket_pool::divide::<W>,
+                twin: bucket_pool::partition::<W>,
             }
             Compact(Compact) {
                 bytes: |a, size| 2 * a.rows * size.tuple,
@@ -330,7 +330,7 @@ macro_rules! stage_table {
 
 pub(crate) use stage_table;
 
-/// Defines [`Stage`] with the names and bytes of its variants.
+/// Defines [`DeviceStage`] with the names and bytes of its variants.
 macro_rules! define {
     ($($(#[$doc:meta])* $name:ident $([$how:ident: $how_type:ty])? ($arguments:ident) {
         bytes: $bytes:expr,
@@ -339,15 +339,15 @@ macro_rules! define {
     })*) => {
         /// A step of a join on a device. Each stage has a kernel, and a twin on the CPU.
         #[derive(Debug, Clone, Copy)]
-        pub(crate) enum Stage {
+        pub(crate) enum DeviceStage {
             $($(#[$doc])* $name($($how_type,)? abi::$arguments),)*
         }
 
-        impl Stage {
+        impl DeviceStage {
             /// Returns the name, for errors.
             pub(crate) fn name(&self) -> &'static str {
                 match self {
-                    $(Stage::$name(..) => stringify!($name),)*
+                    $(DeviceStage::$name(..) => stringify!($name),)*
                 }
             }
 
@@ -357,7 +357,7 @@ macro_rules! define {
             pub(crate) fn bytes(&self, word: Width) -> u64 {
                 let size = Sizes::of(word);
                 match self {
-                    $(Stage::$name(.., arguments) => {
+                    $(DeviceStage::$name(.., arguments) => {
                         let bytes: fn(&abi::$arguments, &Sizes) -> u64 = $bytes;
                         bytes(arguments, &size)
                     })*

@@ -50,8 +50,8 @@ pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> 
     }
     let side = table.side(true)?;
     let session = table.gpu.session(table.word.width())?;
-    let crossing = table.gpu.transfer_context(&session, Transfer::Auto);
-    let pass = partition_side(&crossing, &side, partitioner, bits, counted)?;
+    let link = table.gpu.transfer_context(&session, Transfer::Auto);
+    let pass = partition_side(&link, &side, partitioner, bits, counted)?;
     let started = Instant::now();
     let partitions = pass()?;
     for stream in [session.compute, session.copies, session.back] {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{Block, BlockReceiver, GpuTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage};
 use crate::algorithm::gpu::{self, DeviceJoinResult, Method, Receiver};
-use crate::device::{Event, Session, Stage, View, abi};
+use crate::device::{DeviceStage, Event, Session, View, abi};
 use crate::error::{Error, Result};
 use crate::options::Algorithm;
 use crate::plan::{BeforeSurvey, InGpuMemory};
@@ -63,7 +63,7 @@ struct PassedOn<'a> {
 }
 
 impl Receiver for PassedOn<'_> {
-    fn block(&mut self, session: &Session<'_>, block: gpu::Block) -> Result<Option<Event>> {
+    fn block(&mut self, session: &Session<'_>, block: gpu::OutputBlock) -> Result<Option<Event>> {
         let columns = match self.gather {
             true => self.gathered(session, &block)?,
             false => [block.build, block.probe].map(|v| (v, session.word.bytes() as usize)).into(),
@@ -80,13 +80,17 @@ impl Receiver for PassedOn<'_> {
 
 impl PassedOn<'_> {
     /// Gathers the payload columns for the row numbers of a block.
-    fn gathered(&self, session: &Session<'_>, block: &gpu::Block) -> Result<Vec<(View, usize)>> {
+    fn gathered(
+        &self,
+        session: &Session<'_>,
+        block: &gpu::OutputBlock,
+    ) -> Result<Vec<(View, usize)>> {
         let mut columns = Vec::new();
         for (table, rows) in self.tables.iter().zip([block.build, block.probe]) {
             for (column, value_bytes) in &table.payload {
                 let bytes = block.rows * *value_bytes as u64;
                 let target = session.allocate(bytes, "a gathered column")?;
-                session.run(Stage::Gather(abi::Gather {
+                session.run(DeviceStage::Gather(abi::Gather {
                     rows: rows.address,
                     source: column.address(),
                     target: target.address,

@@ -9,7 +9,7 @@ use super::block::{COPY_BYTES, read_view};
 use super::columns::{bytes_of, parts, value_bytes, widen};
 use super::{Block, BlockReceiver, OpenGpu, Timed, Usage, Values, WordSize};
 use crate::algorithm::gpu::varying_bits;
-use crate::device::{Device, Memory, Pinned, Side, Stage, View, abi};
+use crate::device::{Device, DeviceSide, DeviceStage, Memory, Pinned, View, abi};
 use crate::error::{Error, Result};
 use crate::partition::gpu::{Digits, ordered_columns};
 
@@ -94,18 +94,18 @@ impl GpuTable {
         let found = session.zeroed(4 * 8, "the range of the keys")?;
         let (keys, rows) = (self.keys.address(), self.rows);
         session.mark("before")?;
-        session.run(Stage::Survey(abi::Survey { keys, rows, found: found.address }))?;
+        session.run(DeviceStage::Survey(abi::Survey { keys, rows, found: found.address }))?;
         session.mark(STAGE)?;
         let times = session.times()?;
         let scanned = times.into_iter().find(|time| time.stage == STAGE);
         scanned.ok_or_else(|| Error::Worker("the GPU did not time a kernel".to_string()))
     }
 
-    /// Returns the side of a join, with the single payload column if `carry` is set.
-    pub(super) fn side(&self, carry: bool) -> Side {
-        let payload = self.payload.first().filter(|_| carry);
+    /// Returns the side of a join, with the single payload column if `with_payload` is set.
+    pub(super) fn side(&self, with_payload: bool) -> DeviceSide {
+        let payload = self.payload.first().filter(|_| with_payload);
         let values = payload.map(|(memory, _)| memory.view);
-        Side { keys: self.keys.view, values, rows: self.rows, ..Side::default() }
+        DeviceSide { keys: self.keys.view, values, rows: self.rows, ..DeviceSide::default() }
     }
 }
 

@@ -32,14 +32,14 @@ pub fn join_from_host_memory(
     let Plan { algorithm, escalation, .. } = plan(tables, request);
     let started = Instant::now();
     let session = build.gpu.session(build.word.width())?;
-    let crossing = build.gpu.transfer_context(&session, gpu_options.transfer);
+    let link = build.gpu.transfer_context(&session, gpu_options.transfer);
     let mut back = Back {
         drain: Drain::new(),
         handed: Handed { keys: wanted.keys, value_bytes: build.word.bytes() as usize, to },
     };
     let how = FromHost { algorithm, gpu_options, escalation, part_rows: None };
     let HostJoinResult { found, escalated } =
-        join_from_host(&crossing, &how, &build_side, &probe_side.into(), &wanted, &mut back)?;
+        join_from_host(&link, &how, &build_side, &probe_side.into(), &wanted, &mut back)?;
     back.finish(&session)?;
     session.device.synchronize(session.compute)?;
     let usage = Usage::of(&session, started.elapsed().as_secs_f64())?;
@@ -108,7 +108,7 @@ impl Back<'_> {
 }
 
 impl Receiver for Back<'_> {
-    fn block(&mut self, session: &Session<'_>, block: gpu::Block) -> Result<Option<Event>> {
+    fn block(&mut self, session: &Session<'_>, block: gpu::OutputBlock) -> Result<Option<Event>> {
         let Back { drain, handed } = self;
         let columns = [block.keys, block.build, block.probe];
         let bits = 8 * handed.value_bytes as u64;

@@ -100,16 +100,16 @@ impl HostTable {
     pub fn transfer_keys(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let side = self.side(false)?;
         let session = self.gpu.session(self.word.width())?;
-        let crossing = self.gpu.transfer_context(&session, transfer);
+        let link = self.gpu.transfer_context(&session, transfer);
         let started = Instant::now();
-        survey(&crossing, &side)?;
+        survey(&link, &side)?;
         session.device.synchronize(session.compute)?;
         Ok((started.elapsed().as_secs_f64(), self.rows * self.word.bytes()))
     }
 
-    /// Returns the side of a join, with the payload if `carry` is set.
-    pub(super) fn side(&self, carry: bool) -> Result<HostSide> {
-        let values = match (carry, &self.payload) {
+    /// Returns the side of a join, with the payload if `with_payload` is set.
+    pub(super) fn side(&self, with_payload: bool) -> Result<HostSide> {
+        let values = match (with_payload, &self.payload) {
             (false, _) => None,
             (true, Some(payload)) => Some(payload.column.clone()),
             (true, None) => {

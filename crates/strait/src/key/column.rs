@@ -12,8 +12,8 @@ use arrow::datatypes::{
     Int64Type, IntervalDayTime, IntervalMonthDayNano, IntervalUnit, RunEndIndexType, i256,
 };
 
+use super::common_form::Form;
 use super::float::Float;
-use super::meet::Form;
 use crate::error::{Error, Result};
 use crate::options::FloatEquality;
 

@@ -1,8 +1,8 @@
 //! Keys: converts the key columns of a row into one key word.
 //!
 //! A [`KeyPlan`] converts the key columns of either side into one word per row ([`KeyWord`]), `u32` or `u64`.
-//! Columns of different types are first converted to a [common form](meet) that loses nothing. Then there are
-//! two ways:
+//! Columns of different types are first converted to a [common form](common_form) that loses nothing.
+//! Then there are two ways:
 //!
 //! - **Packed** ([`pack`]): all columns fit one word together. Equal words mean equal keys, and words sort
 //!   like keys: the first column is in the highest bits, and each column has an encoding that sorts as an
@@ -25,9 +25,9 @@
 //! whatever its word is. No word is reserved.
 
 mod column;
+mod common_form;
 mod float;
 mod hash;
-mod meet;
 mod nested;
 mod pack;
 mod pair;
@@ -43,7 +43,7 @@ use arrow::array::RecordBatch;
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema};
 
-use self::meet::Form;
+use self::common_form::Form;
 use self::pair::KeyColumn;
 use self::verify::{Column, Data};
 use crate::error::{Error, Result};
@@ -241,7 +241,7 @@ impl KeyPlan {
         }
         // Flipping the highest bit is the same as adding it.
         let bias = match column.form {
-            Form::Signed(bits) => meet::sign(bits),
+            Form::Signed(bits) => common_form::sign(bits),
             _ => 0,
         };
         Ok(Some((values, bias)))

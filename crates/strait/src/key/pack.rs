@@ -7,7 +7,7 @@
 use arrow::buffer::NullBuffer;
 
 use super::column::Sink;
-use super::meet::{Form, mask, sign};
+use super::common_form::{Form, mask, sign};
 use crate::word::KeyWord;
 
 /// The position of a column in the word.

@@ -14,9 +14,9 @@ use arrow::datatypes::{ArrowNativeType, DataType, Field, IntervalUnit, i256};
 use arrow_row::{RowConverter, SortField};
 
 use super::column::{Conversion, Peeled, Sink, native, read, read_wide, read_wider};
+use super::common_form::{Form, common_type, peeled_type};
 use super::float;
 use super::hash::Hash;
-use super::meet::{Form, meet, peeled_type};
 use super::pack::{self, Pack};
 use super::seed::Seed;
 use super::slices::{self, Between};
@@ -98,14 +98,14 @@ impl KeyColumn {
     ) -> Result<KeyColumn> {
         let [left, right] = fields;
         let [l, r] = fields.map(|field| peeled_type(field.data_type()));
-        let meeting = meet(l, r).ok_or_else(|| Error::KeyTypes {
+        let common = common_type(l, r).ok_or_else(|| Error::KeyTypes {
             left: left.name().clone(),
             left_type: left.data_type().clone(),
             right: right.name().clone(),
             right_type: right.data_type().clone(),
         })?;
         let plain_type = if l == &DataType::Null { r } else { l };
-        let converters = match meeting.form {
+        let converters = match common.form {
             Form::Rows => {
                 let or = |t: &DataType| if t.is_null() { plain_type.clone() } else { t.clone() };
                 Some([converter(Side::Left, left, or(l))?, converter(Side::Right, right, or(r))?])
@@ -115,18 +115,18 @@ impl KeyColumn {
         let nulls_equal = equality.nulls == NullEquality::Equal;
         let numeric = equality.floats == FloatEquality::Numeric;
         let null_bit =
-            nulls_equal && meeting.form != Form::Null && nullable(left) && nullable(right);
-        let bits = meeting.form.bits().unwrap_or(0);
+            nulls_equal && common.form != Form::Null && nullable(left) && nullable(right);
+        let bits = common.form.bits().unwrap_or(0);
         Ok(KeyColumn {
             indices,
             types: [left.data_type().clone(), right.data_type().clone()],
-            form: meeting.form,
-            factors: meeting.factors,
+            form: common.form,
+            factors: common.factors,
             plain_type: plain_type.clone(),
             floats: equality.floats,
             floats_inside: numeric && converters.is_some() && float::has_floats(plain_type),
             converters,
-            field: pack::Field { form: meeting.form, bits, null_bit, before: 0 },
+            field: pack::Field { form: common.form, bits, null_bit, before: 0 },
             nullable: [nullable(left), nullable(right)],
         })
     }

@@ -14,7 +14,7 @@ use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::ArrowNativeType;
 
 use super::KeyPlan;
-use super::meet::Form;
+use super::common_form::Form;
 use super::verify::{Bytes, Column, Data, KeyValues, is_valid};
 use crate::error::{Error, Result};
 use crate::input::Location;

@@ -10,7 +10,7 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, i256};
 use arrow_row::Rows;
 
-use super::meet::Form;
+use super::common_form::Form;
 use super::record::Records;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -295,7 +295,7 @@ impl<'a> Lookup for &'a Records {
 
 /// The rows to compare: row `a_at[i]` of a column with row `b_at[i]` of another. `a_nulls` and `b_nulls` are
 /// the validity of the two columns.
-struct Pairs<'a> {
+struct RowsToCompare<'a> {
     a_at: &'a [Location],
     b_at: &'a [Location],
     a_nulls: &'a [Option<NullBuffer>],
@@ -304,7 +304,7 @@ struct Pairs<'a> {
     keep: &'a mut [bool],
 }
 
-impl Pairs<'_> {
+impl RowsToCompare<'_> {
     fn compare<A: Lookup, B: Lookup<Value = A::Value>>(self, a: A, b: B) {
         let pairs = self.a_at.iter().zip(self.b_at).zip(self.keep.iter_mut());
         let none = |nulls: &[Option<NullBuffer>]| nulls.iter().all(Option::is_none);
@@ -466,7 +466,7 @@ impl KeyValues {
         keep: &mut [bool],
     ) {
         for (a, b) in self.columns.iter().zip(&b.columns) {
-            let pairs = Pairs {
+            let pairs = RowsToCompare {
                 a_at,
                 b_at,
                 a_nulls: &a.nulls,

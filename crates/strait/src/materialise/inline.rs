@@ -22,7 +22,7 @@ use crate::memory::{copy_past_cache, filled};
 use crate::partition::{RowId, Values};
 
 /// The position of each inlined column in a value.
-pub(super) struct Carry {
+pub(super) struct InlineLayout {
     fields: Vec<Field>,
     bytes: usize,
 }
@@ -38,19 +38,19 @@ struct Field {
 /// The largest number of inlined bytes per row.
 pub(crate) const MAX_INLINED: usize = 8;
 
-impl Carry {
+impl InlineLayout {
     /// Returns `None` unless there are columns, all without nulls, that fit.
-    pub(super) fn new(columns: &[Column], wanted: &[usize]) -> Option<Carry> {
-        let mut carry = Carry { fields: Vec::new(), bytes: 0 };
+    pub(super) fn new(columns: &[Column], wanted: &[usize]) -> Option<InlineLayout> {
+        let mut layout = InlineLayout { fields: Vec::new(), bytes: 0 };
         for &column in wanted {
-            if carry.field(column).is_none() {
+            if layout.field(column).is_none() {
                 let fixed = columns.get(column)?.fixed.as_ref().filter(|fixed| fixed.complete())?;
                 let width = fixed.width();
-                carry.fields.push(Field { column, shift: 8 * carry.bytes, width });
-                carry.bytes += width;
+                layout.fields.push(Field { column, shift: 8 * layout.bytes, width });
+                layout.bytes += width;
             }
         }
-        (1..=MAX_INLINED).contains(&carry.bytes).then_some(carry)
+        (1..=MAX_INLINED).contains(&layout.bytes).then_some(layout)
     }
 
     fn field(&self, column: usize) -> Option<Field> {
@@ -122,7 +122,7 @@ impl Carry {
         values: &Values,
         pooled: bool,
     ) -> Result<Buffer, ArrowError> {
-        let missing = || ArrowError::ComputeError(format!("column {column} is not carried"));
+        let missing = || ArrowError::ComputeError(format!("column {column} is not inlined"));
         let field = self.field(column).ok_or_else(missing)?;
         Ok(match values {
             Values::Narrow(values) => field.of(values, pooled),

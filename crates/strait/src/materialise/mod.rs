@@ -40,7 +40,7 @@ use crate::input::{Piece, Places, Relation};
 use crate::memory::Reservation;
 use crate::partition::{Payload, RowId, Values};
 use cpu::Fixed;
-use inline::Carry;
+use inline::InlineLayout;
 pub(crate) use inline::MAX_INLINED;
 use rows::Selection;
 pub(crate) use together::{coalesce, concat, concat_bytes};
@@ -59,7 +59,7 @@ pub(crate) struct Columns {
     /// The row id of the first row, if the columns are a morsel of a longer side.
     pub(crate) first_row: u64,
     /// The columns that are inlined into tuples.
-    carry: Option<Carry>,
+    inlined: Option<InlineLayout>,
 }
 
 struct Column {
@@ -173,7 +173,7 @@ impl Columns {
                 Column::new(fields[i].data_type(), chunks)
             })
             .collect();
-        Columns { columns, places: Arc::clone(relation.places()), first_row: 0, carry: None }
+        Columns { columns, places: Arc::clone(relation.places()), first_row: 0, inlined: None }
     }
 
     /// Returns the columns of a chunk of a longer side, which starts at row id `first_row`.
@@ -185,7 +185,7 @@ impl Columns {
     /// none, if they are too wide, or if they have nulls.
     pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Option<Self> {
         let mut columns = Columns::of_held(relation);
-        columns.carry = Some(Carry::new(&columns.columns, gathered)?);
+        columns.inlined = Some(InlineLayout::new(&columns.columns, gathered)?);
         Some(columns)
     }
 
@@ -194,7 +194,7 @@ impl Columns {
     pub(crate) fn inlined_in_place<I: RowId + ArrowNativeType>(
         &self,
     ) -> Option<Vec<ScalarBuffer<I>>> {
-        self.carry.as_ref()?.in_place(&self.columns)
+        self.inlined.as_ref()?.in_place(&self.columns)
     }
 
     /// Returns the inlined values of a piece's rows, in row order.
@@ -203,8 +203,8 @@ impl Columns {
         piece: &Piece,
         scratch: &'a mut Vec<I>,
     ) -> &'a [I] {
-        match &self.carry {
-            Some(carry) => carry.values(&self.columns, piece, scratch),
+        match &self.inlined {
+            Some(inlined) => inlined.values(&self.columns, piece, scratch),
             None => &[],
         }
     }
@@ -214,7 +214,7 @@ impl Columns {
         let columns = batch.columns().iter();
         let columns = columns.map(|c| Column::new(c.data_type(), vec![Arc::clone(c)])).collect();
         let places = Arc::new(Places::new(std::iter::once(batch.num_rows())));
-        Columns { columns, places, first_row, carry: None }
+        Columns { columns, places, first_row, inlined: None }
     }
 
     /// Analyses the rows. [`ABSENT`] rows become nulls. With `pooled`, the memory of gathered columns comes
@@ -310,8 +310,8 @@ impl Columns {
         if let Some((chunk, run)) = &picked.run {
             return Ok(column.chunks[*chunk].slice(run.start, run.len()));
         }
-        if let (Chosen::Values(values), Some(carry)) = (&picked.chosen, &self.carry) {
-            return column.of_values(carry.column(index, values, picked.pooled)?, len);
+        if let (Chosen::Values(values), Some(inlined)) = (&picked.chosen, &self.inlined) {
+            return column.of_values(inlined.column(index, values, picked.pooled)?, len);
         }
         let may_be_absent = picked.absent == Absent::Some;
         let rows = picked.ids();
@@ -342,8 +342,8 @@ impl Columns {
         };
         match chosen {
             Chosen::Values(values) => {
-                let carry = self.carry.as_ref();
-                carry.map_or(0, |carry| carry.sum(index, &column.data_type, values))
+                let inlined = self.inlined.as_ref();
+                inlined.map_or(0, |inlined| inlined.sum(index, &column.data_type, values))
             }
             Chosen::Run(run) => fixed
                 .sum_run(&column.data_type, &column.chunks, run.clone())

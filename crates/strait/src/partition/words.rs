@@ -158,8 +158,9 @@ fn survey<K: KeyWord>(
     rows: usize,
     make: impl Fn(&Piece, &mut Vec<K>) -> Result<Option<NullBuffer>> + Sync,
 ) -> Result<Surveyed<K>> {
-    type Found<K> = (Option<NullBuffer>, Option<(K, K)>);
-    let found: Vec<Mutex<Found<K>>> = pieces.iter().map(|_| Mutex::new((None, None))).collect();
+    type NullsAndRange<K> = (Option<NullBuffer>, Option<(K, K)>);
+    let found: Vec<Mutex<NullsAndRange<K>>> =
+        pieces.iter().map(|_| Mutex::new((None, None))).collect();
     let workers = cx.workers.for_rows(rows);
     workers.run(|worker| {
         let mut made = Vec::new();

@@ -30,7 +30,7 @@ const BLOCK: usize = 2 * LINE;
 /// Values that wait until their block is complete.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Block([MaybeUninit<u8>; BLOCK]);
+struct CombiningBuffer([MaybeUninit<u8>; BLOCK]);
 
 /// Appends values to many destinations in one buffer, one block of cache lines at a time.
 ///
@@ -42,7 +42,7 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 /// positions. So blocks can be streamed only if the buffer is aligned to 64 bytes; otherwise the result is
 /// right, but slower.
 pub(crate) struct WriteCombiner<T: Plain> {
-    blocks: Vec<Block>,
+    blocks: Vec<CombiningBuffer>,
     /// The position of the next value of each destination.
     next: Vec<usize>,
     /// For each destination, the first position that belongs to it and may not be written yet. It is separate
@@ -59,7 +59,7 @@ impl<T: Plain> WriteCombiner<T> {
 
     /// Creates a combiner for destinations that start at `starts`.
     pub(crate) fn new(starts: &[usize]) -> Self {
-        let blocks = vec![Block([MaybeUninit::uninit(); BLOCK]); starts.len()];
+        let blocks = vec![CombiningBuffer([MaybeUninit::uninit(); BLOCK]); starts.len()];
         WriteCombiner {
             blocks,
             next: starts.to_vec(),

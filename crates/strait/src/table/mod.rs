@@ -42,12 +42,12 @@ use crate::partition::RowId;
 use crate::word::KeyWord;
 
 /// A finished table over the build side.
-pub(crate) enum Table<K: KeyWord, I: RowId> {
+pub(crate) enum BuildTable<K: KeyWord, I: RowId> {
     Hash(HashTable<K, I>),
     Dense(DenseTable<K, I>),
 }
 
-impl<K: KeyWord, I: RowId> Table<K, I> {
+impl<K: KeyWord, I: RowId> BuildTable<K, I> {
     /// Finds the pairs of probe keys from the cursor on, until `pairs` holds `ask.cap` pairs or the keys end.
     /// The keys must be placed for a hash table, and not placed for a dense table.
     pub(crate) fn probe<P: ProbeKeys<K>, B: RowId>(
@@ -58,8 +58,8 @@ impl<K: KeyWord, I: RowId> Table<K, I> {
         pairs: &mut Pairs<B>,
     ) {
         match self {
-            Table::Hash(table) => table.probe(keys, ask, cursor, pairs),
-            Table::Dense(table) => table.probe(keys, ask, cursor, pairs),
+            BuildTable::Hash(table) => table.probe(keys, ask, cursor, pairs),
+            BuildTable::Dense(table) => table.probe(keys, ask, cursor, pairs),
         }
     }
 }

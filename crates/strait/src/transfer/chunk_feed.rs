@@ -2,9 +2,9 @@
 
 use super::packed::Packed;
 use super::staging::StagingPool;
-use super::{Carry, Feed, Incoming, Read, SLOTS, Sent, TransferContext, packed};
+use super::{ColumnTransfer, Feed, Incoming, Read, SLOTS, Sent, TransferContext, packed};
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
 use crate::error::Result;
 use crate::schedule::Workers;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub(super) struct ChunkFeed<'a> {
 
 impl<'a> ChunkFeed<'a> {
     pub(super) fn new(
-        crossing: &TransferContext<'a>,
+        link: &TransferContext<'a>,
         from: &'a Incoming<'a>,
         chunk_rows: u64,
     ) -> Result<ChunkFeed<'a>> {
-        let TransferContext { session, workers, .. } = *crossing;
+        let TransferContext { session, workers, .. } = *link;
         let bytes = chunk_rows * session.word.bytes();
         let staging = StagingPool::new(session, workers, bytes, packed::unit(session.word))?;
         let threads = workers.threads() as u64;
@@ -51,8 +51,8 @@ impl Feed for ChunkFeed<'_> {
         Ok(Sent::Chunk)
     }
 
-    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<DeviceSide> {
         let keys = self.keys.arrive(session, slot)?;
-        Ok(Side { keys, rows: self.rows[slot], ..Side::default() })
+        Ok(DeviceSide { keys, rows: self.rows[slot], ..DeviceSide::default() })
     }
 }

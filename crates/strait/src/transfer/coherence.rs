@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Carry, HostColumn, SLOTS};
+use super::{ColumnTransfer, HostColumn, SLOTS};
 use crate::device::Session;
 use crate::device::{Memory, View};
 use crate::error::Result;
@@ -20,7 +20,7 @@ impl Coherent {
     }
 }
 
-impl Carry for Coherent {
+impl ColumnTransfer for Coherent {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
         session.crosses_in(bytes.end - bytes.start);
         self.chunks[slot] = bytes;

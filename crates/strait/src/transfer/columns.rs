@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use super::staging::StagingPool;
 use super::{
-    Carry, Feed, Filling, HostColumn, HostSide, SLOTS, Sent, TransferContext, coherence,
+    ColumnTransfer, Feed, Filling, HostColumn, HostSide, SLOTS, Sent, TransferContext, coherence,
     dynamic_pinning, packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
 };
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
 use crate::error::Result;
 use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 
 /// See the [module](self).
 pub(super) struct ColumnFeed<'a> {
-    keys: Box<dyn Carry + 'a>,
-    values: Option<Box<dyn Carry + 'a>>,
+    keys: Box<dyn ColumnTransfer + 'a>,
+    values: Option<Box<dyn ColumnTransfer + 'a>>,
     rows: u64,
     chunk_rows: u64,
     /// The next row to send.
@@ -28,16 +28,16 @@ pub(super) struct ColumnFeed<'a> {
 
 impl<'a> ColumnFeed<'a> {
     pub(super) fn new(
-        crossing: &TransferContext<'a>,
+        link: &TransferContext<'a>,
         side: &HostSide,
         chunk_rows: u64,
     ) -> Result<ColumnFeed<'a>> {
         let chunk_rows = chunk_rows.min(side.rows).max(1);
-        let mut carriers =
-            Carriers { crossing, method: crossing.method(side), chunk_rows, staging: None };
-        let keys = carriers.carry(&side.keys, true)?;
+        let mut transfers =
+            ColumnTransfers { link, method: link.method(side), chunk_rows, staging: None };
+        let keys = transfers.transfer(&side.keys, true)?;
         let values = match &side.values {
-            Some(column) => Some(carriers.carry(column, false)?),
+            Some(column) => Some(transfers.transfer(column, false)?),
             None => None,
         };
         let chunks = Default::default();
@@ -79,14 +79,14 @@ impl Feed for ColumnFeed<'_> {
         Ok(Sent::Chunk)
     }
 
-    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<DeviceSide> {
         let keys = self.keys.arrive(session, slot)?;
         let values = match &mut self.values {
             Some(values) => Some(values.arrive(session, slot)?),
             None => None,
         };
         let Range { start, end } = self.chunks[slot];
-        Ok(Side { keys, values, tuples: None, rows: end - start, first: start })
+        Ok(DeviceSide { keys, values, tuples: None, rows: end - start, first: start })
     }
 
     fn shares(&self) -> bool {
@@ -94,25 +94,25 @@ impl Feed for ColumnFeed<'_> {
     }
 }
 
-/// Creates the carriers of the columns for one method.
-struct Carriers<'c, 'a> {
-    crossing: &'c TransferContext<'a>,
+/// Creates the transfers of the columns for one method.
+struct ColumnTransfers<'c, 'a> {
+    link: &'c TransferContext<'a>,
     method: Transfer,
     chunk_rows: u64,
     /// The staging pool that staged columns share.
     staging: Option<Arc<StagingPool<'a>>>,
 }
 
-impl<'a> Carriers<'_, 'a> {
-    fn carry(&mut self, column: &HostColumn, key: bool) -> Result<Box<dyn Carry + 'a>> {
-        let session = self.crossing.session;
+impl<'a> ColumnTransfers<'_, 'a> {
+    fn transfer(&mut self, column: &HostColumn, key: bool) -> Result<Box<dyn ColumnTransfer + 'a>> {
+        let session = self.link.session;
         let bytes = self.chunk_rows * session.word.bytes();
         Ok(match self.method {
             Transfer::PageableCopy => {
                 Box::new(pageable_copy::Pageable::new(session, column, bytes)?)
             }
             Transfer::StagedCopy | Transfer::Auto if key => {
-                let threads = self.crossing.workers.threads();
+                let threads = self.link.workers.threads();
                 let staging = self.staging(bytes)?;
                 Box::new(packed::Packed::new(
                     session,
@@ -141,7 +141,7 @@ impl<'a> Carriers<'_, 'a> {
     }
 
     fn staging(&mut self, bytes: u64) -> Result<Arc<StagingPool<'a>>> {
-        let TransferContext { session, workers, .. } = self.crossing;
+        let TransferContext { session, workers, .. } = self.link;
         let staging = match self.staging.take() {
             Some(staging) => staging,
             None => {

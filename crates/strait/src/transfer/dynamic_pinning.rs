@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Carry, HostColumn, Landed, SLOTS};
+use super::{ColumnTransfer, HostColumn, Landed, SLOTS};
 use crate::device::Session;
 use crate::device::{Pinned, View};
 use crate::error::Result;
@@ -23,7 +23,7 @@ impl Dynamic {
     }
 }
 
-impl Carry for Dynamic {
+impl ColumnTransfer for Dynamic {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
         // The pipeline has waited for the slot's previous copy.
         self.pinned[slot] = None;

@@ -6,7 +6,7 @@ use super::{HostColumn, HostSide};
 use crate::error::Result;
 
 /// Reads a side chunk by chunk.
-pub(crate) trait Chunks {
+pub(crate) trait ChunkSource {
     /// Returns the next chunk, of at most `most_rows` rows.
     fn next(&self, most_rows: u64) -> Result<Read>;
 
@@ -32,13 +32,13 @@ pub(crate) enum Read {
 /// See the [module](self). A side that is read while it is joined can be read only once. An algorithm that
 /// needs it more often, or needs its number of rows, asks for the [held](Incoming::held) side.
 pub(crate) struct Incoming<'a> {
-    chunks: Option<&'a dyn Chunks>,
+    chunks: Option<&'a dyn ChunkSource>,
     held: OnceCell<HostSide>,
 }
 
 impl<'a> Incoming<'a> {
     /// A side that is read while it is joined, unless the algorithm asks to hold it.
-    pub(crate) fn streamed(chunks: &'a dyn Chunks) -> Incoming<'a> {
+    pub(crate) fn streamed(chunks: &'a dyn ChunkSource) -> Incoming<'a> {
         Incoming { chunks: Some(chunks), held: OnceCell::new() }
     }
 

@@ -43,16 +43,16 @@ mod tests;
 
 use std::ops::Range;
 
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
-use crate::device::{Memory, Stage, View, abi};
+use crate::device::{DeviceStage, Memory, View, abi};
 use crate::error::Result;
 use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 
 pub(crate) use drain::{Arrived, BlockColumn, Drain};
 pub(crate) use host::{HostColumn, HostSide};
-pub(crate) use incoming::{Chunks, Incoming, Read};
+pub(crate) use incoming::{ChunkSource, Incoming, Read};
 pub(crate) use pipeline::Pipeline;
 pub(crate) use runs::{Place, Produce, Run};
 
@@ -99,8 +99,8 @@ impl TransferContext<'_> {
     /// Returns the rows per chunk. The ring, and `extra` more bytes per row, may together take `share` bytes
     /// of device memory.
     pub(crate) fn chunk_rows(&self, side: &HostSide, extra: u64, share: u64) -> u64 {
-        let a_row = self.ring_bytes(side) + extra;
-        let fit = share.checked_div(a_row).unwrap_or(u64::MAX);
+        let row_bytes = self.ring_bytes(side) + extra;
+        let fit = share.checked_div(row_bytes).unwrap_or(u64::MAX);
         let word = self.session.word.bytes();
         let wish = match self.method(side) {
             Transfer::StagedCopy => STAGED_BYTES / (word * side.columns()),
@@ -116,7 +116,7 @@ impl TransferContext<'_> {
         }
         let word = self.session.word.bytes();
         // The ring has one column of packed keys, and the keys of one chunk are unpacked.
-        let a_row = (SLOTS as u64 + 1) * word + extra;
+        let row_bytes = (SLOTS as u64 + 1) * word + extra;
         let wish = self.most_rows.unwrap_or(STREAMED_ROWS);
         // Under a limit, a chunk takes a small share of the memory that is left. If the workers need more
         // than that to pack their pieces of it, it is shorter.
@@ -126,7 +126,7 @@ impl TransferContext<'_> {
             true => whole,
             false => self.session.portion(STREAMED_SHARE * workers, whole as usize)? as u64,
         };
-        Ok((share / a_row).min(bytes / word).max(1))
+        Ok((share / row_bytes).min(bytes / word).max(1))
     }
 
     /// Returns the rows per chunk of tuples. The ring, and `extra` more bytes per row, may together take
@@ -156,7 +156,7 @@ trait Feed {
     fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent>;
 
     /// Returns the chunk of a slot, which has arrived, for stages that are enqueued from now on.
-    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side>;
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<DeviceSide>;
 
     /// Whether the host writes directly to the memory that stages read.
     fn shares(&self) -> bool {
@@ -175,7 +175,7 @@ enum Sent {
 }
 
 /// Brings one column to the device, chunk by chunk. Copies are enqueued on the session's stream for copies.
-trait Carry {
+trait ColumnTransfer {
     /// Returns the work that workers must do before a chunk can be sent, if any. The slot is free.
     fn fill(&mut self, _slot: usize, _bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         Ok(None)
@@ -234,16 +234,16 @@ impl Landed {
 }
 
 /// Copies a whole side to the device. Stages that are enqueued afterwards may use it.
-pub(crate) fn load(crossing: &TransferContext<'_>, side: &HostSide) -> Result<Side> {
-    let session = crossing.session;
+pub(crate) fn load(link: &TransferContext<'_>, side: &HostSide) -> Result<DeviceSide> {
+    let session = link.session;
     let bytes = side.rows * session.word.bytes();
     let keys = session.allocate(bytes, "the keys")?;
     let values = match side.values {
         Some(_) => Some(session.allocate(bytes, "the values")?),
         None => None,
     };
-    let chunk_rows = crossing.chunk_rows(side, 0, session.left() / 4);
-    let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
+    let chunk_rows = link.chunk_rows(side, 0, session.left() / 4);
+    let mut pipeline = Pipeline::new(link, side, chunk_rows)?;
     while let Some(chunk) = pipeline.next()? {
         let to = |whole: View, part: View, at: u64| {
             let target = whole.part(at * session.word.bytes(), part.bytes);
@@ -257,19 +257,19 @@ pub(crate) fn load(crossing: &TransferContext<'_>, side: &HostSide) -> Result<Si
         pipeline.ahead()?;
     }
     session.mark("copy to device")?;
-    Ok(Side { keys, values, rows: side.rows, ..Side::default() })
+    Ok(DeviceSide { keys, values, rows: side.rows, ..DeviceSide::default() })
 }
 
 /// Transfers the keys of a side to the device, where a stage reads them: measures only the transfer method.
-pub(crate) fn survey(crossing: &TransferContext<'_>, side: &HostSide) -> Result<()> {
-    let session = crossing.session;
+pub(crate) fn survey(link: &TransferContext<'_>, side: &HostSide) -> Result<()> {
+    let session = link.session;
     let found = session.zeroed(4 * 8, "the range of the keys")?;
-    let chunk_rows = crossing.chunk_rows(side, 0, session.left() / 2);
-    let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
+    let chunk_rows = link.chunk_rows(side, 0, session.left() / 2);
+    let mut pipeline = Pipeline::new(link, side, chunk_rows)?;
     while let Some(chunk) = pipeline.next()? {
-        let Side { keys, rows, .. } = chunk.side;
+        let DeviceSide { keys, rows, .. } = chunk.side;
         let survey = abi::Survey { keys: keys.address, rows, found: found.address };
-        session.run(Stage::Survey(survey))?;
+        session.run(DeviceStage::Survey(survey))?;
         pipeline.done(chunk)?;
         pipeline.ahead()?;
     }

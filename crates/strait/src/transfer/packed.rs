@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::staging::StagingPool;
-use super::{Carry, Filling, HostColumn, SLOTS, Target};
+use super::{ColumnTransfer, Filling, HostColumn, SLOTS, Target};
 use crate::device::Session;
-use crate::device::{Memory, Pinned, Stage, View, abi};
+use crate::device::{DeviceStage, Memory, Pinned, View, abi};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::processor::on_newest_processor;
@@ -119,7 +119,7 @@ fn too_long() -> Error {
     Error::Worker("a chunk has more rows than this machine has addresses".to_string())
 }
 
-impl Carry for Packed<'_> {
+impl ColumnTransfer for Packed<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let word = self.word;
         let slot = &mut self.slots[slot];
@@ -137,7 +137,7 @@ impl Carry for Packed<'_> {
             .collect();
         let (segments, landed) = (&slot.segments, slot.landed.view);
         let (packs, staging) = (Target(slot.packs.start), &self.staging);
-        let from = Chunk { column: &self.column, first: bytes.start / size, word };
+        let from = ChunkWords { column: &self.column, first: bytes.start / size, word };
         let work = move |task: usize| {
             // Borrowed as a whole: the struct is `Sync`, but the pointer inside is not.
             let packs = &packs;
@@ -174,7 +174,7 @@ impl Carry for Packed<'_> {
         if slot.raw {
             return Ok(slot.landed.view.part(0, bytes));
         }
-        session.run(Stage::Unpack(abi::Unpack {
+        session.run(DeviceStage::Unpack(abi::Unpack {
             packed: slot.landed.address(),
             packs: slot.landed_packs.address(),
             keys: self.keys.address(),
@@ -186,7 +186,7 @@ impl Carry for Packed<'_> {
 }
 
 /// The words of a chunk: the words of a column, starting at row `first`.
-struct Chunk<'a> {
+struct ChunkWords<'a> {
     column: &'a HostColumn,
     first: u64,
     word: Width,
@@ -200,7 +200,7 @@ struct Chunk<'a> {
 /// words of the segment. The second must have room for one [`Pack`](abi::Pack) per piece of the chunk, and
 /// nobody else may use the segment's part of it.
 unsafe fn pack_segment(
-    from: &Chunk<'_>,
+    from: &ChunkWords<'_>,
     [to, packs]: [*mut u8; 2],
     rows: Range<usize>,
 ) -> Result<(usize, bool)> {
@@ -464,7 +464,7 @@ mod tests {
         for segment in 0..2 {
             // SAFETY: the keys outlive the column.
             let column = unsafe { HostColumn::pageable(HostView::of(&keys)) };
-            let from = Chunk { column: &column, first: 0, word: Width::W64 };
+            let from = ChunkWords { column: &column, first: 0, word: Width::W64 };
             let first = segment * segment_rows;
             let buffer = to[first * 8..].as_mut_ptr();
             let targets = [buffer, packs.as_mut_ptr().cast()];

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Carry, HostColumn, Landed};
+use super::{ColumnTransfer, HostColumn, Landed};
 use crate::device::Session;
 use crate::device::View;
 use crate::error::Result;
@@ -19,7 +19,7 @@ impl Pageable {
     }
 }
 
-impl Carry for Pageable {
+impl ColumnTransfer for Pageable {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
         let to = self.landed[slot].take(&bytes);
         session.crosses_in(to.bytes);

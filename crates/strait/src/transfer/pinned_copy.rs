@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Carry, HostColumn, Landed};
+use super::{ColumnTransfer, HostColumn, Landed};
 use crate::device::Session;
 use crate::device::{Pinned, View};
 use crate::error::Result;
@@ -23,7 +23,7 @@ impl FromPinned {
     }
 }
 
-impl Carry for FromPinned {
+impl ColumnTransfer for FromPinned {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
         let to = self.landed[slot].take(&bytes);
         let at = self.at + bytes.start as usize;

@@ -15,15 +15,15 @@ use super::chunk_feed::ChunkFeed;
 use super::columns::ColumnFeed;
 use super::runs::{Produce, RunFeed};
 use super::{Feed, HostSide, Incoming, SLOTS, Sent, TransferContext};
+use crate::device::DeviceSide;
 use crate::device::Event;
 use crate::device::Session;
-use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::schedule::Workers;
 
 /// A chunk of a side that has arrived.
-pub(crate) struct Chunk {
-    pub(crate) side: Side,
+pub(crate) struct DeviceChunk {
+    pub(crate) side: DeviceSide,
     slot: usize,
 }
 
@@ -53,43 +53,43 @@ pub(crate) struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     /// Prepares to transfer a side's columns, `chunk_rows` rows at a time.
     pub(crate) fn new(
-        crossing: &'a TransferContext<'a>,
+        link: &'a TransferContext<'a>,
         side: &HostSide,
         chunk_rows: u64,
     ) -> Result<Pipeline<'a>> {
-        let feed = ColumnFeed::new(crossing, side, chunk_rows)?;
-        Ok(Pipeline::of(crossing, Box::new(feed)))
+        let feed = ColumnFeed::new(link, side, chunk_rows)?;
+        Ok(Pipeline::of(link, Box::new(feed)))
     }
 
     /// Prepares to transfer the key words of a probe side, `chunk_rows` rows at a time.
     pub(crate) fn of_probe(
-        crossing: &'a TransferContext<'a>,
+        link: &'a TransferContext<'a>,
         side: &'a Incoming<'a>,
         chunk_rows: u64,
     ) -> Result<Pipeline<'a>> {
         match side.streams() {
             true => {
-                let feed = ChunkFeed::new(crossing, side, chunk_rows)?;
-                Ok(Pipeline::of(crossing, Box::new(feed)))
+                let feed = ChunkFeed::new(link, side, chunk_rows)?;
+                Ok(Pipeline::of(link, Box::new(feed)))
             }
-            false => Pipeline::new(crossing, side.held()?, chunk_rows),
+            false => Pipeline::new(link, side.held()?, chunk_rows),
         }
     }
 
     /// Prepares to transfer runs of tuples as `produce` returns them.
     pub(crate) fn of_runs(
-        crossing: &'a TransferContext<'a>,
+        link: &'a TransferContext<'a>,
         produce: Produce<'a>,
         chunk_rows: u64,
     ) -> Result<Pipeline<'a>> {
-        let feed = RunFeed::new(crossing.session, produce, chunk_rows)?;
-        Ok(Pipeline::of(crossing, Box::new(feed)))
+        let feed = RunFeed::new(link.session, produce, chunk_rows)?;
+        Ok(Pipeline::of(link, Box::new(feed)))
     }
 
-    fn of(crossing: &'a TransferContext<'a>, feed: Box<dyn Feed + 'a>) -> Pipeline<'a> {
+    fn of(link: &'a TransferContext<'a>, feed: Box<dyn Feed + 'a>) -> Pipeline<'a> {
         Pipeline {
-            session: crossing.session,
-            workers: crossing.workers,
+            session: link.session,
+            workers: link.workers,
             feed,
             slots: [Slot::default(); SLOTS],
             sent: 0,
@@ -119,7 +119,7 @@ impl<'a> Pipeline<'a> {
     /// caller must pass each chunk to [`done`](Pipeline::done) before it asks for the next. If the side is
     /// read while it is joined, `None` may also mean that the results of earlier chunks must be taken first;
     /// [`ended`](Pipeline::ended) tells.
-    pub(crate) fn next(&mut self) -> Result<Option<Chunk>> {
+    pub(crate) fn next(&mut self) -> Result<Option<DeviceChunk>> {
         if self.lent != self.done {
             return Err(Error::Worker(
                 "a chunk was asked for before the last was done".to_string(),
@@ -137,11 +137,11 @@ impl<'a> Pipeline<'a> {
         }
         let side = self.feed.arrive(self.session, slot)?;
         self.lent += 1;
-        Ok(Some(Chunk { side, slot }))
+        Ok(Some(DeviceChunk { side, slot }))
     }
 
     /// Records that no stage enqueued later reads the chunk. Its slot becomes free after the stages so far.
-    pub(crate) fn done(&mut self, chunk: Chunk) -> Result<()> {
+    pub(crate) fn done(&mut self, chunk: DeviceChunk) -> Result<()> {
         let done = self.session.device.record(self.session.compute)?;
         self.session.passed(done);
         self.slots[chunk.slot].done = Some(done);

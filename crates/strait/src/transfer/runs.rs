@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Feed, Landed, Sent};
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
 use crate::device::{Pinned, View};
 use crate::error::Result;
 use crate::schedule::Workers;
@@ -106,9 +106,9 @@ impl Feed for RunFeed<'_> {
         Ok(if filled > 0 { Sent::Chunk } else { Sent::Nothing })
     }
 
-    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<Side> {
+    fn arrive(&mut self, session: &Session<'_>, slot: usize) -> Result<DeviceSide> {
         let view = self.landed[slot].view();
         let rows = view.bytes / session.word.tuple();
-        Ok(Side { tuples: Some(view), rows, ..Side::default() })
+        Ok(DeviceSide { tuples: Some(view), rows, ..DeviceSide::default() })
     }
 }

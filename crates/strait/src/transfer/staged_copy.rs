@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::staging::StagingPool;
-use super::{Carry, Filling, HostColumn, Landed};
+use super::{ColumnTransfer, Filling, HostColumn, Landed};
 use crate::device::Session;
 use crate::device::View;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ impl<'a> Staged<'a> {
     }
 }
 
-impl Carry for Staged<'_> {
+impl ColumnTransfer for Staged<'_> {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let to = self.landed[slot].take(&bytes);
         let (column, staging) = (&self.column, &self.staging);

@@ -68,9 +68,9 @@ fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<
         values: values.map(|values| column(values, &value_batches, 0)),
         rows: keys.len() as u64,
     };
-    let crossing =
+    let link =
         TransferContext { session: &session, workers: &workers, transfer, most_rows: Some(13) };
-    let loaded = load(&crossing, &side);
+    let loaded = load(&link, &side);
     if lie == Lie::Batches(short) && !matches!(transfer, Transfer::Auto | Transfer::StagedCopy) {
         let refused = loaded.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(refused.contains("only be staged"), "{transfer}: {refused}");
@@ -143,7 +143,7 @@ fn runs_become_chunks() {
         let device = Simulated::new(settings);
         let session = Session::new(&device, Width::W32).unwrap();
         let workers = Workers::new(1, Arc::default());
-        let crossing = TransferContext {
+        let link = TransferContext {
             session: &session,
             workers: &workers,
             transfer: Transfer::Auto,
@@ -169,7 +169,7 @@ fn runs_become_chunks() {
         ];
         let mut lists = lists.into_iter();
         let produce: Produce<'_> = Box::new(|| Ok(lists.next()));
-        let mut pipeline = Pipeline::of_runs(&crossing, produce, 7).unwrap();
+        let mut pipeline = Pipeline::of_runs(&link, produce, 7).unwrap();
         let mut found: Vec<u32> = Vec::new();
         let mut chunks = 0;
         while let Some(chunk) = pipeline.next().unwrap() {
@@ -191,7 +191,7 @@ fn a_second_chunk_is_refused() {
     let device = Simulated::new(settings);
     let session = Session::new(&device, Width::W64).unwrap();
     let workers = Workers::new(1, Arc::default());
-    let crossing = TransferContext {
+    let link = TransferContext {
         session: &session,
         workers: &workers,
         transfer: Transfer::Auto,
@@ -201,7 +201,7 @@ fn a_second_chunk_is_refused() {
     // SAFETY: the slice outlives the pipeline.
     let column = unsafe { HostColumn::pageable(HostView::of(&keys)) };
     let side = HostSide { keys: column, values: None, rows: 3 };
-    let mut pipeline = Pipeline::new(&crossing, &side, 1).unwrap();
+    let mut pipeline = Pipeline::new(&link, &side, 1).unwrap();
     let first = pipeline.next().unwrap();
     assert!(first.is_some());
     assert!(pipeline.next().is_err());

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Carry, Filling, HostColumn, SLOTS, Target};
+use super::{ColumnTransfer, Filling, HostColumn, SLOTS, Target};
 use crate::device::Session;
 use crate::device::{HostView, Managed, View};
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Unified {
     }
 }
 
-impl Carry for Unified {
+impl ColumnTransfer for Unified {
     fn fill(&mut self, slot: usize, bytes: Range<u64>) -> Result<Option<Filling<'_>>> {
         let (managed, len) = &mut self.slots[slot];
         *len = bytes.end - bytes.start;

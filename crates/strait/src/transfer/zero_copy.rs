@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Carry, HostColumn, SLOTS};
+use super::{ColumnTransfer, HostColumn, SLOTS};
 use crate::device::Session;
 use crate::device::{Memory, Pinned, View};
 use crate::error::Result;
@@ -25,7 +25,7 @@ impl Mapped {
     }
 }
 
-impl Carry for Mapped {
+impl ColumnTransfer for Mapped {
     fn send(&mut self, session: &Session<'_>, slot: usize, bytes: Range<u64>) -> Result<()> {
         session.crosses_in(bytes.end - bytes.start);
         self.chunks[slot] = bytes;

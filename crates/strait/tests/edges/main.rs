@@ -1,7 +1,6 @@
 //! Edge cases by name: sizes, keys, inlined payload, encodings, runs of rows, names, faults in the caller's
 //! code, filters, limits and progress.
 
-mod carried;
 mod chosen;
 mod devices;
 mod empty_values;
@@ -9,6 +8,7 @@ mod encodings;
 mod faults;
 mod filters;
 mod floats;
+mod inlined;
 mod keys;
 mod limits;
 mod names;

@@ -9,7 +9,7 @@ use arrow::datatypes::Int64Type;
 use strait::testing::TestOverrides;
 use strait::{Algorithm, Filter, Join, JoinType, Side};
 
-use crate::carried::{cut, sorted_rows};
+use crate::inlined::{cut, sorted_rows};
 use crate::{batches, drained};
 
 const KEYS: i64 = 60;

@@ -28,18 +28,18 @@ const MAX_BITS: u32 = 10;
 
 /// Joins two sides. Working sets have at most `most_rows` build rows, if given.
 pub(super) fn join(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     most_rows: Option<u64>,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let session = crossing.session;
-    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
-    let fit = WorkingSets::fit(crossing, session.left(), most_rows);
+    let session = link.session;
+    let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
+    let fit = WorkingSets::fit(link, session.left(), most_rows);
     sets.bits = bits(build.rows, fit, MAX_BITS);
 
-    let mut build = CpuPartitioner::new(crossing, build, sets.bits);
+    let mut build = CpuPartitioner::new(link, build, sets.bits);
     while build.next_chunk()? {}
     let build = build.partitions;
 
@@ -50,7 +50,7 @@ pub(super) fn join(
     // partitioned. Its other blocks, and the other sets, are joined afterwards.
     let mut first_blocks = blocks(build.of(first), fit, session.word.tuple()).into_iter();
     let first_block = first_blocks.next().unwrap_or_default();
-    let mut probe = CpuPartitioner::new(crossing, probe, sets.bits);
+    let mut probe = CpuPartitioner::new(link, probe, sets.bits);
     join_while_partitioning(&mut sets, first_block, first, &mut probe, to)?;
     let probe = probe.partitions;
 
@@ -80,7 +80,7 @@ fn join_while_partitioning(
 
 /// Partitions a side on the CPU, chunk by chunk, into pinned memory.
 struct CpuPartitioner<'a> {
-    crossing: &'a TransferContext<'a>,
+    link: &'a TransferContext<'a>,
     side: &'a HostSide,
     /// The number of rows that are already partitioned.
     at: u64,
@@ -88,19 +88,19 @@ struct CpuPartitioner<'a> {
 }
 
 impl<'a> CpuPartitioner<'a> {
-    fn new(crossing: &'a TransferContext<'a>, side: &'a HostSide, bits: u32) -> Self {
-        CpuPartitioner { crossing, side, at: 0, partitions: HostPartitions::new(bits) }
+    fn new(link: &'a TransferContext<'a>, side: &'a HostSide, bits: u32) -> Self {
+        CpuPartitioner { link, side, at: 0, partitions: HostPartitions::new(bits) }
     }
 
     /// Partitions the next chunk. Returns `false` if there is none.
     fn next_chunk(&mut self) -> Result<bool> {
-        let step = self.crossing.most_rows.unwrap_or(CHUNK_ROWS);
+        let step = self.link.most_rows.unwrap_or(CHUNK_ROWS);
         let rows = self.at..(self.at + step).min(self.side.rows);
         if rows.is_empty() {
             return Ok(false);
         }
         self.at = rows.end;
-        match self.crossing.session.word {
+        match self.link.session.word {
             Width::W32 => self.partition::<u32>(rows)?,
             Width::W64 => self.partition::<u64>(rows)?,
         }
@@ -120,10 +120,10 @@ impl<'a> CpuPartitioner<'a> {
     }
 
     fn partition<W: KeyWord + RowId>(&mut self, rows: std::ops::Range<u64>) -> Result<()> {
-        let (crossing, side, to) = (self.crossing, self.side, &mut self.partitions);
+        let (link, side, to) = (self.link, self.side, &mut self.partitions);
         let count = (rows.end - rows.start) as usize;
         let bytes = count * size_of::<Tuple<W, W>>();
-        let pinned = to.pin(crossing, bytes as u64)?;
+        let pinned = to.pin(link, bytes as u64)?;
         // SAFETY: the creator of the columns keeps their memory alive. Nobody else has the pinned memory yet;
         // it has room for all tuples and is aligned for them, and every bit pattern is a valid tuple.
         let (columns, tuples) = unsafe {
@@ -136,8 +136,8 @@ impl<'a> CpuPartitioner<'a> {
             let tuples = std::slice::from_raw_parts_mut(start, count);
             (ColumnRows { keys, values, first_row: rows.start }, tuples)
         };
-        let mixer = crossing.session.mixer();
-        let bounds = partition_columns(crossing.workers, columns, mixer, to.bits, tuples)?;
+        let mixer = link.session.mixer();
+        let bounds = partition_columns(link.workers, columns, mixer, to.bits, tuples)?;
         for (partition, bound) in bounds.windows(2).enumerate() {
             let place = Place::Host(pinned.clone(), bound[0] * size_of::<Tuple<W, W>>());
             to.add(partition, Run { place, rows: (bound[1] - bound[0]) as u64 });

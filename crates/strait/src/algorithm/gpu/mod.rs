@@ -28,11 +28,11 @@ mod triton;
 
 pub(crate) use machinery::host::{Attempt, run};
 pub(crate) use machinery::host_partitions::HostPartitions;
-pub(crate) use machinery::wanted::{Block, JoinResult, Receiver, Wanted, Which};
+pub(crate) use machinery::wanted::{JoinResult, OutputBlock, Receiver, Wanted, Which};
 pub(crate) use sort_merge::varying_bits;
 pub(crate) use triton::partition_side;
 
-use crate::device::{Session, Side};
+use crate::device::{DeviceSide, Session};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Partitioner};
 use crate::options::Algorithm;
@@ -61,7 +61,7 @@ pub(crate) struct DeviceJoinResult {
 pub(crate) fn join(
     session: &Session<'_>,
     method: Method,
-    sides: [&Side; 2],
+    sides: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<DeviceJoinResult> {
@@ -112,17 +112,17 @@ pub(crate) fn join(
 /// Joins two sides in host memory. If the algorithm needs more GPU memory than there is, and has written no
 /// row yet, its escalation joins instead. Escalation happens only here.
 pub(crate) fn join_from_host(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     how: &FromHost,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<HostJoinResult> {
-    let session = crossing.session;
+    let session = link.session;
     let point = session.point();
     let mut watched = Watched { to, blocks: 0 };
-    let why = match join_as_told(crossing, how, build, probe, wanted, &mut watched) {
+    let why = match join_as_told(link, how, build, probe, wanted, &mut watched) {
         Ok(found) => return Ok(HostJoinResult { found, escalated: None }),
         Err(error) => error,
     };
@@ -132,7 +132,7 @@ pub(crate) fn join_from_host(
     log::info!("{} was abandoned: {why}; going on with {algorithm}", how.algorithm);
     session.release_since(point)?;
     let how = FromHost { algorithm, escalation: None, ..*how };
-    let found = join_as_told(crossing, &how, build, probe, wanted, to)?;
+    let found = join_as_told(link, &how, build, probe, wanted, to)?;
     Ok(HostJoinResult { found, escalated: Some(Escalated { to: algorithm, why }) })
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Escalated {
 
 /// Joins two sides in host memory with the algorithm of `how`, without escalation.
 fn join_as_told(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     how: &FromHost,
     build: &HostSide,
     probe: &Incoming<'_>,
@@ -164,7 +164,7 @@ fn join_as_told(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     if build.rows == 0 {
-        return without_matches(crossing, probe, to);
+        return without_matches(link, probe, to);
     }
     if !probe.streams() && probe.held()?.rows == 0 {
         return Ok(JoinResult::default());
@@ -176,19 +176,19 @@ fn join_as_told(
     let GpuOptions { partitioner, table, .. } = how.gpu_options;
     match how.algorithm {
         Algorithm::NoPartition => {
-            no_partition::join_from_host(crossing, table, build, probe, wanted, to)
+            no_partition::join_from_host(link, table, build, probe, wanted, to)
         }
-        Algorithm::StreamedProbe => streamed_probe::join(crossing, build, probe, wanted, to),
-        Algorithm::MultiPass => multi_pass::join(crossing, how.part_rows, build, probe, wanted, to),
+        Algorithm::StreamedProbe => streamed_probe::join(link, build, probe, wanted, to),
+        Algorithm::MultiPass => multi_pass::join(link, how.part_rows, build, probe, wanted, to),
         Algorithm::CpuPartitioned => {
-            cpu_partitioned::join(crossing, how.part_rows, [build, probe.held()?], wanted, to)
+            cpu_partitioned::join(link, how.part_rows, [build, probe.held()?], wanted, to)
         }
-        Algorithm::Triton => triton::join(crossing, how, [build, probe.held()?], wanted, to),
+        Algorithm::Triton => triton::join(link, how, [build, probe.held()?], wanted, to),
         Algorithm::Radix | Algorithm::SortMerge => {
-            let [build, probe] = [load(crossing, build)?, load(crossing, probe.held()?)?];
+            let [build, probe] = [load(link, build)?, load(link, probe.held()?)?];
             let partitioner = partitioner.unwrap_or_default();
             let method = Method { algorithm: how.algorithm, survey: false, partitioner };
-            Ok(join(crossing.session, method, [&build, &probe], wanted, to)?.found)
+            Ok(join(link.session, method, [&build, &probe], wanted, to)?.found)
         }
     }
 }

@@ -14,22 +14,22 @@ use super::machinery::partitions::partitioning;
 use super::machinery::table::{compact, fill};
 use super::machinery::wanted::Watched;
 use super::streamed_probe::join_loaded;
-use super::{JoinResult, MAX_ROWS, Receiver, Session, Side, Wanted};
+use super::{DeviceSide, JoinResult, MAX_ROWS, Receiver, Session, Wanted};
 use crate::error::{Error, Result, bytes};
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
 /// Joins two sides. Parts have at most `most_rows` rows, if given.
 pub(super) fn join(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     most_rows: Option<u64>,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let session = crossing.session;
-    let mut crossing = TransferContext { ..*crossing };
+    let session = link.session;
+    let mut link = TransferContext { ..*link };
     let mut most_rows = most_rows.unwrap_or(build.rows);
     let mut found = JoinResult::default();
     let mut at = 0;
@@ -45,8 +45,8 @@ pub(super) fn join(
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
         let joined = match unique {
-            true => by_table(&crossing, &part, at, probe, wanted, &mut watched),
-            false => by_partitions(&crossing, &part, at, probe, wanted, &mut watched),
+            true => by_table(&link, &part, at, probe, wanted, &mut watched),
+            false => by_partitions(&link, &part, at, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
         session.release_since(point)?;
@@ -60,7 +60,7 @@ pub(super) fn join(
             // long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
                 most_rows = rows.div_ceil(2);
-                crossing.most_rows = Some(crossing.probe_rows(probe, 0, u64::MAX)?.div_ceil(2));
+                link.most_rows = Some(link.probe_rows(probe, 0, u64::MAX)?.div_ceil(2));
             }
             Err(error) => return Err(error),
         }
@@ -70,15 +70,15 @@ pub(super) fn join(
 
 /// Joins a part by partitions, because a key may occur more than once. `first` is its first row number.
 fn by_partitions(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     part: &HostSide,
     first: u64,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
-    let side = Side { first, ..load(crossing, part)? };
-    join_loaded(crossing, side, probe, wanted, to).map(Some)
+    let side = DeviceSide { first, ..load(link, part)? };
+    join_loaded(link, side, probe, wanted, to).map(Some)
 }
 
 /// Returns the rows of the next part. There are as few parts as possible, all of about the same size.
@@ -106,22 +106,22 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
 
 /// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
 fn by_table(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     part: &HostSide,
     first: u64,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
-    let session = crossing.session;
+    let session = link.session;
     let tuple = session.word.tuple();
     let fit = (session.left() / 8 * FOR_TABLES / tuple).min(MAX_SLOTS);
     let slot_count = (2 * part.rows).min(fit).max(part.rows * LEAST_SLOTS / (LEAST_SLOTS - 1) + 1);
     let slots = session.allocate(slot_count * tuple, "the hash table")?;
     let table = compact(session, slots, slot_count);
-    if !fill(crossing, part, first, table)? {
+    if !fill(link, part, first, table)? {
         return Ok(None);
     }
     session.mark("build table")?;
-    stream_past(crossing, table, first..first + part.rows, probe, wanted, to).map(Some)
+    stream_past(link, table, first..first + part.rows, probe, wanted, to).map(Some)
 }

@@ -13,7 +13,7 @@
 use super::machinery::look_up::{look_up, stream_past};
 use super::machinery::stream::release;
 use super::machinery::table::{self, Rows};
-use super::{JoinResult, Receiver, Session, Side, Wanted};
+use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::device::abi;
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
@@ -24,8 +24,8 @@ use crate::transfer::{HostSide, Incoming, TransferContext, load};
 /// Joins two sides in GPU memory.
 pub(super) fn join(
     session: &Session<'_>,
-    build: &Side,
-    probe: &Side,
+    build: &DeviceSide,
+    probe: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -35,15 +35,15 @@ pub(super) fn join(
 
 /// Joins two sides in host memory. The probe side is streamed past the table.
 pub(super) fn join_from_host(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     place: TablePlace,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let table = build_from_host(crossing, place, build)?;
-    stream_past(crossing, table, 0..build.rows, probe, wanted, to)
+    let table = build_from_host(link, place, build)?;
+    stream_past(link, table, 0..build.rows, probe, wanted, to)
 }
 
 /// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a
@@ -51,7 +51,7 @@ pub(super) fn join_from_host(
 /// twice.
 pub(super) fn join_surveyed(
     session: &Session<'_>,
-    [build, probe]: [&Side; 2],
+    [build, probe]: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
@@ -71,11 +71,11 @@ pub(super) fn join_surveyed(
 /// Builds a table over the whole build side. If the table may lie in host memory, the build side need not
 /// fit the device: it is inserted chunk by chunk, as long as no key occurs twice.
 fn build_from_host(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     place: TablePlace,
     build: &HostSide,
-) -> Result<abi::Table> {
-    let session = crossing.session;
+) -> Result<abi::DeviceTable> {
+    let session = link.session;
     let mut repeated = false;
     if place != TablePlace::Gpu {
         let point = session.point();
@@ -83,7 +83,7 @@ fn build_from_host(
         let slots = table::slots(session, slot_count * session.word.tuple(), place)?;
         let table = table::compact(session, slots, slot_count);
         if slot_count <= u64::from(u32::MAX) {
-            if table::fill(crossing, build, 0, table)? {
+            if table::fill(link, build, 0, table)? {
                 session.mark("build table")?;
                 return Ok(table);
             }
@@ -91,7 +91,7 @@ fn build_from_host(
         }
         session.release_since(point)?;
     }
-    let side = load(crossing, build)?;
+    let side = load(link, build)?;
     let table = match repeated {
         true => table::build_groups(session, &side, place)?,
         false => table::build(session, &side, place)?,

@@ -7,16 +7,16 @@
 //! ```
 
 use super::machinery::output_loop::{self, Cut, Work};
-use super::{JoinResult, Receiver, Session, Side, Wanted};
-use crate::device::{Stage, abi};
+use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
+use crate::device::{DeviceStage, abi};
 use crate::error::Result;
 use crate::partition::gpu::{Digits, ordered};
 
 /// Joins two sides.
 pub(super) fn join(
     session: &Session<'_>,
-    build: &Side,
-    probe: &Side,
+    build: &DeviceSide,
+    probe: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -47,7 +47,7 @@ pub(super) fn join(
             tile,
             output,
         };
-        Stage::MergeJoin(wanted.flavour, merge)
+        DeviceStage::MergeJoin(wanted.flavour, merge)
     };
     let found = output_loop::run(session, wanted, work, stage, to)?;
     session.mark("merge")?;
@@ -55,11 +55,11 @@ pub(super) fn join(
 }
 
 /// Returns the bits in which the keys of all sides differ from one another.
-pub(crate) fn varying_bits(session: &Session<'_>, sides: &[&Side]) -> Result<u64> {
+pub(crate) fn varying_bits(session: &Session<'_>, sides: &[&DeviceSide]) -> Result<u64> {
     let found = session.zeroed(4 * 8, "the keys' bits")?;
     for side in sides {
         let survey = abi::Survey { keys: side.keys.address, rows: side.rows, found: found.address };
-        session.run(Stage::Survey(survey))?;
+        session.run(DeviceStage::Survey(survey))?;
     }
     let seen: Vec<u64> = session.read(found, 4)?;
     Ok(seen[2] & seen[3])

@@ -11,39 +11,39 @@
 use super::machinery::flags::{Window, closed, opened};
 use super::machinery::output_loop::OutputLoop;
 use super::machinery::partitions::{Radix, join_chunk, partitioning};
-use super::machinery::stream::{Stream, release};
-use super::{JoinResult, Receiver, Side, Wanted, Which};
+use super::machinery::stream::{ProbeStream, release};
+use super::{DeviceSide, JoinResult, Receiver, Wanted, Which};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
 /// Joins two sides in host memory.
 pub(super) fn join(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let side = load(crossing, build)?;
-    join_loaded(crossing, side, probe, wanted, to)
+    let side = load(link, build)?;
+    join_loaded(link, side, probe, wanted, to)
 }
 
 /// Streams a probe side past the partitions of `build`, which is a build side on the device or a part of
 /// one. Releases the columns of `build`.
 pub(super) fn join_loaded(
-    crossing: &TransferContext<'_>,
-    build: Side,
+    link: &TransferContext<'_>,
+    build: DeviceSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let session = crossing.session;
+    let session = link.session;
     let radix = Radix::of(session, RadixPartitioner::LookBack, build.rows);
     let held = radix.partition_alone(session, &build, "the partitioned build side")?;
     release(session, &build)?;
     session.mark("partition build side")?;
-    let mut stream = Stream::new(crossing, probe, wanted, partitioning(session))?;
+    let mut stream = ProbeStream::new(link, probe, wanted, partitioning(session))?;
     let tasks = radix.tasks(session, build.rows, stream.chunk_rows);
     let mut output_loop = OutputLoop::new(session, &stream.wanted, tasks as u32)?;
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;

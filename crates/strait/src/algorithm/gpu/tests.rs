@@ -36,7 +36,7 @@ fn taken(pairs: &mut Vec<(u64, u64)>, rows: usize, columns: &[&[u8]]) -> Result<
 }
 
 impl Receiver for Kept {
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
         let Kept { drain, pairs, .. } = self;
         let columns = [block.build, block.probe].map(|view| BlockColumn { view, bits: 64 });
         drain.send(session, &columns, block.rows, (), &mut |a| taken(pairs, a.rows, a.columns))
@@ -70,7 +70,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let device = Simulated::new(settings);
     let session = Session::new(&device, Width::W64)?;
     let workers = Workers::new(2, Arc::default());
-    let crossing = TransferContext {
+    let link = TransferContext {
         session: &session,
         workers: &workers,
         transfer: how.gpu_options.transfer,
@@ -109,7 +109,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         flags: [vec![false; build.len()], vec![false; probe.len()]],
     };
     let (build_side, probe_side) = (side(build)?, Incoming::from(side(probe)?));
-    let found = join_from_host(&crossing, how, &build_side, &probe_side, &wanted, &mut kept)?.found;
+    let found = join_from_host(&link, how, &build_side, &probe_side, &wanted, &mut kept)?.found;
     kept.take_arrived(&session)?;
 
     let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.gpu_options);

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use super::CudaDevice;
 use super::policy::{HISTOGRAM_THREADS, Policy, SCATTER_ITEMS, SCATTER_THREADS};
 use crate::device::stage::stage_table;
-use crate::device::{Flavour, Scatterer, Stage, Stream, abi};
+use crate::device::{DeviceStage, Flavour, Scatterer, Stream, abi};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
@@ -74,7 +74,7 @@ fn over_keys(card: &Card, entry: &'static str, rows: u64, shared: u32) -> Result
 }
 
 /// Returns a kernel that visits all slots of a table.
-fn over_slots(card: &Card, entry: &'static str, table: &abi::Table) -> Result<Kernel> {
+fn over_slots(card: &Card, entry: &'static str, table: &abi::DeviceTable) -> Result<Kernel> {
     let blocks = table.slot_count.div_ceil(256).min(card.full(8));
     Kernel::new(table_module(table), entry, 256).blocks(blocks)
 }
@@ -97,7 +97,7 @@ macro_rules! flavoured {
 }
 
 /// Returns the module with a table's kernels.
-fn table_module(table: &abi::Table) -> &'static str {
+fn table_module(table: &abi::DeviceTable) -> &'static str {
     match table.direct != 0 {
         true if table.is_array() => "table/array",
         false if table.bits == 0 => "table/compact",
@@ -159,12 +159,12 @@ macro_rules! list_kernels {
     })*) => {
         /// Calls `start` for every kernel of a stage, in order, with the address of the stage's arguments.
         fn each_kernel(
-            stage: &Stage,
+            stage: &DeviceStage,
             card: &Card,
             start: &mut dyn FnMut(Kernel, *const c_void) -> Result<()>,
         ) -> Result<()> {
             match stage {
-                $(Stage::$name($($how,)? arguments) => {
+                $(DeviceStage::$name($($how,)? arguments) => {
                     type Describe = fn($($how_type,)? &abi::$arguments, &Card) -> Result<Kernel>;
                     let kernel = |describe: Describe| describe($(*$how,)? arguments, card);
                     $(start(kernel($kernel)?, std::ptr::from_ref(arguments).cast())?;)+
@@ -185,7 +185,7 @@ pub(super) unsafe fn launch(
     device: &CudaDevice,
     stream: Stream,
     word: Width,
-    stage: &Stage,
+    stage: &DeviceStage,
 ) -> Result<()> {
     let policy = device.policy(word);
     let card = Card { policy, word, multiprocessors: device.multiprocessors() };

@@ -18,7 +18,7 @@ use crate::device::{Managed, Stream, View};
 use crate::error::{Error, Result};
 
 /// Managed memory from the driver, freed when dropped.
-struct Block {
+struct ManagedMemory {
     context: Arc<Context>,
     address: u64,
 }
@@ -26,7 +26,7 @@ struct Block {
 /// A block and its charge to the budget. The order matters: the block is freed before it is no longer
 /// counted.
 struct Owner {
-    _block: Block,
+    _block: ManagedMemory,
     _charge: pool::Charge<Driver>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Ar
         if device.gpu.free_memory().map_err(Refusal::Failed)? < size {
             return Err(Refusal::OutOfMemory);
         }
-        Block::allocate(&device.context, size)
+        ManagedMemory::allocate(&device.context, size)
     })?;
     let start = block.address as *mut u8;
     let view = View::new(device.id, block.address, bytes);
@@ -92,21 +92,21 @@ pub(super) fn prefetch(device: &CudaDevice, stream: Stream, view: View) -> Resul
     check(code, "moving managed memory to the GPU")
 }
 
-impl Block {
-    fn allocate(context: &Arc<Context>, size: u64) -> Result<Block, Refusal> {
+impl ManagedMemory {
+    fn allocate(context: &Arc<Context>, size: u64) -> Result<ManagedMemory, Refusal> {
         let _bound = context.bind().map_err(Refusal::Failed)?;
         let mut address = 0;
         let flags = sys::CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as u32;
         // SAFETY: the context is bound; the call writes an address.
         match unsafe { sys::cuMemAllocManaged(&mut address, size as usize, flags) } {
-            CUresult::CUDA_SUCCESS => Ok(Block { context: Arc::clone(context), address }),
+            CUresult::CUDA_SUCCESS => Ok(ManagedMemory { context: Arc::clone(context), address }),
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Refusal::OutOfMemory),
             code => Err(Refusal::Failed(failure(code, "allocating managed memory"))),
         }
     }
 }
 
-impl Drop for Block {
+impl Drop for ManagedMemory {
     fn drop(&mut self) {
         // Freeing waits for the GPU, so work that still uses the memory finishes first.
         let freed = self.context.bind().and_then(|_bound| {

@@ -50,8 +50,8 @@ use std::sync::{Arc, Once};
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::device::{
-    Device, DeviceId, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer,
-    Shape, Stage, Stream, View,
+    Device, DeviceId, DeviceStage, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned,
+    Scatterer, Shape, Stream, View,
 };
 use crate::error::{Error, Result};
 use crate::memory::on_release;
@@ -290,7 +290,7 @@ impl Device for CudaDevice {
         check(code, "filling memory")
     }
 
-    unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()> {
+    unsafe fn run(&self, stream: Stream, word: Width, stage: &DeviceStage) -> Result<()> {
         // SAFETY: the caller promises the same.
         unsafe { launch::launch(self, stream, word, stage) }
     }

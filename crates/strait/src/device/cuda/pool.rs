@@ -123,7 +123,7 @@ impl<S: Source> Pool<S> {
             None => (self.fresh(&mut state, size, what)?, size),
         };
         state.hold(size);
-        let owner = Block { pool: self.clone(), address, size };
+        let owner = PooledBlock { pool: self.clone(), address, size };
         Ok(Memory { view: View::new(DeviceId::ANY, address, bytes), _owner: Box::new(owner) })
     }
 
@@ -240,13 +240,13 @@ impl<S: Source> Drop for Pool<S> {
 }
 
 /// A block that returns to its pool when dropped.
-struct Block<S: Source> {
+struct PooledBlock<S: Source> {
     pool: Arc<Pool<S>>,
     address: u64,
     size: u64,
 }
 
-impl<S: Source> Drop for Block<S> {
+impl<S: Source> Drop for PooledBlock<S> {
     fn drop(&mut self) {
         let mut state = self.pool.state();
         state.used -= self.size;

@@ -138,7 +138,7 @@ fn a_kernel_runs_for_both_widths() {
         let survey =
             abi::Survey { keys: keys.address(), rows: rows as u64, found: found.address() };
         // SAFETY: memory of these lengths, kept until the stream is synchronised.
-        unsafe { device.run(stream, word, &Stage::Survey(survey)) }.unwrap();
+        unsafe { device.run(stream, word, &DeviceStage::Survey(survey)) }.unwrap();
         device.copy_out(stream, found.view, &back, 0).unwrap();
         device.synchronize(stream).unwrap();
         assert_eq!(read(&back)[0], most, "{word:?}");
@@ -197,7 +197,7 @@ fn largest(device: &CudaDevice, stream: Stream, keys: u64, rows: usize) -> u64 {
     device.fill(stream, found.view, 0).unwrap();
     let survey = abi::Survey { keys, rows: rows as u64, found: found.address() };
     // SAFETY: memory of these lengths, kept until the stream is synchronised.
-    unsafe { device.run(stream, Width::W64, &Stage::Survey(survey)) }.unwrap();
+    unsafe { device.run(stream, Width::W64, &DeviceStage::Survey(survey)) }.unwrap();
     device.copy_out(stream, found.view, &back, 0).unwrap();
     device.synchronize(stream).unwrap();
     read(&back)[0]

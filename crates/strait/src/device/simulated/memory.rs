@@ -41,7 +41,7 @@ const REGIONS: u64 = 1 << 12;
 pub(super) const PAGE: u64 = 4096;
 
 /// The memory behind an address.
-struct Block {
+struct Allocation {
     bytes: Bytes,
     /// How much of the capacity it takes.
     charged: u64,
@@ -57,7 +57,7 @@ enum Bytes {
 // SAFETY: memory is lent to any thread.
 unsafe impl Send for Bytes {}
 
-impl Block {
+impl Allocation {
     fn len(&self) -> u64 {
         match &self.bytes {
             Bytes::Own(bytes) => bytes.len() as u64,
@@ -91,7 +91,7 @@ impl Block {
 
 /// Allocations by address, live and freed.
 pub(super) struct Space {
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, Allocation>,
     /// Freed allocations, the oldest first.
     freed: VecDeque<u64>,
     /// The bytes of the freed allocations.
@@ -137,7 +137,7 @@ impl Space {
     ) -> Result<View> {
         self.room(charged, bytes, what)?;
         let block = poisoned(bytes as usize, fresh(&mut self.random), what)?;
-        Ok(self.place(Block { bytes: Bytes::Own(block), charged }, 0))
+        Ok(self.place(Allocation { bytes: Bytes::Own(block), charged }, 0))
     }
 
     /// Returns addresses that lead to host memory until they are freed. Meanwhile they take `charged` bytes
@@ -150,7 +150,7 @@ impl Space {
         let (start, len) = (memory.start.cast_mut(), memory.bytes as usize);
         // The address has the same alignment as the memory.
         let past = start as u64 % ALIGNMENT;
-        self.place(Block { bytes: Bytes::Lent { start, len }, charged }, past)
+        self.place(Allocation { bytes: Bytes::Lent { start, len }, charged }, past)
     }
 
     /// Returns an error if the capacity has fewer than `charged` bytes left, for memory of `bytes` bytes.
@@ -169,7 +169,7 @@ impl Space {
     }
 
     /// Assigns an address to a block: a multiple of the alignment, plus `past`.
-    fn place(&mut self, block: Block, past: u64) -> View {
+    fn place(&mut self, block: Allocation, past: u64) -> View {
         let (address, bytes) = (self.next + past, block.len());
         let gap = PAGE + self.random.below(PAGE);
         self.next = (address + bytes + gap).next_multiple_of(ALIGNMENT);
@@ -183,7 +183,7 @@ impl Space {
     /// changed: its address now leads to the same number of poisoned bytes.
     pub(super) fn free(&mut self, address: u64) {
         let byte = 0xd0 | self.random.below(16) as u8;
-        let Some(Block { bytes, charged }) = self.blocks.remove(&address) else { return };
+        let Some(Allocation { bytes, charged }) = self.blocks.remove(&address) else { return };
         self.usage.used -= charged;
         if self.strict {
             return;
@@ -199,7 +199,7 @@ impl Space {
         if let Ok(poison) = poison {
             self.quarantined += poison.len() as u64;
             self.freed.push_back(address);
-            self.blocks.insert(address, Block { bytes: Bytes::Own(poison), charged: 0 });
+            self.blocks.insert(address, Allocation { bytes: Bytes::Own(poison), charged: 0 });
         }
     }
 

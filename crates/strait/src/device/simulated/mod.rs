@@ -34,8 +34,8 @@ use self::random::Random;
 use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
 use super::{
-    Device, DeviceId, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned, Scatterer,
-    Shape, Stage, Stream, View,
+    Device, DeviceId, DeviceStage, Event, HostAccess, HostView, Managed, Memory, MemoryUse, Pinned,
+    Scatterer, Shape, Stream, View,
 };
 use crate::error::{Error, Result};
 use crate::overrides::{Fault, FaultKind};
@@ -196,7 +196,7 @@ impl Device for Simulated {
         self.enqueue(stream, &[to], Operation::Fill { to, byte })
     }
 
-    unsafe fn run(&self, stream: Stream, word: Width, stage: &Stage) -> Result<()> {
+    unsafe fn run(&self, stream: Stream, word: Width, stage: &DeviceStage) -> Result<()> {
         self.faults.check(FaultKind::Compile)?;
         self.faults.check(FaultKind::Launch)?;
         self.schedule().enqueue(stream, Operation::Run { word, stage: *stage })

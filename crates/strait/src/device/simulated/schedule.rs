@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::memory::Space;
 use super::random::Random;
 use super::stages::{self, Machine};
-use crate::device::{DeviceId, EVENTS, Event, HostView, Pinned, Stage, Stream, View};
+use crate::device::{DeviceId, DeviceStage, EVENTS, Event, HostView, Pinned, Stream, View};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
@@ -52,7 +52,7 @@ pub(super) enum Operation {
     },
     Run {
         word: Width,
-        stage: Stage,
+        stage: DeviceStage,
     },
     Record(usize),
     Wait(usize),

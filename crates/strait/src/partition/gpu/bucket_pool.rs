@@ -15,9 +15,9 @@
 //! kernels join the output of any partitioner. That costs one more read and write of every tuple.
 
 use super::{Digits, spare_of};
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
-use crate::device::{Stage, View, abi};
+use crate::device::{DeviceStage, View, abi};
 use crate::error::Result;
 
 /// The chains of one pass.
@@ -30,7 +30,7 @@ struct Level {
 /// Values that are the same for all passes over a side.
 struct Passes<'a> {
     session: &'a Session<'a>,
-    side: &'a Side,
+    side: &'a DeviceSide,
     /// Tuples per tile.
     tile: u32,
     /// A bucket has `1 << bucket_bits` tuples.
@@ -43,7 +43,7 @@ struct Passes<'a> {
 /// later calls reuse it.
 pub(crate) fn chained(
     session: &Session<'_>,
-    side: &Side,
+    side: &DeviceSide,
     digits: &Digits,
     spare: &mut Option<View>,
     what: &str,
@@ -68,7 +68,7 @@ pub(crate) fn chained(
 
     let mut level = Level { chains: abi::Chains::default(), count: 1 };
     for (pass, &digit) in digits.digits.iter().rev().enumerate() {
-        level = passes.divide(&level, digit, pools[which(pass)])?;
+        level = passes.run_pass(&level, digit, pools[which(pass)])?;
     }
     passes.compact(&level, target)?;
     session.release(&passes.scratch)?;
@@ -104,7 +104,7 @@ impl Passes<'_> {
     /// chain.
     fn cut(&mut self, level: &Level, piece: u32) -> Result<u64> {
         let starts = self.scratch((level.count + 1) * 4)?.address;
-        self.session.run(Stage::CutChains(abi::CutChains {
+        self.session.run(DeviceStage::CutChains(abi::CutChains {
             counts: level.chains.counts,
             rows: self.side.rows,
             starts,
@@ -115,7 +115,7 @@ impl Passes<'_> {
     }
 
     /// Runs one pass: splits each chain into one chain per value of the digit.
-    fn divide(&mut self, from: &Level, digit: abi::Digit, pool: View) -> Result<Level> {
+    fn run_pass(&mut self, from: &Level, digit: abi::Digit, pool: View) -> Result<Level> {
         let digit_bits = digit.mask.count_ones();
         let count = from.count << digit_bits;
         let entries = self.most_buckets(from.count) << digit_bits;
@@ -130,7 +130,7 @@ impl Passes<'_> {
         // Columns are cut by position. Only chains need the list of pieces.
         let columns = from.chains.tuples == 0;
         let piece = if columns { self.tile } else { self.piece() };
-        self.session.run(Stage::BucketPool(abi::BucketPool {
+        self.session.run(DeviceStage::BucketPool(abi::BucketPool {
             columns: self.side.columns(),
             from: from.chains,
             to: chains,
@@ -149,7 +149,7 @@ impl Passes<'_> {
 
     /// Copies the chains together.
     fn compact(&mut self, from: &Level, to: View) -> Result<()> {
-        self.session.run(Stage::Compact(abi::Compact {
+        self.session.run(DeviceStage::Compact(abi::Compact {
             from: from.chains,
             pieces: self.cut(from, self.piece())?,
             starts: self.cut(from, 1)?,

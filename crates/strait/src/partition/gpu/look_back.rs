@@ -1,9 +1,9 @@
 //! Radix passes with decoupled look-back: each pass reads every tuple once and writes it once.
 
 use super::{Digits, spare_of};
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
-use crate::device::{Stage, View, abi};
+use crate::device::{DeviceStage, View, abi};
 use crate::error::Result;
 
 /// The maximum number of rows per launch: a look-back word has 30 bits for the count.
@@ -13,7 +13,7 @@ const ROWS_PER_LAUNCH: u64 = 1 << 29;
 /// and later calls reuse it.
 pub(crate) fn ordered(
     session: &Session<'_>,
-    side: &Side,
+    side: &DeviceSide,
     digits: &Digits,
     spare: &mut Option<View>,
     what: &str,
@@ -34,7 +34,7 @@ pub(crate) fn ordered(
 /// Orders a side into columns of keys and values.
 pub(crate) fn ordered_columns(
     session: &Session<'_>,
-    side: &Side,
+    side: &DeviceSide,
     digits: &Digits,
 ) -> Result<[View; 2]> {
     let passes = digits.passes();
@@ -63,7 +63,7 @@ enum To {
 /// Runs all passes. `to` returns the target of each pass.
 fn all_passes(
     session: &Session<'_>,
-    side: &Side,
+    side: &DeviceSide,
     digits: &Digits,
     to: impl Fn(usize) -> To,
 ) -> Result<()> {
@@ -85,7 +85,7 @@ fn all_passes(
 }
 
 /// Computes the start of each digit value for each pass.
-fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
+fn bins(session: &Session<'_>, side: &DeviceSide, digits: &Digits) -> Result<View> {
     let passes = digits.passes();
     let bins = session.zeroed((passes * abi::BINS * 8) as u64, "digit counts")?;
     for (i, some) in digits.digits.chunks(abi::MAX_PASSES).enumerate() {
@@ -101,10 +101,10 @@ fn bins(session: &Session<'_>, side: &Side, digits: &Digits) -> Result<View> {
             ..abi::Histogram::default()
         };
         histogram.digits[..some.len()].copy_from_slice(some);
-        session.run(Stage::Histogram(histogram))?;
+        session.run(DeviceStage::Histogram(histogram))?;
     }
     let offsets = abi::Offsets { bins: bins.address, passes: passes as u32, unused: 0 };
-    session.run(Stage::Offsets(offsets))?;
+    session.run(DeviceStage::Offsets(offsets))?;
     Ok(bins)
 }
 
@@ -128,7 +128,7 @@ impl Scratch {
 
 /// The arguments of one pass.
 struct Sweep<'a> {
-    side: &'a Side,
+    side: &'a DeviceSide,
     /// The tuples of the pass before; `None` in the first pass.
     from: Option<View>,
     to: To,
@@ -154,7 +154,7 @@ fn sweep(session: &Session<'_>, scratch: &Scratch, pass: Sweep<'_>) -> Result<()
         session.device.fill(session.compute, scratch.words.part(0, status_bytes + 4), 0)?;
         let next_base = scratch.bases[launch % 2];
         let moved = |address: u64, step: u64| if address == 0 { 0 } else { address + first * step };
-        session.run(Stage::LookBack(abi::LookBack {
+        session.run(DeviceStage::LookBack(abi::LookBack {
             columns: abi::Columns {
                 keys: moved(columns.keys, word),
                 values: moved(columns.values, word),

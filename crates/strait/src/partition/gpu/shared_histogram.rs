@@ -7,9 +7,9 @@
 //! Each pass reads every tuple twice; look-back reads it once.
 
 use super::{Digits, spare_of};
+use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::Side;
-use crate::device::{Stage, View, abi};
+use crate::device::{DeviceStage, View, abi};
 use crate::error::Result;
 
 /// The maximum number of chunks per side. It is several times what a card runs at once, so that the card is
@@ -20,7 +20,7 @@ const MAX_CHUNKS: u64 = 2048;
 /// memory: the first call allocates it, and later calls reuse it.
 pub(crate) fn counted(
     session: &Session<'_>,
-    side: &Side,
+    side: &DeviceSide,
     digits: &Digits,
     spare: &mut Option<View>,
     what: &str,
@@ -51,12 +51,12 @@ pub(crate) fn counted(
             unused: 0,
             mixing: session.mixing(),
         };
-        session.run(Stage::SharedCount(stage))?;
-        session.run(Stage::SharedScan(stage))?;
+        session.run(DeviceStage::SharedCount(stage))?;
+        session.run(DeviceStage::SharedScan(stage))?;
         // The scan ran over the chunks of each digit. This stage computes the start of each digit.
         let offsets = abi::Offsets { bins: bins.address, passes: 1, unused: 0 };
-        session.run(Stage::Offsets(offsets))?;
-        session.run(Stage::SharedScatter(stage))?;
+        session.run(DeviceStage::Offsets(offsets))?;
+        session.run(DeviceStage::SharedScatter(stage))?;
         from = Some(to);
     }
     Ok(target)

@@ -1,13 +1,13 @@
 //! Tests which bits passes take, and all partitioners with one pass and several, on a simulated device.
 
 use super::*;
-use crate::device::Side;
+use crate::device::DeviceSide;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::word::KeyWord;
 use crate::word::Width;
 
 type Partition =
-    fn(&Session<'_>, &Side, &Digits, &mut Option<View>, &str) -> crate::error::Result<View>;
+    fn(&Session<'_>, &DeviceSide, &Digits, &mut Option<View>, &str) -> crate::error::Result<View>;
 
 const PARTITIONERS: [(&str, Partition); 3] =
     [("look-back", ordered), ("bucket-pool", chained), ("shared-histogram", counted)];
@@ -33,7 +33,7 @@ fn check(name: &str, partition: Partition, bits: u32, kind: u64) {
         let keys = keys(rows, kind);
         let column = session.allocate(rows * 8, "keys").unwrap();
         session.write(&keys, column).unwrap();
-        let side = Side { keys: column, rows, ..Side::default() };
+        let side = DeviceSide { keys: column, rows, ..DeviceSide::default() };
         let tuples = partition(&session, &side, &digits, &mut spare, "a side").unwrap();
         let words: Vec<u64> = session.read(tuples, 2 * rows as usize).unwrap();
         let mut found: Vec<(u64, u64)> = words.chunks(2).map(|t| (t[0], t[1])).collect();

@@ -35,9 +35,9 @@ impl HostPartitions {
 
     /// Allocates pinned memory of at least `bytes` bytes. Sizes are rounded up, so that later requests find
     /// memory that is already pinned.
-    pub(crate) fn pin(&self, crossing: &TransferContext<'_>, bytes: u64) -> Result<Arc<Pinned>> {
+    pub(crate) fn pin(&self, link: &TransferContext<'_>, bytes: u64) -> Result<Arc<Pinned>> {
         let bytes = bytes.next_multiple_of((16 << 20).min(bytes.next_power_of_two()));
-        crossing.session.pinned(bytes as usize, WHAT)
+        link.session.pinned(bytes as usize, WHAT)
     }
 
     /// Adds a run to a partition.

@@ -12,7 +12,7 @@
 
 use super::look_up::look_ups;
 use super::wanted::{InOrderBlock, JoinResult, Receiver, Wanted};
-use crate::device::{Event, Flavour, Memory, Session, Side, Stage, View, abi};
+use crate::device::{DeviceSide, DeviceStage, Event, Flavour, Memory, Session, View, abi};
 use crate::error::Result;
 
 /// Rows per word of bits.
@@ -36,7 +36,7 @@ struct Buffer {
 
 /// Returns whether matches in order answer what is wanted: whether each probe row has a match, or its only
 /// match.
-pub(crate) fn answers(table: &abi::Table, wanted: &Wanted) -> bool {
+pub(crate) fn answers(table: &abi::DeviceTable, wanted: &Wanted) -> bool {
     match wanted.flavour {
         Flavour::Pairs | Flavour::PairsFlagged => table.groups == 0 && !wanted.keys,
         Flavour::Exists => wanted.flag_probe && !wanted.flag_build,
@@ -67,8 +67,8 @@ impl<'a> InOrder<'a> {
     /// Looks a chunk up.
     pub(crate) fn look_up(
         &mut self,
-        table: abi::Table,
-        chunk: &Side,
+        table: abi::DeviceTable,
+        chunk: &DeviceSide,
         wanted: &Wanted,
         to: &mut dyn Receiver,
     ) -> Result<JoinResult> {
@@ -82,7 +82,7 @@ impl<'a> InOrder<'a> {
         let build = buffer.build.as_ref();
         let build = build.map(|build| build.view.part(0, chunk.rows * session.word.bytes()));
         let address = |view: Option<View>| view.map_or(0, |view| view.address);
-        session.run(Stage::ProbeInOrder(abi::Probe {
+        session.run(DeviceStage::ProbeInOrder(abi::Probe {
             table,
             columns: chunk.columns(),
             rows: chunk.rows,

@@ -5,17 +5,17 @@ use std::ops::Range;
 use super::flags::{Window, closed, opened};
 use super::in_order::{InOrder, answers};
 use super::output_loop::{Cut, OutputLoop, Work};
-use super::stream::Stream;
+use super::stream::ProbeStream;
 use super::table::Rows;
 use super::wanted::{JoinResult, Receiver, Wanted, Which};
-use crate::device::{Session, Stage, abi};
+use crate::device::{DeviceStage, Session, abi};
 use crate::error::Result;
 use crate::transfer::{Incoming, TransferContext};
 
 /// Looks rows up in a table.
 pub(crate) fn look_up(
     session: &Session<'_>,
-    table: abi::Table,
+    table: abi::DeviceTable,
     probe: Rows,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -34,7 +34,7 @@ pub(crate) fn look_ups(session: &Session<'_>, rows: u64) -> u32 {
 /// Looks rows up in a table, with an output loop that the caller may use again.
 pub(crate) fn look_up_in(
     output_loop: &mut OutputLoop<'_>,
-    table: abi::Table,
+    table: abi::DeviceTable,
     probe: Rows,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -46,25 +46,25 @@ pub(crate) fn look_up_in(
     let stage = |tasks: u64, count: u32, output: abi::Output| {
         let Rows { columns, tuples, rows } = probe;
         let look_up = abi::Probe { table, columns, tuples, rows, tasks, count, tile, output };
-        Stage::Probe(wanted.flavour, look_up)
+        DeviceStage::Probe(wanted.flavour, look_up)
     };
     output_loop.run(wanted, work, stage, to)
 }
 
 /// Streams a probe side past a table. `build` are the numbers of the build rows in the table.
 pub(crate) fn stream_past(
-    crossing: &TransferContext<'_>,
-    table: abi::Table,
+    link: &TransferContext<'_>,
+    table: abi::DeviceTable,
     build: Range<u64>,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let session = crossing.session;
+    let session = link.session;
     let rows = build.end - build.start;
     let in_order = to.takes_order() && answers(&table, wanted);
     let flag_probe = wanted.flag_probe && !in_order;
-    let mut stream = Stream::new(crossing, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
+    let mut stream = ProbeStream::new(link, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
     let look_ups = look_ups(session, stream.chunk_rows);
     let mut output_loop = OutputLoop::new(session, &stream.wanted, look_ups)?;
     let mut in_order = match in_order {

@@ -15,8 +15,8 @@
 //! Buffers outlive a run. So the device can join the next chunk of a stream while the rows of the chunk
 //! before are copied out.
 
-use super::wanted::{Block, JoinResult, Receiver, Wanted};
-use crate::device::{Event, Flavour, Memory, Session, Stage, View, abi};
+use super::wanted::{JoinResult, OutputBlock, Receiver, Wanted};
+use crate::device::{DeviceStage, Event, Flavour, Memory, Session, View, abi};
 use crate::error::{Error, Result};
 
 /// The minimum rows per buffer, or the rows that one task may write if that is less.
@@ -55,7 +55,7 @@ pub(crate) enum Cut {
 }
 
 /// The tasks of one launch.
-enum Piece {
+enum Launch {
     /// Tasks `first..end` of the join's own list.
     Own { first: u32, end: u32 },
     /// Redo tasks, already cut where necessary.
@@ -84,27 +84,27 @@ struct Left {
 impl Left {
     /// Returns the tasks of the next launch: tasks of the list, or redo tasks. Redo tasks that would write more
     /// than `limit` rows are cut.
-    fn next(&mut self, most: MostTasks, limit: u64, cut: Cut) -> Option<Piece> {
+    fn next(&mut self, most: MostTasks, limit: u64, cut: Cut) -> Option<Launch> {
         if !self.again.is_empty() {
-            return Some(Piece::Again(some(&mut self.again, most.redo as usize, limit, cut)));
+            return Some(Launch::Again(some(&mut self.again, most.redo as usize, limit, cut)));
         }
         let first = self.own;
         let end = (u64::from(first) + most.listed).min(u64::from(self.count)) as u32;
         self.own = end;
-        (first < end).then_some(Piece::Own { first, end })
+        (first < end).then_some(Launch::Own { first, end })
     }
 
     /// Records the tasks that a launch did not finish.
-    fn book(&mut self, piece: Piece, seen: &abi::Control, redone: Vec<abi::Redo>) {
+    fn book(&mut self, launch: Launch, seen: &abi::Control, redone: Vec<abi::Redo>) {
         self.again.extend(redone);
-        match piece {
+        match launch {
             // Thread blocks ask for tasks beyond the last one before they stop.
-            Piece::Own { end, .. } if seen.full != 0 => self.own = seen.next.min(end),
-            Piece::Again(tasks) if seen.full != 0 => {
+            Launch::Own { end, .. } if seen.full != 0 => self.own = seen.next.min(end),
+            Launch::Again(tasks) if seen.full != 0 => {
                 let left = tasks.iter().skip(seen.next as usize);
                 self.again.extend(left.map(|&task| abi::Redo { task, rows: 0 }));
             }
-            Piece::Own { .. } | Piece::Again(_) => {}
+            Launch::Own { .. } | Launch::Again(_) => {}
         }
     }
 }
@@ -152,8 +152,8 @@ impl Buffer {
         self.columns[column].as_ref().map_or(View::default(), |memory| memory.view)
     }
 
-    fn block(&self, rows: u64) -> Block {
-        Block { rows, keys: self.view(0), build: self.view(1), probe: self.view(2) }
+    fn block(&self, rows: u64) -> OutputBlock {
+        OutputBlock { rows, keys: self.view(0), build: self.view(1), probe: self.view(2) }
     }
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn run(
     session: &Session<'_>,
     wanted: &Wanted,
     work: Work,
-    stage: impl Fn(u64, u32, abi::Output) -> Stage,
+    stage: impl Fn(u64, u32, abi::Output) -> DeviceStage,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     OutputLoop::new(session, wanted, work.count)?.run(wanted, work, stage, to)
@@ -209,7 +209,7 @@ impl<'a> OutputLoop<'a> {
         &mut self,
         wanted: &Wanted,
         work: Work,
-        stage: impl Fn(u64, u32, abi::Output) -> Stage,
+        stage: impl Fn(u64, u32, abi::Output) -> DeviceStage,
         to: &mut dyn Receiver,
     ) -> Result<JoinResult> {
         let session = self.session;
@@ -218,10 +218,10 @@ impl<'a> OutputLoop<'a> {
         let mut left = Left { own: 0, count: work.count, again: Vec::new() };
         let mut found = JoinResult::default();
         let mut running = left.next(self.most_tasks, 0, work.cut);
-        if let Some(piece) = &running {
-            self.start(piece, wanted, &work, &stage)?;
+        if let Some(launch) = &running {
+            self.start(launch, wanted, &work, &stage)?;
         }
-        while let Some(piece) = running {
+        while let Some(launch) = running {
             to.meanwhile(session)?;
             let seen: abi::Control = session.read(self.control.view, 1)?.pop().unwrap_or_default();
             let rows = match (writes(wanted), seen.full != 0) {
@@ -234,7 +234,7 @@ impl<'a> OutputLoop<'a> {
                 session.moved(rows * session.word.bytes() * (2 + u64::from(wanted.keys)));
             }
             let redone = session.read::<abi::Redo>(self.redo.view, seen.redone as usize)?;
-            left.book(piece, &seen, redone);
+            left.book(launch, &seen, redone);
 
             let filled = self.current;
             let capacity = self.buffers[filled].as_ref().map_or(0, |buffer| buffer.capacity);
@@ -247,8 +247,8 @@ impl<'a> OutputLoop<'a> {
             if other {
                 self.current = 1 - filled;
             }
-            if other && let Some(piece) = &running {
-                self.start(piece, wanted, &work, &stage)?;
+            if other && let Some(launch) = &running {
+                self.start(launch, wanted, &work, &stage)?;
             }
             if rows > 0
                 && writes(wanted)
@@ -256,8 +256,8 @@ impl<'a> OutputLoop<'a> {
             {
                 buffer.gone = to.block(session, buffer.block(rows))?.map(|gone| (gone, 0));
             }
-            if !other && let Some(piece) = &running {
-                self.start(piece, wanted, &work, &stage)?;
+            if !other && let Some(launch) = &running {
+                self.start(launch, wanted, &work, &stage)?;
             }
         }
         Ok(found)
@@ -283,15 +283,15 @@ impl<'a> OutputLoop<'a> {
     /// Launches some tasks that write into the current buffer.
     fn start(
         &mut self,
-        piece: &Piece,
+        launch: &Launch,
         wanted: &Wanted,
         work: &Work,
-        stage: &impl Fn(u64, u32, abi::Output) -> Stage,
+        stage: &impl Fn(u64, u32, abi::Output) -> DeviceStage,
     ) -> Result<()> {
         let session = self.session;
-        let (tasks, first, count) = match piece {
-            Piece::Own { first, end } => (work.tasks.map_or(0, |view| view.address), *first, *end),
-            Piece::Again(tasks) => {
+        let (tasks, first, count) = match launch {
+            Launch::Own { first, end } => (work.tasks.map_or(0, |view| view.address), *first, *end),
+            Launch::Again(tasks) => {
                 let view = self.list()?;
                 session.write(tasks, view)?;
                 (view.address, 0, tasks.len() as u32)

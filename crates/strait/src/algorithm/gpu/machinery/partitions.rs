@@ -7,7 +7,7 @@
 
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::wanted::{JoinResult, Receiver, Wanted};
-use crate::device::{Session, Side, Stage, View, abi};
+use crate::device::{DeviceSide, DeviceStage, Session, View, abi};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::partition::gpu::{Digits, chained, counted, ordered};
@@ -69,7 +69,7 @@ impl Radix {
     pub(crate) fn partition(
         &self,
         session: &Session<'_>,
-        side: &Side,
+        side: &DeviceSide,
         spare: &mut Option<View>,
         what: &str,
     ) -> Result<Partitioned> {
@@ -82,7 +82,7 @@ impl Radix {
         }?;
         let partitions = 1u32 << self.bits;
         let bounds = session.allocate((u64::from(partitions) + 1) * 8, "partition bounds")?;
-        session.run(Stage::Bounds(abi::Bounds {
+        session.run(DeviceStage::Bounds(abi::Bounds {
             tuples: tuples.address,
             rows: side.rows,
             bounds: bounds.address,
@@ -98,7 +98,7 @@ impl Radix {
     pub(crate) fn partition_alone(
         &self,
         session: &Session<'_>,
-        side: &Side,
+        side: &DeviceSide,
         what: &str,
     ) -> Result<Partitioned> {
         let point = session.point();
@@ -133,7 +133,7 @@ impl Radix {
             let count = session.zeroed(4, "the number of tasks")?;
             let task = size_of::<abi::Task>() as u64;
             let tasks = session.allocate(capacity * task, "the task list")?;
-            session.run(Stage::ListTasks(abi::ListTasks {
+            session.run(DeviceStage::ListTasks(abi::ListTasks {
                 build_bounds: build.bounds.address,
                 probe_bounds: probe.bounds.address,
                 tasks: tasks.address,
@@ -168,7 +168,7 @@ impl Radix {
         let stage = |tasks: u64, count: u32, output: abi::Output| {
             let (build, probe) = (build.tuples.address, probe.tuples.address);
             let join = abi::JoinShared { build, probe, tasks, count, unused: 0, output };
-            Stage::JoinShared(wanted.flavour, join)
+            DeviceStage::JoinShared(wanted.flavour, join)
         };
         session.moved((build.rows + probe.rows) * session.word.tuple());
         output_loop.run(wanted, work, stage, to)
@@ -188,7 +188,7 @@ pub(crate) fn join_chunk(
     output_loop: &mut OutputLoop<'_>,
     radix: &Radix,
     build: &Partitioned,
-    chunk: &Side,
+    chunk: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -208,10 +208,10 @@ pub(crate) fn join_chunk(
 /// the look-back words of its tile, and its share of the tasks.
 pub(crate) fn partitioning(session: &Session<'_>) -> u64 {
     let shape = session.device.shape(session.word);
-    let a_tile = abi::BINS as u64 * 4;
+    let tile_bytes = abi::BINS as u64 * 4;
     let task = size_of::<abi::Task>() as u64;
     2 * session.word.tuple()
-        + a_tile.div_ceil(u64::from(shape.tile))
+        + tile_bytes.div_ceil(u64::from(shape.tile))
         + 2 * task.div_ceil(u64::from(shape.probe_rows.min(shape.build_rows)))
 }
 

@@ -5,20 +5,20 @@
 //! cross back.
 
 use super::flags::{Window, closed, opened};
-use super::wanted::{Block, InOrderBlock, JoinResult, Receiver, Wanted, Which};
-use crate::device::{Event, Session, Side, View};
+use super::wanted::{InOrderBlock, JoinResult, OutputBlock, Receiver, Wanted, Which};
+use crate::device::{DeviceSide, Event, Session, View};
 use crate::error::Result;
 use crate::transfer::{Incoming, Pipeline, Read, TransferContext};
 
 /// Reads a probe side that has no matches, because the build side is empty.
 pub(crate) fn without_matches(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     probe: &Incoming<'_>,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let session = crossing.session;
+    let session = link.session;
     while probe.streams() {
-        match probe.next(crossing.probe_rows(probe, 0, u64::MAX)?)? {
+        match probe.next(link.probe_rows(probe, 0, u64::MAX)?)? {
             Read::Chunk { .. } => to.end_chunk()?,
             Read::Later => {}
             Read::End => break,
@@ -29,13 +29,13 @@ pub(crate) fn without_matches(
 }
 
 /// Releases the columns of a side.
-pub(crate) fn release(session: &Session<'_>, side: &Side) -> Result<()> {
+pub(crate) fn release(session: &Session<'_>, side: &DeviceSide) -> Result<()> {
     let columns: Vec<View> = [Some(side.keys), side.values].into_iter().flatten().collect();
     session.release(&columns)
 }
 
 /// A probe side that is being streamed to the device.
-pub(crate) struct Stream<'a> {
+pub(crate) struct ProbeStream<'a> {
     session: &'a Session<'a>,
     pipeline: Pipeline<'a>,
     flags: Option<Window>,
@@ -46,24 +46,24 @@ pub(crate) struct Stream<'a> {
     pub(crate) chunk_rows: u64,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> ProbeStream<'a> {
     /// Prepares a stream. The stream and its output take at most half of the free memory. `extra` is the
     /// additional memory per row of a chunk.
     pub(crate) fn new(
-        crossing: &'a TransferContext<'a>,
+        link: &'a TransferContext<'a>,
         probe: &'a Incoming<'a>,
         wanted: &Wanted,
         extra: u64,
-    ) -> Result<Stream<'a>> {
-        let session = crossing.session;
+    ) -> Result<ProbeStream<'a>> {
+        let session = link.session;
         let extra = extra + aside(session, wanted);
-        let chunk_rows = crossing.probe_rows(probe, extra, session.left() / 2)?;
+        let chunk_rows = link.probe_rows(probe, extra, session.left() / 2)?;
         let flags = Window::new(session, Which::Probe, wanted.flag_probe, chunk_rows)?;
-        let pipeline = Pipeline::of_probe(crossing, probe, chunk_rows)?;
+        let pipeline = Pipeline::of_probe(link, probe, chunk_rows)?;
         let expected_rows = wanted.expected_rows.min(chunk_rows);
         let wanted = Wanted { expected_rows, ..*wanted };
         let reading = probe.streams();
-        Ok(Stream { session, pipeline, flags, reading, wanted, chunk_rows })
+        Ok(ProbeStream { session, pipeline, flags, reading, wanted, chunk_rows })
     }
 
     /// Calls `join` for every chunk and adds up the results.
@@ -71,7 +71,7 @@ impl<'a> Stream<'a> {
         &mut self,
         build_flags: Option<View>,
         to: &mut dyn Receiver,
-        mut join: impl FnMut(&Side, &Wanted, &mut dyn Receiver) -> Result<JoinResult>,
+        mut join: impl FnMut(&DeviceSide, &Wanted, &mut dyn Receiver) -> Result<JoinResult>,
     ) -> Result<JoinResult> {
         let mut found = JoinResult::default();
         loop {
@@ -83,7 +83,7 @@ impl<'a> Stream<'a> {
                 to.meanwhile(self.session)?;
                 continue;
             };
-            let Side { first, rows, .. } = chunk.side;
+            let DeviceSide { first, rows, .. } = chunk.side;
             if rows > 0 {
                 let probe_flags = opened(&mut self.flags, self.session, first, rows)?;
                 let wanted = Wanted { build_flags, probe_flags, ..self.wanted };
@@ -111,7 +111,7 @@ pub(crate) struct Feeding<'r, 'a> {
 }
 
 impl Receiver for Feeding<'_, '_> {
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
         self.to.block(session, block)
     }
 

@@ -11,7 +11,7 @@
 //! slot then holds the value itself, and a lookup is one access. If a key occurs twice, the values of each
 //! key are grouped instead. The time for grouping does not depend on how often a key occurs.
 
-use crate::device::{Session, Side, Stage, View, abi, l2};
+use crate::device::{DeviceSide, DeviceStage, Session, View, abi, l2};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
 use crate::transfer::{HostSide, Pipeline, TransferContext};
@@ -30,7 +30,11 @@ const SLOT: u64 = 16;
 const LEAST_BITS: u32 = 4;
 
 /// Builds the kind of table that suits the keys of a side.
-pub(crate) fn build(session: &Session<'_>, build: &Side, place: TablePlace) -> Result<abi::Table> {
+pub(crate) fn build(
+    session: &Session<'_>,
+    build: &DeviceSide,
+    place: TablePlace,
+) -> Result<abi::DeviceTable> {
     let range = direct(session, build)?;
     let once = match range {
         Some(range) => array(session, Rows::of(build), range, place)?,
@@ -47,9 +51,9 @@ pub(crate) fn build(session: &Session<'_>, build: &Side, place: TablePlace) -> R
 /// Builds a table if it is already known that a key occurs twice.
 pub(crate) fn build_groups(
     session: &Session<'_>,
-    build: &Side,
+    build: &DeviceSide,
     place: TablePlace,
-) -> Result<abi::Table> {
+) -> Result<abi::DeviceTable> {
     let range = direct(session, build)?;
     let table = grouped(session, build, range, place)?;
     session.mark("build table")?;
@@ -65,33 +69,36 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn of(side: &Side) -> Rows {
+    pub(crate) fn of(side: &DeviceSide) -> Rows {
         Rows { columns: side.columns(), tuples: side.tuples_at(), rows: side.rows }
     }
 }
 
 /// Returns the shape of a hashed table: at least two slots per row. If the table stays in the cache, it has
 /// up to [`ROOMIEST`] slots per row, so most keys are found at their home slot.
-pub(crate) fn hashed(session: &Session<'_>, rows: u64) -> abi::Table {
+pub(crate) fn hashed(session: &Session<'_>, rows: u64) -> abi::DeviceTable {
     let cached = l2::for_roomy_table(session.device.shape(session.word).l2);
     let cheap = cached.min(session.left() / SPARE) / SLOT;
     let roomy = (ROOMIEST * rows).max(1).ilog2().min(cheap.max(1).ilog2());
     let bits = (2 * rows).next_power_of_two().ilog2().max(roomy).max(LEAST_BITS);
     let mixing = session.mixing();
-    abi::Table { slot_count: 1 << bits, bits, mixing, ..abi::Table::default() }
+    abi::DeviceTable { slot_count: 1 << bits, bits, mixing, ..abi::DeviceTable::default() }
 }
 
 /// Returns a table with any number of slots.
-pub(crate) fn compact(session: &Session<'_>, slots: View, slot_count: u64) -> abi::Table {
+pub(crate) fn compact(session: &Session<'_>, slots: View, slot_count: u64) -> abi::DeviceTable {
     let (slots, mixing) = (slots.address, session.mixing());
-    abi::Table { slots, slot_count, mixing, ..abi::Table::default() }
+    abi::DeviceTable { slots, slot_count, mixing, ..abi::DeviceTable::default() }
 }
 
 /// Returns the shape of a directly addressed table, or `None` if the build keys are too sparse.
-pub(crate) fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::Table>> {
+pub(crate) fn direct(
+    session: &Session<'_>,
+    build: &DeviceSide,
+) -> Result<Option<abi::DeviceTable>> {
     let found = session.zeroed(4 * 8, "the range of the keys")?;
     let survey = abi::Survey { keys: build.keys.address, rows: build.rows, found: found.address };
-    session.run(Stage::Survey(survey))?;
+    session.run(DeviceStage::Survey(survey))?;
     let seen: Vec<u64> = session.read(found, 4)?;
     session.mark("survey")?;
     let all_ones = u64::MAX >> (64 - session.word.bits());
@@ -100,7 +107,12 @@ pub(crate) fn direct(session: &Session<'_>, build: &Side) -> Result<Option<abi::
     if range / SPARSEST >= build.rows.max(1024) || range >= u64::from(u32::MAX) {
         return Ok(None);
     }
-    Ok(Some(abi::Table { slot_count: range + 1, min, direct: 1, ..abi::Table::default() }))
+    Ok(Some(abi::DeviceTable {
+        slot_count: range + 1,
+        min,
+        direct: 1,
+        ..abi::DeviceTable::default()
+    }))
 }
 
 /// Allocates a table's slots: in device memory, in host memory, or in device memory as far as it goes and the
@@ -121,7 +133,7 @@ pub(crate) fn single(
     session: &Session<'_>,
     build: Rows,
     place: TablePlace,
-) -> Result<Option<abi::Table>> {
+) -> Result<Option<abi::DeviceTable>> {
     let mut table = hashed(session, build.rows);
     let slots = slots(session, table.slot_count * session.word.tuple(), place)?;
     table.slots = slots.address;
@@ -136,12 +148,12 @@ pub(crate) fn single(
 pub(crate) fn array(
     session: &Session<'_>,
     build: Rows,
-    range: abi::Table,
+    range: abi::DeviceTable,
     place: TablePlace,
-) -> Result<Option<abi::Table>> {
+) -> Result<Option<abi::DeviceTable>> {
     let slots = slots(session, range.slot_count * session.word.bytes(), place)?;
     let taken = session.allocate(range.slot_count.div_ceil(32) * 4, "the table's bits")?;
-    let table = abi::Table { slots: slots.address, taken: taken.address, ..range };
+    let table = abi::DeviceTable { slots: slots.address, taken: taken.address, ..range };
     if !insert(session, table, build)? {
         session.release(&[slots, taken])?;
         return Ok(None);
@@ -149,16 +161,16 @@ pub(crate) fn array(
     // There are as many distinct keys as slots, so all slots are taken and the bitmap is not needed.
     if build.rows == table.slot_count {
         session.release(&[taken])?;
-        return Ok(Some(abi::Table { taken: 0, ..table }));
+        return Ok(Some(abi::DeviceTable { taken: 0, ..table }));
     }
     Ok(Some(table))
 }
 
 /// Inserts rows into a table whose slots hold values. Returns whether every key occurred once.
-fn insert(session: &Session<'_>, table: abi::Table, build: Rows) -> Result<bool> {
+fn insert(session: &Session<'_>, table: abi::DeviceTable, build: Rows) -> Result<bool> {
     let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
-    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
-    session.run(Stage::Insert(abi::Insert {
+    session.run(DeviceStage::ClearTable(abi::ClearTable { table }))?;
+    session.run(DeviceStage::Insert(abi::Insert {
         table,
         columns: build.columns,
         tuples: build.tuples,
@@ -173,10 +185,10 @@ fn insert(session: &Session<'_>, table: abi::Table, build: Rows) -> Result<bool>
 /// Builds a table whose slots refer to groups of values. It is directly addressed if `range` is given.
 fn grouped(
     session: &Session<'_>,
-    build: &Side,
-    range: Option<abi::Table>,
+    build: &DeviceSide,
+    range: Option<abi::DeviceTable>,
     place: TablePlace,
-) -> Result<abi::Table> {
+) -> Result<abi::DeviceTable> {
     let mut table = range.unwrap_or_else(|| hashed(session, build.rows));
     let slot_bytes = if table.direct != 0 { 8 } else { SLOT };
     table.slots = slots(session, table.slot_count * slot_bytes, place)?.address;
@@ -187,8 +199,8 @@ fn grouped(
     let cursor = session.zeroed(8, "the table's counts")?;
     let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
     let (columns, rows) = (build.columns(), build.rows);
-    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
-    session.run(Stage::Insert(abi::Insert {
+    session.run(DeviceStage::ClearTable(abi::ClearTable { table }))?;
+    session.run(DeviceStage::Insert(abi::Insert {
         table,
         columns,
         tuples: 0,
@@ -197,9 +209,9 @@ fn grouped(
         rank: rank.address,
         control: control.address,
     }))?;
-    session.run(Stage::PlaceGroups(abi::PlaceGroups { table, cursor: cursor.address }))?;
+    session.run(DeviceStage::PlaceGroups(abi::PlaceGroups { table, cursor: cursor.address }))?;
     let (slot_of_at, rank_at) = (slot_of.address, rank.address);
-    session.run(Stage::FillGroups(abi::FillGroups {
+    session.run(DeviceStage::FillGroups(abi::FillGroups {
         table,
         columns,
         tuples: 0,
@@ -214,20 +226,20 @@ fn grouped(
 /// Inserts rows into a table with one value per key, chunk by chunk. `first` is the first row number.
 /// Returns whether every key occurred once.
 pub(crate) fn fill(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     part: &HostSide,
     first: u64,
-    table: abi::Table,
+    table: abi::DeviceTable,
 ) -> Result<bool> {
-    let session = crossing.session;
+    let session = link.session;
     let control = session.zeroed(size_of::<abi::Control>() as u64, "the table's counts")?;
-    session.run(Stage::ClearTable(abi::ClearTable { table }))?;
-    let chunk_rows = crossing.chunk_rows(part, 0, session.left() / 2);
-    let mut pipeline = Pipeline::new(crossing, part, chunk_rows)?;
+    session.run(DeviceStage::ClearTable(abi::ClearTable { table }))?;
+    let chunk_rows = link.chunk_rows(part, 0, session.left() / 2);
+    let mut pipeline = Pipeline::new(link, part, chunk_rows)?;
     while let Some(chunk) = pipeline.next()? {
         let mut columns = chunk.side.columns();
         columns.first += first;
-        session.run(Stage::Insert(abi::Insert {
+        session.run(DeviceStage::Insert(abi::Insert {
             table,
             columns,
             rows: chunk.side.rows,

@@ -51,7 +51,7 @@ impl JoinResult {
 
 /// Output rows in GPU memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Block {
+pub(crate) struct OutputBlock {
     pub(crate) rows: u64,
     pub(crate) keys: View,
     pub(crate) build: View,
@@ -74,7 +74,7 @@ pub(crate) struct InOrderBlock {
 pub(crate) trait Receiver {
     /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
     /// there is no event.
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>>;
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>>;
 
     /// Receives the flags of a side's rows, starting at row number `first`: one byte per row, nonzero if the
     /// row has a match. The same rows may come several times.
@@ -124,7 +124,7 @@ pub(crate) struct Watched<'r> {
 }
 
 impl Receiver for Watched<'_> {
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
         self.blocks += 1;
         self.to.block(session, block)
     }

@@ -20,7 +20,7 @@ use super::output_loop::OutputLoop;
 use super::partitions::{Radix, join_chunk, partitioning};
 use super::stream::Feeding;
 use super::wanted::{JoinResult, Receiver, Wanted, Which};
-use crate::device::Side;
+use crate::device::DeviceSide;
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::plan::gpu_memory::working_set_rows;
@@ -28,7 +28,7 @@ use crate::transfer::{Pipeline, Produce, Run, TransferContext};
 
 /// Joins working sets.
 pub(crate) struct WorkingSets<'a> {
-    crossing: &'a TransferContext<'a>,
+    link: &'a TransferContext<'a>,
     wanted: Wanted,
     /// The number of radix bits that choose a partition.
     pub(crate) bits: u32,
@@ -40,11 +40,11 @@ impl<'a> WorkingSets<'a> {
     /// Prepares to join sides with the given numbers of rows. The caller sets `bits` afterwards, because that
     /// number depends on the memory that is left.
     pub(crate) fn new(
-        crossing: &'a TransferContext<'a>,
+        link: &'a TransferContext<'a>,
         [build, probe]: [u64; 2],
         wanted: &Wanted,
     ) -> Result<WorkingSets<'a>> {
-        let session = crossing.session;
+        let session = link.session;
         // The rows of a set come from anywhere in a side, so the flags cover the whole side.
         let mut windows = [
             Window::new(session, Which::Build, wanted.flag_build, build)?,
@@ -53,14 +53,14 @@ impl<'a> WorkingSets<'a> {
         let build_flags = opened(&mut windows[0], session, 0, build)?;
         let probe_flags = opened(&mut windows[1], session, 0, probe)?;
         let wanted = Wanted { build_flags, probe_flags, ..*wanted };
-        Ok(WorkingSets { crossing, wanted, bits: 0, windows, found: JoinResult::default() })
+        Ok(WorkingSets { link, wanted, bits: 0, windows, found: JoinResult::default() })
     }
 
     /// Returns the maximum number of build rows per set: what fits, but not more than `most`, if given.
-    pub(crate) fn fit(crossing: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
-        let session = crossing.session;
-        let a_row = session.word.tuple() + partitioning(session);
-        working_set_rows(memory, a_row).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
+    pub(crate) fn fit(link: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
+        let session = link.session;
+        let row_bytes = session.word.tuple() + partitioning(session);
+        working_set_rows(memory, row_bytes).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
     }
 
     /// Joins working sets one after the other. For each set, `produce` returns two lists of runs: first the
@@ -74,16 +74,16 @@ impl<'a> WorkingSets<'a> {
     where
         'a: 'p,
     {
-        let session = self.crossing.session;
+        let session = self.link.session;
         let Some(most) = sets.iter().map(|set| set.build).max() else { return Ok(()) };
         let tuple = session.word.tuple();
         let extra = partitioning(session) + 2 * tuple + session.word.bytes();
         let held = most * (tuple + partitioning(session));
         let left = session.left();
         let share = left.saturating_sub(held).max(left / 4) / 2;
-        let chunk_rows = self.crossing.chunk_of_tuples(extra, share);
-        let crossing: &'p TransferContext<'p> = self.crossing;
-        let mut pipeline = Pipeline::of_runs(crossing, produce, chunk_rows)?;
+        let chunk_rows = self.link.chunk_of_tuples(extra, share);
+        let link: &'p TransferContext<'p> = self.link;
+        let mut pipeline = Pipeline::of_runs(link, produce, chunk_rows)?;
         for &set in sets {
             let point = session.point();
             self.join_set(set, chunk_rows, &mut pipeline, to)?;
@@ -100,7 +100,7 @@ impl<'a> WorkingSets<'a> {
         pipeline: &mut Pipeline<'_>,
         to: &mut dyn Receiver,
     ) -> Result<()> {
-        let session = self.crossing.session;
+        let session = self.link.session;
         let rows = set.build;
         let radix = Radix::below(session, RadixPartitioner::LookBack, self.bits, rows);
         let side = self.gather(pipeline, rows)?;
@@ -127,8 +127,8 @@ impl<'a> WorkingSets<'a> {
     }
 
     /// Copies the next rows of the stream into one piece of memory.
-    fn gather(&self, pipeline: &mut Pipeline<'_>, rows: u64) -> Result<Side> {
-        let session = self.crossing.session;
+    fn gather(&self, pipeline: &mut Pipeline<'_>, rows: u64) -> Result<DeviceSide> {
+        let session = self.link.session;
         let tuples =
             session.allocate(rows * session.word.tuple(), "the build side's partitions")?;
         let mut at = 0;
@@ -143,13 +143,13 @@ impl<'a> WorkingSets<'a> {
             pipeline.ahead()?;
         }
         session.mark("copy to device")?;
-        Ok(Side { tuples: Some(tuples), rows, ..Side::default() })
+        Ok(DeviceSide { tuples: Some(tuples), rows, ..DeviceSide::default() })
     }
 
     /// Hands the flags to the receiver and returns the result.
     pub(crate) fn finish(self, to: &mut dyn Receiver) -> Result<JoinResult> {
         for window in &self.windows {
-            closed(window, self.crossing.session, to)?;
+            closed(window, self.link.session, to)?;
         }
         Ok(self.found)
     }
@@ -182,7 +182,7 @@ pub(crate) fn join_sets(
     fit: u64,
     to: &mut dyn Receiver,
 ) -> Result<()> {
-    let tuple = sets.crossing.session.word.tuple();
+    let tuple = sets.link.session.word.tuple();
     let mut runs = Vec::new();
     for set in packed {
         let probe = probe.of(set);

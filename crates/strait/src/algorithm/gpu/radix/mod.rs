@@ -13,7 +13,7 @@ mod one_pass;
 
 use super::machinery::output_loop::OutputLoop;
 use super::machinery::partitions::Radix;
-use super::{JoinResult, Receiver, Session, Side, Wanted};
+use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
 use crate::gpu_options::{Partitioner, RadixPartitioner};
 
@@ -22,7 +22,7 @@ use crate::gpu_options::{Partitioner, RadixPartitioner};
 pub(super) fn join(
     session: &Session<'_>,
     partitioner: Partitioner,
-    sides: [&Side; 2],
+    sides: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
@@ -39,7 +39,7 @@ pub(super) fn join(
 fn join_in_passes(
     session: &Session<'_>,
     partitioner: RadixPartitioner,
-    [build, probe]: [&Side; 2],
+    [build, probe]: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {

@@ -13,7 +13,7 @@
 
 use super::super::machinery::look_up::look_up;
 use super::super::machinery::table::{Rows, hashed, single};
-use super::super::{JoinResult, Receiver, Session, Side, Wanted};
+use super::super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::device::{View, l2};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
@@ -26,8 +26,8 @@ const LONGER: u64 = 3;
 /// Joins two sides. Returns `None` if one pass does not pay, or if a build key occurs twice.
 pub(super) fn join(
     session: &Session<'_>,
-    build: &Side,
-    probe: &Side,
+    build: &DeviceSide,
+    probe: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
@@ -38,7 +38,7 @@ pub(super) fn join(
     let part = l2::for_part_of_table(session.device.shape(session.word).l2);
     let bits = table_bytes.div_ceil(part).next_power_of_two().ilog2().clamp(1, 8);
     let digits = Digits::top(bits, session.word.bits());
-    let rows = |side: &Side, tuples: View| Rows {
+    let rows = |side: &DeviceSide, tuples: View| Rows {
         columns: side.columns(),
         tuples: tuples.address,
         rows: side.rows,

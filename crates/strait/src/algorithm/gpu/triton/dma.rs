@@ -25,20 +25,20 @@ const UNDER_WAY: usize = 2;
 
 /// Partitions a side.
 pub(super) fn partition_side(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
 ) -> Result<HostPartitions> {
     TritonPartitioner::Dma.check_histogram(pass.histogram)?;
-    let session = crossing.session;
+    let session = link.session;
     let tuple = session.word.tuple();
     let extra = partitioning(session) + UNDER_WAY as u64 * tuple;
-    let chunk_rows = crossing.chunk_rows(side, extra, pass.free(session, 0) / 2);
+    let chunk_rows = link.chunk_rows(side, extra, pass.free(session, 0) / 2);
     let radix = Radix::exactly(pass.bits);
     let mut turns = Turns::default();
     let mut partitioned = HostPartitions::new(pass.bits);
     let mut leaving = Leaving { session, going: VecDeque::new() };
-    let mut pipeline = Pipeline::new(crossing, side, chunk_rows)?;
+    let mut pipeline = Pipeline::new(link, side, chunk_rows)?;
     while let Some(chunk) = pipeline.next()? {
         let point = session.point();
         let ordered = radix.partition(session, &chunk.side, &mut None, "a partitioned chunk")?;
@@ -59,7 +59,7 @@ pub(super) fn partition_side(
         }
         let tuples = leaving.hold(tuples)?;
         session.release_since(point)?;
-        let pinned = partitioned.pin(crossing, bytes)?;
+        let pinned = partitioned.pin(link, bytes)?;
         let written = session.device.record(session.compute)?;
         session.device.wait(session.back, written)?;
         session.copy_out(tuples.part(0, bytes), &pinned, 0)?;

@@ -36,17 +36,17 @@ const MAX_BITS: u32 = 8;
 
 /// Joins two sides.
 pub(super) fn join(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     how: &FromHost,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let session = crossing.session;
-    let mut sets = WorkingSets::new(crossing, [build.rows, probe.rows], wanted)?;
+    let session = link.session;
+    let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
     let left = session.left();
     let cache = cache_bytes(left, how.gpu_options.cache);
-    let fit = WorkingSets::fit(crossing, left - cache, how.part_rows);
+    let fit = WorkingSets::fit(link, left - cache, how.part_rows);
     let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
@@ -54,8 +54,8 @@ pub(super) fn join(
     let partitioner = how.gpu_options.triton_partitioner()?;
     let partition_side = |side: &HostSide| -> Result<HostPartitions> {
         let partitioned = match partitioner {
-            TritonPartitioner::Scatter(how) => scatter::partition_side(crossing, side, &pass, how),
-            TritonPartitioner::Dma => dma::partition_side(crossing, side, &pass),
+            TritonPartitioner::Scatter(how) => scatter::partition_side(link, side, &pass, how),
+            TritonPartitioner::Dma => dma::partition_side(link, side, &pass),
         };
         session.mark("partition over the link")?;
         partitioned
@@ -73,32 +73,30 @@ pub(super) fn join(
 /// closure runs the pass. With `counted`, the CPU counts the tuples before this function returns, and the
 /// partitions of pinned columns lie in one piece.
 pub(crate) fn partition_side<'a>(
-    crossing: &'a TransferContext<'a>,
+    link: &'a TransferContext<'a>,
     side: &'a HostSide,
     partitioner: Partitioner,
     bits: u32,
     counted: bool,
 ) -> Result<impl FnOnce() -> Result<HostPartitions> + 'a> {
     let histogram = if counted { Histogram::Cpu } else { Histogram::None };
-    let bytes = side.rows * crossing.session.word.tuple();
+    let bytes = side.rows * link.session.word.tuple();
     let pass = Pass { bits, histogram, cache: 0, bytes };
     let partitioner = partitioner.for_triton()?;
     let counts = match partitioner {
         TritonPartitioner::Scatter(how) if counted => {
-            let units = Units::new(crossing, side, &pass, how, true).in_one_piece(side);
-            let counts = scatter::count_before(crossing, side, &pass, &units)?;
+            let units = Units::new(link, side, &pass, how, true).in_one_piece(side);
+            let counts = scatter::count_before(link, side, &pass, &units)?;
             Some((units, Counts::Before(counts)))
         }
         TritonPartitioner::Scatter(_) | TritonPartitioner::Dma => None,
     };
     Ok(move || match (partitioner, counts) {
         (TritonPartitioner::Scatter(how), Some((units, counts))) => {
-            scatter::partition_units(crossing, side, &pass, how, units, counts)
+            scatter::partition_units(link, side, &pass, how, units, counts)
         }
-        (TritonPartitioner::Scatter(how), None) => {
-            scatter::partition_side(crossing, side, &pass, how)
-        }
-        (TritonPartitioner::Dma, _) => dma::partition_side(crossing, side, &pass),
+        (TritonPartitioner::Scatter(how), None) => scatter::partition_side(link, side, &pass, how),
+        (TritonPartitioner::Dma, _) => dma::partition_side(link, side, &pass),
     })
 }
 

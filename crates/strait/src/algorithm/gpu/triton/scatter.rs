@@ -14,9 +14,9 @@
 use std::sync::Arc;
 
 use super::super::machinery::host_partitions::HostPartitions;
-use super::super::{Session, Side};
+use super::super::{DeviceSide, Session};
 use super::{Pass, Turns};
-use crate::device::{Memory, Pinned, Scatterer, Stage, View, abi};
+use crate::device::{DeviceStage, Memory, Pinned, Scatterer, View, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::{Histogram, Transfer};
 use crate::partition::count_column;
@@ -52,14 +52,14 @@ impl Units {
     /// Chooses the units. Columns that kernels read in host memory get long units. All other columns, and
     /// columns that are counted on the device, get units as long as a chunk.
     pub(super) fn new(
-        crossing: &TransferContext<'_>,
+        link: &TransferContext<'_>,
         side: &HostSide,
         pass: &Pass,
         how: Scatterer,
         counted: bool,
     ) -> Units {
-        let session = crossing.session;
-        let transfer = crossing.method_beside_writes(side);
+        let session = link.session;
+        let transfer = link.method_beside_writes(side);
         if counted && in_place(transfer) {
             let [least, most] = UNIT;
             let fine = pass.cache / UNITS_OF_CACHE / session.word.tuple();
@@ -68,12 +68,12 @@ impl Units {
                 0 => most,
                 _ => fine.clamp(least, most) / LINE * LINE,
             };
-            let rows = crossing.most_rows.unwrap_or(rows).min(side.rows).max(1);
+            let rows = link.most_rows.unwrap_or(rows).min(side.rows).max(1);
             return Units { transfer, rows };
         }
         let buffers = scatter_bytes(session, pass, how);
-        let rows = crossing.chunk_rows(side, 0, pass.free(session, buffers) / 2);
-        Units { transfer: crossing.transfer, rows }
+        let rows = link.chunk_rows(side, 0, pass.free(session, buffers) / 2);
+        Units { transfer: link.transfer, rows }
     }
 
     /// Returns the same with all rows in one unit, unless the columns must be copied to the device.
@@ -98,30 +98,30 @@ fn in_place(transfer: Transfer) -> bool {
 
 /// Partitions a side unit by unit. `--histogram` says who counts.
 pub(super) fn partition_side(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
 ) -> Result<HostPartitions> {
-    let units = Units::new(crossing, side, pass, how, pass.histogram != Histogram::None);
+    let units = Units::new(link, side, pass, how, pass.histogram != Histogram::None);
     let counts = match pass.histogram {
         Histogram::None => Counts::OnDevice,
         Histogram::Cpu => Counts::Ahead,
-        Histogram::Gpu => Counts::Before(count_on_device(crossing, side, pass, &units)?),
+        Histogram::Gpu => Counts::Before(count_on_device(link, side, pass, &units)?),
     };
-    partition_units(crossing, side, pass, how, units, counts)
+    partition_units(link, side, pass, how, units, counts)
 }
 
 /// Partitions a side unit by unit.
 pub(super) fn partition_units(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     how: Scatterer,
     units: Units,
     counts: Counts,
 ) -> Result<HostPartitions> {
-    let session = crossing.session;
+    let session = link.session;
     let mut partitioned = HostPartitions::new(pass.bits);
     let partitions = pass.partitions();
     let bytes = scatter_bytes(session, pass, how);
@@ -131,13 +131,13 @@ pub(super) fn partition_units(
         cursors: session.allocate(partitions * 8, "the partitions' places")?,
         tally: Tally::new(session, pass)?,
     };
-    let on_host = |unit| count_on_host(crossing, side, pass.bits, units.range(unit, side));
+    let on_host = |unit| count_on_host(link, side, pass.bits, units.range(unit, side));
     let mut ahead = match counts {
         Counts::Ahead => on_host(0)?,
         _ => Vec::new(),
     };
     let mut turns = Turns::default();
-    let with_transfer = TransferContext { transfer: units.transfer, ..*crossing };
+    let with_transfer = TransferContext { transfer: units.transfer, ..*link };
     let mut pipeline = Pipeline::new(&with_transfer, side, units.rows)?;
     for unit in 0.. {
         let Some(chunk) = pipeline.next()? else { break };
@@ -157,7 +157,7 @@ pub(super) fn partition_units(
         }
         let layout = Layout::new(rows, session.word.tuple());
         let keep = turns.keep(layout.bytes, pass);
-        let target = scatter.memory(crossing, &layout, keep, &mut partitioned)?;
+        let target = scatter.memory(link, &layout, keep, &mut partitioned)?;
         if keep && target.pinned.is_some() {
             turns.refused(layout.bytes);
         }
@@ -201,9 +201,9 @@ impl<'a> Tally<'a> {
     }
 
     /// Counts the tuples per partition of some rows.
-    fn add(&self, side: &Side, rows: std::ops::Range<u64>) -> Result<()> {
+    fn add(&self, side: &DeviceSide, rows: std::ops::Range<u64>) -> Result<()> {
         let (keys, stride, raw) = side.keys_at();
-        self.session.run(Stage::Tally(abi::Tally {
+        self.session.run(DeviceStage::Tally(abi::Tally {
             keys: keys + rows.start * u64::from(stride) * self.session.word.bytes(),
             rows: rows.end - rows.start,
             counts: self.counts.address,
@@ -267,21 +267,21 @@ impl Scatter<'_> {
     /// Allocates memory for the tuples of a unit: on the device if `keep` is set and there is room.
     fn memory(
         &self,
-        crossing: &TransferContext<'_>,
+        link: &TransferContext<'_>,
         layout: &Layout,
         keep: bool,
         partitioned: &mut HostPartitions,
     ) -> Result<Target> {
         if keep {
-            match crossing.session.device.allocate(layout.bytes, "partitions kept on the device") {
+            match link.session.device.allocate(layout.bytes, "partitions kept on the device") {
                 Ok(memory) => return Ok(Target { memory, pinned: None }),
                 Err(Error::DeviceMemory { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        let device = crossing.session.device;
-        crossing.session.crosses_back(layout.tuples());
-        let pinned = partitioned.pin(crossing, layout.bytes)?;
+        let device = link.session.device;
+        link.session.crosses_back(layout.tuples());
+        let pinned = partitioned.pin(link, layout.bytes)?;
         Ok(Target { memory: device.mapped(&pinned)?, pinned: Some(pinned) })
     }
 
@@ -307,7 +307,7 @@ impl Scatter<'_> {
     }
 
     /// Writes tuples to their partitions.
-    fn write(&self, side: &Side, to: u64) -> Result<()> {
+    fn write(&self, side: &DeviceSide, to: u64) -> Result<()> {
         let session = self.tally.session;
         let scatter = abi::Scatter {
             columns: side.columns(),
@@ -319,23 +319,23 @@ impl Scatter<'_> {
             digit: self.tally.digit,
             mixing: session.mixing(),
         };
-        session.run(Stage::Scatter(self.how, scatter))
+        session.run(DeviceStage::Scatter(self.how, scatter))
     }
 }
 
 /// Counts all tuples of a side on the device, unit by unit. The keys cross the link only for counting.
 fn count_on_device(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     units: &Units,
 ) -> Result<Vec<Vec<u64>>> {
-    let session = crossing.session;
+    let session = link.session;
     let keys = HostSide { values: None, ..side.clone() };
     let tally = Tally::new(session, pass)?;
     tally.clear()?;
-    let chunk_rows = crossing.chunk_rows(&keys, 0, pass.free(session, 0) / 2);
-    let mut pipeline = Pipeline::new(crossing, &keys, chunk_rows)?;
+    let chunk_rows = link.chunk_rows(&keys, 0, pass.free(session, 0) / 2);
+    let mut pipeline = Pipeline::new(link, &keys, chunk_rows)?;
     let (mut counts, mut at) = (Vec::new(), 0);
     while let Some(chunk) = pipeline.next()? {
         // A chunk may hold the end of one unit and the start of another.
@@ -361,24 +361,24 @@ fn count_on_device(
 
 /// Counts all tuples of a side on the CPU, unit by unit.
 pub(super) fn count_before(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     side: &HostSide,
     pass: &Pass,
     units: &Units,
 ) -> Result<Vec<Vec<u64>>> {
     let all = side.rows.div_ceil(units.rows);
-    let of = |unit| count_on_host(crossing, side, pass.bits, units.range(unit, side));
+    let of = |unit| count_on_host(link, side, pass.bits, units.range(unit, side));
     (0..all).map(of).collect()
 }
 
 /// Counts the tuples of some rows on the CPU.
 fn count_on_host(
-    crossing: &TransferContext<'_>,
+    link: &TransferContext<'_>,
     side: &HostSide,
     bits: u32,
     rows: std::ops::Range<u64>,
 ) -> Result<Vec<u64>> {
-    let (session, workers) = (crossing.session, crossing.workers);
+    let (session, workers) = (link.session, link.workers);
     // SAFETY: the creator of the columns keeps their memory alive.
     unsafe {
         match session.word {

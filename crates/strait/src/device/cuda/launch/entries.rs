@@ -1,6 +1,6 @@
 //! The table of stages names only kernels that exist. This test needs neither a GPU nor NVRTC.
 
-use super::{Card, Flavour, Kernel, Scatterer, Stage, abi, each_kernel, stage_table};
+use super::{Card, DeviceStage, Flavour, Kernel, Scatterer, abi, each_kernel, stage_table};
 use crate::device::MODULES;
 use crate::device::cuda::policy::{self, HEADERS};
 use crate::memory::Plain;
@@ -42,11 +42,11 @@ macro_rules! sample {
         twin: $twin:expr,
     })*) => {
         /// Returns every stage, with every choice and several arguments.
-        fn samples() -> Vec<Stage> {
+        fn samples() -> Vec<DeviceStage> {
             let mut all = Vec::new();
             for step in [usize::MAX, 16, 8, 4] {
                 $($(for $how in <$how_type as Choice>::ALL)? {
-                    all.push(Stage::$name($(*$how,)? arguments::<abi::$arguments>(step)));
+                    all.push(DeviceStage::$name($(*$how,)? arguments::<abi::$arguments>(step)));
                 })*
             }
             all
@@ -89,6 +89,6 @@ fn every_kernel_of_the_table_exists() {
     seen.sort_unstable();
     seen.dedup();
     assert!(seen.len() > 50, "{seen:?}");
-    let names: std::collections::BTreeSet<_> = samples().iter().map(Stage::name).collect();
+    let names: std::collections::BTreeSet<_> = samples().iter().map(DeviceStage::name).collect();
     assert!(names.iter().all(|name| seen.iter().any(|(stage, _)| stage == name)), "{seen:?}");
 }

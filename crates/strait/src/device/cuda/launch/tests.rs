@@ -5,12 +5,14 @@
 use std::sync::Arc;
 
 use crate::device::abi::{
-    Bounds, ClearTable, Columns, Control, Digit, FillGroups, Histogram, Insert, MAX_PASSES, Mixing,
-    Output, Pack, PlaceGroups, Probe, Scatter, Table, Tally, Unpack,
+    Bounds, ClearTable, Columns, Control, DeviceTable, Digit, FillGroups, Histogram, Insert,
+    MAX_PASSES, Mixing, Output, Pack, PlaceGroups, Probe, Scatter, Tally, Unpack,
 };
 use crate::device::cuda::{CudaDevice, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{Device, Flavour, Memory, Pinned, Scatterer, Stage, Stream, View, abi::BINS};
+use crate::device::{
+    Device, DeviceStage, Flavour, Memory, Pinned, Scatterer, Stream, View, abi::BINS,
+};
 use crate::memory::Plain;
 use crate::word::Width;
 use crate::word::{KeyWord, Mixer};
@@ -115,7 +117,7 @@ impl Bench {
         values(&pinned, count)
     }
 
-    fn run<W: TestWord>(&self, stage: Stage) {
+    fn run<W: TestWord>(&self, stage: DeviceStage) {
         // SAFETY: memory of the lengths that stages need, which outlives the call.
         unsafe { self.device.run(self.stream, W::WORD, &stage) }.unwrap();
         self.device.synchronize(self.stream).unwrap();
@@ -208,7 +210,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
     };
 
     let counts = bench.zeros::<u64>(partitions);
-    bench.run::<W>(Stage::Tally(Tally {
+    bench.run::<W>(DeviceStage::Tally(Tally {
         keys: if case.tuples { of_tuples } else { columns.keys },
         rows: rows as u64,
         counts,
@@ -265,7 +267,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
             digit: wanted,
             mixing: mixing::<W>(),
         };
-        bench.run::<W>(Stage::Scatter(case.how, stage));
+        bench.run::<W>(DeviceStage::Scatter(case.how, stage));
     }
 
     let ends: Vec<u64> = begins.iter().zip(&counts).map(|(begin, count)| begin + count).collect();
@@ -364,7 +366,7 @@ fn unpack<W: TestWord>(bench: &mut Bench) {
             count: packs.len() as u32,
             unused: 0,
         };
-        bench.run::<W>(Stage::Unpack(stage));
+        bench.run::<W>(DeviceStage::Unpack(stage));
         let found = bench.get::<W>(stage.keys, expected.len());
         assert!(found[..rows] == expected[..rows], "{:?}", W::WORD);
         let untouched = W::from_u64(u64::from_ne_bytes([UNTOUCHED; 8]));
@@ -397,11 +399,11 @@ fn count<W: TestWord>(bench: &mut Bench) {
     for (keys, stride) in [(column, 1), (tuples, 2)] {
         let (bins, passes) = (bench.zeros::<u64>(BINS), 1);
         let stage = Histogram { keys, rows, bins, digits, passes, stride, ..Histogram::default() };
-        bench.run::<W>(Stage::Histogram(stage));
+        bench.run::<W>(DeviceStage::Histogram(stage));
         assert_eq!(bench.get::<u64>(bins, 64), by_hand, "{:?}, stride {stride}", W::WORD);
     }
     let (bounds, shift) = (bench.room::<u64>(65), wanted.shift);
-    bench.run::<W>(Stage::Bounds(Bounds { tuples, rows, bounds, shift, partitions: 64 }));
+    bench.run::<W>(DeviceStage::Bounds(Bounds { tuples, rows, bounds, shift, partitions: 64 }));
     let bounds = bench.get::<u64>(bounds, 65);
     let counts: Vec<u64> = bounds.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(counts, by_hand, "{:?}", W::WORD);
@@ -440,7 +442,7 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
         (0u64..).zip(&mixed).map(|(row, &key)| [key, W::from_u64(row)]).collect();
     let tuples = bench.put(&flat(&tuples));
     let control = bench.zeros::<Control>(1);
-    let mut table = Table { slot_count, mixing: mixing::<W>(), ..Table::default() };
+    let mut table = DeviceTable { slot_count, mixing: mixing::<W>(), ..DeviceTable::default() };
     let mut insert = Insert { tuples, rows, control, ..Insert::default() };
     if groups {
         table.slots = bench.room::<[u64; 2]>(slot_count as usize);
@@ -451,14 +453,14 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
         table.slots = bench.room::<Tuple<W>>(slot_count as usize);
     }
     insert.table = table;
-    bench.run::<W>(Stage::ClearTable(ClearTable { table }));
-    bench.run::<W>(Stage::Insert(insert));
+    bench.run::<W>(DeviceStage::ClearTable(ClearTable { table }));
+    bench.run::<W>(DeviceStage::Insert(insert));
     if groups {
         let cursor = bench.zeros::<u64>(1);
-        bench.run::<W>(Stage::PlaceGroups(PlaceGroups { table, cursor }));
+        bench.run::<W>(DeviceStage::PlaceGroups(PlaceGroups { table, cursor }));
         let (slot_of, rank, columns) = (insert.slot_of, insert.rank, Columns::default());
         let fill = FillGroups { table, columns, tuples, rows, slot_of, rank };
-        bench.run::<W>(Stage::FillGroups(fill));
+        bench.run::<W>(DeviceStage::FillGroups(fill));
     }
     let build_flags = bench.zeros::<u8>(all as usize);
     let probe_flags = bench.zeros::<u8>(all as usize);
@@ -468,7 +470,7 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     let tile = bench.device.shape(W::WORD).probe_tile;
     let count = all.div_ceil(tile.into()) as u32;
     let probe = Probe { table, tuples, rows: all, count, tile, output, ..Probe::default() };
-    bench.run::<W>(Stage::Probe(Flavour::Exists, probe));
+    bench.run::<W>(DeviceStage::Probe(Flavour::Exists, probe));
     let expected: Vec<u8> = (0..all).map(|row| u8::from(row < rows)).collect();
     assert!(bench.get::<u8>(probe_flags, all as usize) == expected, "{what}: probe side");
     assert!(bench.get::<u8>(build_flags, all as usize) == expected, "{what}: build side");
@@ -483,7 +485,7 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
 /// number.
 fn in_order<W: TestWord>(
     bench: &mut Bench,
-    (table, columns): (Table, Columns),
+    (table, columns): (DeviceTable, Columns),
     all: u64,
     rows: u64,
     what: &str,
@@ -498,7 +500,7 @@ fn in_order<W: TestWord>(
     let tile = bench.device.shape(W::WORD).probe_tile;
     let count = all.div_ceil(tile.into()) as u32;
     let probe = Probe { table, columns, rows: all, count, tile, output, ..Probe::default() };
-    bench.run::<W>(Stage::ProbeInOrder(probe));
+    bench.run::<W>(DeviceStage::ProbeInOrder(probe));
     let words = bench.get::<u32>(bits, all.div_ceil(32) as usize);
     let bit = |row: u64| u64::from(words[row as usize / 32] >> (row % 32) & 1);
     assert!((0..all).all(|row| bit(row) == u64::from(row < rows)), "{what}: bits in order");
@@ -532,10 +534,10 @@ fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) 
     let control = bench.zeros::<Control>(1);
     let taken = bench.room::<u32>(slot_count.div_ceil(32) as usize);
     let slots = bench.room::<W>(slot_count as usize);
-    let table = Table { slots, taken, slot_count, min, direct: 1, ..Table::default() };
+    let table = DeviceTable { slots, taken, slot_count, min, direct: 1, ..DeviceTable::default() };
     let insert = Insert { table, columns, rows, control, ..Insert::default() };
-    bench.run::<W>(Stage::ClearTable(ClearTable { table }));
-    bench.run::<W>(Stage::Insert(insert));
+    bench.run::<W>(DeviceStage::ClearTable(ClearTable { table }));
+    bench.run::<W>(DeviceStage::Insert(insert));
     assert_eq!(bench.get::<Control>(control, 1)[0].duplicates, 0, "{what}");
     let tile = bench.device.shape(W::WORD).probe_tile;
     let count = (all as u64).div_ceil(tile.into()) as u32;
@@ -546,16 +548,16 @@ fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) 
         let (build_flags, probe_flags) = (bench.zeros::<u8>(all), bench.zeros::<u8>(all));
         let control = bench.zeros::<Control>(1);
         let output = Output { control, build_flags, probe_flags, ..Output::default() };
-        let table = Table { taken, ..table };
+        let table = DeviceTable { taken, ..table };
         let rows = all as u64;
         let probe = Probe { table, columns, rows, count, tile, output, ..Probe::default() };
-        bench.run::<W>(Stage::Probe(Flavour::Exists, probe));
+        bench.run::<W>(DeviceStage::Probe(Flavour::Exists, probe));
         assert!(bench.get::<u8>(probe_flags, all) == expected, "{what}: probe side");
         assert!(bench.get::<u8>(build_flags, all) == expected, "{what}: build side");
         let found = expected.iter().map(|&flag| u64::from(flag)).sum();
         in_order::<W>(bench, (table, columns), all as u64, found, &what);
     }
-    bench.run::<W>(Stage::Insert(Insert { rows: 1, ..insert }));
+    bench.run::<W>(DeviceStage::Insert(Insert { rows: 1, ..insert }));
     assert_eq!(bench.get::<Control>(control, 1)[0].duplicates, 1, "{what}");
     bench.clear();
 }

@@ -22,7 +22,7 @@ pub(super) fn cut_chains(machine: &mut Machine, stage: &CutChains) -> Result<()>
     machine.space.set(stage.starts, chains, before, "starts")
 }
 
-pub(super) fn divide<W: DeviceWord>(machine: &mut Machine, stage: &BucketPool) -> Result<()> {
+pub(super) fn partition<W: DeviceWord>(machine: &mut Machine, stage: &BucketPool) -> Result<()> {
     check_digit::<W>(&stage.digit)?;
     check_piece(machine, stage.piece)?;
     let (to, columns) = (&stage.to, stage.from.tuples == 0);

@@ -19,7 +19,7 @@ use super::memory::Space;
 use super::random::Random;
 use super::word::DeviceWord;
 use crate::device::stage::stage_table;
-use crate::device::{Shape, Stage};
+use crate::device::{DeviceStage, Shape};
 use crate::error::{Error, Result};
 use crate::word::Width;
 
@@ -31,7 +31,7 @@ pub(super) struct Machine {
 }
 
 /// Runs a stage.
-pub(super) fn run(machine: &mut Machine, word: Width, stage: &Stage) -> Result<()> {
+pub(super) fn run(machine: &mut Machine, word: Width, stage: &DeviceStage) -> Result<()> {
     match word {
         Width::W32 => run_as::<u32>(machine, stage),
         Width::W64 => run_as::<u64>(machine, stage),
@@ -45,9 +45,9 @@ macro_rules! run_twins {
         kernels: [$($kernel:expr),+ $(,)?],
         twin: $twin:expr,
     })*) => {
-        fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &Stage) -> Result<()> {
+        fn run_as<W: DeviceWord>(machine: &mut Machine, stage: &DeviceStage) -> Result<()> {
             match stage {
-                $(Stage::$name($($how,)? arguments) => $twin(machine, $(*$how,)? arguments),)*
+                $(DeviceStage::$name($($how,)? arguments) => $twin(machine, $(*$how,)? arguments),)*
             }
         }
     };

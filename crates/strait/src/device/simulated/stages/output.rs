@@ -76,7 +76,7 @@ pub(super) fn drive<W: DeviceWord>(
         check_room::<W>(space, output, tasks.count.saturating_sub(first))?;
     }
     let control = space.get::<Control>(output.control, "control")?;
-    let mut block = Block { space, random, flavour, output, control, in_flight: 0 };
+    let mut block = ThreadBlocks { space, random, flavour, output, control, in_flight: 0 };
     while let Some(number) = block.take(tasks.count) {
         let mut rest = tasks.get(block.space, number)?;
         while rest.probe_rows > 0 {
@@ -94,7 +94,7 @@ pub(super) fn drive<W: DeviceWord>(
 }
 
 /// All thread blocks of a kernel, one after another.
-struct Block<'a> {
+struct ThreadBlocks<'a> {
     space: &'a mut Space,
     random: &'a mut Random,
     flavour: Flavour,
@@ -104,7 +104,7 @@ struct Block<'a> {
     in_flight: u64,
 }
 
-impl Block<'_> {
+impl ThreadBlocks<'_> {
     /// Returns the number of the next task, if another one may be taken.
     fn take(&mut self, count: u32) -> Option<u32> {
         let control = &mut self.control;

@@ -31,7 +31,7 @@ use std::mem::offset_of;
 use super::super::memory::{Space, aligned, nth};
 use super::super::word::{DeviceWord, Source};
 use super::{Machine, require};
-use crate::device::abi::{ClearTable, Control, FillGroups, Insert, PlaceGroups, Table};
+use crate::device::abi::{ClearTable, Control, DeviceTable, FillGroups, Insert, PlaceGroups};
 use crate::error::Result;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ struct Slot<W> {
 
 /// A copy of a table's slots.
 pub(super) struct Slots<W> {
-    table: Table,
+    table: DeviceTable,
     layout: Layout,
     slots: Vec<Slot<W>>,
 }
@@ -69,7 +69,7 @@ enum SearchEnd {
 
 impl<W: DeviceWord> Slots<W> {
     /// Creates the view of a table, with groups or with one value per slot.
-    fn new(table: &Table, groups: bool) -> Result<Slots<W>> {
+    fn new(table: &DeviceTable, groups: bool) -> Result<Slots<W>> {
         let layout = match (table.direct != 0, groups) {
             (true, true) => Layout::Direct,
             (true, false) => Layout::Array,
@@ -97,7 +97,7 @@ impl<W: DeviceWord> Slots<W> {
         }
     }
 
-    pub(super) fn load(space: &Space, table: &Table, groups: bool) -> Result<Slots<W>> {
+    pub(super) fn load(space: &Space, table: &DeviceTable, groups: bool) -> Result<Slots<W>> {
         let mut slots = Slots::<W>::new(table, groups)?;
         let parts = slots.parts();
         aligned(table.slots, 4 * parts as u64, "slots")?;

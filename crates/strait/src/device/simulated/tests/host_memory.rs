@@ -40,7 +40,7 @@ impl TwoStreams {
         self.device.fill(self.first, found.view, 0).unwrap();
         let survey = Survey { keys: address, rows, found: found.address() };
         // SAFETY: the simulated device checks every address.
-        unsafe { self.device.run(self.first, Width::W64, &Stage::Survey(survey)) }.unwrap();
+        unsafe { self.device.run(self.first, Width::W64, &DeviceStage::Survey(survey)) }.unwrap();
         let bytes = self.read(found.view);
         u64::from_ne_bytes(bytes[..8].try_into().unwrap())
     }

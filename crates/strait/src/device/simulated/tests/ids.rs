@@ -82,7 +82,7 @@ fn a_stage_does_not_reach_the_memory_of_another_device() {
     let (a, b) = (party(1), party(1));
     let survey = Survey { keys: a.memory.address(), rows: 1, found: b.memory.address() };
     // SAFETY: the simulated device checks every address.
-    unsafe { b.device.run(b.stream, Width::W64, &Stage::Survey(survey)) }.unwrap();
+    unsafe { b.device.run(b.stream, Width::W64, &DeviceStage::Survey(survey)) }.unwrap();
     assert!(message(b.device.synchronize(b.stream)).contains("outside"));
     a.device.synchronize(a.stream).unwrap();
 }

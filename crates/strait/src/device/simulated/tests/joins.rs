@@ -4,8 +4,8 @@
 use super::*;
 use crate::device::Flavour;
 use crate::device::abi::{
-    ClearTable, Columns, FillGroups, Insert, JoinShared, MergeJoin, Output, PlaceGroups, Probe,
-    Redo, Table, Task,
+    ClearTable, Columns, DeviceTable, FillGroups, Insert, JoinShared, MergeJoin, Output,
+    PlaceGroups, Probe, Redo, Task,
 };
 use crate::device::simulated::word::Tuple;
 
@@ -68,7 +68,7 @@ fn naive<W: TestWord>(sides: &Sides<W>) -> Rows {
 }
 
 /// A function from tasks, their count and an output to a stage.
-type Launch = Box<dyn Fn(u64, u32, Output) -> Stage>;
+type Launch = Box<dyn Fn(u64, u32, Output) -> DeviceStage>;
 
 /// Prepares the memory that a stage needs. Returns its tasks, and a function from tasks and output to the
 /// stage.
@@ -89,7 +89,7 @@ fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<T
             let (build, probe) = (bench.put(&build), bench.put(&probe));
             let stage = move |tasks, count, output| {
                 let join = JoinShared { build, probe, tasks, count, unused: 0, output };
-                Stage::JoinShared(Flavour::Pairs, join)
+                DeviceStage::JoinShared(Flavour::Pairs, join)
             };
             (tasks, Box::new(stage))
         }
@@ -105,7 +105,7 @@ fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<T
             let splits = bench.room::<u64>(2 * sides.probe.len());
             let stage = move |tasks, count, output| {
                 let tile = 5;
-                Stage::MergeJoin(
+                DeviceStage::MergeJoin(
                     Flavour::Pairs,
                     MergeJoin {
                         build,
@@ -129,7 +129,7 @@ fn prepare<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> (Vec<T
             let rows = sides.probe.len() as u64;
             let stage = move |tasks, count, output| {
                 let tile = 5;
-                Stage::Probe(
+                DeviceStage::Probe(
                     Flavour::Pairs,
                     Probe { table, columns, tuples, rows, tasks, count, tile, output },
                 )
@@ -159,7 +159,7 @@ pub(super) fn source<W: TestWord>(
     (Columns { keys: bench.put(&keys), values, first }, 0)
 }
 
-fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Table {
+fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> DeviceTable {
     let rows = sides.build.len();
     let unique = matches!(way, Way::Unique(_) | Way::Array);
     let direct = matches!(way, Way::Direct | Way::Array);
@@ -173,7 +173,7 @@ fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Ta
         Way::Unique(_) => (64, 2 * size_of::<W>()),
         _ => (64, 16),
     };
-    let table = Table {
+    let table = DeviceTable {
         slots: bench.room::<u8>(slot_count * slot),
         groups: if unique { 0 } else { bench.room::<W>(rows) },
         taken: if way == Way::Array { bench.room::<u32>(1) } else { 0 },
@@ -189,29 +189,29 @@ fn build_table<W: TestWord>(bench: &mut Bench, way: Way, sides: &Sides<W>) -> Ta
     let slot_of = if unique { 0 } else { bench.room::<u32>(rows as usize) };
     let rank = if unique { 0 } else { bench.room::<u32>(rows as usize) };
     let control = bench.zeros::<Control>(1);
-    bench.run::<W>(Stage::ClearTable(ClearTable { table }));
+    bench.run::<W>(DeviceStage::ClearTable(ClearTable { table }));
     let insert = Insert { table, columns, tuples, rows, slot_of, rank, control };
-    bench.run::<W>(Stage::Insert(insert));
+    bench.run::<W>(DeviceStage::Insert(insert));
     assert_eq!(bench.control(control), Control::default());
     if unique {
-        bench.run::<W>(Stage::Insert(insert));
+        bench.run::<W>(DeviceStage::Insert(insert));
         assert_eq!(bench.control(control).duplicates, 1, "all of them come again");
         let full = way == Way::Array && rows == table.slot_count;
-        return Table { taken: if full { 0 } else { table.taken }, ..table };
+        return DeviceTable { taken: if full { 0 } else { table.taken }, ..table };
     }
     let cursor = bench.zeros::<u64>(1);
-    bench.run::<W>(Stage::PlaceGroups(PlaceGroups { table, cursor }));
+    bench.run::<W>(DeviceStage::PlaceGroups(PlaceGroups { table, cursor }));
     assert_eq!(bench.get::<u64>(cursor, 1), [rows]);
     let fill = FillGroups { table, columns, tuples, rows, slot_of, rank };
-    bench.run::<W>(Stage::FillGroups(fill));
+    bench.run::<W>(DeviceStage::FillGroups(fill));
     table
 }
 
-fn with_flavour(stage: Stage, flavour: Flavour) -> Stage {
+fn with_flavour(stage: DeviceStage, flavour: Flavour) -> DeviceStage {
     match stage {
-        Stage::JoinShared(_, stage) => Stage::JoinShared(flavour, stage),
-        Stage::Probe(_, stage) => Stage::Probe(flavour, stage),
-        Stage::MergeJoin(_, stage) => Stage::MergeJoin(flavour, stage),
+        DeviceStage::JoinShared(_, stage) => DeviceStage::JoinShared(flavour, stage),
+        DeviceStage::Probe(_, stage) => DeviceStage::Probe(flavour, stage),
+        DeviceStage::MergeJoin(_, stage) => DeviceStage::MergeJoin(flavour, stage),
         other => other,
     }
 }
@@ -399,7 +399,7 @@ fn narrow_values_may_be_signed() {
         let output = Output { control, sign, ..Output::default() };
         let tasks = bench.put(&[task]);
         let join = JoinShared { build, probe, tasks, count: 1, unused: 0, output };
-        bench.run::<u32>(Stage::JoinShared(Flavour::Aggregate, join));
+        bench.run::<u32>(DeviceStage::JoinShared(Flavour::Aggregate, join));
         assert_eq!(bench.control(control).build_sum, sum);
     }
 }
@@ -421,7 +421,7 @@ fn tasks_and_outputs_outside_are_errors() {
         };
         let tasks = bench.put(&[task]);
         let join = JoinShared { build: side, probe: side, tasks, count: 1, unused: 0, output };
-        message(bench.try_run::<u32>(Stage::JoinShared(Flavour::Pairs, join)))
+        message(bench.try_run::<u32>(DeviceStage::JoinShared(Flavour::Pairs, join)))
     };
     let task = Task { build: 0, probe: 2, build_rows: 4, probe_rows: 2 };
     assert_eq!(run(task, 8), "");

@@ -103,13 +103,13 @@ impl Bench {
         self.get(address, 1)[0]
     }
 
-    fn try_run<W: TestWord>(&self, stage: Stage) -> Result<()> {
+    fn try_run<W: TestWord>(&self, stage: DeviceStage) -> Result<()> {
         // SAFETY: the simulated device checks every address.
         unsafe { self.device.run(self.stream, W::WORD, &stage)? };
         self.device.synchronize(self.stream)
     }
 
-    fn run<W: TestWord>(&self, stage: Stage) {
+    fn run<W: TestWord>(&self, stage: DeviceStage) {
         self.try_run::<W>(stage).unwrap();
     }
 

@@ -133,7 +133,7 @@ fn the_capacity_is_hard() {
 
 #[test]
 fn what_is_outside_is_an_error() {
-    let offsets = |bins: u64| Stage::Offsets(Offsets { bins, passes: 1, unused: 0 });
+    let offsets = |bins: u64| DeviceStage::Offsets(Offsets { bins, passes: 1, unused: 0 });
     let run = |shift: u64, count: usize| {
         let mut bench = Bench::new(6);
         let bins = bench.zeros::<u64>(count);

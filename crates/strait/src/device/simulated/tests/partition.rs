@@ -21,7 +21,7 @@ fn survey<W: TestWord>(seed: u64) {
     // In two parts, because the results of several surveys are combined.
     for (at, rows) in [(0, 11), (11, 19)] {
         let keys = column + at * size_of::<W>() as u64;
-        bench.run::<W>(Stage::Survey(Survey { keys, rows, found }));
+        bench.run::<W>(DeviceStage::Survey(Survey { keys, rows, found }));
     }
     let not = |key: &W| W::from_u64(!key.to_u64()).to_u64();
     let expected = [
@@ -56,9 +56,9 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
     // The same keys in a column and in tuples.
     let tuples: Vec<Tuple<W>> =
         keys.iter().map(|&key| Tuple { key, value: key.mix(mixer()) }).collect();
-    bench.run::<W>(Stage::Histogram(stage));
+    bench.run::<W>(DeviceStage::Histogram(stage));
     let of_tuples = Histogram { keys: bench.put(&tuples), stride: 2, ..stage };
-    bench.run::<W>(Stage::Histogram(of_tuples));
+    bench.run::<W>(DeviceStage::Histogram(of_tuples));
     let mut expected = vec![0u64; 2 * BINS];
     for key in keys {
         let key = if mix { key.mix(mixer()) } else { key };
@@ -67,7 +67,7 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
     }
     assert_eq!(bench.get::<u64>(bins, 2 * BINS), expected);
 
-    bench.run::<W>(Stage::Offsets(Offsets { bins, passes: 2, unused: 0 }));
+    bench.run::<W>(DeviceStage::Offsets(Offsets { bins, passes: 2, unused: 0 }));
     let begins = bench.get::<u64>(bins, 2 * BINS);
     for pass in [0, BINS] {
         for bin in 0..BINS {
@@ -75,7 +75,7 @@ fn histogram<W: TestWord>(seed: u64, mix: bool) {
             assert_eq!(begins[pass + bin], before);
         }
     }
-    let wrong = bench.try_run::<W>(Stage::Histogram(Histogram { stride: 0, ..stage }));
+    let wrong = bench.try_run::<W>(DeviceStage::Histogram(Histogram { stride: 0, ..stage }));
     assert!(message(wrong).contains("one or two words apart"));
 }
 
@@ -122,7 +122,7 @@ fn pass<W: TestWord>(bench: &mut Bench, keys: &[W], rows: u64, pass: &Pass) {
             mixing: mixing::<W>(),
             stable: pass.stable,
         };
-        bench.run::<W>(Stage::LookBack(stage));
+        bench.run::<W>(DeviceStage::LookBack(stage));
         base = next_base;
     }
 }
@@ -215,7 +215,7 @@ fn bounds_and_tasks<W: TestWord>(seed: u64, bits: u32) {
         let tuples: Vec<Tuple<W>> = keys.iter().map(|&key| Tuple { key, value: key }).collect();
         let (address, bounds) = (bench.put(&tuples), bench.room::<u64>(partitions as usize + 1));
         let stage = Bounds { tuples: address, rows: rows as u64, bounds, shift, partitions };
-        bench.run::<W>(Stage::Bounds(stage));
+        bench.run::<W>(DeviceStage::Bounds(stage));
         let found = bench.get::<u64>(bounds, partitions as usize + 1);
         let part = |key: W| key.to_u64().checked_shr(shift).unwrap_or(0);
         for (partition, &begin) in (0u64..).zip(&found) {
@@ -229,7 +229,7 @@ fn bounds_and_tasks<W: TestWord>(seed: u64, bits: u32) {
     let list = |bench: &mut Bench, capacity: u32| {
         let (tasks, count) = (bench.room::<Task>(capacity as usize), bench.room::<u32>(1));
         let (build_rows, probe_rows) = (4, 3);
-        bench.run::<W>(Stage::ListTasks(ListTasks {
+        bench.run::<W>(DeviceStage::ListTasks(ListTasks {
             build_bounds,
             probe_bounds,
             tasks,
@@ -271,14 +271,14 @@ fn gather<W: TestWord>(seed: u64) {
         let target = bench.room::<u8>(33 * width);
         let stage =
             Gather { rows: by, source: from, target, count: 33, width: width as u32, unused: 0 };
-        bench.run::<W>(Stage::Gather(stage));
+        bench.run::<W>(DeviceStage::Gather(stage));
         let row = |row: &W| source[row.to_u64() as usize * width..][..width].to_vec();
         assert_eq!(
             bench.get::<u8>(target, 33 * width),
             rows.iter().flat_map(row).collect::<Vec<_>>()
         );
         bench.write(by, &[W::from_u64(20)]);
-        assert!(message(bench.try_run::<W>(Stage::Gather(stage))).contains("source"));
+        assert!(message(bench.try_run::<W>(DeviceStage::Gather(stage))).contains("source"));
     }
 }
 
@@ -328,8 +328,8 @@ fn a_look_back_needs_zeros_and_a_target_apart() {
             stable: 1,
             ..LookBack::default()
         };
-        let first = message(bench.try_run::<u32>(Stage::LookBack(stage)));
-        let second = message(bench.try_run::<u32>(Stage::LookBack(stage)));
+        let first = message(bench.try_run::<u32>(DeviceStage::LookBack(stage)));
+        let second = message(bench.try_run::<u32>(DeviceStage::LookBack(stage)));
         assert!(second.contains("zero") || !first.is_empty(), "it uses them up: {second}");
         first
     };
@@ -358,7 +358,7 @@ fn bounds_see_only_their_bits() {
         let tuples = bench.put(&keys.iter().map(tuple).collect::<Vec<_>>());
         let (rows, bounds) = (keys.len() as u64, bench.room::<u64>(5));
         let stage = Bounds { tuples, rows, bounds, shift: 48, partitions };
-        let ran = bench.try_run::<u64>(Stage::Bounds(stage));
+        let ran = bench.try_run::<u64>(DeviceStage::Bounds(stage));
         ran.map(|()| bench.get::<u64>(bounds, 5))
     };
     assert_eq!(run(&[0, 0, 1, 3, 3, 3], 4).unwrap(), [0, 2, 3, 3, 6]);

@@ -62,10 +62,10 @@ fn counted<W: TestWord>(bench: &mut Bench, stage: SharedHistogram) -> Vec<Tuple<
         chunks: chunks as u32,
         ..stage
     };
-    bench.run::<W>(Stage::SharedCount(stage));
-    bench.run::<W>(Stage::SharedScan(stage));
-    bench.run::<W>(Stage::Offsets(Offsets { bins: stage.bins, passes: 1, unused: 0 }));
-    bench.run::<W>(Stage::SharedScatter(stage));
+    bench.run::<W>(DeviceStage::SharedCount(stage));
+    bench.run::<W>(DeviceStage::SharedScan(stage));
+    bench.run::<W>(DeviceStage::Offsets(Offsets { bins: stage.bins, passes: 1, unused: 0 }));
+    bench.run::<W>(DeviceStage::SharedScatter(stage));
     bench.get(stage.to_tuples, stage.rows as usize)
 }
 
@@ -94,7 +94,7 @@ fn shared_histogram<W: TestWord>(seed: u64, end: u64, values: bool) {
 /// Cuts chains into pieces, and checks the starts of the pieces against a naive sum.
 fn cut(bench: &mut Bench, counts: u64, rows: u64, chains: u32, piece: u32) -> u64 {
     let starts = bench.room::<u32>(chains as usize + 1);
-    bench.run::<u64>(Stage::CutChains(CutChains { counts, rows, starts, chains, piece }));
+    bench.run::<u64>(DeviceStage::CutChains(CutChains { counts, rows, starts, chains, piece }));
     let lengths = match counts {
         0 => vec![rows as u32],
         counts => bench.get::<u32>(counts, chains as usize),
@@ -150,9 +150,9 @@ fn bucket_pool<W: TestWord>(seed: u64, end: u64, values: bool) {
     let rows = rows::<W>(&mut bench, count as usize, end, values);
     let (low, high) = (Digit { shift: 5, mask: 7 }, Digit { shift: 8, mask: 3 });
     let first = pass::<W>(&mut bench, rows.columns, Chains::default(), (count, 1, high));
-    bench.run::<W>(Stage::BucketPool(first));
+    bench.run::<W>(DeviceStage::BucketPool(first));
     let second = pass::<W>(&mut bench, rows.columns, first.to, (count, 4, low));
-    bench.run::<W>(Stage::BucketPool(second));
+    bench.run::<W>(DeviceStage::BucketPool(second));
     let to_tuples = bench.room::<Tuple<W>>(count as usize);
     let compact = Compact {
         from: second.to,
@@ -163,7 +163,7 @@ fn bucket_pool<W: TestWord>(seed: u64, end: u64, values: bool) {
         chains: 32,
         piece: 8,
     };
-    bench.run::<W>(Stage::Compact(compact));
+    bench.run::<W>(DeviceStage::Compact(compact));
     let found = bench.get::<Tuple<W>>(to_tuples, count as usize);
     assert_partitioned(&found, &rows.tuples, |key| digit(key, high) << 3 | digit(key, low));
 }
@@ -194,7 +194,7 @@ fn chunks_cover_the_rows_and_targets_lie_apart() {
             ..SharedHistogram::default()
         };
         change(&mut stage);
-        message(bench.try_run::<u32>(Stage::SharedScatter(stage)))
+        message(bench.try_run::<u32>(DeviceStage::SharedScatter(stage)))
     };
     assert_eq!(run(|_| ()), "");
     assert!(run(|stage| stage.chunks = 1).contains("rows outside all chunks"));
@@ -221,8 +221,8 @@ fn buckets_are_taken_from_a_pool_that_is_large_enough_and_unused() {
         let step = (20, 1, Digit { shift: 3, mask: 3 });
         let mut stage = pass::<u64>(&mut bench, rows.columns, Chains::default(), step);
         change(&mut stage);
-        let first = message(bench.try_run::<u64>(Stage::BucketPool(stage)));
-        let second = message(bench.try_run::<u64>(Stage::BucketPool(stage)));
+        let first = message(bench.try_run::<u64>(DeviceStage::BucketPool(stage)));
+        let second = message(bench.try_run::<u64>(DeviceStage::BucketPool(stage)));
         assert!(second.contains("zero") || !first.is_empty(), "it uses them up: {second}");
         first
     };

@@ -50,7 +50,7 @@ fn scatter<W: TestWord>(seed: u64, how: Scatterer, bits: u32) {
             tuples => (tuples, 2),
         };
         let (count, mix) = (rows.mixed.len() as u64, u32::from(rows.tuples == 0));
-        bench.run::<W>(Stage::Tally(Tally {
+        bench.run::<W>(DeviceStage::Tally(Tally {
             keys,
             rows: count,
             counts,
@@ -79,7 +79,7 @@ fn scatter<W: TestWord>(seed: u64, how: Scatterer, bits: u32) {
         let (columns, tuples, rows) = (*columns, *tuples, mixed.len() as u64);
         let (digit, mixing) = (wanted, mixing::<W>());
         let stage = Scatter { columns, tuples, to_tuples, rows, cursors, buffers, digit, mixing };
-        bench.run::<W>(Stage::Scatter(how, stage));
+        bench.run::<W>(DeviceStage::Scatter(how, stage));
     }
     let ends = bench.get::<u64>(cursors, partitions);
     let target = bench.get::<Tuple<W>>(to_tuples, next as usize);
@@ -122,7 +122,7 @@ fn scatterers_need_room_apart() {
             ..Scatter::default()
         };
         change(&mut stage);
-        message(bench.try_run::<u64>(Stage::Scatter(Scatterer::Hierarchical, stage)))
+        message(bench.try_run::<u64>(DeviceStage::Scatter(Scatterer::Hierarchical, stage)))
     };
     assert_eq!(run(|_| ()), "");
     assert!(run(|stage| stage.to_tuples = stage.tuples - 64).contains("overlaps the source"));
@@ -141,7 +141,7 @@ fn scatterers_need_room_apart() {
         digit: Digit { shift: 0, mask: 1 },
         ..Scatter::default()
     };
-    let wrong = bench.try_run::<u64>(Stage::Scatter(Scatterer::Shared, overlapping));
+    let wrong = bench.try_run::<u64>(DeviceStage::Scatter(Scatterer::Shared, overlapping));
     assert!(message(wrong).contains("overlap one another"));
 }
 
@@ -168,7 +168,7 @@ fn unpack<W: TestWord>(seed: u64, change: impl Fn(&mut Vec<Pack>)) -> String {
         count: packs.len() as u32,
         unused: 0,
     };
-    let ran = bench.try_run::<W>(Stage::Unpack(stage));
+    let ran = bench.try_run::<W>(DeviceStage::Unpack(stage));
     if ran.is_ok() {
         assert_eq!(bench.get::<W>(stage.keys, expected.len()), expected);
     }

@@ -4,13 +4,13 @@ use super::joins::source;
 use super::*;
 use crate::device::Flavour;
 use crate::device::abi::{
-    ClearTable, Columns, FillGroups, Insert, Output, PlaceGroups, Probe, Table,
+    ClearTable, Columns, DeviceTable, FillGroups, Insert, Output, PlaceGroups, Probe,
 };
 use crate::device::simulated::word::Tuple;
 
 /// Returns a table with mixed keys.
-fn of_mixed<W: TestWord>() -> Table {
-    Table { mixing: mixing::<W>(), ..Table::default() }
+fn of_mixed<W: TestWord>() -> DeviceTable {
+    DeviceTable { mixing: mixing::<W>(), ..DeviceTable::default() }
 }
 
 /// Keys that equal the marks of empty slots are found, and only where they were inserted.
@@ -22,21 +22,25 @@ fn no_key_is_reserved() {
         let tuple = |slot: u64| Tuple { key: key(slot), value: W::from_u64(slot) };
         let build: Vec<Tuple<W>> = [0, 1, 2, 5, 7].map(tuple).to_vec();
         let probe: Vec<Tuple<W>> = (0..8).map(tuple).collect();
-        let table =
-            Table { slots: bench.room::<Tuple<W>>(8), slot_count: 8, bits: 3, ..of_mixed::<W>() };
-        bench.run::<W>(Stage::ClearTable(ClearTable { table }));
+        let table = DeviceTable {
+            slots: bench.room::<Tuple<W>>(8),
+            slot_count: 8,
+            bits: 3,
+            ..of_mixed::<W>()
+        };
+        bench.run::<W>(DeviceStage::ClearTable(ClearTable { table }));
         let control = bench.zeros::<Control>(1);
         let (columns, _) = source(&mut bench, &build, false);
         let columns = Columns { values: 0, first: 0, ..columns };
         let insert = Insert { table, columns, rows: 5, control, ..Insert::default() };
-        bench.run::<W>(Stage::Insert(insert));
+        bench.run::<W>(DeviceStage::Insert(insert));
         let probe_flags = bench.zeros::<u8>(8);
         let output = Output { control, probe_flags, ..Output::default() };
         let (columns, _) = source(&mut bench, &probe, false);
         let columns = Columns { values: 0, first: 0, ..columns };
         let stage =
             Probe { table, columns, rows: 8, count: 2, tile: 5, output, ..Probe::default() };
-        bench.run::<W>(Stage::Probe(Flavour::Exists, stage));
+        bench.run::<W>(DeviceStage::Probe(Flavour::Exists, stage));
         assert_eq!(bench.get::<u8>(probe_flags, 8), [1, 1, 1, 0, 0, 1, 0, 1]);
     }
     check::<u32>();
@@ -47,13 +51,14 @@ fn no_key_is_reserved() {
 fn a_full_table_is_an_error() {
     let mut bench = Bench::new(3);
     let keys: Vec<u32> = (0..4).collect();
-    let table = Table { slots: bench.room::<u64>(4), slot_count: 4, bits: 2, ..of_mixed::<u32>() };
-    bench.run::<u32>(Stage::ClearTable(ClearTable { table }));
+    let table =
+        DeviceTable { slots: bench.room::<u64>(4), slot_count: 4, bits: 2, ..of_mixed::<u32>() };
+    bench.run::<u32>(DeviceStage::ClearTable(ClearTable { table }));
     let columns = Columns { keys: bench.put(&keys), ..Columns::default() };
     let control = bench.zeros::<Control>(1);
     let insert = |rows| Insert { table, columns, rows, control, ..Insert::default() };
-    bench.run::<u32>(Stage::Insert(insert(3)));
-    let full = bench.try_run::<u32>(Stage::Insert(insert(4)));
+    bench.run::<u32>(DeviceStage::Insert(insert(3)));
+    let full = bench.try_run::<u32>(DeviceStage::Insert(insert(4)));
     assert!(message(full).contains("full"));
 }
 
@@ -76,7 +81,7 @@ fn compact<W: TestWord>(seed: u64, slot_count: u64, rows: u64, groups: bool) {
     }
     let keys: Vec<W> = mixed.iter().map(|key| key.mix(unmixer())).collect();
     let (rows, all) = (rows.min(keys.len() as u64), keys.len());
-    let mut table = Table { slot_count, ..of_mixed::<W>() };
+    let mut table = DeviceTable { slot_count, ..of_mixed::<W>() };
     let control = bench.zeros::<Control>(1);
     let columns = Columns { keys: bench.put(&keys), values: 0, first: 0 };
     let mut insert = Insert { columns, rows, control, ..Insert::default() };
@@ -89,21 +94,21 @@ fn compact<W: TestWord>(seed: u64, slot_count: u64, rows: u64, groups: bool) {
         table.slots = bench.room::<Tuple<W>>(slot_count as usize);
     }
     insert.table = table;
-    bench.run::<W>(Stage::ClearTable(ClearTable { table }));
-    bench.run::<W>(Stage::Insert(insert));
+    bench.run::<W>(DeviceStage::ClearTable(ClearTable { table }));
+    bench.run::<W>(DeviceStage::Insert(insert));
     if groups {
         let cursor = bench.zeros::<u64>(1);
-        bench.run::<W>(Stage::PlaceGroups(PlaceGroups { table, cursor }));
+        bench.run::<W>(DeviceStage::PlaceGroups(PlaceGroups { table, cursor }));
         let (slot_of, rank) = (insert.slot_of, insert.rank);
         let fill = FillGroups { table, columns, tuples: 0, rows, slot_of, rank };
-        bench.run::<W>(Stage::FillGroups(fill));
+        bench.run::<W>(DeviceStage::FillGroups(fill));
     }
     let (build_flags, probe_flags) = (bench.zeros::<u8>(rows as usize), bench.zeros::<u8>(all));
     let output = Output { control, build_flags, probe_flags, ..Output::default() };
     let count = all.div_ceil(5) as u32;
     let probe =
         Probe { table, columns, rows: all as u64, count, tile: 5, output, ..Probe::default() };
-    bench.run::<W>(Stage::Probe(Flavour::Exists, probe));
+    bench.run::<W>(DeviceStage::Probe(Flavour::Exists, probe));
     let expected: Vec<u8> = (0..all as u64).map(|row| u8::from(row < rows)).collect();
     assert_eq!(bench.get::<u8>(probe_flags, all), expected, "{slot_count} slots, seed {seed}");
     assert_eq!(bench.get::<u8>(build_flags, rows as usize), vec![1u8; rows as usize]);
@@ -125,8 +130,8 @@ fn compact_tables_of_any_size_find_their_keys() {
 fn compact_tables_have_two_slots_or_more_and_never_fill() {
     let run = |slot_count: u64, rows: u64| {
         let mut bench = Bench::new(4);
-        let table = Table { slots: bench.room::<u64>(8), slot_count, ..of_mixed::<u32>() };
-        let cleared = bench.try_run::<u32>(Stage::ClearTable(ClearTable { table }));
+        let table = DeviceTable { slots: bench.room::<u64>(8), slot_count, ..of_mixed::<u32>() };
+        let cleared = bench.try_run::<u32>(DeviceStage::ClearTable(ClearTable { table }));
         if cleared.is_err() {
             return message(cleared);
         }
@@ -134,7 +139,7 @@ fn compact_tables_have_two_slots_or_more_and_never_fill() {
         let columns = Columns { keys: bench.put(&keys), ..Columns::default() };
         let control = bench.zeros::<Control>(1);
         let insert = Insert { table, columns, rows, control, ..Insert::default() };
-        message(bench.try_run::<u32>(Stage::Insert(insert)))
+        message(bench.try_run::<u32>(DeviceStage::Insert(insert)))
     };
     assert!(run(1, 0).contains("2 to 2^32"));
     assert!(run(1 << 32, 0).contains("2 to 2^32"));

@@ -29,7 +29,7 @@ use crate::memory::{Plain, Refused};
 use crate::options::Side;
 use crate::output::Sink;
 use crate::partition::{RowId, key_words};
-use crate::transfer::{Chunks, HostSide, Read};
+use crate::transfer::{ChunkSource, HostSide, Read};
 use crate::word::KeyWord;
 use crate::word::Width;
 
@@ -186,7 +186,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
     }
 }
 
-impl<K: KeyWord + RowId + Plain + ArrowNativeType> Chunks for ProbeReader<'_, K> {
+impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'_, K> {
     fn next(&self, most_rows: u64) -> Result<Read> {
         let others = Arc::strong_count(&self.alive) > 1;
         if others && self.sink.prompt {

@@ -120,7 +120,7 @@ impl Keys {
 
 /// Builds the inlined values of the rows that may match.
 fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<Made> {
-    let made = by_pieces(cx, pieces, "the columns that travel with keys", |piece, valid, to| {
+    let made = by_pieces(cx, pieces, "the inlined columns", |piece, valid, to| {
         let mut scratch = Vec::new();
         let all = columns.inlined::<I>(&pieces[piece].0, &mut scratch);
         match valid {

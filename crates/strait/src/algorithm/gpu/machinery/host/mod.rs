@@ -160,7 +160,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         drain: Drain::new(),
         dense: Cell::new(true),
     };
-    let crossing = TransferContext {
+    let link = TransferContext {
         session: &session,
         workers: &cx.workers,
         transfer: cx.gpu_options.transfer,
@@ -175,8 +175,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         part_rows: cx.overrides.tiny_partitions.then_some(tiny),
     };
     let HostJoinResult { found, escalated } = cx.watch.time("join on device", || {
-        let found =
-            join_from_host(&crossing, &how, &build_side, &incoming, &wanted, &mut receiver)?;
+        let found = join_from_host(&link, &how, &build_side, &incoming, &wanted, &mut receiver)?;
         receiver.finish(&session)?;
         Ok::<HostJoinResult, Error>(found)
     })?;

@@ -11,7 +11,7 @@ use arrow::util::bit_chunk_iterator::UnalignedBitChunk;
 use arrow::util::bit_iterator::BitIndexIterator;
 
 use super::super::super::super::emit_all_unmatched;
-use super::super::wanted::{Block, InOrderBlock, Receiver, Which};
+use super::super::wanted::{InOrderBlock, OutputBlock, Receiver, Which};
 use super::chunk::{Probe, ProbeChunk};
 use crate::context::Context;
 use crate::device::{Event, Session, View};
@@ -75,7 +75,7 @@ impl PairReceiver<'_> {
 }
 
 impl Receiver for PairReceiver<'_> {
-    fn block(&mut self, session: &Session<'_>, block: Block) -> Result<Option<Event>> {
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
         let columns = [self.word(block.build), self.word(block.probe)];
         self.send(session, &columns, block.rows, Content::Pairs)
     }

@@ -90,12 +90,12 @@ pub(super) fn peeled_type(data_type: &DataType) -> &DataType {
 }
 
 /// Returns the common form of two peeled types, if there is one without loss.
-pub(super) fn meet(left: &DataType, right: &DataType) -> Option<CommonType> {
+pub(super) fn common_type(left: &DataType, right: &DataType) -> Option<CommonType> {
     use DataType::*;
     let plain = |form| Some(CommonType::plain(form));
     match (left, right) {
         (Null, Null) => plain(Form::Null),
-        (Null, other) | (other, Null) => meet(other, other),
+        (Null, other) | (other, Null) => common_type(other, other),
         (Boolean, Boolean) => plain(Form::Unsigned(1)),
         (Date32, Date32) => plain(Form::Signed(32)),
         (Date64, Date64) => plain(Form::Signed(64)),
@@ -279,8 +279,12 @@ mod tests {
     use super::*;
 
     fn form(left: DataType, right: DataType) -> Option<Form> {
-        let there = meet(&left, &right).map(|m| m.form);
-        assert_eq!(there, meet(&right, &left).map(|m| m.form), "{left} and {right} are symmetric");
+        let there = common_type(&left, &right).map(|m| m.form);
+        assert_eq!(
+            there,
+            common_type(&right, &left).map(|m| m.form),
+            "{left} and {right} are symmetric"
+        );
         there
     }
 

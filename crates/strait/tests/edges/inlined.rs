@@ -91,7 +91,7 @@ fn forced(row_ids: bool, tiny: bool) -> TestOverrides {
 }
 
 #[test]
-fn carried_columns_are_those_gathered() {
+fn inlined_columns_equal_gathered_columns() {
     let sets: [&[&str]; 6] = [
         &["long"],
         &["most"],
