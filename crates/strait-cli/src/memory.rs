@@ -4,7 +4,6 @@
 //! Even without a limit, a large request is compared with the machine's free memory, because a damaged file
 //! may claim sizes that no machine has.
 
-use std::fs;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -109,7 +108,10 @@ impl Memory {
             return Ok(());
         }
         let more = bytes - held;
-        if more >= LARGE && self.limit().is_none() && more > machine_free() {
+        if more >= LARGE
+            && self.limit().is_none()
+            && more > Machine::free_memory().unwrap_or(u64::MAX)
+        {
             return Err(Error::OutOfMemory { what: what.to_string(), needed: more });
         }
         if let Some(freed) = &self.freed {
@@ -168,65 +170,6 @@ impl Refusal {
     }
 }
 
-/// Returns the machine's free memory, or less if the process may have less. If both are unknown, there is no
-/// bound.
-fn machine_free() -> u64 {
-    let allowed = Some(Machine::detect().memory).filter(|&bytes| bytes > 0);
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let groups = group_folders(&groups).into_iter().filter_map(|folder| {
-        let read = |file: &str| fs::read_to_string(format!("{folder}/{file}")).ok();
-        let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
-        let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
-        free_in_group(&limit, &used, &read("memory.stat").unwrap_or_default())
-    });
-    available().into_iter().chain(allowed).chain(groups).min().unwrap_or(u64::MAX)
-}
-
-/// Returns the folders of the control groups in `/proc/self/cgroup` that may limit memory, and of the groups
-/// around them.
-fn group_folders(groups: &str) -> Vec<String> {
-    let mut folders = Vec::new();
-    for line in groups.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let root = match controllers {
-            "" => "/sys/fs/cgroup",
-            list if list.split(',').any(|name| name == "memory") => "/sys/fs/cgroup/memory",
-            _ => continue,
-        };
-        let path = path.trim_end_matches('/');
-        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
-        folders.extend(ends.map(|end| format!("{root}{}", &path[..end])));
-    }
-    folders
-}
-
-/// Returns the memory that a control group has left, in bytes. None if the group has no limit. Cached files do
-/// not count as used, because the system drops them when memory is needed.
-fn free_in_group(limit: &str, used: &str, stat: &str) -> Option<u64> {
-    let (limit, used) = (limit.trim().parse::<u64>().ok()?, used.trim().parse::<u64>().ok()?);
-    let figure = |name: &str| {
-        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.and_then(|value| value.trim().parse::<u64>().ok())
-    };
-    // In version 1, the figures of the groups inside are only in the totals.
-    let cached =
-        |name: &str| figure(&format!("total_{name}")).or_else(|| figure(name)).unwrap_or(0);
-    let cached = cached("inactive_file").saturating_add(cached("active_file"));
-    Some(limit.saturating_sub(used.saturating_sub(cached)))
-}
-
-/// Returns the memory that processes can still get, in bytes, if the system tells.
-pub(crate) fn available() -> Option<u64> {
-    in_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-/// The bytes in the `MemAvailable` line of `/proc/meminfo`.
-fn in_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,27 +208,5 @@ mod tests {
         let _output = memory.reserve(60, "a batch").expect("fits");
         assert!(memory.reserve(60, "a page").is_err(), "nothing is written any more");
         assert!(memory.for_writing().reserve(60, "a page").is_err());
-    }
-
-    #[test]
-    fn free_memory_is_read_in_kibibytes() {
-        assert_eq!(in_meminfo("MemTotal: 9 kB\nMemAvailable:    12 kB\n"), Some(12 * 1024));
-        assert_eq!(in_meminfo("MemTotal: 9 kB\n"), None);
-    }
-
-    #[test]
-    fn a_control_group_has_left_what_it_does_not_use() {
-        let stat = "anon 50\ninactive_file 20\nactive_file 10\n";
-        assert_eq!(free_in_group("100\n", "80\n", stat), Some(50));
-        assert_eq!(free_in_group("100\n", "80\n", ""), Some(20));
-        assert_eq!(free_in_group("100\n", "180\n", ""), Some(0));
-        assert_eq!(free_in_group("max\n", "80\n", stat), None);
-        let totals = "inactive_file 1\ntotal_inactive_file 30\n";
-        assert_eq!(free_in_group("100\n", "80\n", totals), Some(50));
-        let folders = group_folders("4:cpu,memory:/b/c\n3:pids:/x\n0::/\n");
-        let memory = "/sys/fs/cgroup/memory";
-        let expected = [memory, "/sys/fs/cgroup/memory/b", "/sys/fs/cgroup/memory/b/c"];
-        assert_eq!(folders[..3], expected);
-        assert_eq!(folders[3..], ["/sys/fs/cgroup"]);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::options::{Algorithm, by_name};
+use crate::options::{Algorithm, named, names};
 
 /// The processor that a join runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -73,19 +73,19 @@ pub enum Partitioner {
     Dma,
 }
 
-impl Partitioner {
-    /// All partitioners.
-    pub const ALL: [Partitioner; 8] = [
-        Partitioner::LookBack,
-        Partitioner::BucketPool,
-        Partitioner::SharedHistogram,
-        Partitioner::Standard,
-        Partitioner::Linear,
-        Partitioner::Shared,
-        Partitioner::Hierarchical,
-        Partitioner::Dma,
-    ];
+named! {
+    Partitioner, "partitioner", "All partitioners.",
+    LookBack => "look-back",
+    BucketPool => "bucket-pool",
+    SharedHistogram => "shared-histogram",
+    Standard => "standard",
+    Linear => "linear",
+    Shared => "shared",
+    Hierarchical => "hierarchical",
+    Dma => "dma",
+}
 
+impl Partitioner {
     /// Returns whether it writes partitions to host memory. Those partitioners are for `triton`, the others
     /// for `radix`.
     pub fn to_host(self) -> bool {
@@ -123,20 +123,6 @@ impl Partitioner {
         match self.purpose() {
             Purpose::Triton(partitioner) => Ok(partitioner),
             Purpose::Radix(_) => Err(unsuitable(Algorithm::Triton, self)),
-        }
-    }
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Partitioner::LookBack => "look-back",
-            Partitioner::BucketPool => "bucket-pool",
-            Partitioner::SharedHistogram => "shared-histogram",
-            Partitioner::Standard => "standard",
-            Partitioner::Linear => "linear",
-            Partitioner::Shared => "shared",
-            Partitioner::Hierarchical => "hierarchical",
-            Partitioner::Dma => "dma",
         }
     }
 }
@@ -200,13 +186,6 @@ pub(crate) enum Scatterer {
     Hierarchical,
 }
 
-impl FromStr for Partitioner {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("partitioner", text, Partitioner::ALL, Partitioner::name)
-    }
-}
-
 /// How rows get from host memory to a GPU (001, table 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -233,20 +212,20 @@ pub enum Transfer {
     Coherence,
 }
 
-impl Transfer {
-    /// All methods, `Auto` first.
-    pub const ALL: [Transfer; 9] = [
-        Transfer::Auto,
-        Transfer::PageableCopy,
-        Transfer::StagedCopy,
-        Transfer::DynamicPinning,
-        Transfer::PinnedCopy,
-        Transfer::UnifiedPrefetch,
-        Transfer::UnifiedMigration,
-        Transfer::ZeroCopy,
-        Transfer::Coherence,
-    ];
+named! {
+    Transfer, "transfer method", "All methods, `Auto` first.",
+    Auto => "auto",
+    PageableCopy => "pageable-copy",
+    StagedCopy => "staged-copy",
+    DynamicPinning => "dynamic-pinning",
+    PinnedCopy => "pinned-copy",
+    UnifiedPrefetch => "unified-prefetch",
+    UnifiedMigration => "unified-migration",
+    ZeroCopy => "zero-copy",
+    Coherence => "coherence",
+}
 
+impl Transfer {
     /// Returns the method for rows in pinned memory, or in other memory. It is never [`Transfer::Auto`].
     pub(crate) fn resolved(self, pinned: bool) -> Transfer {
         match self {
@@ -259,34 +238,6 @@ impl Transfer {
     /// Returns whether worker threads stage rows that are not in pinned memory.
     pub(crate) fn stages(self) -> bool {
         matches!(self, Transfer::Auto | Transfer::StagedCopy)
-    }
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transfer::Auto => "auto",
-            Transfer::PageableCopy => "pageable-copy",
-            Transfer::StagedCopy => "staged-copy",
-            Transfer::DynamicPinning => "dynamic-pinning",
-            Transfer::PinnedCopy => "pinned-copy",
-            Transfer::UnifiedPrefetch => "unified-prefetch",
-            Transfer::UnifiedMigration => "unified-migration",
-            Transfer::ZeroCopy => "zero-copy",
-            Transfer::Coherence => "coherence",
-        }
-    }
-}
-
-impl fmt::Display for Transfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Transfer {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("transfer method", text, Transfer::ALL, Transfer::name)
     }
 }
 
@@ -303,25 +254,11 @@ pub enum TablePlace {
     Hybrid,
 }
 
-impl TablePlace {
-    /// All places.
-    pub const ALL: [TablePlace; 3] = [TablePlace::Gpu, TablePlace::Host, TablePlace::Hybrid];
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            TablePlace::Gpu => "gpu",
-            TablePlace::Host => "host",
-            TablePlace::Hybrid => "hybrid",
-        }
-    }
-}
-
-impl FromStr for TablePlace {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("place of a table", text, TablePlace::ALL, TablePlace::name)
-    }
+named! {
+    TablePlace, "place of a table", "All places.",
+    Gpu => "gpu",
+    Host => "host",
+    Hybrid => "hybrid",
 }
 
 /// The processor that counts the tuples of each partition before a `triton` join writes them.
@@ -337,25 +274,11 @@ pub enum Histogram {
     Gpu,
 }
 
-impl Histogram {
-    /// All choices.
-    pub const ALL: [Histogram; 3] = [Histogram::None, Histogram::Cpu, Histogram::Gpu];
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Histogram::None => "none",
-            Histogram::Cpu => "cpu",
-            Histogram::Gpu => "gpu",
-        }
-    }
-}
-
-impl FromStr for Histogram {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("histogram", text, Histogram::ALL, Histogram::name)
-    }
+named! {
+    Histogram, "histogram", "All choices.",
+    None => "none",
+    Cpu => "cpu",
+    Gpu => "gpu",
 }
 
 /// Options for joins on a GPU, apart from the algorithm. Options that are not set have defaults.
@@ -420,36 +343,8 @@ impl GpuOptions {
     }
 }
 
-/// Checks that the partitioner suits the algorithm, and that the histogram suits the partitioner.
-pub(crate) fn check_partitioning(algorithm: Option<Algorithm>, options: &GpuOptions) -> Result<()> {
-    check_partitioner(algorithm, options.partitioner)?;
-    if algorithm == Some(Algorithm::Triton) {
-        options.triton_partitioner()?.check_histogram(options.histogram)?;
-    }
-    Ok(())
-}
-
-/// Checks that the partitioner suits the algorithm.
-pub(crate) fn check_partitioner(
-    algorithm: Option<Algorithm>,
-    partitioner: Option<Partitioner>,
-) -> Result<()> {
-    let Some(partitioner) = partitioner else { return Ok(()) };
-    let of_triton = algorithm == Some(Algorithm::Triton);
-    if partitioner.to_host() == of_triton {
-        return Ok(());
-    }
-    let Some(algorithm) = algorithm else {
-        let name = partitioner.name();
-        return Err(Error::Setting(format!(
-            "only triton partitions by {name}; choose that algorithm, or no partitioner"
-        )));
-    };
-    Err(unsuitable(algorithm, partitioner))
-}
-
 /// Returns the error for a partitioner that an algorithm does not have.
-fn unsuitable(algorithm: Algorithm, partitioner: Partitioner) -> Error {
+pub(crate) fn unsuitable(algorithm: Algorithm, partitioner: Partitioner) -> Error {
     let of_triton = algorithm == Algorithm::Triton;
     let others = Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton);
     Error::Setting(format!(
@@ -457,9 +352,4 @@ fn unsuitable(algorithm: Algorithm, partitioner: Partitioner) -> Error {
         partitioner.name(),
         names(others.map(Partitioner::name))
     ))
-}
-
-/// Joins names to a list, separated by commas.
-pub(crate) fn names(names: impl IntoIterator<Item = &'static str>) -> String {
-    names.into_iter().collect::<Vec<_>>().join(", ")
 }

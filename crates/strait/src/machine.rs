@@ -26,6 +26,18 @@ impl Machine {
             memory: available_memory().unwrap_or(0),
         }
     }
+
+    /// Returns the memory that this process can still get, in bytes: the free memory of the machine, or what
+    /// its control groups have left if that is less. `None` if the system does not tell.
+    pub fn free_memory() -> Option<u64> {
+        let free = own_groups().into_iter().filter_map(|folder| {
+            let (limit, used) = (read_group(&folder, LIMITS)?, read_group(&folder, USED)?);
+            let stat = std::fs::read_to_string(format!("{folder}/memory.stat"));
+            free_in_group(&limit, &used, &stat.unwrap_or_default())
+        });
+        let machine = in_meminfo(&meminfo(), "MemAvailable:");
+        machine.into_iter().chain(available_memory()).chain(free).min()
+    }
 }
 
 /// Returns the size of core 0's data or unified cache of a level.
@@ -56,45 +68,72 @@ fn parse_size(text: &str) -> Option<u64> {
 
 /// Returns the machine's memory, or the limit of the process's control group if that is lower.
 fn available_memory() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = limit_files(&groups).into_iter().filter_map(|file| {
-        // In version 2, "max" means no limit. It does not parse as a number, so it is skipped.
-        std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
-    });
-    total_memory().into_iter().chain(limits).min()
+    let limits = own_groups().into_iter().filter_map(|folder| limit(&read_group(&folder, LIMITS)?));
+    in_meminfo(&meminfo(), "MemTotal:").into_iter().chain(limits).min()
 }
 
-/// Returns the files that hold the memory limits of the control groups in `/proc/self/cgroup`, and of all
-/// their parent groups, whose limits apply too.
-fn limit_files(groups: &str) -> Vec<String> {
-    let mut files = Vec::new();
+/// The names of the file with a control group's limit, in version 2 and in version 1.
+const LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+/// The names of the file with the memory that a control group uses.
+const USED: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
+
+/// Returns the folders of the control groups that may limit the memory of this process.
+fn own_groups() -> Vec<String> {
+    group_folders(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
+}
+
+/// Returns the folders of the control groups in `/proc/self/cgroup` that may limit memory, and of all their
+/// parent groups, whose limits apply too.
+fn group_folders(groups: &str) -> Vec<String> {
+    let mut folders = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            list if list.split(',').any(|controller| controller == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
+        let root = match controllers {
+            "" => "/sys/fs/cgroup",
+            list if list.split(',').any(|name| name == "memory") => "/sys/fs/cgroup/memory",
             _ => continue,
         };
-        let mut path = path.trim_end_matches('/');
-        loop {
-            files.push(format!("{root}{path}/{file}"));
-            match path.rfind('/') {
-                Some(end) => path = &path[..end],
-                None => break,
-            }
-        }
+        let path = path.trim_end_matches('/');
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        folders.extend(ends.map(|end| format!("{root}{}", &path[..end])));
     }
-    files
+    folders
 }
 
-fn total_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib << 10)
+/// Reads the first of these files that a control group has.
+fn read_group(folder: &str, files: [&str; 2]) -> Option<String> {
+    files.iter().find_map(|file| std::fs::read_to_string(format!("{folder}/{file}")).ok())
+}
+
+/// Parses a limit. In version 2, "max" means no limit.
+fn limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// Returns the memory that a control group has left, in bytes. None if the group has no limit. Cached files do
+/// not count as used, because the system drops them when memory is needed.
+fn free_in_group(limit: &str, used: &str, stat: &str) -> Option<u64> {
+    let (limit, used) = (self::limit(limit)?, used.trim().parse::<u64>().ok()?);
+    let figure = |name: &str| {
+        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    // In version 1, the figures of the groups inside are only in the totals.
+    let cached =
+        |name: &str| figure(&format!("total_{name}")).or_else(|| figure(name)).unwrap_or(0);
+    let cached = cached("inactive_file").saturating_add(cached("active_file"));
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+fn meminfo() -> String {
+    std::fs::read_to_string("/proc/meminfo").unwrap_or_default()
+}
+
+/// Returns the bytes in a line of `/proc/meminfo`.
+fn in_meminfo(text: &str, line: &str) -> Option<u64> {
+    let line = text.lines().find_map(|text| text.strip_prefix(line))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -109,18 +148,44 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_all_groups_around_a_process_are_read() {
-        let files = limit_files("12:cpu:/a\n4:memory:/b/c\n0::/d\n");
+    fn all_groups_around_a_process_are_found() {
+        let folders = group_folders("12:cpu:/a\n4:cpu,memory:/b/c\n0::/d\n");
         let expected = [
-            "/sys/fs/cgroup/memory/b/c/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/b/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/d/memory.max",
-            "/sys/fs/cgroup/memory.max",
+            "/sys/fs/cgroup/memory",
+            "/sys/fs/cgroup/memory/b",
+            "/sys/fs/cgroup/memory/b/c",
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/d",
         ];
-        assert_eq!(files, expected);
-        assert_eq!(limit_files("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
-        assert!(limit_files("nonsense").is_empty());
+        assert_eq!(folders, expected);
+        assert_eq!(group_folders("0::/\n"), ["/sys/fs/cgroup"]);
+        assert!(group_folders("nonsense").is_empty());
+    }
+
+    #[test]
+    fn sizes_in_meminfo_are_kibibytes() {
+        let text = "MemTotal: 9 kB\nMemAvailable:    12 kB\n";
+        assert_eq!(in_meminfo(text, "MemTotal:"), Some(9 * 1024));
+        assert_eq!(in_meminfo(text, "MemAvailable:"), Some(12 * 1024));
+        assert_eq!(in_meminfo(text, "MemFree:"), None);
+    }
+
+    #[test]
+    fn a_control_group_has_left_what_it_does_not_use() {
+        let stat = "anon 50\ninactive_file 20\nactive_file 10\n";
+        assert_eq!(free_in_group("100\n", "80\n", stat), Some(50));
+        assert_eq!(free_in_group("100\n", "80\n", ""), Some(20));
+        assert_eq!(free_in_group("100\n", "180\n", ""), Some(0));
+        assert_eq!(free_in_group("max\n", "80\n", stat), None);
+        let totals = "inactive_file 1\ntotal_inactive_file 30\n";
+        assert_eq!(free_in_group("100\n", "80\n", totals), Some(50));
+    }
+
+    #[test]
+    fn no_more_memory_is_free_than_the_process_may_use() {
+        if let Some(free) = Machine::free_memory() {
+            assert!(free <= Machine::detect().memory);
+        }
     }
 
     #[test]

@@ -1,13 +1,44 @@
 //! The options of a join: join type, algorithm, equality of keys, and filter.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch};
 use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
+
+/// Defines the names of an enum's variants on the command line: `ALL`, `name`, `Display` and `FromStr`. The
+/// arguments are the enum, what it is (for errors), and the documentation of `ALL`.
+macro_rules! named {
+    ($type:ident, $what:literal, $all:literal, $($variant:ident => $name:literal),+ $(,)?) => {
+        impl $type {
+            #[doc = $all]
+            pub const ALL: [$type; [$($name),+].len()] = [$($type::$variant),+];
+
+            /// Returns the name on the command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name),+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::error::Error;
+            fn from_str(text: &str) -> $crate::error::Result<Self> {
+                $crate::options::by_name($what, text, $type::ALL, $type::name)
+            }
+        }
+    };
+}
+pub(crate) use named;
 
 /// The type of a join: which rows it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -35,49 +66,18 @@ pub enum JoinType {
     RightMark,
 }
 
-impl JoinType {
-    /// All join types.
-    pub const ALL: [JoinType; 10] = [
-        JoinType::Inner,
-        JoinType::Left,
-        JoinType::Right,
-        JoinType::Full,
-        JoinType::LeftSemi,
-        JoinType::RightSemi,
-        JoinType::LeftAnti,
-        JoinType::RightAnti,
-        JoinType::LeftMark,
-        JoinType::RightMark,
-    ];
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            JoinType::Inner => "inner",
-            JoinType::Left => "left",
-            JoinType::Right => "right",
-            JoinType::Full => "full",
-            JoinType::LeftSemi => "left-semi",
-            JoinType::RightSemi => "right-semi",
-            JoinType::LeftAnti => "left-anti",
-            JoinType::RightAnti => "right-anti",
-            JoinType::LeftMark => "left-mark",
-            JoinType::RightMark => "right-mark",
-        }
-    }
-}
-
-impl fmt::Display for JoinType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for JoinType {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("join type", text, JoinType::ALL, JoinType::name)
-    }
+named! {
+    JoinType, "join type", "All join types.",
+    Inner => "inner",
+    Left => "left",
+    Right => "right",
+    Full => "full",
+    LeftSemi => "left-semi",
+    RightSemi => "right-semi",
+    LeftAnti => "left-anti",
+    RightAnti => "right-anti",
+    LeftMark => "left-mark",
+    RightMark => "right-mark",
 }
 
 /// What an algorithm has to find, so that the join can produce its output. Less than all pairs suffices if
@@ -118,51 +118,25 @@ pub enum Algorithm {
     Triton,
 }
 
-impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Algorithm; 7] = [
-        Algorithm::NoPartition,
-        Algorithm::Radix,
-        Algorithm::SortMerge,
-        Algorithm::StreamedProbe,
-        Algorithm::MultiPass,
-        Algorithm::CpuPartitioned,
-        Algorithm::Triton,
-    ];
+named! {
+    Algorithm, "algorithm", "All algorithms.",
+    NoPartition => "no-partition",
+    Radix => "radix",
+    SortMerge => "sort-merge",
+    StreamedProbe => "streamed-probe",
+    MultiPass => "multi-pass",
+    CpuPartitioned => "cpu-partitioned",
+    Triton => "triton",
+}
 
+impl Algorithm {
     /// The algorithms that run on a CPU and on a GPU.
     pub const ANYWHERE: [Algorithm; 3] =
         [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::NoPartition => "no-partition",
-            Algorithm::Radix => "radix",
-            Algorithm::SortMerge => "sort-merge",
-            Algorithm::StreamedProbe => "streamed-probe",
-            Algorithm::MultiPass => "multi-pass",
-            Algorithm::CpuPartitioned => "cpu-partitioned",
-            Algorithm::Triton => "triton",
-        }
-    }
-
     /// Returns whether the algorithm runs on a GPU only.
     pub fn needs_gpu(self) -> bool {
         !Algorithm::ANYWHERE.contains(&self)
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("algorithm", text, Algorithm::ALL, Algorithm::name)
     }
 }
 
@@ -174,9 +148,14 @@ pub(crate) fn by_name<T: Copy, const N: usize>(
     name: fn(T) -> &'static str,
 ) -> Result<T> {
     all.into_iter().find(|&t| name(t) == text).ok_or_else(|| {
-        let names: Vec<_> = all.into_iter().map(name).collect();
-        Error::Setting(format!("unknown {what} \"{text}\"; there are {}", names.join(", ")))
+        let names = names(all.map(name));
+        Error::Setting(format!("unknown {what} \"{text}\"; there are {names}"))
     })
+}
+
+/// Joins names to a list, separated by commas.
+pub(crate) fn names(names: impl IntoIterator<Item = &'static str>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// One of the two tables of a join.
@@ -229,30 +208,10 @@ pub enum FloatEquality {
     Total,
 }
 
-impl FloatEquality {
-    /// Both kinds of equality.
-    pub const ALL: [FloatEquality; 2] = [FloatEquality::Numeric, FloatEquality::Total];
-
-    /// Returns the name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            FloatEquality::Numeric => "numeric",
-            FloatEquality::Total => "total",
-        }
-    }
-}
-
-impl fmt::Display for FloatEquality {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for FloatEquality {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        by_name("float equality", text, FloatEquality::ALL, FloatEquality::name)
-    }
+named! {
+    FloatEquality, "float equality", "Both kinds of equality.",
+    Numeric => "numeric",
+    Total => "total",
 }
 
 /// The predicate of a [`Filter`]. It returns one boolean per row of the batch.

@@ -2,9 +2,9 @@
 //! read.
 
 use crate::error::{Error, Result};
-use crate::gpu_options::{Processor, check_partitioning, names};
+use crate::gpu_options::{GpuOptions, Partitioner, Processor, unsuitable};
 use crate::join::Join;
-use crate::options::Algorithm;
+use crate::options::{Algorithm, names};
 
 /// Checks the settings that can be checked without schemas and without a device.
 pub(crate) fn check(join: &Join) -> Result<()> {
@@ -25,10 +25,38 @@ pub(crate) fn check(join: &Join) -> Result<()> {
     check_partitioning(join.algorithm, &join.gpu_options)
 }
 
+/// Checks that the partitioner suits the algorithm, and that the histogram suits the partitioner.
+fn check_partitioning(algorithm: Option<Algorithm>, options: &GpuOptions) -> Result<()> {
+    check_partitioner(algorithm, options.partitioner)?;
+    if algorithm == Some(Algorithm::Triton) {
+        options.triton_partitioner()?.check_histogram(options.histogram)?;
+    }
+    Ok(())
+}
+
+/// Checks that the partitioner suits the algorithm.
+pub(crate) fn check_partitioner(
+    algorithm: Option<Algorithm>,
+    partitioner: Option<Partitioner>,
+) -> Result<()> {
+    let Some(partitioner) = partitioner else { return Ok(()) };
+    let of_triton = algorithm == Some(Algorithm::Triton);
+    if partitioner.to_host() == of_triton {
+        return Ok(());
+    }
+    let Some(algorithm) = algorithm else {
+        let name = partitioner.name();
+        return Err(Error::Setting(format!(
+            "only triton partitions by {name}; choose that algorithm, or no partitioner"
+        )));
+    };
+    Err(unsuitable(algorithm, partitioner))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_options::{GpuOptions, Histogram, Partitioner};
+    use crate::gpu_options::Histogram;
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()

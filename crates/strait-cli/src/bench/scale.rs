@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use strait::Algorithm;
+use strait::{Algorithm, Machine};
 use strait_bench::ResultKind;
 use strait_bench::measure::{Task, measure};
 use strait_bench::plot::{Axis, Plot, Series};
@@ -13,7 +13,6 @@ use strait_bench::workload::{KeyType, Keys, Shape, Skew, Tables};
 use super::record::{Record, write_whole};
 use crate::arguments::{Choice, ScaleArguments, Study};
 use crate::join::cores;
-use crate::memory::available;
 use crate::output::print;
 
 /// Rows per input batch.
@@ -118,7 +117,7 @@ fn fits(shape: &Shape) -> bool {
     let inputs = (shape.build + shape.probe) * row;
     // Twice the inputs while they are made; three times the inputs, and the output, while they are joined.
     let needed = inputs * 3 + shape.probe * row * 2;
-    available().is_none_or(|memory| needed < memory)
+    Machine::free_memory().is_none_or(|memory| needed < memory)
 }
 
 /// The columns of a record, after the common ones.

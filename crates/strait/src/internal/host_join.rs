@@ -9,10 +9,10 @@ use super::{
 use crate::algorithm::gpu::{self, FromHost, HostJoinResult, Receiver, join_from_host};
 use crate::device::{Event, Session};
 use crate::error::Result;
-use crate::gpu_options::check_partitioner;
 use crate::machine::Machine;
 use crate::options::{JoinType, Yields};
 use crate::plan::{Facts, HostMemory, OnDevice, Plan, Request, Statistics, choose};
+use crate::settings::check_partitioner;
 use crate::transfer::{BlockColumn, Drain};
 
 /// Joins two tables in host memory, build side first. The clock starts with the call, and stops when the

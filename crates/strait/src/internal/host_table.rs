@@ -6,12 +6,12 @@ use arrow::array::{ArrayRef, RecordBatch};
 
 use super::columns::{bytes_of, parts, value_bytes, widen};
 use super::{OpenGpu, WordSize};
-use crate::device::HostView;
+use crate::device::{DeviceSide, DeviceStage, HostView, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::Transfer;
 use crate::memory::{Buffer, Shared};
 use crate::schedule::share;
-use crate::transfer::{HostColumn, HostSide, survey};
+use crate::transfer::{HostColumn, HostSide, Pipeline, TransferContext};
 
 /// Where the columns of a table lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl HostTable {
         let session = self.gpu.session(self.word.width())?;
         let link = self.gpu.transfer_context(&session, transfer);
         let started = Instant::now();
-        survey(&link, &side)?;
+        read_keys(&link, &side)?;
         session.device.synchronize(session.compute)?;
         Ok((started.elapsed().as_secs_f64(), self.rows * self.word.bytes()))
     }
@@ -119,6 +119,22 @@ impl HostTable {
         };
         Ok(HostSide { keys: self.keys.column.clone(), values, rows: self.rows })
     }
+}
+
+/// Transfers the keys of a side to the device, where a stage reads them.
+fn read_keys(link: &TransferContext<'_>, side: &HostSide) -> Result<()> {
+    let session = link.session;
+    let found = session.zeroed(4 * 8, "the range of the keys")?;
+    let chunk_rows = link.chunk_rows(side, 0, session.left() / 2);
+    let mut pipeline = Pipeline::new(link, side, chunk_rows)?;
+    while let Some(chunk) = pipeline.next()? {
+        let DeviceSide { keys, rows, .. } = chunk.side;
+        let survey = abi::Survey { keys: keys.address, rows, found: found.address };
+        session.run(DeviceStage::Survey(survey))?;
+        pipeline.done(chunk)?;
+        pipeline.ahead()?;
+    }
+    Ok(())
 }
 
 /// Copies a column to its placement, widened to words.

@@ -45,7 +45,7 @@ use std::ops::Range;
 
 use crate::device::DeviceSide;
 use crate::device::Session;
-use crate::device::{DeviceStage, Memory, View, abi};
+use crate::device::{Memory, View};
 use crate::error::Result;
 use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
@@ -258,20 +258,4 @@ pub(crate) fn load(link: &TransferContext<'_>, side: &HostSide) -> Result<Device
     }
     session.mark("copy to device")?;
     Ok(DeviceSide { keys, values, rows: side.rows, ..DeviceSide::default() })
-}
-
-/// Transfers the keys of a side to the device, where a stage reads them: measures only the transfer method.
-pub(crate) fn survey(link: &TransferContext<'_>, side: &HostSide) -> Result<()> {
-    let session = link.session;
-    let found = session.zeroed(4 * 8, "the range of the keys")?;
-    let chunk_rows = link.chunk_rows(side, 0, session.left() / 2);
-    let mut pipeline = Pipeline::new(link, side, chunk_rows)?;
-    while let Some(chunk) = pipeline.next()? {
-        let DeviceSide { keys, rows, .. } = chunk.side;
-        let survey = abi::Survey { keys: keys.address, rows, found: found.address };
-        session.run(DeviceStage::Survey(survey))?;
-        pipeline.done(chunk)?;
-        pipeline.ahead()?;
-    }
-    Ok(())
 }

@@ -19,7 +19,7 @@ mod study;
 mod suite;
 
 use anyhow::bail;
-use strait::Algorithm;
+use strait::{Algorithm, Machine};
 use strait_bench::link::Card;
 use strait_bench::measure::{Task, measure};
 use strait_bench::runs::Often;
@@ -30,7 +30,6 @@ use super::load::{self, the_gpu};
 use crate::arguments::{BeyondArguments, BeyondStudy};
 use crate::digits::counted;
 use crate::join::cores;
-use crate::memory::available;
 use crate::output::print;
 use figures::Line;
 use outcome::Outcome;
@@ -195,7 +194,7 @@ fn attempt(
 /// Fails if the tables do not fit the memory twice.
 fn enough_memory(shape: &Shape) -> anyhow::Result<()> {
     let needed = (shape.build + shape.probe) * ROW * 2;
-    match available() {
+    match Machine::free_memory() {
         Some(there) if there < needed => bail!(
             "the tables need {} of memory while they are copied, and {} are there; use --scale-down",
             strait::bytes(needed),

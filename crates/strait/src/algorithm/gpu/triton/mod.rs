@@ -50,19 +50,14 @@ pub(super) fn join(
     let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
-    let pass = Pass { bits, histogram: how.gpu_options.histogram, cache, bytes };
     let partitioner = how.gpu_options.triton_partitioner()?;
-    let partition_side = |side: &HostSide| -> Result<HostPartitions> {
-        let partitioned = match partitioner {
-            TritonPartitioner::Scatter(how) => scatter::partition_side(link, side, &pass, how),
-            TritonPartitioner::Dma => dma::partition_side(link, side, &pass),
-        };
-        session.mark("partition over the link")?;
-        partitioned
-    };
-    let partitioned = [partition_side(build)?, partition_side(probe)?];
-    let packed = pack(&partitioned[0].rows, fit);
-    join_sets(&mut sets, &packed, [&partitioned[0], &partitioned[1]], fit, to)?;
+    let pass = Pass { partitioner, bits, histogram: how.gpu_options.histogram, cache, bytes };
+    let build = pass.partition(link, build)?;
+    session.mark("partition over the link")?;
+    let probe = pass.partition(link, probe)?;
+    session.mark("partition over the link")?;
+    let packed = pack(&build.rows, fit);
+    join_sets(&mut sets, &packed, [&build, &probe], fit, to)?;
     // The device partitions are given back only after all stages and copies that use them.
     session.device.synchronize(session.compute)?;
     session.device.synchronize(session.copies)?;
@@ -81,27 +76,27 @@ pub(crate) fn partition_side<'a>(
 ) -> Result<impl FnOnce() -> Result<HostPartitions> + 'a> {
     let histogram = if counted { Histogram::Cpu } else { Histogram::None };
     let bytes = side.rows * link.session.word.tuple();
-    let pass = Pass { bits, histogram, cache: 0, bytes };
     let partitioner = partitioner.for_triton()?;
-    let counts = match partitioner {
+    let pass = Pass { partitioner, bits, histogram, cache: 0, bytes };
+    let before = match partitioner {
         TritonPartitioner::Scatter(how) if counted => {
             let units = Units::new(link, side, &pass, how, true).in_one_piece(side);
             let counts = scatter::count_before(link, side, &pass, &units)?;
-            Some((units, Counts::Before(counts)))
+            Some((how, units, Counts::Before(counts)))
         }
         TritonPartitioner::Scatter(_) | TritonPartitioner::Dma => None,
     };
-    Ok(move || match (partitioner, counts) {
-        (TritonPartitioner::Scatter(how), Some((units, counts))) => {
+    Ok(move || match before {
+        Some((how, units, counts)) => {
             scatter::partition_units(link, side, &pass, how, units, counts)
         }
-        (TritonPartitioner::Scatter(how), None) => scatter::partition_side(link, side, &pass, how),
-        (TritonPartitioner::Dma, _) => dma::partition_side(link, side, &pass),
+        None => pass.partition(link, side),
     })
 }
 
 /// The settings of the first pass, the same for both sides.
 struct Pass {
+    partitioner: TritonPartitioner,
     /// The number of radix bits.
     bits: u32,
     histogram: Histogram,
@@ -112,6 +107,14 @@ struct Pass {
 }
 
 impl Pass {
+    /// Partitions a side.
+    fn partition(&self, link: &TransferContext<'_>, side: &HostSide) -> Result<HostPartitions> {
+        match self.partitioner {
+            TritonPartitioner::Scatter(how) => scatter::partition_side(link, side, self, how),
+            TritonPartitioner::Dma => dma::partition_side(link, side, self),
+        }
+    }
+
     fn partitions(&self) -> u64 {
         1 << self.bits
     }
