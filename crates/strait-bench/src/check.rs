@@ -81,7 +81,8 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
         let workers: Vec<_> = (0..threads.min(pieces.len())).map(|_| scope.spawn(work)).collect();
         let mut all = Vec::with_capacity(pieces.len());
         for worker in workers {
-            let failed = |_| Error::Worker("a thread of the benchmark failed".to_string());
+            let failed =
+                |_| Error::Internal { what: "a thread of the benchmark failed".to_string() };
             all.extend(worker.join().map_err(failed)?);
         }
         Ok::<_, Error>(all)

@@ -63,7 +63,9 @@ fn compare(wanted: Sum, runs: &[(usize, &[u8])], word: WordSize, bits: u32) -> R
     let found = sums.into_iter().fold(Sum::default(), Sum::and);
     if wanted != found {
         let what = "the partitions are wrong";
-        return Err(Error::Worker(format!("{what}: they come to {found:?}, not {wanted:?}")));
+        return Err(Error::Internal {
+            what: format!("{what}: they come to {found:?}, not {wanted:?}"),
+        });
     }
     Ok(())
 }

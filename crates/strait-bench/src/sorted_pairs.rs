@@ -41,7 +41,9 @@ impl SortedPairs {
             self.pairs.read_keys(&mut |values| keep(&mut before.keys, values))?;
             self.pairs.read_payload(0, &mut |values| keep(&mut before.values, values))?;
             if !fetched.keys.is_sorted() || fetched.sum() != before.sum() {
-                return Err(Error::Worker("wrong answer: the pairs are not sorted".to_string()));
+                return Err(Error::Internal {
+                    what: "wrong answer: the pairs are not sorted".to_string(),
+                });
             }
         }
         Ok(MeasuredRun {

@@ -67,9 +67,11 @@ impl BoundJoin {
             let data_type = schema(side).field(column).data_type();
             if !data_type.is_integer() {
                 let side = side.name();
-                return Err(Error::Setting(format!(
-                    "column \"{name}\" of the {side} table is {data_type}; only integers are added up"
-                )));
+                return Err(Error::invalid_option(
+                    "sums",
+                    format!("column \"{name}\" of the {side} table is {data_type}"),
+                    "only integers are added up",
+                ));
             }
             plan.sums.push((side, column));
         }

@@ -1,7 +1,13 @@
 //! The errors of a join, with advice on what to try.
 
+mod retry;
+
+use std::fmt;
+
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
+
+pub(crate) use self::retry::too_long;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -175,9 +181,43 @@ pub enum Error {
         detail: String,
     },
 
-    /// The caller's filter or reader panicked, or a thread could not be started.
-    #[error("{0}")]
-    Worker(String),
+    /// Code of the caller panicked.
+    #[error("{code} panicked: {message}")]
+    CallerPanicked {
+        /// The code that panicked.
+        code: CallerCode,
+        /// The message of the panic.
+        message: String,
+    },
+
+    /// The residual filter returned another number of booleans than it got rows.
+    #[error(
+        "the residual filter answered {answers} rows for a batch of {rows}; it has to answer one boolean per row"
+    )]
+    FilterLength {
+        /// The number of rows that the filter got.
+        rows: usize,
+        /// The number of booleans that it returned.
+        answers: usize,
+    },
+
+    /// The values of a key column cannot be joined.
+    #[error("{problem}; {advice}")]
+    KeyValues {
+        /// What is wrong with the values.
+        problem: String,
+        /// What to try.
+        advice: String,
+    },
+
+    /// The system did not start a thread.
+    #[error(
+        "could not start a thread: {why}; use fewer threads, or raise the system's limit on threads (ulimit -u)"
+    )]
+    Thread {
+        /// The system's error.
+        why: String,
+    },
 
     /// The join was cancelled because its reader was dropped.
     #[error("the join was cancelled")]
@@ -194,9 +234,32 @@ pub enum Error {
         most: u64,
     },
 
-    /// A setting is invalid, or contradicts another setting.
-    #[error("{0}")]
-    Setting(String),
+    /// An option has an invalid value, or contradicts another option.
+    #[error("option {name}: {problem}; {advice}")]
+    InvalidOption {
+        /// The name of the option, such as `threads`.
+        name: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+        /// What to try.
+        advice: String,
+    },
+
+    /// The GPU, its driver or the operating system does not support what an option asks for.
+    #[error("{problem}; {advice}")]
+    Unsupported {
+        /// What is not supported.
+        problem: String,
+        /// What to try.
+        advice: String,
+    },
+
+    /// A bug in Strait.
+    #[error("internal error: {what}; please report it")]
+    Internal {
+        /// What happened.
+        what: String,
+    },
 
     /// The join has to restart with another seed. Callers never see this error.
     #[doc(hidden)]
@@ -222,20 +285,40 @@ impl Error {
             ArrowError::ExternalError(inner) => match inner.downcast::<Error>() {
                 // Only the join itself may ask for another seed, not a reader or a filter.
                 Ok(ours) if !matches!(*ours, Error::BadSeed) => *ours,
-                Ok(ours) => Error::Worker(format!("{context}: {ours}")),
-                Err(inner) => Error::Arrow {
-                    context,
-                    source: std::sync::Arc::new(ArrowError::ExternalError(inner)),
-                },
+                Ok(ours) => Error::Arrow { context, source: external(ours) },
+                Err(inner) => Error::Arrow { context, source: external(inner) },
             },
             source => Error::Arrow { context, source: std::sync::Arc::new(source) },
         }
     }
 
-    /// Returns whether a join that failed with this error on a device may succeed on the CPU. Errors of the
-    /// caller's readers and data, and cancellation, would end it there too.
-    pub(crate) fn concerns_device(&self) -> bool {
-        !matches!(self, Error::Arrow { .. } | Error::SchemaChanged { .. } | Error::Cancelled)
+    /// Returns an [`Error::InvalidOption`].
+    pub(crate) fn invalid_option(
+        name: &'static str,
+        problem: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Error {
+        Error::InvalidOption { name, problem: problem.into(), advice: advice.into() }
+    }
+
+    /// Returns an [`Error::Unsupported`].
+    pub(crate) fn unsupported(problem: impl Into<String>, advice: impl Into<String>) -> Error {
+        Error::Unsupported { problem: problem.into(), advice: advice.into() }
+    }
+
+    /// Returns an [`Error::KeyValues`].
+    pub(crate) fn key_values(problem: impl Into<String>, advice: impl Into<String>) -> Error {
+        Error::KeyValues { problem: problem.into(), advice: advice.into() }
+    }
+
+    /// Returns the error of a thread that the system did not start.
+    pub(crate) fn thread(error: std::io::Error) -> Error {
+        Error::Thread { why: error.to_string() }
+    }
+
+    /// Returns an [`Error::Internal`].
+    pub(crate) fn internal(what: impl Into<String>) -> Error {
+        Error::Internal { what: what.into() }
     }
 
     /// Converts an error of a [`JoinReader`](crate::JoinReader) back: returns the [`Error`] that the Arrow
@@ -249,6 +332,33 @@ impl From<Error> for ArrowError {
     fn from(error: Error) -> Self {
         ArrowError::ExternalError(Box::new(error))
     }
+}
+
+/// Code of the caller that a join calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CallerCode {
+    /// The reader of the left table.
+    LeftReader,
+    /// The reader of the right table.
+    RightReader,
+    /// The predicate of the residual [`Filter`](crate::Filter).
+    Filter,
+}
+
+impl fmt::Display for CallerCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CallerCode::LeftReader => "the reader of the left table",
+            CallerCode::RightReader => "the reader of the right table",
+            CallerCode::Filter => "the residual filter",
+        })
+    }
+}
+
+/// Wraps an error in an Arrow error.
+fn external(error: Box<dyn std::error::Error + Send + Sync>) -> std::sync::Arc<ArrowError> {
+    std::sync::Arc::new(ArrowError::ExternalError(error))
 }
 
 /// Returns `; did you mean "x"?`, or the list of existing names.

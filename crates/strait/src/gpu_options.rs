@@ -40,8 +40,10 @@ impl FromStr for Processor {
             "gpu" => Some(Processor::Gpu(0)),
             _ => text.strip_prefix("gpu:").and_then(number),
         };
-        let unknown = || format!("unknown device \"{text}\"; there are auto, cpu, gpu and gpu:N");
-        found.ok_or_else(|| Error::Setting(unknown()))
+        found.ok_or_else(|| {
+            let unknown = format!("unknown device \"{text}\"");
+            Error::invalid_option("device", unknown, "there are auto, cpu, gpu and gpu:N")
+        })
     }
 }
 
@@ -74,7 +76,7 @@ pub enum Partitioner {
 }
 
 named! {
-    Partitioner, "partitioner", "All partitioners.",
+    Partitioner, "partitioner", "partitioner", "All partitioners.",
     LookBack => "look-back",
     BucketPool => "bucket-pool",
     SharedHistogram => "shared-histogram",
@@ -164,10 +166,14 @@ impl TritonPartitioner {
                 Ok(())
             }
             (TritonPartitioner::Dma, Histogram::Cpu | Histogram::Gpu) => {
-                Err(Error::Setting(format!(
-                    "the dma partitioner needs no histogram: give --histogram none, or another partitioner than dma for {}",
-                    histogram.name()
-                )))
+                Err(Error::invalid_option(
+                    "histogram",
+                    "the dma partitioner needs no histogram",
+                    format!(
+                        "give --histogram none, or another partitioner than dma for {}",
+                        histogram.name()
+                    ),
+                ))
             }
         }
     }
@@ -213,7 +219,7 @@ pub enum Transfer {
 }
 
 named! {
-    Transfer, "transfer method", "All methods, `Auto` first.",
+    Transfer, "transfer", "transfer method", "All methods, `Auto` first.",
     Auto => "auto",
     PageableCopy => "pageable-copy",
     StagedCopy => "staged-copy",
@@ -255,7 +261,7 @@ pub enum TablePlace {
 }
 
 named! {
-    TablePlace, "place of a table", "All places.",
+    TablePlace, "table", "place of a table", "All places.",
     Gpu => "gpu",
     Host => "host",
     Hybrid => "hybrid",
@@ -275,7 +281,7 @@ pub enum Histogram {
 }
 
 named! {
-    Histogram, "histogram", "All choices.",
+    Histogram, "histogram", "histogram", "All choices.",
     None => "none",
     Cpu => "cpu",
     Gpu => "gpu",
@@ -347,9 +353,9 @@ impl GpuOptions {
 pub(crate) fn unsuitable(algorithm: Algorithm, partitioner: Partitioner) -> Error {
     let of_triton = algorithm == Algorithm::Triton;
     let others = Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton);
-    Error::Setting(format!(
-        "{algorithm} does not partition by {}; it takes {}",
-        partitioner.name(),
-        names(others.map(Partitioner::name))
-    ))
+    Error::invalid_option(
+        "partitioner",
+        format!("{algorithm} does not partition by {}", partitioner.name()),
+        format!("it takes {}", names(others.map(Partitioner::name))),
+    )
 }

@@ -79,7 +79,7 @@ mod transfer;
 mod word;
 
 pub use bind::BoundJoin;
-pub use error::{Error, Result, bytes, nearest_name};
+pub use error::{CallerCode, Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
 pub use machine::Machine;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Defines the names of an enum's variants on the command line: `ALL`, `name`, `Display` and `FromStr`. The
 /// arguments are the enum, what it is (for errors), and the documentation of `ALL`.
 macro_rules! named {
-    ($type:ident, $what:literal, $all:literal, $($variant:ident => $name:literal),+ $(,)?) => {
+    ($type:ident, $option:literal, $what:literal, $all:literal, $($variant:ident => $name:literal),+ $(,)?) => {
         impl $type {
             #[doc = $all]
             pub const ALL: [$type; [$($name),+].len()] = [$($type::$variant),+];
@@ -33,7 +33,7 @@ macro_rules! named {
         impl std::str::FromStr for $type {
             type Err = $crate::error::Error;
             fn from_str(text: &str) -> $crate::error::Result<Self> {
-                $crate::options::by_name($what, text, $type::ALL, $type::name)
+                $crate::options::by_name(($option, $what), text, $type::ALL, $type::name)
             }
         }
     };
@@ -67,7 +67,7 @@ pub enum JoinType {
 }
 
 named! {
-    JoinType, "join type", "All join types.",
+    JoinType, "type", "join type", "All join types.",
     Inner => "inner",
     Left => "left",
     Right => "right",
@@ -119,7 +119,7 @@ pub enum Algorithm {
 }
 
 named! {
-    Algorithm, "algorithm", "All algorithms.",
+    Algorithm, "algorithm", "algorithm", "All algorithms.",
     NoPartition => "no-partition",
     Radix => "radix",
     SortMerge => "sort-merge",
@@ -140,16 +140,18 @@ impl Algorithm {
     }
 }
 
-/// Returns the option with this name, or an error that lists all names.
+/// Returns the value with this name, or an error that lists all names. `option` is the name of the option, and
+/// `what` is a noun for its values.
 pub(crate) fn by_name<T: Copy, const N: usize>(
-    what: &str,
+    (option, what): (&'static str, &str),
     text: &str,
     all: [T; N],
     name: fn(T) -> &'static str,
 ) -> Result<T> {
     all.into_iter().find(|&t| name(t) == text).ok_or_else(|| {
         let names = names(all.map(name));
-        Error::Setting(format!("unknown {what} \"{text}\"; there are {names}"))
+        let unknown = format!("unknown {what} \"{text}\"");
+        Error::invalid_option(option, unknown, format!("there are {names}"))
     })
 }
 
@@ -209,7 +211,7 @@ pub enum FloatEquality {
 }
 
 named! {
-    FloatEquality, "float equality", "Both kinds of equality.",
+    FloatEquality, "float_equality", "float equality", "Both kinds of equality.",
     Numeric => "numeric",
     Total => "total",
 }

@@ -10,9 +10,9 @@ use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, too_long};
 use crate::materialise::{
-    ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes, too_long,
+    ABSENT, Chosen, Columns, Picked, absent, absent_bytes, coalesce, concat, concat_bytes,
 };
 use crate::memory::{
     Active, Budget, Flow, Hold, Ledger, Refused, Reservation, Resting, Started, frame,
@@ -317,7 +317,7 @@ impl<'a> Emitter<'a> {
         let rows = Rows { left, right, marks: rows.marks };
         match gathered {
             Ok(parcel) => self.push(parcel)?,
-            Err(error) if len > 1 && fewer_would_do(&error) => {
+            Err(error) if len > 1 && error.fewer_rows_may_help() => {
                 for range in [0..len / 2, len / 2..len] {
                     let marks = rows.marks.as_ref().map(|m| m[range.clone()].to_vec());
                     let left = rows.left.part(range.clone());
@@ -543,15 +543,6 @@ impl OutputPlan {
 /// Tells what this number of rows allows if memory is finally refused: split them, or fail.
 pub(crate) fn fewer(rows: usize) -> Refused {
     if rows > 1 { Refused::TakesLess } else { Refused::Fails }
-}
-
-/// Returns whether a batch of fewer rows could avoid this error.
-pub(crate) fn fewer_would_do(error: &Error) -> bool {
-    match error {
-        Error::MemoryLimit { .. } => true,
-        Error::Arrow { source, .. } => too_long(source),
-        _ => false,
-    }
 }
 
 /// Returns the row numbers in their table; null for absent rows.

@@ -6,8 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::schedule::guarded;
-use crate::schedule::lock;
+use crate::schedule::{catch_panic, lock};
 
 /// The callback of [`Join::on_progress`](crate::Join::on_progress).
 pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
@@ -138,12 +137,8 @@ impl Ticker {
                         !*ended
                     });
                 let ended = *wait.unwrap_or_else(|e| e.into_inner()).0;
-                let called = guarded(|| {
-                    callback(&counters.snapshot());
-                    Ok(())
-                });
-                if let Err(error) = called {
-                    log::warn!("the progress callback failed and is not called again: {error}");
+                if let Err(message) = catch_panic(|| callback(&counters.snapshot())) {
+                    log::warn!("the progress callback panicked and is not called again: {message}");
                     return;
                 }
                 if ended {
@@ -152,9 +147,7 @@ impl Ticker {
             }
         };
         let thread = std::thread::Builder::new().name("strait-progress".to_string()).spawn(tick);
-        let thread =
-            thread.map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
-        Ok(Some(Ticker { end, thread: Some(thread) }))
+        Ok(Some(Ticker { end, thread: Some(thread.map_err(Error::thread)?) }))
     }
 }
 

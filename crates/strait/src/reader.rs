@@ -59,8 +59,7 @@ impl JoinReader {
         if let Some(batch) = self.next() {
             batch.map_err(Error::from_arrow)?;
         }
-        let report =
-            self.report().ok_or_else(|| Error::Worker("the join left no report".into()))?;
+        let report = self.report().ok_or_else(|| Error::internal("the join left no report"))?;
         Ok((report.output_rows, report))
     }
 

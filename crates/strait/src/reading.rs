@@ -19,17 +19,16 @@
 //!   thread.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 
-use crate::error::{Error, Result};
+use crate::error::{CallerCode, Error, Result};
 use crate::input::Reader;
 use crate::options::Side;
-use crate::schedule::{discard, guarded, lock, said, wait_while};
+use crate::schedule::{catch_panic, lock, wait_while};
 
 /// The thread answers after this time if it has a batch. Readers of tables in memory deliver many batches in
 /// this time, which share the cost of two thread switches.
@@ -164,7 +163,7 @@ impl Board {
             let board = Arc::clone(self);
             let thread = std::thread::Builder::new().name("strait-reader".to_string());
             let started = thread.spawn(move || board.serve());
-            started.map_err(|e| Error::Worker(format!("could not start a thread: {e}")))?;
+            started.map_err(Error::thread)?;
         }
         *state = task;
         self.changed.notify_all();
@@ -275,7 +274,7 @@ impl Request {
         let mut batches = VecDeque::new();
         let doing = format!("reading the {} table", self.side.name());
         let failure = loop {
-            match catch_unwind(AssertUnwindSafe(|| self.reader.next())) {
+            match catch_panic(|| self.reader.next()) {
                 Ok(Some(Ok(batch))) => {
                     batches.push_back(batch);
                     if batches.len() >= self.most || start.elapsed() >= ANSWER_AFTER {
@@ -285,10 +284,12 @@ impl Request {
                 }
                 Ok(Some(Err(error))) => break Some(Error::arrow(doing)(error)),
                 Ok(None) => break None,
-                Err(panic) => {
-                    let message = format!("{doing}: the reader panicked: {}", said(&panic));
-                    discard(panic);
-                    break Some(Error::Worker(message));
+                Err(message) => {
+                    let code = match self.side {
+                        Side::Left => CallerCode::LeftReader,
+                        Side::Right => CallerCode::RightReader,
+                    };
+                    break Some(Error::CallerPanicked { code, message });
                 }
             }
         };
@@ -298,11 +299,7 @@ impl Request {
 
 /// Drops a value of the caller, whose `drop` may panic.
 fn drop_guarded(own: impl Sized) {
-    let dropped = guarded(|| {
-        drop(own);
-        Ok(())
-    });
-    if let Err(error) = dropped {
-        log::warn!("dropping a reader: {error}");
+    if let Err(message) = catch_panic(|| drop(own)) {
+        log::warn!("a reader panicked when it was dropped: {message}");
     }
 }

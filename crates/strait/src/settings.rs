@@ -8,9 +8,11 @@ use crate::options::{Algorithm, names};
 
 /// Checks the settings that can be checked without schemas and without a device.
 pub(crate) fn check(join: &Join) -> Result<()> {
-    if join.threads == 0 || join.batch_size == 0 {
-        let what = if join.threads == 0 { "number of threads" } else { "batch size" };
-        return Err(Error::Setting(format!("the {what} is zero; it has to be at least 1")));
+    if join.threads == 0 {
+        return Err(zero("threads", "the number of threads is zero"));
+    }
+    if join.batch_size == 0 {
+        return Err(zero("batch_size", "the batch size is zero"));
     }
     if let Some(algorithm) = join.algorithm
         && algorithm.needs_gpu()
@@ -18,11 +20,18 @@ pub(crate) fn check(join: &Join) -> Result<()> {
         && join.overrides.simulated.is_none()
     {
         let anywhere = names(Algorithm::ANYWHERE.map(Algorithm::name));
-        return Err(Error::Setting(format!(
-            "{algorithm} runs on a GPU only, and the join is to run on the CPU; {anywhere} run anywhere"
-        )));
+        return Err(Error::invalid_option(
+            "algorithm",
+            format!("{algorithm} runs on a GPU only, and the join is to run on the CPU"),
+            format!("{anywhere} run anywhere"),
+        ));
     }
     check_partitioning(join.algorithm, &join.gpu_options)
+}
+
+/// Returns the error of an option that is zero.
+fn zero(name: &'static str, problem: &str) -> Error {
+    Error::invalid_option(name, problem, "it has to be at least 1")
 }
 
 /// Checks that the partitioner suits the algorithm, and that the histogram suits the partitioner.
@@ -46,9 +55,11 @@ pub(crate) fn check_partitioner(
     }
     let Some(algorithm) = algorithm else {
         let name = partitioner.name();
-        return Err(Error::Setting(format!(
-            "only triton partitions by {name}; choose that algorithm, or no partitioner"
-        )));
+        return Err(Error::invalid_option(
+            "partitioner",
+            format!("only triton partitions by {name}"),
+            "choose that algorithm, or no partitioner",
+        ));
     };
     Err(unsuitable(algorithm, partitioner))
 }

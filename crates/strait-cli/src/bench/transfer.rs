@@ -115,7 +115,9 @@ fn measure(
     match attempt(loaded, expected, method, repeat) {
         Ok(figures) => Ok(Ok(figures)),
         Err(error) => match error.downcast_ref::<strait::Error>() {
-            Some(strait::Error::Setting(why)) => Ok(Err(why.clone())),
+            Some(unsupported @ strait::Error::Unsupported { .. }) => {
+                Ok(Err(unsupported.to_string()))
+            }
             _ => Err(error.context(method.to_string())),
         },
     }

@@ -55,7 +55,7 @@ pub(crate) struct Job<'a> {
 impl<'a> Job<'a> {
     /// Takes the probe side, to stream it.
     fn stream_probe(&mut self) -> Result<Source> {
-        self.probe.take().ok_or_else(|| Error::Worker("the probe side was taken twice".to_string()))
+        self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
     /// Reads the probe side to its end and holds it.
@@ -91,7 +91,7 @@ impl<'a> Job<'a> {
         };
         let inlined = Columns::inlining(self.build, &self.sink.plan.gathered(self.build_side));
         let refused = || format!("the plan inlines {columns:?}, which is not possible");
-        inlined.map(Some).ok_or_else(|| Error::Worker(refused()))
+        inlined.map(Some).ok_or_else(|| Error::internal(refused()))
     }
 
     /// Returns the build side as a unit. Its columns are inlined if `inlining` is given.
@@ -191,7 +191,7 @@ pub(crate) fn run_on(
         Ok(Some(escalated)) => return Ok(OnDevice::Escalated(escalated)),
         Err(error) => error,
     };
-    if !elsewhere || !repeatable || !error.concerns_device() || !job.sink.untouched() {
+    if !elsewhere || !repeatable || !error.cpu_may_help() || !job.sink.untouched() {
         return Err(error);
     }
     cx.workers.check()?;
@@ -235,10 +235,11 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
-        | Algorithm::Triton => Err(Error::Setting(format!(
-            "{} runs on a GPU only; no-partition, radix and sort-merge run anywhere",
-            job.plan.algorithm
-        ))),
+        | Algorithm::Triton => Err(Error::invalid_option(
+            "algorithm",
+            format!("{} runs on a GPU only", job.plan.algorithm),
+            "no-partition, radix and sort-merge run anywhere",
+        )),
     }
 }
 

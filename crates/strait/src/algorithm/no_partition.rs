@@ -203,7 +203,7 @@ fn build_table<K: KeyWord, I: RowId>(
             Ok(BuildTable::Hash(cx.watch.time("build table", build)?))
         }
         Some(TableKind::ArrayIfDense) | None => {
-            Err(Error::Worker(format!("the plan left the kind of table open: {table:?}")))
+            Err(Error::internal(format!("the plan left the kind of table open: {table:?}")))
         }
     }
 }

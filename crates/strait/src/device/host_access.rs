@@ -36,7 +36,7 @@ pub(crate) trait HostAccess: Send + Sync {
     /// budget.
     fn mapped(&self, pinned: &Arc<Pinned>) -> Result<Memory>;
     /// Returns addresses at which stages reach memory that is not pinned. Fails with
-    /// [`Error::Setting`](crate::Error::Setting) if the device cannot do that.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device cannot do that.
     ///
     /// # Safety
     /// The memory must stay allocated, and nobody else may write to it, until the returned value is dropped.

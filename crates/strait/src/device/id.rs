@@ -30,7 +30,7 @@ impl DeviceId {
         if owner == self || owner == DeviceId::ANY {
             return Ok(());
         }
-        Err(Error::Worker(format!(
+        Err(Error::internal(format!(
             "{what} of device {} was used on device {}; a device takes only its own",
             owner.0, self.0
         )))

@@ -432,7 +432,7 @@ fn pinned(
 fn within(view: View, at: usize, bytes: usize) -> Result<View> {
     let part = view.part(at as u64, bytes as u64);
     if part.bytes != bytes as u64 {
-        return Err(Error::Worker("values pass the end of their memory on the device".to_string()));
+        return Err(Error::internal("values pass the end of their memory on the device"));
     }
     Ok(part)
 }

@@ -102,7 +102,7 @@ impl<'a> Block<'a> {
     }
 
     fn read(&self, at: usize, take: &mut dyn FnMut(Values<'_>) -> Result<()>) -> Result<()> {
-        let absent = || Error::Worker("a block has fewer columns".to_string());
+        let absent = || Error::internal("a block has fewer columns");
         match &self.columns {
             Place::Gpu(session, columns) => {
                 let (view, value_bytes) = *columns.get(at).ok_or_else(absent)?;

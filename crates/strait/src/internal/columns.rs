@@ -45,13 +45,14 @@ impl WordSize {
 pub(super) fn value_bytes(column: &ArrayRef) -> Result<u32> {
     match column.data_type() {
         _ if column.null_count() > 0 => {
-            Err(Error::Setting("columns in GPU memory have no nulls".to_string()))
+            Err(Error::key_values("a column has nulls", "columns in GPU memory have no nulls"))
         }
         DataType::Int32 => Ok(4),
         DataType::Int64 => Ok(8),
-        other => Err(Error::Setting(format!(
-            "columns of type {other} are not measured in GPU memory; only signed integers of 4 or 8 bytes"
-        ))),
+        other => Err(Error::key_values(
+            format!("columns of type {other} are not measured in GPU memory"),
+            "give signed integers of 4 or 8 bytes",
+        )),
     }
 }
 

@@ -41,12 +41,14 @@ pub struct PartitionedTable {
 pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> {
     let FirstPass { partitioner, bits, counted } = how;
     if !partitioner.to_host() {
-        let what = "does not write to host memory; give standard, linear, shared, hierarchical";
-        return Err(Error::Setting(format!("{} {what} or dma", partitioner.name())));
+        let what = format!("{} does not write to host memory", partitioner.name());
+        let advice = "give standard, linear, shared, hierarchical or dma";
+        return Err(Error::invalid_option("partitioner", what, advice));
     }
     if !(1..=MAX_PARTITIONS.ilog2()).contains(&bits) {
-        let what = format!("there are 2 to {MAX_PARTITIONS} partitions");
-        return Err(Error::Setting(format!("{what}, not two to the power of {bits}")));
+        let what = format!("two to the power of {bits} is no number of partitions");
+        let advice = format!("there are 2 to {MAX_PARTITIONS} partitions");
+        return Err(Error::invalid_option("bits", what, advice));
     }
     let side = table.side(true)?;
     let session = table.gpu.session(table.word.width())?;
@@ -83,7 +85,7 @@ impl PartitionedTable {
 
     fn bytes<'a>(&'a self, run: &'a Run) -> Result<&'a [u8]> {
         let Place::Host(pinned, at) = &run.place else {
-            return Err(Error::Worker("a partition does not lie in host memory".to_string()));
+            return Err(Error::internal("a partition does not lie in host memory"));
         };
         let bytes = run.rows * 2 * self.word.bytes();
         // SAFETY: the run keeps the memory alive, and `partition` has waited for all writes.

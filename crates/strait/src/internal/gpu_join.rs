@@ -25,7 +25,7 @@ pub fn join_in_gpu_memory(
     let inlined = result.needs_payload() && tables.iter().all(|table| table.payload.len() == 1);
     if result == ResultKind::Aggregate && !inlined {
         let what = "sums in GPU memory are of one payload column a table";
-        return Err(Error::Setting(format!("{what}; give --payload-columns 1")));
+        return Err(Error::invalid_option("payload-columns", what, "give --payload-columns 1"));
     }
     let BeforeSurvey { algorithm, survey } = planned(build, request.algorithm);
     let partitioner = request.gpu_options.partitioner.unwrap_or_default();

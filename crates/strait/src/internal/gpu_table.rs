@@ -37,14 +37,13 @@ impl GpuTable {
             let widest = widths.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(4);
             let value_bytes = if at == 0 || inlined { wide } else { widest as usize };
             if value_bytes < widest as usize {
-                let what =
-                    "a column of 8 bytes does not fit words of 4 bytes; use words of 8 bytes";
-                return Err(Error::Setting(what.to_string()));
+                let what = "a column of 8 bytes does not fit words of 4 bytes";
+                return Err(Error::invalid_option("word", what, "use words of 8 bytes"));
             }
             copied.push((send(&*gpu.device, parts, rows, value_bytes)?, value_bytes));
         }
         if copied.is_empty() {
-            return Err(Error::Setting("a table without columns is not joined".to_string()));
+            return Err(Error::internal("a table has no columns"));
         }
         let (keys, _) = copied.remove(0);
         Ok(GpuTable { keys, payload: copied, rows, word, gpu: gpu.clone() })
@@ -71,7 +70,7 @@ impl GpuTable {
         column: usize,
         take: &mut dyn FnMut(Values<'_>) -> Result<()>,
     ) -> Result<()> {
-        let absent = || Error::Worker("a table has fewer payload columns".to_string());
+        let absent = || Error::internal("a table has fewer payload columns");
         let (memory, value_bytes) = self.payload.get(column).ok_or_else(absent)?;
         self.read((memory, *value_bytes), take)
     }
@@ -98,7 +97,7 @@ impl GpuTable {
         session.mark(STAGE)?;
         let times = session.times()?;
         let scanned = times.into_iter().find(|time| time.stage == STAGE);
-        scanned.ok_or_else(|| Error::Worker("the GPU did not time a kernel".to_string()))
+        scanned.ok_or_else(|| Error::internal("the GPU did not time a kernel"))
     }
 
     /// Returns the side of a join, with the single payload column if `with_payload` is set.
@@ -113,8 +112,9 @@ impl GpuTable {
 /// of 8 bytes and one payload column. The sorted rows go to `to` as one block, after the clock has stopped.
 pub fn sort(table: &GpuTable, to: &mut dyn BlockReceiver) -> Result<Usage> {
     if table.word != WordSize::Eight || table.payload.len() != 1 {
-        let what = "only pairs are sorted: a key and a payload column of 64-bit integers";
-        return Err(Error::Setting(what.to_string()));
+        let what = "only pairs of 64-bit integers are sorted";
+        let advice = "give a key and one payload column of 64-bit integers";
+        return Err(Error::invalid_option("payload-columns", what, advice));
     }
     let started = Instant::now();
     let session = table.gpu.session(table.word.width())?;

@@ -50,21 +50,25 @@ impl HostTable {
         let (rows, columns) = parts(batches);
         if !(1..=2).contains(&columns.len()) {
             let what = "tables in host memory are joined by a key and at most one payload column";
-            return Err(Error::Setting(format!("{what}; give --payload-columns 0 or 1")));
+            return Err(Error::invalid_option(
+                "payload-columns",
+                what,
+                "give --payload-columns 0 or 1",
+            ));
         }
         let mut placed = Vec::new();
         for parts in &columns {
             for part in parts {
                 if u64::from(value_bytes(part)?) > word.bytes() {
                     let what = "a column of 8 bytes does not fit words of 4 bytes";
-                    return Err(Error::Setting(format!("{what}; use words of 8 bytes")));
+                    return Err(Error::invalid_option("word", what, "use words of 8 bytes"));
                 }
             }
             placed.push(place(gpu, placement, word, parts, rows)?);
         }
         let payload = if columns.len() == 2 { placed.pop() } else { None };
         let Some(keys) = placed.pop() else {
-            return Err(Error::Worker("a table lost its key".to_string()));
+            return Err(Error::internal("a table lost its key"));
         };
         Ok(HostTable { keys, payload, rows, word, placement, gpu: gpu.clone() })
     }
@@ -86,7 +90,7 @@ impl HostTable {
 
     /// Returns the bytes of the payload. Returns an error if there is none.
     pub fn payload_bytes(&self) -> Result<&[u8]> {
-        let absent = || Error::Worker("a table has no payload".to_string());
+        let absent = || Error::internal("a table has no payload");
         self.bytes(self.payload.as_ref().ok_or_else(absent)?)
     }
 
@@ -114,7 +118,11 @@ impl HostTable {
             (true, Some(payload)) => Some(payload.column.clone()),
             (true, None) => {
                 let what = "sums and rows need a payload column a table";
-                return Err(Error::Setting(format!("{what}; give --payload-columns 1")));
+                return Err(Error::invalid_option(
+                    "payload-columns",
+                    what,
+                    "give --payload-columns 1",
+                ));
             }
         };
         Ok(HostSide { keys: self.keys.column.clone(), values, rows: self.rows })

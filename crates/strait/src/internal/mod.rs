@@ -94,12 +94,12 @@ impl OpenGpu {
     fn check_pair(pair: [(&OpenGpu, WordSize); 2]) -> Result<()> {
         let [(gpu, word), (other_gpu, other_word)] = pair;
         if !Arc::ptr_eq(&gpu.device, &other_gpu.device) {
-            let what = "the tables of a join belong to two GPUs; load both with the same one";
-            return Err(Error::Setting(what.to_string()));
+            let what = "the tables of a join belong to two GPUs";
+            return Err(Error::invalid_option("device", what, "load both with the same one"));
         }
         if word != other_word {
-            let what = "the tables of a join have words of 4 and of 8 bytes; load both alike";
-            return Err(Error::Setting(what.to_string()));
+            let what = "the tables of a join have words of 4 and of 8 bytes";
+            return Err(Error::invalid_option("word", what, "load both alike"));
         }
         Ok(())
     }

@@ -109,10 +109,10 @@ fn peel_once(array: &dyn Array) -> Result<Option<(ArrayRef, Vec<u32>)>> {
         _ => return Ok(None),
     };
     if u32::try_from(values.len()).is_err() {
-        return Err(Error::Setting(format!(
-            "a key column's dictionary has {} values; the most is 2^32, cast the column to its values' type",
-            values.len()
-        )));
+        return Err(Error::key_values(
+            format!("a key column's dictionary has {} values, and the most is 2^32", values.len()),
+            "cast the column to its values' type",
+        ));
     }
     Ok(Some((values, index)))
 }
@@ -315,11 +315,14 @@ fn scale_wider(array: &dyn Array, factor: i256, row: usize, value: i256) -> Resu
 }
 
 fn unreadable(data_type: &DataType, form: Form) -> Error {
-    Error::Setting(format!("a key column of type {data_type} cannot be read as {form:?}"))
+    Error::internal(format!("a key column of type {data_type} cannot be read as {form:?}"))
 }
 
 fn too_large(data_type: &DataType, value: impl std::fmt::Display) -> Error {
-    Error::Setting(format!(
-        "a key column of type {data_type} holds the unscaled value {value}, more digits than its type allows; cast the column to a wider decimal first"
-    ))
+    Error::key_values(
+        format!(
+            "a key column of type {data_type} holds the unscaled value {value}, more digits than its type allows"
+        ),
+        "cast the column to a wider decimal first",
+    )
 }

@@ -347,7 +347,7 @@ impl KeyPlan {
 fn field(schema: &Schema, side: Side, index: usize) -> Result<&Field> {
     schema.fields().get(index).map(AsRef::as_ref).ok_or_else(|| {
         let count = schema.fields().len();
-        Error::Setting(format!("the {} table has no column {index}, only {count}", side.name()))
+        Error::internal(format!("the {} table has no column {index}, only {count}", side.name()))
     })
 }
 

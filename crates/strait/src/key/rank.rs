@@ -166,9 +166,10 @@ fn cut<'e>(
 
 fn narrow(n: usize, what: &str) -> Result<u32> {
     u32::try_from(n).map_err(|_| {
-        Error::Setting(format!(
-            "more than 2^32 {what} at once cannot be sorted; make batches of another size"
-        ))
+        Error::key_values(
+            format!("more than 2^32 {what} at once cannot be sorted"),
+            "make batches of another size",
+        )
     })
 }
 

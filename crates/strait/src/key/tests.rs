@@ -660,7 +660,7 @@ fn what_is_refused_says_why() {
     };
     use DataType::*;
     assert!(matches!(plan(Int8, Int8, &[]), Err(Error::NoKeys)));
-    assert!(matches!(plan(Int8, Int8, &[(0, 3)]), Err(Error::Setting(_))));
+    assert!(matches!(plan(Int8, Int8, &[(0, 3)]), Err(Error::Internal { .. })));
     let error = plan(Int64, Float64, &[(0, 0)]).unwrap_err().to_string();
     assert!(error.contains("\"it\" (Int64)") && error.contains("(Float64)"), "{error}");
     let error = plan(Struct(Fields::empty()), Struct(Fields::empty()), &[(0, 0)]).unwrap_err();

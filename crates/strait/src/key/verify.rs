@@ -172,7 +172,7 @@ impl BytesArray {
             DataType::BinaryView => BytesArray::View(array.as_binary_view().clone()),
             DataType::FixedSizeBinary(_) => BytesArray::Fixed(array.as_fixed_size_binary().clone()),
             other => {
-                return Err(Error::Setting(format!("a key column of type {other} has no bytes")));
+                return Err(Error::internal(format!("a key column of type {other} has no bytes")));
             }
         })
     }

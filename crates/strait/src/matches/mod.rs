@@ -22,15 +22,15 @@ use arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{CallerCode, Error, Result};
 use crate::input::Location;
 use crate::key::{KeyPlan, KeyValues};
 use crate::materialise::{ABSENT, Chosen, Columns, Picked};
 use crate::memory::{Budget, Reservation};
 use crate::options::{JoinType, Predicate, Side, Yields};
-use crate::output::{Emitter, Rows, fewer, fewer_would_do};
+use crate::output::{Emitter, Rows, fewer};
 use crate::partition::RowId;
-use crate::schedule::Workers;
+use crate::schedule::{Workers, catch_panic};
 use crate::table::Flags;
 use crate::table::{Ask, Pairs};
 pub(crate) use ordered::InOrder;
@@ -343,7 +343,7 @@ impl Matcher<'_> {
             emitter.patiently(fewer(len), || self.filter_batch(filter, units, &picked, len));
         let (batch, _reserved) = match gathered {
             Ok(batch) => batch,
-            Err(error) if len > 1 && fewer_would_do(&error) => {
+            Err(error) if len > 1 && error.fewer_rows_may_help() => {
                 for range in [0..len / 2, len / 2..len] {
                     let part = |i: usize| picked[i].chosen.part(range.clone());
                     self.evaluate((filter, units), [part(0), part(1)], emitter, passed)?;
@@ -352,12 +352,11 @@ impl Matcher<'_> {
             }
             Err(error) => return Err(error),
         };
-        let answers = (filter.predicate)(&batch).map_err(Error::arrow("the residual filter"))?;
+        let answers = catch_panic(|| (filter.predicate)(&batch))
+            .map_err(|message| Error::CallerPanicked { code: CallerCode::Filter, message })?
+            .map_err(Error::arrow("the residual filter"))?;
         if answers.len() != len {
-            return Err(Error::Worker(format!(
-                "the residual filter answered {} rows for a batch of {len}; it has to answer one boolean a row",
-                answers.len(),
-            )));
+            return Err(Error::FilterLength { rows: len, answers: answers.len() });
         }
         passed.extend((0..len).map(|i| answers.is_valid(i) && answers.value(i)));
         Ok(())

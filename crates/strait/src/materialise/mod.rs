@@ -507,13 +507,3 @@ fn text_bytes<'a, T: ByteArrayType>(
     };
     places.map(len).sum()
 }
-
-/// Returns whether fewer rows at a time would help, because offsets, run ends or dictionary keys overflowed.
-pub(crate) fn too_long(error: &ArrowError) -> bool {
-    match error {
-        ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError => true,
-        // `MutableArrayData` of Arrow reports an overflow only by this message.
-        ArrowError::InvalidArgumentError(message) => message.contains("offset overflow"),
-        _ => false,
-    }
-}

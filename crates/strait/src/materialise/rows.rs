@@ -11,7 +11,7 @@
 //! | lists, list views, maps, fixed-size lists | `lists.rs` |
 //! | structs, unions, flat arrays | this file |
 //!
-//! If keys, offsets or run ends overflow, [`super::too_long`] recognises the error, and the caller tries
+//! If keys, offsets or run ends overflow, [`too_long`](crate::error::too_long) recognises the error, and the caller tries
 //! again with fewer rows.
 
 use std::sync::Arc;

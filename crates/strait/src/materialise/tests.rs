@@ -12,7 +12,8 @@ use strait_testkit::encode::{blank, encode};
 use strait_testkit::{Comparison, Rng, Value, kinds};
 
 use super::rows::{self, Selection};
-use super::{size, too_long};
+use super::size;
+use crate::error::too_long;
 
 /// All types that tables can have, and encodings inside nested types.
 fn types() -> Vec<DataType> {

@@ -11,7 +11,7 @@ use crate::materialise::rows::{self, Selection};
 use crate::materialise::{ABSENT, Picked, size};
 
 /// Concatenates batches. If the result has too many values for the keys, offsets or run ends of a type,
-/// [`super::too_long`] recognises the error.
+/// [`too_long`](crate::error::too_long) recognises the error.
 pub(crate) fn concat(
     schema: &SchemaRef,
     batches: &[&RecordBatch],

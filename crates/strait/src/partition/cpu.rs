@@ -163,7 +163,7 @@ pub(crate) fn partition_columns<K: KeyWord + RowId>(
     const PIECE: usize = 16 * 1024;
     let ColumnRows { keys, values, first_row } = columns;
     if to.len() != keys.len() || values.is_some_and(|values| values.len() != keys.len()) {
-        return Err(Error::Worker("columns and tuples differ in length".to_string()));
+        return Err(Error::internal("columns and tuples differ in length"));
     }
     let fanout = 1usize << bits;
     let workers = workers.for_rows(keys.len());

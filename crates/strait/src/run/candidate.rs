@@ -25,11 +25,10 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
             let gpus = detected().as_ref().map_err(|why| without_gpu(join, why))?;
             let missing = || {
                 let count = gpus.len();
-                format!(
-                    "there is no GPU {number}: this machine has {count}; `strait devices` lists them"
-                )
+                let problem = format!("there is no GPU {number}: this machine has {count}");
+                Error::invalid_option("device", problem, "`strait devices` lists them")
             };
-            Prospect::Gpu(gpus.get(number).ok_or_else(|| Error::Setting(missing()))?)
+            Prospect::Gpu(gpus.get(number).ok_or_else(missing)?)
         }
         (None, None) => return Ok(None),
     };
@@ -39,9 +38,11 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
 /// Returns the error of a join that needs a GPU, on a machine without one.
 fn without_gpu(join: &Join, why: &Error) -> Error {
     match (join.processor, join.algorithm) {
-        (Processor::Auto, Some(algorithm)) => Error::Setting(format!(
-            "{algorithm} runs on a GPU only, and none can be used ({why}); no-partition, radix and sort-merge run anywhere"
-        )),
+        (Processor::Auto, Some(algorithm)) => Error::invalid_option(
+            "algorithm",
+            format!("{algorithm} runs on a GPU only, and none can be used ({why})"),
+            "no-partition, radix and sort-merge run anywhere",
+        ),
         _ => why.clone(),
     }
 }

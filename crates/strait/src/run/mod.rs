@@ -168,8 +168,7 @@ impl BoundJoin {
                 }
             })
         };
-        let conductor = conductor
-            .map_err(|error| Error::Worker(format!("could not start a thread: {error}")))?;
+        let conductor = conductor.map_err(Error::thread)?;
         Ok(JoinReader { schema, receiver: Some(receiver), conductor: Some(conductor), shared })
     }
 

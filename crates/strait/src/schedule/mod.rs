@@ -138,18 +138,25 @@ pub(crate) fn share(len: usize, parts: usize, index: usize) -> Range<usize> {
     at(index)..at(index + 1)
 }
 
-/// Runs code that may call the user's code (filters, readers, callbacks), and turns a panic into an error.
+/// Runs code of this crate, and turns a panic into an internal error. The caller's own code (filters, readers,
+/// callbacks) runs inside [`catch_panic`], so its panics do not get here.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let message = format!("a worker panicked: {}", said(&panic));
+    let panicked = |message| Err(Error::internal(format!("a worker panicked: {message}")));
+    catch_panic(work).unwrap_or_else(panicked)
+}
+
+/// Runs code, and returns the message of its panic if it panics.
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let message = said(&panic).to_string();
         discard(panic);
-        Err(Error::Worker(message))
+        message
     })
 }
 
 /// Drops the payload of a panic. The payload may be the user's own type, whose `drop` panics in turn, with a
 /// payload of its own. After a few such panics, the last payload is leaked.
-pub(crate) fn discard(mut panic: Box<dyn Any + Send>) {
+fn discard(mut panic: Box<dyn Any + Send>) {
     const MAX_PANICS: usize = 8;
     for _ in 0..MAX_PANICS {
         match catch_unwind(AssertUnwindSafe(|| drop(panic))) {
@@ -181,7 +188,7 @@ pub(crate) fn wait_while<'a, T>(
 }
 
 /// Returns the message of a panic.
-pub(crate) fn said(panic: &Box<dyn Any + Send>) -> &str {
+fn said(panic: &Box<dyn Any + Send>) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

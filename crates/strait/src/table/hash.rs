@@ -322,7 +322,7 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         let (lower, upper) = partitions.tuples.split_at(middle);
         let half = |p: usize| if p == 0 { lower } else { upper };
         let table = Self::filled(cx, 1, lower.len().max(upper.len()), half)?;
-        table.ok_or_else(|| Error::Worker("a hash table was too small".to_string()))
+        table.ok_or_else(|| Error::internal("a hash table was too small"))
     }
 
     /// Builds a table with regions for `most` keys each. Returns `None` if a region has more.

@@ -134,7 +134,7 @@ impl<T: Clone> Drain<T> {
             for (column, bytes) in &load.columns {
                 // SAFETY: the copy into the buffer is done, and the next one starts after `take`.
                 let all = unsafe { column.bytes() };
-                let short = || Error::Worker("a block came back shorter than it was".to_string());
+                let short = || Error::internal("a block came back shorter than it was");
                 columns.push(all.get(..*bytes).ok_or_else(short)?);
             }
             let Load { tag, first, rows, .. } = &load;

@@ -92,7 +92,7 @@ impl HostColumn {
         let size = size_of::<W>() as u64;
         let part = self.part(&(rows.start * size..rows.end * size))?;
         if !part.start.cast::<W>().is_aligned() || part.bytes != (rows.end - rows.start) * size {
-            return Err(Error::Worker("a column has fewer words than rows".to_string()));
+            return Err(Error::internal("a column has fewer words than rows"));
         }
         // SAFETY: the checks above prove the length and the alignment; the caller keeps the memory alive.
         Ok(unsafe { std::slice::from_raw_parts(part.start.cast(), (part.bytes / size) as usize) })
@@ -138,7 +138,7 @@ impl HostColumn {
         let mut at = bytes.start;
         while at < bytes.end {
             let part = self.stretch(at).filter(|part| part.bytes > 0);
-            let part = part.ok_or_else(|| Error::Worker("a column is too short".to_string()))?;
+            let part = part.ok_or_else(|| Error::internal("a column is too short"))?;
             let some = part.bytes.min(bytes.end - at);
             let to = to.wrapping_add((at - bytes.start) as usize);
             // SAFETY: these are bytes of the column, and the caller guarantees room for them.
@@ -170,7 +170,7 @@ impl HostColumn {
         match &self.0 {
             Storage::Together(view, _) => Ok(view.part(bytes.start, bytes.end - bytes.start)),
             Storage::InBatches(..) => {
-                Err(Error::Worker("a column in batches can only be staged".to_string()))
+                Err(Error::internal("a column in batches can only be staged"))
             }
         }
     }

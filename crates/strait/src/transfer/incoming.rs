@@ -53,7 +53,7 @@ impl<'a> Incoming<'a> {
             let side = chunks.hold()?;
             return Ok(self.held.get_or_init(|| side));
         }
-        let missing = || crate::error::Error::Worker("a side has no rows to hold".to_string());
+        let missing = || crate::error::Error::internal("a side has no rows to hold");
         self.held.get().ok_or_else(missing)
     }
 

@@ -116,7 +116,7 @@ impl<'a> Packed<'a> {
 }
 
 fn too_long() -> Error {
-    Error::Worker("a chunk has more rows than this machine has addresses".to_string())
+    Error::internal("a chunk has more rows than this machine has addresses")
 }
 
 impl ColumnTransfer for Packed<'_> {

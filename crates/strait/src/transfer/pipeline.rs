@@ -121,9 +121,7 @@ impl<'a> Pipeline<'a> {
     /// [`ended`](Pipeline::ended) tells.
     pub(crate) fn next(&mut self) -> Result<Option<DeviceChunk>> {
         if self.lent != self.done {
-            return Err(Error::Worker(
-                "a chunk was asked for before the last was done".to_string(),
-            ));
+            return Err(Error::internal("a chunk was asked for before the last was done"));
         }
         if self.lent == self.sent {
             self.ahead()?;

@@ -25,7 +25,7 @@ impl<'a> Staged<'a> {
     ) -> Result<Self> {
         if column.plus() != 0 {
             let what = "values cross as they lie, and these are short of something";
-            return Err(Error::Worker(what.to_string()));
+            return Err(Error::internal(what));
         }
         Ok(Staged { column: column.clone(), staging, landed: Landed::ring(session, bytes)? })
     }

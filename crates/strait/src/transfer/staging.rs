@@ -73,8 +73,7 @@ impl<'a> StagingPool<'a> {
     pub(super) fn send(&self, to: View, fill: impl FnOnce(*mut u8) -> Result<usize>) -> Result<()> {
         let oldest = self.buffers().pop_front();
         // Each worker holds at most one buffer, and there are at least as many buffers as workers.
-        let (buffer, sent) =
-            oldest.ok_or_else(|| Error::Worker("no buffer is left".to_string()))?;
+        let (buffer, sent) = oldest.ok_or_else(|| Error::internal("no buffer is left"))?;
         if let Some(sent) = sent {
             self.device.wait_for(sent)?;
         }

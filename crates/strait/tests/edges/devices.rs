@@ -3,12 +3,15 @@
 //! The simulated device checks that a join leaves nothing allocated, pinned or queued, and that no operation
 //! uses freed memory. Either would be an error that no test here expects.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
-    Algorithm, Error, GpuOptions, Join, JoinType, MemoryBudget, Output, Partitioner, Processor,
-    Report, Side, TablePlace, Transfer,
+    Algorithm, CallerCode, Error, Filter, GpuOptions, Join, JoinType, MemoryBudget, Output,
+    Partitioner, Processor, Report, Side, TablePlace, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -266,6 +269,23 @@ fn algorithms_of_gpus_fail_with_the_device() {
     assert!(matches!(error, Err(Error::Cuda { .. })), "{error:?}");
 }
 
+/// The CPU does not take over when the caller's filter panics: the filter would only panic again.
+#[test]
+fn a_filter_that_panicked_is_not_called_again() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let filter = Filter::new([(Side::Left, "b")], move |_: &RecordBatch| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        panic!("no");
+    });
+    let force = TestOverrides { simulated: Some(1), auto: true, ..TestOverrides::default() };
+    let join = Join::inner().on("k").algorithm(Algorithm::Radix).threads(1).filter(filter);
+    let error = outcome(&join.test_overrides(force)).1;
+    let code = CallerCode::Filter;
+    assert!(matches!(error, Err(Error::CallerPanicked { code: c, .. }) if c == code), "{error:?}");
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
 /// `auto` does not run a sort-merge join on a device, so the promised order is kept.
 #[test]
 fn a_sort_merge_join_keeps_its_order_under_auto() {
@@ -298,7 +318,7 @@ fn a_device_that_was_asked_for_is_opened_when_the_join_is_bound() {
     let error = bind(Join::inner().on("k").test_overrides(force)).unwrap_err();
     assert!(matches!(error, Error::Cuda { .. }), "{error}");
     let error = bind(Join::inner().on("k").device(Processor::Gpu(1000))).unwrap_err();
-    assert!(matches!(error, Error::NoGpu { .. } | Error::Setting(_)), "{error}");
+    assert!(matches!(error, Error::NoGpu { .. } | Error::InvalidOption { .. }), "{error}");
     bind(Join::inner().on("k")).unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use arrow::array::{BooleanArray, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
+use strait::{Algorithm, CallerCode, Error, Filter, Join, JoinType, Side};
 
 use super::{batches, drained, keyed, whole};
 
@@ -181,7 +181,7 @@ fn a_filter_that_panics_fails_the_join() {
 fn a_filter_of_the_wrong_length_fails_the_join() {
     for error in filtered(|batch| Ok(vec![true; batch.num_rows() + 1].into())) {
         let text = error.to_string();
-        assert!(text.contains("filter") && text.contains("one boolean a row"), "{text}");
+        assert!(text.contains("filter") && text.contains("one boolean per row"), "{text}");
     }
 }
 
@@ -223,7 +223,7 @@ fn a_panic_whose_payload_panics_ends_the_join() {
         let batch = keyed(0..1000);
         let many = batches(batch.schema(), vec![batch.clone(); 100]);
         let error = join.count(whole(&batch), many).expect_err("the filter panicked");
-        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(matches!(error, Error::CallerPanicked { code: CallerCode::Filter, .. }), "{error}");
     }
     let batch = keyed(0..10);
     let evil = std::iter::from_fn(|| -> Option<Result<RecordBatch, ArrowError>> {
@@ -232,5 +232,9 @@ fn a_panic_whose_payload_panics_ends_the_join() {
     let reader = RecordBatchIterator::new(evil, batch.schema());
     let join = Join::inner().on("k").build_side(Side::Left);
     let error = join.count(whole(&batch), reader).expect_err("the reader panicked");
-    assert!(error.to_string().contains("the reader panicked"), "{error}");
+    assert!(
+        matches!(error, Error::CallerPanicked { code: CallerCode::RightReader, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("the reader of the right table panicked"), "{error}");
 }

@@ -99,9 +99,11 @@ pub(crate) fn join(
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
-        | Algorithm::Triton => Err(Error::Setting(format!(
-            "{algorithm} joins tables in host memory; in GPU memory there are no-partition, radix and sort-merge"
-        ))),
+        | Algorithm::Triton => Err(Error::invalid_option(
+            "algorithm",
+            format!("{algorithm} joins tables in host memory"),
+            "in GPU memory there are no-partition, radix and sort-merge",
+        )),
     }?;
     for window in &windows {
         closed(window, session, to)?;
@@ -126,7 +128,9 @@ pub(crate) fn join_from_host(
         Ok(found) => return Ok(HostJoinResult { found, escalated: None }),
         Err(error) => error,
     };
-    let Some(algorithm) = how.escalation.filter(|_| watched.blocks == 0 && escalates(&why)) else {
+    let Some(algorithm) =
+        how.escalation.filter(|_| watched.blocks == 0 && why.escalation_may_help())
+    else {
         return Err(why);
     };
     log::info!("{} was abandoned: {why}; going on with {algorithm}", how.algorithm);
@@ -134,11 +138,6 @@ pub(crate) fn join_from_host(
     let how = FromHost { algorithm, escalation: None, ..*how };
     let found = join_as_told(link, &how, build, probe, wanted, to)?;
     Ok(HostJoinResult { found, escalated: Some(Escalated { to: algorithm, why }) })
-}
-
-/// Returns whether an algorithm that needs less GPU memory may succeed after this error.
-fn escalates(error: &Error) -> bool {
-    matches!(error, Error::DeviceMemory { .. } | Error::TooManyRows { .. })
 }
 
 /// The result of a join of two sides in host memory.

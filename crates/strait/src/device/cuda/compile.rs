@@ -110,7 +110,7 @@ fn ready(module: &str, architecture: Architecture, word: Width, cache: &Cache) -
     let started = Instant::now();
     let compiler = Nvrtc::find()?;
     let Some(&(_, text)) = MODULES.iter().find(|(name, _)| *name == module) else {
-        return Err(Error::Worker(format!("there is no kernel \"{module}\"")));
+        return Err(Error::internal(format!("there is no kernel \"{module}\"")));
     };
     let source = Source { name: module, text, headers: policy::HEADERS };
     let options = options(architecture, word);

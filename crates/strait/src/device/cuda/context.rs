@@ -114,7 +114,7 @@ impl Context {
         };
         let doing = format!("finding entry {entry} of kernel {module}");
         let name = CString::new(entry)
-            .map_err(|_| crate::Error::Setting(format!("{doing}: a zero byte in its name")))?;
+            .map_err(|_| crate::Error::internal(format!("{doing}: a zero byte in its name")))?;
         let mut function = std::ptr::null_mut();
         // SAFETY: a loaded module and a string that ends with a zero byte; the call writes a handle.
         let code = unsafe { sys::cuModuleGetFunction(&mut function, loaded.raw, name.as_ptr()) };

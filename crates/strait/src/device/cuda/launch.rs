@@ -48,7 +48,7 @@ impl Kernel {
 
 /// Returns the error of a stage whose arguments no kernel takes.
 fn refuse(why: String) -> Result<Kernel> {
-    Err(Error::Worker(why))
+    Err(Error::internal(why))
 }
 
 /// The card for which kernels are launched, and the word width.

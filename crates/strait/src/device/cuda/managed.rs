@@ -33,10 +33,13 @@ struct Owner {
 /// Allocates `bytes` bytes of managed memory.
 pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Arc<Managed>> {
     if !device.gpu.managed_access {
-        return Err(Error::Setting(format!(
-            "{} does not share managed memory with the host while it works; use --transfer staged-copy",
-            device.gpu.name
-        )));
+        return Err(Error::unsupported(
+            format!(
+                "{} does not share managed memory with the host while it works",
+                device.gpu.name
+            ),
+            "use --transfer staged-copy",
+        ));
     }
     // A size that overflows exceeds every budget.
     let size = pool::block_size(bytes).unwrap_or(u64::MAX);

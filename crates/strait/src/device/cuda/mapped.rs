@@ -22,10 +22,10 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
         let code = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut seen, host.cast(), 0) };
         check(code, "mapping pinned memory")?;
         if *address.get_or_insert(seen) + at != seen {
-            return Err(Error::Setting(format!(
-                "{} does not see pinned memory where the host does; use --transfer staged-copy",
-                device.gpu.name
-            )));
+            return Err(Error::unsupported(
+                format!("{} does not see pinned memory where the host does", device.gpu.name),
+                "use --transfer staged-copy",
+            ));
         }
     }
     let address = address.unwrap_or(pinned.start as u64);
@@ -35,10 +35,10 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
 /// Returns memory that is not pinned, at its own address.
 pub(super) fn coherent(device: &CudaDevice, memory: HostView) -> Result<Memory> {
     if !device.gpu.pageable_access {
-        return Err(Error::Setting(format!(
-            "{} does not read memory by itself that is not pinned; use --transfer staged-copy",
-            device.gpu.name
-        )));
+        return Err(Error::unsupported(
+            format!("{} does not read memory by itself that is not pinned", device.gpu.name),
+            "use --transfer staged-copy",
+        ));
     }
     let view = View::new(device.id, memory.start as u64, memory.bytes);
     Ok(Memory { view, _owner: Box::new(()) })

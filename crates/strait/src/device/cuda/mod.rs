@@ -176,7 +176,7 @@ impl CudaDevice {
         let end = (at as u64).checked_add(bytes);
         if end.is_none_or(|end| end > host.len as u64) {
             let message = format!("a copy of {bytes} bytes at {at} leaves {} bytes", host.len);
-            return Err(Error::Worker(message));
+            return Err(Error::internal(message));
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl CudaDevice {
     /// Checks that both ends of a copy have the same length.
     fn alike(from: u64, to: u64) -> Result<()> {
         if from != to {
-            return Err(Error::Worker(format!("a copy of {from} bytes to {to} bytes")));
+            return Err(Error::internal(format!("a copy of {from} bytes to {to} bytes")));
         }
         Ok(())
     }

@@ -51,15 +51,21 @@ impl Registrar for Arc<Context> {
                 Err(Error::OutOfMemory { what: what.to_string(), needed: bytes as u64 })
             }
             // An unknown part of the process pinned it, and may unpin it at any time.
-            CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => Err(Error::Setting(format!(
-                "{what} cannot be pinned: another part of this process has pinned some of it; use --transfer staged-copy, which copies from any memory"
-            ))),
+            CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => Err(Error::unsupported(
+                format!(
+                    "{what} cannot be pinned: another part of this process has pinned some of it"
+                ),
+                "use --transfer staged-copy, which copies from any memory",
+            )),
             CUresult::CUDA_ERROR_INVALID_VALUE
             | CUresult::CUDA_ERROR_NOT_PERMITTED
             | CUresult::CUDA_ERROR_NOT_SUPPORTED
-            | CUresult::CUDA_ERROR_OPERATING_SYSTEM => Err(Error::Setting(format!(
-                "the system does not let {what} be pinned, as it does not with a file that is mapped for reading; use --transfer staged-copy, which copies from any memory"
-            ))),
+            | CUresult::CUDA_ERROR_OPERATING_SYSTEM => Err(Error::unsupported(
+                format!(
+                    "the system does not let {what} be pinned, as it does not with a file that is mapped for reading"
+                ),
+                "use --transfer staged-copy, which copies from any memory",
+            )),
             code => Err(failure(code, "pinning host memory")),
         }
     }
@@ -258,7 +264,7 @@ mod tests {
             let end = start + bytes;
             assert!(!given.ranges.iter().any(|(&a, &b)| a < end && start < b), "registered twice");
             if given.refused.is_some_and(|page| (start..end).contains(&page)) {
-                return Err(Error::Setting(what.to_string()));
+                return Err(Error::unsupported(what, "pin less"));
             }
             given.ranges.insert(start, end);
             Ok(())

@@ -60,10 +60,11 @@ struct State {
 pub(super) fn budget(asked: Option<u64>, free: u64) -> Result<u64> {
     let least = bytes(LEAST_BUDGET);
     match asked {
-        Some(asked) if asked < LEAST_BUDGET => Err(Error::Setting(format!(
-            "a budget of {} of the GPU's memory is too small; it has to be at least {least}",
-            bytes(asked)
-        ))),
+        Some(asked) if asked < LEAST_BUDGET => Err(Error::invalid_option(
+            "gpu_memory",
+            format!("a budget of {} of the GPU's memory is too small", bytes(asked)),
+            format!("it has to be at least {least}"),
+        )),
         Some(asked) => {
             if asked > free {
                 log::warn!(
@@ -409,9 +410,8 @@ mod tests {
         let refused = take(45 * MIB).map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("--gpu-memory"), "{refused}");
         assert!(take(u64::MAX).is_err());
-        let failed = pool.charged(MIB, "b", || {
-            Err::<(), _>(Refusal::Failed(Error::Setting("no such memory".to_string())))
-        });
+        let failed = pool
+            .charged(MIB, "b", || Err::<(), _>(Refusal::Failed(Error::internal("no such memory"))));
         assert!(failed.map(|_| ()).unwrap_err().to_string().contains("no such memory"));
         assert_eq!(pool.memory().used, 20 * MIB, "refusals cost nothing");
         drop(charge);

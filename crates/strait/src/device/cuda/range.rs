@@ -134,10 +134,13 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, on_gpu: u64, what: &str)
 
 fn unsupported(gpu: &Gpu) -> Error {
     let (major, minor) = gpu.driver;
-    Error::Setting(format!(
-        "{} with a driver for CUDA {major}.{minor} cannot map its own memory and the host's into one range; a driver for CUDA 12.2 or later may, or choose an algorithm that needs no such range, as with --algorithm cpu-partitioned",
-        gpu.name
-    ))
+    Error::unsupported(
+        format!(
+            "{} with a driver for CUDA {major}.{minor} cannot map its own memory and the host's into one range",
+            gpu.name
+        ),
+        "a driver for CUDA 12.2 or later may, or choose an algorithm that needs no such range, as with --algorithm cpu-partitioned",
+    )
 }
 
 /// Returns the page size of a range, which suits both memories.

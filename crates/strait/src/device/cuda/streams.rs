@@ -156,7 +156,7 @@ impl Streams {
         let state = self.state();
         let kept = (state.events.get(&from), state.events.get(&to));
         let (Some(from), Some(to)) = kept else {
-            return Err(Error::Worker("an event's time was asked for too late".to_string()));
+            return Err(Error::internal("an event's time was asked for too late"));
         };
         // The bindings have only the function's second version, which older drivers do not have.
         // SAFETY: the type is the one in cuda.h.
@@ -221,13 +221,13 @@ impl Streams {
 impl State {
     fn lane(&mut self, stream: Stream) -> Result<&mut Lane> {
         let lane = self.lanes.get_mut(stream.0).and_then(Option::as_mut);
-        lane.ok_or_else(|| Error::Worker(format!("stream {} has not been made", stream.0)))
+        lane.ok_or_else(|| Error::internal(format!("stream {} has not been made", stream.0)))
     }
 
     /// Returns an event that may have to be waited for, or `None` if it has happened and is forgotten.
     fn mark(&self, event: usize) -> Result<Option<&Arc<Mark>>> {
         if event >= self.count {
-            return Err(Error::Worker(format!("event {event} was never recorded")));
+            return Err(Error::internal(format!("event {event} was never recorded")));
         }
         Ok(self.events.get(&event))
     }

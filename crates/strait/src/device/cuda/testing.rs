@@ -43,5 +43,5 @@ pub fn layout_assertions() -> String {
 }
 
 fn parse(architecture: &str) -> Result<Architecture> {
-    architecture.parse().map_err(Error::Setting)
+    architecture.parse().map_err(|what: String| Error::internal(what))
 }

@@ -149,7 +149,7 @@ fn a_kernel_runs_for_both_widths() {
 fn memory_beyond_the_budget_is_an_error_value() {
     if let Ok(gpus) = Gpu::detect() {
         let refused = CudaDevice::new(&gpus[0], Some(1)).map(|_| ()).unwrap_err();
-        assert!(matches!(refused, Error::Setting(_)), "{refused}");
+        assert!(matches!(refused, Error::InvalidOption { .. }), "{refused}");
     }
     let Some(device) = device(Some(64 << 20)) else { return };
     let held = device.allocate(60 << 20, "most").unwrap();
@@ -313,7 +313,7 @@ fn a_coherent_gpu_reads_any_memory_and_others_say_so() {
 fn managed_memory_moves_to_who_uses_it() {
     let Some(device) = device(Some(64 << 20)) else { return };
     if !device.gpu.managed_access {
-        assert!(matches!(device.managed(8, "a test"), Err(Error::Setting(_))));
+        assert!(matches!(device.managed(8, "a test"), Err(Error::Unsupported { .. })));
         return;
     }
     let stream = device.stream(0).unwrap();
@@ -340,7 +340,7 @@ fn ranges_lie_in_both_memories() {
     let Some(device) = device(Some(64 << 20)) else { return };
     if !device.gpu.host_virtual_memory {
         let refused = device.range(8, 0, "a test").map(|_| ()).unwrap_err();
-        assert!(matches!(refused, Error::Setting(_)), "{refused}");
+        assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
         return;
     }
     let stream = device.stream(0).unwrap();

@@ -221,7 +221,7 @@ impl Space {
         });
         found.ok_or_else(|| {
             let size = size_of::<T>();
-            Error::Worker(format!(
+            Error::internal(format!(
                 "{what}: {count} x {size} bytes at {address:#x} are outside the device's memory"
             ))
         })
@@ -319,7 +319,7 @@ pub(super) fn aligned(address: u64, to: u64, what: &str) -> Result<()> {
     if address.is_multiple_of(to) {
         return Ok(());
     }
-    Err(Error::Worker(format!("{what}: address {address:#x} is not a multiple of {to}")))
+    Err(Error::internal(format!("{what}: address {address:#x} is not a multiple of {to}")))
 }
 
 /// Returns how much of the capacity an allocation takes.

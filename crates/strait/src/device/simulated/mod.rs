@@ -220,7 +220,7 @@ impl Device for Simulated {
             schedule.remembered(event)?;
             if !happened {
                 let why = format!("simulated device: event {} has not happened yet", event.number);
-                return Err(Error::Worker(why));
+                return Err(Error::internal(why));
             }
         }
         Ok(0.0)
@@ -244,7 +244,7 @@ impl Device for Simulated {
         if before(from, to) && before(to, from) {
             let (a, b, bytes) = (from.address, to.address, from.bytes);
             let why = format!("copy: {bytes} bytes at {a:#x} and at {b:#x} overlap");
-            return Err(Error::Worker(format!("simulated device: {why}")));
+            return Err(Error::internal(format!("simulated device: {why}")));
         }
         self.enqueue(stream, &[from, to], Operation::CopyBetween { from, to })
     }
@@ -257,7 +257,7 @@ impl Device for Simulated {
         if (used, pinned, pins) == (0, 0, 0) {
             return Ok(());
         }
-        Err(Error::Worker(format!(
+        Err(Error::internal(format!(
             "simulated device: a join left {used} bytes allocated, {pinned} pinned buffers and {pins} pins"
         )))
     }
@@ -294,7 +294,7 @@ impl HostAccess for Simulated {
     unsafe fn coherent(&self, memory: HostView) -> Result<Memory> {
         if !self.coherent {
             let why = "this device does not read memory by itself that is not pinned";
-            return Err(Error::Setting(format!("{why}; use --transfer staged-copy")));
+            return Err(Error::unsupported(why, "use --transfer staged-copy"));
         }
         // SAFETY: the caller keeps the memory until the returned value gives the address back.
         let view = unsafe { self.schedule().machine.space.lend(memory, 0) };
@@ -346,7 +346,7 @@ fn alike(from: u64, to: u64) -> Result<()> {
     if from == to {
         return Ok(());
     }
-    Err(Error::Worker(format!("simulated device: copy: {from} bytes to {to} bytes")))
+    Err(Error::internal(format!("simulated device: copy: {from} bytes to {to} bytes")))
 }
 
 /// Checks that a copy of `bytes` bytes stays inside pinned memory.
@@ -356,7 +356,7 @@ fn within(pinned: &Pinned, at: usize, bytes: u64) -> Result<()> {
         return Ok(());
     }
     let len = pinned.len;
-    Err(Error::Worker(format!(
+    Err(Error::internal(format!(
         "simulated device: copy: {bytes} bytes from {at} on are outside pinned memory of {len}"
     )))
 }

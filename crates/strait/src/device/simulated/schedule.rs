@@ -273,10 +273,13 @@ impl Schedule {
 }
 
 fn failed(why: String) -> Error {
-    Error::Worker(format!("simulated device: {why}"))
+    Error::internal(format!("simulated device: {why}"))
 }
 
 /// Adds the name of the failed operation to an error.
 fn in_stage(name: &'static str) -> impl FnOnce(Error) -> Error {
-    move |error| failed(format!("{name}: {error}"))
+    move |error| match error {
+        Error::Internal { what } => failed(format!("{name}: {what}")),
+        error => failed(format!("{name}: {error}")),
+    }
 }

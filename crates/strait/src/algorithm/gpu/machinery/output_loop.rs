@@ -298,7 +298,7 @@ impl<'a> OutputLoop<'a> {
             }
         };
         let Some(buffer) = &mut self.buffers[self.current] else {
-            return Err(Error::Worker("the output loop has no buffer".to_string()));
+            return Err(Error::internal("the output loop has no buffer"));
         };
         if let Some((gone, _)) = buffer.gone.take() {
             session.device.wait(session.compute, gone)?;

@@ -84,7 +84,7 @@ pub(crate) trait Receiver {
 
     /// Receives results in the order of the probe rows, like [`block`](Receiver::block).
     fn in_order(&mut self, _session: &Session<'_>, _block: InOrderBlock) -> Result<Option<Event>> {
-        Err(Error::Worker("results in order were not asked for".to_string()))
+        Err(Error::internal("results in order were not asked for"))
     }
 
     /// Whether the next results should come [in order](Receiver::in_order), if the algorithm can do that.

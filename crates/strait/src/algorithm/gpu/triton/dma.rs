@@ -46,7 +46,7 @@ pub(super) fn partition_side(
         pipeline.ahead()?;
         let bounds: Vec<u64> = session.read(ordered.bounds, pass.partitions() as usize + 1)?;
         let Some(tuples) = session.take(ordered.tuples) else {
-            return Err(Error::Worker("a partitioned chunk was lost".to_string()));
+            return Err(Error::internal("a partitioned chunk was lost"));
         };
         let bytes = bounds.last().copied().unwrap_or(0) * tuple;
         if turns.keep(bytes, pass) {

@@ -153,7 +153,7 @@ pub(super) fn partition_units(
         };
         if rows.iter().sum::<u64>() != chunk.side.rows {
             let what = "tuples of the triton join differ from those counted before";
-            return Err(Error::Worker(format!("{what}: a column was changed during the join")));
+            return Err(Error::internal(format!("{what}: a column was changed during the join")));
         }
         let layout = Layout::new(rows, session.word.tuple());
         let keep = turns.keep(layout.bytes, pass);

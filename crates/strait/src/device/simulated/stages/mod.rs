@@ -57,5 +57,5 @@ stage_table!(run_twins);
 
 /// Returns an error unless the condition holds, without which a kernel could not work.
 fn require(holds: bool, what: &str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Worker(what.to_string())) }
+    if holds { Ok(()) } else { Err(Error::internal(what)) }
 }

@@ -258,7 +258,9 @@ fn a_coherent_device_reads_any_memory() {
     let settings = Settings { memory: 1 << 20, shape: TINY, seed: 7, coherent: false };
     // SAFETY: as above.
     let refused = unsafe { Simulated::new(settings).coherent(part) };
-    assert!(matches!(&refused, Err(Error::Setting(why)) if why.contains("staged-copy")));
+    assert!(
+        matches!(&refused, Err(Error::Unsupported { advice, .. }) if advice.contains("staged-copy"))
+    );
 }
 
 #[test]

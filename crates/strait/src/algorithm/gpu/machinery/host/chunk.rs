@@ -79,7 +79,7 @@ impl Probe {
     pub(super) fn current(&self) -> Result<Arc<ProbeChunk>> {
         let chunks = self.chunks.borrow();
         let current = chunks.whole.as_ref().or(chunks.waiting.front());
-        current.cloned().ok_or_else(|| Error::Worker("no chunk is being joined".to_string()))
+        current.cloned().ok_or_else(|| Error::internal("no chunk is being joined"))
     }
 
     /// Returns the whole side, if it is held.

@@ -182,7 +182,7 @@ impl Resolver<'_> {
     /// of the probe rows.
     fn resolve_pairs(&self, chunk: &ProbeChunk, rows: usize, columns: &[&[u8]]) -> Result<()> {
         let &[build, probe] = columns else {
-            return Err(Error::Worker("pairs have two columns".to_string()));
+            return Err(Error::internal("pairs have two columns"));
         };
         let row_of = chunk.keys.row_of.as_ref();
         self.matched.fetch_add(rows as u64, Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl Resolver<'_> {
         columns: &[&[u8]],
     ) -> Result<()> {
         let Some(&found) = columns.first() else {
-            return Err(Error::Worker("a block in order has bits".to_string()));
+            return Err(Error::internal("a block in order has bits"));
         };
         let tasks = self.tasks(chunk, first, rows);
         self.cx.workers.for_rows(rows).each(tasks.len(), |task, _| {
