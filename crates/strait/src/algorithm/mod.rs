@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::context::Context;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::input::{Relation, Source};
+use crate::input::{BufferedSource, Relation};
 use crate::key::KeyPlan;
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Budget, Reservation};
 use crate::options::Algorithm;
-use crate::output::{Emitter, Output, Sink};
+use crate::output::{Emitter, Output, SharedSink};
 use crate::plan::{Inlining, Learned, Plan, Prediction, ProbeSide};
 use crate::schedule::Workers;
 use crate::word::KeyWord;
@@ -45,8 +45,8 @@ pub(crate) struct Job<'a> {
     pub(crate) build: &'a Relation,
     pub(crate) build_side: crate::options::Side,
     /// The conductor takes it. It is still there if the join has to start again with another seed.
-    pub(crate) probe: &'a mut Option<Source>,
-    pub(crate) sink: &'a Sink<'a>,
+    pub(crate) probe: &'a mut Option<BufferedSource>,
+    pub(crate) sink: &'a SharedSink<'a>,
     /// Conductors obey the plan, and refine it by the facts that they learn.
     pub(crate) plan: &'a mut Plan,
     pub(crate) candidates: &'a AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Takes the probe side, to stream it.
-    fn stream_probe(&mut self) -> Result<Source> {
+    fn stream_probe(&mut self) -> Result<BufferedSource> {
         self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
@@ -260,7 +260,7 @@ use for_widths;
 /// batch, up to a bound, because the batch size is the user's choice. For all others, it is small enough for
 /// the cache, but long enough for the processor to detect sequential reads. Under a limit, the pairs of one
 /// worker take at most an eighth of the free memory, but never fewer than a minimum number of pairs.
-fn pair_cap(cx: &Context<'_>, sink: &Sink<'_>) -> usize {
+fn pair_cap(cx: &Context<'_>, sink: &SharedSink<'_>) -> usize {
     const MAX_PAIRS: usize = 1 << 18;
     const LEAST_PAIRS: u64 = 256;
     let fit = (cx.budget.left() / 8 / PAIR_BYTES).clamp(LEAST_PAIRS, MAX_PAIRS as u64);
@@ -327,7 +327,7 @@ fn emit_all_unmatched(
     matcher: &Matcher<'_>,
     unit: &Unit,
     keep: Keep,
-    sink: &Sink<'_>,
+    sink: &SharedSink<'_>,
 ) -> Result<()> {
     const ROWS_PER_TASK: usize = 256 * 1024;
     if keep == Keep::Nothing {

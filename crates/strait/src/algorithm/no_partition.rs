@@ -18,12 +18,12 @@ use super::{
     Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::{Error, Result};
-use crate::input::Source;
+use crate::input::BufferedSource;
 use crate::key::KeyPlan;
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::Refused;
-use crate::output::{Emitter, Sink};
+use crate::output::{Emitter, SharedSink};
 use crate::partition::{Load, Passes, Placing, RowId, Words, key_words, partition};
 use crate::plan::{Learned, LearnedWords, TableKind};
 use crate::progress::Stage;
@@ -114,9 +114,9 @@ struct Probing<'a, K: KeyWord, I: RowId> {
     keys: &'a KeyPlan,
     matcher: &'a Matcher<'a>,
     build: &'a Unit,
-    sink: &'a Sink<'a>,
+    sink: &'a SharedSink<'a>,
     table: &'a BuildTable<K, I>,
-    probe: Mutex<Source>,
+    probe: Mutex<BufferedSource>,
     cap: usize,
     /// Bytes that must stay free when a worker takes a morsel while other workers have one.
     spare: u64,

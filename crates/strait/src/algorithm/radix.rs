@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::input::Relation;
 use crate::matches::{Matcher, Unit};
 use crate::memory::Refused;
-use crate::output::{Emitter, Sink};
+use crate::output::{Emitter, SharedSink};
 use crate::partition::{Load, Partitions, Passes, Placing, RowId, Tuple, key_words, partition};
 use crate::progress::Stage;
 use crate::schedule::Workers;
@@ -81,7 +81,7 @@ struct Joining<'a> {
     matcher: &'a Matcher<'a>,
     build: &'a Unit,
     probe: &'a Unit,
-    sink: &'a Sink<'a>,
+    sink: &'a SharedSink<'a>,
     cap: usize,
     bits: u32,
 }

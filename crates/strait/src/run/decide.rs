@@ -14,7 +14,7 @@ use super::candidate;
 use crate::bind::BoundJoin;
 use crate::device::{Device, Prospect};
 use crate::error::{Result, bytes};
-use crate::input::{First, Relation, Source};
+use crate::input::{BufferedSource, First, Relation};
 use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::options::{NullEquality, Side};
@@ -244,9 +244,13 @@ impl BoundJoin {
     }
 
     /// Returns the statistics of a probe side that was read for a device, but then not joined there.
-    pub(super) fn probe_left(&self, known: &Known<'_>, probe: Option<&Source>) -> Statistics {
-        let rows = probe.and_then(Source::known_rows);
-        let held = probe.map_or(0, Source::waiting_bytes);
+    pub(super) fn probe_left(
+        &self,
+        known: &Known<'_>,
+        probe: Option<&BufferedSource>,
+    ) -> Statistics {
+        let rows = probe.and_then(BufferedSource::known_rows);
+        let held = probe.map_or(0, BufferedSource::waiting_bytes);
         // If the probe side was not read to its end, it is larger than the memory limit.
         let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
         Statistics { rows, bytes: Some(held.max(least)), ..known.probe }

@@ -20,13 +20,13 @@ use crate::algorithm::{self, Job, OnDevice, with_seeds};
 use crate::bind::BoundJoin;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::input::{MAX_ROWS_PER_BATCH, Reader, Source, read_smaller_first};
+use crate::input::{BufferedSource, MAX_ROWS_PER_BATCH, Reader, read_smaller_first};
 use crate::join::Join;
 use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::memory::{Budget, Ledger};
 use crate::options::Side;
-use crate::output::{Aggregate, Output, ReservedBatch, Sink, Turn};
+use crate::output::{Aggregate, Output, ReservedBatch, SharedSink, Turn};
 use crate::progress::{Stage, Ticker};
 use crate::reader::{JoinReader, Running};
 use crate::reading::ReadingThread;
@@ -217,7 +217,7 @@ impl BoundJoin {
         let reading = ReadingThread::new(ahead, &shared.cancelled);
         let source = |side, reader| {
             let (reader, ledger) = (self.as_bound(side, reader), ledger.clone());
-            Source::new(side, reader, Arc::clone(&reading), budget, ledger, counters)
+            BufferedSource::new(side, reader, Arc::clone(&reading), budget, ledger, counters)
         };
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
         // After the readers were handed to the reading thread: if this fails, they are dropped there.
@@ -235,7 +235,7 @@ impl BoundJoin {
         let (plan, device) = self.decide(&known)?;
         log::info!("{plan}");
 
-        let sink = Sink {
+        let sink = SharedSink {
             plan: &self.output,
             sender,
             budget,

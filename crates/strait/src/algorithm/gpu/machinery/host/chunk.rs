@@ -21,13 +21,13 @@ use super::super::super::MAX_ROWS;
 use super::keys::Keys;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::input::{Chunk, ChunkLimits, Source};
+use crate::input::{BufferedSource, Chunk, ChunkLimits};
 use crate::key::KeyPlan;
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Plain, Refused};
 use crate::options::Side;
-use crate::output::Sink;
+use crate::output::SharedSink;
 use crate::partition::{RowId, key_words};
 use crate::transfer::{ChunkSource, HostSide, Read};
 use crate::word::KeyWord;
@@ -51,7 +51,7 @@ pub(super) struct ProbeChunk {
 /// A probe side that a device joins, and the chunks of it that were read. It outlives the attempt to join on
 /// the device.
 pub(super) struct Probe {
-    source: RefCell<Source>,
+    source: RefCell<BufferedSource>,
     chunks: RefCell<InProgress>,
 }
 
@@ -71,7 +71,7 @@ struct InProgress {
 }
 
 impl Probe {
-    pub(super) fn new(source: Source) -> Probe {
+    pub(super) fn new(source: BufferedSource) -> Probe {
         Probe { source: RefCell::new(source), chunks: RefCell::default() }
     }
 
@@ -107,7 +107,7 @@ impl Probe {
 
     /// Ends the attempt. Returns the side with the rows that were not joined, and whether another plan can
     /// join it: it can unless the reader failed or rows are gone.
-    pub(super) fn end(self) -> (Source, bool) {
+    pub(super) fn end(self) -> (BufferedSource, bool) {
         let (mut source, chunks) = (self.source.into_inner(), self.chunks.into_inner());
         source.put_back(chunks.kept.iter().chain(&chunks.waiting).map(|chunk| &chunk.chunk));
         (source, !chunks.failed && !chunks.came_back)
@@ -119,7 +119,7 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) cx: &'a Context<'a>,
     pub(super) keys: &'a KeyPlan,
     pub(super) matcher: &'a Matcher<'a>,
-    pub(super) sink: &'a Sink<'a>,
+    pub(super) sink: &'a SharedSink<'a>,
     pub(super) side: Side,
     pub(super) probe: &'a Probe,
     pub(super) word: Width,
@@ -197,7 +197,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
         let read = match self.cx.watch.time("read probe side", || self.read(most_rows, spare)) {
             Err(error) if refused(&error) && others => return Ok(Read::Later),
             Err(error) if refused(&error) && !self.cx.budget.unlimited() => {
-                let Sink { flow, budget, cancelled, .. } = self.sink;
+                let SharedSink { flow, budget, cancelled, .. } = self.sink;
                 let _active = flow.active(budget);
                 flow.patiently((budget, Refused::Fails), cancelled, || self.read(most_rows, 0))?
             }

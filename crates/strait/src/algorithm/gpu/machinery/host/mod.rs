@@ -40,7 +40,7 @@ use super::super::{Escalated, FromHost, HostJoinResult, join_from_host};
 use super::wanted::{JoinResult, Wanted};
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
-use crate::input::Source;
+use crate::input::BufferedSource;
 use crate::matches::{Keep, Matcher, Unit};
 use crate::memory::Plain;
 use crate::output::Emitter;
@@ -64,7 +64,7 @@ const TINY_PARTS: u64 = 6;
 pub(crate) struct Attempt {
     pub(crate) joined: Result<Option<Escalated>>,
     /// The probe side, with the rows that were not joined.
-    pub(crate) probe: Source,
+    pub(crate) probe: BufferedSource,
     /// Whether another plan can still join: no row of the probe side is gone.
     pub(crate) repeatable: bool,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Attempt {
 pub(crate) fn run(
     cx: &Context<'_>,
     job: &Job<'_>,
-    probe: Source,
+    probe: BufferedSource,
     needed: u64,
     device: &dyn Device,
 ) -> Attempt {

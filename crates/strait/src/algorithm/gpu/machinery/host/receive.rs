@@ -18,7 +18,7 @@ use crate::device::{Event, Session, View};
 use crate::error::{Error, Result};
 use crate::matches::{Matcher, Unit};
 use crate::memory::Buffer;
-use crate::output::{Emitter, Sink};
+use crate::output::{Emitter, SharedSink};
 use crate::table::Flags;
 use crate::table::Pairs;
 use crate::transfer::{Arrived, BlockColumn, Drain};
@@ -167,7 +167,7 @@ pub(super) struct Resolver<'a> {
     pub(super) build_row_of: Option<&'a Buffer<u64>>,
     /// The flags of build rows, if the device sets them.
     pub(super) build_flags: Option<&'a Flags>,
-    pub(super) sink: &'a Sink<'a>,
+    pub(super) sink: &'a SharedSink<'a>,
     pub(super) cap: usize,
     /// Bytes per position, or per inlined value.
     pub(super) size: usize,

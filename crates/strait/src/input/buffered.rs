@@ -1,35 +1,22 @@
-//! Reads the two sides, batch by batch, and holds the batches that the join needs later.
-//!
-//! ```text
-//!  left reader ──► Source ─┐                              ┌─► Relation   the side that ended first, held
-//!                          ├─ read_smaller_first: read ───┤
-//!  right reader ─► Source ─┘  the side with fewer         └─► Source     the other side: first the batches
-//!                             bytes so far                               already read, then the rest
-//! ```
+//! One side while it is being read: the batches that were read and not handed out yet, and the reader.
 
 use std::collections::{HashSet, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{Array, RecordBatch, RecordBatchReader};
+use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 
+use super::relation::{Held, Relation};
+use super::{MAX_ROWS_PER_BATCH, Reader};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Hold, Ledger, Resting, each_buffer, frame};
 use crate::options::Side;
 use crate::progress::Counters;
 use crate::reading::ReadingThread;
 
-/// The reader of one side.
-pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;
-
-/// The largest number of rows per batch, so that a row number within a batch fits 32 bits. Longer batches are
-/// sliced.
-pub(crate) const MAX_ROWS_PER_BATCH: usize = 1 << 30;
-
 /// A side that is still being read.
-pub(crate) struct Source {
+pub(crate) struct BufferedSource {
     side: Side,
     /// The reader. `None` while the reading thread has it, and after it has ended or failed.
     reader: Option<Reader>,
@@ -63,13 +50,6 @@ enum State {
     Failed,
 }
 
-/// A batch and its memory reservation. The last clone releases the reservation.
-#[derive(Clone)]
-struct Held {
-    batch: RecordBatch,
-    hold: Arc<Hold>,
-}
-
 /// Some rows of a side in one batch, and the row id of the first.
 pub(crate) struct Morsel {
     pub(crate) batch: RecordBatch,
@@ -94,7 +74,7 @@ pub(crate) struct ChunkLimits {
     pub(crate) one_batch: bool,
 }
 
-impl Source {
+impl BufferedSource {
     pub(crate) fn new(
         side: Side,
         reader: Reader,
@@ -103,7 +83,7 @@ impl Source {
         ledger: Option<Arc<Ledger>>,
         counters: &Arc<Counters>,
     ) -> Self {
-        Source {
+        BufferedSource {
             side,
             schema: reader.schema(),
             reader: Some(reader),
@@ -133,7 +113,7 @@ impl Source {
 
     /// Reads one more batch and appends it to the waiting batches. Returns false at the end of the input. If
     /// memory does not suffice for the batch plus `spare` bytes, the batch is kept for the next attempt.
-    fn advance(&mut self, spare: u64, resting: Option<&Resting<'_>>) -> Result<bool> {
+    pub(super) fn advance(&mut self, spare: u64, resting: Option<&Resting<'_>>) -> Result<bool> {
         let batch = match self.refused.take() {
             Some(batch) => batch,
             None => match self.read(resting)? {
@@ -311,7 +291,7 @@ impl Source {
     pub(crate) fn put_back<'c>(&mut self, chunks: impl DoubleEndedIterator<Item = &'c Chunk>) {
         for chunk in chunks.rev() {
             self.next_row = chunk.first_row;
-            for (batch, hold) in chunk.rows.batches.iter().zip(&chunk.rows._holds).rev() {
+            for (batch, hold) in chunk.rows.batches.iter().zip(&chunk.rows.holds).rev() {
                 let (batch, hold) = (batch.clone(), Arc::clone(hold));
                 self.waiting.push_front(Held { batch, hold });
             }
@@ -342,7 +322,7 @@ impl Source {
         Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes)
     }
 
-    fn ended(&self) -> bool {
+    pub(super) fn ended(&self) -> bool {
         self.state == State::Ended
     }
 
@@ -352,52 +332,10 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for BufferedSource {
     fn drop(&mut self) {
         self.retire();
     }
-}
-
-/// Which side is read first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum First {
-    /// The side that the user asked for. It is read to its end.
-    Asked(Side),
-    /// The side that statistics call the smaller one, but at most so many bytes of it. Then both sides are
-    /// read in turns.
-    Expected(Side, u64),
-    /// Both sides, in turns.
-    Unknown,
-}
-
-/// Reads the build side to its end. If it is not known, reads both sides, always the one with fewer bytes so
-/// far, until one ends: that one is the smaller. This holds at most as much of the other side.
-pub(crate) fn read_smaller_first(
-    mut left: Source,
-    mut right: Source,
-    first: First,
-    check: impl Fn() -> Result<()>,
-) -> Result<(Relation, Source)> {
-    if let First::Asked(side) | First::Expected(side, _) = first {
-        let source = if side == Side::Left { &mut left } else { &mut right };
-        let most = if let First::Expected(_, most) = first { most } else { u64::MAX };
-        while source.waiting_bytes <= most && source.advance(0, None)? {
-            check()?;
-        }
-    }
-    while !left.ended() && !right.ended() {
-        check()?;
-        let next = if left.waiting_bytes <= right.waiting_bytes { &mut left } else { &mut right };
-        next.advance(0, None)?;
-    }
-    let left_builds = match first {
-        First::Asked(side) => side == Side::Left,
-        // Both may have ended at once, or one that is long in rows but thin in bytes.
-        _ if left.ended() && right.ended() => left.waiting_bytes <= right.waiting_bytes,
-        _ => left.ended(),
-    };
-    let (build, probe) = if left_builds { (left, right) } else { (right, left) };
-    Ok((build.collect(check)?, probe))
 }
 
 /// Returns the number of null rows. It includes nulls in dictionary values, in values of runs, and in null
@@ -438,172 +376,6 @@ impl Footprint {
     }
 }
 
-/// A side that is held in memory: its batches, and the first row id of each.
-pub(crate) struct Relation {
-    schema: SchemaRef,
-    batches: Vec<RecordBatch>,
-    places: Arc<Places>,
-    bytes: u64,
-    _holds: Vec<Arc<Hold>>,
-}
-
-impl Relation {
-    fn new(schema: SchemaRef, held: Vec<Held>, bytes: u64) -> Self {
-        let (batches, holds): (Vec<_>, Vec<_>) =
-            held.into_iter().map(|h| (h.batch, h.hold)).unzip();
-        let places = Arc::new(Places::new(batches.iter().map(RecordBatch::num_rows)));
-        Relation { schema, batches, places, bytes, _holds: holds }
-    }
-
-    pub(crate) fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    pub(crate) fn rows(&self) -> u64 {
-        self.places.rows()
-    }
-
-    /// Returns the bytes of its batches.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub(crate) fn batches(&self) -> &[RecordBatch] {
-        &self.batches
-    }
-
-    pub(crate) fn places(&self) -> &Arc<Places> {
-        &self.places
-    }
-
-    /// Splits all rows into pieces of at most `most` rows. A piece does not cross batches.
-    pub(crate) fn pieces(&self, most: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let mut first_row = 0;
-        for (chunk, batch) in self.batches.iter().enumerate() {
-            let mut at = 0;
-            while at < batch.num_rows() {
-                let len = most.min(batch.num_rows() - at);
-                pieces.push(Piece { chunk, at, len, first_row });
-                first_row += len;
-                at += len;
-            }
-        }
-        pieces
-    }
-
-    /// Returns the rows of a piece as a slice, without copying.
-    pub(crate) fn piece(&self, piece: &Piece) -> RecordBatch {
-        self.batches[piece.chunk].slice(piece.at, piece.len)
-    }
-}
-
-/// A run of rows inside one batch of a [`Relation`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
-    pub(crate) chunk: usize,
-    pub(crate) at: usize,
-    pub(crate) len: usize,
-    pub(crate) first_row: usize,
-}
-
-/// The position of a row in a list of batches.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Location {
-    /// The number of the batch.
-    pub(crate) chunk: u32,
-    /// The row within the batch.
-    pub(crate) row: u32,
-}
-
-/// Maps row ids to batches.
-///
-/// With batches of 3, 1 and 4 rows, `starts` is `[0, 3, 4, 8]`. `shift` is 1, so `hints` has one entry per
-/// two rows: `[0, 0, 2, 2, 2]`. Row 3 has entry 1, so the search for its batch goes from batch 0 to batch 2.
-pub(crate) struct Places {
-    starts: Vec<u64>,
-    shift: u32,
-    hints: Vec<u32>,
-}
-
-impl Places {
-    pub(crate) fn new(lengths: impl Iterator<Item = usize>) -> Self {
-        let mut starts = vec![0u64];
-        let mut end = 0;
-        for len in lengths {
-            end += len as u64;
-            starts.push(end);
-        }
-        let batches = starts.len() as u64 - 1;
-        let shift = if batches <= 1 { 63 } else { (end / batches).max(1).ilog2() };
-        let mut hints = Vec::new();
-        if batches > 1 {
-            let mut chunk = 0;
-            for granule in 0..=(end >> shift) {
-                while chunk + 1 < batches as usize && starts[chunk + 1] <= granule << shift {
-                    chunk += 1;
-                }
-                hints.push(chunk as u32);
-            }
-        }
-        Places { starts, shift, hints }
-    }
-
-    pub(crate) fn rows(&self) -> u64 {
-        self.starts.last().copied().unwrap_or(0)
-    }
-
-    /// Returns the number of batches.
-    pub(crate) fn chunks(&self) -> usize {
-        self.starts.len() - 1
-    }
-
-    /// Returns the number of rows of a batch.
-    pub(crate) fn rows_of(&self, chunk: usize) -> usize {
-        match (self.starts.get(chunk), self.starts.get(chunk + 1)) {
-            (Some(start), Some(end)) => (end - start) as usize,
-            _ => 0,
-        }
-    }
-
-    /// Returns the batch that contains all of these consecutive rows, and their positions in it; `None` if
-    /// they lie in several batches.
-    pub(crate) fn slice(&self, rows: &Range<u64>) -> Option<(usize, Range<usize>)> {
-        if rows.is_empty() {
-            return None;
-        }
-        let first = self.locate(rows.start);
-        let (chunk, at) = (first.chunk as usize, first.row as usize);
-        let end = at + (rows.end - rows.start) as usize;
-        (end <= self.rows_of(chunk)).then_some((chunk, at..end))
-    }
-
-    /// Returns the first rows of all batches, and the number of rows.
-    pub(crate) fn starts(&self) -> &[u64] {
-        &self.starts
-    }
-
-    /// Returns whether all rows are in one batch.
-    pub(crate) fn single(&self) -> bool {
-        self.starts.len() <= 2
-    }
-
-    /// Returns the position of a row. The row must exist.
-    #[inline]
-    pub(crate) fn locate(&self, row: u64) -> Location {
-        if self.single() {
-            return Location { chunk: 0, row: row as u32 };
-        }
-        let granule = (row >> self.shift) as usize;
-        let mut chunk = self.hints[granule] as usize;
-        if self.starts[chunk + 1] <= row {
-            let last = self.hints.get(granule + 1).map_or(self.starts.len() - 2, |&h| h as usize);
-            chunk += self.starts[chunk + 1..=last].partition_point(|&start| start <= row);
-        }
-        Location { chunk: chunk as u32, row: (row - self.starts[chunk]) as u32 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;
@@ -627,7 +399,8 @@ mod tests {
         let (ledger, cancelled) = (Arc::new(Ledger::new(&budget)), Arc::<AtomicBool>::default());
         let reading = ReadingThread::new(1, &cancelled);
         let counters = Arc::default();
-        let mut source = Source::new(Side::Left, reader, reading, &budget, Some(ledger), &counters);
+        let mut source =
+            BufferedSource::new(Side::Left, reader, reading, &budget, Some(ledger), &counters);
         assert!(source.advance(0, None).expect("the first batch fits"));
         let first = source.waiting_bytes();
         let rest = budget.reserve(budget.left(), "a test").expect("fits");
@@ -637,31 +410,5 @@ mod tests {
         let second = source.waiting_bytes() - first;
         assert!((80_000..88_000).contains(&second), "{second} bytes");
         assert_eq!(source.waiting_bytes(), budget.used());
-    }
-
-    #[test]
-    fn rows_are_found_in_batches_of_any_size() {
-        for lengths in [
-            vec![],
-            vec![5],
-            vec![3, 1, 4],
-            vec![1, 1000, 1, 1, 1, 1, 1, 1, 1],
-            vec![0, 2, 0, 0, 3, 0],
-        ] {
-            let places = Places::new(lengths.iter().copied());
-            let mut row = 0;
-            for (chunk, &len) in lengths.iter().enumerate() {
-                for at in 0..len {
-                    let found = places.locate(row);
-                    assert_eq!(
-                        (found.chunk as usize, found.row as usize),
-                        (chunk, at),
-                        "{lengths:?}"
-                    );
-                    row += 1;
-                }
-            }
-            assert_eq!(places.rows(), row);
-        }
     }
 }

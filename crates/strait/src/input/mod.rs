@@ -1,0 +1,25 @@
+//! Reads the two sides, batch by batch, and holds the batches that the join needs later.
+//!
+//! ```text
+//!  left reader ──► BufferedSource ─┐                              ┌─► Relation        the side that ended first
+//!                                  ├─ read_smaller_first: read ───┤
+//!  right reader ─► BufferedSource ─┘  the side with fewer         └─► BufferedSource  the other side: first the
+//!                                     bytes so far                                    batches that were read
+//! ```
+
+mod buffered;
+mod relation;
+mod smaller_first;
+
+use arrow::array::RecordBatchReader;
+
+pub(crate) use buffered::{BufferedSource, Chunk, ChunkLimits};
+pub(crate) use relation::{Location, Piece, Places, Relation};
+pub(crate) use smaller_first::{First, read_smaller_first};
+
+/// The reader of one side.
+pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;
+
+/// The largest number of rows per batch, so that a row number within a batch fits 32 bits. Longer batches are
+/// sliced.
+pub(crate) const MAX_ROWS_PER_BATCH: usize = 1 << 30;

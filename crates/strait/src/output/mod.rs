@@ -1,0 +1,38 @@
+//! Creates the output: gathers rows into batches and sends them to the reader, or only counts them.
+//!
+//! ```text
+//!  worker ── rows ──► Emitter ── gathers (OutputPlan), collects ──► batches ──► SharedSink ──► queue
+//!                        └─ if the output is ordered: waits for its Turn
+//! ```
+
+mod emitter;
+mod plan;
+mod sink;
+mod turn;
+
+pub(crate) use emitter::{Emitter, Rows, fewer};
+pub(crate) use plan::{Origin, OutputPlan};
+pub(crate) use sink::{ReservedBatch, SharedSink};
+pub(crate) use turn::Turn;
+
+/// The kind of output of a join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Output {
+    /// The rows of both tables.
+    #[default]
+    Rows,
+    /// Row numbers instead of rows, in the columns `left_row` and `right_row`.
+    Pairs,
+    /// Only the number of rows.
+    Count,
+}
+
+/// The number of joined rows, and the sums of some of their columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Aggregate {
+    /// The number of rows.
+    pub rows: u64,
+    /// The sum of each requested column over all rows. Nulls are skipped.
+    pub sums: Vec<i128>,
+}
