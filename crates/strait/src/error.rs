@@ -344,6 +344,8 @@ pub enum CallerCode {
     RightReader,
     /// The predicate of the residual [`Filter`](crate::Filter).
     Filter,
+    /// The [`Sink`](crate::Sink) that receives the output.
+    Sink,
 }
 
 impl fmt::Display for CallerCode {
@@ -352,6 +354,7 @@ impl fmt::Display for CallerCode {
             CallerCode::LeftReader => "the reader of the left table",
             CallerCode::RightReader => "the reader of the right table",
             CallerCode::Filter => "the residual filter",
+            CallerCode::Sink => "the sink of the output",
         })
     }
 }

@@ -73,6 +73,7 @@ mod run;
 mod schedule;
 mod settings;
 mod sort;
+mod statistics;
 mod stopwatch;
 mod table;
 mod transfer;
@@ -81,13 +82,14 @@ mod word;
 pub use bind::BoundJoin;
 pub use error::{CallerCode, Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
+pub use input::{Input, Morsel, Source, SourceContext};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
 pub use machine::Machine;
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
 pub use options::{
     Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side, Yields,
 };
-pub use output::{Aggregate, Output};
+pub use output::{Aggregate, Output, ReservedBatch, Sink};
 pub use plan::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
     RowIdReason, Statistics, TableKind,

@@ -2,7 +2,7 @@
 //! one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -12,7 +12,7 @@ use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Flow};
-use crate::output::{Aggregate, ReservedBatch};
+use crate::output::{ReservedBatch, Sink};
 use crate::progress::Counters;
 use crate::report::Report;
 use crate::schedule::lock;
@@ -20,18 +20,26 @@ use crate::schedule::lock;
 /// The state that the conductor thread and the reader share.
 pub(crate) struct Running {
     pub(crate) budget: Arc<Budget>,
-    pub(crate) flow: Flow,
+    pub(crate) flow: Arc<Flow>,
     pub(crate) cancelled: Arc<AtomicBool>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Mutex<Option<Report>>,
-    pub(crate) sums: Mutex<Vec<i128>>,
 }
 
 impl Running {
     pub(crate) fn new(budget: Arc<Budget>) -> Arc<Running> {
         let (flow, cancelled, counters) = Default::default();
-        let (report, sums) = Default::default();
-        Arc::new(Running { budget, flow, cancelled, counters, report, sums })
+        Arc::new(Running { budget, flow, cancelled, counters, report: Mutex::default() })
+    }
+}
+
+/// The sink behind a [`JoinReader`]: a short queue.
+pub(crate) struct Queue(pub(crate) SyncSender<Result<ReservedBatch>>);
+
+impl Sink for Queue {
+    fn push(&self, _: usize, batch: ReservedBatch) -> Result<(), ArrowError> {
+        // If the reader is gone, there is no reason to continue.
+        self.0.send(Ok(batch)).map_err(|_| Error::Cancelled.into())
     }
 }
 
@@ -54,23 +62,6 @@ impl JoinReader {
         lock(&self.shared.report).clone()
     }
 
-    /// Runs a join that only counts to its end, and returns the number of rows.
-    pub(crate) fn counted(mut self) -> Result<(u64, Report)> {
-        if let Some(batch) = self.next() {
-            batch.map_err(Error::from_arrow)?;
-        }
-        let report = self.report().ok_or_else(|| Error::internal("the join left no report"))?;
-        Ok((report.output_rows, report))
-    }
-
-    /// Runs a join that only aggregates to its end, and returns its sums.
-    pub(crate) fn aggregated(self) -> Result<(Aggregate, Report)> {
-        let shared = Arc::clone(&self.shared);
-        let (rows, report) = self.counted()?;
-        let sums = std::mem::take(&mut *lock(&shared.sums));
-        Ok((Aggregate { rows, sums }, report))
-    }
-
     fn stop(&mut self) {
         self.receiver = None;
         if let Some(conductor) = self.conductor.take() {
@@ -87,10 +78,10 @@ impl Iterator for JoinReader {
         let receiver = self.receiver.as_ref()?;
         self.shared.flow.awaiting(&self.shared.budget);
         let received = receiver.recv();
-        self.shared.flow.taken();
+        self.shared.flow.received();
         match received {
             // From here on the batch belongs to the consumer, and its reservation ends.
-            Ok(Ok(parcel)) => Some(Ok(parcel.batch)),
+            Ok(Ok(batch)) => Some(Ok(batch.into_batch())),
             Ok(Err(error)) => {
                 self.stop();
                 Some(Err(error.into()))

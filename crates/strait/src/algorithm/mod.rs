@@ -60,16 +60,16 @@ impl<'a> Job<'a> {
 
     /// Reads the probe side to its end and holds it.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
-        let probe = self.stream_probe()?.collect(|| cx.workers.check())?;
+        let probe = self.stream_probe()?.collect(&cx.workers, || cx.workers.check())?;
         self.plan.refine(Learned { probe_rows: Some(probe.rows()), ..Learned::default() });
         Ok(probe)
     }
 
     /// Reads the probe side to its end. Its batches stay in the job, too.
     fn read_probe(&mut self, cx: &Context<'_>, needed: u64) -> Result<Relation> {
-        let mut source = self.stream_probe()?;
+        let source = self.stream_probe()?;
         let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
-        let filled = cx.watch.time("read probe side", || source.fill(check));
+        let filled = cx.watch.time("read probe side", || source.fill(&cx.workers, check));
         let read = source.waiting();
         *self.probe = Some(source);
         filled.map(|()| read)
@@ -334,8 +334,8 @@ fn emit_all_unmatched(
         return Ok(());
     }
     let tasks = unit.rows.div_ceil(ROWS_PER_TASK);
-    workers.each(tasks, |task, _| {
-        let mut emitter = Emitter::new(sink);
+    workers.each(tasks, |task, worker| {
+        let mut emitter = Emitter::new(sink, worker);
         let range: Range<usize> = task * ROWS_PER_TASK..((task + 1) * ROWS_PER_TASK).min(unit.rows);
         matcher.emit_unmatched(unit, keep, (range, cap), &mut emitter)?;
         emitter.finish()

@@ -11,24 +11,22 @@
 //! Tuples hold row ids. If the build columns of the output are narrow, they are inlined: tuples hold the
 //! columns instead, and no build column has to be gathered.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::{
     Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::{Error, Result};
-use crate::input::BufferedSource;
+use crate::input::{BufferedSource, ReservedMorsel};
 use crate::key::KeyPlan;
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
-use crate::memory::Refused;
+use crate::memory::{Refused, Started};
 use crate::output::{Emitter, SharedSink};
 use crate::partition::{Load, Passes, Placing, RowId, Words, key_words, partition};
 use crate::plan::{Learned, LearnedWords, TableKind};
 use crate::progress::Stage;
 use crate::schedule::Workers;
-use crate::schedule::lock;
 use crate::table::{BuildTable, Cursor, DenseTable, HashTable, MorselKeys, Pairs};
 use crate::word::KeyWord;
 use crate::word::Width;
@@ -86,7 +84,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
         build: &build_unit,
         sink: job.sink,
         table: &table,
-        probe: Mutex::new(probe),
+        probe,
         cap,
         spare: spare_bytes(cx),
     };
@@ -116,7 +114,7 @@ struct Probing<'a, K: KeyWord, I: RowId> {
     build: &'a Unit,
     sink: &'a SharedSink<'a>,
     table: &'a BuildTable<K, I>,
-    probe: Mutex<BufferedSource>,
+    probe: BufferedSource,
     cap: usize,
     /// Bytes that must stay free when a worker takes a morsel while other workers have one.
     spare: u64,
@@ -131,17 +129,14 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
         let (workers, side, keep) =
             (&self.workers, self.build.side.other(), self.matcher.roles.probe);
         let ask = self.matcher.ask(self.build, self.cap);
-        workers.run(|_| {
-            let mut emitter = Emitter::new(self.sink);
+        workers.run(|worker| {
+            let mut emitter = Emitter::new(self.sink, worker);
             let mut keys = MorselWords::<K>::default();
             let mut pairs = Pairs::<B>::default();
             loop {
                 workers.check()?;
                 emitter.relieve()?;
-                let next = emitter.start(self.spare, |spare, resting| {
-                    lock(&self.probe).morsel(MORSEL, spare, resting)
-                })?;
-                let (_started, Some(morsel)) = next else { break };
+                let Some((_started, morsel)) = self.next(&mut emitter)? else { break };
                 let batches = std::slice::from_ref(&morsel.batch);
                 let unit = emitter.patiently(Refused::Fails, || {
                     let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
@@ -167,6 +162,25 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
             }
             emitter.finish()
         })
+    }
+
+    /// Takes the next rows of the probe side. Returns `None` at its end.
+    fn next<'e>(&self, emitter: &mut Emitter<'e>) -> Result<Option<(Started<'e>, ReservedMorsel)>> {
+        loop {
+            // A concurrent source is called before the work starts, so that workers call it at the same time.
+            let concurrent = self.probe.concurrent();
+            if concurrent && !emitter.read(self.spare, |resting| self.probe.fetch(resting))? {
+                return Ok(None);
+            }
+            let (started, morsel) = emitter
+                .start(self.spare, |spare, resting| self.probe.morsel(MORSEL, spare, resting))?;
+            match morsel {
+                Some(morsel) => return Ok(Some((started, morsel))),
+                // Another worker took the rows.
+                None if concurrent => {}
+                None => return Ok(None),
+            }
+        }
     }
 }
 

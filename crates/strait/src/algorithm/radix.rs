@@ -106,8 +106,8 @@ impl Joining<'_> {
         let most = own.iter().map(|&p| build.range(p).len()).max().unwrap_or(0);
         let next = AtomicUsize::new(0);
         let spare = spare_bytes(self.cx);
-        self.workers.for_rows(total).run(|_| {
-            let mut emitter = Emitter::new(self.sink);
+        self.workers.for_rows(total).run(|worker| {
+            let mut emitter = Emitter::new(self.sink, worker);
             let (started, mut table) = emitter.start(spare, |spare, _| {
                 let table = LocalTable::with_room(self.cx, most, self.bits)?;
                 self.cx.budget.reserve(spare, "the output of several workers")?;
@@ -133,15 +133,15 @@ impl Joining<'_> {
         build: &[Tuple<K, I>],
         probe: &[Tuple<K, I>],
     ) -> Result<()> {
-        let mut emitter = Emitter::new(self.sink);
+        let mut emitter = Emitter::new(self.sink, 0);
         let mut table = emitter
             .patiently(Refused::Fails, || LocalTable::with_room(self.cx, build.len(), self.bits))?;
         emitter.patiently(Refused::Fails, || table.build(self.cx, p, build))?;
         // The workers have their own emitters. If this one stayed, it would count as one more worker.
         drop(emitter);
-        self.workers.each(probe.len().div_ceil(SPLIT), |task, _| {
+        self.workers.each(probe.len().div_ceil(SPLIT), |task, worker| {
             let range = task * SPLIT..((task + 1) * SPLIT).min(probe.len());
-            let mut emitter = Emitter::new(self.sink);
+            let mut emitter = Emitter::new(self.sink, worker);
             self.pair(&table, &probe[range], &mut Pairs::default(), &mut emitter)?;
             emitter.finish()
         })

@@ -51,9 +51,9 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     cx.counters.enter(Stage::Probe, rows as u64);
     let segment_rows = if cx.overrides.tiny_partitions { 8 } else { SEGMENT };
     let segments = split(&build_sorted, &probe_sorted, rows.div_ceil(segment_rows).max(1));
-    let one = |index: usize, _| {
+    let one = |index: usize, worker: usize| {
         let segment = &segments[index];
-        let mut emitter = Emitter::of_segment(job.sink, index);
+        let mut emitter = Emitter::of_segment(job.sink, worker, index);
         let mut rows = InOrder::new(&matcher, &build_unit, &probe_unit, cap, &mut emitter);
         for group in groups(&build_sorted, &probe_sorted, segment) {
             workers.check()?;
@@ -67,7 +67,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     cx.watch.time("merge", || workers.each(segments.len(), one))?;
 
     cx.counters.enter(Stage::Unmatched, 0);
-    let mut emitter = Emitter::new(job.sink);
+    let mut emitter = Emitter::new(job.sink, 0);
     let [build_nulls, probe_nulls] = [&build_nulls, &probe_nulls].map(|rows| rows.chunks(cap));
     null_rows(&matcher, &build_unit, job.roles.build, build_nulls, &mut emitter)?;
     null_rows(&matcher, &probe_unit, job.roles.probe, probe_nulls, &mut emitter)?;

@@ -488,18 +488,19 @@ mod tests {
     #[test]
     fn host_memory_is_waited_for_while_output_is_queued() {
         let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
-        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let (flow, cancelled) = (Arc::new(Flow::default()), AtomicBool::new(false));
         let budget = Budget::new(Some(100 << 10));
         let session = Session::within(&device, Width::W64, &Mixers::new(1, 2), &budget).unwrap();
         let session = session.waiting_with(&flow, &cancelled);
         let all = session.portion(2, 1 << 20).unwrap();
         for kind in 0..5 {
             let queued = budget.reserve(80 << 10, "a batch").unwrap();
-            flow.sending();
+            let sent = flow.sending();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     std::thread::sleep(std::time::Duration::from_millis(30));
-                    flow.taken();
+                    flow.received();
+                    drop(sent);
                     drop(queued);
                     flow.awaiting(&budget);
                 });

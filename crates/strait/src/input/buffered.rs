@@ -1,57 +1,50 @@
-//! One side while it is being read: the batches that were read and not handed out yet, and the reader.
+//! One side while it is being read: the source, and the batches that were read and not handed out yet.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arrow::array::{Array, RecordBatch};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 
+use super::MAX_ROWS_PER_BATCH;
+use super::feed::Feed;
 use super::relation::{Held, Relation};
-use super::{MAX_ROWS_PER_BATCH, Reader};
+use super::source::Morsel;
 use crate::error::{Error, Result};
-use crate::memory::{Budget, Hold, Ledger, Resting, each_buffer, frame};
+use crate::memory::{Hold, Ledger, Resting, each_buffer, frame};
 use crate::options::Side;
-use crate::progress::Counters;
-use crate::reading::ReadingThread;
+use crate::schedule::{Workers, lock};
 
-/// A side that is still being read.
+/// A side that is still being read. Any number of workers may use it.
+///
+/// A worker calls a [concurrent](BufferedSource::concurrent) source without holding the buffer's lock. A
+/// reader is called under the lock, so that its batches stay in order.
 pub(crate) struct BufferedSource {
-    side: Side,
-    /// The reader. `None` while the reading thread has it, and after it has ended or failed.
-    reader: Option<Reader>,
-    reading: Arc<ReadingThread>,
-    /// Batches from the reader that were not checked and counted yet. More than one only if memory is not
-    /// limited.
-    fetched: VecDeque<RecordBatch>,
-    /// The error that the reader returned after the fetched batches.
-    failure: Option<Error>,
-    state: State,
-    schema: SchemaRef,
-    /// A batch whose memory could not be reserved yet.
-    refused: Option<RecordBatch>,
-    /// Batches that were read and not handed out yet.
+    feed: Feed,
+    buffer: Mutex<Buffer>,
+    /// Whether the source has returned its last batch.
+    ended: AtomicBool,
+    /// The bytes of all batches that were read.
+    bytes: AtomicU64,
+}
+
+/// The batches that were read and not handed out yet.
+struct Buffer {
+    /// Batches whose memory is not reserved yet. For a reader, there is at most one: its reservation was
+    /// refused.
+    pulled: VecDeque<Morsel>,
     waiting: VecDeque<Held>,
-    waiting_bytes: u64,
     footprint: Footprint,
-    /// The number of rows handed out.
-    next_row: u64,
-    budget: Arc<Budget>,
+    /// The number of rows that were read and reserved. If the rows have no numbers from their source, they
+    /// are numbered in this order.
+    rows: u64,
     /// The reservations for input buffers, if memory is limited.
     ledger: Option<Arc<Ledger>>,
-    counters: Arc<Counters>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Open,
-    Ended,
-    /// The error was returned to the caller.
-    Failed,
-}
-
-/// Some rows of a side in one batch, and the row id of the first.
-pub(crate) struct Morsel {
+/// Some rows of a side in one batch, with a memory reservation, and the row id of the first.
+pub(crate) struct ReservedMorsel {
     pub(crate) batch: RecordBatch,
     pub(crate) first_row: u64,
     _hold: Arc<Hold>,
@@ -75,188 +68,177 @@ pub(crate) struct ChunkLimits {
 }
 
 impl BufferedSource {
-    pub(crate) fn new(
-        side: Side,
-        reader: Reader,
-        reading: Arc<ReadingThread>,
-        budget: &Arc<Budget>,
-        ledger: Option<Arc<Ledger>>,
-        counters: &Arc<Counters>,
-    ) -> Self {
-        BufferedSource {
-            side,
-            schema: reader.schema(),
-            reader: Some(reader),
-            reading,
-            fetched: VecDeque::new(),
-            failure: None,
-            state: State::Open,
-            refused: None,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            footprint: Footprint::default(),
-            next_row: 0,
-            budget: Arc::clone(budget),
-            ledger,
-            counters: Arc::clone(counters),
-        }
+    pub(crate) fn new(feed: Feed, ledger: Option<Arc<Ledger>>) -> Self {
+        let (pulled, waiting, footprint) = Default::default();
+        let buffer = Buffer { pulled, waiting, footprint, rows: 0, ledger };
+        let (buffer, ended, bytes) =
+            (Mutex::new(buffer), AtomicBool::new(false), AtomicU64::new(0));
+        BufferedSource { feed, buffer, ended, bytes }
     }
 
     pub(crate) fn side(&self) -> Side {
-        self.side
+        self.feed.side
     }
 
-    /// Returns the bytes of the batches that wait.
+    /// Returns whether many workers call the source at the same time.
+    pub(crate) fn concurrent(&self) -> bool {
+        self.feed.concurrent
+    }
+
+    /// Returns the bytes of the batches that wait, if none was handed out yet.
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the source has returned its last batch. Other workers may still bring batches that
+    /// they got before.
+    pub(super) fn ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.feed.expected.schema)
     }
 
     /// Reads one more batch and appends it to the waiting batches. Returns false at the end of the input. If
     /// memory does not suffice for the batch plus `spare` bytes, the batch is kept for the next attempt.
-    pub(super) fn advance(&mut self, spare: u64, resting: Option<&Resting<'_>>) -> Result<bool> {
-        let batch = match self.refused.take() {
-            Some(batch) => batch,
-            None => match self.read(resting)? {
-                Some(batch) => batch,
+    pub(super) fn advance(&self, spare: u64) -> Result<bool> {
+        self.advance_if(spare, || true)
+    }
+
+    /// Does the same, unless `still` is false after it has waited for another worker that calls the reader.
+    /// Then it returns true.
+    pub(super) fn advance_if(&self, spare: u64, still: impl Fn() -> bool) -> Result<bool> {
+        let mut buffer = lock(&self.buffer);
+        if !still() {
+            return Ok(true);
+        }
+        if !self.feed.concurrent || !buffer.pulled.is_empty() {
+            return self.advance_within(&mut buffer, spare, None);
+        }
+        drop(buffer);
+        let Some(morsel) = self.pull(None)? else { return Ok(false) };
+        self.reserve(&mut lock(&self.buffer), morsel, spare)?;
+        Ok(true)
+    }
+
+    /// Does the same as [`advance`](BufferedSource::advance) while it holds the lock.
+    fn advance_within(
+        &self,
+        buffer: &mut Buffer,
+        spare: u64,
+        resting: Option<&Resting<'_>>,
+    ) -> Result<bool> {
+        let morsel = match buffer.pulled.pop_front() {
+            Some(morsel) => morsel,
+            None => match self.pull(resting)? {
+                Some(morsel) => morsel,
                 None => return Ok(false),
             },
         };
-        let what = format!("holding rows of the {} table, so far,", self.side.name());
-        let (bytes, fresh) = self.footprint.of(&batch);
-        let held = match &self.ledger {
-            Some(ledger) => ledger.hold_leaving(&batch, spare, &what),
-            None => self.budget.reserve(bytes, &what).map(|reserved| vec![Arc::new(reserved)]),
+        self.reserve(buffer, morsel, spare)?;
+        Ok(true)
+    }
+
+    /// Calls the source, unless it has ended.
+    fn pull(&self, resting: Option<&Resting<'_>>) -> Result<Option<Morsel>> {
+        if self.ended() {
+            return Ok(None);
+        }
+        let pulled = self.feed.pull(resting)?;
+        if pulled.is_none() {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+        Ok(pulled)
+    }
+
+    /// Reserves the memory of a batch, and appends the batch to the waiting ones. If memory does not suffice
+    /// for the batch plus `spare` bytes, the batch is kept for the next attempt.
+    fn reserve(&self, buffer: &mut Buffer, morsel: Morsel, spare: u64) -> Result<()> {
+        let batch = &morsel.batch;
+        let what = format!("holding rows of the {} table, so far,", self.side().name());
+        let (bytes, fresh) = buffer.footprint.of(batch);
+        let held = match &buffer.ledger {
+            Some(ledger) => ledger.hold_leaving(batch, spare, &what),
+            None => self.feed.budget.reserve(bytes, &what).map(|reserved| vec![Arc::new(reserved)]),
         };
         let hold = match held {
             Ok(hold) => Arc::new(hold),
             Err(error) => {
-                self.refused = Some(batch);
+                buffer.pulled.push_front(morsel);
                 return Err(error);
             }
         };
-        self.footprint.seen.extend(fresh);
-        self.waiting_bytes += bytes;
-        let mut at = 0;
-        while at < batch.num_rows() {
-            let len = MAX_ROWS_PER_BATCH.min(batch.num_rows() - at);
-            let batch = if len == batch.num_rows() { batch.clone() } else { batch.slice(at, len) };
-            self.waiting.push_back(Held { batch, hold: Arc::clone(&hold) });
-            at += len;
+        buffer.footprint.seen.extend(fresh);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let (first_row, rows) = (morsel.first_row.unwrap_or(buffer.rows), batch.num_rows());
+        for at in (0..rows).step_by(MAX_ROWS_PER_BATCH) {
+            let len = MAX_ROWS_PER_BATCH.min(rows - at);
+            let batch = if len == rows { batch.clone() } else { batch.slice(at, len) };
+            let (first_row, hold) = (first_row + at as u64, Arc::clone(&hold));
+            buffer.waiting.push_back(Held { batch, first_row, hold });
         }
-        Ok(true)
-    }
-
-    /// Returns the reader's next batch, checked and counted; `None` at the end.
-    fn read(&mut self, resting: Option<&Resting<'_>>) -> Result<Option<RecordBatch>> {
-        while self.fetched.is_empty() {
-            if let Some(failure) = self.failure.take() {
-                self.state = State::Failed;
-                if let Error::MemoryLimit { .. } = failure {
-                    // The caller may wait for memory and ask again. It gets the same error then, because the
-                    // reader has ended.
-                    self.failure = Some(failure.clone());
-                }
-                return Err(failure);
-            }
-            let Some(reader) = self.reader.take() else {
-                if self.state == State::Failed {
-                    return Err(Error::Cancelled);
-                }
-                self.state = State::Ended;
-                return Ok(None);
-            };
-            let idle = resting.and_then(Resting::idle);
-            let answer = self.reading.ask(self.side, reader);
-            drop(idle);
-            let answer = answer.inspect_err(|_| self.state = State::Failed)?;
-            (self.reader, self.fetched) = (answer.reader, answer.batches);
-            self.failure = answer.failure;
-        }
-        let Some(batch) = self.fetched.pop_front() else { return Ok(None) };
-        if let Err(error) = self.check(&batch) {
-            self.state = State::Failed;
-            self.fetched.clear();
-            self.retire();
-            return Err(error);
-        }
-        let counter = match self.side {
-            Side::Left => &self.counters.left_rows,
-            Side::Right => &self.counters.right_rows,
-        };
-        counter.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
-        Ok(Some(batch))
-    }
-
-    /// Drops the reader on the reading thread, so that its `drop` delays nobody.
-    fn retire(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            self.reading.retire(reader);
-        }
-    }
-
-    fn check(&self, batch: &RecordBatch) -> Result<()> {
-        let changed = |detail| Error::SchemaChanged { side: self.side.name(), detail };
-        let (expected, found) = (self.schema.fields(), batch.columns());
-        if expected.len() != found.len() {
-            return Err(changed(format!("{} columns, not {}", found.len(), expected.len())));
-        }
-        for (field, column) in expected.iter().zip(found) {
-            if field.data_type() != column.data_type() {
-                let (name, was, is) = (field.name(), field.data_type(), column.data_type());
-                return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
-            }
-            // The key plan relies on these columns having no nulls. A null there would lose matches.
-            let nulls = if field.is_nullable() { 0 } else { nulls_of(column) };
-            if nulls > 0 {
-                let name = field.name();
-                return Err(changed(format!(
-                    "column \"{name}\" is declared non-nullable and has {nulls} null(s); declare it nullable"
-                )));
-            }
-        }
+        buffer.rows += rows as u64;
         Ok(())
     }
 
-    /// Returns the next rows, at most `most` of them; `None` at the end. If it has to read another batch, the
-    /// reservation for that batch must leave `spare` bytes free.
+    /// Calls a concurrent source if no batch waits. Returns whether there may be rows to take. A reader is
+    /// not called, because [`morsel`](BufferedSource::morsel) does this.
+    pub(crate) fn fetch(&self, resting: &Resting<'_>) -> Result<bool> {
+        if !self.feed.concurrent || lock(&self.buffer).has_rows() {
+            return Ok(true);
+        }
+        let morsel = self.pull(Some(resting))?;
+        let mut buffer = lock(&self.buffer);
+        buffer.pulled.extend(morsel);
+        Ok(buffer.has_rows())
+    }
+
+    /// Returns the next rows, at most `most` of them. `None` means the end, or for a concurrent source, that
+    /// nothing was [fetched](BufferedSource::fetch). The reservation for another batch must leave `spare`
+    /// bytes free.
     pub(crate) fn morsel(
-        &mut self,
+        &self,
         most: usize,
         spare: u64,
         resting: &Resting<'_>,
-    ) -> Result<Option<Morsel>> {
-        while self.waiting.is_empty() {
-            if !self.advance(spare, Some(resting))? {
+    ) -> Result<Option<ReservedMorsel>> {
+        let mut buffer = lock(&self.buffer);
+        while buffer.waiting.is_empty() {
+            if self.feed.concurrent && buffer.pulled.is_empty() {
+                return Ok(None);
+            }
+            if !self.advance_within(&mut buffer, spare, Some(resting))? {
                 return Ok(None);
             }
             // While batches are streamed, their buffers are freed and their addresses are used again.
-            self.footprint = Footprint::default();
+            buffer.footprint = Footprint::default();
         }
-        let Some(held) = self.waiting.pop_front() else { return Ok(None) };
-        let rows = held.batch.num_rows();
-        let first_row = self.next_row;
-        let batch = if rows <= most {
-            held.batch
-        } else {
-            let rest = held.batch.slice(most, rows - most);
-            self.waiting.push_front(Held { batch: rest, ..held.clone() });
-            held.batch.slice(0, most)
+        let Some(Held { batch, first_row, hold }) = buffer.waiting.pop_front() else {
+            return Ok(None);
         };
-        self.next_row += batch.num_rows() as u64;
-        Ok(Some(Morsel { batch, first_row, _hold: held.hold }))
+        let rows = batch.num_rows();
+        if rows <= most {
+            return Ok(Some(ReservedMorsel { batch, first_row, _hold: hold }));
+        }
+        let rest = batch.slice(most, rows - most);
+        let next = first_row + most as u64;
+        buffer.waiting.push_front(Held { batch: rest, first_row: next, hold: Arc::clone(&hold) });
+        Ok(Some(ReservedMorsel { batch: batch.slice(0, most), first_row, _hold: hold }))
     }
 
     /// Returns the next rows as a held side: whole batches, except that the last one may be cut. Stops before
     /// a batch that would pass one of the limits, and after the first batch if the limits say so. Returns
     /// `None` at the end.
-    pub(crate) fn chunk(&mut self, most: ChunkLimits) -> Result<Option<Chunk>> {
-        let first_row = self.next_row;
-        let (mut held, mut rows, mut bytes) = (Vec::new(), 0, 0);
+    pub(crate) fn chunk(&self, most: ChunkLimits, workers: &Workers) -> Result<Option<Chunk>> {
+        self.read_ahead(most, workers)?;
+        let mut buffer = lock(&self.buffer);
+        let (mut held, mut rows, mut bytes) = (Vec::<Held>::new(), 0, 0);
         while rows < most.rows && (rows == 0 || bytes < most.bytes) {
-            let Some(next) = self.waiting.pop_front() else {
-                match self.advance(most.spare, None) {
+            let Some(next) = buffer.waiting.pop_front() else {
+                match self.advance_within(&mut buffer, most.spare, None) {
                     // While batches are streamed, their buffers are freed and their addresses are used again.
-                    Ok(true) => self.footprint = Footprint::default(),
+                    Ok(true) => buffer.footprint = Footprint::default(),
                     Ok(false) => break,
                     // The refused batch waits for the next chunk.
                     Err(Error::MemoryLimit { .. }) if rows > 0 => break,
@@ -264,6 +246,12 @@ impl BufferedSource {
                 }
                 continue;
             };
+            if held.first().is_some_and(|first| next.first_row != first.first_row + rows) {
+                // The rows of a chunk follow one another. A concurrent source returns its batches in any
+                // order, and the output has row numbers.
+                buffer.waiting.push_front(next);
+                break;
+            }
             let all = next.batch.num_rows();
             let of_batch = slice_bytes(&next.batch);
             // As many rows as both limits allow, but at least one.
@@ -272,80 +260,165 @@ impl BufferedSource {
                 .min((most.rows - rows) as u128);
             let some = (fit as usize).max(1).min(all);
             if some < all {
-                let rest = next.batch.slice(some, all - some);
-                self.waiting.push_front(Held { batch: rest, hold: Arc::clone(&next.hold) });
+                let (batch, hold) = (next.batch.slice(some, all - some), Arc::clone(&next.hold));
+                let first_row = next.first_row + some as u64;
+                buffer.waiting.push_front(Held { batch, first_row, hold });
             }
             rows += some as u64;
             bytes += of_batch * some as u64 / all.max(1) as u64;
-            held.push(Held { batch: next.batch.slice(0, some), hold: next.hold });
+            held.push(Held { batch: next.batch.slice(0, some), ..next });
             if most.one_batch {
                 break;
             }
         }
-        self.next_row += rows;
-        let relation = || Relation::new(Arc::clone(&self.schema), held, bytes);
-        Ok((rows > 0).then(|| Chunk { rows: relation(), first_row }))
+        let Some(first_row) = held.first().map(|first| first.first_row) else { return Ok(None) };
+        Ok(Some(Chunk { rows: Relation::new(self.schema(), held, bytes), first_row }))
+    }
+
+    /// Reads the batches of the next chunk on all workers, if the source is concurrent. Under a memory limit,
+    /// and if a chunk is one batch, one worker reads.
+    fn read_ahead(&self, most: ChunkLimits, workers: &Workers) -> Result<()> {
+        if !self.feed.concurrent || most.one_batch || !self.feed.budget.unlimited() {
+            return Ok(());
+        }
+        let (rows, bytes) = {
+            let buffer = lock(&self.buffer);
+            let waiting = || buffer.waiting.iter();
+            let rows: u64 = waiting().map(|held| held.batch.num_rows() as u64).sum();
+            let bytes: u64 = waiting().map(|held| slice_bytes(&held.batch)).sum();
+            // When so many rows and bytes have been read, enough wait.
+            let missing = (most.rows.saturating_sub(rows), most.bytes.saturating_sub(bytes));
+            (buffer.rows + missing.0, self.waiting_bytes() + missing.1)
+        };
+        self.repeat(workers, || {
+            let enough = lock(&self.buffer).rows >= rows || self.waiting_bytes() >= bytes;
+            Ok(!enough && self.advance(0)?)
+        })?;
+        let mut buffer = lock(&self.buffer);
+        if self.feed.expected.row_numbers {
+            buffer.waiting.make_contiguous().sort_by_key(|held| held.first_row);
+        }
+        buffer.footprint = Footprint::default();
+        Ok(())
     }
 
     /// Puts chunks back that were taken, in their order. They were the last ones taken.
-    pub(crate) fn put_back<'c>(&mut self, chunks: impl DoubleEndedIterator<Item = &'c Chunk>) {
+    pub(crate) fn put_back<'c>(&self, chunks: impl DoubleEndedIterator<Item = &'c Chunk>) {
+        let mut buffer = lock(&self.buffer);
         for chunk in chunks.rev() {
-            self.next_row = chunk.first_row;
+            let mut first_row = chunk.first_row + chunk.rows.rows();
             for (batch, hold) in chunk.rows.batches.iter().zip(&chunk.rows.holds).rev() {
+                first_row -= batch.num_rows() as u64;
                 let (batch, hold) = (batch.clone(), Arc::clone(hold));
-                self.waiting.push_front(Held { batch, hold });
+                buffer.waiting.push_front(Held { batch, first_row, hold });
             }
         }
     }
 
-    /// Reads the rest of the side and holds all of it.
-    pub(crate) fn collect(mut self, check: impl Fn() -> Result<()>) -> Result<Relation> {
-        while self.advance(0, None)? {
-            check()?;
-        }
-        let waiting = std::mem::take(&mut self.waiting).into();
-        Ok(Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes))
+    /// Reads the rest of the side and holds all of it. `check` may end the reading with an error.
+    pub(crate) fn collect(
+        self,
+        workers: &Workers,
+        check: impl Fn() -> Result<()> + Sync,
+    ) -> Result<Relation> {
+        self.fill(workers, check)?;
+        let waiting = std::mem::take(&mut lock(&self.buffer).waiting).into();
+        Ok(Relation::new(self.schema(), waiting, self.waiting_bytes()))
     }
 
     /// Reads to the end and keeps all batches waiting. After an error of the budget, the batches that were
     /// read can still be streamed, and the rest can still be read.
-    pub(crate) fn fill(&mut self, check: impl Fn() -> Result<()>) -> Result<()> {
-        while self.advance(0, None)? {
-            check()?;
+    pub(crate) fn fill(
+        &self,
+        workers: &Workers,
+        check: impl Fn() -> Result<()> + Sync,
+    ) -> Result<()> {
+        let step = || {
+            let more = self.advance(0)?;
+            if more {
+                check()?;
+            }
+            Ok(more)
+        };
+        self.repeat(workers, step)?;
+        // A worker may have left a batch to the others when they had already reached the end.
+        repeat(None, step)?;
+        self.order()
+    }
+
+    /// Calls `step` until it returns false. If the source is concurrent, all workers do so. An error does not
+    /// end the join by itself, because the caller may continue without the batches that do not fit memory.
+    fn repeat(&self, workers: &Workers, step: impl Fn() -> Result<bool> + Sync) -> Result<()> {
+        match self.feed.concurrent {
+            true => repeat(Some(&workers.attempt()), step),
+            false => repeat(None, step),
+        }
+    }
+
+    /// Orders the waiting batches by their row numbers, if the output has row numbers. The source must have
+    /// ended, and no batch may have been handed out.
+    fn order(&self) -> Result<()> {
+        if !self.feed.expected.row_numbers {
+            return Ok(());
+        }
+        let mut buffer = lock(&self.buffer);
+        let waiting = buffer.waiting.make_contiguous();
+        waiting.sort_by_key(|held| held.first_row);
+        let mut next = 0;
+        for held in waiting {
+            if held.first_row != next {
+                let found = held.first_row;
+                let what = format!("its source returned a morsel at row {found} instead of {next}");
+                return Err(self.feed.invalid(what));
+            }
+            next += held.batch.num_rows() as u64;
         }
         Ok(())
     }
 
     /// Returns the waiting batches as a held side. They keep waiting here, too.
     pub(crate) fn waiting(&self) -> Relation {
-        let waiting = self.waiting.iter().cloned().collect();
-        Relation::new(Arc::clone(&self.schema), waiting, self.waiting_bytes)
+        let waiting = lock(&self.buffer).waiting.iter().cloned().collect();
+        Relation::new(self.schema(), waiting, self.waiting_bytes())
     }
 
-    pub(super) fn ended(&self) -> bool {
-        self.state == State::Ended
-    }
-
-    /// Returns the number of waiting rows, if the reader has ended.
+    /// Returns the number of waiting rows, if the source has ended.
     pub(crate) fn known_rows(&self) -> Option<u64> {
-        self.ended().then(|| self.waiting.iter().map(|h| h.batch.num_rows() as u64).sum())
+        let buffer = lock(&self.buffer);
+        let rows = || buffer.waiting.iter().map(|h| h.batch.num_rows() as u64).sum();
+        (self.ended() && buffer.pulled.is_empty()).then(rows)
     }
 }
 
-impl Drop for BufferedSource {
-    fn drop(&mut self) {
-        self.retire();
+impl Buffer {
+    fn has_rows(&self) -> bool {
+        !self.waiting.is_empty() || !self.pulled.is_empty()
     }
 }
 
-/// Returns the number of null rows. It includes nulls in dictionary values, in values of runs, and in null
-/// and union arrays.
-fn nulls_of(column: &dyn Array) -> usize {
-    use DataType::{Dictionary, Null, RunEndEncoded, Union};
-    match column.data_type() {
-        Null | Dictionary(..) | RunEndEncoded(..) | Union(..) => column.logical_null_count(),
-        _ => column.null_count(),
-    }
+/// Calls `step` until it returns false: on all `workers`, or without workers on this thread.
+///
+/// A worker that is refused memory leaves the work to the others. They may need less at a time, because a
+/// source takes memory for each call. Only the last worker fails, if it is refused memory alone.
+pub(super) fn repeat(
+    workers: Option<&Workers>,
+    step: impl Fn() -> Result<bool> + Sync,
+) -> Result<()> {
+    let all = || {
+        while step()? {}
+        Ok(())
+    };
+    let Some(workers) = workers else { return all() };
+    let working = AtomicUsize::new(workers.threads());
+    workers.run(|_| {
+        let done = all();
+        let last = working.fetch_sub(1, Ordering::SeqCst) == 1;
+        match done {
+            Err(Error::MemoryLimit { .. }) if last => all(),
+            Err(Error::MemoryLimit { .. }) => Ok(()),
+            done => done,
+        }
+    })
 }
 
 /// Returns the bytes of a batch's rows, even if the batch is a slice of longer arrays.
@@ -383,6 +456,9 @@ mod tests {
     use arrow::array::{ArrayRef, Int64Array, RecordBatchIterator};
 
     use super::*;
+    use crate::input::feed::Expected;
+    use crate::memory::Budget;
+    use crate::reading::ReadingThread;
 
     /// A batch that is refused at first shares a buffer with a held batch. The buffer must count once.
     #[test]
@@ -394,19 +470,21 @@ mod tests {
         };
         let batches = [batch(Arc::clone(&shared)), batch(more.slice(0, 1000))];
         let schema = batches[0].schema();
-        let reader = Box::new(RecordBatchIterator::new(batches.into_iter().map(Ok), schema));
+        let reader = RecordBatchIterator::new(batches.into_iter().map(Ok), Arc::clone(&schema));
         let budget = Budget::new(Some(100_000));
         let (ledger, cancelled) = (Arc::new(Ledger::new(&budget)), Arc::<AtomicBool>::default());
         let reading = ReadingThread::new(1, &cancelled);
+        let expected = Expected { schema, columns: None, row_numbers: false };
         let counters = Arc::default();
-        let mut source =
-            BufferedSource::new(Side::Left, reader, reading, &budget, Some(ledger), &counters);
-        assert!(source.advance(0, None).expect("the first batch fits"));
+        let (input, running) = ((Side::Left, reader.into()), (&cancelled, &counters));
+        let feed = Feed::new(input, expected, &reading, &budget, running);
+        let source = BufferedSource::new(feed, Some(ledger));
+        assert!(source.advance(0).expect("the first batch fits"));
         let first = source.waiting_bytes();
         let rest = budget.reserve(budget.left(), "a test").expect("fits");
-        assert!(matches!(source.advance(0, None), Err(Error::MemoryLimit { .. })));
+        assert!(matches!(source.advance(0), Err(Error::MemoryLimit { .. })));
         drop(rest);
-        assert!(source.advance(0, None).expect("the second batch fits now"));
+        assert!(source.advance(0).expect("the second batch fits now"));
         let second = source.waiting_bytes() - first;
         assert!((80_000..88_000).contains(&second), "{second} bytes");
         assert_eq!(source.waiting_bytes(), budget.used());

@@ -1,21 +1,26 @@
 //! Reads the two sides, batch by batch, and holds the batches that the join needs later.
 //!
 //! ```text
-//!  left reader ──► BufferedSource ─┐                              ┌─► Relation        the side that ended first
+//!  left input ───► BufferedSource ─┐                              ┌─► Relation        the side that ended first
 //!                                  ├─ read_smaller_first: read ───┤
-//!  right reader ─► BufferedSource ─┘  the side with fewer         └─► BufferedSource  the other side: first the
+//!  right input ──► BufferedSource ─┘  the side with fewer         └─► BufferedSource  the other side: first the
 //!                                     bytes so far                                    batches that were read
 //! ```
 
 mod buffered;
+mod feed;
+mod reader;
 mod relation;
 mod smaller_first;
+mod source;
 
 use arrow::array::RecordBatchReader;
 
-pub(crate) use buffered::{BufferedSource, Chunk, ChunkLimits};
+pub(crate) use buffered::{BufferedSource, Chunk, ChunkLimits, ReservedMorsel};
+pub(crate) use feed::{Expected, Feed};
 pub(crate) use relation::{Location, Piece, Places, Relation};
 pub(crate) use smaller_first::{First, read_smaller_first};
+pub use source::{Input, Morsel, Source, SourceContext};
 
 /// The reader of one side.
 pub(crate) type Reader = Box<dyn RecordBatchReader + Send>;

@@ -12,6 +12,8 @@ use crate::memory::Hold;
 #[derive(Clone)]
 pub(super) struct Held {
     pub(super) batch: RecordBatch,
+    /// The number of its first row in the side.
+    pub(super) first_row: u64,
     pub(super) hold: Arc<Hold>,
 }
 
@@ -25,6 +27,7 @@ pub(crate) struct Relation {
 }
 
 impl Relation {
+    /// Takes batches that follow one another.
     pub(super) fn new(schema: SchemaRef, held: Vec<Held>, bytes: u64) -> Self {
         let (batches, holds): (Vec<_>, Vec<_>) =
             held.into_iter().map(|h| (h.batch, h.hold)).unzip();

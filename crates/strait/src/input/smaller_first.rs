@@ -1,8 +1,10 @@
 //! Reads the build side, and finds out which side it is.
 
+use super::buffered::repeat;
 use super::{BufferedSource, Relation};
 use crate::error::Result;
 use crate::options::Side;
+use crate::schedule::Workers;
 
 /// Which side is read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,26 +19,33 @@ pub(crate) enum First {
 }
 
 /// Reads the build side to its end. If it is not known, reads both sides, always the one with fewer bytes so
-/// far, until one ends: that one is the smaller. This holds at most as much of the other side.
+/// far, until one ends: that one is the smaller. This holds at most as much of the other side, and one more
+/// batch per worker if a source is concurrent.
 pub(crate) fn read_smaller_first(
-    mut left: BufferedSource,
-    mut right: BufferedSource,
+    left: BufferedSource,
+    right: BufferedSource,
     first: First,
-    check: impl Fn() -> Result<()>,
+    workers: &Workers,
 ) -> Result<(Relation, BufferedSource)> {
     if let First::Asked(side) | First::Expected(side, _) = first {
-        let source = if side == Side::Left { &mut left } else { &mut right };
+        let source = if side == Side::Left { &left } else { &right };
         let most = if let First::Expected(_, most) = first { most } else { u64::MAX };
-        while source.waiting_bytes() <= most && source.advance(0, None)? {
-            check()?;
+        repeat(source.concurrent().then_some(workers), || {
+            workers.check()?;
+            Ok(source.waiting_bytes() <= most && source.advance(0)?)
+        })?;
+    }
+    let concurrent = left.concurrent() || right.concurrent();
+    let left_is_next = || left.waiting_bytes() <= right.waiting_bytes();
+    repeat(concurrent.then_some(workers), || {
+        workers.check()?;
+        if left.ended() || right.ended() {
+            return Ok(false);
         }
-    }
-    while !left.ended() && !right.ended() {
-        check()?;
-        let next =
-            if left.waiting_bytes() <= right.waiting_bytes() { &mut left } else { &mut right };
-        next.advance(0, None)?;
-    }
+        let left_next = left_is_next();
+        let next = if left_next { &left } else { &right };
+        next.advance_if(0, || left_is_next() == left_next)
+    })?;
     let left_builds = match first {
         First::Asked(side) => side == Side::Left,
         // Both may have ended at once, or one that is long in rows but thin in bytes.
@@ -44,5 +53,5 @@ pub(crate) fn read_smaller_first(
         _ => left.ended(),
     };
     let (build, probe) = if left_builds { (left, right) } else { (right, left) };
-    Ok((build.collect(check)?, probe))
+    Ok((build.collect(workers, || workers.check())?, probe))
 }

@@ -15,8 +15,8 @@
 //! have enough. So a worker *starts* a piece of work only if no other worker has started one, or if enough
 //! memory is left afterwards. Workers that wait to start fail last.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
@@ -37,6 +37,8 @@ pub(crate) struct Flow {
     flexible: AtomicUsize,
     /// The number of pieces of work that were started and are not finished.
     started: AtomicUsize,
+    /// The number of workers that call a concurrent source. They may have memory of the budget for it.
+    reading: AtomicUsize,
     /// Held by the worker that starts a piece of work.
     starting: Mutex<()>,
     /// The number of events after which memory may be released that was not releasable before: a batch was
@@ -53,30 +55,29 @@ pub(crate) enum Refused {
     TakesLess,
     /// It ends the join.
     Fails,
-    /// It waits as long as another worker has started work. If no worker has, it ends the join.
+    /// It waits as long as another worker has started work or calls a source. If no worker does, it ends the
+    /// join.
     StartsLater,
 }
 
 impl Flow {
-    /// Counts a batch that is about to be sent.
-    pub(crate) fn sending(&self) {
+    /// Counts a batch that is about to be sent, until the result is dropped.
+    pub(crate) fn sending(self: &Arc<Self>) -> Queued {
         self.sent.store(true, Ordering::SeqCst);
         self.queued.fetch_add(1, Ordering::SeqCst);
+        Queued { flow: Arc::clone(self) }
     }
 
-    /// Records that the consumer waits for a batch.
+    /// Records that the consumer waits for a batch, or that there is no consumer besides the sink.
     pub(crate) fn awaiting(&self, budget: &Budget) {
         self.awaited.store(true, Ordering::SeqCst);
         budget.nudge();
     }
 
-    /// Records that the consumer has received something. Call it before the memory of the batch is released.
-    pub(crate) fn taken(&self) {
+    /// Records that the consumer has received something, and no longer waits. Call it before the batch is
+    /// released.
+    pub(crate) fn received(&self) {
         self.awaited.store(false, Ordering::SeqCst);
-        // An error, the last message of a join, was not counted.
-        let less = |queued: usize| queued.checked_sub(1);
-        let _ = self.queued.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-        self.moves.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns whether no participant is left that could release memory for a waiting worker.
@@ -85,7 +86,10 @@ impl Flow {
         let others = match refused {
             Refused::TakesLess => 0,
             Refused::Fails => flexible(),
-            Refused::StartsLater => flexible() + self.started.load(Ordering::SeqCst),
+            Refused::StartsLater => {
+                let reading = self.reading.load(Ordering::SeqCst);
+                flexible() + self.started.load(Ordering::SeqCst) + reading
+            }
         };
         others == 0
             && self.active.load(Ordering::SeqCst) == 0
@@ -166,15 +170,28 @@ impl Flow {
         let _starting = lock(&self.starting);
         drop(idle);
         let alone = self.started.load(Ordering::SeqCst) == 0;
-        // The attempt may call a reader that takes memory of the same budget, and fails if it is refused. So
-        // the attempt comes after the consumer has taken the output, or with memory to spare.
-        let others = !alone || self.queued.load(Ordering::SeqCst) > 0;
-        if others && budget.left() < spare {
-            return Err(budget.refuse(spare, budget.used(), "a worker's next rows"));
-        }
+        self.may_read((budget, spare))?;
         let made = attempt(alone)?;
         self.started.fetch_add(1, Ordering::SeqCst);
         Ok((Started { flow: self, budget }, made))
+    }
+
+    /// Counts a worker that calls a concurrent source, until the result is dropped.
+    pub(crate) fn reading<'a>(&'a self, budget: &'a Budget) -> ReadingSource<'a> {
+        self.reading.fetch_add(1, Ordering::SeqCst);
+        ReadingSource { flow: self, budget }
+    }
+
+    /// Fails if less than `spare` bytes are left, and others may still release memory. A source or a reader
+    /// may take memory of the same budget, and fails if it is refused. So it is called after the consumer has
+    /// taken the output, or with memory to spare.
+    pub(crate) fn may_read(&self, (budget, spare): (&Budget, u64)) -> Result<()> {
+        let alone = self.started.load(Ordering::SeqCst) == 0;
+        let others = !alone || self.queued.load(Ordering::SeqCst) > 0;
+        match others && budget.left() < spare {
+            true => Err(budget.refuse(spare, budget.used(), "a worker's next rows")),
+            false => Ok(()),
+        }
     }
 
     /// A worker of this flow that may rest. If it `holds_output`, it never rests.
@@ -214,6 +231,19 @@ impl Flow {
     }
 }
 
+/// A batch that was sent and not taken yet. Drop it before the memory of the batch is released.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    flow: Arc<Flow>,
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.flow.queued.fetch_sub(1, Ordering::SeqCst);
+        self.flow.moves.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// An active worker.
 pub(crate) struct Active<'a> {
     flow: &'a Flow,
@@ -237,6 +267,20 @@ impl Drop for Started<'_> {
     fn drop(&mut self) {
         self.flow.moves.fetch_add(1, Ordering::SeqCst);
         if self.flow.started.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.budget.nudge();
+        }
+    }
+}
+
+/// A worker that calls a concurrent source.
+pub(crate) struct ReadingSource<'a> {
+    flow: &'a Flow,
+    budget: &'a Budget,
+}
+
+impl Drop for ReadingSource<'_> {
+    fn drop(&mut self) {
+        if self.flow.reading.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.budget.nudge();
         }
     }
@@ -287,15 +331,16 @@ mod tests {
     #[test]
     fn memory_is_waited_for_while_somebody_may_give_it_back() {
         let budget = Budget::new(Some(100));
-        let (flow, cancelled) = (Flow::default(), AtomicBool::new(false));
+        let (flow, cancelled) = (Arc::new(Flow::default()), AtomicBool::new(false));
         let queued = budget.reserve(80, "a batch").expect("fits");
-        flow.sending();
+        let sent = flow.sending();
         flow.awaiting(&budget);
         let _me = flow.active(&budget);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
-                flow.taken();
+                flow.received();
+                drop(sent);
                 drop(queued);
             });
             let reserved = flow

@@ -13,7 +13,7 @@ mod slab;
 pub use budget::{MemoryBudget, MemoryReservation};
 pub(crate) use budget::{MemoryBudget as Budget, MemoryReservation as Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
-pub(crate) use flow::{Active, Flow, Refused, Resting, Started};
+pub(crate) use flow::{Active, Flow, Queued, Refused, Resting, Started};
 pub(crate) use ledger::{Hold, Ledger, each_buffer, frame};
 pub(crate) use pool::Mapping;
 pub(crate) use pool::on_release;

@@ -27,6 +27,8 @@ const MAX_AT_ONCE: usize = 1 << 18;
 /// One worker's access to the sink. It collects small results until they fill a batch.
 pub(crate) struct Emitter<'a> {
     sink: &'a SharedSink<'a>,
+    /// The number of the worker.
+    worker: usize,
     waiting: Vec<ReservedBatch>,
     waiting_rows: usize,
     /// The input that waiting batches keep in memory: the address of each reservation, and their bytes.
@@ -41,9 +43,11 @@ pub(crate) struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    pub(crate) fn new(sink: &'a SharedSink<'a>) -> Self {
+    /// Creates the access of this worker. A worker has one emitter at a time.
+    pub(crate) fn new(sink: &'a SharedSink<'a>, worker: usize) -> Self {
         Emitter {
             sink,
+            worker,
             waiting: Vec::new(),
             waiting_rows: 0,
             held: (HashSet::new(), 0),
@@ -55,8 +59,8 @@ impl<'a> Emitter<'a> {
     }
 
     /// Creates an emitter for one segment of an ordered output.
-    pub(crate) fn of_segment(sink: &'a SharedSink<'a>, segment: usize) -> Self {
-        Emitter { segment: Some(segment), ..Emitter::new(sink) }
+    pub(crate) fn of_segment(sink: &'a SharedSink<'a>, worker: usize, segment: usize) -> Self {
+        Emitter { segment: Some(segment), ..Emitter::new(sink, worker) }
     }
 
     /// Returns the largest number of rows that a caller should write at once.
@@ -103,6 +107,22 @@ impl<'a> Emitter<'a> {
             sink.flow.start((sink.budget, spare), &resting, |alone| {
                 attempt(if alone { 0 } else { spare }, &resting)
             })
+        })
+    }
+
+    /// Runs `read`, which calls a concurrent source. If memory is refused, or if little is left, it waits like
+    /// [`start`](Emitter::start).
+    pub(crate) fn read<T>(
+        &mut self,
+        spare: u64,
+        mut read: impl FnMut(&Resting<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let sink = self.sink;
+        let resting = sink.flow.resting(sink.budget, !self.waiting.is_empty());
+        self.patiently(Refused::StartsLater, || {
+            sink.flow.may_read((sink.budget, spare))?;
+            let _reading = sink.flow.reading(sink.budget);
+            read(&resting)
         })
     }
 
@@ -176,7 +196,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn push(&mut self, parcel: ReservedBatch) -> Result<()> {
-        let rows = parcel.batch.num_rows();
+        let rows = parcel.batch().num_rows();
         let size = self.sink.batch_size;
         if self.waiting.is_empty() && rows > size / 2 {
             return self.send(parcel);
@@ -213,7 +233,7 @@ impl<'a> Emitter<'a> {
         // For a moment, memory holds the parts and the whole. If it does not suffice for both, the parts are
         // sent as they are.
         let schema = &self.sink.plan.schema;
-        let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| &parcel.batch).collect();
+        let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| parcel.batch()).collect();
         let mut bytes = concat_bytes(schema, &parts);
         let Ok(reserved) = self.sink.budget.reserve(bytes, OUTPUT) else { return Ok(None) };
         match concat(schema, &parts) {
@@ -239,9 +259,7 @@ impl<'a> Emitter<'a> {
     fn send(&mut self, parcel: ReservedBatch) -> Result<()> {
         self.wait_for_turn()?;
         self.tell();
-        self.sink.flow.sending();
-        // If the reader is gone, there is no reason to continue.
-        self.sink.sender.send(Ok(parcel)).map_err(|_| Error::Cancelled)
+        self.sink.push(self.worker, parcel)
     }
 
     /// If the output is ordered, waits until this segment may send.
@@ -288,8 +306,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::memory::{Budget, Flow};
-    use crate::output::{OutputPlan, Turn};
+    use crate::memory::Budget;
+    use crate::output::{NoRows, OutputPlan, Turn};
     use crate::progress::Counters;
 
     /// A join that restarts on the CPU while it counts: the number of rows that the user sees must not
@@ -299,11 +317,10 @@ mod tests {
         let schema = Arc::new(arrow::datatypes::Schema::empty());
         let (origins, sums) = (Vec::new(), Vec::new());
         let plan = OutputPlan { schema, origins, output: Output::Count, sums };
-        let (budget, flow, counters) = (Budget::new(None), Flow::default(), Counters::default());
-        let (sender, _receiver) = std::sync::mpsc::sync_channel(1);
+        let (budget, flow, counters) = (Budget::new(None), Arc::default(), Counters::default());
         let sink = SharedSink {
             plan: &plan,
-            sender,
+            sink: &NoRows,
             budget: &budget,
             ledger: None,
             flow: &flow,
@@ -316,7 +333,7 @@ mod tests {
             sums: Mutex::default(),
         };
         let count = |rows| {
-            let mut emitter = Emitter::new(&sink);
+            let mut emitter = Emitter::new(&sink, 0);
             emitter.count(rows);
             emitter.finish().expect("nothing is sent");
             counters.snapshot().output_rows

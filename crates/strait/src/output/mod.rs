@@ -1,7 +1,7 @@
 //! Creates the output: gathers rows into batches and sends them to the reader, or only counts them.
 //!
 //! ```text
-//!  worker ── rows ──► Emitter ── gathers (OutputPlan), collects ──► batches ──► SharedSink ──► queue
+//!  worker ── rows ──► Emitter ── gathers (OutputPlan), collects ──► batches ──► SharedSink ──► Sink
 //!                        └─ if the output is ordered: waits for its Turn
 //! ```
 
@@ -12,7 +12,8 @@ mod turn;
 
 pub(crate) use emitter::{Emitter, Rows, fewer};
 pub(crate) use plan::{Origin, OutputPlan};
-pub(crate) use sink::{ReservedBatch, SharedSink};
+pub(crate) use sink::{NoRows, SharedSink};
+pub use sink::{ReservedBatch, Sink};
 pub(crate) use turn::Turn;
 
 /// The kind of output of a join.

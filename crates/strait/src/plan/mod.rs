@@ -16,8 +16,9 @@ mod in_gpu_memory;
 mod refine;
 mod rules;
 mod shape;
-mod statistics;
 
+pub use crate::statistics::Statistics;
+pub(crate) use crate::statistics::build_side;
 pub(crate) use choose::{HostMemory, OnDevice, Request, choose};
 pub use decision::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
@@ -25,5 +26,3 @@ pub use decision::{
 };
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use refine::{Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
-pub use statistics::Statistics;
-pub(crate) use statistics::build_side;

@@ -51,7 +51,7 @@ pub(super) struct ProbeChunk {
 /// A probe side that a device joins, and the chunks of it that were read. It outlives the attempt to join on
 /// the device.
 pub(super) struct Probe {
-    source: RefCell<BufferedSource>,
+    source: BufferedSource,
     chunks: RefCell<InProgress>,
 }
 
@@ -72,7 +72,7 @@ struct InProgress {
 
 impl Probe {
     pub(super) fn new(source: BufferedSource) -> Probe {
-        Probe { source: RefCell::new(source), chunks: RefCell::default() }
+        Probe { source, chunks: RefCell::default() }
     }
 
     /// Returns the chunk whose matches the device finds now: the first that waits, or the whole side.
@@ -108,7 +108,7 @@ impl Probe {
     /// Ends the attempt. Returns the side with the rows that were not joined, and whether another plan can
     /// join it: it can unless the reader failed or rows are gone.
     pub(super) fn end(self) -> (BufferedSource, bool) {
-        let (mut source, chunks) = (self.source.into_inner(), self.chunks.into_inner());
+        let (source, chunks) = (self.source, self.chunks.into_inner());
         source.put_back(chunks.kept.iter().chain(&chunks.waiting).map(|chunk| &chunk.chunk));
         (source, !chunks.failed && !chunks.came_back)
     }
@@ -142,8 +142,9 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
             None => CHUNK_BYTES,
         };
         let limits = ChunkLimits { rows: most_rows, bytes, spare, one_batch: self.sink.prompt };
-        let mut source = self.probe.source.borrow_mut();
-        let Some(chunk) = source.chunk(limits).inspect_err(|error| self.note(error))? else {
+        let source = &self.probe.source;
+        let read = source.chunk(limits, &self.cx.workers);
+        let Some(chunk) = read.inspect_err(|error| self.note(error))? else {
             return Ok(None);
         };
         let columns = Columns::of_chunk(&chunk.rows, chunk.first_row);
@@ -182,7 +183,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
     /// Puts the chunks back that the device has not joined.
     fn put_back(&self) {
         let waiting = std::mem::take(&mut self.probe.chunks.borrow_mut().waiting);
-        self.probe.source.borrow_mut().put_back(waiting.iter().map(|chunk| &chunk.chunk));
+        self.probe.source.put_back(waiting.iter().map(|chunk| &chunk.chunk));
     }
 }
 
@@ -215,11 +216,11 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
 
     fn hold(&self) -> Result<HostSide> {
         self.put_back();
-        let cx = self.cx;
-        let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, self.needed));
+        let (cx, needed) = (self.cx, self.needed);
+        let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
         let rows = {
-            let mut source = self.probe.source.borrow_mut();
-            let filled = cx.watch.time("read probe side", || source.fill(check));
+            let source = &self.probe.source;
+            let filled = cx.watch.time("read probe side", || source.fill(&cx.workers, check));
             filled.inspect_err(|error| self.note(error))?;
             source.waiting()
         };

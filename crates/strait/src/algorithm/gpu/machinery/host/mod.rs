@@ -223,7 +223,7 @@ fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
 /// Adds the number of matches to the output.
 fn count(job: &Job<'_>, found: &JoinResult) -> Result<()> {
     job.candidates.fetch_add(found.rows, Ordering::Relaxed);
-    let mut emitter = Emitter::new(job.sink);
+    let mut emitter = Emitter::new(job.sink, 0);
     emitter.count(found.rows);
     emitter.finish()
 }

@@ -187,7 +187,7 @@ impl Resolver<'_> {
         let row_of = chunk.keys.row_of.as_ref();
         self.matched.fetch_add(rows as u64, Ordering::Relaxed);
         let tasks = rows.div_ceil(self.cap);
-        self.cx.workers.for_rows(rows).each(tasks, |task, _| {
+        self.cx.workers.for_rows(rows).each(tasks, |task, worker| {
             let range = task * self.cap..((task + 1) * self.cap).min(rows);
             let bytes = range.start * self.size..range.end * self.size;
             let mut pairs = Pairs::default();
@@ -196,7 +196,7 @@ impl Resolver<'_> {
             if let Some(row_of) = row_of {
                 pairs.probe.iter_mut().for_each(|at| *at = row_of[*at as usize]);
             }
-            let mut emitter = Emitter::new(self.sink);
+            let mut emitter = Emitter::new(self.sink, worker);
             self.resolve(&chunk.unit, &mut pairs, &mut emitter)?;
             emitter.finish()
         })
@@ -215,8 +215,8 @@ impl Resolver<'_> {
             return Err(Error::internal("a block in order has bits"));
         };
         let tasks = self.tasks(chunk, first, rows);
-        self.cx.workers.for_rows(rows).each(tasks.len(), |task, _| {
-            let mut emitter = Emitter::new(self.sink);
+        self.cx.workers.for_rows(rows).each(tasks.len(), |task, worker| {
+            let mut emitter = Emitter::new(self.sink, worker);
             let mut pairs = Pairs::default();
             let mut matched = 0;
             for piece in &tasks[task] {

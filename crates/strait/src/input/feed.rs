@@ -1,0 +1,180 @@
+//! Calls a source, and checks and counts its batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::error::ArrowError;
+
+use super::reader::ReaderSource;
+use super::source::{Input, Kind, Morsel, Source, SourceContext};
+use crate::error::{CallerCode, Error, Result};
+use crate::memory::{Budget, Resting};
+use crate::options::Side;
+use crate::progress::Counters;
+use crate::reading::ReadingThread;
+use crate::schedule::catch_panic;
+
+/// What the join needs of the batches of a source.
+pub(crate) struct Expected {
+    /// The schema of the batches after the projection.
+    pub(crate) schema: SchemaRef,
+    /// The columns that the join needs, if the source has more.
+    pub(crate) columns: Option<Vec<usize>>,
+    /// Whether the output has the row numbers of this side.
+    pub(crate) row_numbers: bool,
+}
+
+/// A source, and everything that is needed to call it. Any number of workers may call [`pull`](Feed::pull).
+pub(crate) struct Feed {
+    pub(super) side: Side,
+    /// `None` only while it is being dropped.
+    source: Option<Box<dyn Source>>,
+    /// Whether the source is called by many workers at the same time. A reader is not.
+    pub(super) concurrent: bool,
+    pub(super) expected: Expected,
+    pub(super) budget: Arc<Budget>,
+    cancelled: Arc<AtomicBool>,
+    /// Whether the source has failed. It is not called again then.
+    failed: AtomicBool,
+    counters: Arc<Counters>,
+}
+
+impl Feed {
+    pub(crate) fn new(
+        (side, input): (Side, Input),
+        expected: Expected,
+        reading: &Arc<ReadingThread>,
+        budget: &Arc<Budget>,
+        (cancelled, counters): (&Arc<AtomicBool>, &Arc<Counters>),
+    ) -> Feed {
+        let (source, concurrent): (Box<dyn Source>, _) = match input.0 {
+            Kind::Reader(reader) => (Box::new(ReaderSource::new(side, reader, reading)), false),
+            Kind::Source(source) => (source, true),
+        };
+        Feed {
+            side,
+            source: Some(source),
+            concurrent,
+            expected,
+            budget: Arc::clone(budget),
+            cancelled: Arc::clone(cancelled),
+            failed: AtomicBool::new(false),
+            counters: Arc::clone(counters),
+        }
+    }
+
+    /// Returns the next morsel of the source, checked and counted; `None` at the end. It has a row number if
+    /// the output needs one. The worker counts as idle while it waits, if it is `resting`.
+    pub(super) fn pull(&self, resting: Option<&Resting<'_>>) -> Result<Option<Morsel>> {
+        let idle = resting.and_then(Resting::idle);
+        let called = self.call();
+        drop(idle);
+        let pulled = called.and_then(|morsel| morsel.map(|m| self.check(m)).transpose());
+        pulled.inspect_err(|error| {
+            // If memory was refused, the caller may wait for it and call again.
+            let refused = matches!(error, Error::MemoryLimit { .. });
+            self.failed.fetch_or(!refused, Ordering::Relaxed);
+        })
+    }
+
+    /// Calls the source.
+    fn call(&self) -> Result<Option<Morsel>> {
+        let Some(source) = &self.source else { return Ok(None) };
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        let (budget, cancelled) = (&self.budget, [&*self.cancelled, &self.failed]);
+        let context = SourceContext { budget, cancelled };
+        match catch_panic(|| source.next(&context)) {
+            // A source that sees the cancellation may return anything.
+            Ok(_) if context.cancelled() => Err(Error::Cancelled),
+            Ok(morsel) => morsel.map_err(|error| Error::arrow(self.doing())(error)),
+            Err(message) => {
+                let code = match self.side {
+                    Side::Left => CallerCode::LeftReader,
+                    Side::Right => CallerCode::RightReader,
+                };
+                Err(Error::CallerPanicked { code, message })
+            }
+        }
+    }
+
+    /// Projects, checks and counts a morsel.
+    fn check(&self, morsel: Morsel) -> Result<Morsel> {
+        let Morsel { mut batch, first_row } = morsel;
+        if let Some(columns) = &self.expected.columns {
+            let projected = batch.project(columns);
+            batch = projected.map_err(|error| Error::arrow(self.doing())(error))?;
+        }
+        self.check_schema(&batch)?;
+        let rows = batch.num_rows() as u64;
+        let first_row = match (self.expected.row_numbers, first_row) {
+            (false, _) => None,
+            (true, Some(first)) if first.checked_add(rows).is_some() => Some(first),
+            (true, first) => {
+                let what = "its source promises row numbers, and returned a morsel";
+                let which = first.map_or("without one".to_string(), |n| format!("at row {n}"));
+                return Err(self.invalid(format!("{what} {which}")));
+            }
+        };
+        let counter = match self.side {
+            Side::Left => &self.counters.left_rows,
+            Side::Right => &self.counters.right_rows,
+        };
+        counter.fetch_add(rows, Ordering::Relaxed);
+        Ok(Morsel { batch, first_row })
+    }
+
+    fn doing(&self) -> String {
+        format!("reading the {} table", self.side.name())
+    }
+
+    /// Returns the error of a source that breaks its contract.
+    pub(super) fn invalid(&self, what: String) -> Error {
+        Error::arrow(self.doing())(ArrowError::InvalidArgumentError(what))
+    }
+
+    fn check_schema(&self, batch: &RecordBatch) -> Result<()> {
+        let changed = |detail| Error::SchemaChanged { side: self.side.name(), detail };
+        let (expected, found) = (self.expected.schema.fields(), batch.columns());
+        if expected.len() != found.len() {
+            return Err(changed(format!("{} columns, not {}", found.len(), expected.len())));
+        }
+        for (field, column) in expected.iter().zip(found) {
+            if field.data_type() != column.data_type() {
+                let (name, was, is) = (field.name(), field.data_type(), column.data_type());
+                return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
+            }
+            // The key plan relies on these columns having no nulls. A null there would lose matches.
+            let nulls = if field.is_nullable() { 0 } else { nulls_of(column) };
+            if nulls > 0 {
+                let name = field.name();
+                return Err(changed(format!(
+                    "column \"{name}\" is declared non-nullable and has {nulls} null(s); declare it nullable"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        let source = self.source.take();
+        if let Err(message) = catch_panic(|| drop(source)) {
+            log::warn!("dropping the source of the {} table panicked: {message}", self.side.name());
+        }
+    }
+}
+
+/// Returns the number of null rows. It includes nulls in dictionary values, in values of runs, and in null
+/// and union arrays.
+fn nulls_of(column: &dyn Array) -> usize {
+    use DataType::{Dictionary, Null, RunEndEncoded, Union};
+    match column.data_type() {
+        Null | Dictionary(..) | RunEndEncoded(..) | Union(..) => column.logical_null_count(),
+        _ => column.null_count(),
+    }
+}
