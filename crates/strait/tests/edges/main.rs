@@ -16,7 +16,9 @@ mod nullability;
 mod plans;
 mod runs;
 mod scarce;
+mod sinks;
 mod sizes;
+mod sources;
 mod statistics;
 mod waiting;
 

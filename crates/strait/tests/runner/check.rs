@@ -6,8 +6,8 @@ use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, RecordBatchReader}
 use arrow::datatypes::{DataType, Int32Type, Schema};
 use arrow::error::ArrowError;
 use strait::{
-    Algorithm, Error, Filter, Join, JoinReader, JoinType, MemoryBudget, Output, Processor, Report,
-    Side,
+    Algorithm, Error, Filter, Input, Join, JoinReader, JoinType, MemoryBudget, Output, Processor,
+    Report, Side,
 };
 use strait_testkit::{Comparison, Pair, Table, Value, rows_of, same_rows};
 
@@ -15,6 +15,7 @@ use super::case::{Case, Entry, FilterKind};
 use super::expect::{Expected, Origin, settled};
 use super::order::check_order;
 use super::readers::{Fed, Gate, Taking};
+use super::together::{Collected, FedTogether, SINK_FULL};
 use super::unusual::{announced, as_declared, check_given_back, denies_nulls};
 
 /// Why a case failed.
@@ -109,13 +110,18 @@ impl Run<'_> {
         let join = join_of(self);
         match self.case.output {
             Output::Count => count(self, &join),
+            _ if self.case.unusual.sink => push(self, &join, taking),
             _ => collect(self, &join, taking),
         }
     }
 
-    fn reader(&self, side: Side, table: &Table) -> Fed {
+    fn input(&self, side: Side, table: &Table) -> Input {
         let input = (announced(self.case, table), table.batches.clone());
-        Fed::new(input, (side, self.case.unusual.feeds[side as usize]), &self.gate)
+        let fed = Fed::new(input, (side, self.case.unusual.feeds[side as usize]), &self.gate);
+        match self.case.unusual.concurrent[side as usize] {
+            true => Input::source(FedTogether::new(fed, self.case.output == Output::Pairs)),
+            false => Input::from(fed),
+        }
     }
 
     /// Checks that the join holds no memory and no reader any more.
@@ -282,12 +288,12 @@ fn narrowed(table: &Table, columns: &[usize]) -> Table {
 fn count(run: &Run<'_>, join: &Join) -> Result<Taken, Trouble> {
     let (left, right) = (&run.pair.left, &run.pair.right);
     let (rows, report) = match run.case.entry {
-        Entry::Whole => join.count(run.reader(Side::Left, left), run.reader(Side::Right, right))?,
+        Entry::Whole => join.count(run.input(Side::Left, left), run.input(Side::Right, right))?,
         Entry::Bound => {
             let bound = join.bind(Output::Count, &left.schema, &right.schema)?;
             let left = narrowed(left, bound.columns(Side::Left));
             let right = narrowed(right, bound.columns(Side::Right));
-            bound.count(run.reader(Side::Left, &left), run.reader(Side::Right, &right))?
+            bound.count(run.input(Side::Left, &left), run.input(Side::Right, &right))?
         }
     };
     Ok(Taken { batches: vec![], rows, report: Some(report) })
@@ -295,9 +301,9 @@ fn count(run: &Run<'_>, join: &Join) -> Result<Taken, Trouble> {
 
 fn start(run: &Run<'_>, join: &Join) -> Result<JoinReader, Trouble> {
     let (left, right) = (&run.pair.left, &run.pair.right);
-    let readers = |left, right| (run.reader(Side::Left, left), run.reader(Side::Right, right));
+    let inputs = |left, right| (run.input(Side::Left, left), run.input(Side::Right, right));
     if run.case.entry == Entry::Whole {
-        let (left, right) = readers(left, right);
+        let (left, right) = inputs(left, right);
         return Ok(match run.case.output {
             Output::Pairs => join.pairs(left, right)?,
             _ => join.run(left, right)?,
@@ -307,7 +313,7 @@ fn start(run: &Run<'_>, join: &Join) -> Result<JoinReader, Trouble> {
     let left = narrowed(left, bound.columns(Side::Left));
     let right = narrowed(right, bound.columns(Side::Right));
     let schema = bound.schema();
-    let (left, right) = readers(&left, &right);
+    let (left, right) = inputs(&left, &right);
     let reader = bound.run(left, right)?;
     match reader.schema() == schema {
         true => Ok(reader),
@@ -346,6 +352,44 @@ fn collect(run: &Run<'_>, join: &Join, taking: Taking) -> Result<Taken, Trouble>
     let report = output.report();
     let missing = || Trouble::Test("no report after the last batch".to_string());
     Ok(Taken { batches, rows, report: Some(report.ok_or_else(missing)?) })
+}
+
+/// Runs a join whose workers push their batches into a sink.
+fn push(run: &Run<'_>, join: &Join, taking: Taking) -> Result<Taken, Trouble> {
+    let (left, right) = (&run.pair.left, &run.pair.right);
+    let bound = join.bind(run.case.output, &left.schema, &right.schema)?;
+    let schema = bound.schema();
+    check_schema(run.case, run.pair, run.expected, &schema).map_err(Trouble::Test)?;
+    let sink = Collected::new(run.case.threads, taking);
+    let inputs = |left, right| (run.input(Side::Left, left), run.input(Side::Right, right));
+    let done = match (run.case.entry, run.case.output) {
+        (Entry::Whole, Output::Rows) => {
+            let (left, right) = inputs(left, right);
+            join.run_into(left, right, &sink)
+        }
+        _ => {
+            let left = narrowed(left, bound.columns(Side::Left));
+            let right = narrowed(right, bound.columns(Side::Right));
+            let (left, right) = inputs(&left, &right);
+            bound.run_into(left, right, &sink)
+        }
+    };
+    let batches = sink.batches(done.is_ok()).map_err(Trouble::Test)?;
+    let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+    for batch in &batches {
+        let checked = check_batch(run.case, batch).and_then(|()| match batch.schema() == schema {
+            true => Ok(()),
+            false => Err("a batch has another schema than the join".to_string()),
+        });
+        checked.map_err(Trouble::Test)?;
+    }
+    match done {
+        Ok(report) => Ok(Taken { batches, rows, report: Some(report) }),
+        Err(error) if error.to_string().contains(SINK_FULL) => {
+            Ok(Taken { batches, rows, report: None })
+        }
+        Err(error) => Err(Trouble::Join(error, rows)),
+    }
 }
 
 fn check_batch(case: &Case, batch: &RecordBatch) -> Result<(), Failure> {

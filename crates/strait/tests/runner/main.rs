@@ -12,6 +12,7 @@ mod expect;
 mod order;
 mod predicate;
 mod readers;
+mod together;
 mod unusual;
 mod watch;
 
@@ -271,6 +272,8 @@ fn random_cases_have_everything() {
         note("other nullability", case.unusual.declared.is_some());
         note("a shared budget", case.unusual.shared_budget);
         note("statistics", case.statistics.iter().any(|s| *s != Statistics::unknown()));
+        note("a concurrent source", case.unusual.concurrent != [false; 2]);
+        note("a sink", case.unusual.sink);
         note("a limit twice", case.unusual.again_slowly.is_some());
         note("many threads", case.threads > 3 && case.force.tiny_partitions);
         note("a huge batch size", case.batch_size >= 1 << 34);

@@ -116,6 +116,13 @@ impl Gate {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Waits until `given_up` or until the wait has clearly failed.
+    pub(crate) fn wait_until(&self, given_up: impl Fn() -> bool) {
+        self.state().waiting = true;
+        self.changed.notify_all();
+        self.state().gave_up |= !soon(given_up);
+    }
+
     /// Waits until the gate opens, or until the wait has clearly failed.
     fn wait(&self) {
         let mut state = self.state();
@@ -154,12 +161,12 @@ impl Gate {
 
 /// The reader of a table.
 pub(crate) struct Fed {
-    schema: SchemaRef,
+    pub(crate) schema: SchemaRef,
     batches: std::vec::IntoIter<RecordBatch>,
     read: usize,
     side: Side,
-    feed: Feed,
-    gate: Arc<Gate>,
+    pub(crate) feed: Feed,
+    pub(crate) gate: Arc<Gate>,
 }
 
 impl Fed {

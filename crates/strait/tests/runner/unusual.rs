@@ -24,6 +24,10 @@ pub(crate) struct Unusual {
     pub(crate) declared: Option<Declared>,
     /// The join gets a budget that outlives it. After the join, all of the budget must be free.
     pub(crate) shared_budget: bool,
+    /// Which tables are sources that many workers read at the same time. The others have readers.
+    pub(crate) concurrent: [bool; 2],
+    /// The workers push the output into a sink.
+    pub(crate) sink: bool,
     /// The join runs twice more, with a fast and with a slow consumer. The limit is this percentage of the
     /// memory that the join used. Either both runs must run out of memory, or neither.
     pub(crate) again_slowly: Option<u64>,
@@ -63,6 +67,11 @@ pub(crate) fn apply(rng: &mut Rng, case: &mut Case, pair: &Pair) {
     let plain = unusual.feeds == [Feed::Plain; 2] && unusual.taking == Taking::All;
     let again = plain && case.output != Output::Count && rng.chance(1, 40);
     unusual.again_slowly = again.then(|| rng.between(50, 105) as u64);
+    if rng.chance(1, 4) {
+        unusual.concurrent = *rng.pick(&[[true, false], [false, true], [true, true]]);
+    }
+    // Only the reader of the output can be dropped while an input blocks.
+    unusual.sink = case.output != Output::Count && !unusual.blocks() && rng.chance(1, 6);
 }
 
 /// Makes the reading of one or both tables unusual, or the reading of the output.
