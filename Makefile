@@ -5,7 +5,7 @@ PYTHON ?= python3
 # The number of random joins that `make test` compares with the oracle.
 STRAIT_CASES ?= 100000
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
-EXAMPLES := two_tables files residual_filter progress gpu
+EXAMPLES := two_tables files residual_filter progress gpu parallel
 ASAN_TESTS := cancel edges kernels memory properties runner
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000
 ASAN_TARGET := --target x86_64-unknown-linux-gnu --target-dir target/asan
