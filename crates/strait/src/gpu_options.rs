@@ -10,7 +10,8 @@ use crate::options::{Algorithm, named, names};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Processor {
     /// A GPU if the join is predicted to be faster there, including the time of all copies; otherwise the
-    /// CPU. If the GPU fails before the first row of output, the join continues on the CPU.
+    /// CPU. If the GPU fails before the first rows are
+    /// joined, the join continues on the CPU.
     #[default]
     Auto,
     /// The CPU.

@@ -28,7 +28,7 @@ pub(super) struct PairReceiver<'a> {
     pub(super) resolver: Resolver<'a>,
     pub(super) probe: &'a Probe,
     pub(super) drain: Drain<Sent>,
-    /// Whether values in the order of the probe rows take fewer bytes than pairs, by the last chunk.
+    /// Whether values in the order of the probe rows take fewer bytes than pairs, by the last chunk or block.
     pub(super) dense: Cell<bool>,
 }
 
@@ -142,12 +142,17 @@ impl Taking<'_, '_> {
         let Sent { chunk, content } = arrived.tag;
         match *content {
             Content::Pairs => resolver.resolve_pairs(chunk, arrived.rows, arrived.columns),
-            Content::InOrder(first) => resolver.resolve_in_order(
-                chunk,
-                first + arrived.first,
-                arrived.rows,
-                arrived.columns,
-            ),
+            Content::InOrder(first) => {
+                let (first, rows) = (first + arrived.first, arrived.rows);
+                resolver.resolve_in_order(chunk, first, rows, arrived.columns)?;
+                if self.probe.whole().is_some() {
+                    // A held side is one chunk, but it may be looked up in several tables. So each block
+                    // tells whether most rows have a match.
+                    let matched = resolver.matched.swap(0, Ordering::Relaxed);
+                    self.dense.set(matched >= rows as u64 / 2);
+                }
+                Ok(())
+            }
             Content::End => {
                 let matched = resolver.matched.swap(0, Ordering::Relaxed);
                 self.dense.set(matched >= chunk.keys.rows / 2);
