@@ -165,28 +165,39 @@ fn a_source_that_fails_or_panics_fails_the_join() {
     }
 }
 
-/// When a worker fails, a call of another worker that waits hears of it.
+/// A call that waits is told that the reader of the output was dropped, or that another call has failed.
 #[test]
 fn a_call_that_waits_is_told_of_the_end() {
-    for algorithm in NAMED {
-        let (cancelled, table) = (Arc::new(AtomicBool::new(false)), keyed(0..1000));
-        let told = Arc::clone(&cancelled);
-        let waiting = Batches::of(&table, 10).before(move |call, context| {
+    for (algorithm, fails) in NAMED.into_iter().flat_map(|a| [(a, false), (a, true)]) {
+        let (waits, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let flags = (Arc::clone(&waits), Arc::clone(&told));
+        let table = keyed(0..1000);
+        let source = Batches::of(&table, 10).before(move |call, context| {
             let begun = Instant::now();
             while call == 5 && !context.cancelled() && begun.elapsed() < PATIENCE {
+                flags.0.store(true, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(1));
             }
-            told.fetch_or(call == 5 && context.cancelled(), Ordering::SeqCst);
-            Ok(())
+            flags.1.fetch_or(call == 5 && context.cancelled(), Ordering::SeqCst);
+            match fails && call == 6 {
+                true => Err(ArrowError::ParseError("page 6 is damaged".to_string())),
+                false => Ok(()),
+            }
         });
         let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Left);
-        let reader = join.run(whole(&table), Input::source(waiting)).expect("starts");
-        std::thread::sleep(Duration::from_millis(30));
         let begun = Instant::now();
-        drop(reader);
-        assert!(begun.elapsed() < PATIENCE / 2, "{algorithm}");
-        // The join may have been cancelled before that call.
-        assert!(cancelled.load(Ordering::SeqCst) || Arc::strong_count(&cancelled) == 1);
+        let reader = join.run(whole(&table), Input::source(source)).expect("starts");
+        if fails {
+            let error = drained(reader).expect_err("a bad page").to_string();
+            assert!(error.contains("page 6"), "{algorithm}: {error}");
+        } else {
+            while !waits.load(Ordering::SeqCst) && begun.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(reader);
+        }
+        assert!(told.load(Ordering::SeqCst), "{algorithm}, fails: {fails}");
+        assert!(begun.elapsed() < PATIENCE, "{algorithm}, fails: {fails}");
     }
 }
 
