@@ -170,7 +170,7 @@ pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
     runs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let seconds = runs.iter().map(|run| run.0).collect();
     let report = runs.swap_remove(runs.len() / 2).1;
-    let stages = report.stages.iter().map(|(name, time)| (name.to_string(), time.as_secs_f64()));
+    let stages = report.stages.iter().map(|s| (s.name.to_string(), s.time.as_secs_f64()));
     Ok(Measured {
         seconds,
         ran: report.plan.algorithm.to_string(),
@@ -178,7 +178,7 @@ pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
         stages: stages.collect(),
         peak_memory,
         output_bytes,
-        crossed: report.crossed,
+        crossed: [report.crossed.to_gpu, report.crossed.from_gpu],
     })
 }
 

@@ -84,6 +84,7 @@ pub use error::{CallerCode, Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
 pub use input::{Input, Morsel, Source, SourceContext};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
+pub use key::{KeyEncoding, KeyForm};
 pub use machine::Machine;
 pub use memory::{MemoryBudget, MemoryReservation, release_memory};
 pub use options::{
@@ -92,11 +93,12 @@ pub use options::{
 pub use output::{Aggregate, Output, ReservedBatch, Sink};
 pub use plan::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
-    RowIdReason, Statistics, TableKind,
+    Reason, RowIdReason, Statistics, TableKind,
 };
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
-pub use report::Report;
+pub use report::{LinkTraffic, Report};
+pub use stopwatch::StageTime;
 
 /// The GPUs of the machine, the compiler of the kernels, and the compiled kernels.
 ///

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::bytes;
 use crate::plan::Plan;
+use crate::stopwatch::StageTime;
 
 /// The report of a join. [`JoinReader::report`](crate::JoinReader::report) returns it after the last batch.
 #[derive(Debug, Clone)]
@@ -13,7 +14,7 @@ pub struct Report {
     /// The plan that the join carried out, and the reason for it.
     pub plan: Plan,
     /// The wall time of each stage, in the order in which the stages started.
-    pub stages: Vec<(&'static str, Duration)>,
+    pub stages: Vec<StageTime>,
     /// The time from the start of the join to its last batch.
     pub elapsed: Duration,
     /// The number of rows read from the left table.
@@ -27,8 +28,8 @@ pub struct Report {
     /// The most memory that was reserved at once, in bytes: input that is held, tables, and unfinished
     /// output. With a [shared budget](crate::Join::memory_budget), it includes the memory of other owners.
     pub peak_memory: u64,
-    /// The bytes that crossed the link to the GPU, and the bytes that came back.
-    pub crossed: [u64; 2],
+    /// The bytes that crossed the link between host memory and GPU memory.
+    pub crossed: LinkTraffic,
     /// The seed of the hash functions. Each join draws its own.
     pub seed: u64,
     /// The number of seeds that the join tried. It is more than one if many keys collided under the first
@@ -36,12 +37,29 @@ pub struct Report {
     pub seeds_tried: u32,
 }
 
+/// The bytes that crossed the link between host memory and GPU memory during a join. Both numbers are zero if the
+/// join ran on the CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct LinkTraffic {
+    /// The bytes from host memory to GPU memory.
+    pub to_gpu: u64,
+    /// The bytes from GPU memory to host memory.
+    pub from_gpu: u64,
+}
+
+impl From<[u64; 2]> for LinkTraffic {
+    fn from([to_gpu, from_gpu]: [u64; 2]) -> Self {
+        LinkTraffic { to_gpu, from_gpu }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.plan)?;
         writeln!(f, "what happened:")?;
-        for (stage, time) in &self.stages {
-            writeln!(f, "  {stage:<22} {:>10.3} s", time.as_secs_f64())?;
+        for StageTime { name, time, .. } in &self.stages {
+            writeln!(f, "  {name:<22} {:>10.3} s", time.as_secs_f64())?;
         }
         let seconds = self.elapsed.as_secs_f64();
         writeln!(f, "  {:<22} {seconds:>10.3} s", "total")?;
@@ -50,8 +68,9 @@ impl fmt::Display for Report {
         writeln!(f, "  {:<22} {:>12}", "candidate pairs", self.candidates)?;
         writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
         writeln!(f, "  {:<22} {:>12}", "peak memory", bytes(self.peak_memory))?;
-        if self.crossed != [0; 2] {
-            let [to, from] = self.crossed.map(bytes);
+        if self.crossed != LinkTraffic::default() {
+            let LinkTraffic { to_gpu, from_gpu } = self.crossed;
+            let (to, from) = (bytes(to_gpu), bytes(from_gpu));
             writeln!(f, "  {:<22} {to:>12} to the GPU, {from} back", "over the link")?;
         }
         write!(f, "  {:<22} {:>#18x}", "seed", self.seed)?;

@@ -17,10 +17,23 @@ pub struct Timed {
     pub bytes: u64,
 }
 
+/// The time that a join spent in one stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StageTime {
+    /// The name of the stage, such as `read build side`. Names may change between versions.
+    pub name: &'static str,
+    /// The time.
+    pub time: Duration,
+    /// Whether the GPU measured the time of this stage by its own clock. Such a stage ran inside other stages,
+    /// so the times overlap.
+    pub on_gpu: bool,
+}
+
 /// Adds up the wall times of a join's stages.
 pub(crate) struct Stopwatch {
     started: Instant,
-    stages: Mutex<Vec<(&'static str, Duration)>>,
+    stages: Mutex<Vec<StageTime>>,
     crossed: Mutex<[u64; 2]>,
 }
 
@@ -39,9 +52,9 @@ impl Stopwatch {
         let result = work();
         let spent = begun.elapsed();
         let mut stages = lock(&self.stages);
-        match stages.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, total)) => *total += spent,
-            None => stages.push((name, spent)),
+        match stages.iter_mut().find(|stage| stage.name == name) {
+            Some(stage) => stage.time += spent,
+            None => stages.push(StageTime { name, time: spent, on_gpu: false }),
         }
         result
     }
@@ -51,8 +64,10 @@ impl Stopwatch {
     pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2]) {
         *lock(&self.crossed) = crossed;
         let mut stages = lock(&self.stages);
-        let device = times.iter().map(|t| (t.stage, Duration::from_secs_f64(t.seconds.max(0.0))));
-        stages.extend(device);
+        stages.extend(times.iter().map(|timed| {
+            let time = Duration::from_secs_f64(timed.seconds.max(0.0));
+            StageTime { name: timed.stage, time, on_gpu: true }
+        }));
     }
 
     /// Returns the bytes that crossed the link to a device, and the bytes that came back.
@@ -60,7 +75,7 @@ impl Stopwatch {
         *lock(&self.crossed)
     }
 
-    pub(crate) fn stages(&self) -> Vec<(&'static str, Duration)> {
+    pub(crate) fn stages(&self) -> Vec<StageTime> {
         lock(&self.stages).clone()
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::algorithm::gpu::{self, FromHost, HostJoinResult, Receiver, join_from_host};
 use crate::device::{Event, Session};
 use crate::error::Result;
+use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::{JoinType, Yields};
 use crate::plan::{Facts, HostMemory, OnDevice, Plan, Request, Statistics, choose};
@@ -75,7 +76,7 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         probe: known(probe),
         threads: build.gpu.workers.threads(),
         limit: None,
-        key: String::new(),
+        key: KeyEncoding::of_words(build.word.width()),
         facts: Facts::of_columns(build.word.width(), yields, &Machine::detect()),
         device: Some(OnDevice { name, budget, asked: true, open: true, row_bytes, memory }),
     })

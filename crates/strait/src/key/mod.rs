@@ -26,6 +26,7 @@
 
 mod column;
 mod common_form;
+mod encoding;
 mod float;
 mod hash;
 mod nested;
@@ -53,6 +54,7 @@ use crate::options::{NullEquality, Side};
 use crate::schedule::Workers;
 use crate::word::{KeyWord, Mixer, Width};
 
+pub use self::encoding::{KeyEncoding, KeyForm};
 pub(crate) use self::float::has_floats;
 pub(crate) use self::pair::Equality;
 pub(crate) use self::rank::Ranked;
@@ -152,19 +154,16 @@ impl KeyPlan {
         self.mode == Mode::Hashed
     }
 
-    /// Describes the plan, such as `Int32 + Date32 packed in 64 bits`.
-    pub(crate) fn describe(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(KeyColumn::describe).collect();
-        let names = names.join(" + ");
-        let width = self.width().bits();
-        match self.mode {
-            Mode::Packed(_) if self.columns.len() == 1 => {
-                format!("{names}, direct in {width} bits")
-            }
-            Mode::Packed(_) => format!("{names} packed in {width} bits"),
-            Mode::Hashed => format!("{names} hashed to {width} bits, matches verified"),
-            Mode::Collide => format!("{names} hashed to one word, matches verified"),
-        }
+    /// Returns the encoding, which is displayed as `Int32 + Date32 packed in 64 bits`.
+    pub(crate) fn encoding(&self) -> KeyEncoding {
+        let columns = self.columns.iter().map(|column| column.types.clone()).collect();
+        let form = match self.mode {
+            Mode::Packed(_) if self.columns.len() == 1 => KeyForm::Direct,
+            Mode::Packed(_) => KeyForm::Packed,
+            Mode::Hashed => KeyForm::Hashed,
+            Mode::Collide => KeyForm::Colliding,
+        };
+        KeyEncoding { columns, form, word_bits: self.width().bits() }
     }
 
     /// Returns the number of low bits of a word that can be nonzero.

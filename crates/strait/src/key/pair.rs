@@ -41,7 +41,7 @@ impl From<NullEquality> for Equality {
 /// A pair of key columns. Arrays of two have the left side first.
 pub(super) struct KeyColumn {
     pub(super) indices: [usize; 2],
-    types: [DataType; 2],
+    pub(super) types: [DataType; 2],
     pub(super) form: Form,
     factors: [i256; 2],
     floats: FloatEquality,
@@ -129,11 +129,6 @@ impl KeyColumn {
             field: pack::Field { form: common.form, bits, null_bit, before: 0 },
             nullable: [nullable(left), nullable(right)],
         })
-    }
-
-    pub(super) fn describe(&self) -> String {
-        let [left, right] = &self.types;
-        if left == right { left.to_string() } else { format!("{left} with {right}") }
     }
 
     /// Returns whether a side's values are encoded, for example in a dictionary.

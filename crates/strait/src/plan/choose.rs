@@ -1,12 +1,12 @@
 //! Chooses the plan: a pure function.
 
-use crate::error::bytes;
 use crate::gpu_options::Partitioner;
+use crate::key::KeyEncoding;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::plan::cost::{predict, predict_on};
 use crate::plan::refine::Facts;
 use crate::plan::rules::Case;
-use crate::plan::{Plan, Prediction, ProbeSide, Statistics};
+use crate::plan::{Plan, Prediction, ProbeSide, Reason, Statistics};
 
 /// The facts that the planner chooses by.
 pub(crate) struct Request {
@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) probe: Statistics,
     pub(crate) threads: usize,
     pub(crate) limit: Option<u64>,
-    pub(crate) key: String,
+    pub(crate) key: KeyEncoding,
     pub(crate) facts: Facts,
     /// The GPU that the plan may use.
     pub(crate) device: Option<OnDevice>,
@@ -76,14 +76,13 @@ pub(crate) fn choose(request: Request) -> Plan {
         predictions.iter().filter(|p| is_candidate(p, &request)).copied().collect();
     let (chosen, mut reason) = best(&candidates, request.limit);
     if candidates.len() == 1 || (request.asked.is_some() && asked_device) {
-        reason = "it was asked for".to_string();
+        reason = Reason::AskedFor;
     }
     if chosen.is_none() && request.asked.is_some_and(Algorithm::needs_gpu) {
         reason = match request.device {
-            None => "it was asked for, but runs on a GPU only, and none is used",
-            Some(_) => "it was asked for, but needs more of the GPU's memory than it may hold",
-        }
-        .to_string();
+            None => Reason::AskedForWithoutGpu,
+            Some(_) => Reason::AskedForBeyondGpuMemory,
+        };
     }
     let algorithm = chosen.map(|p| p.algorithm).or(request.asked).unwrap_or(Algorithm::NoPartition);
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
@@ -136,23 +135,17 @@ fn is_candidate(p: &Prediction, request: &Request) -> bool {
 }
 
 /// Returns the fastest prediction that fits the limit; if none fits, the one with the least memory.
-fn best(predictions: &[Prediction], limit: Option<u64>) -> (Option<Prediction>, String) {
+fn best(predictions: &[Prediction], limit: Option<u64>) -> (Option<Prediction>, Reason) {
     let fits = |p: &&Prediction| limit.is_none_or(|limit| p.bytes <= limit);
     let fastest = predictions.iter().filter(fits).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
     match fastest {
         Some(p) => {
-            let why = match limit {
-                Some(limit) => format!("fastest by prediction that fits {}", bytes(limit)),
-                None => "fastest by prediction".to_string(),
-            };
+            let why = limit.map_or(Reason::Fastest, |limit| Reason::FastestWithin { limit });
             (Some(*p), why)
         }
         None => {
             let smallest = predictions.iter().min_by_key(|p| p.bytes);
-            (
-                smallest.copied(),
-                "none is predicted to fit the memory limit; this one holds least".to_string(),
-            )
+            (smallest.copied(), Reason::LeastMemory)
         }
     }
 }
@@ -175,7 +168,7 @@ mod tests {
             probe: Statistics::rows(probe).with_bytes(probe * 16),
             threads: 2,
             limit,
-            key: String::new(),
+            key: KeyEncoding::of_words(Width::W64),
             facts: Facts::of_columns(Width::W64, Yields::Pairs, machine),
             device: None,
         }
@@ -214,7 +207,7 @@ mod tests {
         let plan = choose(request(&machine(), 1 << 20, 1 << 30, Some(1 << 27)));
         assert_eq!(plan.algorithm, Algorithm::NoPartition);
         let plan = choose(request(&machine(), 1 << 20, 1 << 30, Some(1)));
-        assert!(plan.reason.contains("none is predicted to fit"), "{}", plan.reason);
+        assert_eq!(plan.reason, Reason::LeastMemory);
     }
 
     fn on_device(budget: u64, asked: bool) -> OnDevice {
@@ -346,7 +339,7 @@ mod tests {
         asked.asked = Some(Algorithm::Triton);
         let plan = choose(asked);
         assert_eq!((plan.algorithm, plan.device), (Algorithm::Triton, None));
-        assert!(plan.reason.contains("on a GPU only"), "{}", plan.reason);
+        assert_eq!(plan.reason, Reason::AskedForWithoutGpu);
     }
 
     #[test]

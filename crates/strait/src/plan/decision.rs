@@ -1,6 +1,7 @@
 //! The plan of a join: all decisions, as typed fields.
 
 use crate::gpu_options::Transfer;
+use crate::key::KeyEncoding;
 use crate::options::{Algorithm, JoinType, Side, Yields};
 use crate::plan::Statistics;
 use crate::plan::refine::Facts;
@@ -26,7 +27,7 @@ pub struct Plan {
     /// The statistics of the probe side.
     pub probe: Statistics,
     /// How keys are converted to key words.
-    pub key: String,
+    pub key: KeyEncoding,
     /// The number of threads.
     pub threads: usize,
     /// The memory limit, if there is one.
@@ -37,7 +38,7 @@ pub struct Plan {
     /// reads. In the plan of a [report](crate::Report), they are final.
     pub details: Details,
     /// The reason for this algorithm.
-    pub reason: String,
+    pub reason: Reason,
     /// The plans that were tried before and abandoned, in this order.
     pub abandoned: Vec<Abandoned>,
     /// The predictions for all algorithms.
@@ -263,6 +264,27 @@ pub struct Prediction {
     pub crosses: u64,
     /// The least time that the link needs for these bytes, at its bandwidth in each direction.
     pub link_seconds: f64,
+}
+
+/// The reason why the planner chose an algorithm and a processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is the fastest by prediction.
+    Fastest,
+    /// It is the fastest by prediction among those that fit the memory limit.
+    FastestWithin {
+        /// The memory limit in bytes.
+        limit: u64,
+    },
+    /// By prediction, none fits the memory limit. This one holds the least memory.
+    LeastMemory,
+    /// The caller asked for it.
+    AskedFor,
+    /// The caller asked for it. It runs on a GPU only, and no GPU is used.
+    AskedForWithoutGpu,
+    /// The caller asked for it. It needs more of the GPU's memory than it may hold.
+    AskedForBeyondGpuMemory,
 }
 
 /// A plan that a join started with and could not carry out.

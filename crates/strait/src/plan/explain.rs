@@ -7,8 +7,8 @@ use crate::options::Yields;
 use crate::plan::rules::UNKNOWN_ROWS;
 use crate::plan::shape::CELLS_PER_ROW;
 use crate::plan::{
-    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, ProbeSide, RowIdReason,
-    Statistics, TableKind,
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, ProbeSide, Reason,
+    RowIdReason, Statistics, TableKind,
 };
 
 impl fmt::Display for Plan {
@@ -62,6 +62,27 @@ impl fmt::Display for Plan {
             write!(f, "\n    {name:<15} {seconds:>10.3} s {memory:>12}{gpu}{mark}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Fastest => "fastest by prediction",
+            Reason::FastestWithin { limit } => {
+                return write!(f, "fastest by prediction that fits {}", bytes(*limit));
+            }
+            Reason::LeastMemory => {
+                "none is predicted to fit the memory limit; this one holds least"
+            }
+            Reason::AskedFor => "it was asked for",
+            Reason::AskedForWithoutGpu => {
+                "it was asked for, but runs on a GPU only, and none is used"
+            }
+            Reason::AskedForBeyondGpuMemory => {
+                "it was asked for, but needs more of the GPU's memory than it may hold"
+            }
+        })
     }
 }
 

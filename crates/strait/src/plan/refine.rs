@@ -177,6 +177,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::KeyEncoding;
     use crate::plan::{
         HostMemory, Inlining, KeySource, OnDevice, Request, RowIdReason, TableKind, choose,
     };
@@ -204,7 +205,7 @@ mod tests {
             probe: Statistics::unknown(),
             threads: 2,
             limit: None,
-            key: String::new(),
+            key: KeyEncoding::of_words(Width::W64),
             facts,
             device: gpu_memory.map(|budget| OnDevice {
                 name: "a GPU".to_string(),

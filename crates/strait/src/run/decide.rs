@@ -179,7 +179,7 @@ impl BoundJoin {
             probe,
             threads: self.join.threads,
             limit: self.join.memory_limit,
-            key: self.keys.describe(),
+            key: self.keys.encoding(),
             facts,
         })
     }

@@ -159,7 +159,7 @@ impl BoundJoin {
             output_rows: counters.found(),
             candidates: candidates.into_inner(),
             peak_memory: budget.peak(),
-            crossed: watch.crossed(),
+            crossed: watch.crossed().into(),
             seed: seeded.number,
             seeds_tried: seeded.tried,
             plan: ran,

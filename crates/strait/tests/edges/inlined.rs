@@ -112,7 +112,7 @@ fn inlined_columns_equal_gathered_columns() {
                     let left = batches(left.schema(), cut(&left, 700));
                     let reader = join.run(left, whole(&right)).expect("the join starts");
                     let (found, report) = drained(reader).expect("the join succeeds");
-                    let gathers = report.stages.iter().any(|s| s.0 == "flatten build columns");
+                    let gathers = report.stages.iter().any(|s| s.name == "flatten build columns");
                     assert_eq!(gathers, row_ids || join_type == JoinType::Left);
                     sorted_rows(&found)
                 };
@@ -182,7 +182,7 @@ fn a_device_is_given_narrow_columns() {
                     let (left, right) = tables();
                     let reader = join(row_ids, tiny).run(left, right).expect("the join starts");
                     let (found, report) = drained(reader).expect("the join succeeds");
-                    (sorted_rows(&found), report.crossed[0])
+                    (sorted_rows(&found), report.crossed.to_gpu)
                 };
                 let what = format!("{algorithm:?}, {join_type:?} of {columns:?}, {narrow}");
                 let ((expected, less), (found, more)) = (rows(true, false), rows(false, false));
