@@ -8,6 +8,7 @@ use crate::options::{Algorithm, named, names};
 
 /// The processor that a join runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Processor {
     /// A GPU if the join is predicted to be faster there, including the time of all copies; otherwise the
     /// CPU. If the GPU fails before the first rows are

@@ -42,6 +42,7 @@ pub(crate) use named;
 
 /// The type of a join: which rows it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum JoinType {
     /// Every pair of rows with equal keys.
     #[default]
@@ -199,6 +200,7 @@ pub enum NullEquality {
 
 /// Which floats are equal, as keys and inside nested keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum FloatEquality {
     /// As in SQL engines: 0.0 equals -0.0, and all NaNs are equal, whatever their sign and payload. Sorted
     /// output has NaN after infinity.

@@ -162,6 +162,7 @@ fn mirrored(join_type: JoinType) -> JoinType {
         RightAnti => LeftAnti,
         LeftMark => RightMark,
         RightMark => LeftMark,
+        _ => unreachable!("this test does not know {join_type}"),
     }
 }
 

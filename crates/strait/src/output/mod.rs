@@ -18,6 +18,7 @@ pub(crate) use turn::Turn;
 
 /// The kind of output of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Output {
     /// The rows of both tables.
     #[default]

@@ -14,6 +14,7 @@ fn rows_if_empty(join_type: JoinType, left: u64, right: u64) -> u64 {
         Left | LeftAnti | LeftMark => left,
         Right | RightAnti | RightMark => right,
         Full => left + right,
+        _ => unreachable!("this test does not know {join_type}"),
     }
 }
 

@@ -157,6 +157,7 @@ impl Case {
         match self.float_equality {
             FloatEquality::Numeric => terms.numeric(),
             FloatEquality::Total => terms,
+            other => unreachable!("this test does not know {other}"),
         }
     }
 

@@ -134,6 +134,7 @@ pub(crate) fn sides(join_type: JoinType) -> (bool, bool) {
         Inner | Left | Right | Full => (true, true),
         LeftSemi | LeftAnti | LeftMark => (true, false),
         RightSemi | RightAnti | RightMark => (false, true),
+        _ => unreachable!("this test does not know {join_type}"),
     }
 }
 
@@ -269,5 +270,6 @@ fn kind_of(join_type: JoinType) -> JoinKind {
         JoinType::RightAnti => JoinKind::RightAnti,
         JoinType::LeftMark => JoinKind::LeftMark,
         JoinType::RightMark => JoinKind::RightMark,
+        _ => unreachable!("this test does not know {join_type}"),
     }
 }
