@@ -8,6 +8,7 @@
 //! ```
 
 mod buffered;
+mod chunk;
 mod feed;
 mod reader;
 mod relation;
@@ -16,7 +17,8 @@ mod source;
 
 use arrow::array::RecordBatchReader;
 
-pub(crate) use buffered::{BufferedSource, Chunk, ChunkLimits, ReservedMorsel};
+pub(crate) use buffered::{BufferedSource, ReservedMorsel};
+pub(crate) use chunk::{Chunk, ChunkLimits};
 pub(crate) use feed::{Expected, Feed};
 pub(crate) use relation::{Location, Piece, Places, Relation};
 pub(crate) use smaller_first::{First, read_smaller_first};

@@ -1,0 +1,126 @@
+//! Takes chunks of a side that is streamed, and puts them back.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, RecordBatch};
+
+use super::buffered::{BufferedSource, Footprint};
+use super::relation::{Held, Relation};
+use crate::error::{Error, Result};
+use crate::schedule::{Workers, lock};
+
+/// Some rows of a side, as a held side, and the row id of the first.
+pub(crate) struct Chunk {
+    pub(crate) rows: Relation,
+    pub(crate) first_row: u64,
+}
+
+/// How much of a side a [`Chunk`] takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkLimits {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    /// The bytes that the reservation for a batch must leave free.
+    pub(crate) spare: u64,
+    /// Whether a chunk is at most one batch, so that its rows need not wait for the next batch.
+    pub(crate) one_batch: bool,
+}
+
+impl BufferedSource {
+    /// Returns the next rows as a held side: whole batches, except that the last one may be cut. Stops before
+    /// a batch that would pass one of the limits, and after the first batch if the limits say so. Returns
+    /// `None` at the end.
+    pub(crate) fn chunk(&self, most: ChunkLimits, workers: &Workers) -> Result<Option<Chunk>> {
+        self.read_ahead(most, workers)?;
+        let mut buffer = lock(&self.buffer);
+        let (mut held, mut rows, mut bytes) = (Vec::<Held>::new(), 0, 0);
+        while rows < most.rows && (rows == 0 || bytes < most.bytes) {
+            let Some(next) = buffer.waiting.pop_front() else {
+                match self.advance_within(&mut buffer, most.spare, None) {
+                    // While batches are streamed, their buffers are freed and their addresses are used again.
+                    Ok(true) => buffer.footprint = Footprint::default(),
+                    Ok(false) => break,
+                    // The refused batch waits for the next chunk.
+                    Err(Error::MemoryLimit { .. }) if rows > 0 => break,
+                    Err(error) => return Err(error),
+                }
+                continue;
+            };
+            if held.first().is_some_and(|first| next.first_row != first.first_row + rows) {
+                // The rows of a chunk follow one another. A concurrent source returns its batches in any
+                // order, and the output has row numbers.
+                buffer.waiting.push_front(next);
+                break;
+            }
+            let all = next.batch.num_rows();
+            let of_batch = slice_bytes(&next.batch);
+            // As many rows as both limits allow, but at least one.
+            let fit = (most.bytes.saturating_sub(bytes) as u128 * all as u128
+                / of_batch.max(1) as u128)
+                .min((most.rows - rows) as u128);
+            let some = (fit as usize).max(1).min(all);
+            if some < all {
+                let (batch, hold) = (next.batch.slice(some, all - some), Arc::clone(&next.hold));
+                let first_row = next.first_row + some as u64;
+                buffer.waiting.push_front(Held { batch, first_row, hold });
+            }
+            rows += some as u64;
+            bytes += of_batch * some as u64 / all.max(1) as u64;
+            held.push(Held { batch: next.batch.slice(0, some), ..next });
+            if most.one_batch {
+                break;
+            }
+        }
+        let Some(first_row) = held.first().map(|first| first.first_row) else { return Ok(None) };
+        Ok(Some(Chunk { rows: Relation::new(self.schema(), held, bytes), first_row }))
+    }
+
+    /// Reads the batches of the next chunk on all workers, if the source is concurrent. Under a memory limit,
+    /// and if a chunk is one batch, one worker reads.
+    fn read_ahead(&self, most: ChunkLimits, workers: &Workers) -> Result<()> {
+        if !self.feed.concurrent || most.one_batch || !self.feed.budget.unlimited() {
+            return Ok(());
+        }
+        let (rows, bytes) = {
+            let buffer = lock(&self.buffer);
+            let waiting = || buffer.waiting.iter();
+            let rows: u64 = waiting().map(|held| held.batch.num_rows() as u64).sum();
+            let bytes: u64 = waiting().map(|held| slice_bytes(&held.batch)).sum();
+            // When so many rows and bytes have been read, enough wait.
+            let missing = (most.rows.saturating_sub(rows), most.bytes.saturating_sub(bytes));
+            (buffer.rows + missing.0, self.waiting_bytes() + missing.1)
+        };
+        self.repeat(workers, || {
+            let enough = lock(&self.buffer).rows >= rows || self.waiting_bytes() >= bytes;
+            Ok(!enough && self.advance(0)?)
+        })?;
+        let mut buffer = lock(&self.buffer);
+        if self.feed.expected.row_numbers {
+            buffer.waiting.make_contiguous().sort_by_key(|held| held.first_row);
+        }
+        buffer.footprint = Footprint::default();
+        Ok(())
+    }
+
+    /// Puts chunks back that were taken, in their order. They were the last ones taken.
+    pub(crate) fn put_back<'c>(&self, chunks: impl DoubleEndedIterator<Item = &'c Chunk>) {
+        let mut buffer = lock(&self.buffer);
+        for chunk in chunks.rev() {
+            let mut first_row = chunk.first_row + chunk.rows.rows();
+            for (batch, hold) in chunk.rows.batches.iter().zip(&chunk.rows.holds).rev() {
+                first_row -= batch.num_rows() as u64;
+                let (batch, hold) = (batch.clone(), Arc::clone(hold));
+                buffer.waiting.push_front(Held { batch, first_row, hold });
+            }
+        }
+    }
+}
+
+/// Returns the bytes of a batch's rows, even if the batch is a slice of longer arrays.
+fn slice_bytes(batch: &RecordBatch) -> u64 {
+    let of_column = |column: &Arc<dyn Array>| {
+        let sliced = column.to_data().get_slice_memory_size();
+        sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
+    };
+    batch.columns().iter().map(of_column).sum()
+}
