@@ -6,7 +6,6 @@ use arrow::array::RecordBatch;
 
 use crate::decode::decode;
 use crate::fingerprint::row_fingerprint;
-use crate::random::splitmix;
 use crate::value::{Comparison, Value};
 
 /// A row of cells.
@@ -75,9 +74,9 @@ fn shown(value: &Value) -> String {
 fn sums(rows: &[Row]) -> (usize, u64, u64) {
     let mut sums = (rows.len(), 0u64, 0u64);
     for row in rows {
-        let mut print = row_fingerprint(row);
+        let print = row_fingerprint(row);
         sums.1 = sums.1.wrapping_add(print);
-        sums.2 = sums.2.wrapping_add(splitmix(&mut print));
+        sums.2 = sums.2.wrapping_add(fastrand::Rng::with_seed(print).u64(..));
     }
     sums
 }

@@ -17,28 +17,24 @@ pub(super) fn mix_within(bits: u32, word: u64) -> u64 {
     word ^ (word >> half)
 }
 
-/// SplitMix64.
-pub struct Random(u64);
+/// Random numbers for one part of a table.
+pub struct Random(fastrand::Rng);
 
 impl Random {
     /// The generator for one part of one stream.
     pub(super) fn new(seed: u64, stream: u64, part: u64) -> Self {
-        Random(mix(seed ^ mix(stream.wrapping_add(1)) ^ mix(!part)))
+        let seed = mix(seed ^ mix(stream.wrapping_add(1)) ^ mix(!part));
+        Random(fastrand::Rng::with_seed(seed))
     }
 
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// Returns a number in `0..n`. `n` must not be zero.
+    /// Returns a number in `0..n`; 0 if `n` is zero.
     pub(super) fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        self.0.u64(..n.max(1))
     }
 
     /// Returns a number in `0.0..1.0`.
     pub(super) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.f64()
     }
 }
 

@@ -107,7 +107,9 @@ fn gallop<K: KeyWord, I: RowId>(
 #[cfg(test)]
 mod tests {
     use super::super::split;
-    use super::super::testing::{Random, sorted, tuples};
+    use fastrand::Rng;
+
+    use super::super::testing::{sorted, tuples};
     use super::*;
 
     /// Finds every key's rows by scanning. Adjacent groups of the same side are merged, as the contract says.
@@ -133,11 +135,11 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_a_scan() {
-        let mut random = Random(4711);
+        let mut random = Rng::with_seed(4711);
         for case in 0..3000 {
-            let (m, n) = (random.below(150) as usize, random.below(150) as usize);
+            let (m, n) = (random.u64(..150) as usize, random.u64(..150) as usize);
             let range = [1, 2, 30, 500][case % 4];
-            let runs = (1 + random.below(60), 1 + random.below(4));
+            let runs = (1 + random.u64(..60), 1 + random.u64(..4));
             let a = sorted(&mut random, m, range, runs.0);
             let b = sorted(&mut random, n, range, runs.1);
             let (ta, tb) = (tuples(&a), tuples(&b));
@@ -146,7 +148,7 @@ mod tests {
             assert_eq!(groups(&ta, &tb, &whole).collect::<Vec<_>>(), expected, "case {case}");
             // Segments cut only groups that have rows of one side.
             let pairs = |g: &Group| !g.a.is_empty() && !g.b.is_empty();
-            let parts = split(&ta, &tb, 1 + random.below(9) as usize);
+            let parts = split(&ta, &tb, 1 + random.u64(..9) as usize);
             let cut: Vec<Group> = parts.iter().flat_map(|s| groups(&ta, &tb, s)).collect();
             assert!(cut.iter().filter(|g| pairs(g)).eq(expected.iter().filter(|g| pairs(g))));
             assert_eq!(cut.iter().map(|g| g.a.len()).sum::<usize>(), m);

@@ -90,7 +90,9 @@ fn intersect<K: KeyWord, I: RowId>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Random, sorted, tuples};
+    use fastrand::Rng;
+
+    use super::super::testing::{sorted, tuples};
     use super::*;
 
     fn check(a: &[u64], b: &[u64], parts: usize) -> Vec<Segment> {
@@ -117,14 +119,14 @@ mod tests {
 
     #[test]
     fn segments_cover_and_keep_groups_whole() {
-        let mut random = Random(77);
+        let mut random = Rng::with_seed(77);
         for case in 0..3000 {
-            let (m, n) = (random.below(120) as usize, random.below(120) as usize);
+            let (m, n) = (random.u64(..120) as usize, random.u64(..120) as usize);
             let range = [1, 3, 40, 1000][case % 4];
-            let run = 1 + random.below(30);
+            let run = 1 + random.u64(..30);
             let a = sorted(&mut random, m, range, run);
             let b = sorted(&mut random, n, range, 3);
-            check(&a, &b, 1 + random.below(20) as usize);
+            check(&a, &b, 1 + random.u64(..20) as usize);
         }
     }
 

@@ -51,23 +51,9 @@ pub(crate) use scatter::WriteCombiner;
 /// Inputs for this module's tests.
 #[cfg(test)]
 mod testing {
+    use fastrand::Rng;
+
     use crate::partition::Tuple;
-
-    /// A xorshift generator. Each seed is a test case.
-    pub(super) struct Random(pub(super) u64);
-
-    impl Random {
-        pub(super) fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-        }
-
-        pub(super) fn below(&mut self, limit: u64) -> u64 {
-            self.next() % limit.max(1)
-        }
-    }
 
     /// Returns `keys` with their positions as rows.
     pub(super) fn tuples(keys: &[u64]) -> Vec<Tuple<u64, u32>> {
@@ -75,10 +61,10 @@ mod testing {
     }
 
     /// Returns `len` sorted keys in runs of up to `run`. Keys are from `0..range`, so that some are equal.
-    pub(super) fn sorted(random: &mut Random, len: usize, range: u64, run: u64) -> Vec<u64> {
+    pub(super) fn sorted(random: &mut Rng, len: usize, range: u64, run: u64) -> Vec<u64> {
         let mut keys = Vec::with_capacity(len);
         while keys.len() < len {
-            let (key, copies) = (random.below(range), 1 + random.below(run) as usize);
+            let (key, copies) = (random.u64(..range), 1 + random.u64(..run) as usize);
             keys.extend(std::iter::repeat_n(key, copies.min(len - keys.len())));
         }
         // The smallest and the largest word are keys like any other.

@@ -215,21 +215,22 @@ fn fence() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Random;
+    use fastrand::Rng;
+
     use super::*;
     use crate::memory::{Budget, Buffer};
 
     /// Compares destinations of random sizes, at random starts, with one vector each. Gaps must keep their
     /// marks.
     fn check<T: Plain + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> T, shift: usize) {
-        let mut random = Random(0x5eed + shift as u64);
+        let mut random = Rng::with_seed(0x5eed + shift as u64);
         for case in 0..50 {
-            let dests = 1 + random.below(40) as usize;
-            let sizes: Vec<usize> = (0..dests).map(|_| random.below(30) as usize).collect();
+            let dests = 1 + random.u64(..40) as usize;
+            let sizes: Vec<usize> = (0..dests).map(|_| random.u64(..30) as usize).collect();
             let mut starts = Vec::new();
             let mut end = shift;
             for size in &sizes {
-                end += random.below(3) as usize;
+                end += random.u64(..3) as usize;
                 starts.push(end - shift);
                 end += size;
             }
@@ -242,15 +243,15 @@ mod tests {
             let mut left = sizes;
             let mut next = starts;
             while left.iter().any(|&l| l > 0) {
-                let dest = random.below(dests as u64) as usize;
+                let dest = random.u64(..dests as u64) as usize;
                 if left[dest] > 0 {
-                    let value = make(random.next());
+                    let value = make(random.u64(..));
                     expected[shift + next[dest]] = value;
                     // SAFETY: one thread, one buffer, positions inside it.
                     unsafe { combiner.push(dest, value, &out) };
                     (left[dest], next[dest]) = (left[dest] - 1, next[dest] + 1);
                 }
-                if random.below(100) == 0 {
+                if random.u64(..100) == 0 {
                     // SAFETY: as above.
                     unsafe { combiner.flush(&out) };
                 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fastrand::Rng;
+
 use super::radix::{CACHED, PLAIN, is_sorted};
 use super::sort;
-use super::testing::{Random, tuples};
+use super::testing::tuples;
 use crate::memory::{Budget, Buffer};
 use crate::partition::{RowId, Tuple};
 use crate::schedule::Workers;
@@ -36,36 +38,36 @@ fn check<K: KeyWord, I: RowId>(keys: &[u64], bits: u32, threads: usize, what: &s
 }
 
 /// Inputs that sorts tend to get wrong: `len` keys below 2^`bits`.
-fn patterns(random: &mut Random, len: usize, bits: u32) -> Vec<(&'static str, Vec<u64>)> {
+fn patterns(random: &mut Rng, len: usize, bits: u32) -> Vec<(&'static str, Vec<u64>)> {
     let most = u64::MAX >> (64 - bits);
     let n = len as u64;
-    let mut any = |f: &mut dyn FnMut(&mut Random, u64) -> u64| -> Vec<u64> {
+    let mut any = |f: &mut dyn FnMut(&mut Rng, u64) -> u64| -> Vec<u64> {
         (0..n).map(|x| f(random, x) & most).collect()
     };
     let mut all = vec![
-        ("random", any(&mut |r, _| r.next())),
+        ("random", any(&mut |r, _| r.u64(..))),
         ("equal", any(&mut |_, _| 42)),
         ("sorted", any(&mut |_, x| x.min(most))),
         ("reversed", any(&mut |_, x| (n - x).min(most))),
-        ("two keys", any(&mut |r, _| if r.below(2) == 0 { 0 } else { u64::MAX })),
-        ("one digit", any(&mut |r, _| r.below(256) << (bits / 2))),
-        ("dense", any(&mut |r, _| r.below(n))),
-        ("hot key", any(&mut |r, _| if r.below(10) > 0 { 7 } else { r.next() })),
-        ("close", any(&mut |r, _| (most / 2).wrapping_add(r.below(20)))),
-        ("many sizes", any(&mut |r, _| r.next() >> r.below(64))),
+        ("two keys", any(&mut |r, _| if r.u64(..2) == 0 { 0 } else { u64::MAX })),
+        ("one digit", any(&mut |r, _| r.u64(..256) << (bits / 2))),
+        ("dense", any(&mut |r, _| r.u64(..n))),
+        ("hot key", any(&mut |r, _| if r.u64(..10) > 0 { 7 } else { r.u64(..) })),
+        ("close", any(&mut |r, _| (most / 2).wrapping_add(r.u64(..20)))),
+        ("many sizes", any(&mut |r, _| r.u64(..) >> r.u64(..64))),
         (
             "low ones and strays",
             any(&mut |r, x| match x % 1021 {
-                1 => r.next() | most >> 1,
-                _ => r.below(n),
+                1 => r.u64(..) | most >> 1,
+                _ => r.u64(..n),
             }),
         ),
         // Keys at positions that an evenly spaced sample skips.
         (
             "hidden",
             any(&mut |r, x| match x as usize % (len / 1024).max(1) {
-                0 => 1000 + r.below(3),
-                _ => r.next(),
+                0 => 1000 + r.u64(..3),
+                _ => r.u64(..),
             }),
         ),
     ];
@@ -79,13 +81,13 @@ fn patterns(random: &mut Random, len: usize, bits: u32) -> Vec<(&'static str, Ve
 
 #[test]
 fn sorts_as_the_standard_library_does() {
-    let mut random = Random(0xabcdef);
+    let mut random = Rng::with_seed(0xabcdef);
     for len in [0, 1, 2, 3, 255, 256, 257, 1000, 5000, CACHED, CACHED + 1, 100_003, 300_000] {
         for bits in [1, 8, 13, 24, 32, 63, 64] {
             for (what, keys) in patterns(&mut random, len, bits) {
-                let threads = 1 + random.below(5) as usize;
+                let threads = 1 + random.u64(..5) as usize;
                 let what = format!("{what}, {bits} bits");
-                match random.below(2) {
+                match random.u64(..2) {
                     _ if bits <= 32 => check::<u32, u32>(&keys, bits, threads, &what),
                     0 => check::<u64, u32>(&keys, bits, threads, &what),
                     _ => check::<u64, u64>(&keys, bits, threads, &what),
@@ -97,10 +99,10 @@ fn sorts_as_the_standard_library_does() {
 
 #[test]
 fn small_sizes_of_every_kind() {
-    let mut random = Random(99);
+    let mut random = Rng::with_seed(99);
     for case in 0..2000 {
-        let (len, bits) = (random.below(3000) as usize, 1 + random.below(64) as u32);
-        let keys: Vec<u64> = (0..len).map(|_| random.next() >> (64 - bits)).collect();
+        let (len, bits) = (random.u64(..3000) as usize, 1 + random.u64(..64) as u32);
+        let keys: Vec<u64> = (0..len).map(|_| random.u64(..) >> (64 - bits)).collect();
         check::<u64, u32>(&keys, bits, 2, &format!("case {case}, {bits} bits"));
     }
 }

@@ -145,12 +145,8 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
 
 /// Returns random keys with at most `distinct` different values.
 fn keys(rows: u64, seed: u64, distinct: u64) -> Vec<u64> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        state >> 33
-    };
-    (0..rows).map(|_| (next() % distinct).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..rows).map(|_| random.u64(..distinct).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
 }
 
 fn unique(rows: u64) -> Vec<u64> {

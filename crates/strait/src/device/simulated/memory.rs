@@ -20,7 +20,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use super::random::Random;
+use fastrand::Rng;
+
 use super::word::{DeviceWord, Tuple};
 use crate::device::{DeviceId, HostView, MemoryUse, View};
 use crate::error::{Error, Result};
@@ -98,20 +99,20 @@ pub(super) struct Space {
     quarantined: u64,
     next: u64,
     usage: MemoryUse,
-    random: Random,
+    random: Rng,
     device: DeviceId,
     /// Whether freed memory is gone at once, so that late operations on it are errors.
     pub(super) strict: bool,
 }
 
 impl Space {
-    pub(super) fn new(capacity: u64, device: DeviceId, mut random: Random) -> Space {
+    pub(super) fn new(capacity: u64, device: DeviceId, mut random: Rng) -> Space {
         let region = u64::from(device.number()) % REGIONS * REGION;
         Space {
             blocks: BTreeMap::new(),
             freed: VecDeque::new(),
             quarantined: 0,
-            next: START + region + ALIGNMENT * random.below(1 << 20),
+            next: START + region + ALIGNMENT * random.u64(..1 << 20),
             usage: MemoryUse { budget: capacity, used: 0, peak: 0 },
             random,
             device,
@@ -171,7 +172,7 @@ impl Space {
     /// Assigns an address to a block: a multiple of the alignment, plus `past`.
     fn place(&mut self, block: Allocation, past: u64) -> View {
         let (address, bytes) = (self.next + past, block.len());
-        let gap = PAGE + self.random.below(PAGE);
+        let gap = PAGE + self.random.u64(..PAGE);
         self.next = (address + bytes + gap).next_multiple_of(ALIGNMENT);
         self.usage.used += block.charged;
         self.usage.peak = self.usage.peak.max(self.usage.used);
@@ -182,7 +183,7 @@ impl Space {
     /// Poisons an allocation and returns its charge, but keeps it for late operations. Host memory is not
     /// changed: its address now leads to the same number of poisoned bytes.
     pub(super) fn free(&mut self, address: u64) {
-        let byte = 0xd0 | self.random.below(16) as u8;
+        let byte = 0xd0 | self.random.u64(..16) as u8;
         let Some(Allocation { bytes, charged }) = self.blocks.remove(&address) else { return };
         self.usage.used -= charged;
         if self.strict {
@@ -328,8 +329,8 @@ pub(super) fn charge(bytes: u64) -> u64 {
 }
 
 /// Returns the byte that fills fresh memory.
-pub(super) fn fresh(random: &mut Random) -> u8 {
-    0xa0 | random.below(32) as u8
+pub(super) fn fresh(random: &mut Rng) -> u8 {
+    0xa0 | random.u64(..32) as u8
 }
 
 fn poisoned(len: usize, byte: u8, what: &str) -> Result<Vec<u8>> {
@@ -347,7 +348,7 @@ mod tests {
 
     #[test]
     fn old_freed_memory_is_given_up_and_new_addresses_are_new() {
-        let mut space = Space::new(64 << 20, DeviceId::unique(), Random::new(3));
+        let mut space = Space::new(64 << 20, DeviceId::unique(), Rng::with_seed(3));
         let mut seen = Vec::new();
         for _ in 0..40 {
             let view = space.allocate(1 << 20, "a test").unwrap();

@@ -27,10 +27,11 @@ mod tests;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use fastrand::Rng;
+
 use self::fault::Faults;
 use self::host::{HostMemory, Pin};
 use self::memory::Space;
-use self::random::Random;
 use self::schedule::{Operation, Schedule};
 use self::stages::Machine;
 use super::{
@@ -78,7 +79,7 @@ pub(crate) struct Simulated {
     shape: Shape,
     schedule: Arc<Mutex<Schedule>>,
     /// Chooses the poison of host memory.
-    random: Mutex<Random>,
+    random: Mutex<Rng>,
     coherent: bool,
     /// The number of pins of others' memory.
     pins: Arc<AtomicUsize>,
@@ -98,8 +99,8 @@ impl Simulated {
     pub(crate) fn failing(settings: Settings, fault: Option<Fault>) -> Simulated {
         let faults = Faults::new(fault);
         let Settings { memory, shape, seed, coherent } = settings;
-        let mut seeds = Random::new(seed);
-        let mut random = || Random::new(seeds.next());
+        let mut seeds = Rng::with_seed(seed);
+        let mut random = || Rng::with_seed(seeds.u64(..));
         let id = DeviceId::unique();
         let mut space = Space::new(memory, id, random());
         space.strict = faults.any();

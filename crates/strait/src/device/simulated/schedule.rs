@@ -17,8 +17,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fastrand::Rng;
+
 use super::memory::Space;
-use super::random::Random;
 use super::stages::{self, Machine};
 use crate::device::{DeviceId, DeviceStage, EVENTS, Event, HostView, Pinned, Stream, View};
 use crate::error::{Error, Result};
@@ -73,7 +74,7 @@ pub(super) struct Schedule {
     pub(super) machine: Machine,
     queues: Vec<Queue>,
     marks: Vec<Mark>,
-    random: Random,
+    random: Rng,
     failure: Option<Error>,
     device: DeviceId,
     /// Whether a test requested the failure.
@@ -81,7 +82,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(machine: Machine, device: DeviceId, random: Random) -> Schedule {
+    pub(super) fn new(machine: Machine, device: DeviceId, random: Rng) -> Schedule {
         let (queues, marks) = (Vec::new(), Vec::new());
         Schedule { machine, queues, marks, random, failure: None, device, asked_for: false }
     }
@@ -171,7 +172,7 @@ impl Schedule {
         // If all streams progressed at the same pace, a missing wait could stay hidden. So some streams run
         // ahead, and some stand still for as long as there is other work.
         let pace: Vec<u64> =
-            self.queues.iter().map(|_| [0, 1, 1, 8][self.random.below(4) as usize]).collect();
+            self.queues.iter().map(|_| [0, 1, 1, 8][self.random.u64(..4) as usize]).collect();
         while self.failure.is_none() && !done(self) {
             if let Err(error) = self.step(&pace) {
                 self.queues.iter_mut().for_each(|queue| queue.operations.clear());
@@ -208,7 +209,7 @@ impl Schedule {
             (0..self.queues.len()).filter(|&at| ready(&self.queues[at])).collect();
         let total: u64 = heads.iter().map(|&at| pace[at]).sum();
         let chosen = if total > 0 {
-            let mut left = self.random.below(total);
+            let mut left = self.random.u64(..total);
             heads.into_iter().find(|&at| {
                 let here = left < pace[at];
                 left = left.saturating_sub(pace[at]);
@@ -217,7 +218,7 @@ impl Schedule {
         } else if heads.is_empty() {
             None
         } else {
-            Some(heads[self.random.below(heads.len() as u64) as usize])
+            Some(heads[self.random.u64(..heads.len() as u64) as usize])
         };
         let Some(operation) = chosen.and_then(|at| self.queues[at].operations.pop_front()) else {
             return Err(failed("every stream waits for an event that never comes".to_string()));

@@ -84,17 +84,17 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use fastrand::Rng;
 
     #[test]
     fn stages_mix_as_the_host_does_and_back() {
-        let mut random = Random::new(1);
+        let mut random = Rng::with_seed(1);
         for seed in 0..50 {
             let (wide, narrow) = (Mixer::<u64>::new(seed), Mixer::<u32>::new(seed));
             let (by, back) = (Mixing::of(wide), Mixing::of(wide.inverse()));
             let (by_narrow, back_narrow) = (Mixing::of(narrow), Mixing::of(narrow.inverse()));
-            for word in (0..100).map(|_| random.next()).chain([0, 1, u64::MAX, 1 << 63]) {
+            for word in (0..100).map(|_| random.u64(..)).chain([0, 1, u64::MAX, 1 << 63]) {
                 assert_eq!(word.mixed_by(by), word.mix(wide));
                 assert_eq!(word.mixed_by(by).mixed_by(back), word);
                 let word = word as u32;

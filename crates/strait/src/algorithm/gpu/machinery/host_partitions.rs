@@ -159,14 +159,9 @@ mod tests {
 
     #[test]
     fn many_sizes_are_packed() {
-        let mut seed = 1u64;
+        let mut random = fastrand::Rng::with_seed(1);
         for fit in [1u64, 7, 100, 5000, 1 << 40] {
-            let rows: Vec<u64> = (0..200)
-                .map(|_| {
-                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    (seed >> 33) % 300
-                })
-                .collect();
+            let rows: Vec<u64> = (0..200).map(|_| random.u64(..300)).collect();
             check(&rows, fit);
         }
     }

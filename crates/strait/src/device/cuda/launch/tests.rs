@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use fastrand::Rng;
+
 use crate::device::abi::{
     Bounds, ClearTable, Columns, Control, DeviceTable, Digit, FillGroups, Histogram, Insert,
     MAX_PASSES, Mixing, Output, Pack, PlaceGroups, Probe, Scatter, Tally, Unpack,
@@ -43,36 +45,20 @@ fn mixing<W: KeyWord>() -> Mixing {
     Mixing::of(mixer::<W>())
 }
 
-/// A reproducible sequence of random numbers.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 /// A device with one stream, and the memory that a test keeps on it.
 struct Bench {
     device: Box<dyn Device>,
     /// Whether it is a GPU: tests use more rows there.
     large: bool,
     stream: Stream,
-    random: Random,
+    random: Rng,
     kept: Vec<Memory>,
 }
 
 impl Bench {
     fn new(device: Box<dyn Device>, large: bool, seed: u64) -> Bench {
         let stream = device.stream(0).unwrap();
-        Bench { device, large, stream, random: Random(seed), kept: Vec::new() }
+        Bench { device, large, stream, random: Rng::with_seed(seed), kept: Vec::new() }
     }
 
     /// Allocates memory for `count` values.
@@ -124,7 +110,7 @@ impl Bench {
     }
 
     fn words<W: TestWord>(&mut self, count: usize) -> Vec<W> {
-        (0..count).map(|_| W::from_u64(self.random.next())).collect()
+        (0..count).map(|_| W::from_u64(self.random.u64(..))).collect()
     }
 
     /// Releases all memory, between cases.
@@ -227,7 +213,7 @@ fn scatter<W: TestWord>(bench: &mut Bench, case: Case) {
     // Partitions start anywhere in a line. The gap before each must stay unchanged.
     let (mut begins, mut end) = (Vec::new(), 0);
     for count in &counts {
-        end += 1 + bench.random.below(11);
+        end += 1 + bench.random.u64(..11);
         begins.push(end);
         end += count;
     }
@@ -345,11 +331,12 @@ fn unpack<W: TestWord>(bench: &mut Bench) {
     let most = if bench.large && !reduced() { 200_000 } else { 40 };
     let (mut packed, mut packs, mut expected) = (Vec::<u8>::new(), Vec::new(), Vec::<W>::new());
     for bytes in [3u32, 0, 8, 1, 5, 2, 7, 4, 6, 0, 8, 3] {
-        packed.resize(packed.len() + bench.random.below(9) as usize, 0xee);
-        let (base, rows) = (bench.random.next(), bench.random.below(most) as u32);
+        packed.resize(packed.len() + bench.random.u64(..9) as usize, 0xee);
+        let (base, rows) = (bench.random.u64(..), bench.random.u64(..most) as u32);
         let (at, first) = (packed.len() as u64, expected.len() as u64);
         for _ in 0..rows {
-            let value = bench.random.next() & 1u64.checked_shl(8 * bytes).map_or(!0, |end| end - 1);
+            let value =
+                bench.random.u64(..) & 1u64.checked_shl(8 * bytes).map_or(!0, |end| end - 1);
             packed.extend_from_slice(&value.to_le_bytes()[..bytes as usize]);
             expected.push(W::from_u64(base.wrapping_add(value)));
         }
@@ -426,14 +413,14 @@ fn compact<W: TestWord>(bench: &mut Bench, slot_count: u64, percent: u64, groups
     let rows = (slot_count * percent / 100).max(1);
     let mark = |slot: u64| W::from_u64((slot << 32).div_ceil(slot_count) << (W::BITS - 32));
     let mut mixed = vec![W::from_u64(u64::MAX), W::from_u64(0)];
-    mixed.extend((0..rows).map(|_| mark(bench.random.below(slot_count))));
+    mixed.extend((0..rows).map(|_| mark(bench.random.u64(..slot_count))));
     mixed.extend(bench.words::<W>(2 * rows as usize));
     mixed.sort_unstable();
     mixed.dedup();
     let last = mixed.len() - 1;
     mixed.swap(1, last);
     for i in (3..mixed.len()).rev() {
-        mixed.swap(i, 2 + bench.random.below(i as u64 - 1) as usize);
+        mixed.swap(i, 2 + bench.random.u64(..i as u64 - 1) as usize);
     }
     let rows = rows.min(mixed.len() as u64);
     let all = mixed.len() as u64;
@@ -522,7 +509,7 @@ fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) 
     let has = |place: u64| missing.is_none_or(|every| place % every != 1);
     let mut keys: Vec<u64> = (0..slot_count).filter(|&p| has(p)).map(|p| min + p).collect();
     for i in (1..keys.len()).rev() {
-        keys.swap(i, bench.random.below(i as u64 + 1) as usize);
+        keys.swap(i, bench.random.u64(..i as u64 + 1) as usize);
     }
     let rows = keys.len() as u64;
     // First the inserted keys, then the others: inside the range, before it, and beyond its end.

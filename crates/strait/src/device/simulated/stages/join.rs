@@ -18,7 +18,7 @@ pub(super) fn shared<W: DeviceWord>(
     stage: &JoinShared,
 ) -> Result<()> {
     let most = machine.shape.build_rows;
-    let rounds = 1 + machine.random.below(MAX_ROUNDS) as u32;
+    let rounds = 1 + machine.random.u64(..MAX_ROUNDS) as u32;
     let round = machine.shape.probe_rows.div_ceil(rounds);
     let tasks = Tasks { list: stage.tasks, count: stage.count, tile: 0, rows: 0, round };
     require(stage.tasks != 0 || stage.count == 0, "co-partitions are joined by tasks")?;
@@ -102,7 +102,7 @@ pub(super) fn probe_in_order<W: DeviceWord>(machine: &mut Machine, stage: &Probe
         }
     }
     space.write(output.probe, &bits, "output bits")?;
-    let next = stage.count.saturating_add(machine.random.below(4) as u32);
+    let next = stage.count.saturating_add(machine.random.u64(..4) as u32);
     machine.space.set(output.control, 0, Control { next, ..control }, "control")
 }
 
@@ -123,7 +123,7 @@ pub(super) fn merge<W: DeviceWord>(
     if stage.tasks == 0 {
         // This memory is for the kernels' own use, so it gets random content.
         let splits: Vec<u64> =
-            (0..2 * u64::from(stage.count)).map(|_| machine.random.next()).collect();
+            (0..2 * u64::from(stage.count)).map(|_| machine.random.u64(..)).collect();
         machine.space.write(stage.splits, &splits, "splits")?;
     }
     drive::<W>(machine, flavour, &stage.output, tasks, |space, task| {

@@ -15,8 +15,9 @@ mod unpack;
 
 pub(super) use scatter::buffer_bytes;
 
+use fastrand::Rng;
+
 use super::memory::Space;
-use super::random::Random;
 use super::word::DeviceWord;
 use crate::device::stage::stage_table;
 use crate::device::{DeviceStage, Shape};
@@ -26,7 +27,7 @@ use crate::word::Width;
 /// The state on which stages work.
 pub(super) struct Machine {
     pub(super) space: Space,
-    pub(super) random: Random,
+    pub(super) random: Rng,
     pub(super) shape: Shape,
 }
 

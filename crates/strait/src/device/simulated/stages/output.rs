@@ -14,8 +14,9 @@
 //! thread block may join its task in rounds. Then a round with too many rows is redone separately, and a
 //! round without room is redone together with the rest of its task.
 
+use fastrand::Rng;
+
 use super::super::memory::{Space, nth};
-use super::super::random::Random;
 use super::super::word::DeviceWord;
 use super::{Machine, require};
 use crate::device::Flavour;
@@ -96,7 +97,7 @@ pub(super) fn drive<W: DeviceWord>(
 /// All thread blocks of a kernel, one after another.
 struct ThreadBlocks<'a> {
     space: &'a mut Space,
-    random: &'a mut Random,
+    random: &'a mut Rng,
     flavour: Flavour,
     output: &'a Output,
     control: Control,
@@ -115,7 +116,7 @@ impl ThreadBlocks<'_> {
         control.next = number.saturating_add(1);
         if number >= count {
             // Every thread block finds out separately that there are no more.
-            control.next = control.next.saturating_add(self.random.below(IN_FLIGHT + 1) as u32);
+            control.next = control.next.saturating_add(self.random.u64(..IN_FLIGHT + 1) as u32);
             return None;
         }
         Some(number)
@@ -152,7 +153,7 @@ impl ThreadBlocks<'_> {
                 self.control.counted = begin;
             }
             if self.control.full == 0 {
-                self.in_flight = self.random.below(IN_FLIGHT + 1);
+                self.in_flight = self.random.u64(..IN_FLIGHT + 1);
             }
             self.control.full = 1;
             return self.redo(Redo { task: rest, rows: count }).map(|()| false);

@@ -99,7 +99,7 @@ fn use_status(machine: &mut Machine, stage: &LookBack) -> Result<()> {
     let ticket = machine.space.get::<u32>(stage.ticket, "ticket")?;
     require(status.iter().all(|&word| word == 0), "status was not zero at first")?;
     require(ticket == 0, "ticket was not zero at first")?;
-    let garbage: Vec<u32> = status.iter().map(|_| machine.random.next() as u32 | 1).collect();
+    let garbage: Vec<u32> = status.iter().map(|_| machine.random.u64(..) as u32 | 1).collect();
     machine.space.write(stage.status, &garbage, "status")?;
     machine.space.set(stage.ticket, 0, words as u32, "ticket")
 }

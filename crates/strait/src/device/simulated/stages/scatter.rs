@@ -88,7 +88,7 @@ fn scribble<W: DeviceWord>(
     let word = if W::BITS == 32 { Width::W32 } else { Width::W64 };
     let words = buffer_bytes(word, how, partitions) / 8;
     aligned(stage.buffers, if words > 0 { size_of::<Tuple<W>>() as u64 } else { 1 }, "buffers")?;
-    let garbage: Vec<u64> = (0..words).map(|_| machine.random.next()).collect();
+    let garbage: Vec<u64> = (0..words).map(|_| machine.random.u64(..)).collect();
     machine.space.write(stage.buffers, &garbage, "buffers")
 }
 

@@ -1,6 +1,7 @@
 //! Radix passes that count first: the digits per chunk, the starts of each chunk's runs, and the tuples.
 
 use super::super::memory::nth;
+use super::super::random::random_order;
 use super::super::word::{DeviceWord, Source, Tuple};
 use super::partition::{check_apart, check_digit, digit_of};
 use super::{Machine, require};
@@ -77,7 +78,7 @@ fn chunks(machine: &mut Machine, stage: &SharedHistogram) -> Result<Vec<(u64, u6
     require(covered.is_some_and(|rows| rows >= stage.rows), "rows outside all chunks")?;
     let tiles = stage.chunk.is_multiple_of(u64::from(machine.shape.tile));
     require(tiles, "a chunk that is not whole tiles")?;
-    let order = machine.random.order(stage.chunks as usize);
+    let order = random_order(&mut machine.random, stage.chunks as usize);
     let chunk = |chunk: usize| {
         let first = (chunk as u64 * stage.chunk).min(stage.rows);
         (chunk as u64, first, stage.chunk.min(stage.rows - first))

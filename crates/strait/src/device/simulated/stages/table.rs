@@ -29,6 +29,7 @@
 use std::mem::offset_of;
 
 use super::super::memory::{Space, aligned, nth};
+use super::super::random::random_order;
 use super::super::word::{DeviceWord, Source};
 use super::{Machine, require};
 use crate::device::abi::{ClearTable, Control, DeviceTable, FillGroups, Insert, PlaceGroups};
@@ -241,7 +242,7 @@ pub(super) fn insert<W: DeviceWord>(machine: &mut Machine, stage: &Insert) -> Re
         .filter(|&at| table.direct == 0 && slots.slots[at].key == slots.empty(at))
         .count();
 
-    for row in machine.random.order(source.len()) {
+    for row in random_order(&mut machine.random, source.len()) {
         let raw = tuples == 0 && table.direct == 0;
         let key = source[row].key;
         let key = if raw { key.mixed_by(table.mixing) } else { key };
@@ -284,7 +285,7 @@ pub(super) fn place_groups<W: DeviceWord>(
 ) -> Result<()> {
     let mut slots = Slots::<W>::load(&machine.space, &stage.table, true)?;
     let mut cursor = machine.space.get::<u64>(stage.cursor, "cursor")?;
-    for slot in machine.random.order(slots.slots.len()) {
+    for slot in random_order(&mut machine.random, slots.slots.len()) {
         let slot = &mut slots.slots[slot];
         if slot.count > 0 {
             slot.begin = cursor as u32;

@@ -2,6 +2,7 @@
 //! gathers values by row number.
 
 use super::super::memory::{aligned, nth};
+use super::super::random::random_order;
 use super::super::word::DeviceWord;
 use super::{Machine, require};
 use crate::device::abi::{Bounds, Gather, ListTasks, Task};
@@ -35,7 +36,7 @@ pub(super) fn list(machine: &mut Machine, stage: &ListTasks) -> Result<()> {
     let capacity = u64::from(stage.capacity);
     machine.space.check::<Task>(stage.tasks, capacity, "tasks")?;
     let mut count = 0u64;
-    for partition in machine.random.order(stage.partitions as usize) {
+    for partition in random_order(&mut machine.random, stage.partitions as usize) {
         let builds = cut(build[partition], build[partition + 1], stage.build_rows);
         let probes = cut(probe[partition], probe[partition + 1], stage.probe_rows);
         let first = count;

@@ -1,6 +1,7 @@
 //! Unpacks keys to words.
 
 use super::super::memory::nth;
+use super::super::random::random_order;
 use super::super::word::DeviceWord;
 use super::{Machine, require};
 use crate::device::abi::{Pack, Unpack};
@@ -9,7 +10,7 @@ use crate::error::Result;
 pub(super) fn unpack<W: DeviceWord>(machine: &mut Machine, stage: &Unpack) -> Result<()> {
     let packs = machine.space.read::<Pack>(stage.packs, stage.count.into(), "packs")?;
     check_apart(&packs)?;
-    for which in machine.random.order(packs.len()) {
+    for which in random_order(&mut machine.random, packs.len()) {
         let Pack { at, base, first, rows, bytes } = packs[which];
         require(bytes <= 8, "keys are packed to 8 bytes at most")?;
         let (rows, width) = (u64::from(rows), bytes as usize);

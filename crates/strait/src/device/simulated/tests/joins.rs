@@ -33,12 +33,12 @@ struct Sides<W> {
 }
 
 fn sides<W: TestWord>(bench: &mut Bench, way: Way) -> Sides<W> {
-    let build_rows = 1 + bench.random.below(40) as usize;
-    let probe_rows = 1 + bench.random.below(40) as usize;
-    let domain = 1 + bench.random.below(30);
+    let build_rows = 1 + bench.random.u64(..40) as usize;
+    let probe_rows = 1 + bench.random.u64(..40) as usize;
+    let domain = 1 + bench.random.u64(..30);
     let direct = matches!(way, Way::Direct | Way::Array);
     let spread = |key: u64| if direct { key + 50 } else { key << (W::BITS - 6) };
-    let mut keys: Vec<u64> = (0..build_rows).map(|_| bench.random.below(domain)).collect();
+    let mut keys: Vec<u64> = (0..build_rows).map(|_| bench.random.u64(..domain)).collect();
     if matches!(way, Way::Unique(_) | Way::Array) {
         keys.sort_unstable();
         keys.dedup();
@@ -50,7 +50,7 @@ fn sides<W: TestWord>(bench: &mut Bench, way: Way) -> Sides<W> {
         (first..).zip(keys).map(row).collect()
     };
     let build = side(keys, 100);
-    let others = (0..probe_rows).map(|_| bench.random.below(domain + 3)).collect();
+    let others = (0..probe_rows).map(|_| bench.random.u64(..domain + 3)).collect();
     Sides { build, probe: side(others, 200) }
 }
 
@@ -153,7 +153,7 @@ pub(super) fn source<W: TestWord>(
     let keys: Vec<W> = side.iter().map(|tuple| tuple.key).collect();
     let values: Vec<W> = side.iter().map(|tuple| tuple.value).collect();
     // Values are row numbers, so the device may also compute them.
-    let counted = bench.random.below(2) == 0;
+    let counted = bench.random.u64(..2) == 0;
     let first = if counted { side[0].value.to_u64() } else { 0 };
     let values = if counted { 0 } else { bench.put(&values) };
     (Columns { keys: bench.put(&keys), values, first }, 0)

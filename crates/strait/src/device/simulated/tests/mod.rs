@@ -50,7 +50,7 @@ fn unmixing<W: DeviceWord>() -> Mixing {
 struct Bench {
     device: Simulated,
     stream: Stream,
-    random: Random,
+    random: Rng,
     kept: Vec<Memory>,
 }
 
@@ -59,7 +59,7 @@ impl Bench {
         let device =
             Simulated::new(Settings { memory: 16 << 20, shape: TINY, seed, coherent: true });
         let stream = device.stream(0).unwrap();
-        Bench { device, stream, random: Random::new(!seed), kept: Vec::new() }
+        Bench { device, stream, random: Rng::with_seed(!seed), kept: Vec::new() }
     }
 
     /// Allocates poisoned memory for `count` values.
@@ -115,7 +115,7 @@ impl Bench {
 
     /// Returns random words below `end`.
     fn words<W: TestWord>(&mut self, count: usize, end: u64) -> Vec<W> {
-        (0..count).map(|_| W::from_u64(self.random.below(end))).collect()
+        (0..count).map(|_| W::from_u64(self.random.u64(..end))).collect()
     }
 }
 

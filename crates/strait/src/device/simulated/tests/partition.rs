@@ -98,7 +98,7 @@ fn pass<W: TestWord>(bench: &mut Bench, keys: &[W], rows: u64, pass: &Pass) {
     }
     let mut base = bench.put(&begins);
     let (word, tuple) = (size_of::<W>() as u64, 2 * size_of::<W>() as u64);
-    let cut = bench.random.below(rows - 1) + 1;
+    let cut = bench.random.u64(..rows - 1) + 1;
     for (at, rows) in [(0, cut), (cut, rows - cut)] {
         let moved = |address: u64, size: u64| if address == 0 { 0 } else { address + at * size };
         let next_base = bench.room::<u64>(BINS);
@@ -130,7 +130,7 @@ fn pass<W: TestWord>(bench: &mut Bench, keys: &[W], rows: u64, pass: &Pass) {
 /// Columns to tuples by one digit, then tuples to columns by a higher one: the result is sorted by both.
 fn look_back<W: TestWord>(seed: u64, mix: bool, values: bool) {
     let mut bench = Bench::new(seed);
-    let rows = 2 + bench.random.below(60) as usize;
+    let rows = 2 + bench.random.u64(..60) as usize;
     let keys = bench.words::<W>(rows, u64::MAX);
     let payload = bench.words::<W>(rows, u64::MAX);
     let columns = Columns {

@@ -72,7 +72,7 @@ fn counted<W: TestWord>(bench: &mut Bench, stage: SharedHistogram) -> Vec<Tuple<
 /// Orders columns by the lower digit, then tuples by the higher one, which must keep their order.
 fn shared_histogram<W: TestWord>(seed: u64, end: u64, values: bool) {
     let mut bench = Bench::new(seed);
-    let count = 1 + bench.random.below(70) as usize;
+    let count = 1 + bench.random.u64(..70) as usize;
     let rows = rows::<W>(&mut bench, count, end, values);
     let (low, high) = (Digit { shift: 5, mask: 7 }, Digit { shift: 8, mask: 3 });
     let first = SharedHistogram {
@@ -146,7 +146,7 @@ fn pass<W: TestWord>(
 /// Splits columns by the higher digit, then chains by the lower one, then copies the chains together.
 fn bucket_pool<W: TestWord>(seed: u64, end: u64, values: bool) {
     let mut bench = Bench::new(seed);
-    let count = 1 + bench.random.below(70);
+    let count = 1 + bench.random.u64(..70);
     let rows = rows::<W>(&mut bench, count as usize, end, values);
     let (low, high) = (Digit { shift: 5, mask: 7 }, Digit { shift: 8, mask: 3 });
     let first = pass::<W>(&mut bench, rows.columns, Chains::default(), (count, 1, high));

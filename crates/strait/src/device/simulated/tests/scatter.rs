@@ -36,9 +36,9 @@ fn scatter<W: TestWord>(seed: u64, how: Scatterer, bits: u32) {
     let mut bench = Bench::new(seed);
     let wanted = Digit { shift: W::BITS - bits.max(1), mask: (1 << bits) - 1 };
     let partitions = 1usize << bits;
-    let gap = bench.random.below(3);
+    let gap = bench.random.u64(..3);
     let launches = [seed & 1 != 0, seed & 2 != 0].map(|tuples| {
-        let count = bench.random.below(50) as usize;
+        let count = bench.random.u64(..50) as usize;
         rows::<W>(&mut bench, count, tuples)
     });
     let all: Vec<Tuple<W>> = launches.iter().flat_map(|rows| rows.mixed.clone()).collect();
@@ -150,11 +150,12 @@ fn unpack<W: TestWord>(seed: u64, change: impl Fn(&mut Vec<Pack>)) -> String {
     let mut bench = Bench::new(seed);
     let (mut packed, mut packs, mut expected) = (Vec::<u8>::new(), Vec::new(), Vec::<W>::new());
     for bytes in [3u32, 0, 8, 1, 5, 2, 7, 4, 6, 0] {
-        packed.resize(packed.len() + bench.random.below(4) as usize, 0xee);
-        let (base, rows) = (bench.random.next(), bench.random.below(12) as u32);
+        packed.resize(packed.len() + bench.random.u64(..4) as usize, 0xee);
+        let (base, rows) = (bench.random.u64(..), bench.random.u64(..12) as u32);
         let (at, first) = (packed.len() as u64, expected.len() as u64);
         for _ in 0..rows {
-            let value = bench.random.next() & 1u64.checked_shl(8 * bytes).map_or(!0, |end| end - 1);
+            let value =
+                bench.random.u64(..) & 1u64.checked_shl(8 * bytes).map_or(!0, |end| end - 1);
             packed.extend_from_slice(&value.to_le_bytes()[..bytes as usize]);
             expected.push(W::from_u64(base.wrapping_add(value)));
         }

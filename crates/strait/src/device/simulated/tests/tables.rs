@@ -70,7 +70,7 @@ fn compact<W: TestWord>(seed: u64, slot_count: u64, rows: u64, groups: bool) {
     // Mixed keys: both ends, marks of some slots, and others. Half of them are inserted.
     let ones = W::from_u64(u64::MAX);
     let mut mixed = vec![ones, W::from_u64(0)];
-    mixed.extend((0..rows).map(|_| mark(bench.random.below(slot_count))));
+    mixed.extend((0..rows).map(|_| mark(bench.random.u64(..slot_count))));
     mixed.extend(bench.words::<W>(2 * rows as usize, u64::MAX));
     mixed.sort_unstable();
     mixed.dedup();
