@@ -26,6 +26,7 @@ check: ## format, lints (for other processors too), documentation, layers, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --features strait/portable -- -D warnings
+	$(CARGO) clippy -p strait -p strait-cli --no-default-features -- -D warnings
 	! [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ] || $(CARGO) check -p strait --target $(AARCH64)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --no-deps --document-private-items --quiet

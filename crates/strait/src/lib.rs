@@ -41,7 +41,11 @@
 //! # GPUs
 //!
 //! The CUDA driver and compiler are loaded at run time; without them, joins run on the CPU. On a machine with
-//! an NVIDIA GPU, joins can use it: see [`Join::device`], [`GpuOptions`] and [`gpu`].
+//! an NVIDIA GPU, joins can use it: see [`Join::device`], [`GpuOptions`] and [`gpu`]. A build without the
+//! default cargo feature `cuda` contains no CUDA code, and its joins run on the CPU only.
+
+// Without CUDA, some of the code that describes kernels has no caller.
+#![cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
 
 mod algorithm;
 mod bind;
@@ -118,6 +122,7 @@ pub mod gpu {
 /// Overrides and hooks for this crate's own tests. They may change at any time.
 #[doc(hidden)]
 pub mod testing {
+    #[cfg(feature = "cuda")]
     pub use crate::device::cuda::testing as device;
     pub use crate::overrides::{Fault, FaultKind, TestOverrides};
 }

@@ -16,7 +16,12 @@
 
 pub(crate) mod abi;
 mod bytes;
+#[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "without_cuda.rs"]
+pub(crate) mod cuda;
+mod gpu;
 mod host_access;
 mod id;
 pub(crate) mod l2;

@@ -32,7 +32,7 @@ mod host_table;
 use std::sync::Arc;
 
 use crate::algorithm::gpu::Wanted;
-use crate::device::cuda::{CudaDevice, Gpu};
+use crate::device::cuda::{self, Gpu};
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl OpenGpu {
     /// Opens a GPU. Joins hold at most `gpu_memory` bytes of its memory; `None` means most of the memory that
     /// is free now.
     pub fn open(gpu: &Gpu, gpu_memory: Option<u64>, threads: usize) -> Result<OpenGpu> {
-        Ok(OpenGpu::with(Arc::new(CudaDevice::new(gpu, gpu_memory)?), threads))
+        Ok(OpenGpu::with(cuda::open(gpu, gpu_memory)?, threads))
     }
 
     /// Opens a simulated GPU. The seed determines the order in which its work runs.

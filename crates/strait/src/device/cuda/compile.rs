@@ -5,10 +5,10 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::cache::{Cache, fingerprint};
-use super::detect::Architecture;
 use super::nvrtc::{Nvrtc, Source};
 use super::policy;
 use crate::device::MODULES;
+use crate::device::gpu::Architecture;
 use crate::error::{Error, Result};
 use crate::schedule::lock;
 use crate::word::Width;

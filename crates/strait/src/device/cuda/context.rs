@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys;
 
 use super::compile;
-use super::detect::{Architecture, Gpu};
 use super::error::check;
+use crate::device::gpu::{Architecture, Gpu};
 use crate::error::Result;
 use crate::schedule::lock;
 use crate::word::Width;

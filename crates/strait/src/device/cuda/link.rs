@@ -2,8 +2,8 @@
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_uint, c_void};
 
-use super::detect::Link;
 use super::library::Library;
+use crate::device::gpu::Link;
 
 /// Returns the link of the GPU at this bus address.
 pub(super) fn of(bus: &str) -> Option<Link> {

@@ -64,10 +64,10 @@ use pool::{Pool, Refusal, Source};
 use range::Ranges;
 use streams::Streams;
 
+pub use crate::device::gpu::{Architecture, Gpu, Link};
 pub use compile::{CompiledKernel, compile_kernels, kernel_cache};
-pub use detect::{Architecture, Gpu, Link};
 pub use nvrtc::Nvrtc;
-pub(crate) use shared::{is_open, shared};
+pub(crate) use shared::{is_open, open, shared};
 
 /// Shared memory that a block may use without asking for more.
 const UNASKED_SHARED: u32 = 48 << 10;

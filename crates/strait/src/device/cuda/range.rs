@@ -17,10 +17,10 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::CudaDevice;
 use super::context::Context;
-use super::detect::Gpu;
 use super::error::{check, failure};
 use super::host_pieces::{self, HostPiece};
 use super::pool::Refusal;
+use crate::device::gpu::Gpu;
 use crate::device::{Memory, View};
 use crate::error::{Error, Result};
 use crate::schedule::lock;

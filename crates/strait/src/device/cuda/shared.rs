@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::context::Context;
 use super::{CudaDevice, Gpu};
+use crate::device::Device;
 use crate::error::Result;
 
 /// A device, with its GPU's number and the budget with which it was opened.
@@ -17,6 +18,11 @@ fn opened() -> &'static Mutex<Vec<Opened>> {
 /// Returns whether a join of this process has used the GPU before.
 pub(crate) fn is_open(gpu: &Gpu) -> bool {
     Context::is_open(gpu)
+}
+
+/// Opens a GPU as a device that nobody shares.
+pub(crate) fn open(gpu: &Gpu, gpu_memory: Option<u64>) -> Result<Arc<dyn Device>> {
+    Ok(Arc::new(CudaDevice::new(gpu, gpu_memory)?))
 }
 
 /// Returns the GPU as a device with this budget. Another budget creates another device; the previous one is

@@ -2,10 +2,10 @@
 
 use super::cache::Cache;
 use super::compile;
-use super::detect::Architecture;
 use super::nvrtc::{Nvrtc, Source};
 use super::policy;
 use crate::device::abi;
+use crate::device::gpu::Architecture;
 use crate::error::{Error, Result};
 use crate::word::Width;
 
