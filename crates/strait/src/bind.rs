@@ -36,6 +36,17 @@ impl Join {
 }
 
 /// A join that is bound to two schemas. [`Join::bind`] creates it.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output, Side};
+///
+/// let bound = Join::inner().on("id").bind(Output::Rows, &schema, &schema)?;
+/// assert_eq!(bound.columns(Side::Left), [0]);
+/// assert_eq!(bound.schema().field(0).name(), "id");
+/// # Ok::<(), strait::Error>(())
+/// ```
 pub struct BoundJoin {
     pub(crate) join: Join,
     /// The columns that the join needs of each side.

@@ -13,6 +13,25 @@ pub(crate) use self::retry::too_long;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of a join. Every message says what happened, to which column or limit, and what to try.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{Error, Join};
+///
+/// match Join::inner().on("it").run(ids(vec![1]), ids(vec![1])) {
+///     Err(Error::UnknownColumn { name, nearest, .. }) => {
+///         assert_eq!((name.as_str(), nearest.as_deref()), ("it", Some("id")));
+///     }
+///     _ => panic!("there is no such column"),
+/// }
+/// let refused = Join::inner().on("id").threads(0).run(ids(vec![1]), ids(vec![1]));
+/// assert!(matches!(refused, Err(Error::InvalidOption { name: "threads", .. })));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -335,6 +354,22 @@ impl From<Error> for ArrowError {
 }
 
 /// Code of the caller that a join calls.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{CallerCode, Error, Filter, Join, Side};
+///
+/// let filter = Filter::new([(Side::Left, "id")], |_: &RecordBatch| panic!("a bug in the filter"));
+/// match Join::inner().on("id").filter(filter).count(ids(vec![1]), ids(vec![1])) {
+///     Err(Error::CallerPanicked { code, .. }) => assert_eq!(code, CallerCode::Filter),
+///     _ => panic!("the filter panicked"),
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CallerCode {
@@ -379,6 +414,10 @@ fn advice(nearest: &Option<String>, available: &[String]) -> String {
 }
 
 /// Formats a size for people: `1.5 GiB`.
+///
+/// ```
+/// assert_eq!(strait::bytes(1536), "1.5 KiB");
+/// ```
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -405,6 +444,11 @@ fn at_least(n: u64) -> String {
 
 /// Returns the name among `names` that is most similar to `wanted`, if one is similar enough to be a typing
 /// error.
+///
+/// ```
+/// let nearest = strait::nearest_name("custmer", ["customer", "orders"]);
+/// assert_eq!(nearest.as_deref(), Some("customer"));
+/// ```
 pub fn nearest_name<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let wanted_lower = wanted.to_lowercase();
     names

@@ -7,6 +7,14 @@ use crate::error::{Error, Result};
 use crate::options::{Algorithm, named, names};
 
 /// The processor that a join runs on.
+///
+/// ```
+/// use strait::{Join, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// assert_eq!("gpu:1".parse::<Processor>()?, Processor::Gpu(1));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Processor {
@@ -50,6 +58,13 @@ impl FromStr for Processor {
 }
 
 /// How a GPU partitions rows: in GPU memory for `radix`, into host memory for `triton`.
+///
+/// ```
+/// use strait::Partitioner;
+///
+/// assert_eq!("linear".parse::<Partitioner>()?, Partitioner::Linear);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Partitioner {
@@ -195,6 +210,13 @@ pub(crate) enum Scatterer {
 }
 
 /// How rows get from host memory to a GPU (001, table 1).
+///
+/// ```
+/// use strait::Transfer;
+///
+/// assert_eq!("staged-copy".parse::<Transfer>()?, Transfer::StagedCopy);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Transfer {
@@ -270,6 +292,13 @@ named! {
 }
 
 /// The processor that counts the tuples of each partition before a `triton` join writes them.
+///
+/// ```
+/// use strait::Histogram;
+///
+/// assert_eq!("cpu".parse::<Histogram>()?, Histogram::Cpu);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Histogram {

@@ -1,6 +1,11 @@
 //! The cores, caches and memory of the machine.
 
 /// The cores, caches and memory that a plan can use.
+///
+/// ```
+/// let machine = strait::Machine::detect();
+/// assert!(machine.cores >= 1);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Machine {

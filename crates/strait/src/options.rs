@@ -41,6 +41,22 @@ macro_rules! named {
 pub(crate) use named;
 
 /// The type of a join: which rows it returns.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{Join, JoinType};
+///
+/// let join = Join::new(JoinType::LeftAnti).on("id");
+/// let (rows, _) = join.count(ids(vec![1, 2, 3]), ids(vec![2]))?;
+/// assert_eq!(rows, 2);
+/// assert_eq!("left-anti".parse::<JoinType>()?, JoinType::LeftAnti);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum JoinType {
@@ -95,6 +111,16 @@ pub enum Yields {
 }
 
 /// A join algorithm. If the caller names none, the planner chooses one, and the report gives the reason.
+///
+/// ```
+/// use strait::{Algorithm, Error};
+///
+/// assert_eq!("sort-merge".parse::<Algorithm>()?, Algorithm::SortMerge);
+/// assert!(Algorithm::Triton.needs_gpu());
+/// let unknown = "nested-loops".parse::<Algorithm>();
+/// assert!(matches!(unknown, Err(Error::InvalidOption { name: "algorithm", .. })));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -162,6 +188,13 @@ pub(crate) fn names(names: impl IntoIterator<Item = &'static str>) -> String {
 }
 
 /// One of the two tables of a join.
+///
+/// ```
+/// use strait::Side;
+///
+/// assert_eq!(Side::Left.other(), Side::Right);
+/// assert_eq!(Side::Right.name(), "right");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The first table given to [`Join::run`](crate::Join::run).
@@ -189,6 +222,12 @@ impl Side {
 }
 
 /// Whether a null key equals another null key.
+///
+/// ```
+/// use strait::{Join, NullEquality};
+///
+/// let join = Join::inner().on("id").null_equality(NullEquality::Equal);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NullEquality {
     /// As SQL's `=`: a row with a null in its key matches no row.
@@ -199,6 +238,12 @@ pub enum NullEquality {
 }
 
 /// Which floats are equal, as keys and inside nested keys.
+///
+/// ```
+/// use strait::{FloatEquality, Join};
+///
+/// let join = Join::inner().on("price").float_equality(FloatEquality::Total);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum FloatEquality {
@@ -225,6 +270,26 @@ pub type Predicate = Arc<dyn Fn(&RecordBatch) -> Result<BooleanArray, ArrowError
 ///
 /// The predicate gets batches of candidate pairs. They have only the columns that the filter names, in that
 /// order. It returns one boolean per row; null counts as false.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use arrow::array::AsArray;
+/// use arrow::datatypes::Int64Type;
+/// use strait::{Filter, Join, Side};
+///
+/// let odd = Filter::new([(Side::Left, "id")], |batch: &RecordBatch| {
+///     let ids = batch.column(0).as_primitive::<Int64Type>();
+///     Ok(ids.values().iter().map(|id| Some(id % 2 == 1)).collect())
+/// });
+/// let (rows, _) = Join::inner().on("id").filter(odd).count(ids(vec![1, 2, 3]), ids(vec![2, 3]))?;
+/// assert_eq!(rows, 1);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Filter {
     pub(crate) columns: Vec<(Side, String)>,

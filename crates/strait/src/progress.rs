@@ -47,6 +47,21 @@ impl Stage {
 }
 
 /// A snapshot of a running join's progress.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{Join, Progress};
+///
+/// let show = |progress: &Progress| println!("{}: {} rows", progress.stage.name(), progress.done);
+/// let join = Join::inner().on("id").on_progress(show);
+/// assert_eq!(join.count(ids(vec![1, 2]), ids(vec![2]))?.0, 1);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {

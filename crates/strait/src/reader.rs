@@ -48,6 +48,22 @@ impl Sink for Queue {
 /// It is an iterator and a [`RecordBatchReader`]. An error of the join is an [`ArrowError`] that wraps an
 /// [`Error`]; [`Error::from_arrow`] returns the inner error. Dropping the reader cancels the join, and waits
 /// until its threads have ended.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::Join;
+///
+/// let mut reader = Join::inner().on("id").run(ids(vec![1, 2]), ids(vec![2]))?;
+/// let rows: usize = reader.by_ref().map(|batch| batch.map_or(0, |batch| batch.num_rows())).sum();
+/// let report = reader.report().expect("the join has finished");
+/// assert_eq!(report.output_rows, rows as u64);
+/// # Ok::<(), strait::Error>(())
+/// ```
 pub struct JoinReader {
     pub(crate) schema: SchemaRef,
     pub(crate) receiver: Option<Receiver<Result<ReservedBatch>>>,

@@ -8,6 +8,24 @@ use crate::plan::Plan;
 use crate::stopwatch::StageTime;
 
 /// The report of a join. [`JoinReader::report`](crate::JoinReader::report) returns it after the last batch.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::Join;
+///
+/// let (_, report) = Join::inner().on("id").count(ids(vec![1, 2]), ids(vec![2]))?;
+/// for stage in &report.stages {
+///     println!("{}: {:?}", stage.name, stage.time);
+/// }
+/// println!("{report}");
+/// assert_eq!((report.left_rows, report.output_rows), (2, 1));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Report {
@@ -39,6 +57,21 @@ pub struct Report {
 
 /// The bytes that crossed the link between host memory and GPU memory during a join. Both numbers are zero if the
 /// join ran on the CPU.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{Join, LinkTraffic, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let (_, report) = join.count(ids(vec![1, 2]), ids(vec![2]))?;
+/// assert_eq!(report.crossed, LinkTraffic::default());
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LinkTraffic {

@@ -18,6 +18,22 @@ pub struct Timed {
 }
 
 /// The time that a join spent in one stage.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use std::time::Duration;
+/// use strait::Join;
+///
+/// let (_, report) = Join::inner().on("id").count(ids(vec![1, 2]), ids(vec![2]))?;
+/// let on_cpu: Duration = report.stages.iter().filter(|s| !s.on_gpu).map(|s| s.time).sum();
+/// assert!(on_cpu > Duration::ZERO);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageTime {

@@ -64,6 +64,14 @@ impl fmt::Display for Link {
 }
 
 /// A GPU's compute capability, as in `sm_90`.
+///
+/// ```
+/// use strait::gpu::Architecture;
+///
+/// let hopper: Architecture = "sm_90".parse()?;
+/// assert_eq!(hopper.capability(), (9, 0));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Architecture {
     pub(super) major: u32,

@@ -77,6 +77,11 @@ pub fn kernel_cache() -> Option<PathBuf> {
     None
 }
 
+/// Returns whether a join of this process has used the GPU before: there is none.
+pub(crate) fn is_open(_gpu: &Gpu) -> bool {
+    false
+}
+
 /// Fails: this build has no CUDA.
 pub(crate) fn open(_gpu: &Gpu, _gpu_memory: Option<u64>) -> Result<Arc<dyn Device>> {
     Err(absent())

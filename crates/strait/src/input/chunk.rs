@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::DataType;
 
 use super::buffered::{BufferedSource, Footprint};
 use super::relation::{Held, Relation};
@@ -116,11 +117,47 @@ impl BufferedSource {
     }
 }
 
-/// Returns the bytes of a batch's rows, even if the batch is a slice of longer arrays.
+/// Returns the bytes of a batch's rows, even if the batch is a slice of longer arrays. Dictionaries are not
+/// counted, because batches share them.
 fn slice_bytes(batch: &RecordBatch) -> u64 {
-    let of_column = |column: &Arc<dyn Array>| {
-        let sliced = column.to_data().get_slice_memory_size();
-        sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
+    batch.columns().iter().map(|column| row_bytes(column)).sum()
+}
+
+/// Estimates the bytes of an array's rows.
+fn row_bytes(array: &dyn Array) -> u64 {
+    let rows = array.len() as u64;
+    // The bytes of a list's elements: as many as they have on average.
+    let elements = |values: &dyn Array, count: u64| {
+        let all = values.len().max(1) as u64;
+        (u128::from(row_bytes(values)) * u128::from(count) / u128::from(all)) as u64
     };
-    batch.columns().iter().map(of_column).sum()
+    let viewed = |views: &[u128]| -> u64 {
+        // The low 32 bits of a view are its length.
+        views.iter().map(|&view| size_of::<u128>() as u64 + u64::from(view as u32)).sum()
+    };
+    match array.data_type() {
+        DataType::Dictionary(keys, _) => rows * keys.primitive_width().unwrap_or(8) as u64,
+        DataType::Utf8View => viewed(array.as_string_view().views()),
+        DataType::BinaryView => viewed(array.as_binary_view().views()),
+        DataType::List(_) | DataType::Map(..) => {
+            let (offsets, values): (&[i32], &dyn Array) = match array.as_list_opt::<i32>() {
+                Some(list) => (list.value_offsets(), list.values()),
+                None => (array.as_map().value_offsets(), array.as_map().entries()),
+            };
+            let count = offsets[offsets.len() - 1] - offsets[0];
+            rows * 4 + elements(values, count as u64)
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            let offsets = list.value_offsets();
+            rows * 8 + elements(list.values(), (offsets[offsets.len() - 1] - offsets[0]) as u64)
+        }
+        DataType::Struct(_) => {
+            array.as_struct().columns().iter().map(|column| row_bytes(column)).sum()
+        }
+        _ => {
+            let sliced = array.to_data().get_slice_memory_size();
+            sliced.unwrap_or_else(|_| array.get_array_memory_size()) as u64
+        }
+    }
 }

@@ -154,6 +154,17 @@ impl Drop for Waiter<'_> {
 }
 
 /// Memory that is reserved in a [`MemoryBudget`]. Dropping it releases the memory.
+///
+/// ```
+/// let budget = strait::MemoryBudget::new(Some(1000));
+/// let mut reservation = budget.reserve(600, "a buffer")?;
+/// assert!(budget.reserve(600, "another buffer").is_err());
+/// reservation.shrink(200);
+/// assert_eq!((reservation.bytes(), budget.used()), (400, 400));
+/// drop(reservation);
+/// assert_eq!(budget.used(), 0);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct MemoryReservation {
     budget: Arc<MemoryBudget>,

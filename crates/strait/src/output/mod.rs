@@ -17,6 +17,17 @@ pub use sink::{ReservedBatch, Sink};
 pub(crate) use turn::Turn;
 
 /// The kind of output of a join.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output};
+///
+/// let bound = Join::inner().on("id").bind(Output::Pairs, &schema, &schema)?;
+/// let names: Vec<_> = bound.schema().fields().iter().map(|f| f.name().clone()).collect();
+/// assert_eq!(names, ["left_row", "right_row"]);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Output {

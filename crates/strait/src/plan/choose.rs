@@ -126,11 +126,13 @@ fn is_candidate(p: &Prediction, request: &Request) -> bool {
     // A plan that does not fit the GPU is tried only if the caller asked for exactly this plan.
     let tried_anyway = asked_device && request.asked.is_some();
     let fits = !p.on_gpu || p.device_bytes <= budget || tried_anyway;
-    // Under a limit, the rows of a probe side of unknown length are not held: they may not fit.
+    // A probe side of unknown length may be endless. It is held only if the caller asked for that, or on the
+    // CPU without a limit.
     let known = request.probe.rows.is_some() || request.probe.bytes.is_some();
     let on = request.device.as_ref().filter(|_| p.on_gpu);
     let streams = request.case(p.algorithm, on).probe_side() == ProbeSide::Streamed;
-    let holds = p.on_gpu || streams || known || request.limit.is_none() || request.asked.is_some();
+    let unlimited = !p.on_gpu && request.limit.is_none();
+    let holds = streams || known || unlimited || request.asked.is_some();
     as_asked && partitions && fits && holds && (p.on_gpu || !asked_device)
 }
 

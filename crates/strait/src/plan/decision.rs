@@ -8,6 +8,20 @@ use crate::plan::refine::Facts;
 use crate::word::Width;
 
 /// A plan: what the join does, and why.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output, Processor, Side, Statistics};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let join = join.statistics(Side::Left, Statistics::rows(1000).with_bytes(8000));
+/// let join = join.statistics(Side::Right, Statistics::rows(9).with_bytes(72));
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.build_side, Some(Side::Right));
+/// println!("{plan}");
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Plan {
@@ -247,6 +261,18 @@ pub struct LinkBytes {
 }
 
 /// The predicted costs of one algorithm.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// let chosen = plan.predictions.iter().find(|p| p.algorithm == plan.algorithm);
+/// assert!(chosen.is_some_and(|p| !p.on_gpu && p.seconds >= 0.0));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Prediction {
@@ -267,6 +293,18 @@ pub struct Prediction {
 }
 
 /// The reason why the planner chose an algorithm and a processor.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output, Processor, Reason};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.reason, Reason::Fastest);
+/// assert_eq!(plan.reason.to_string(), "fastest by prediction");
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -288,6 +326,22 @@ pub enum Reason {
 }
 
 /// A plan that a join started with and could not carry out.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::Join;
+///
+/// let (_, report) = Join::inner().on("id").count(ids(vec![1, 2]), ids(vec![2]))?;
+/// for abandoned in &report.plan.abandoned {
+///     println!("{} was abandoned: {}", abandoned.algorithm, abandoned.reason);
+/// }
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abandoned {

@@ -46,6 +46,18 @@ impl BoundJoin {
     /// A running join plans again after it has read the build side, with the numbers of rows and bytes that
     /// it counted. So its plan may differ. Decisions that depend on facts that are only learned while reading
     /// are open in this plan; its text shows their rules.
+    ///
+    /// ```
+    /// # use arrow::datatypes::{DataType, Field, Schema};
+    /// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+    /// use strait::{Algorithm, Join, Output, Reason};
+    ///
+    /// let join = Join::inner().on("id").algorithm(Algorithm::Radix);
+    /// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+    /// assert_eq!(plan.algorithm, Algorithm::Radix);
+    /// assert_eq!(plan.reason, Reason::AskedFor);
+    /// # Ok::<(), strait::Error>(())
+    /// ```
     pub fn explain(&self) -> Plan {
         let machine = Machine::detect();
         let side = self.build_side();

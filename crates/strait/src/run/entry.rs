@@ -36,6 +36,23 @@ impl Join {
     /// # Errors
     ///
     /// Fails like [`bind`](Join::bind), before any row is read. Later errors come from the reader.
+    ///
+    /// ```
+    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+    /// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+    /// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+    /// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+    /// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+    /// # }
+    /// use strait::Join;
+    ///
+    /// let mut rows = 0;
+    /// for batch in Join::inner().on("id").run(ids(vec![1, 2, 3]), ids(vec![3, 1, 3]))? {
+    ///     rows += batch?.num_rows();
+    /// }
+    /// assert_eq!(rows, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run<L: Into<Input>, R: Into<Input>>(&self, left: L, right: R) -> Result<JoinReader> {
         self.ready(Output::Rows, left.into(), right.into())?.start()
     }
@@ -44,6 +61,22 @@ impl Join {
     ///
     /// The columns are `left_row` and `right_row`, both `UInt64`. A join type that returns rows of only one
     /// side has only the column of that side.
+    ///
+    /// ```
+    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+    /// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+    /// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+    /// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+    /// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+    /// # }
+    /// use strait::Join;
+    ///
+    /// let mut pairs = Join::inner().on("id").pairs(ids(vec![7, 8]), ids(vec![8]))?;
+    /// let batch = pairs.next().expect("one batch")?;
+    /// assert_eq!(batch.schema().field(0).name(), "left_row");
+    /// assert_eq!(batch.num_rows(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pairs<L: Into<Input>, R: Into<Input>>(&self, left: L, right: R) -> Result<JoinReader> {
         self.ready(Output::Pairs, left.into(), right.into())?.start()
     }
@@ -67,6 +100,20 @@ impl Join {
 
     /// Joins two tables and returns the number of rows, without creating them. It blocks until the join has
     /// finished.
+    ///
+    /// ```
+    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+    /// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+    /// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+    /// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+    /// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+    /// # }
+    /// use strait::Join;
+    ///
+    /// let (rows, report) = Join::inner().on("id").count(ids(vec![1, 2]), ids(vec![2, 2]))?;
+    /// assert_eq!((rows, report.right_rows), (2, 2));
+    /// # Ok::<(), strait::Error>(())
+    /// ```
     pub fn count<L: Into<Input>, R: Into<Input>>(
         &self,
         left: L,
@@ -76,6 +123,21 @@ impl Join {
     }
 
     /// Joins two tables and returns the sums of integer columns over the joined rows, without creating them.
+    ///
+    /// ```
+    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+    /// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+    /// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+    /// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+    /// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+    /// # }
+    /// use strait::{Join, Side};
+    ///
+    /// let (left, right) = (ids(vec![1, 2]), ids(vec![2, 2]));
+    /// let (aggregate, _) = Join::inner().on("id").aggregate(&[(Side::Left, "id")], left, right)?;
+    /// assert_eq!((aggregate.rows, aggregate.sums), (2, vec![4]));
+    /// # Ok::<(), strait::Error>(())
+    /// ```
     pub fn aggregate<L: Into<Input>, R: Into<Input>>(
         &self,
         sums: &[(Side, &str)],

@@ -22,6 +22,13 @@ const PACKAGES: [&str; 2] =
     ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"];
 
 /// The compiler of the GPU kernels. Holding it proves that it was found.
+///
+/// ```
+/// match strait::gpu::Nvrtc::find() {
+///     Ok(compiler) => println!("NVRTC {:?}", compiler.version()),
+///     Err(why) => println!("{why}"),
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Nvrtc {
     version: (u32, u32),
