@@ -37,12 +37,15 @@ impl Error {
 
     /// Returns whether a join that failed with this error on a device may succeed on the CPU.
     pub(crate) fn cpu_may_help(&self) -> bool {
-        match self {
-            Error::Arrow { .. } | Error::SchemaChanged { .. } | Error::KeyValues { .. } => false,
-            Error::CallerPanicked { .. } | Error::FilterLength { .. } => false,
-            Error::Cancelled => false,
-            _ => true,
-        }
+        !matches!(
+            self,
+            Error::Arrow { .. }
+                | Error::SchemaChanged { .. }
+                | Error::KeyValues { .. }
+                | Error::CallerPanicked { .. }
+                | Error::FilterLength { .. }
+                | Error::Cancelled
+        )
     }
 }
 
