@@ -20,6 +20,7 @@ mod sinks;
 mod sizes;
 mod sources;
 mod statistics;
+mod streams;
 mod waiting;
 
 use std::sync::Arc;
