@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
 use arrow::array::{
-    ArrayRef, DictionaryArray, Int32Array, Int64Array, ListArray, RecordBatch, RecordBatchIterator,
-    RecordBatchReader, StringArray, StringViewArray,
+    Array, ArrayRef, BooleanArray, DictionaryArray, FixedSizeListArray, Int32Array, Int64Array,
+    ListArray, NullArray, RecordBatch, RecordBatchIterator, RecordBatchReader, RunArray,
+    StringArray, StringViewArray, StructArray,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Int32Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Int8Type, Int32Type, Int64Type};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use strait::testing::{Fault, FaultKind, TestOverrides};
@@ -676,4 +677,72 @@ fn a_reader_that_shares_the_budget_of_a_stream_waits_for_the_consumer() {
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// Encoded and nested columns, in slices of batches: chunks cut them again, and gather from several batches.
+#[test]
+fn encoded_columns_of_a_stream_are_those_of_the_cpu() {
+    let batch = |n: i64| {
+        let rows = 97;
+        let keys: ArrayRef =
+            Arc::new(Int64Array::from_iter_values((0..rows).map(|i| (i * 7 + n) % 200)));
+        let words: Vec<String> = (0..rows).map(|i| format!("{n}:{}", i % 90)).collect();
+        let small: ArrayRef =
+            Arc::new(words.iter().map(|w| w.as_str()).collect::<DictionaryArray<Int8Type>>());
+        let ends =
+            Int32Array::from_iter_values((1..=rows as i32 / 2).map(|i| 2 * i).chain([rows as i32]));
+        let values = StringArray::from_iter(
+            (0..ends.len()).map(|i| (i % 5 != 2).then(|| format!("r{n}-{i}"))),
+        );
+        let runs: ArrayRef = Arc::new(RunArray::<Int32Type>::try_new(&ends, &values).unwrap());
+        let field =
+            |name: &str, a: &ArrayRef| Arc::new(Field::new(name, a.data_type().clone(), true));
+        let nested: ArrayRef = Arc::new(StructArray::from(vec![
+            (field("s", &small), Arc::clone(&small)),
+            (field("k", &keys), Arc::clone(&keys)),
+        ]));
+        let fixed: ArrayRef =
+            Arc::new(FixedSizeListArray::new(field("item", &keys), 1, Arc::clone(&keys), None));
+        let nothing: ArrayRef = Arc::new(NullArray::new(rows as usize));
+        let bits: ArrayRef = Arc::new(BooleanArray::from_iter(
+            (0..rows).map(|i| (i % 3 != 0).then_some(i % 2 == 0)),
+        ));
+        RecordBatch::try_from_iter_with_nullable([
+            ("k", keys, true),
+            ("d", small, true),
+            ("r", runs, true),
+            ("s", nested, true),
+            ("f", fixed, true),
+            ("z", nothing, true),
+            ("b", bits, true),
+        ])
+        .unwrap()
+        .slice(3, 90)
+    };
+    let probe: Vec<RecordBatch> = (0..12).map(batch).collect();
+    for modulus in [1i64, 9] {
+        let build = vec![keyed((0..200).filter(|k| k % modulus == 0))];
+        for join_type in [JoinType::Inner, JoinType::Right, JoinType::RightAnti, JoinType::Full] {
+            let join = Join::new(join_type).on("k").build_side(Side::Left).threads(1);
+            let cpu = join.clone().device(Processor::Cpu);
+            let expected = rows_of(&cpu, Output::Rows, &build, &probe, false).unwrap();
+            for limit in [u64::MAX, 3 << 20, 600 << 10] {
+                for tiny_chunks in [false, true] {
+                    let force = TestOverrides {
+                        simulated: Some(3),
+                        tiny_chunks,
+                        ..TestOverrides::default()
+                    };
+                    let join = join.clone().algorithm(Algorithm::NoPartition).test_overrides(force);
+                    let join = join.memory_limit(limit);
+                    let what = format!("{join_type:?} {modulus} {limit} {tiny_chunks}");
+                    match rows_of(&join, Output::Rows, &build, &probe, false) {
+                        Ok(rows) => assert!(rows == expected, "{what}"),
+                        Err(Error::MemoryLimit { .. }) if limit < 1 << 20 => {}
+                        Err(error) => panic!("{what}: {error}"),
+                    }
+                }
+            }
+        }
+    }
 }
