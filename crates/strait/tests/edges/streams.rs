@@ -1,6 +1,7 @@
 //! Probe sides that a device joins while they are read. Found by a hostile review of the streaming probe.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
@@ -744,5 +745,33 @@ fn encoded_columns_of_a_stream_are_those_of_the_cpu() {
                 }
             }
         }
+    }
+}
+
+/// The planner knows nothing about the length of this probe side, except that it is longer than the build side.
+/// It may be endless. So it is streamed, and not held because a GPU would be a millisecond faster if it had four
+/// times the rows of the build side.
+#[test]
+fn a_probe_side_of_unknown_length_is_streamed() {
+    for output in [Output::Rows, Output::Pairs] {
+        let force = TestOverrides { simulated: Some(1), auto: true, ..TestOverrides::default() };
+        let join = Join::inner().on("k").prompt(true).threads(16).test_overrides(force);
+        let read = Arc::new(AtomicUsize::new(0));
+        let (counter, batch) = (Arc::clone(&read), keyed(0..100));
+        let schema = batch.schema();
+        let reader = std::iter::from_fn(move || {
+            (counter.fetch_add(1, Ordering::Relaxed) < 1000).then(|| Ok(batch.clone()))
+        });
+        let reader = RecordBatchIterator::new(reader, schema);
+        let mut out = match output {
+            Output::Pairs => join.pairs(whole(&keyed(0..10)), reader),
+            _ => join.run(whole(&keyed(0..10)), reader),
+        }
+        .unwrap();
+        out.next().unwrap().unwrap();
+        let read = read.load(Ordering::Relaxed);
+        assert_eq!(out.by_ref().filter(Result::is_err).count(), 0);
+        let algorithm = out.report().unwrap().plan.algorithm;
+        assert!(read < 900, "{algorithm} read {read} of 1000 batches before its first row");
     }
 }
