@@ -1,5 +1,6 @@
 //! Probe sides that a device joins while they are read. Found by a hostile review of the streaming probe.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -301,9 +302,26 @@ fn rows_of(
         if pause {
             std::thread::sleep(Duration::from_micros(500));
         }
-        all.push(batch.map_err(Error::from_arrow)?);
+        match batch {
+            Ok(batch) => all.push(batch),
+            Err(error) => {
+                PARTIAL.set(texts(&all));
+                return Err(Error::from_arrow(error));
+            }
+        }
     }
     Ok(texts(&all))
+}
+
+thread_local! {
+    /// The rows that came before the error of the last join that failed.
+    static PARTIAL: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether all rows are among the expected ones, none more often than there. Both are sorted.
+fn is_part(rows: &[String], expected: &[String]) -> bool {
+    let mut expected = expected.iter();
+    rows.iter().all(|row| expected.any(|other| other == row))
 }
 
 /// Random joins on a device give the rows of the CPU, under limits and faults, for a fast and a slow consumer.
@@ -312,7 +330,7 @@ fn random_streams_are_joined_as_on_the_cpu() {
     let seconds: u64 = std::env::var("STREAMS_S").map_or(5, |s| s.parse().unwrap());
     let first: u64 = std::env::var("STREAMS_SEED").map_or(1, |s| s.parse().unwrap());
     let (start, mut seed) = (Instant::now(), first);
-    let (mut done, mut refused, mut faults) = (0, 0, 0);
+    let (mut done, mut refused, mut faults, mut partial) = (0, 0, 0, 0);
     while start.elapsed() < Duration::from_secs(seconds) {
         seed += 1;
         let random = &mut Random(seed);
@@ -384,7 +402,12 @@ fn random_streams_are_joined_as_on_the_cpu() {
              b {b} p {p} side {side:?} pause {pause}"
         );
         let begun = Instant::now();
-        match rows_of(&join, output, left, right, pause) {
+        PARTIAL.take();
+        let ran = rows_of(&join, output, left, right, pause);
+        let before = PARTIAL.take();
+        assert!(is_part(&before, &expected), "{what}: doubled rows before an error");
+        partial += usize::from(!before.is_empty());
+        match ran {
             Ok(rows) => assert!(rows == expected, "{what}: {} of {}", rows.len(), expected.len()),
             Err(Error::MemoryLimit { .. }) if limit.is_some() => refused += 1,
             Err(Error::DeviceMemory { .. }) if memory.is_some() => refused += 1,
@@ -399,7 +422,9 @@ fn random_streams_are_joined_as_on_the_cpu() {
         }
         done += 1;
     }
-    println!("{done} joins from seed {first}, {refused} refused, {faults} faults");
+    println!(
+        "{done} joins from seed {first}: {refused} refused, {faults} faults, {partial} partial"
+    );
 }
 
 /// With memory for some limit, whether a join succeeds must not depend on the speed of the consumer.
@@ -471,7 +496,7 @@ fn dropping_the_output_ends_a_stream() {
                     let (schema, mut number) = (batch.schema(), 0);
                     let reader = std::iter::from_fn(move || {
                         number += 1;
-                        if blocks && number == 200 {
+                        if blocks && number == 5 {
                             std::thread::sleep(Duration::from_secs(3));
                         }
                         Some(Ok(batch.clone()))
@@ -491,7 +516,7 @@ fn dropping_the_output_ends_a_stream() {
                     drop(out);
                     let took = begun.elapsed();
                     assert!(
-                        took < Duration::from_millis(300),
+                        took < Duration::from_millis(100),
                         "{what} {algorithm} {blocks} {taken}: {took:?}"
                     );
                 }
@@ -500,7 +525,7 @@ fn dropping_the_output_ends_a_stream() {
     }
 }
 
-/// Ten thousand batches of a few rows take about as long as one batch of all rows.
+/// Ten thousand batches of a few rows lose no row. (Prints the times; timings are no assertions.)
 #[test]
 fn tiny_batches_of_a_stream_are_joined_together() {
     let all = keyed((0..40_000).map(|i| i % 1000));
