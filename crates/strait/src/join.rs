@@ -194,7 +194,7 @@ impl Join {
     /// Sets where the join runs.
     ///
     /// By default, the planner uses a GPU only if it predicts that the join is faster there. If that GPU
-    /// fails before the first row of output, the join continues on the CPU, and the report says so. A GPU
+    /// fails before the first rows are joined, the join continues on the CPU, and the report says so. A GPU
     /// that is named here is opened when the join is [bound](Join::bind). If it fails, the join fails.
     pub fn device(mut self, processor: Processor) -> Self {
         self.processor = processor;

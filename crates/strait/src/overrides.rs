@@ -24,7 +24,7 @@ pub struct TestOverrides {
     /// Do not examine a sample of the build side. A bad seed is then found only while a table is built.
     pub no_sample: bool,
     /// Treat the simulated device as chosen by [`Processor::Auto`](crate::Processor::Auto): if it fails
-    /// before the first row of output, the join continues on the CPU. Otherwise it counts as asked for by
+    /// before the first rows are joined, the join continues on the CPU. Otherwise it counts as asked for by
     /// name.
     pub auto: bool,
     /// The operation that fails on the simulated device.

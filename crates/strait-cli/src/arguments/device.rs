@@ -14,7 +14,7 @@ use super::size;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
     /// Which processor joins: auto uses a GPU if it is predicted to be faster, including the copies, and the
-    /// CPU if the GPU fails before the first row of output; cpu; gpu or gpu:N, whose failure is an error
+    /// CPU if the GPU fails before the first rows are joined; cpu; gpu or gpu:N, whose failure is an error
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 

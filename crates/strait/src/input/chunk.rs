@@ -23,6 +23,9 @@ pub(crate) struct ChunkLimits {
     pub(crate) bytes: u64,
     /// The bytes that the reservation for a batch must leave free.
     pub(crate) spare: u64,
+    /// Once the chunk has rows, the reader is asked for another batch only if this much memory is free: the
+    /// reader may take memory of the same budget, and fails if it is refused.
+    pub(crate) free: u64,
     /// Whether a chunk is at most one batch, so that its rows need not wait for the next batch.
     pub(crate) one_batch: bool,
 }
@@ -37,6 +40,9 @@ impl BufferedSource {
         let (mut held, mut rows, mut bytes) = (Vec::<Held>::new(), 0, 0);
         while rows < most.rows && (rows == 0 || bytes < most.bytes) {
             let Some(next) = buffer.waiting.pop_front() else {
+                if rows > 0 && self.feed.budget.left() < most.free {
+                    break;
+                }
                 match self.advance_within(&mut buffer, most.spare, None) {
                     // While batches are streamed, their buffers are freed and their addresses are used again.
                     Ok(true) => buffer.footprint = Footprint::default(),

@@ -194,7 +194,7 @@ fn every_operation_fails_in_every_partitioner() {
     }
 }
 
-/// A count is returned only at the end, so it can restart at any time.
+/// A count is returned only at the end, so it can restart until the first chunk has been joined.
 #[test]
 fn a_count_goes_on_on_the_cpu_whatever_fails() {
     let (left, right) = (build(), probe());

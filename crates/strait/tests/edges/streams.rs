@@ -48,54 +48,6 @@ fn texts(batches: &[RecordBatch]) -> Vec<String> {
     rows
 }
 
-/// A count is told only at the end, so it can restart whatever fails, also after the first chunk
-/// (`a_count_goes_on_on_the_cpu_whatever_fails` has one chunk).
-#[test]
-fn a_count_of_several_chunks_goes_on_on_the_cpu() {
-    let (left, right) = (keyed(0..20), keyed((0..100).map(|i| i % 40)));
-    let join = Join::inner().on("k").threads(1).build_side(Side::Left);
-    let join = join.algorithm(Algorithm::NoPartition);
-    let mut failed = Vec::new();
-    for kind in [FaultKind::Launch, FaultKind::Copy, FaultKind::Synchronize] {
-        for nth in 0..60 {
-            let fault = Some(Fault { kind, nth });
-            let force = TestOverrides { auto: true, fault, ..tiny(nth) };
-            match join.clone().test_overrides(force).count(whole(&left), whole(&right)) {
-                Ok((rows, _)) => assert_eq!(rows, 60, "{kind:?} {nth}"),
-                Err(error) => failed.push(format!("{kind:?} {nth}: {error}")),
-            }
-        }
-    }
-    assert!(failed.is_empty(), "{} counts failed: {}", failed.len(), failed[0]);
-}
-
-/// "If the GPU fails before the first row of output, the join continues on the CPU" (`Join::device`).
-#[test]
-fn a_device_that_fails_before_the_first_row_is_left() {
-    // Only the last of a hundred rows matches.
-    let (left, right) = (keyed([99]), keyed(0..100));
-    let join = Join::inner().on("k").threads(1).build_side(Side::Left);
-    let join = join.algorithm(Algorithm::NoPartition);
-    let mut failed = Vec::new();
-    for kind in [FaultKind::Launch, FaultKind::Copy, FaultKind::Synchronize] {
-        for nth in 0..60 {
-            let fault = Some(Fault { kind, nth });
-            let force = TestOverrides { auto: true, fault, ..tiny(nth) };
-            let mut rows = 0;
-            for batch in
-                join.clone().test_overrides(force).run(whole(&left), whole(&right)).unwrap()
-            {
-                match batch {
-                    Ok(batch) => rows += batch.num_rows(),
-                    Err(error) if rows == 0 => failed.push(format!("{kind:?} {nth}: {error}")),
-                    Err(_) => rows = 1,
-                }
-            }
-        }
-    }
-    assert!(failed.is_empty(), "{} joins failed: {}", failed.len(), failed[0]);
-}
-
 /// All batches share one dictionary of 80 MB. A chunk has room for 64 MiB. The dictionary must not count once
 /// per batch and once more per cut: 8 batches of 4000 rows are a few chunks, not hundreds.
 #[test]
@@ -176,7 +128,7 @@ fn few_matches_of_a_held_side_are_few_bytes() {
     let join = Join::inner().on("k").threads(1).build_side(Side::Left).test_overrides(force);
     let join = join.algorithm(Algorithm::MultiPass);
     let (_, report) = drained(join.run(whole(&build), whole(&probe)).unwrap()).unwrap();
-    let back = report.crossed[1];
+    let back = report.crossed.from_gpu;
     assert_eq!(report.output_rows, 10);
     assert!(back < 10_000, "10 matches of 50000 rows: {back} bytes came back\n{report}");
 }
@@ -187,35 +139,6 @@ fn with_text(keys: std::ops::Range<i64>, bytes: usize) -> RecordBatch {
     let text: ArrayRef = Arc::new(StringArray::from_iter_values(keys.clone().map(|_| &long)));
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
     RecordBatch::try_from_iter([("k", keys), ("t", text)]).unwrap()
-}
-
-/// `auto` gives an answer wherever the CPU does, also if a batch of the stream is longer than those before.
-#[test]
-fn a_long_batch_in_the_middle_fits_where_it_fits_the_cpu() {
-    let build = with_text(0..100, 10);
-    let probe: Vec<RecordBatch> =
-        (0..20).map(|i| with_text(0..100, if i == 15 { 25_000 } else { 100 })).collect();
-    let run = |force: Option<TestOverrides>, limit: u64| {
-        let join = Join::inner().on("k").threads(1).build_side(Side::Left).memory_limit(limit);
-        let join = join.algorithm(Algorithm::NoPartition).batch_size(64);
-        let join = match force {
-            Some(force) => join.test_overrides(force),
-            None => join.device(Processor::Cpu),
-        };
-        let ran = join.run(whole(&build), batches(probe[0].schema(), probe.clone())).unwrap();
-        drained(ran).map(|(batches, _)| batches.iter().map(RecordBatch::num_rows).sum::<usize>())
-    };
-    let mut failed = Vec::new();
-    for limit in (2600..6000).step_by(200).map(|kib| kib << 10) {
-        let Ok(rows) = run(None, limit) else { continue };
-        assert_eq!(rows, 2000);
-        let force = TestOverrides { simulated: Some(1), auto: true, ..TestOverrides::default() };
-        match run(Some(force), limit) {
-            Ok(rows) => assert_eq!(rows, 2000),
-            Err(error) => failed.push(format!("{} KiB: {error}", limit >> 10)),
-        }
-    }
-    assert!(failed.is_empty(), "{} limits fail: {failed:#?}", failed.len());
 }
 
 /// Random small numbers.

@@ -141,7 +141,13 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
             Some(_) => (self.cx.budget.left() / CHUNK_SHARE).clamp(1, CHUNK_BYTES),
             None => CHUNK_BYTES,
         };
-        let limits = ChunkLimits { rows: most_rows, bytes, spare, one_batch: self.sink.prompt };
+        let limits = ChunkLimits {
+            rows: most_rows,
+            bytes,
+            spare,
+            free: self.spare,
+            one_batch: self.sink.prompt,
+        };
         let source = &self.probe.source;
         let read = source.chunk(limits, &self.cx.workers);
         let Some(chunk) = read.inspect_err(|error| self.note(error))? else {
@@ -193,12 +199,20 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
         if others && self.sink.prompt {
             return Ok(Read::Later);
         }
+        let SharedSink { flow, budget, cancelled, .. } = self.sink;
+        if !budget.unlimited() && budget.left() < self.spare {
+            // The reader may take memory of the same budget, and fails if it is refused. So it is asked after
+            // other chunks have ended, or after the consumer has taken the output.
+            if others {
+                return Ok(Read::Later);
+            }
+            flow.drained(budget, cancelled)?;
+        }
         let refused = |error: &Error| matches!(error, Error::MemoryLimit { .. });
         let spare = if others { self.spare } else { 0 };
         let read = match self.cx.watch.time("read probe side", || self.read(most_rows, spare)) {
             Err(error) if refused(&error) && others => return Ok(Read::Later),
             Err(error) if refused(&error) && !self.cx.budget.unlimited() => {
-                let SharedSink { flow, budget, cancelled, .. } = self.sink;
                 let _active = flow.active(budget);
                 flow.patiently((budget, Refused::Fails), cancelled, || self.read(most_rows, 0))?
             }
