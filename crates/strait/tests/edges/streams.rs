@@ -138,7 +138,7 @@ fn with_text(keys: std::ops::Range<i64>, bytes: usize) -> RecordBatch {
     let long = "z".repeat(bytes);
     let text: ArrayRef = Arc::new(StringArray::from_iter_values(keys.clone().map(|_| &long)));
     let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(keys));
-    RecordBatch::try_from_iter([("k", keys), ("t", text)]).unwrap()
+    RecordBatch::try_from_iter([("k", keys), ("t", text)]).expect("columns of one length")
 }
 
 /// Random small numbers.
@@ -196,7 +196,7 @@ fn mixed(random: &mut Random, rows: usize, keys: u64, text_keys: bool) -> Vec<Re
                 ("v", views, true),
                 ("l", lists, true),
             ])
-            .unwrap(),
+            .expect("columns of one length"),
         );
     }
     made
@@ -365,7 +365,9 @@ fn slow_consumers_change_no_outcome() {
             let join = join.algorithm(Algorithm::NoPartition).memory_limit(kib << 10);
             let join = join.threads(1).batch_size(100).prompt(prompt);
             let rows = |pause| {
-                rows_of(&join, Output::Rows, &[build.clone()], &probe, pause).map(|r| r.len()).ok()
+                rows_of(&join, Output::Rows, std::slice::from_ref(&build), &probe, pause)
+                    .map(|r| r.len())
+                    .ok()
             };
             let (fast, slow) = (rows(false), rows(true));
             assert!(fast.is_none_or(|rows| rows == 4800), "{fast:?}");
