@@ -148,9 +148,9 @@ fn columns_that_are_not_words_are_refused() {
     refused(&[wide(0..3)], WordSize::Four, "words of 8 bytes");
     refused(&[narrow(0..3), wide(0..3)], WordSize::Four, "words of 8 bytes");
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
-    refused(&[floats], WordSize::Eight, "only signed integers");
+    refused(&[floats], WordSize::Eight, "give signed integers");
     let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
-    refused(&[nulls], WordSize::Eight, "no nulls");
+    refused(&[nulls], WordSize::Eight, "has nulls");
     assert!(WordSize::of(&[&[]]).is_ok_and(|word| word == WordSize::Four));
     assert!(GpuTable::load(&gpu, WordSize::Eight, &[]).is_err(), "a table without columns");
     assert!(HostTable::load(&gpu, HostPlacement::Pageable, WordSize::Eight, &[]).is_err());

@@ -11,7 +11,7 @@ use arrow::datatypes::Int64Type;
 use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
     Algorithm, CallerCode, Error, Filter, GpuOptions, Join, JoinType, MemoryBudget, Output,
-    Partitioner, Processor, Report, Side, TablePlace, Transfer,
+    Partitioner, ProbeSide, Processor, Report, Side, TablePlace, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -202,6 +202,7 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
     for join_type in [JoinType::Inner, JoinType::LeftAnti] {
         let join = Join::new(join_type).on("k").threads(1);
         let expected = count(&join.clone().device(Processor::Cpu)).unwrap().0;
+        let mut on_cpu = 0;
         for kind in FaultKind::ALL {
             for nth in 0..60 {
                 let fault = Some(Fault { kind, nth });
@@ -211,14 +212,26 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
                     fault,
                     ..TestOverrides::default()
                 };
-                let (rows, report) = count(&join.clone().test_overrides(force)).unwrap();
-                assert_eq!((rows, report.output_rows), (expected, expected), "{kind:?} {nth}");
+                match count(&join.clone().test_overrides(force)) {
+                    Ok((rows, report)) => {
+                        assert_eq!(
+                            (rows, report.output_rows),
+                            (expected, expected),
+                            "{kind:?} {nth}"
+                        );
+                        on_cpu += usize::from(!report.plan.abandoned.is_empty());
+                    }
+                    // The device failed after the only chunk had been joined.
+                    Err(Error::Cuda { .. }) if kind == FaultKind::Synchronize => {}
+                    Err(error) => panic!("{kind:?} {nth}: {error}"),
+                }
             }
         }
+        assert!(on_cpu > 10, "the CPU joined {on_cpu} times");
         let sums = [(Side::Left, "b"), (Side::Right, "p")];
         let sums = if join_type == JoinType::Inner { &sums[..] } else { &sums[..1] };
-        let sum = |join: &Join| join.aggregate(sums, whole(&left), whole(&right)).unwrap().0;
-        let expected = sum(&join.clone().device(Processor::Cpu));
+        let sum = |join: &Join| join.aggregate(sums, whole(&left), whole(&right)).map(|sum| sum.0);
+        let expected = sum(&join.clone().device(Processor::Cpu)).unwrap();
         for nth in 0..40 {
             let fault = Some(Fault { kind: FaultKind::Synchronize, nth });
             let force = TestOverrides {
@@ -227,7 +240,10 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
                 fault,
                 ..TestOverrides::default()
             };
-            assert_eq!(sum(&join.clone().test_overrides(force)), expected, "{nth}");
+            match sum(&join.clone().test_overrides(force)) {
+                Ok(found) => assert_eq!(found, expected, "{nth}"),
+                Err(error) => assert!(matches!(error, Error::Cuda { .. }), "{nth}: {error}"),
+            }
         }
     }
 }
@@ -358,10 +374,9 @@ fn host_memory_of_a_device_join_is_within_the_limit() {
     }
 }
 
-/// A device needs the probe side in memory. If the limit does not allow this, the CPU streams the probe side.
-/// The batches that were already read are not lost.
+/// A probe side that a limit does not allow to be held is streamed, on a device too.
 #[test]
-fn a_probe_side_that_cannot_be_held_is_streamed_on_the_cpu() {
+fn a_probe_side_that_cannot_be_held_is_streamed() {
     let build = keyed(0..100);
     let part = |i: i64| keyed((0..500).map(move |row| (row * 7 + i) % 2000));
     let rows = || batches(part(0).schema(), (0..200).map(part).collect());
@@ -375,15 +390,13 @@ fn a_probe_side_that_cannot_be_held_is_streamed_on_the_cpu() {
         (ran, budget)
     };
     let expected = join(None, false).0.unwrap().0;
-    let (refused, budget) = join(Some(1 << 20), false);
-    assert!(matches!(refused, Err(Error::MemoryLimit { .. })), "{refused:?}");
-    assert_eq!(budget.used(), 0);
-    let (ran, budget) = join(Some(1 << 20), true);
-    let (rows, report) = ran.unwrap();
-    assert_eq!(budget.used(), 0);
-    assert_eq!(sorted(&rows), sorted(&expected));
-    assert_eq!(report.right_rows, 200 * 500);
-    let why = &report.plan.abandoned[0].reason;
-    assert!(why.contains("memory limit"), "{why}");
-    assert!(report.peak_memory <= 1 << 20);
+    for auto in [false, true] {
+        let (ran, budget) = join(Some(1 << 20), auto);
+        let (rows, report) = ran.unwrap();
+        assert_eq!(budget.used(), 0);
+        assert_eq!(sorted(&rows), sorted(&expected));
+        assert_eq!(report.right_rows, 200 * 500);
+        assert_eq!(report.plan.details.probe_side, ProbeSide::Streamed, "{report}");
+        assert!(report.peak_memory <= 1 << 20);
+    }
 }

@@ -162,8 +162,12 @@ fn excuse(case: &Case, pair: &Pair, error: &Error, rows: u64) -> Result<(), Fail
     let excused = match error {
         // An error about an insufficient limit is a correct result.
         Error::MemoryLimit { limit, .. } => Some(*limit) == case.memory_limit,
-        // So is a device failure, unless the CPU could still have carried out the join.
-        error => device_may_fail(case, error) && (case.ends_with_device() || rows > 0),
+        // So is a device failure, unless the CPU could still have carried out the join. It cannot after the
+        // first chunk of a streamed probe side has been joined, even if no row matched.
+        error => {
+            device_may_fail(case, error)
+                && (case.ends_with_device() || rows > 0 || case.may_stream())
+        }
     };
     let complaints = case.unusual.complaints();
     let text = error.to_string();

@@ -45,7 +45,10 @@ pub(super) fn join(
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
         let joined = match unique {
-            true => by_table(&link, &part, at, probe, wanted, &mut watched),
+            true => {
+                let whole = rows == build.rows;
+                by_table(&link, &part, (at, whole), probe, wanted, &mut watched)
+            }
             false => by_partitions(&link, &part, at, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
@@ -104,11 +107,13 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
     Ok(left.div_ceil(left.div_ceil(fit)))
 }
 
-/// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
+/// Joins a part by one table. `first` is its first row number, and `whole` says whether it is all of the build
+/// side. Few probe rows match one part of many, so their results come back as pairs. Returns `None` if a key
+/// occurs twice.
 fn by_table(
     link: &TransferContext<'_>,
     part: &HostSide,
-    first: u64,
+    (first, whole): (u64, bool),
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -123,5 +128,6 @@ fn by_table(
         return Ok(None);
     }
     session.mark("build table")?;
-    stream_past(link, table, first..first + part.rows, probe, wanted, to).map(Some)
+    let rows = first..first + part.rows;
+    stream_past(link, table, rows, whole, probe, wanted, to).map(Some)
 }

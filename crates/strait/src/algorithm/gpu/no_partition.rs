@@ -43,7 +43,7 @@ pub(super) fn join_from_host(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let table = build_from_host(link, place, build)?;
-    stream_past(link, table, 0..build.rows, probe, wanted, to)
+    stream_past(link, table, 0..build.rows, true, probe, wanted, to)
 }
 
 /// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a

@@ -51,18 +51,20 @@ pub(crate) fn look_up_in(
     output_loop.run(wanted, work, stage, to)
 }
 
-/// Streams a probe side past a table. `build` are the numbers of the build rows in the table.
+/// Streams a probe side past a table. `build` are the numbers of the build rows in the table. With `ordered`,
+/// results may come back in the order of the probe rows: the table has all build rows.
 pub(crate) fn stream_past(
     link: &TransferContext<'_>,
     table: abi::DeviceTable,
     build: Range<u64>,
+    ordered: bool,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
     let rows = build.end - build.start;
-    let in_order = to.takes_order() && answers(&table, wanted);
+    let in_order = ordered && to.takes_order() && answers(&table, wanted);
     let flag_probe = wanted.flag_probe && !in_order;
     let mut stream = ProbeStream::new(link, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
     let look_ups = look_ups(session, stream.chunk_rows);
