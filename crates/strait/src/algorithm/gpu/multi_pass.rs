@@ -9,7 +9,7 @@
 //! The load factor of a table depends on the memory: four fifths if that saves a pass, otherwise one half.
 //! If a key occurs twice in a part, this part and all later parts are joined by partitions instead.
 
-use super::machinery::look_up::stream_past;
+use super::machinery::look_up::{TableOf, stream_past};
 use super::machinery::partitions::partitioning;
 use super::machinery::table::{compact, fill};
 use super::machinery::wanted::Watched;
@@ -108,8 +108,7 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
 }
 
 /// Joins a part by one table. `first` is its first row number, and `whole` says whether it is all of the build
-/// side. Few probe rows match one part of many, so their results come back as pairs. Returns `None` if a key
-/// occurs twice.
+/// side. Returns `None` if a key occurs twice.
 fn by_table(
     link: &TransferContext<'_>,
     part: &HostSide,
@@ -128,6 +127,6 @@ fn by_table(
         return Ok(None);
     }
     session.mark("build table")?;
-    let rows = first..first + part.rows;
-    stream_past(link, table, rows, whole, probe, wanted, to).map(Some)
+    let past = TableOf { table, build: first..first + part.rows, whole };
+    stream_past(link, past, probe, wanted, to).map(Some)
 }

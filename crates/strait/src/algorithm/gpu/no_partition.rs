@@ -10,7 +10,7 @@
 //!
 //! A table keeps up with the link even if every lookup misses the cache.
 
-use super::machinery::look_up::{look_up, stream_past};
+use super::machinery::look_up::{TableOf, look_up, stream_past};
 use super::machinery::stream::release;
 use super::machinery::table::{self, Rows};
 use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
@@ -43,7 +43,8 @@ pub(super) fn join_from_host(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let table = build_from_host(link, place, build)?;
-    stream_past(link, table, 0..build.rows, true, probe, wanted, to)
+    let past = TableOf { table, build: 0..build.rows, whole: true };
+    stream_past(link, past, probe, wanted, to)
 }
 
 /// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a

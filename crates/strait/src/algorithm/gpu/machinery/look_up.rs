@@ -51,20 +51,28 @@ pub(crate) fn look_up_in(
     output_loop.run(wanted, work, stage, to)
 }
 
-/// Streams a probe side past a table. `build` are the numbers of the build rows in the table. With `ordered`,
-/// results may come back in the order of the probe rows: the table has all build rows.
+/// A table over build rows.
+pub(crate) struct TableOf {
+    pub(crate) table: abi::DeviceTable,
+    /// The numbers of the build rows in the table.
+    pub(crate) build: Range<u64>,
+    /// Whether these are all build rows. Then results may come back in the order of the probe rows. Few probe
+    /// rows match one part of many, so the results of a part come back as pairs.
+    pub(crate) whole: bool,
+}
+
+/// Streams a probe side past a table.
 pub(crate) fn stream_past(
     link: &TransferContext<'_>,
-    table: abi::DeviceTable,
-    build: Range<u64>,
-    ordered: bool,
+    past: TableOf,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
+    let TableOf { table, build, whole } = past;
     let rows = build.end - build.start;
-    let in_order = ordered && to.takes_order() && answers(&table, wanted);
+    let in_order = whole && to.takes_order() && answers(&table, wanted);
     let flag_probe = wanted.flag_probe && !in_order;
     let mut stream = ProbeStream::new(link, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
     let look_ups = look_ups(session, stream.chunk_rows);
