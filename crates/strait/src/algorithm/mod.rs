@@ -8,8 +8,7 @@
 //! | [`sort_merge`] | held | sorted by key |
 //! | [`gpu`] | streamed if the build side stays on the GPU, otherwise held | in the order in which the GPU finds matches |
 //!
-//! A join that does not fit its memory limit currently ends with an error. Spilling will be one more
-//! conductor, to which [`run`] escalates when a reservation is refused.
+//! A join that does not fit its memory limit ends with an error. There is no spilling yet.
 
 pub(crate) mod gpu;
 mod no_partition;

@@ -34,8 +34,8 @@ use crate::word::Width;
 
 /// The maximum number of seeds that a join tries.
 const MAX_SEEDS: u32 = 4;
-/// The maximum number of sampled rows; and one of how many rows is sampled. A crowd that the sample misses is
-/// too small to cost much.
+/// At most `SAMPLE` rows are sampled, and at most one of `ONE_OF` rows. A crowd that the sample misses is too
+/// small to cost much.
 const SAMPLE: usize = 4096;
 const ONE_OF: usize = 32;
 /// Consecutive rows per slice of the sample.

@@ -68,7 +68,8 @@ impl BufferedSource {
         self.feed.concurrent
     }
 
-    /// Returns the bytes of the batches that wait, if none was handed out yet.
+    /// Returns the bytes of all batches that were read. While none was handed out, these are the batches that
+    /// wait.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

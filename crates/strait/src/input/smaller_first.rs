@@ -19,8 +19,8 @@ pub(crate) enum First {
 }
 
 /// Reads the build side to its end. If it is not known, reads both sides, always the one with fewer bytes so
-/// far, until one ends: that one is the smaller. This holds at most as much of the other side, and one more
-/// batch per worker if a source is concurrent.
+/// far, until one ends: that one is the smaller. At that point, no more bytes of the other side are held than
+/// of this one, apart from one batch, or one batch per worker if a source is concurrent.
 pub(crate) fn read_smaller_first(
     left: BufferedSource,
     right: BufferedSource,
@@ -48,7 +48,7 @@ pub(crate) fn read_smaller_first(
     })?;
     let left_builds = match first {
         First::Asked(side) => side == Side::Left,
-        // Both may have ended at once, or one that is long in rows but thin in bytes.
+        // Both sides ended. The one with fewer bytes builds, even if it has more rows.
         _ if left.ended() && right.ended() => left.waiting_bytes() <= right.waiting_bytes(),
         _ => left.ended(),
     };

@@ -1,6 +1,6 @@
 //! Join types: decides which candidate pairs are matches, and which rows the join type returns.
 //!
-//! This is the only module that knows join types. The algorithms produce candidates. [`Matcher::resolve`]
+//! At run time, only this module knows join types. The algorithms produce candidates. [`Matcher::resolve`]
 //! verifies hashed keys on the real columns, applies the residual filter, flags the rows that have a match,
 //! and writes the pairs if the join type returns them. After the last candidate of a side,
 //! [`Matcher::emit_unmatched`] writes the rows of the side that the join type returns by their flag.

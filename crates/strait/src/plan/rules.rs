@@ -73,7 +73,7 @@ impl Case<'_> {
         }
     }
 
-    /// Returns whether the probe side is streamed past one table on a GPU.
+    /// Returns whether, on a GPU, the probe side is streamed and looked up in one table (not in partitions).
     pub(super) fn past_table(&self) -> bool {
         let table = matches!(self.algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
         self.on_gpu() && table && self.probe_side() == ProbeSide::Streamed

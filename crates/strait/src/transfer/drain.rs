@@ -1,5 +1,5 @@
-//! Copies rows back to the host. While the device produces a block, an earlier one is copied to pinned
-//! memory, and one before that is handed to its taker.
+//! Copies rows back to the host, block by block. While the device produces block 3, block 2 crosses to pinned
+//! memory, and the taker reads block 1. A third buffer lets another block wait for its copy.
 //!
 //! ```text
 //!   buffer 0   ──── block crosses ────▶ the taker has it

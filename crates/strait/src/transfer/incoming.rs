@@ -10,7 +10,8 @@ pub(crate) trait ChunkSource {
     /// Returns the next chunk, of at most `most_rows` rows.
     fn next(&self, most_rows: u64) -> Result<Read>;
 
-    /// Returns to the first chunk that has not been joined, because another pipeline continues.
+    /// Takes back the chunks that a pipeline has read and the device has not joined. The next pipeline reads
+    /// them again.
     fn rewind(&self);
 
     /// Reads the rest of the side, and returns all of it.
@@ -37,7 +38,8 @@ pub(crate) struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// A side that is read while it is joined, unless the algorithm asks to hold it.
+    /// A side that is read on demand: chunk by chunk while it is joined, or to its end at the first call of
+    /// [`held`](Incoming::held).
     pub(crate) fn streamed(chunks: &'a dyn ChunkSource) -> Incoming<'a> {
         Incoming { chunks: Some(chunks), held: OnceCell::new() }
     }

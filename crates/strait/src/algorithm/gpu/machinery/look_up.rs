@@ -56,8 +56,8 @@ pub(crate) struct TableOf {
     pub(crate) table: abi::DeviceTable,
     /// The numbers of the build rows in the table.
     pub(crate) build: Range<u64>,
-    /// Whether these are all build rows. Then results may come back in the order of the probe rows. Few probe
-    /// rows match one part of many, so the results of a part come back as pairs.
+    /// Whether these are all build rows. If so, results may come back in the order of the probe rows. If not,
+    /// few probe rows match, and pairs take fewer bytes.
     pub(crate) whole: bool,
 }
 

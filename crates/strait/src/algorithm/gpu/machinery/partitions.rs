@@ -1,8 +1,8 @@
 //! Partitions a side in GPU memory, and joins co-partitions in shared memory (003 §III, 004 §3.2).
 //!
 //! The partitioner decides how a pass works. The histogram and look-back partitioners keep the order of
-//! earlier passes. So a pass over the lower half of the radix bits and then a pass over the upper half sort
-//! by all bits, and no histogram per partition is needed. A build partition that does not fit shared memory
+//! earlier passes. So two passes, first over the lower half of the radix bits and then over the upper half,
+//! sort by all bits. No histogram per partition is needed. A build partition that does not fit shared memory
 //! becomes several tasks. So does a long probe partition, for which 004 uses dynamic parallelism.
 
 use super::output_loop::{Cut, OutputLoop, Work};

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use arrow::datatypes::ArrowNativeType;
 
 use super::super::super::super::has_left;
-use super::super::super::MAX_ROWS;
 use super::keys::Keys;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -239,7 +238,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
             source.waiting()
         };
         if self.word == Width::W32 && rows.rows() > u64::from(u32::MAX) {
-            return Err(Error::TooManyRows { rows: rows.rows(), most: MAX_ROWS });
+            return Err(Error::TooManyRows { rows: rows.rows(), most: u64::from(u32::MAX) });
         }
         let gathered = self.sink.plan.gathered(self.side);
         let columns = Columns::of_relation(cx, &rows, &gathered)?;
