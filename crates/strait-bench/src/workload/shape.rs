@@ -47,6 +47,24 @@ pub struct Shape {
     pub seed: u64,
 }
 
+impl Shape {
+    /// Tables with keys and payloads of 8 bytes. Every build key is different, and every probe row has one match.
+    pub fn of_words(build: u64, probe: u64, keys: Keys, seed: u64) -> Shape {
+        Shape {
+            build,
+            probe,
+            key_type: KeyType::Int64,
+            keys,
+            skew: Skew::None,
+            selectivity: 1.0,
+            duplicates: 1,
+            payload_bytes: 8,
+            payload_columns: 1,
+            seed,
+        }
+    }
+}
+
 /// The type of a workload's key column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyType {

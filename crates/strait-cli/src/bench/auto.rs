@@ -3,7 +3,7 @@
 use strait::Processor;
 use strait_bench::ResultKind;
 use strait_bench::measure::{Measured, Task, measure};
-use strait_bench::workload::{KeyType, Keys, Shape, Skew, Tables};
+use strait_bench::workload::{Keys, Shape, Tables};
 
 use super::load::the_gpu;
 use super::record::Record;
@@ -53,7 +53,8 @@ pub(super) fn run(arguments: &AutoArguments) -> anyhow::Result<()> {
     let mut points = Vec::new();
     for keys in [Keys::Sparse, Keys::Dense] {
         for (build, probe) in sizes(arguments.largest) {
-            let tables = Tables::generate(shape(build, probe, keys), BATCH_ROWS, cores())?;
+            let tables =
+                Tables::generate(Shape::of_words(build, probe, keys, 1), BATCH_ROWS, cores())?;
             for result in [ResultKind::Materialise, ResultKind::Count] {
                 let few = build + probe <= SMALL;
                 let repeat = arguments.repeat * if few { MORE } else { 1 };
@@ -107,21 +108,6 @@ fn sizes(largest: u64) -> Vec<(u64, u64)> {
         powers(SMALLEST_PROBE, largest).filter(move |&p| p >= build).map(move |p| (build, p))
     });
     pairs.collect()
-}
-
-fn shape(build: u64, probe: u64, keys: Keys) -> Shape {
-    Shape {
-        build,
-        probe,
-        key_type: KeyType::Int64,
-        keys,
-        skew: Skew::None,
-        selectivity: 1.0,
-        duplicates: 1,
-        payload_bytes: 8,
-        payload_columns: 1,
-        seed: 1,
-    }
 }
 
 fn task(result: ResultKind, device: Processor, repeat: u32) -> Task {

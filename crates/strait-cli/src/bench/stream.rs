@@ -4,7 +4,7 @@ use strait::bytes;
 use strait_bench::ResultKind;
 use strait_bench::measure::Task;
 use strait_bench::streamed::measure;
-use strait_bench::workload::{KeyType, Shape, Skew};
+use strait_bench::workload::Shape;
 
 use crate::arguments::StreamArguments;
 use crate::join::cores;
@@ -23,18 +23,7 @@ pub(super) fn run(arguments: &StreamArguments) -> anyhow::Result<()> {
         gpu_options: device.gpu_options(),
         statistics: false,
     };
-    let shape = Shape {
-        build: arguments.build,
-        probe: arguments.probe,
-        key_type: KeyType::Int64,
-        keys: arguments.keys,
-        skew: Skew::None,
-        selectivity: 1.0,
-        duplicates: 1,
-        payload_bytes: 8,
-        payload_columns: 1,
-        seed: 1,
-    };
+    let shape = Shape::of_words(arguments.build, arguments.probe, arguments.keys, 1);
     let measured = measure(shape, arguments.batch_rows, &task)?;
     let beyond = measured.peak.saturating_sub(measured.before);
     let plan = &measured.report.plan;

@@ -165,8 +165,8 @@ pub(crate) trait Device: HostAccess {
     /// The views behind the addresses are as long as the stage needs and live until the stream has
     /// been synchronised.
     unsafe fn run(&self, stream: Stream, word: Width, stage: &DeviceStage) -> Result<()>;
-    /// Marks what is enqueued up to here. Once [`EVENTS`] more have been recorded, an event that has
-    /// happened may be forgotten: waiting for it is no wait, but its time cannot be asked for.
+    /// Marks what is enqueued up to here. The device may forget an event that has happened, once [`EVENTS`]
+    /// more events have been recorded. Waiting for a forgotten event returns at once, and its time is lost.
     fn record(&self, stream: Stream) -> Result<Event>;
     /// Makes all work that is enqueued from now on wait for an event.
     fn wait(&self, stream: Stream, event: Event) -> Result<()>;

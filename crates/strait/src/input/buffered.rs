@@ -178,9 +178,9 @@ impl BufferedSource {
         Ok(buffer.has_rows())
     }
 
-    /// Returns the next rows, at most `most` of them. `None` means the end, or for a concurrent source, that
-    /// nothing was [fetched](BufferedSource::fetch). The reservation for another batch must leave `spare`
-    /// bytes free.
+    /// Returns the next rows, at most `most` of them. Returns `None` at the end. For a concurrent source, it
+    /// also returns `None` if no rows wait: the caller must [fetch](BufferedSource::fetch) some first. If this
+    /// reads another batch, the reservation for that batch must leave `spare` bytes free.
     pub(crate) fn morsel(
         &self,
         most: usize,

@@ -21,7 +21,7 @@ pub(crate) enum Origin {
         left: usize,
         right: usize,
     },
-    /// The left key, or the right key if the left row is absent, converted to one type.
+    /// The left key. If the left row is absent, the right key. Both are converted to one type.
     Coalesced {
         left: usize,
         right: usize,

@@ -185,7 +185,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     // If the probe side is streamed past a table, results come back in the order of its rows, provided that
     // keys occur once: a word and a bit per row. Otherwise pairs come back.
     let streamed = case.probe_side() == ProbeSide::Streamed;
-    let past_table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
+    let by_table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let overlaps = streamed && on.memory == HostMemory::Arrow;
     let in_order = overlaps && case.past_table();
     let back = match yields {
@@ -210,7 +210,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
         }
         // Without partitions, pairs come back almost in the order of the probe rows.
         Yields::Pairs => {
-            ns::RESOLVE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!past_table)]
+            ns::RESOLVE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!by_table)]
         }
     };
     // Nullable columns mostly have no nulls. But memory must be available for the case that they do.

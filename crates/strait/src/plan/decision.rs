@@ -79,8 +79,8 @@ pub struct Plan {
 pub struct Details {
     /// What the algorithm has to find. On a GPU, this is what comes back to the host.
     pub yields: Yields,
-    /// The bits of a key word: 32 or 64. On a GPU, key words and values have the same width, so it also depends
-    /// on the number of rows.
+    /// The bits of a key word: 32 or 64. On a GPU, key words and values have the same width. Values may be row
+    /// numbers, so a side with many rows makes key words wider, too.
     pub word_bits: u32,
     /// The bits of the value beside the key word in a tuple, which is a row id or an inlined payload: 32 or 64.
     pub value_bits: u32,

@@ -23,7 +23,7 @@ use strait::{Algorithm, Machine};
 use strait_bench::link::Card;
 use strait_bench::measure::{Task, measure};
 use strait_bench::runs::Often;
-use strait_bench::workload::{Answer, KeyType, Keys, Shape, Skew, Tables};
+use strait_bench::workload::{Answer, Keys, Shape, Tables};
 use strait_bench::{HostPlacement, HostTables, JoinRequest, ResultKind};
 
 use super::load::{self, the_gpu};
@@ -206,18 +206,7 @@ fn enough_memory(shape: &Shape) -> anyhow::Result<()> {
 
 /// Tables with keys and payloads of 8 bytes. Every probe row has one match.
 fn shape([build, probe]: [u64; 2], keys: Keys) -> Shape {
-    Shape {
-        build,
-        probe,
-        key_type: KeyType::Int64,
-        keys,
-        skew: Skew::None,
-        selectivity: 1.0,
-        duplicates: 1,
-        payload_bytes: 8,
-        payload_columns: 1,
-        seed: 42,
-    }
+    Shape::of_words(build, probe, keys, 42)
 }
 
 #[cfg(test)]

@@ -204,8 +204,8 @@ pub(crate) fn join_chunk(
     Ok(found)
 }
 
-/// Returns the device memory per row for partitioning: one tuple for each of two passes, the row's share of
-/// the look-back words of its tile, and its share of the tasks.
+/// Returns the device memory per row that partitioning needs. It has three parts: one tuple for each of two
+/// passes, the look-back words of a tile divided by the rows of the tile, and the tasks divided by their rows.
 pub(crate) fn partitioning(session: &Session<'_>) -> u64 {
     let shape = session.device.shape(session.word);
     let tile_bytes = abi::BINS as u64 * 4;

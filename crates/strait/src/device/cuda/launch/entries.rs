@@ -11,7 +11,7 @@ const FLAVOURS: [Flavour; 4] =
 const SCATTERERS: [Scatterer; 4] =
     [Scatterer::Standard, Scatterer::Linear, Scatterer::Shared, Scatterer::Hierarchical];
 
-/// All values of a choice that selects among kernels.
+/// An enum that selects one of the kernels of a stage, with all its values.
 trait Choice: Sized + 'static {
     const ALL: &'static [Self];
 }
