@@ -150,36 +150,76 @@ enum JoinResult {
 
 /// Runs once to warm up, and then the timed runs. A wrong answer in any run is an error.
 pub fn measure(tables: &Tables, task: &Task) -> anyhow::Result<Measured> {
-    let mut runs = Vec::new();
-    let (mut peak_memory, mut output_bytes) = (0, 0);
-    for run in 0..=task.repeat {
+    let mut runs = JoinRuns::default();
+    for _ in 0..=task.repeat {
+        runs.add(tables, task)?;
+    }
+    runs.measured()
+}
+
+/// Measures several tasks in turns: each runs once to warm up, then each runs once, and so on. If the machine
+/// is slower for some time, all of them are.
+pub fn measure_in_turns<const N: usize>(
+    tables: &Tables,
+    tasks: [&Task; N],
+) -> anyhow::Result<[Measured; N]> {
+    let mut all = [(); N].map(|()| JoinRuns::default());
+    let rounds = tasks.iter().map(|task| task.repeat).max().unwrap_or(0);
+    for round in 0..=rounds {
+        for (runs, task) in all.iter_mut().zip(tasks).filter(|(_, task)| round <= task.repeat) {
+            runs.add(tables, task)?;
+        }
+    }
+    let measured = all.into_iter().map(JoinRuns::measured).collect::<anyhow::Result<Vec<_>>>()?;
+    measured.try_into().map_err(|_| anyhow::anyhow!("a task was not measured"))
+}
+
+/// The runs of one task.
+#[derive(Default)]
+struct JoinRuns {
+    warm: bool,
+    /// The seconds and the report of every timed run.
+    timed: Vec<(f64, Report)>,
+    peak_memory: u64,
+    output_bytes: u64,
+}
+
+impl JoinRuns {
+    /// Runs the join once, and checks its answer. The first run is not timed.
+    fn add(&mut self, tables: &Tables, task: &Task) -> anyhow::Result<()> {
         let started = Instant::now();
         let (yielded, report) = join(tables, task)?;
         let seconds = started.elapsed().as_secs_f64();
         check(tables, &yielded, task.threads)
             .with_context(|| format!("{} by {}", task.result.name(), task.algorithm_name()))?;
-        peak_memory = peak_memory.max(report.peak_memory);
-        output_bytes = match &yielded {
+        self.peak_memory = self.peak_memory.max(report.peak_memory);
+        self.output_bytes = match &yielded {
             JoinResult::Rows(_) | JoinResult::Sums(_) => 0,
             JoinResult::Pairs(batches) | JoinResult::Batches(batches) => bytes(batches),
         };
-        if run > 0 {
-            runs.push((seconds, report));
+        if self.warm {
+            self.timed.push((seconds, report));
         }
+        self.warm = true;
+        Ok(())
     }
-    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let seconds = runs.iter().map(|run| run.0).collect();
-    let report = runs.swap_remove(runs.len() / 2).1;
-    let stages = report.stages.iter().map(|s| (s.name.to_string(), s.time.as_secs_f64()));
-    Ok(Measured {
-        seconds,
-        ran: report.plan.algorithm.to_string(),
-        device: report.plan.device.clone(),
-        stages: stages.collect(),
-        peak_memory,
-        output_bytes,
-        crossed: [report.crossed.to_gpu, report.crossed.from_gpu],
-    })
+
+    /// Summarises the timed runs.
+    fn measured(mut self) -> anyhow::Result<Measured> {
+        self.timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let seconds = self.timed.iter().map(|run| run.0).collect();
+        let report = &self.timed.get(self.timed.len() / 2).context("no run was timed")?.1;
+        let stages = report.stages.iter().map(|s| (s.name.to_string(), s.time.as_secs_f64()));
+        Ok(Measured {
+            seconds,
+            ran: report.plan.algorithm.to_string(),
+            device: report.plan.device.clone(),
+            stages: stages.collect(),
+            peak_memory: self.peak_memory,
+            output_bytes: self.output_bytes,
+            crossed: [report.crossed.to_gpu, report.crossed.from_gpu],
+        })
+    }
 }
 
 fn join(tables: &Tables, task: &Task) -> anyhow::Result<(JoinResult, Report)> {

@@ -272,6 +272,14 @@ impl Transfer {
 }
 
 /// Where the hash table of a `no-partition` join on a GPU is stored (001 §5.2).
+///
+/// ```
+/// use strait::{GpuOptions, TablePlace};
+///
+/// let place: TablePlace = "hybrid".parse()?;
+/// assert_eq!(GpuOptions::new().table(place), GpuOptions::new().table(TablePlace::Hybrid));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum TablePlace {

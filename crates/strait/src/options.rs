@@ -99,6 +99,21 @@ named! {
 
 /// What an algorithm has to find, so that the join can produce its output. Less than all pairs suffices if
 /// equal key words always are a match.
+///
+/// ```
+/// use arrow::datatypes::{DataType, Field, Schema};
+/// use strait::{Join, Output, Yields};
+///
+/// let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// let yields = |join: Join, output| {
+///     let plan = join.on("id").bind(output, &schema, &schema)?.explain();
+///     Ok::<_, strait::Error>(plan.details.yields)
+/// };
+/// assert_eq!(yields(Join::inner(), Output::Rows)?, Yields::Pairs);
+/// assert_eq!(yields(Join::inner(), Output::Count)?, Yields::Count);
+/// assert_eq!(yields(Join::left_semi(), Output::Rows)?, Yields::Exists);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Yields {

@@ -12,6 +12,17 @@ use crate::schedule::{catch_panic, lock};
 pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 /// A stage of a running join.
+///
+/// ```
+/// use strait::{Join, Stage};
+///
+/// let join = Join::inner().on("id").on_progress(|progress| {
+///     if progress.stage != Stage::Done {
+///         println!("{}", progress.stage.name());
+///     }
+/// });
+/// # drop(join);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {

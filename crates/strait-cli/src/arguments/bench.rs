@@ -321,7 +321,8 @@ pub(crate) enum Study {
 /// Compares the planner's choice with both processors
 ///
 /// Joins Arrow tables on the CPU, on a GPU, and where the planner chooses, for many sizes of both tables. Shows
-/// how far the planner's choice is from the faster of the two. Every answer is checked. Writes a dated record.
+/// how far the planner's choice is from the faster of the two. The three run in turns. Every answer is checked.
+/// Writes a dated record.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -337,7 +338,7 @@ pub(crate) struct AutoArguments {
     pub(crate) device: Processor,
 
     /// How many runs are timed, after one run that is not timed; small tables run five times as often
-    #[arg(long, value_name = "R", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
     /// The folder for the record; it is created if it does not exist

@@ -2,7 +2,7 @@
 
 use strait::Processor;
 use strait_bench::ResultKind;
-use strait_bench::measure::{Measured, Task, measure};
+use strait_bench::measure::{Measured, Task, measure_in_turns};
 use strait_bench::workload::{Keys, Shape, Tables};
 
 use super::load::the_gpu;
@@ -58,10 +58,9 @@ pub(super) fn run(arguments: &AutoArguments) -> anyhow::Result<()> {
             for result in [ResultKind::Materialise, ResultKind::Count] {
                 let few = build + probe <= SMALL;
                 let repeat = arguments.repeat * if few { MORE } else { 1 };
-                let on = |device| measure(&tables, &task(result, device, repeat));
-                let cpu = on(Processor::Cpu)?;
-                let on_gpu = on(arguments.device)?;
-                let auto = on(Processor::Auto)?;
+                let on = |device| task(result, device, repeat);
+                let tasks = [on(Processor::Cpu), on(arguments.device), on(Processor::Auto)];
+                let [cpu, on_gpu, auto] = measure_in_turns(&tables, tasks.each_ref())?;
                 let best = cpu.median().min(on_gpu.median());
                 let ratio = best / auto.median().max(1e-9);
                 let (keys, mode) = (keys.name(), result.name());
@@ -75,6 +74,8 @@ pub(super) fn run(arguments: &AutoArguments) -> anyhow::Result<()> {
                     seconds(&auto),
                     auto.ran,
                 );
+                log::info!("{name}: CPU {:.4?}", cpu.stages);
+                log::info!("{name}: GPU, {}: {:.4?}", on_gpu.ran, on_gpu.stages);
                 record.add([
                     gpu.name.clone(),
                     keys.to_string(),

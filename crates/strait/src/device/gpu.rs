@@ -8,6 +8,19 @@ use std::str::FromStr;
 pub(super) const LEAST_CAPABILITY: (u32, u32) = (7, 5);
 
 /// A GPU of this machine.
+///
+/// ```
+/// use strait::gpu::Gpu;
+///
+/// match Gpu::detect() {
+///     Ok(gpus) => {
+///         for gpu in gpus {
+///             println!("gpu:{} is {} with {} GiB", gpu.ordinal, gpu.name, gpu.memory >> 30);
+///         }
+///     }
+///     Err(why) => println!("no GPU: {why}"),
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Gpu {
@@ -48,6 +61,13 @@ pub struct Gpu {
 }
 
 /// A PCIe link at its full speed. Idle links run slower.
+///
+/// ```
+/// for gpu in strait::gpu::Gpu::detect().unwrap_or_default() {
+///     let link = gpu.link.map_or("an unknown link".to_string(), |link| link.to_string());
+///     println!("{}: {link}", gpu.name);
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {

@@ -31,6 +31,19 @@ pub struct KeyEncoding {
 }
 
 /// How the key columns of a row become one key word.
+///
+/// ```
+/// use arrow::datatypes::{DataType, Field, Schema};
+/// use strait::{Join, KeyForm, Output};
+///
+/// let schema = Schema::new(["a", "b"].map(|name| Field::new(name, DataType::Int32, false)).to_vec());
+/// let form = |join: Join| {
+///     Ok::<_, strait::Error>(join.bind(Output::Rows, &schema, &schema)?.explain().key.form)
+/// };
+/// assert_eq!(form(Join::inner().on("a"))?, KeyForm::Direct);
+/// assert_eq!(form(Join::inner().on("a").on("b"))?, KeyForm::Packed);
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyForm {

@@ -41,6 +41,22 @@ pub enum Output {
 }
 
 /// The number of joined rows, and the sums of some of their columns.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{Aggregate, Join, Side};
+///
+/// let (left, right) = (ids(vec![1, 2, 3]), ids(vec![2, 3, 3]));
+/// let (aggregate, _) = Join::inner().on("id").aggregate(&[(Side::Right, "id")], left, right)?;
+/// let Aggregate { rows, sums, .. } = aggregate;
+/// assert_eq!((rows, sums), (3, vec![8]));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Aggregate {

@@ -38,7 +38,7 @@ mod ns {
 
 /// Seconds that a join on the CPU takes per thread, however few rows there are: to start threads and to wait
 /// for them.
-const SECONDS_PER_THREAD: f64 = 0.000_25;
+const SECONDS_PER_THREAD: f64 = 0.000_2;
 
 /// The sizes of both sides: the rows that may match, and the bytes. If the length of the probe side is
 /// unknown, it is assumed to be four times that of the build side.

@@ -174,6 +174,53 @@ struct Buckets<'a, K, I> {
     lost: bool,
 }
 
+impl<K: KeyWord, I: RowId> Buckets<'_, K, I> {
+    /// Enters a key into the bucket at `at`. Returns its slot, and whether it already had one; `None` if the
+    /// bucket is full of other keys.
+    #[inline(always)]
+    fn enter_bucket<const MODERN: bool>(&mut self, at: usize, key: K) -> Option<(usize, bool)> {
+        let bucket = &mut self.buckets[at];
+        let keys = &bucket.keys;
+        // Either the key is in the bucket, or the first slot with the other top bit is empty.
+        let (same, empty) = if MODERN {
+            // SAFETY: MODERN is true only if `processor::modern()` is.
+            unsafe { (key.same_modern(keys), key.apart_modern(keys)) }
+        } else {
+            (key.same(keys), key.apart(keys))
+        };
+        if same | empty == 0 {
+            return None;
+        }
+        let mut i = (same | empty).trailing_zeros() as usize % KEYS;
+        bucket.keys[i] = key;
+        if i == KEYS - 1 && same == 0 && bucket.falls() {
+            // The bucket is full from now on, and no key has overflowed.
+            bucket.swap_last();
+            i = KEYS - 2;
+        }
+        Some((at * KEYS + i, same != 0))
+    }
+
+    /// Enters a key whose home bucket is full of other keys. It is a separate function because the hot loop
+    /// rarely needs it, and so the loop keeps its registers.
+    #[inline(never)]
+    fn enter_elsewhere(&mut self, home: usize, key: K) -> (usize, bool) {
+        let mut at = home;
+        for tried in 0..self.longest {
+            // A key overflows from this bucket. Searches see that by the order of its last two keys.
+            if !self.buckets[at].falls() {
+                self.buckets[at].swap_last();
+            }
+            at = next_bucket(home, tried, 0, self.buckets.len());
+            if let Some(entered) = self.enter_bucket::<false>(at, key) {
+                return entered;
+            }
+        }
+        self.lost = true;
+        (at * KEYS, true)
+    }
+}
+
 impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
     fn clear(&mut self) {
         self.buckets.fill(Bucket { keys: [self.empty; KEYS], values: [I::default(); KEYS] });
@@ -191,36 +238,9 @@ impl<K: KeyWord, I: RowId> Region<K, I> for Buckets<'_, K, I> {
     #[inline(always)]
     fn enter<const MODERN: bool>(&mut self, key: K) -> (usize, bool) {
         let home = home(fraction(key, self.skip), self.all) - self.first;
-        let (mut at, mut tried) = (home, 0);
-        loop {
-            let bucket = &mut self.buckets[at];
-            let keys = &bucket.keys;
-            // Either the key is in the bucket, or the first slot with the other top bit is empty.
-            let (same, empty) = if MODERN {
-                // SAFETY: MODERN is true only if `processor::modern()` is.
-                unsafe { (key.same_modern(keys), key.apart_modern(keys)) }
-            } else {
-                (key.same(keys), key.apart(keys))
-            };
-            if same | empty != 0 {
-                let mut i = (same | empty).trailing_zeros() as usize % KEYS;
-                bucket.keys[i] = key;
-                if i == KEYS - 1 && same == 0 && bucket.falls() {
-                    // The bucket is full from now on, and no key has overflowed.
-                    bucket.swap_last();
-                    i = KEYS - 2;
-                }
-                return (at * KEYS + i, same != 0);
-            }
-            if !bucket.falls() {
-                bucket.swap_last();
-            }
-            if tried == self.longest {
-                self.lost = true;
-                return (at * KEYS, true);
-            }
-            at = next_bucket(home, tried, 0, self.buckets.len());
-            tried += 1;
+        match self.enter_bucket::<MODERN>(home, key) {
+            Some(entered) => entered,
+            None => self.enter_elsewhere(home, key),
         }
     }
 
@@ -258,8 +278,9 @@ struct Again<K: KeyWord, I: RowId> {
     table: OnceLock<Option<PerfectTable<K, I>>>,
 }
 
-/// The number of probes per key after which the second layout is created. It takes as long as about twelve
-/// probes per key save.
+/// The number of probes per key and thread after which the second layout is created. One worker creates it, in
+/// the time that it needs for about 20 probes per key. If as many probes follow as there were before, the other
+/// workers are still busy when it is complete. With fewer, they would wait for that worker.
 const LONG: usize = 16;
 
 impl<K: KeyWord, I: RowId> Again<K, I> {
@@ -268,7 +289,8 @@ impl<K: KeyWord, I: RowId> Again<K, I> {
     fn new(cx: &Context<'_>, keys: usize, unique: bool) -> Option<Self> {
         // The data that streams through the cache needs some of it.
         let fits = perfect::bytes_for::<K, I>(keys) as u64 <= cx.machine.l2 / 4 * 3;
-        let long = if cx.overrides.tiny_partitions { 1 } else { keys.saturating_mul(LONG) };
+        let probes = keys.saturating_mul(LONG).saturating_mul(cx.workers.threads());
+        let long = if cx.overrides.tiny_partitions { 1 } else { probes };
         (unique && fits && keys > 0 && cx.budget.unlimited()).then(|| Again {
             budget: Arc::clone(&cx.budget),
             keys,

@@ -25,6 +25,18 @@ pub(super) struct Cubin {
 }
 
 /// A module of kernels that is ready to be loaded.
+///
+/// ```no_run
+/// use strait::gpu::{CompiledKernel, compile_kernels};
+///
+/// let mut bytes = 0;
+/// compile_kernels("sm_90".parse()?, &mut |kernel: &CompiledKernel| {
+///     println!("{} for words of {} bytes", kernel.module, kernel.word_bytes);
+///     bytes += kernel.bytes;
+/// })?;
+/// println!("{bytes} bytes of machine code");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompiledKernel {
