@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::gpu_options::{GpuOptions, Processor};
+use crate::machine::Machine;
 use crate::memory::MemoryBudget;
 use crate::options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Side};
 use crate::overrides::TestOverrides;
@@ -73,7 +74,7 @@ impl Join {
             keep_keys: false,
             suffix: "_right".to_string(),
             mark_column: "mark".to_string(),
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            threads: Machine::detect().cores,
             memory_limit: None,
             memory_budget: None,
             algorithm: None,

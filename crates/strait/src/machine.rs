@@ -1,5 +1,7 @@
 //! The cores, caches and memory of the machine.
 
+use std::sync::OnceLock;
+
 /// The cores, caches and memory that a plan can use.
 ///
 /// ```
@@ -21,15 +23,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Asks the operating system. For facts that the system does not tell, it assumes a small machine.
+    /// Asks the operating system. For facts that the system does not tell, it assumes a small machine. It asks
+    /// once per process, because small joins would spend most of their time on that.
     pub fn detect() -> Machine {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Machine {
-            cores,
+        static MACHINE: OnceLock<Machine> = OnceLock::new();
+        let detected = MACHINE.get_or_init(|| Machine {
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
             l2: cache(2).unwrap_or(1 << 20),
             last_level: cache(3).or_else(|| cache(2)).unwrap_or(8 << 20),
             memory: available_memory().unwrap_or(0),
-        }
+        });
+        detected.clone()
     }
 
     /// Returns the memory that this process can still get, in bytes: the free memory of the machine, or what
