@@ -97,7 +97,7 @@ pub use options::{
 pub use output::{Aggregate, Output, ReservedBatch, Sink};
 pub use plan::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
-    Reason, RowIdReason, Statistics, TableKind,
+    Reason, ResultOrder, RowIdReason, Statistics, TableKind,
 };
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;

@@ -139,10 +139,8 @@ impl<'a> Job<'a> {
 
 /// The result of a join on a device.
 pub(crate) enum OnDevice {
-    /// All rows were written.
+    /// All rows were written. The plan of the job tells how.
     Joined,
-    /// All rows were written, but by another algorithm than planned.
-    Escalated(gpu::Escalated),
     /// The device failed, and the CPU may join instead. No result of the device is left.
     Failed(Error),
 }
@@ -159,12 +157,13 @@ pub(crate) fn run_on(
     let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
     let mut learned = Learned::default();
     learned.null_keys[0] = job.keys.nulls_in_column(job.build_side, job.build.batches())?;
-    if job.plan.details.probe_side != ProbeSide::Streamed {
+    if let ProbeSide::Held(reason) = job.plan.details.probe_side {
         match job.read_probe(cx, needed) {
             Ok(probe) => {
                 let probe_side = job.build_side.other();
                 learned.null_keys[1] = job.keys.nulls_in_column(probe_side, probe.batches())?;
                 learned.probe_rows = Some(probe.rows());
+                learned.held = Some(reason);
             }
             // The CPU may be able to join without holding the probe side.
             Err(error @ Error::MemoryLimit { .. }) if elsewhere => {
@@ -186,8 +185,10 @@ pub(crate) fn run_on(
         crate::memory::release_memory();
     }
     let error = match joined {
-        Ok(None) => return Ok(OnDevice::Joined),
-        Ok(Some(escalated)) => return Ok(OnDevice::Escalated(escalated)),
+        Ok(plan) => {
+            *job.plan = plan;
+            return Ok(OnDevice::Joined);
+        }
         Err(error) => error,
     };
     if !elsewhere || !repeatable || !error.cpu_may_help() || !job.sink.untouched() {

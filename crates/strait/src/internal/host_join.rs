@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{
     Block, BlockReceiver, HostPlacement, HostTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage,
 };
-use crate::algorithm::gpu::{self, FromHost, HostJoinResult, Receiver, join_from_host};
+use crate::algorithm::gpu::{self, Receiver, join_from_host};
 use crate::device::{Event, Session};
 use crate::error::Result;
 use crate::key::KeyEncoding;
@@ -30,7 +30,7 @@ pub fn join_from_host_memory(
     let inlined = result.needs_payload();
     let (build_side, probe_side) = (build.side(inlined)?, probe.side(inlined)?);
     let wanted = result.wanted(probe.rows);
-    let Plan { algorithm, escalation, .. } = plan(tables, request);
+    let mut plan = plan(tables, request);
     let started = Instant::now();
     let session = build.gpu.session(build.word.width())?;
     let link = build.gpu.transfer_context(&session, gpu_options.transfer);
@@ -38,15 +38,13 @@ pub fn join_from_host_memory(
         drain: Drain::new(),
         handed: Handed { keys: wanted.keys, value_bytes: build.word.bytes() as usize, to },
     };
-    let how = FromHost { algorithm, gpu_options, escalation, part_rows: None };
-    let HostJoinResult { found, escalated } =
-        join_from_host(&link, &how, &build_side, &probe_side.into(), &wanted, &mut back)?;
+    let found =
+        join_from_host(&link, &mut plan, &build_side, &probe_side.into(), &wanted, &mut back)?;
     back.finish(&session)?;
     session.device.synchronize(session.compute)?;
     let usage = Usage::of(&session, started.elapsed().as_secs_f64())?;
     let sums = (result == ResultKind::Aggregate).then_some([found.build_sum, found.probe_sum]);
-    let algorithm = escalated.map_or(algorithm, |escalated| escalated.to);
-    Ok(Joined { algorithm, rows: found.rows, sums, usage })
+    Ok(Joined { algorithm: plan.algorithm, rows: found.rows, sums, usage })
 }
 
 /// Plans the join as `strait join --device gpu` does, with both tables known.
@@ -77,7 +75,10 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         threads: build.gpu.workers.threads(),
         limit: None,
         key: KeyEncoding::of_words(build.word.width()),
-        facts: Facts::of_columns(build.word.width(), yields, &Machine::detect()),
+        facts: Facts {
+            gpu_options: request.gpu_options,
+            ..Facts::of_columns(build.word.width(), yields, &Machine::detect())
+        },
         device: Some(OnDevice { name, budget, asked: true, open: true, row_bytes, memory }),
     })
 }

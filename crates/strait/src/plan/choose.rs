@@ -4,7 +4,7 @@ use crate::gpu_options::Partitioner;
 use crate::key::KeyEncoding;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::plan::cost::{predict, predict_on};
-use crate::plan::refine::Facts;
+use crate::plan::refine::{Facts, GpuFacts};
 use crate::plan::rules::Case;
 use crate::plan::{Plan, Prediction, ProbeSide, Reason, Statistics};
 
@@ -41,6 +41,13 @@ pub(crate) struct OnDevice {
     pub(crate) memory: HostMemory,
 }
 
+impl OnDevice {
+    /// Returns the facts that the details of a plan depend on.
+    fn facts(&self) -> GpuFacts {
+        GpuFacts { memory: self.budget, columns: self.memory }
+    }
+}
+
 /// The host memory that holds the rows before they cross to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostMemory {
@@ -60,8 +67,8 @@ impl Request {
 
     /// Returns an algorithm with the facts of this request. `on` is the GPU that it runs on, if any.
     pub(super) fn case(&self, algorithm: Algorithm, on: Option<&OnDevice>) -> Case<'_> {
-        let gpu_memory = on.map(|on| on.budget);
-        Case { algorithm, gpu_memory, build: &self.build, probe: &self.probe, facts: &self.facts }
+        let gpu = on.map(OnDevice::facts);
+        Case { algorithm, gpu, build: &self.build, probe: &self.probe, facts: &self.facts }
     }
 }
 
@@ -88,7 +95,7 @@ pub(crate) fn choose(request: Request) -> Plan {
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
     let on = request.device.as_ref().filter(|_| on_gpu);
     let details = request.case(algorithm, on).details();
-    let facts = Facts { gpu_memory: on.map(|on| on.budget), ..request.facts };
+    let facts = Facts { gpu: on.map(OnDevice::facts), ..request.facts };
     // If the caller did not ask for the algorithm, another one may take over when GPU memory does not
     // suffice.
     let may_escalate = on_gpu && request.asked.is_none() && algorithm != Algorithm::MultiPass;

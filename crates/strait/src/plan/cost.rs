@@ -10,7 +10,7 @@ use crate::plan::choose::{HostMemory, OnDevice, Request};
 use crate::plan::gpu_memory::{cache_bytes, passes};
 use crate::plan::rules::{MAX_ROWS, UNKNOWN_ROWS};
 use crate::plan::shape::is_dense;
-use crate::plan::{KeySource, Prediction, ProbeSide, Statistics};
+use crate::plan::{KeySource, Prediction, ProbeSide, ResultOrder, Statistics};
 use crate::table::table_bytes;
 
 /// Nanoseconds per row.
@@ -187,7 +187,7 @@ pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request)
     let streamed = case.probe_side() == ProbeSide::Streamed;
     let by_table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let overlaps = streamed && on.memory == HostMemory::Arrow;
-    let in_order = overlaps && case.past_table();
+    let in_order = overlaps && case.order() != Some(ResultOrder::Unordered);
     let back = match yields {
         Yields::Count => 0.0,
         Yields::Exists => both,

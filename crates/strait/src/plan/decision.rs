@@ -105,6 +105,8 @@ pub struct Details {
     /// How rows cross to the GPU; `None` on the CPU. Arrow batches are not in pinned memory, so this is never
     /// [`Transfer::Auto`].
     pub transfer: Option<Transfer>,
+    /// Whether results come back from the GPU in the order of the probe rows; `None` on the CPU.
+    pub order: Option<ResultOrder>,
     /// The bytes that cross the link between host and GPU; `None` on the CPU.
     pub over_the_link: Option<LinkBytes>,
 }
@@ -223,6 +225,20 @@ pub enum HoldReason {
     ReadAgain,
     /// The transfer method pins or maps whole columns.
     Transfer,
+}
+
+/// The order in which a GPU returns results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResultOrder {
+    /// In any order: as pairs of matching rows, as flags, or as a count.
+    Unordered,
+    /// In the order of the probe rows: one bit per probe row, and one value per probe row if pairs are needed.
+    /// After a chunk of the probe side in which fewer than half of the rows have a match, pairs come back.
+    ProbeOrder,
+    /// In the order of the probe rows if each build key occurs once, and in any order otherwise. The join learns
+    /// this when it has built the table.
+    ProbeOrderIfUnique,
 }
 
 /// The kind of table that `no-partition` builds on the CPU.

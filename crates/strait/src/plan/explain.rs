@@ -8,7 +8,7 @@ use crate::plan::rules::UNKNOWN_ROWS;
 use crate::plan::shape::CELLS_PER_ROW;
 use crate::plan::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, ProbeSide, Reason,
-    RowIdReason, Statistics, TableKind,
+    ResultOrder, RowIdReason, Statistics, TableKind,
 };
 
 impl fmt::Display for Plan {
@@ -122,6 +122,9 @@ impl Plan {
             let text = format!("{parts} of the build side, estimated by GPU memory");
             writeln!(f, "  {:<14} {text}", "parts")?;
         }
+        if let Some(order) = details.order {
+            writeln!(f, "  {:<14} {order}", "results")?;
+        }
         if let (Some(transfer), Some(link)) = (details.transfer, details.over_the_link) {
             writeln!(f, "  {:<14} {transfer}; {link}", "over the link")?;
         }
@@ -140,6 +143,18 @@ impl fmt::Display for ProbeSide {
             }
             ProbeSide::Held(HoldReason::Transfer) => {
                 "held, because the transfer method takes whole columns"
+            }
+        })
+    }
+}
+
+impl fmt::Display for ResultOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResultOrder::Unordered => "in any order",
+            ResultOrder::ProbeOrder => "in the order of the probe rows, while most of them match",
+            ResultOrder::ProbeOrderIfUnique => {
+                "in the order of the probe rows, while most of them match, if build keys occur once"
             }
         })
     }

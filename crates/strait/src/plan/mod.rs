@@ -22,7 +22,9 @@ pub(crate) use crate::statistics::build_side;
 pub(crate) use choose::{HostMemory, OnDevice, Request, choose};
 pub use decision::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
-    Reason, RowIdReason, TableKind,
+    Reason, ResultOrder, RowIdReason, TableKind,
 };
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
-pub(crate) use refine::{Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
+pub(crate) use refine::{
+    Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn, order_pays,
+};

@@ -4,15 +4,27 @@
 //! runs, it learns more: which columns have nulls, how many rows there are, the range of the keys. It passes
 //! these facts to [`Plan::refine`], which decides the details again. Conductors only read the details.
 
+use crate::error::{Error, Result};
 use crate::gpu_options::GpuOptions;
 use crate::key::KeyPlan;
 use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::options::{Algorithm, JoinType, Side, Yields};
 use crate::overrides::TestOverrides;
+use crate::plan::choose::HostMemory;
 use crate::plan::rules::Case;
-use crate::plan::{Plan, Statistics};
+use crate::plan::{HoldReason, Inlining, KeySource, Plan, ResultOrder, Statistics};
 use crate::word::Width;
+
+/// If a test forces several parts: the minimum number of rows per part, and the number of parts.
+const TINY_PART: u64 = 11;
+const TINY_PARTS: u64 = 6;
+
+/// Returns whether results in the order of the probe rows take fewer bytes than pairs, by the number of `rows`
+/// that have come back and the number of them that have a match.
+pub(crate) fn order_pays(matched: u64, rows: u64) -> bool {
+    matched >= rows / 2
+}
 
 /// The facts that the [details](crate::plan::Details) of a plan follow from, apart from the [`Statistics`] of
 /// both sides.
@@ -29,9 +41,18 @@ pub(crate) struct Facts {
     pub(crate) gpu_options: GpuOptions,
     pub(crate) machine: Machine,
     pub(crate) overrides: TestOverrides,
-    /// The GPU memory that the plan may use, if the plan is for a GPU.
-    pub(crate) gpu_memory: Option<u64>,
+    /// The GPU of the plan; `None` on the CPU.
+    pub(crate) gpu: Option<GpuFacts>,
     pub(crate) learned: Learned,
+}
+
+/// The facts about the GPU of a plan that are known before the join starts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GpuFacts {
+    /// The GPU memory that the plan may use, in bytes.
+    pub(crate) memory: u64,
+    /// The host memory that holds the columns.
+    pub(crate) columns: HostMemory,
 }
 
 /// The facts about the keys. Arrays have the build side first.
@@ -81,6 +102,21 @@ pub(crate) struct Learned {
     pub(crate) sampled_cells: Option<u64>,
     /// The bytes that a memory limit leaves before columns are inlined for a GPU.
     pub(crate) memory_left: Option<u64>,
+    /// The reason why the probe side is held, once it is held.
+    pub(crate) held: Option<HoldReason>,
+    /// Whether each build key occurs once, as far as a GPU has inserted them into a table.
+    pub(crate) unique: Option<bool>,
+    /// What an abandoned algorithm has made. Its escalation uses it.
+    pub(crate) made: Option<Made>,
+}
+
+/// The form of key words and values that exist already, so it can no longer be decided.
+#[derive(Debug, Clone)]
+pub(crate) struct Made {
+    pub(super) word: Width,
+    pub(super) inlining: Inlining,
+    /// Build side first.
+    pub(super) key_sources: [KeySource; 2],
 }
 
 /// The facts about the key words of the build side.
@@ -111,7 +147,7 @@ impl Facts {
             gpu_options: GpuOptions::new(),
             machine: machine.clone(),
             overrides: TestOverrides::default(),
-            gpu_memory: None,
+            gpu: None,
             learned: Learned::default(),
         }
     }
@@ -143,6 +179,9 @@ impl Learned {
             words: new.words.or(self.words),
             sampled_cells: new.sampled_cells.or(self.sampled_cells),
             memory_left: new.memory_left.or(self.memory_left),
+            held: new.held.or(self.held),
+            unique: new.unique.or(self.unique),
+            made: new.made.or(self.made.take()),
         };
     }
 }
@@ -160,17 +199,36 @@ impl Plan {
     /// Returns the plan after its escalation has taken over. The key words and the inlined columns stay as they
     /// were made for the abandoned algorithm.
     pub(crate) fn escalated(&self, to: Algorithm, why: &str) -> Plan {
+        let details = &self.details;
+        let made = Made {
+            word: details.word(),
+            inlining: details.inlining.clone(),
+            key_sources: [details.build_keys, details.probe_keys],
+        };
         let mut plan = Plan { algorithm: to, escalation: None, ..self.clone() };
-        let made = &self.details;
-        plan.details = self.case(to).details();
-        plan.details.inlining = made.inlining.clone();
-        (plan.details.build_keys, plan.details.probe_keys) = (made.build_keys, made.probe_keys);
+        // Facts that the abandoned algorithm learned for itself.
+        plan.facts.learned.unique = None;
+        plan.refine(Learned { made: Some(made), ..Learned::default() });
         plan.after(self, why)
+    }
+
+    /// Returns the order of the results. Fails if the plan is not for a GPU.
+    pub(crate) fn order(&self) -> Result<ResultOrder> {
+        self.details.order.ok_or_else(|| Error::internal("a plan for the CPU has no result order"))
+    }
+
+    /// Returns the most rows of a part or a working set. Tests make parts short, because their tables are
+    /// small.
+    pub(crate) fn most_part_rows(&self, build_rows: u64) -> u64 {
+        match self.facts.overrides.tiny_partitions {
+            true => (build_rows / TINY_PARTS).max(TINY_PART),
+            false => u64::MAX,
+        }
     }
 
     fn case(&self, algorithm: Algorithm) -> Case<'_> {
         let (build, probe): (&Statistics, &Statistics) = (&self.build, &self.probe);
-        Case { algorithm, gpu_memory: self.facts.gpu_memory, build, probe, facts: &self.facts }
+        Case { algorithm, gpu: self.facts.gpu, build, probe, facts: &self.facts }
     }
 }
 
@@ -178,9 +236,7 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::key::KeyEncoding;
-    use crate::plan::{
-        HostMemory, Inlining, KeySource, OnDevice, Request, RowIdReason, TableKind, choose,
-    };
+    use crate::plan::{OnDevice, Request, RowIdReason, TableKind, choose};
 
     /// Returns the plan of a join with build columns `v` and `w` of four bytes each, which may have nulls.
     fn plan(algorithm: Algorithm, gpu_memory: Option<u64>, change: impl Fn(&mut Facts)) -> Plan {

@@ -2,15 +2,18 @@
 //! predictions use the same functions.
 
 use crate::gpu_options::Transfer;
+use crate::matches::Keep;
 use crate::materialise::MAX_INLINED;
 use crate::options::{Algorithm, Yields};
 use crate::partition::RowId;
 use crate::plan::Statistics;
+use crate::plan::choose::HostMemory;
 use crate::plan::decision::{
-    Details, HoldReason, Inlining, KeySource, LinkBytes, ProbeSide, RowIdReason, TableKind,
+    Details, HoldReason, Inlining, KeySource, LinkBytes, ProbeSide, ResultOrder, RowIdReason,
+    TableKind,
 };
 use crate::plan::gpu_memory::{cache_bytes, passes, reads_words, working_sets};
-use crate::plan::refine::{Facts, Payload};
+use crate::plan::refine::{Facts, GpuFacts, Payload};
 use crate::plan::shape::{TableShape, radix_passes, table_shape};
 use crate::word::Width;
 
@@ -24,8 +27,8 @@ pub(super) const MAX_ROWS: u64 = 1 << 44;
 /// An algorithm on a processor, with all facts that its details follow from.
 pub(super) struct Case<'a> {
     pub(super) algorithm: Algorithm,
-    /// The GPU memory that it may use; `None` on the CPU.
-    pub(super) gpu_memory: Option<u64>,
+    /// The GPU that it runs on; `None` on the CPU.
+    pub(super) gpu: Option<GpuFacts>,
     pub(super) build: &'a Statistics,
     pub(super) probe: &'a Statistics,
     pub(super) facts: &'a Facts,
@@ -47,42 +50,87 @@ impl Case<'_> {
             radix_bits,
             parts: self.parts(),
             transfer: self.transfer(),
+            order: self.order(),
             over_the_link: self.over_the_link(),
         }
     }
 
     fn on_gpu(&self) -> bool {
-        self.gpu_memory.is_some()
+        self.gpu.is_some()
     }
 
     /// Decides whether the probe side is streamed or held. It is streamed past a build side that stays where it
     /// is, in a table or in partitions.
     pub(super) fn probe_side(&self) -> ProbeSide {
-        let streamed = match self.may_stream() {
-            true => ProbeSide::Streamed,
-            false => ProbeSide::Held(HoldReason::Transfer),
-        };
-        match self.algorithm {
-            Algorithm::NoPartition | Algorithm::StreamedProbe => streamed,
-            Algorithm::MultiPass if self.parts() == Some(1) => streamed,
-            Algorithm::MultiPass => ProbeSide::Held(HoldReason::ReadAgain),
-            Algorithm::SortMerge => ProbeSide::Held(HoldReason::Sorted),
-            Algorithm::Radix | Algorithm::CpuPartitioned | Algorithm::Triton => {
-                ProbeSide::Held(HoldReason::Partitioned)
-            }
+        if let Some(reason) = self.facts.learned.held {
+            return ProbeSide::Held(reason);
+        }
+        match self.why_held() {
+            Some(reason) => ProbeSide::Held(reason),
+            None if self.may_stream() => ProbeSide::Streamed,
+            None => ProbeSide::Held(HoldReason::Transfer),
         }
     }
 
-    /// Returns whether, on a GPU, the probe side is streamed and looked up in one table (not in partitions).
-    pub(super) fn past_table(&self) -> bool {
-        let table = matches!(self.algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
-        self.on_gpu() && table && self.probe_side() == ProbeSide::Streamed
+    /// Returns the reason why the algorithm needs the whole probe side before it joins; `None` if it can
+    /// stream the probe side past a build side that stays where it is.
+    fn why_held(&self) -> Option<HoldReason> {
+        match self.algorithm {
+            Algorithm::NoPartition | Algorithm::StreamedProbe => None,
+            Algorithm::MultiPass if self.parts() == Some(1) => None,
+            Algorithm::MultiPass => Some(HoldReason::ReadAgain),
+            Algorithm::SortMerge => Some(HoldReason::Sorted),
+            Algorithm::Radix | Algorithm::CpuPartitioned | Algorithm::Triton => {
+                Some(HoldReason::Partitioned)
+            }
+        }
     }
 
     /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:
     /// the other methods pin or map whole columns.
     fn may_stream(&self) -> bool {
         !self.on_gpu() || self.facts.gpu_options.transfer.stages()
+    }
+
+    /// Returns whether the algorithm looks the probe side up in one table over the whole build side.
+    fn one_table(&self) -> bool {
+        match self.algorithm {
+            Algorithm::NoPartition => true,
+            // If a build key occurs twice, the parts are partitioned.
+            Algorithm::MultiPass => {
+                self.parts() == Some(1) && self.facts.learned.unique != Some(false)
+            }
+            Algorithm::Radix
+            | Algorithm::SortMerge
+            | Algorithm::StreamedProbe
+            | Algorithm::CpuPartitioned
+            | Algorithm::Triton => false,
+        }
+    }
+
+    /// Decides whether results come back from a GPU in the order of the probe rows. This needs one table over
+    /// the whole build side. With several tables, few rows match in each, and pairs take fewer bytes.
+    pub(super) fn order(&self) -> Option<ResultOrder> {
+        let gpu = self.gpu?;
+        let flags_probe = self.facts.roles.probe != Keep::Nothing;
+        let flags_build = self.facts.roles.build != Keep::Nothing;
+        let if_unique = match self.yields() {
+            Yields::Count => return Some(ResultOrder::Unordered),
+            // One bit per probe row tells whether it has a match, however often build keys occur.
+            Yields::Exists if flags_build || !flags_probe => return Some(ResultOrder::Unordered),
+            Yields::Exists => self.algorithm == Algorithm::MultiPass,
+            // One value per probe row is its match, if it has only one.
+            Yields::Pairs => true,
+        };
+        if gpu.columns != HostMemory::Arrow || !self.one_table() {
+            return Some(ResultOrder::Unordered);
+        }
+        Some(match self.facts.learned.unique {
+            _ if !if_unique => ResultOrder::ProbeOrder,
+            Some(true) => ResultOrder::ProbeOrder,
+            Some(false) => ResultOrder::Unordered,
+            None => ResultOrder::ProbeOrderIfUnique,
+        })
     }
 
     /// Decides what the algorithm has to find.
@@ -95,7 +143,10 @@ impl Case<'_> {
 
     /// Decides the width of key words.
     fn word(&self) -> Width {
-        let Facts { keys, overrides, .. } = self.facts;
+        let Facts { keys, overrides, learned, .. } = self.facts;
+        if let Some(made) = &learned.made {
+            return made.word;
+        }
         // A GPU has row numbers and key words of the same width.
         let wide_rows = overrides.wide_rows || self.numbered_rows() > u64::from(u32::MAX);
         if self.on_gpu() && wide_rows { Width::W64 } else { keys.width }
@@ -115,11 +166,12 @@ impl Case<'_> {
     /// Returns the number of rows that are numbered at once, as far as it is known: those of the longer side.
     /// The rows of a streamed side are numbered chunk by chunk.
     fn numbered_rows(&self) -> u64 {
-        let past_build =
-            matches!(self.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
-        let probe = match past_build && self.may_stream() {
+        // The number of parts of multi-pass depends on this width, so it cannot be used here.
+        let probe = match self.algorithm != Algorithm::MultiPass
+            && self.why_held().is_none()
+            && self.may_stream()
+        {
             true => 0,
-            // Also for multi-pass, whose number of parts depends on this width.
             false => self.probe.rows.unwrap_or(0),
         };
         self.build.rows.unwrap_or(0).max(probe)
@@ -128,6 +180,9 @@ impl Case<'_> {
     /// Decides where the key words of a side come from: 0 for the build side, 1 for the probe side.
     pub(super) fn key_source(&self, side: usize) -> KeySource {
         let Facts { keys, learned, gpu_options, .. } = self.facts;
+        if let Some(made) = &learned.made {
+            return made.key_sources[side];
+        }
         if !self.on_gpu() {
             return if keys.plain[side] { KeySource::Column } else { KeySource::Computed };
         }
@@ -145,6 +200,9 @@ impl Case<'_> {
 
     /// Decides whether the build columns of the output are inlined.
     pub(super) fn inlining(&self) -> Inlining {
+        if let Some(made) = &self.facts.learned.made {
+            return made.inlining.clone();
+        }
         if !self.on_gpu() && self.algorithm != Algorithm::NoPartition {
             return Inlining::RowIds(RowIdReason::Algorithm);
         }
@@ -242,7 +300,7 @@ impl Case<'_> {
 
     /// Estimates into how many parts the build side is divided.
     fn parts(&self) -> Option<u64> {
-        let memory = self.gpu_memory?;
+        let memory = self.gpu?.memory;
         let (rows, tuple) = (self.matchable_build_rows(), self.word().tuple());
         match self.algorithm {
             Algorithm::MultiPass => Some(passes(rows, tuple, memory)),
@@ -260,7 +318,7 @@ impl Case<'_> {
 
     /// Decides how rows cross to the GPU.
     fn transfer(&self) -> Option<Transfer> {
-        self.gpu_memory?;
+        self.gpu?;
         Some(match self.algorithm {
             // The CPU writes tuples to pinned memory.
             Algorithm::CpuPartitioned => Transfer::PinnedCopy,
@@ -271,7 +329,7 @@ impl Case<'_> {
 
     /// Returns the bytes that cross the link.
     fn over_the_link(&self) -> Option<LinkBytes> {
-        self.gpu_memory?;
+        self.gpu?;
         let word = self.word().bytes();
         let inlined = self.inlining().bytes() > 0;
         let (per_row, per_build_row) = match self.algorithm {
@@ -284,8 +342,8 @@ impl Case<'_> {
             Yields::Exists => (0, 1),
             Yields::Pairs => (2 * word, 0),
         };
-        let in_order = per_match > 0 && self.past_table();
-        let per_probe_row = if in_order { word } else { 0 };
+        let in_order = self.order() != Some(ResultOrder::Unordered);
+        let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
         Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag })
     }
 }

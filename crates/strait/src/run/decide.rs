@@ -178,7 +178,7 @@ impl BoundJoin {
             gpu_options: self.join.gpu_options,
             machine: machine.clone(),
             overrides: self.join.overrides,
-            gpu_memory: None,
+            gpu: None,
             learned: known.learned.clone(),
         };
         choose(Request {

@@ -12,7 +12,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use self::decide::Known;
-use crate::algorithm::gpu::Escalated;
 use crate::algorithm::{self, Job, OnDevice, with_seeds};
 use crate::bind::BoundJoin;
 use crate::context::Context;
@@ -129,10 +128,6 @@ impl BoundJoin {
                     Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
                 match algorithm::run_on(&cx, &mut job, &**on, self.goes_on())? {
                     OnDevice::Joined => return Ok(()),
-                    OnDevice::Escalated(Escalated { to, why }) => {
-                        ran = ran.escalated(to, &why.to_string());
-                        return Ok(());
-                    }
                     OnDevice::Failed(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
                         ran = self.without_device(&known, &ran, &why.to_string());

@@ -17,6 +17,7 @@ use super::machinery::working_set::{
 use super::{JoinResult, Receiver, Wanted};
 use crate::error::Result;
 use crate::partition::{ColumnRows, RowId, Tuple, partition_columns};
+use crate::plan::Plan;
 use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
@@ -26,17 +27,18 @@ const CHUNK_ROWS: u64 = 16 << 20;
 /// The maximum number of radix bits: one write-combining buffer per partition must stay in a core's cache.
 const MAX_BITS: u32 = 10;
 
-/// Joins two sides. Working sets have at most `most_rows` build rows, if given.
+/// Joins two sides.
 pub(super) fn join(
     link: &TransferContext<'_>,
-    most_rows: Option<u64>,
+    plan: &mut Plan,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
     let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
-    let fit = WorkingSets::fit(link, session.left(), most_rows);
+    let most_rows = plan.most_part_rows(build.rows);
+    let fit = WorkingSets::fit(link, session.left(), Some(most_rows));
     sets.bits = bits(build.rows, fit, MAX_BITS);
 
     let mut build = CpuPartitioner::new(link, build, sets.bits);

@@ -34,8 +34,9 @@ pub(crate) use triton::partition_side;
 
 use crate::device::{DeviceSide, Session};
 use crate::error::{Error, Result};
-use crate::gpu_options::{GpuOptions, Partitioner};
+use crate::gpu_options::Partitioner;
 use crate::options::Algorithm;
+use crate::plan::Plan;
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 use machinery::flags::{Window, closed, opened};
 use machinery::stream::without_matches;
@@ -70,9 +71,7 @@ pub(crate) fn join(
     if build.rows == 0 || probe.rows == 0 {
         return Ok(DeviceJoinResult { found: JoinResult::default(), algorithm });
     }
-    if build.rows.max(probe.rows) > MAX_ROWS {
-        return Err(too_long(build.rows.max(probe.rows)));
-    }
+    check_rows(build.rows.max(probe.rows))?;
     let mut windows = [
         Window::new(session, Which::Build, wanted.flag_build, build.rows)?,
         Window::new(session, Which::Probe, wanted.flag_probe, probe.rows)?,
@@ -112,51 +111,38 @@ pub(crate) fn join(
 }
 
 /// Joins two sides in host memory. If the algorithm needs more GPU memory than there is, and has written no
-/// row yet, its escalation joins instead. Escalation happens only here.
+/// row yet, its escalation joins instead. Escalation happens only here. Afterwards, the plan tells what was
+/// done.
 pub(crate) fn join_from_host(
     link: &TransferContext<'_>,
-    how: &FromHost,
+    plan: &mut Plan,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<HostJoinResult> {
+) -> Result<JoinResult> {
     let session = link.session;
     let point = session.point();
     let mut watched = Watched { to, blocks: 0 };
-    let why = match join_as_told(link, how, build, probe, wanted, &mut watched) {
-        Ok(found) => return Ok(HostJoinResult { found, escalated: None }),
+    let why = match join_as_planned(link, plan, build, probe, wanted, &mut watched) {
+        Ok(found) => return Ok(found),
         Err(error) => error,
     };
     let Some(algorithm) =
-        how.escalation.filter(|_| watched.blocks == 0 && why.escalation_may_help())
+        plan.escalation.filter(|_| watched.blocks == 0 && why.escalation_may_help())
     else {
         return Err(why);
     };
-    log::info!("{} was abandoned: {why}; going on with {algorithm}", how.algorithm);
+    log::info!("{} was abandoned: {why}; going on with {algorithm}", plan.algorithm);
     session.release_since(point)?;
-    let how = FromHost { algorithm, escalation: None, ..*how };
-    let found = join_as_told(link, &how, build, probe, wanted, to)?;
-    Ok(HostJoinResult { found, escalated: Some(Escalated { to: algorithm, why }) })
+    *plan = plan.escalated(algorithm, &why.to_string());
+    join_as_planned(link, plan, build, probe, wanted, to)
 }
 
-/// The result of a join of two sides in host memory.
-pub(crate) struct HostJoinResult {
-    pub(crate) found: JoinResult,
-    pub(crate) escalated: Option<Escalated>,
-}
-
-/// The algorithm that joined instead of the planned one, which needed too much GPU memory.
-#[derive(Debug)]
-pub(crate) struct Escalated {
-    pub(crate) to: Algorithm,
-    pub(crate) why: Error,
-}
-
-/// Joins two sides in host memory with the algorithm of `how`, without escalation.
-fn join_as_told(
+/// Joins two sides in host memory with the algorithm of the plan, without escalation.
+fn join_as_planned(
     link: &TransferContext<'_>,
-    how: &FromHost,
+    plan: &mut Plan,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
@@ -168,42 +154,31 @@ fn join_as_told(
     if !probe.streams() && probe.held()?.rows == 0 {
         return Ok(JoinResult::default());
     }
-    let one_table = matches!(how.algorithm, Algorithm::NoPartition | Algorithm::StreamedProbe);
-    if one_table && build.rows > MAX_ROWS {
-        return Err(too_long(build.rows));
-    }
-    let GpuOptions { partitioner, table, .. } = how.gpu_options;
-    match how.algorithm {
+    match plan.algorithm {
         Algorithm::NoPartition => {
-            no_partition::join_from_host(link, table, build, probe, wanted, to)
+            no_partition::join_from_host(link, plan, build, probe, wanted, to)
         }
         Algorithm::StreamedProbe => streamed_probe::join(link, build, probe, wanted, to),
-        Algorithm::MultiPass => multi_pass::join(link, how.part_rows, build, probe, wanted, to),
+        Algorithm::MultiPass => multi_pass::join(link, plan, build, probe, wanted, to),
         Algorithm::CpuPartitioned => {
-            cpu_partitioned::join(link, how.part_rows, [build, probe.held()?], wanted, to)
+            cpu_partitioned::join(link, plan, [build, probe.held()?], wanted, to)
         }
-        Algorithm::Triton => triton::join(link, how, [build, probe.held()?], wanted, to),
+        Algorithm::Triton => triton::join(link, plan, [build, probe.held()?], wanted, to),
         Algorithm::Radix | Algorithm::SortMerge => {
             let [build, probe] = [load(link, build)?, load(link, probe.held()?)?];
-            let partitioner = partitioner.unwrap_or_default();
-            let method = Method { algorithm: how.algorithm, survey: false, partitioner };
+            let partitioner = plan.facts.gpu_options.partitioner.unwrap_or_default();
+            let method = Method { algorithm: plan.algorithm, survey: false, partitioner };
             Ok(join(link.session, method, [&build, &probe], wanted, to)?.found)
         }
     }
 }
 
-fn too_long(rows: u64) -> Error {
-    Error::TooManyRows { rows, most: MAX_ROWS }
-}
-
-/// How to join two sides in host memory.
-pub(crate) struct FromHost {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) gpu_options: GpuOptions,
-    /// The algorithm to use if this one needs too much GPU memory.
-    pub(crate) escalation: Option<Algorithm>,
-    /// The maximum number of rows of a part or a working set. Tests set it, because their tables are small.
-    pub(crate) part_rows: Option<u64>,
+/// Returns an error if a side, or a part of it, is too long to be joined at once.
+fn check_rows(rows: u64) -> Result<()> {
+    match rows > MAX_ROWS {
+        true => Err(Error::TooManyRows { rows, most: MAX_ROWS }),
+        false => Ok(()),
+    }
 }
 
 /// The maximum number of rows per side: positions in tables and runs have 32 bits.

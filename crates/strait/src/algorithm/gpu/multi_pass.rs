@@ -17,12 +17,13 @@ use super::streamed_probe::join_loaded;
 use super::{DeviceSide, JoinResult, MAX_ROWS, Receiver, Session, Wanted};
 use crate::error::{Error, Result, bytes};
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
+use crate::plan::{Learned, Plan};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
-/// Joins two sides. Parts have at most `most_rows` rows, if given.
+/// Joins two sides.
 pub(super) fn join(
     link: &TransferContext<'_>,
-    most_rows: Option<u64>,
+    plan: &mut Plan,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
@@ -30,7 +31,7 @@ pub(super) fn join(
 ) -> Result<JoinResult> {
     let session = link.session;
     let mut link = TransferContext { ..*link };
-    let mut most_rows = most_rows.unwrap_or(build.rows);
+    let mut most_rows = plan.most_part_rows(build.rows);
     let mut found = JoinResult::default();
     let mut at = 0;
     let mut unique = true;
@@ -45,10 +46,7 @@ pub(super) fn join(
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
         let joined = match unique {
-            true => {
-                let whole = rows == build.rows;
-                by_table(&link, &part, (at, whole), probe, wanted, &mut watched)
-            }
+            true => by_table(&link, plan, &part, at, probe, wanted, &mut watched),
             false => by_partitions(&link, &part, at, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
@@ -58,7 +56,10 @@ pub(super) fn join(
                 found = found.and(joined);
                 at += rows;
             }
-            Ok(None) => unique = false,
+            Ok(None) => {
+                unique = false;
+                plan.refine(Learned { unique: Some(false), ..Learned::default() });
+            }
             // Somebody else took memory, or less was left than predicted. Smaller parts and chunks help, as
             // long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
@@ -107,12 +108,12 @@ fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -
     Ok(left.div_ceil(left.div_ceil(fit)))
 }
 
-/// Joins a part by one table. `first` is its first row number, and `whole` says whether it is all of the build
-/// side. Returns `None` if a key occurs twice.
+/// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
 fn by_table(
     link: &TransferContext<'_>,
+    plan: &mut Plan,
     part: &HostSide,
-    (first, whole): (u64, bool),
+    first: u64,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -127,6 +128,7 @@ fn by_table(
         return Ok(None);
     }
     session.mark("build table")?;
-    let past = TableOf { table, build: first..first + part.rows, whole };
+    plan.refine(Learned { unique: Some(true), ..Learned::default() });
+    let past = TableOf { table, build: first..first + part.rows, order: plan.order()? };
     stream_past(link, past, probe, wanted, to).map(Some)
 }

@@ -13,12 +13,12 @@
 use super::machinery::look_up::{TableOf, look_up, stream_past};
 use super::machinery::stream::release;
 use super::machinery::table::{self, Rows};
-use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
+use super::{DeviceSide, JoinResult, Receiver, Session, Wanted, check_rows};
 use crate::device::abi;
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
 use crate::options::Algorithm;
-use crate::plan::InGpuMemory;
+use crate::plan::{InGpuMemory, Learned, Plan};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
 /// Joins two sides in GPU memory.
@@ -36,14 +36,16 @@ pub(super) fn join(
 /// Joins two sides in host memory. The probe side is streamed past the table.
 pub(super) fn join_from_host(
     link: &TransferContext<'_>,
-    place: TablePlace,
+    plan: &mut Plan,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let table = build_from_host(link, place, build)?;
-    let past = TableOf { table, build: 0..build.rows, whole: true };
+    check_rows(build.rows)?;
+    let table = build_from_host(link, plan.facts.gpu_options.table, build)?;
+    plan.refine(Learned { unique: Some(table.groups == 0), ..Learned::default() });
+    let past = TableOf { table, build: 0..build.rows, order: plan.order()? };
     stream_past(link, past, probe, wanted, to)
 }
 

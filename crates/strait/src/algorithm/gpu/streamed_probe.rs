@@ -12,7 +12,7 @@ use super::machinery::flags::{Window, closed, opened};
 use super::machinery::output_loop::OutputLoop;
 use super::machinery::partitions::{Radix, join_chunk, partitioning};
 use super::machinery::stream::{ProbeStream, release};
-use super::{DeviceSide, JoinResult, Receiver, Wanted, Which};
+use super::{DeviceSide, JoinResult, Receiver, Wanted, Which, check_rows};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
@@ -25,6 +25,7 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
+    check_rows(build.rows)?;
     let side = load(link, build)?;
     join_loaded(link, side, probe, wanted, to)
 }

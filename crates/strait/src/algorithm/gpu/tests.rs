@@ -6,7 +6,11 @@ use std::sync::Arc;
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{EVENTS, Event, Flavour, HostView};
-use crate::gpu_options::{Histogram, TablePlace, Transfer};
+use crate::gpu_options::{GpuOptions, Histogram, TablePlace, Transfer};
+use crate::key::KeyEncoding;
+use crate::machine::Machine;
+use crate::options::{JoinType, Yields};
+use crate::plan::{Facts, HostMemory, OnDevice, Request, Statistics, choose};
 use crate::schedule::Workers;
 use crate::transfer::{BlockColumn, Drain, HostColumn};
 use crate::word::Width;
@@ -58,14 +62,57 @@ impl Receiver for Kept {
 struct Case {
     seed: u64,
     memory: u64,
-    how: FromHost,
+    algorithm: Algorithm,
+    gpu_options: GpuOptions,
+    escalation: Option<Algorithm>,
+    /// Whether the build side is joined in short parts.
+    tiny_parts: bool,
     flavour: Flavour,
     chunk_rows: Option<u64>,
 }
 
+impl Case {
+    /// Plans the join of two sides with these numbers of rows.
+    fn plan(&self, [build, probe]: [usize; 2]) -> Plan {
+        let machine = Machine::detect();
+        let mut facts = Facts::of_columns(Width::W64, Yields::Pairs, &machine);
+        facts.gpu_options = self.gpu_options;
+        facts.overrides.tiny_partitions = self.tiny_parts;
+        let memory = if self.pinned() { HostMemory::Pinned } else { HostMemory::Pageable };
+        let mut plan = choose(Request {
+            asked: Some(self.algorithm),
+            partitioner: self.gpu_options.partitioner,
+            join_type: JoinType::Inner,
+            build_side: None,
+            build: Statistics::rows(build as u64),
+            probe: Statistics::rows(probe as u64),
+            threads: 2,
+            limit: None,
+            key: KeyEncoding::of_words(Width::W64),
+            facts,
+            device: Some(OnDevice {
+                name: "simulated".to_string(),
+                budget: self.memory,
+                asked: true,
+                open: true,
+                row_bytes: 8,
+                memory,
+            }),
+        });
+        plan.escalation = self.escalation;
+        plan
+    }
+
+    /// For odd seeds, the columns lie in pinned memory, which stages may read directly.
+    fn pinned(&self) -> bool {
+        self.seed % 2 == 1
+    }
+}
+
 /// Joins two key columns, and compares the result with a loop over all pairs.
 fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
-    let Case { seed, memory, how, flavour, chunk_rows } = case;
+    let Case { seed, memory, gpu_options, flavour, chunk_rows, .. } = case;
+    let mut plan = case.plan([build.len(), probe.len()]);
     let settings = Settings { memory: *memory, shape: TINY, seed: *seed, ..Settings::default() };
     let device = Simulated::new(settings);
     let session = Session::new(&device, Width::W64)?;
@@ -73,15 +120,14 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let link = TransferContext {
         session: &session,
         workers: &workers,
-        transfer: how.gpu_options.transfer,
+        transfer: gpu_options.transfer,
         most_rows: *chunk_rows,
     };
-    // For odd seeds, the columns lie in pinned memory, which stages may read directly.
     let side = |keys: &[u64]| -> Result<HostSide> {
-        let column = match seed % 2 {
+        let column = match case.pinned() {
             // SAFETY: the slices outlive the session.
-            0 => unsafe { HostColumn::pageable(HostView::of(keys)) },
-            _ => {
+            false => unsafe { HostColumn::pageable(HostView::of(keys)) },
+            true => {
                 let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
                 let pinned = session.device.pinned(bytes.len().max(1), "a column")?;
                 // SAFETY: nobody else has this memory yet.
@@ -109,10 +155,10 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         flags: [vec![false; build.len()], vec![false; probe.len()]],
     };
     let (build_side, probe_side) = (side(build)?, Incoming::from(side(probe)?));
-    let found = join_from_host(&link, how, &build_side, &probe_side, &wanted, &mut kept)?.found;
+    let found = join_from_host(&link, &mut plan, &build_side, &probe_side, &wanted, &mut kept)?;
     kept.take_arrived(&session)?;
 
-    let what = format!("{} by {:?}, {flavour:?}, seed {seed}", how.algorithm, how.gpu_options);
+    let what = format!("{} by {gpu_options:?}, {flavour:?}, seed {seed}", plan.algorithm);
     let mut pairs: Vec<(u64, u64)> = Vec::new();
     for (p, key) in probe.iter().enumerate() {
         let same = build.iter().enumerate().filter(|(_, other)| *other == key);
@@ -160,12 +206,10 @@ fn case(seed: u64, algorithm: Algorithm, gpu_options: GpuOptions) -> Case {
     Case {
         seed,
         memory: 2 << 20,
-        how: FromHost {
-            algorithm,
-            gpu_options,
-            escalation: None,
-            part_rows: [None, Some(17)][seed as usize % 2],
-        },
+        algorithm,
+        gpu_options,
+        escalation: None,
+        tiny_parts: seed % 2 == 1,
         flavour: FLAVOURS[seed as usize / 2 % 4],
         chunk_rows: [None, Some(7), Some(20)][seed as usize % 3],
     }
@@ -239,7 +283,7 @@ fn budgets_from_the_smallest_up() {
             for seed in 0..3 {
                 let mut case = case(seed + shift, algorithm, gpu_options);
                 case.memory = memory;
-                case.how.part_rows = None;
+                case.tiny_parts = false;
                 match check(&case, &build, &probe) {
                     Ok(()) => least = least.min(memory),
                     Err(Error::DeviceMemory { .. }) => {}
@@ -264,7 +308,7 @@ fn long_streams_with_few_matches() {
     }
     for algorithm in [Algorithm::NoPartition, Algorithm::MultiPass] {
         let mut case = case(0, algorithm, GpuOptions::default());
-        (case.flavour, case.chunk_rows, case.how.part_rows) = (Flavour::Pairs, Some(1), None);
+        (case.flavour, case.chunk_rows, case.tiny_parts) = (Flavour::Pairs, Some(1), false);
         check(&case, &build, &probe).unwrap();
     }
 }
@@ -277,10 +321,10 @@ fn a_join_that_may_escalates() {
     for algorithm in Algorithm::ALL {
         for seed in 0..4 {
             let mut case = case(seed, algorithm, GpuOptions::default());
-            (case.memory, case.how.part_rows, case.chunk_rows) = (160 << 10, None, Some(50));
+            (case.memory, case.tiny_parts, case.chunk_rows) = (160 << 10, false, Some(50));
             let alone = check(&case, &build, &probe);
             assert!(alone.is_ok() || matches!(alone, Err(Error::DeviceMemory { .. })), "{alone:?}");
-            case.how.escalation = Some(Algorithm::MultiPass);
+            case.escalation = Some(Algorithm::MultiPass);
             check(&case, &build, &probe).unwrap();
         }
     }

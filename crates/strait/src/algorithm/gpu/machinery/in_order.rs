@@ -34,16 +34,6 @@ struct Buffer {
     gone: Option<Event>,
 }
 
-/// Returns whether matches in order answer what is wanted: whether each probe row has a match, or its only
-/// match.
-pub(crate) fn answers(table: &abi::DeviceTable, wanted: &Wanted) -> bool {
-    match wanted.flavour {
-        Flavour::Pairs | Flavour::PairsFlagged => table.groups == 0 && !wanted.keys,
-        Flavour::Exists => wanted.flag_probe && !wanted.flag_build,
-        Flavour::Aggregate => false,
-    }
-}
-
 impl<'a> InOrder<'a> {
     /// Prepares for chunks of at most `chunk_rows` rows.
     pub(crate) fn new(session: &'a Session<'a>, wanted: &Wanted, chunk_rows: u64) -> Result<Self> {

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use super::flags::{Window, closed, opened};
-use super::in_order::{InOrder, answers};
+use super::in_order::InOrder;
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::stream::ProbeStream;
 use super::table::Rows;
 use super::wanted::{JoinResult, Receiver, Wanted, Which};
-use crate::device::{DeviceStage, Session, abi};
+use crate::device::{DeviceStage, Flavour, Session, abi};
 use crate::error::Result;
+use crate::plan::ResultOrder;
 use crate::transfer::{Incoming, TransferContext};
 
 /// Looks rows up in a table.
@@ -56,9 +57,8 @@ pub(crate) struct TableOf {
     pub(crate) table: abi::DeviceTable,
     /// The numbers of the build rows in the table.
     pub(crate) build: Range<u64>,
-    /// Whether these are all build rows. If so, results may come back in the order of the probe rows. If not,
-    /// few probe rows match, and pairs take fewer bytes.
-    pub(crate) whole: bool,
+    /// The order in which the plan wants the results.
+    pub(crate) order: ResultOrder,
 }
 
 /// Streams a probe side past a table.
@@ -70,9 +70,10 @@ pub(crate) fn stream_past(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
-    let TableOf { table, build, whole } = past;
+    let TableOf { table, build, order } = past;
     let rows = build.end - build.start;
-    let in_order = whole && to.takes_order() && answers(&table, wanted);
+    let in_order = order == ResultOrder::ProbeOrder;
+    // Results in order have a bit per probe row, so flags are not needed.
     let flag_probe = wanted.flag_probe && !in_order;
     let mut stream = ProbeStream::new(link, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
     let look_ups = look_ups(session, stream.chunk_rows);
@@ -83,9 +84,12 @@ pub(crate) fn stream_past(
     };
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, rows)?;
     let build_flags = opened(&mut flags, session, build.start, rows)?;
-    let always = flag_probe != wanted.flag_probe;
+    // Bits always take fewer bytes than flags. Whether values take fewer bytes than pairs depends on the chunks.
+    let always = wanted.flavour == Flavour::Exists;
     let found = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
-        Some(in_order) if always || to.takes_order() => in_order.look_up(table, chunk, wanted, to),
+        Some(in_order) if always || to.most_rows_match() => {
+            in_order.look_up(table, chunk, wanted, to)
+        }
         _ => look_up_in(&mut output_loop, table, Rows::of(chunk), wanted, to),
     })?;
     session.mark("look up")?;

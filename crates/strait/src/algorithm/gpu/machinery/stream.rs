@@ -123,8 +123,8 @@ impl Receiver for Feeding<'_, '_> {
         self.to.in_order(session, block)
     }
 
-    fn takes_order(&self) -> bool {
-        self.to.takes_order()
+    fn most_rows_match(&self) -> bool {
+        self.to.most_rows_match()
     }
 
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {

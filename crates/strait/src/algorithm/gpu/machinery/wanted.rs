@@ -87,9 +87,10 @@ pub(crate) trait Receiver {
         Err(Error::internal("results in order were not asked for"))
     }
 
-    /// Whether the next results should come [in order](Receiver::in_order), if the algorithm can do that.
-    fn takes_order(&self) -> bool {
-        false
+    /// Returns whether most probe rows have a match, by the results that have arrived. If so, results
+    /// [in order](Receiver::in_order) take fewer bytes than pairs.
+    fn most_rows_match(&self) -> bool {
+        true
     }
 
     /// Records that all results of a chunk of the probe side were handed over. Called only if that side is
@@ -138,8 +139,8 @@ impl Receiver for Watched<'_> {
         self.to.in_order(session, block)
     }
 
-    fn takes_order(&self) -> bool {
-        self.to.takes_order()
+    fn most_rows_match(&self) -> bool {
+        self.to.most_rows_match()
     }
 
     fn end_chunk(&mut self) -> Result<()> {

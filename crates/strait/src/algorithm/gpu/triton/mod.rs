@@ -24,9 +24,10 @@ mod scatter;
 
 use super::machinery::host_partitions::{HostPartitions, bits, pack};
 use super::machinery::working_set::{WorkingSets, join_sets};
-use super::{FromHost, JoinResult, Receiver, Session, Wanted};
+use super::{JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
 use crate::gpu_options::{Histogram, Partitioner, TritonPartitioner};
+use crate::plan::Plan;
 use crate::plan::gpu_memory::cache_bytes;
 use crate::transfer::{HostSide, TransferContext};
 use scatter::{Counts, Units};
@@ -37,7 +38,7 @@ const MAX_BITS: u32 = 8;
 /// Joins two sides.
 pub(super) fn join(
     link: &TransferContext<'_>,
-    how: &FromHost,
+    plan: &mut Plan,
     [build, probe]: [&HostSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
@@ -45,13 +46,15 @@ pub(super) fn join(
     let session = link.session;
     let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
     let left = session.left();
-    let cache = cache_bytes(left, how.gpu_options.cache);
-    let fit = WorkingSets::fit(link, left - cache, how.part_rows);
+    let gpu_options = plan.facts.gpu_options;
+    let cache = cache_bytes(left, gpu_options.cache);
+    let most_rows = plan.most_part_rows(build.rows);
+    let fit = WorkingSets::fit(link, left - cache, Some(most_rows));
     let bits = bits(build.rows, fit, MAX_BITS);
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
-    let partitioner = how.gpu_options.triton_partitioner()?;
-    let pass = Pass { partitioner, bits, histogram: how.gpu_options.histogram, cache, bytes };
+    let partitioner = gpu_options.triton_partitioner()?;
+    let pass = Pass { partitioner, bits, histogram: gpu_options.histogram, cache, bytes };
     let build = pass.partition(link, build)?;
     session.mark("partition over the link")?;
     let probe = pass.partition(link, probe)?;

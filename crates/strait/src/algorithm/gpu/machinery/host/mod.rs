@@ -36,7 +36,7 @@ use arrow::datatypes::ArrowNativeType;
 use super::super::super::{
     Context, Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch,
 };
-use super::super::{Escalated, FromHost, HostJoinResult, join_from_host};
+use super::super::join_from_host;
 use super::wanted::{JoinResult, Wanted};
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
@@ -45,7 +45,7 @@ use crate::matches::{Keep, Matcher, Unit};
 use crate::memory::Plain;
 use crate::output::Emitter;
 use crate::partition::{RowId, key_words};
-use crate::plan::{KeySource, ProbeSide};
+use crate::plan::{KeySource, Plan, ProbeSide};
 use crate::progress::Stage;
 use crate::transfer::{Drain, Incoming, TransferContext};
 use crate::word::KeyWord;
@@ -56,13 +56,11 @@ use receive::{PairReceiver, Resolver};
 
 /// Rows per chunk if a test forces several chunks.
 const TINY_CHUNK: u64 = 7;
-/// If a test forces several parts: the minimum number of rows per part, and the number of parts.
-const TINY_PART: u64 = 11;
-const TINY_PARTS: u64 = 6;
 
 /// The outcome of an attempt to join on a device.
 pub(crate) struct Attempt {
-    pub(crate) joined: Result<Option<Escalated>>,
+    /// The plan that was carried out.
+    pub(crate) joined: Result<Plan>,
     /// The probe side, with the rows that were not joined.
     pub(crate) probe: BufferedSource,
     /// Whether another plan can still join: no row of the probe side is gone.
@@ -92,7 +90,8 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     probe: &Probe,
     needed: u64,
     device: &dyn Device,
-) -> Result<Option<Escalated>> {
+) -> Result<Plan> {
+    let mut plan = job.plan.clone();
     let details = &job.plan.details;
     let word = details.word();
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
@@ -158,7 +157,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         },
         probe,
         drain: Drain::new(),
-        dense: Cell::new(true),
+        order_pays: Cell::new(true),
     };
     let link = TransferContext {
         session: &session,
@@ -167,17 +166,11 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
     };
     let build_side = build_keys.side();
-    let tiny = (build_side.rows / TINY_PARTS).max(TINY_PART);
-    let how = FromHost {
-        algorithm: job.plan.algorithm,
-        gpu_options: cx.gpu_options,
-        escalation: job.plan.escalation,
-        part_rows: cx.overrides.tiny_partitions.then_some(tiny),
-    };
-    let HostJoinResult { found, escalated } = cx.watch.time("join on device", || {
-        let found = join_from_host(&link, &how, &build_side, &incoming, &wanted, &mut receiver)?;
+    let found = cx.watch.time("join on device", || {
+        let (build, to) = (&build_side, &mut receiver);
+        let found = join_from_host(&link, &mut plan, build, &incoming, &wanted, to)?;
         receiver.finish(&session)?;
-        Ok::<HostJoinResult, Error>(found)
+        Ok::<JoinResult, Error>(found)
     })?;
     if wanted.flavour == Flavour::Aggregate {
         count(job, &found)?;
@@ -198,7 +191,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
         let with = (&cx.workers, cap);
         emit_all_unmatched(with, &matcher, &build, job.roles.build, job.sink)
     })?;
-    Ok(escalated)
+    Ok(plan)
 }
 
 /// Returns what the device has to produce. The host flags the probe rows of pairs, because it knows when all

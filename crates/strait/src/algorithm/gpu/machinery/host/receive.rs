@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::matches::{Matcher, Unit};
 use crate::memory::Buffer;
 use crate::output::{Emitter, SharedSink};
+use crate::plan::order_pays;
 use crate::table::Flags;
 use crate::table::Pairs;
 use crate::transfer::{Arrived, BlockColumn, Drain};
@@ -28,8 +29,8 @@ pub(super) struct PairReceiver<'a> {
     pub(super) resolver: Resolver<'a>,
     pub(super) probe: &'a Probe,
     pub(super) drain: Drain<Sent>,
-    /// Whether values in the order of the probe rows take fewer bytes than pairs, by the last chunk or block.
-    pub(super) dense: Cell<bool>,
+    /// Whether results in order pay, by the last chunk or block.
+    pub(super) order_pays: Cell<bool>,
 }
 
 /// What a block contains.
@@ -53,7 +54,8 @@ enum Content {
 impl PairReceiver<'_> {
     /// Resolves the matches that are still being copied.
     pub(super) fn finish(&mut self, session: &Session<'_>) -> Result<()> {
-        let take = Taking { resolver: &self.resolver, probe: self.probe, dense: &self.dense };
+        let (resolver, probe, order_pays) = (&self.resolver, self.probe, &self.order_pays);
+        let take = Taking { resolver, probe, order_pays };
         self.drain.take_arrived(session, &mut |arrived| take.take(arrived))
     }
 
@@ -65,7 +67,8 @@ impl PairReceiver<'_> {
         content: Content,
     ) -> Result<Option<Event>> {
         let sent = Sent { chunk: self.probe.current()?, content };
-        let take = Taking { resolver: &self.resolver, probe: self.probe, dense: &self.dense };
+        let (resolver, probe, order_pays) = (&self.resolver, self.probe, &self.order_pays);
+        let take = Taking { resolver, probe, order_pays };
         self.drain.send(session, columns, rows, sent, &mut |arrived| take.take(arrived))
     }
 
@@ -92,8 +95,8 @@ impl Receiver for PairReceiver<'_> {
         }
     }
 
-    fn takes_order(&self) -> bool {
-        self.dense.get()
+    fn most_rows_match(&self) -> bool {
+        self.order_pays.get()
     }
 
     fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
@@ -132,7 +135,7 @@ impl Receiver for PairReceiver<'_> {
 struct Taking<'r, 'a> {
     resolver: &'r Resolver<'a>,
     probe: &'r Probe,
-    dense: &'r Cell<bool>,
+    order_pays: &'r Cell<bool>,
 }
 
 impl Taking<'_, '_> {
@@ -149,13 +152,13 @@ impl Taking<'_, '_> {
                     // A held side is one chunk, but it may be looked up in several tables. So each block
                     // tells whether most rows have a match.
                     let matched = resolver.matched.swap(0, Ordering::Relaxed);
-                    self.dense.set(matched >= rows as u64 / 2);
+                    self.order_pays.set(order_pays(matched, rows as u64));
                 }
                 Ok(())
             }
             Content::End => {
                 let matched = resolver.matched.swap(0, Ordering::Relaxed);
-                self.dense.set(matched >= chunk.keys.rows / 2);
+                self.order_pays.set(order_pays(matched, chunk.keys.rows));
                 resolver.end(chunk)?;
                 self.probe.written();
                 Ok(())
