@@ -6,11 +6,15 @@
 use std::time::Instant;
 
 use super::{Block, BlockReceiver, GpuTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage};
-use crate::algorithm::gpu::{self, DeviceJoinResult, Method, Receiver};
+use crate::algorithm::gpu::{self, DeviceJoinResult, Receiver, learned_of_device};
 use crate::device::{DeviceStage, Event, Session, View, abi};
 use crate::error::{Error, Result};
-use crate::options::Algorithm;
-use crate::plan::{BeforeSurvey, InGpuMemory};
+use crate::key::KeyEncoding;
+use crate::machine::Machine;
+use crate::options::{Algorithm, JoinType};
+use crate::plan::{
+    BeforeSurvey, Facts, HostMemory, InGpuMemory, OnDevice, Plan, Request, Statistics, choose,
+};
 
 /// Joins two tables in GPU memory, build side first. The clock starts with the call, and stops when the last
 /// row is in GPU memory and the receiver has returned.
@@ -28,8 +32,7 @@ pub fn join_in_gpu_memory(
         return Err(Error::invalid_option("payload-columns", what, "give --payload-columns 1"));
     }
     let BeforeSurvey { algorithm, survey } = planned(build, request.algorithm);
-    let partitioner = request.gpu_options.partitioner.unwrap_or_default();
-    let method = Method { algorithm, survey, partitioner };
+    let mut plan = plan(tables, algorithm, request);
     let wanted = result.wanted(probe.rows);
     let started = Instant::now();
     let session = build.gpu.session(build.word.width())?;
@@ -37,7 +40,7 @@ pub fn join_in_gpu_memory(
     let mut passed_on = PassedOn { tables, gather, to };
     let sides = [&build.side(inlined), &probe.side(inlined)];
     let DeviceJoinResult { found, algorithm } =
-        gpu::join(&session, method, sides, &wanted, &mut passed_on)?;
+        gpu::join(&session, &mut plan, survey, sides, &wanted, &mut passed_on)?;
     session.device.synchronize(session.compute)?;
     let usage = Usage::of(&session, started.elapsed().as_secs_f64())?;
     let sums = (result == ResultKind::Aggregate).then_some([found.build_sum, found.probe_sum]);
@@ -52,6 +55,37 @@ fn planned(build: &GpuTable, asked: Option<Algorithm>) -> BeforeSurvey {
     let word = build.word.width();
     let l2 = build.gpu.device.shape(word).l2;
     InGpuMemory { build_rows: build.rows, word, l2 }.before_survey()
+}
+
+/// Returns the plan of a join of these tables by an algorithm.
+fn plan([build, probe]: [&GpuTable; 2], algorithm: Algorithm, request: &JoinRequest) -> Plan {
+    let (word, device) = (build.word.width(), &build.gpu.device);
+    let facts = Facts {
+        gpu_options: request.gpu_options,
+        learned: learned_of_device(&**device),
+        ..Facts::of_columns(word, request.result.yields(), &Machine::detect())
+    };
+    choose(Request {
+        asked: Some(algorithm),
+        partitioner: request.gpu_options.partitioner,
+        join_type: JoinType::Inner,
+        build_side: None,
+        build: Statistics::rows(build.rows),
+        probe: Statistics::rows(probe.rows),
+        threads: build.gpu.workers.threads(),
+        limit: None,
+        key: KeyEncoding::of_words(word),
+        facts,
+        device: Some(OnDevice {
+            name: device.name().to_string(),
+            budget: device.memory().budget,
+            asked: true,
+            open: true,
+            row_bytes: word.bytes(),
+            // Nothing crosses the link, so this does not matter.
+            memory: HostMemory::Pinned,
+        }),
+    })
 }
 
 /// Passes blocks on to the caller's receiver.

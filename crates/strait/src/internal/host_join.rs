@@ -11,7 +11,7 @@ use crate::device::{Event, Session};
 use crate::error::Result;
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
-use crate::options::{JoinType, Yields};
+use crate::options::JoinType;
 use crate::plan::{Facts, HostMemory, OnDevice, Plan, Request, Statistics, choose};
 use crate::settings::check_partitioner;
 use crate::transfer::{BlockColumn, Drain};
@@ -59,10 +59,6 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         HostPlacement::Pinned => HostMemory::Pinned,
         HostPlacement::Pageable => HostMemory::Pageable,
     };
-    let yields = match request.result {
-        ResultKind::Count | ResultKind::Aggregate => Yields::Count,
-        ResultKind::Pairs | ResultKind::Materialise => Yields::Pairs,
-    };
     let budget = build.gpu.device.memory().budget;
     let name = build.gpu.device.name().to_string();
     choose(Request {
@@ -77,7 +73,7 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         key: KeyEncoding::of_words(build.word.width()),
         facts: Facts {
             gpu_options: request.gpu_options,
-            ..Facts::of_columns(build.word.width(), yields, &Machine::detect())
+            ..Facts::of_columns(build.word.width(), request.result.yields(), &Machine::detect())
         },
         device: Some(OnDevice { name, budget, asked: true, open: true, row_bytes, memory }),
     })

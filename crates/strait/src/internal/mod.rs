@@ -38,7 +38,7 @@ use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Transfer};
 use crate::memory::Budget;
-use crate::options::Algorithm;
+use crate::options::{Algorithm, Yields};
 use crate::schedule::Workers;
 use crate::transfer::TransferContext;
 use crate::word::{Mixers, Width};
@@ -137,6 +137,14 @@ impl ResultKind {
     /// Returns whether the result needs the payload.
     fn needs_payload(self) -> bool {
         matches!(self, ResultKind::Aggregate | ResultKind::Materialise)
+    }
+
+    /// Returns what the planner must plan for.
+    fn yields(self) -> Yields {
+        match self {
+            ResultKind::Count | ResultKind::Aggregate => Yields::Count,
+            ResultKind::Pairs | ResultKind::Materialise => Yields::Pairs,
+        }
     }
 
     /// Returns what the conductors must produce.

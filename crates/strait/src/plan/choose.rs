@@ -44,7 +44,7 @@ pub(crate) struct OnDevice {
 impl OnDevice {
     /// Returns the facts that the details of a plan depend on.
     fn facts(&self) -> GpuFacts {
-        GpuFacts { memory: self.budget, columns: self.memory }
+        GpuFacts { memory: self.budget, columns: self.memory, row_bytes: self.row_bytes }
     }
 }
 

@@ -92,16 +92,21 @@ pub struct Details {
     pub inlining: Inlining,
     /// Whether the probe side is streamed or held.
     pub probe_side: ProbeSide,
-    /// The kind of table. Only for `no-partition` on the CPU: on a GPU, the kernels choose when they have seen
-    /// the keys.
+    /// The kind of table, if there is one table over the build side: for `no-partition`, and on a GPU for the
+    /// parts of `multi-pass` and for a `radix` join that makes one pass over each side.
     pub table: Option<TableKind>,
-    /// The radix bits of each pass over the build side, on the CPU. It is an estimate until the build side has
-    /// been read. Empty if the algorithm does not partition, and on a GPU, where it depends on shared memory.
+    /// The radix bits of each pass over the build side. It is an estimate until the build side has been read.
+    /// Empty if the algorithm does not partition, and for a GPU that is not open, because the bits depend on
+    /// its shared memory. For `cpu-partitioned` and `triton`, these are the bits of the first pass. Their
+    /// working sets are partitioned further, each by its number of rows.
     pub radix_bits: Vec<u32>,
-    /// The expected number of parts of the build side that are joined one after the other: the parts of
-    /// `multi-pass`, which reads the probe side once per part, or the working sets of `cpu-partitioned` and
-    /// `triton`. `None` for all other algorithms.
+    /// The number of parts of the build side that are joined one after the other: the parts of `multi-pass`,
+    /// which reads the probe side once per part, or the working sets of `cpu-partitioned` and `triton`. It is an
+    /// estimate until the join has measured GPU memory and counted the rows. `None` for all other algorithms.
     pub parts: Option<u64>,
+    /// The most build rows of a part; zero if GPU memory does not suffice for any part. `None` if there are no
+    /// parts.
+    pub part_rows: Option<u64>,
     /// How rows cross to the GPU; `None` on the CPU. Arrow batches are not in pinned memory, so this is never
     /// [`Transfer::Auto`].
     pub transfer: Option<Transfer>,
@@ -241,7 +246,7 @@ pub enum ResultOrder {
     ProbeOrderIfUnique,
 }
 
-/// The kind of table that `no-partition` builds on the CPU.
+/// The kind of table over the build side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TableKind {

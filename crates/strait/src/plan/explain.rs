@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::bytes;
-use crate::options::Yields;
+use crate::options::{Algorithm, Yields};
 use crate::plan::rules::UNKNOWN_ROWS;
 use crate::plan::shape::CELLS_PER_ROW;
 use crate::plan::{
@@ -117,9 +117,16 @@ impl Plan {
                 None => format!(", if the build side has {UNKNOWN_ROWS} rows"),
             };
             writeln!(f, "  {:<14} {text}{rule}", "radix bits")?;
+        } else if matches!(self.algorithm, Algorithm::Radix | Algorithm::StreamedProbe) {
+            let rule = "as many as make partitions fit the shared memory of the GPU";
+            writeln!(f, "  {:<14} {rule}", "radix bits")?;
         }
-        if let Some(parts) = details.parts {
-            let text = format!("{parts} of the build side, estimated by GPU memory");
+        if let (Some(parts), Some(rows)) = (details.parts, details.part_rows) {
+            let estimated = match self.facts.learned.divided {
+                Some(_) => "",
+                None => ", estimated by GPU memory",
+            };
+            let text = format!("{parts} of the build side, at most {rows} rows each{estimated}");
             writeln!(f, "  {:<14} {text}", "parts")?;
         }
         if let Some(order) = details.order {

@@ -18,13 +18,6 @@ pub(crate) fn working_set_rows(memory: u64, row: u64) -> u64 {
     memory / 8 * FOR_WORKING_SET / row
 }
 
-/// Returns the expected number of working sets for a build side of `rows` rows. Two partitioning passes need
-/// memory for two more tuples per row.
-pub(crate) fn working_sets(rows: u64, tuple: u64, memory: u64) -> u64 {
-    let fit = working_set_rows(memory, 3 * tuple).max(1);
-    rows.div_ceil(fit).max(1)
-}
-
 /// Returns whether the CPU may read the key words in host memory for more than staging: to partition them, or
 /// to count the tuples per partition.
 pub(crate) fn reads_words(algorithm: Algorithm) -> bool {
@@ -53,7 +46,7 @@ pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{cache_bytes, passes, working_sets};
+    use super::{cache_bytes, passes, working_set_rows};
 
     /// With 16 GiB, 2^30 rows of 16 bytes take two passes, and twice as many rows take four.
     #[test]
@@ -67,10 +60,11 @@ mod tests {
     /// With 16 GiB, a working set has 2^33 / 48 rows. A cache leaves less memory for it.
     #[test]
     fn working_sets_share_memory_with_the_cache() {
-        assert_eq!(working_sets(1 << 20, 16, 16 << 30), 1);
-        assert_eq!(working_sets(1 << 28, 16, 16 << 30), 2);
+        let sets = |rows: u64, memory| rows.div_ceil(working_set_rows(memory, 3 * 16));
+        assert_eq!(sets(1 << 20, 16 << 30), 1);
+        assert_eq!(sets(1 << 28, 16 << 30), 2);
         let left = (16 << 30) - cache_bytes(16 << 30, None);
-        assert_eq!(working_sets(1 << 28, 16, left), 4);
+        assert_eq!(sets(1 << 28, left), 4);
         assert_eq!(cache_bytes(16 << 30, Some(u64::MAX)), 12 << 30);
         assert_eq!(cache_bytes(16 << 30, Some(5)), 5);
     }

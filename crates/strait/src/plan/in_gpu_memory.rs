@@ -11,6 +11,7 @@
 
 use crate::device::l2;
 use crate::options::Algorithm;
+use crate::plan::gpu_shape::is_array;
 use crate::word::Width;
 
 /// The facts that decide.
@@ -43,12 +44,11 @@ impl InGpuMemory {
         BeforeSurvey { algorithm: Algorithm::Radix, survey }
     }
 
-    /// Chooses the algorithm after a survey. `slots` is the number of slots of an array that the build keys
-    /// address; `None` if the keys are too sparse for an array.
-    pub(crate) fn after_survey(&self, slots: Option<u64>) -> Algorithm {
-        match slots {
-            Some(slots) if self.array_stays_in_cache(slots) => Algorithm::NoPartition,
-            _ => Algorithm::Radix,
+    /// Chooses the algorithm after a survey, by the smallest and the largest build key.
+    pub(crate) fn after_survey(&self, (min, max): (u64, u64)) -> Algorithm {
+        match is_array(self.build_rows, (min, max)) && self.array_stays_in_cache(max - min + 1) {
+            true => Algorithm::NoPartition,
+            false => Algorithm::Radix,
         }
     }
 
@@ -86,9 +86,9 @@ mod tests {
     #[test]
     fn the_range_of_the_keys_decides_after_the_survey() {
         let facts = facts(1 << 22, Width::W64);
-        assert_eq!(facts.after_survey(None), Algorithm::Radix);
-        assert_eq!(facts.after_survey(Some(1 << 22)), Algorithm::NoPartition);
-        assert_eq!(facts.after_survey(Some(6_553_601)), Algorithm::Radix);
-        assert_eq!(facts.after_survey(Some(u64::MAX)), Algorithm::Radix);
+        assert_eq!(facts.after_survey((0, u64::MAX)), Algorithm::Radix);
+        assert_eq!(facts.after_survey((5, 4 + (1 << 22))), Algorithm::NoPartition);
+        assert_eq!(facts.after_survey((1, 6_553_600)), Algorithm::NoPartition);
+        assert_eq!(facts.after_survey((0, 6_553_600)), Algorithm::Radix);
     }
 }

@@ -12,10 +12,13 @@ mod cost;
 mod decision;
 mod explain;
 pub(crate) mod gpu_memory;
+mod gpu_rules;
+pub(crate) mod gpu_shape;
 mod in_gpu_memory;
 mod refine;
 mod rules;
 mod shape;
+mod working_sets;
 
 pub use crate::statistics::Statistics;
 pub(crate) use crate::statistics::build_side;
@@ -26,5 +29,5 @@ pub use decision::{
 };
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use refine::{
-    Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn, order_pays,
+    Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn, order_pays,
 };

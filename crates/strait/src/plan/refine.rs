@@ -4,6 +4,7 @@
 //! runs, it learns more: which columns have nulls, how many rows there are, the range of the keys. It passes
 //! these facts to [`Plan::refine`], which decides the details again. Conductors only read the details.
 
+use crate::device::Shape;
 use crate::error::{Error, Result};
 use crate::gpu_options::GpuOptions;
 use crate::key::KeyPlan;
@@ -13,12 +14,9 @@ use crate::options::{Algorithm, JoinType, Side, Yields};
 use crate::overrides::TestOverrides;
 use crate::plan::choose::HostMemory;
 use crate::plan::rules::Case;
+use crate::plan::working_sets::pack;
 use crate::plan::{HoldReason, Inlining, KeySource, Plan, ResultOrder, Statistics};
 use crate::word::Width;
-
-/// If a test forces several parts: the minimum number of rows per part, and the number of parts.
-const TINY_PART: u64 = 11;
-const TINY_PARTS: u64 = 6;
 
 /// Returns whether results in the order of the probe rows take fewer bytes than pairs, by the number of `rows`
 /// that have come back and the number of them that have a match.
@@ -53,6 +51,8 @@ pub(crate) struct GpuFacts {
     pub(crate) memory: u64,
     /// The host memory that holds the columns.
     pub(crate) columns: HostMemory,
+    /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
+    pub(crate) row_bytes: u64,
 }
 
 /// The facts about the keys. Arrays have the build side first.
@@ -104,10 +104,27 @@ pub(crate) struct Learned {
     pub(crate) memory_left: Option<u64>,
     /// The reason why the probe side is held, once it is held.
     pub(crate) held: Option<HoldReason>,
+    /// The rows that may match, build side first.
+    pub(crate) matchable: [Option<u64>; 2],
+    /// The sizes of a GPU's work for words of 32 bits and of 64 bits, once the GPU is open.
+    pub(crate) shapes: Option<[Shape; 2]>,
+    /// The GPU memory that is free before the conductor divides the build side.
+    pub(crate) free: Option<u64>,
     /// Whether each build key occurs once, as far as a GPU has inserted them into a table.
     pub(crate) unique: Option<bool>,
+    /// The rows of a part that needed more GPU memory than there is.
+    pub(crate) refused: Option<u64>,
+    /// The build rows that were divided into parts.
+    pub(crate) divided: Option<Divided>,
     /// What an abandoned algorithm has made. Its escalation uses it.
     pub(crate) made: Option<Made>,
+}
+
+/// Build rows, and the number of parts that they were divided into.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Divided {
+    pub(crate) rows: u64,
+    pub(crate) parts: u64,
 }
 
 /// The form of key words and values that exist already, so it can no longer be decided.
@@ -170,6 +187,7 @@ impl KeyFacts {
 impl Learned {
     /// Adds facts. They replace older facts of the same kind.
     fn add(&mut self, new: Learned) {
+        let both = |new: [Option<u64>; 2], old: [Option<u64>; 2]| [0, 1].map(|i| new[i].or(old[i]));
         let [build, probe] = new.null_keys;
         *self = Learned {
             build_rows: new.build_rows.or(self.build_rows),
@@ -180,7 +198,12 @@ impl Learned {
             sampled_cells: new.sampled_cells.or(self.sampled_cells),
             memory_left: new.memory_left.or(self.memory_left),
             held: new.held.or(self.held),
+            matchable: both(new.matchable, self.matchable),
+            shapes: new.shapes.or(self.shapes),
+            free: new.free.or(self.free),
             unique: new.unique.or(self.unique),
+            refused: new.refused.or(self.refused),
+            divided: new.divided.or(self.divided),
             made: new.made.or(self.made.take()),
         };
     }
@@ -207,7 +230,8 @@ impl Plan {
         };
         let mut plan = Plan { algorithm: to, escalation: None, ..self.clone() };
         // Facts that the abandoned algorithm learned for itself.
-        plan.facts.learned.unique = None;
+        let learned = &mut plan.facts.learned;
+        (learned.unique, learned.refused, learned.divided) = (None, None, None);
         plan.refine(Learned { made: Some(made), ..Learned::default() });
         plan.after(self, why)
     }
@@ -217,13 +241,27 @@ impl Plan {
         self.details.order.ok_or_else(|| Error::internal("a plan for the CPU has no result order"))
     }
 
-    /// Returns the most rows of a part or a working set. Tests make parts short, because their tables are
-    /// small.
-    pub(crate) fn most_part_rows(&self, build_rows: u64) -> u64 {
-        match self.facts.overrides.tiny_partitions {
-            true => (build_rows / TINY_PARTS).max(TINY_PART),
-            false => u64::MAX,
-        }
+    /// Returns the most build rows of a part. Fails if the algorithm does not divide the build side.
+    pub(crate) fn part_rows(&self) -> Result<u64> {
+        let missing = || Error::internal(format!("{} has no parts", self.algorithm));
+        self.details.part_rows.ok_or_else(missing)
+    }
+
+    /// Returns the radix bits of all passes together.
+    pub(crate) fn radix_bits(&self) -> u32 {
+        self.details.radix_bits.iter().sum()
+    }
+
+    /// Decides which partitions are joined together, when their build rows have been counted. Returns the
+    /// partitions of each working set.
+    pub(crate) fn working_sets(&mut self, rows: &[u64]) -> Result<Vec<Vec<usize>>> {
+        let fit = self.part_rows()?;
+        let sets = pack(rows, fit);
+        // A set that does not fit is joined in blocks.
+        let blocks = |set: &Vec<usize>| set.iter().map(|&p| rows[p]).sum::<u64>().div_ceil(fit);
+        let divided = Divided { rows: rows.iter().sum(), parts: sets.iter().map(blocks).sum() };
+        self.refine(Learned { divided: Some(divided), ..Learned::default() });
+        Ok(sets)
     }
 
     fn case(&self, algorithm: Algorithm) -> Case<'_> {

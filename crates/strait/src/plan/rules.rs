@@ -1,18 +1,14 @@
 //! The rules by which the details of a plan follow from facts. There is one function per decision. The
-//! predictions use the same functions.
+//! predictions use the same functions. `gpu_rules.rs` has the decisions that only plans for a GPU have.
 
-use crate::gpu_options::Transfer;
-use crate::matches::Keep;
 use crate::materialise::MAX_INLINED;
 use crate::options::{Algorithm, Yields};
 use crate::partition::RowId;
 use crate::plan::Statistics;
-use crate::plan::choose::HostMemory;
 use crate::plan::decision::{
-    Details, HoldReason, Inlining, KeySource, LinkBytes, ProbeSide, ResultOrder, RowIdReason,
-    TableKind,
+    Details, HoldReason, Inlining, KeySource, ProbeSide, RowIdReason, TableKind,
 };
-use crate::plan::gpu_memory::{cache_bytes, passes, reads_words, working_sets};
+use crate::plan::gpu_memory::reads_words;
 use crate::plan::refine::{Facts, GpuFacts, Payload};
 use crate::plan::shape::{TableShape, radix_passes, table_shape};
 use crate::word::Width;
@@ -37,7 +33,10 @@ pub(super) struct Case<'a> {
 impl Case<'_> {
     /// Decides everything.
     pub(super) fn details(&self) -> Details {
-        let (table, radix_bits) = self.partitions();
+        let (table, radix_bits) = match self.on_gpu() {
+            true => self.gpu_partitions(),
+            false => self.partitions(),
+        };
         Details {
             yields: self.yields(),
             word_bits: self.word().bits(),
@@ -49,13 +48,14 @@ impl Case<'_> {
             table,
             radix_bits,
             parts: self.parts(),
+            part_rows: self.part_rows(),
             transfer: self.transfer(),
             order: self.order(),
             over_the_link: self.over_the_link(),
         }
     }
 
-    fn on_gpu(&self) -> bool {
+    pub(super) fn on_gpu(&self) -> bool {
         self.gpu.is_some()
     }
 
@@ -88,49 +88,8 @@ impl Case<'_> {
 
     /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:
     /// the other methods pin or map whole columns.
-    fn may_stream(&self) -> bool {
+    pub(super) fn may_stream(&self) -> bool {
         !self.on_gpu() || self.facts.gpu_options.transfer.stages()
-    }
-
-    /// Returns whether the algorithm looks the probe side up in one table over the whole build side.
-    fn one_table(&self) -> bool {
-        match self.algorithm {
-            Algorithm::NoPartition => true,
-            // If a build key occurs twice, the parts are partitioned.
-            Algorithm::MultiPass => {
-                self.parts() == Some(1) && self.facts.learned.unique != Some(false)
-            }
-            Algorithm::Radix
-            | Algorithm::SortMerge
-            | Algorithm::StreamedProbe
-            | Algorithm::CpuPartitioned
-            | Algorithm::Triton => false,
-        }
-    }
-
-    /// Decides whether results come back from a GPU in the order of the probe rows. This needs one table over
-    /// the whole build side. With several tables, few rows match in each, and pairs take fewer bytes.
-    pub(super) fn order(&self) -> Option<ResultOrder> {
-        let gpu = self.gpu?;
-        let flags_probe = self.facts.roles.probe != Keep::Nothing;
-        let flags_build = self.facts.roles.build != Keep::Nothing;
-        let if_unique = match self.yields() {
-            Yields::Count => return Some(ResultOrder::Unordered),
-            // One bit per probe row tells whether it has a match, however often build keys occur.
-            Yields::Exists if flags_build || !flags_probe => return Some(ResultOrder::Unordered),
-            Yields::Exists => self.algorithm == Algorithm::MultiPass,
-            // One value per probe row is its match, if it has only one.
-            Yields::Pairs => true,
-        };
-        if gpu.columns != HostMemory::Arrow || !self.one_table() {
-            return Some(ResultOrder::Unordered);
-        }
-        Some(match self.facts.learned.unique {
-            _ if !if_unique => ResultOrder::ProbeOrder,
-            Some(true) => ResultOrder::ProbeOrder,
-            Some(false) => ResultOrder::Unordered,
-            None => ResultOrder::ProbeOrderIfUnique,
-        })
     }
 
     /// Decides what the algorithm has to find.
@@ -142,7 +101,7 @@ impl Case<'_> {
     }
 
     /// Decides the width of key words.
-    fn word(&self) -> Width {
+    pub(super) fn word(&self) -> Width {
         let Facts { keys, overrides, learned, .. } = self.facts;
         if let Some(made) = &learned.made {
             return made.word;
@@ -259,21 +218,21 @@ impl Case<'_> {
         overrides.row_ids.then_some(RowIdReason::Test)
     }
 
-    /// Decides the kind of table and the radix bits of each pass. Without the words of the build side, the bits
-    /// are estimated.
+    /// Decides the kind of table and the radix bits of each pass on the CPU. Without the words of the build
+    /// side, the bits are estimated.
     fn partitions(&self) -> (Option<TableKind>, Vec<u32>) {
         let Facts { keys, learned, machine, overrides, .. } = self.facts;
         let [word, value] = [self.word(), self.value()].map(|width| width.bytes() as usize);
         match self.algorithm {
-            Algorithm::Radix if !self.on_gpu() => {
+            Algorithm::Radix => {
                 let rows = self.build.rows.unwrap_or(UNKNOWN_ROWS).min(MAX_ROWS);
                 (None, radix_passes(rows as usize, word, value, machine, *overrides).0)
             }
-            Algorithm::NoPartition if !self.on_gpu() => {
+            Algorithm::NoPartition => {
                 let cells = || self.build.cells().map(|cells| (0, cells - 1));
                 let (rows, range) = match learned.words {
                     Some(words) => (words.matchable, words.range),
-                    None => (self.matchable_build_rows(), cells()),
+                    None => (self.matchable_rows(0), cells()),
                 };
                 let range = range.filter(|_| keys.may_be_dense);
                 let shape = table_shape(rows as usize, range, word, value, machine, *overrides);
@@ -292,58 +251,19 @@ impl Case<'_> {
         }
     }
 
-    /// Returns the build rows that may match, by the statistics.
-    fn matchable_build_rows(&self) -> u64 {
-        let rows = self.build.rows.unwrap_or(UNKNOWN_ROWS).min(MAX_ROWS);
-        rows.saturating_sub(self.build.nulls.unwrap_or(0))
-    }
-
-    /// Estimates into how many parts the build side is divided.
-    fn parts(&self) -> Option<u64> {
-        let memory = self.gpu?.memory;
-        let (rows, tuple) = (self.matchable_build_rows(), self.word().tuple());
-        match self.algorithm {
-            Algorithm::MultiPass => Some(passes(rows, tuple, memory)),
-            Algorithm::CpuPartitioned => Some(working_sets(rows, tuple, memory)),
-            Algorithm::Triton => {
-                let cache = cache_bytes(memory, self.facts.gpu_options.cache);
-                Some(working_sets(rows, tuple, memory - cache))
-            }
-            Algorithm::NoPartition
-            | Algorithm::Radix
-            | Algorithm::SortMerge
-            | Algorithm::StreamedProbe => None,
+    /// Returns the rows of a side that may match, as they were counted or by the statistics: 0 for the build
+    /// side, 1 for the probe side. If the length of the probe side is unknown, it is assumed to be four times
+    /// that of the build side.
+    pub(super) fn matchable_rows(&self, side: usize) -> u64 {
+        if let Some(rows) = self.facts.learned.matchable[side] {
+            return rows;
         }
-    }
-
-    /// Decides how rows cross to the GPU.
-    fn transfer(&self) -> Option<Transfer> {
-        self.gpu?;
-        Some(match self.algorithm {
-            // The CPU writes tuples to pinned memory.
-            Algorithm::CpuPartitioned => Transfer::PinnedCopy,
-            // Arrow batches are not in pinned memory.
-            _ => self.facts.gpu_options.transfer.resolved(false),
-        })
-    }
-
-    /// Returns the bytes that cross the link.
-    fn over_the_link(&self) -> Option<LinkBytes> {
-        self.gpu?;
-        let word = self.word().bytes();
-        let inlined = self.inlining().bytes() > 0;
-        let (per_row, per_build_row) = match self.algorithm {
-            // The CPU makes tuples, which always have a value besides the key word.
-            Algorithm::CpuPartitioned => (2 * word, 0),
-            _ => (word, if inlined { word } else { 0 }),
+        let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_ROWS));
+        let build = all(self.build).unwrap_or(UNKNOWN_ROWS);
+        let (rows, nulls) = match side {
+            0 => (build, self.build.nulls),
+            _ => (all(self.probe).unwrap_or(4 * build), self.probe.nulls),
         };
-        let (per_match, per_flag) = match self.yields() {
-            Yields::Count => (0, 0),
-            Yields::Exists => (0, 1),
-            Yields::Pairs => (2 * word, 0),
-        };
-        let in_order = self.order() != Some(ResultOrder::Unordered);
-        let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
-        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag })
+        rows.saturating_sub(nulls.unwrap_or(0))
     }
 }

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use arrow::array::Array;
 
 use super::candidate;
+use crate::algorithm::gpu::learned_of_device;
 use crate::bind::BoundJoin;
-use crate::device::{Device, Prospect};
+use crate::device::{Device, Prospect, Shape};
 use crate::error::{Result, bytes};
 use crate::input::{BufferedSource, First, Relation};
 use crate::machine::Machine;
@@ -98,11 +99,18 @@ impl BoundJoin {
     fn prospects(&self, known: &Known<'_>) -> (Plan, Option<Prospect>) {
         if let Some(device) = &self.device {
             let budget = device.memory().budget;
-            return (self.plan(known, Some((device.name(), budget, true))), None);
+            return (self.plan(known, Some(Usable::opened(&**device, budget))), None);
         }
         let prospect = candidate::prospect(&self.join);
-        let of = |prospect: &Prospect| prospect.budget(self.join.gpu_memory);
-        let plan = self.plan(known, prospect.as_ref().map(|p| (p.name(), of(p), p.is_open())));
+        let plan = self.plan(
+            known,
+            prospect.as_ref().map(|prospect| Usable {
+                name: prospect.name(),
+                budget: prospect.budget(self.join.gpu_memory),
+                open: prospect.is_open(),
+                shapes: None,
+            }),
+        );
         let wanted = prospect.filter(|_| plan.device.is_some());
         (plan, wanted)
     }
@@ -127,7 +135,7 @@ impl BoundJoin {
             }
             Err(why) => return Err(why),
         };
-        let again = self.plan(known, Some((device.name(), free, true)));
+        let again = self.plan(known, Some(Usable::opened(&*device, free)));
         if again.device.is_some() {
             return Ok((again, Some(device)));
         }
@@ -151,15 +159,16 @@ impl BoundJoin {
         self.plan(known, None).after(abandoned, why)
     }
 
-    /// Plans for the CPU, and also for a device, if there is one: its name, its memory in bytes, and whether
-    /// it is open.
-    fn plan(&self, known: &Known<'_>, device: Option<(&str, u64, bool)>) -> Plan {
+    /// Plans for the CPU, and also for a device, if there is one.
+    fn plan(&self, known: &Known<'_>, device: Option<Usable<'_>>) -> Plan {
         let Known { machine, side, mut build, mut probe, .. } = *known;
         if self.join.null_equality == NullEquality::Equal {
             // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
         }
-        let device = device.map(|(name, budget, open)| OnDevice {
+        let mut learned = known.learned.clone();
+        learned.shapes = device.as_ref().and_then(|device| device.shapes);
+        let device = device.map(|Usable { name, budget, open, .. }| OnDevice {
             name: name.to_string(),
             budget,
             asked: self.device.is_some() || self.join.overrides.simulated.is_some(),
@@ -179,7 +188,7 @@ impl BoundJoin {
             machine: machine.clone(),
             overrides: self.join.overrides,
             gpu: None,
-            learned: known.learned.clone(),
+            learned,
         };
         choose(Request {
             device,
@@ -266,6 +275,24 @@ impl BoundJoin {
         // If the probe side was not read to its end, it is larger than the memory limit.
         let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
         Statistics { rows, bytes: Some(held.max(least)), ..known.probe }
+    }
+}
+
+/// A device that a plan may use.
+struct Usable<'a> {
+    name: &'a str,
+    /// The device memory that the join may use, in bytes.
+    budget: u64,
+    /// Whether this process has opened it before.
+    open: bool,
+    /// The sizes of its work, if this join has opened it.
+    shapes: Option<[Shape; 2]>,
+}
+
+impl<'a> Usable<'a> {
+    fn opened(device: &'a dyn Device, budget: u64) -> Usable<'a> {
+        let shapes = learned_of_device(device).shapes;
+        Usable { name: device.name(), budget, open: true, shapes }
     }
 }
 

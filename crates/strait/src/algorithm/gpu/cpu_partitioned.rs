@@ -10,22 +10,20 @@
 //! While the device joins the rows of one chunk with the first working set, the CPU partitions the next
 //! chunk. Every tuple crosses the link once, except probe tuples whose build partition is joined in blocks.
 
-use super::machinery::host_partitions::{HostPartitions, bits, pack};
+use super::machinery::host_partitions::HostPartitions;
 use super::machinery::working_set::{
     SetRows, SetRuns, WorkingSets, blocks, join_runs, join_sets, rows_of,
 };
 use super::{JoinResult, Receiver, Wanted};
 use crate::error::Result;
 use crate::partition::{ColumnRows, RowId, Tuple, partition_columns};
-use crate::plan::Plan;
+use crate::plan::{Learned, Plan};
 use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
 
 /// Rows per chunk that the CPU partitions: enough that each partition's run is long enough for the link.
 const CHUNK_ROWS: u64 = 16 << 20;
-/// The maximum number of radix bits: one write-combining buffer per partition must stay in a core's cache.
-const MAX_BITS: u32 = 10;
 
 /// Joins two sides.
 pub(super) fn join(
@@ -37,15 +35,15 @@ pub(super) fn join(
 ) -> Result<JoinResult> {
     let session = link.session;
     let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
-    let most_rows = plan.most_part_rows(build.rows);
-    let fit = WorkingSets::fit(link, session.left(), Some(most_rows));
-    sets.bits = bits(build.rows, fit, MAX_BITS);
+    plan.refine(Learned { free: Some(session.left()), ..Learned::default() });
+    let fit = plan.part_rows()?;
+    sets.bits = plan.radix_bits();
 
     let mut build = CpuPartitioner::new(link, build, sets.bits);
     while build.next_chunk()? {}
     let build = build.partitions;
 
-    let packed = pack(&build.rows, fit);
+    let packed = plan.working_sets(&build.rows)?;
     let Some((first, others)) = packed.split_first() else { return sets.finish(to) };
 
     // A set that does not fit is joined in blocks. Its first block is joined while the probe side is being

@@ -32,24 +32,16 @@ pub(crate) use machinery::wanted::{JoinResult, OutputBlock, Receiver, Wanted, Wh
 pub(crate) use sort_merge::varying_bits;
 pub(crate) use triton::partition_side;
 
-use crate::device::{DeviceSide, Session};
+use crate::device::{Device, DeviceSide, Session};
 use crate::error::{Error, Result};
-use crate::gpu_options::Partitioner;
 use crate::options::Algorithm;
-use crate::plan::Plan;
+use crate::plan::gpu_shape::MAX_ROWS_AT_ONCE;
+use crate::plan::{Learned, Plan};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
+use crate::word::Width;
 use machinery::flags::{Window, closed, opened};
 use machinery::stream::without_matches;
 use machinery::wanted::Watched;
-
-/// How to join on a device.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Method {
-    pub(crate) algorithm: Algorithm,
-    /// Whether the plan chooses again, after a survey of the build keys. Only `radix` is chosen again.
-    pub(crate) survey: bool,
-    pub(crate) partitioner: Partitioner,
-}
 
 /// The result of a join of two sides in device memory.
 pub(crate) struct DeviceJoinResult {
@@ -58,16 +50,18 @@ pub(crate) struct DeviceJoinResult {
     pub(crate) algorithm: Algorithm,
 }
 
-/// Joins two sides in device memory.
+/// Joins two sides in device memory. `survey` says whether the planner chooses again after a survey of the build
+/// keys, if the plan is `radix`.
 pub(crate) fn join(
     session: &Session<'_>,
-    method: Method,
+    plan: &mut Plan,
+    survey: bool,
     sides: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<DeviceJoinResult> {
     let [build, probe] = sides;
-    let mut algorithm = method.algorithm;
+    let mut algorithm = plan.algorithm;
     if build.rows == 0 || probe.rows == 0 {
         return Ok(DeviceJoinResult { found: JoinResult::default(), algorithm });
     }
@@ -80,10 +74,10 @@ pub(crate) fn join(
     let probe_flags = opened(&mut windows[1], session, probe.first, probe.rows)?;
     let wanted = &Wanted { build_flags, probe_flags, ..*wanted };
     let found = match algorithm {
-        Algorithm::NoPartition => no_partition::join(session, build, probe, wanted, to),
+        Algorithm::NoPartition => no_partition::join(session, plan, build, probe, wanted, to),
         Algorithm::SortMerge => sort_merge::join(session, build, probe, wanted, to),
         Algorithm::Radix => {
-            let found = match method.survey {
+            let found = match survey {
                 true => no_partition::join_surveyed(session, sides, wanted, to)?,
                 false => None,
             };
@@ -92,7 +86,7 @@ pub(crate) fn join(
                     algorithm = Algorithm::NoPartition;
                     Ok(found)
                 }
-                None => radix::join(session, method.partitioner, sides, wanted, to),
+                None => radix::join(session, plan, sides, wanted, to),
             }
         }
         Algorithm::StreamedProbe
@@ -154,11 +148,16 @@ fn join_as_planned(
     if !probe.streams() && probe.held()?.rows == 0 {
         return Ok(JoinResult::default());
     }
+    let probe_rows = if probe.streams() { None } else { Some(probe.held()?.rows) };
+    plan.refine(Learned {
+        matchable: [Some(build.rows), probe_rows],
+        ..learned_of_device(link.session.device)
+    });
     match plan.algorithm {
         Algorithm::NoPartition => {
             no_partition::join_from_host(link, plan, build, probe, wanted, to)
         }
-        Algorithm::StreamedProbe => streamed_probe::join(link, build, probe, wanted, to),
+        Algorithm::StreamedProbe => streamed_probe::join(link, plan, build, probe, wanted, to),
         Algorithm::MultiPass => multi_pass::join(link, plan, build, probe, wanted, to),
         Algorithm::CpuPartitioned => {
             cpu_partitioned::join(link, plan, [build, probe.held()?], wanted, to)
@@ -166,20 +165,21 @@ fn join_as_planned(
         Algorithm::Triton => triton::join(link, plan, [build, probe.held()?], wanted, to),
         Algorithm::Radix | Algorithm::SortMerge => {
             let [build, probe] = [load(link, build)?, load(link, probe.held()?)?];
-            let partitioner = plan.facts.gpu_options.partitioner.unwrap_or_default();
-            let method = Method { algorithm: plan.algorithm, survey: false, partitioner };
-            Ok(join(link.session, method, [&build, &probe], wanted, to)?.found)
+            Ok(join(link.session, plan, false, [&build, &probe], wanted, to)?.found)
         }
     }
 }
 
+/// Returns the facts that an open device tells.
+pub(crate) fn learned_of_device(device: &dyn Device) -> Learned {
+    let shapes = Some([Width::W32, Width::W64].map(|word| device.shape(word)));
+    Learned { shapes, ..Learned::default() }
+}
+
 /// Returns an error if a side, or a part of it, is too long to be joined at once.
 fn check_rows(rows: u64) -> Result<()> {
-    match rows > MAX_ROWS {
-        true => Err(Error::TooManyRows { rows, most: MAX_ROWS }),
+    match rows > MAX_ROWS_AT_ONCE {
+        true => Err(Error::TooManyRows { rows, most: MAX_ROWS_AT_ONCE }),
         false => Ok(()),
     }
 }
-
-/// The maximum number of rows per side: positions in tables and runs have 32 bits.
-pub(crate) const MAX_ROWS: u64 = (1 << 31) - 1;

@@ -10,14 +10,13 @@
 //! If a key occurs twice in a part, this part and all later parts are joined by partitions instead.
 
 use super::machinery::look_up::{TableOf, stream_past};
-use super::machinery::partitions::partitioning;
 use super::machinery::table::{compact, fill};
 use super::machinery::wanted::Watched;
 use super::streamed_probe::join_loaded;
-use super::{DeviceSide, JoinResult, MAX_ROWS, Receiver, Session, Wanted};
+use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::error::{Error, Result, bytes};
-use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS, table_rows};
-use crate::plan::{Learned, Plan};
+use crate::plan::gpu_shape::part_slots;
+use crate::plan::{Divided, Learned, Plan, ProbeSide};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
 /// Joins two sides.
@@ -31,39 +30,36 @@ pub(super) fn join(
 ) -> Result<JoinResult> {
     let session = link.session;
     let mut link = TransferContext { ..*link };
-    let mut most_rows = plan.most_part_rows(build.rows);
     let mut found = JoinResult::default();
-    let mut at = 0;
-    let mut unique = true;
-    while at < build.rows {
-        let rows = part_rows(session, build, build.rows - at, unique)?.min(most_rows);
-        let rows = rows.min(build.rows - at);
-        let part = build.part(session.word, at..at + rows);
-        if rows < build.rows {
-            // The probe side is needed several times.
+    let mut done = Divided::default();
+    while done.rows < build.rows {
+        plan.refine(Learned { free: Some(session.left()), ..Learned::default() });
+        let (first, rows) = (done.rows, part_rows(session, plan)?.min(build.rows - done.rows));
+        let part = build.part(session.word, first..first + rows);
+        if let ProbeSide::Held(reason) = plan.details.probe_side {
             probe.held()?;
+            plan.refine(Learned { held: Some(reason), ..Learned::default() });
         }
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
-        let joined = match unique {
-            true => by_table(&link, plan, &part, at, probe, wanted, &mut watched),
-            false => by_partitions(&link, &part, at, probe, wanted, &mut watched),
+        // There is no table if a key occurred twice.
+        let joined = match plan.details.table {
+            Some(_) => by_table(&link, plan, &part, first, probe, wanted, &mut watched),
+            None => by_partitions(&link, plan, &part, first, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
         session.release_since(point)?;
         match joined {
             Ok(Some(joined)) => {
                 found = found.and(joined);
-                at += rows;
+                done = Divided { rows: first + rows, parts: done.parts + 1 };
+                plan.refine(Learned { divided: Some(done), ..Learned::default() });
             }
-            Ok(None) => {
-                unique = false;
-                plan.refine(Learned { unique: Some(false), ..Learned::default() });
-            }
+            Ok(None) => plan.refine(Learned { unique: Some(false), ..Learned::default() }),
             // Somebody else took memory, or less was left than predicted. Smaller parts and chunks help, as
             // long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
-                most_rows = rows.div_ceil(2);
+                plan.refine(Learned { refused: Some(rows), ..Learned::default() });
                 link.most_rows = Some(link.probe_rows(probe, 0, u64::MAX)?.div_ceil(2));
             }
             Err(error) => return Err(error),
@@ -75,6 +71,7 @@ pub(super) fn join(
 /// Joins a part by partitions, because a key may occur more than once. `first` is its first row number.
 fn by_partitions(
     link: &TransferContext<'_>,
+    plan: &Plan,
     part: &HostSide,
     first: u64,
     probe: &Incoming<'_>,
@@ -82,30 +79,24 @@ fn by_partitions(
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
     let side = DeviceSide { first, ..load(link, part)? };
-    join_loaded(link, side, probe, wanted, to).map(Some)
+    join_loaded(link, plan, side, probe, wanted, to).map(Some)
 }
 
-/// Returns the rows of the next part. There are as few parts as possible, all of about the same size.
-fn part_rows(session: &Session<'_>, build: &HostSide, left: u64, unique: bool) -> Result<u64> {
-    let (word, tuple) = (session.word.bytes(), session.word.tuple());
-    let memory = session.left();
-    let fit = match unique {
-        true => table_rows(memory, tuple),
-        // Columns, partitions, and the extra memory of two partitioning passes.
-        false => memory / 8 * FOR_TABLES / (build.columns() * word + partitioning(session)),
-    };
-    if fit == 0 {
-        let all = session.device.memory().budget;
-        return Err(Error::DeviceMemory {
-            what: "a part of the build side".to_string(),
-            needed: 8 * 2 * tuple,
-            used: all - memory,
-            budget: all,
-            hint: format!("give the join more than {} of GPU memory", bytes(all)),
-        });
+/// Returns the rows of the next part. Fails if GPU memory does not suffice for any part.
+fn part_rows(session: &Session<'_>, plan: &Plan) -> Result<u64> {
+    match plan.part_rows()? {
+        0 => {
+            let all = session.device.memory().budget;
+            Err(Error::DeviceMemory {
+                what: "a part of the build side".to_string(),
+                needed: 8 * 2 * session.word.tuple(),
+                used: all.saturating_sub(session.left()),
+                budget: all,
+                hint: format!("give the join more than {} of GPU memory", bytes(all)),
+            })
+        }
+        rows => Ok(rows),
     }
-    let fit = fit.min(MAX_ROWS);
-    Ok(left.div_ceil(left.div_ceil(fit)))
 }
 
 /// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
@@ -120,8 +111,7 @@ fn by_table(
 ) -> Result<Option<JoinResult>> {
     let session = link.session;
     let tuple = session.word.tuple();
-    let fit = (session.left() / 8 * FOR_TABLES / tuple).min(MAX_SLOTS);
-    let slot_count = (2 * part.rows).min(fit).max(part.rows * LEAST_SLOTS / (LEAST_SLOTS - 1) + 1);
+    let slot_count = part_slots(part.rows, tuple, session.left());
     let slots = session.allocate(slot_count * tuple, "the hash table")?;
     let table = compact(session, slots, slot_count);
     if !fill(link, part, first, table)? {

@@ -24,12 +24,13 @@ use crate::transfer::{HostSide, Incoming, TransferContext, load};
 /// Joins two sides in GPU memory.
 pub(super) fn join(
     session: &Session<'_>,
+    plan: &mut Plan,
     build: &DeviceSide,
     probe: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let table = table::build(session, build, TablePlace::Gpu)?;
+    let table = table::build(session, plan, build, TablePlace::Gpu)?;
     look_up(session, table, Rows::of(probe), wanted, to)
 }
 
@@ -43,7 +44,7 @@ pub(super) fn join_from_host(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     check_rows(build.rows)?;
-    let table = build_from_host(link, plan.facts.gpu_options.table, build)?;
+    let table = build_from_host(link, plan, build)?;
     plan.refine(Learned { unique: Some(table.groups == 0), ..Learned::default() });
     let past = TableOf { table, build: 0..build.rows, order: plan.order()? };
     stream_past(link, past, probe, wanted, to)
@@ -60,12 +61,12 @@ pub(super) fn join_surveyed(
 ) -> Result<Option<JoinResult>> {
     let word = session.word;
     let facts = InGpuMemory { build_rows: build.rows, word, l2: session.device.shape(word).l2 };
-    let range = table::direct(session, build)?;
-    let chosen = facts.after_survey(range.map(|range| range.slot_count));
-    let Some(range) = range.filter(|_| chosen == Algorithm::NoPartition) else {
+    let (min, max) = table::survey(session, build)?;
+    if facts.after_survey((min, max)) != Algorithm::NoPartition {
         return Ok(None);
-    };
-    let table = table::array(session, Rows::of(build), range, TablePlace::Gpu)?;
+    }
+    let array = table::direct(min, max);
+    let table = table::array(session, Rows::of(build), array, TablePlace::Gpu)?;
     session.mark("build table")?;
     let Some(table) = table else { return Ok(None) };
     look_up(session, table, Rows::of(probe), wanted, to).map(Some)
@@ -75,10 +76,10 @@ pub(super) fn join_surveyed(
 /// fit the device: it is inserted chunk by chunk, as long as no key occurs twice.
 fn build_from_host(
     link: &TransferContext<'_>,
-    place: TablePlace,
+    plan: &mut Plan,
     build: &HostSide,
 ) -> Result<abi::DeviceTable> {
-    let session = link.session;
+    let (session, place) = (link.session, plan.facts.gpu_options.table);
     let mut repeated = false;
     if place != TablePlace::Gpu {
         let point = session.point();
@@ -96,8 +97,8 @@ fn build_from_host(
     }
     let side = load(link, build)?;
     let table = match repeated {
-        true => table::build_groups(session, &side, place)?,
-        false => table::build(session, &side, place)?,
+        true => table::build_groups(session, plan, &side, place)?,
+        false => table::build(session, plan, &side, place)?,
     };
     // The table has its own copy of the columns.
     release(session, &side)?;

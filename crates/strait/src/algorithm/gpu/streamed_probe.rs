@@ -15,11 +15,13 @@ use super::machinery::stream::{ProbeStream, release};
 use super::{DeviceSide, JoinResult, Receiver, Wanted, Which, check_rows};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
+use crate::plan::Plan;
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 
 /// Joins two sides in host memory.
 pub(super) fn join(
     link: &TransferContext<'_>,
+    plan: &Plan,
     build: &HostSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
@@ -27,20 +29,21 @@ pub(super) fn join(
 ) -> Result<JoinResult> {
     check_rows(build.rows)?;
     let side = load(link, build)?;
-    join_loaded(link, side, probe, wanted, to)
+    join_loaded(link, plan, side, probe, wanted, to)
 }
 
 /// Streams a probe side past the partitions of `build`, which is a build side on the device or a part of
 /// one. Releases the columns of `build`.
 pub(super) fn join_loaded(
     link: &TransferContext<'_>,
+    plan: &Plan,
     build: DeviceSide,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
-    let radix = Radix::of(session, RadixPartitioner::LookBack, build.rows);
+    let radix = Radix::top(RadixPartitioner::LookBack, plan.radix_bits());
     let held = radix.partition_alone(session, &build, "the partitioned build side")?;
     release(session, &build)?;
     session.mark("partition build side")?;

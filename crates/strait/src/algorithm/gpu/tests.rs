@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{EVENTS, Event, Flavour, HostView};
-use crate::gpu_options::{GpuOptions, Histogram, TablePlace, Transfer};
+use crate::gpu_options::{GpuOptions, Histogram, Partitioner, TablePlace, Transfer};
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::{JoinType, Yields};

@@ -67,6 +67,11 @@ impl Digits {
         Digits { digits, mixed: false }
     }
 
+    /// Returns the number of bits of each pass.
+    pub(crate) fn widths(&self) -> Vec<u32> {
+        self.digits.iter().map(|digit| digit.mask.count_ones()).collect()
+    }
+
     /// Returns the number of passes.
     pub(crate) fn passes(&self) -> usize {
         self.digits.len()

@@ -11,6 +11,7 @@ use crate::device::{DeviceSide, DeviceStage, Session, View, abi};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
 use crate::partition::gpu::{Digits, chained, counted, ordered};
+use crate::plan::gpu_shape::{partitioning_bytes, radix_bits};
 
 /// How both sides are partitioned.
 #[derive(Debug, Clone, Copy)]
@@ -38,30 +39,16 @@ pub(crate) struct Tasks {
 }
 
 impl Radix {
-    /// Chooses the number of bits for a build side of `build_rows` rows.
-    pub(crate) fn of(
-        session: &Session<'_>,
-        partitioner: RadixPartitioner,
-        build_rows: u64,
-    ) -> Radix {
-        Radix::below(session, partitioner, 0, build_rows)
+    /// Partitions by the top `bits` bits, as the plan says.
+    pub(crate) fn top(partitioner: RadixPartitioner, bits: u32) -> Radix {
+        Radix { partitioner, skip: 0, bits }
     }
 
-    /// The same, for tuples that an earlier pass has partitioned by their top `skip` bits.
-    pub(crate) fn below(
-        session: &Session<'_>,
-        partitioner: RadixPartitioner,
-        skip: u32,
-        build_rows: u64,
-    ) -> Radix {
+    /// Partitions a working set of `build_rows` rows. An earlier pass has partitioned by the top `skip` bits.
+    pub(crate) fn below(session: &Session<'_>, skip: u32, build_rows: u64) -> Radix {
         let fit = session.device.shape(session.word).build_rows;
         let bits = radix_bits(build_rows, fit, session.word.bits() - skip);
-        Radix { partitioner, skip, bits }
-    }
-
-    /// Uses exactly `bits` bits, for any number of rows.
-    pub(crate) fn exactly(bits: u32) -> Radix {
-        Radix { partitioner: RadixPartitioner::LookBack, skip: 0, bits }
+        Radix { partitioner: RadixPartitioner::LookBack, skip, bits }
     }
 
     /// Orders a side's tuples by partition. The first call allocates the spare memory, and later calls reuse
@@ -175,14 +162,6 @@ impl Radix {
     }
 }
 
-/// Returns the number of radix bits. Partitions vary in size, so the target is 90 % of what fits shared
-/// memory.
-fn radix_bits(rows: u64, fit: u32, word_bits: u32) -> u32 {
-    let room = u64::from(fit - fit / 10).max(1);
-    let partitions = rows.div_ceil(room).max(1).next_power_of_two();
-    partitions.ilog2().clamp(1, 24.min(word_bits))
-}
-
 /// Partitions a chunk and joins it.
 pub(crate) fn join_chunk(
     output_loop: &mut OutputLoop<'_>,
@@ -204,25 +183,7 @@ pub(crate) fn join_chunk(
     Ok(found)
 }
 
-/// Returns the device memory per row that partitioning needs. It has three parts: one tuple for each of two
-/// passes, the look-back words of a tile divided by the rows of the tile, and the tasks divided by their rows.
+/// Returns the device memory per row that partitioning needs.
 pub(crate) fn partitioning(session: &Session<'_>) -> u64 {
-    let shape = session.device.shape(session.word);
-    let tile_bytes = abi::BINS as u64 * 4;
-    let task = size_of::<abi::Task>() as u64;
-    2 * session.word.tuple()
-        + tile_bytes.div_ceil(u64::from(shape.tile))
-        + 2 * task.div_ceil(u64::from(shape.probe_rows.min(shape.build_rows)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::radix_bits;
-
-    #[test]
-    fn partitions_fit_shared_memory() {
-        assert_eq!(radix_bits(1 << 27, 4608, 64), 15);
-        assert_eq!(radix_bits(100, 4608, 64), 1);
-        assert_eq!(radix_bits(u64::from(u32::MAX), 4, 32), 24);
-    }
+    partitioning_bytes(session.device.shape(session.word), session.word)
 }

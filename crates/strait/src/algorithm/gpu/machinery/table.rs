@@ -11,31 +11,21 @@
 //! slot then holds the value itself, and a lookup is one access. If a key occurs twice, the values of each
 //! key are grouped instead. The time for grouping does not depend on how often a key occurs.
 
-use crate::device::{DeviceSide, DeviceStage, Session, View, abi, l2};
+use crate::device::{DeviceSide, DeviceStage, Session, View, abi};
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
+use crate::plan::gpu_shape::{SLOT, hash_table_bits};
+use crate::plan::{Learned, LearnedWords, Plan, TableKind};
 use crate::transfer::{HostSide, Pipeline, TransferContext};
 
-/// The maximum number of slots per build row in a directly addressed table. These slots are half as wide as
-/// hashed slots, and a hashed table has at least two slots per row.
-const SPARSEST: u64 = 4;
-/// The maximum number of slots per build row in a hashed table. More than two slots are used only if the
-/// table stays in the L2 cache ([`l2::for_roomy_table`]) and takes at most 1/16 ([`SPARE`]) of the free
-/// memory. Eight slots instead of two made 2^16 ⋈ 2^29 rows 7 % faster (benchmarks/notes.md).
-const ROOMIEST: u64 = 8;
-const SPARE: u64 = 16;
-/// The maximum number of bytes per slot of a hashed table.
-const SLOT: u64 = 16;
-/// The minimum number of bits of a hashed table: the table must never be full.
-const LEAST_BITS: u32 = 4;
-
-/// Builds the kind of table that suits the keys of a side.
+/// Surveys the keys of a side, and builds the kind of table that the plan then chooses.
 pub(crate) fn build(
     session: &Session<'_>,
+    plan: &mut Plan,
     build: &DeviceSide,
     place: TablePlace,
 ) -> Result<abi::DeviceTable> {
-    let range = direct(session, build)?;
+    let range = surveyed(session, plan, build)?;
     let once = match range {
         Some(range) => array(session, Rows::of(build), range, place)?,
         None => single(session, Rows::of(build), place)?,
@@ -51,10 +41,11 @@ pub(crate) fn build(
 /// Builds a table if it is already known that a key occurs twice.
 pub(crate) fn build_groups(
     session: &Session<'_>,
+    plan: &mut Plan,
     build: &DeviceSide,
     place: TablePlace,
 ) -> Result<abi::DeviceTable> {
-    let range = direct(session, build)?;
+    let range = surveyed(session, plan, build)?;
     let table = grouped(session, build, range, place)?;
     session.mark("build table")?;
     Ok(table)
@@ -74,13 +65,9 @@ impl Rows {
     }
 }
 
-/// Returns the shape of a hashed table: at least two slots per row. If the table stays in the cache, it has
-/// up to [`ROOMIEST`] slots per row, so most keys are found at their home slot.
-pub(crate) fn hashed(session: &Session<'_>, rows: u64) -> abi::DeviceTable {
-    let cached = l2::for_roomy_table(session.device.shape(session.word).l2);
-    let cheap = cached.min(session.left() / SPARE) / SLOT;
-    let roomy = (ROOMIEST * rows).max(1).ilog2().min(cheap.max(1).ilog2());
-    let bits = (2 * rows).next_power_of_two().ilog2().max(roomy).max(LEAST_BITS);
+/// Returns the shape of a hashed table over `rows` rows.
+fn hashed(session: &Session<'_>, rows: u64) -> abi::DeviceTable {
+    let bits = hash_table_bits(rows, session.device.shape(session.word).l2, session.left());
     let mixing = session.mixing();
     abi::DeviceTable { slot_count: 1 << bits, bits, mixing, ..abi::DeviceTable::default() }
 }
@@ -91,28 +78,35 @@ pub(crate) fn compact(session: &Session<'_>, slots: View, slot_count: u64) -> ab
     abi::DeviceTable { slots, slot_count, mixing, ..abi::DeviceTable::default() }
 }
 
-/// Returns the shape of a directly addressed table, or `None` if the build keys are too sparse.
-pub(crate) fn direct(
+/// Surveys the build keys. Returns the shape of the array that the plan then chooses, or `None` if it chooses a
+/// hash table.
+fn surveyed(
     session: &Session<'_>,
+    plan: &mut Plan,
     build: &DeviceSide,
 ) -> Result<Option<abi::DeviceTable>> {
+    let words = LearnedWords { matchable: build.rows, range: Some(survey(session, build)?) };
+    plan.refine(Learned { words: Some(words), ..Learned::default() });
+    match plan.details.table {
+        Some(TableKind::Array { min, max }) => Ok(Some(direct(min, max))),
+        _ => Ok(None),
+    }
+}
+
+/// Returns the smallest and the largest build key.
+pub(crate) fn survey(session: &Session<'_>, build: &DeviceSide) -> Result<(u64, u64)> {
     let found = session.zeroed(4 * 8, "the range of the keys")?;
     let survey = abi::Survey { keys: build.keys.address, rows: build.rows, found: found.address };
     session.run(DeviceStage::Survey(survey))?;
     let seen: Vec<u64> = session.read(found, 4)?;
     session.mark("survey")?;
     let all_ones = u64::MAX >> (64 - session.word.bits());
-    let (max, min) = (seen[0], !seen[1] & all_ones);
-    let range = max - min;
-    if range / SPARSEST >= build.rows.max(1024) || range >= u64::from(u32::MAX) {
-        return Ok(None);
-    }
-    Ok(Some(abi::DeviceTable {
-        slot_count: range + 1,
-        min,
-        direct: 1,
-        ..abi::DeviceTable::default()
-    }))
+    Ok((!seen[1] & all_ones, seen[0]))
+}
+
+/// Returns the shape of an array that the keys from `min` to `max` address.
+pub(crate) fn direct(min: u64, max: u64) -> abi::DeviceTable {
+    abi::DeviceTable { slot_count: max - min + 1, min, direct: 1, ..abi::DeviceTable::default() }
 }
 
 /// Allocates a table's slots: in device memory, in host memory, or in device memory as far as it goes and the

@@ -13,7 +13,6 @@
 //! keys may not fit, and no further partitioning could split a single key. Such a partition is joined in
 //! blocks, and its probe partition crosses once per block.
 
-use super::super::MAX_ROWS;
 use super::flags::{Window, closed, opened};
 use super::host_partitions::HostPartitions;
 use super::output_loop::OutputLoop;
@@ -22,8 +21,6 @@ use super::stream::Feeding;
 use super::wanted::{JoinResult, Receiver, Wanted, Which};
 use crate::device::DeviceSide;
 use crate::error::Result;
-use crate::gpu_options::RadixPartitioner;
-use crate::plan::gpu_memory::working_set_rows;
 use crate::transfer::{Pipeline, Produce, Run, TransferContext};
 
 /// Joins working sets.
@@ -37,8 +34,8 @@ pub(crate) struct WorkingSets<'a> {
 }
 
 impl<'a> WorkingSets<'a> {
-    /// Prepares to join sides with the given numbers of rows. The caller sets `bits` afterwards, because that
-    /// number depends on the memory that is left.
+    /// Prepares to join sides with the given numbers of rows. The caller sets `bits` afterwards, because the plan
+    /// decides that number by the memory that is left.
     pub(crate) fn new(
         link: &'a TransferContext<'a>,
         [build, probe]: [u64; 2],
@@ -54,13 +51,6 @@ impl<'a> WorkingSets<'a> {
         let probe_flags = opened(&mut windows[1], session, 0, probe)?;
         let wanted = Wanted { build_flags, probe_flags, ..*wanted };
         Ok(WorkingSets { link, wanted, bits: 0, windows, found: JoinResult::default() })
-    }
-
-    /// Returns the maximum number of build rows per set: what fits, but not more than `most`, if given.
-    pub(crate) fn fit(link: &TransferContext<'_>, memory: u64, most: Option<u64>) -> u64 {
-        let session = link.session;
-        let row_bytes = session.word.tuple() + partitioning(session);
-        working_set_rows(memory, row_bytes).min(most.unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
     }
 
     /// Joins working sets one after the other. For each set, `produce` returns two lists of runs: first the
@@ -102,7 +92,7 @@ impl<'a> WorkingSets<'a> {
     ) -> Result<()> {
         let session = self.link.session;
         let rows = set.build;
-        let radix = Radix::below(session, RadixPartitioner::LookBack, self.bits, rows);
+        let radix = Radix::below(session, self.bits, rows);
         let side = self.gather(pipeline, rows)?;
         let held = radix.partition_alone(session, &side, "the partitioned build side")?;
         session.release(side.tuples.as_slice())?;

@@ -15,35 +15,39 @@ use super::machinery::output_loop::OutputLoop;
 use super::machinery::partitions::Radix;
 use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
-use crate::gpu_options::{Partitioner, RadixPartitioner};
+use crate::plan::{Learned, Plan};
 
-/// Joins two sides in GPU memory. Uses the one-pass join if that is faster; only the look-back partitioner
-/// supports it.
+/// Joins two sides in GPU memory. The plan tells whether one pass over each side is enough. If a build key
+/// occurs twice, it is not.
 pub(super) fn join(
     session: &Session<'_>,
-    partitioner: Partitioner,
+    plan: &mut Plan,
     sides: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let partitioner = partitioner.for_radix()?;
-    if partitioner == RadixPartitioner::LookBack
-        && let Some(found) = one_pass::join(session, sides[0], sides[1], wanted, to)?
-    {
-        return Ok(found);
+    let partitioner = plan.facts.gpu_options.partitioner.unwrap_or_default().for_radix()?;
+    let matchable = sides.map(|side| Some(side.rows));
+    plan.refine(Learned { matchable, free: Some(session.left()), ..Learned::default() });
+    if plan.details.table.is_some() {
+        let [build, probe] = sides;
+        let found = one_pass::join(session, plan.radix_bits(), build, probe, wanted, to)?;
+        plan.refine(Learned { unique: Some(found.is_some()), ..Learned::default() });
+        if let Some(found) = found {
+            return Ok(found);
+        }
     }
-    join_in_passes(session, partitioner, sides, wanted, to)
+    join_in_passes(session, Radix::top(partitioner, plan.radix_bits()), sides, wanted, to)
 }
 
 /// Partitions both sides completely, and joins co-partitions in shared memory.
 fn join_in_passes(
     session: &Session<'_>,
-    partitioner: RadixPartitioner,
+    radix: Radix,
     [build, probe]: [&DeviceSide; 2],
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let radix = Radix::of(session, partitioner, build.rows);
     let mut spare = None;
     let build = radix.partition(session, build, &mut spare, "the partitioned build side")?;
     session.mark("partition build side")?;

@@ -12,31 +12,22 @@
 //! instead of twice, so this join is faster if the probe side is much longer.
 
 use super::super::machinery::look_up::look_up;
-use super::super::machinery::table::{Rows, hashed, single};
+use super::super::machinery::table::{Rows, single};
 use super::super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
-use crate::device::{View, l2};
+use crate::device::View;
 use crate::error::Result;
 use crate::gpu_options::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
-/// The probe side must be at least this many times longer than the build side. From there on, one pass was
-/// faster on an H200: 31 against 26 billion tuples per second at a factor of eight (benchmarks/notes.md).
-const LONGER: u64 = 3;
-
-/// Joins two sides. Returns `None` if one pass does not pay, or if a build key occurs twice.
+/// Joins two sides by the top `bits` bits. Returns `None` if a build key occurs twice.
 pub(super) fn join(
     session: &Session<'_>,
+    bits: u32,
     build: &DeviceSide,
     probe: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
-    if probe.rows / LONGER < build.rows {
-        return Ok(None);
-    }
-    let table_bytes = hashed(session, build.rows).slot_count * session.word.tuple();
-    let part = l2::for_part_of_table(session.device.shape(session.word).l2);
-    let bits = table_bytes.div_ceil(part).next_power_of_two().ilog2().clamp(1, 8);
     let digits = Digits::top(bits, session.word.bits());
     let rows = |side: &DeviceSide, tuples: View| Rows {
         columns: side.columns(),

@@ -17,7 +17,7 @@ use super::super::machinery::partitions::{Radix, partitioning};
 use super::{Pass, Turns};
 use crate::device::{Event, Memory, View};
 use crate::error::{Error, Result};
-use crate::gpu_options::TritonPartitioner;
+use crate::gpu_options::{RadixPartitioner, TritonPartitioner};
 use crate::transfer::{HostSide, Pipeline, Place, Run, TransferContext};
 
 /// The maximum number of partitioned chunks that are being copied out.
@@ -34,7 +34,7 @@ pub(super) fn partition_side(
     let tuple = session.word.tuple();
     let extra = partitioning(session) + UNDER_WAY as u64 * tuple;
     let chunk_rows = link.chunk_rows(side, extra, pass.free(session, 0) / 2);
-    let radix = Radix::exactly(pass.bits);
+    let radix = Radix::top(RadixPartitioner::LookBack, pass.bits);
     let mut turns = Turns::default();
     let mut partitioned = HostPartitions::new(pass.bits);
     let mut leaving = Leaving { session, going: VecDeque::new() };

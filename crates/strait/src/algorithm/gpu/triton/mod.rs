@@ -22,18 +22,15 @@
 mod dma;
 mod scatter;
 
-use super::machinery::host_partitions::{HostPartitions, bits, pack};
+use super::machinery::host_partitions::HostPartitions;
 use super::machinery::working_set::{WorkingSets, join_sets};
 use super::{JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
 use crate::gpu_options::{Histogram, Partitioner, TritonPartitioner};
-use crate::plan::Plan;
 use crate::plan::gpu_memory::cache_bytes;
+use crate::plan::{Learned, Plan};
 use crate::transfer::{HostSide, TransferContext};
 use scatter::{Counts, Units};
-
-/// The maximum number of radix bits of the first pass.
-const MAX_BITS: u32 = 8;
 
 /// Joins two sides.
 pub(super) fn join(
@@ -45,12 +42,11 @@ pub(super) fn join(
 ) -> Result<JoinResult> {
     let session = link.session;
     let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
-    let left = session.left();
+    let free = session.left();
+    plan.refine(Learned { free: Some(free), ..Learned::default() });
     let gpu_options = plan.facts.gpu_options;
-    let cache = cache_bytes(left, gpu_options.cache);
-    let most_rows = plan.most_part_rows(build.rows);
-    let fit = WorkingSets::fit(link, left - cache, Some(most_rows));
-    let bits = bits(build.rows, fit, MAX_BITS);
+    let cache = cache_bytes(free, gpu_options.cache);
+    let (fit, bits) = (plan.part_rows()?, plan.radix_bits());
     sets.bits = bits;
     let bytes = (build.rows + probe.rows) * session.word.tuple();
     let partitioner = gpu_options.triton_partitioner()?;
@@ -59,7 +55,7 @@ pub(super) fn join(
     session.mark("partition over the link")?;
     let probe = pass.partition(link, probe)?;
     session.mark("partition over the link")?;
-    let packed = pack(&build.rows, fit);
+    let packed = plan.working_sets(&build.rows)?;
     join_sets(&mut sets, &packed, [&build, &probe], fit, to)?;
     // The device partitions are given back only after all stages and copies that use them.
     session.device.synchronize(session.compute)?;

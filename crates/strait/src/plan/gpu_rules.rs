@@ -1,0 +1,224 @@
+//! The rules for the details that only plans for a GPU have. See `rules.rs`.
+
+use crate::device::Shape;
+use crate::gpu_options::{TablePlace, Transfer};
+use crate::matches::Keep;
+use crate::options::{Algorithm, Yields};
+use crate::partition::gpu::Digits;
+use crate::plan::choose::HostMemory;
+use crate::plan::decision::{LinkBytes, ResultOrder, TableKind};
+use crate::plan::gpu_memory::{FOR_TABLES, cache_bytes, table_rows, working_set_rows};
+use crate::plan::gpu_shape::{
+    MAX_ROWS_AT_ONCE, first_pass_bits, is_array, is_one_pass, one_pass_bits, partitioning_bytes,
+    radix_bits,
+};
+use crate::plan::rules::Case;
+
+/// If a test forces several parts: the minimum number of rows per part, and the number of parts.
+const TINY_PART: u64 = 11;
+const TINY_PARTS: u64 = 6;
+
+impl Case<'_> {
+    /// Returns whether the algorithm looks the probe side up in one table over the whole build side.
+    fn one_table(&self) -> bool {
+        match self.algorithm {
+            Algorithm::NoPartition => true,
+            // If a build key occurs twice, the parts are partitioned.
+            Algorithm::MultiPass => {
+                self.parts() == Some(1) && self.facts.learned.unique != Some(false)
+            }
+            Algorithm::Radix
+            | Algorithm::SortMerge
+            | Algorithm::StreamedProbe
+            | Algorithm::CpuPartitioned
+            | Algorithm::Triton => false,
+        }
+    }
+
+    /// Decides whether results come back from a GPU in the order of the probe rows. This needs one table over
+    /// the whole build side. With several tables, few rows match in each, and pairs take fewer bytes.
+    pub(super) fn order(&self) -> Option<ResultOrder> {
+        let gpu = self.gpu?;
+        let flags_probe = self.facts.roles.probe != Keep::Nothing;
+        let flags_build = self.facts.roles.build != Keep::Nothing;
+        let if_unique = match self.yields() {
+            Yields::Count => return Some(ResultOrder::Unordered),
+            // One bit per probe row tells whether it has a match, however often build keys occur.
+            Yields::Exists if flags_build || !flags_probe => return Some(ResultOrder::Unordered),
+            Yields::Exists => self.algorithm == Algorithm::MultiPass,
+            // One value per probe row is its match, if it has only one.
+            Yields::Pairs => true,
+        };
+        if gpu.columns != HostMemory::Arrow || !self.one_table() {
+            return Some(ResultOrder::Unordered);
+        }
+        Some(match self.facts.learned.unique {
+            _ if !if_unique => ResultOrder::ProbeOrder,
+            Some(true) => ResultOrder::ProbeOrder,
+            Some(false) => ResultOrder::Unordered,
+            None => ResultOrder::ProbeOrderIfUnique,
+        })
+    }
+
+    /// Returns the sizes of the GPU's work, once the GPU is open.
+    fn shape(&self) -> Option<Shape> {
+        self.facts.learned.shapes.map(|shapes| shapes[self.word() as usize])
+    }
+
+    /// Returns the free GPU memory, as it was measured or as it is predicted.
+    fn free(&self) -> Option<u64> {
+        Some(self.facts.learned.free.unwrap_or(self.gpu?.memory))
+    }
+
+    /// Decides the kind of table and the radix bits of each pass. The bits are known once the GPU is open,
+    /// because they depend on its shared memory.
+    pub(super) fn gpu_partitions(&self) -> (Option<TableKind>, Vec<u32>) {
+        let (word, learned) = (self.word(), &self.facts.learned);
+        let digits = |bits: u32| Digits::top(bits, word.bits()).widths();
+        let shared = |rows: u64| match self.shape() {
+            Some(shape) => digits(radix_bits(rows, shape.build_rows, word.bits())),
+            None => Vec::new(),
+        };
+        match self.algorithm {
+            Algorithm::NoPartition => (Some(self.gpu_table()), Vec::new()),
+            Algorithm::MultiPass if learned.unique == Some(false) => {
+                (None, shared(self.part_rows().unwrap_or(0)))
+            }
+            Algorithm::MultiPass => (Some(TableKind::Hash), Vec::new()),
+            Algorithm::Radix if self.one_pass() => {
+                let bits = |shape: Shape| {
+                    let free = self.free().unwrap_or(0);
+                    digits(one_pass_bits(self.matchable_rows(0), shape.l2, free, word))
+                };
+                (Some(TableKind::Hash), self.shape().map(bits).unwrap_or_default())
+            }
+            Algorithm::Radix | Algorithm::StreamedProbe => (None, shared(self.matchable_rows(0))),
+            Algorithm::CpuPartitioned | Algorithm::Triton => {
+                let fit = self.part_rows().unwrap_or(1);
+                (None, vec![first_pass_bits(self.algorithm, self.matchable_rows(0), fit)])
+            }
+            // The passes of a sort follow from the bits in which the keys differ.
+            Algorithm::SortMerge => (None, Vec::new()),
+        }
+    }
+
+    /// Decides the kind of the table of `no-partition`.
+    fn gpu_table(&self) -> TableKind {
+        let Some(words) = self.facts.learned.words else {
+            return match self.facts.gpu_options.table {
+                TablePlace::Gpu => TableKind::ArrayIfDense,
+                // Rows are inserted chunk by chunk, before the range of their keys is known.
+                TablePlace::Host | TablePlace::Hybrid => TableKind::Hash,
+            };
+        };
+        match words.range.filter(|&range| is_array(words.matchable, range)) {
+            Some((min, max)) => TableKind::Array { min, max },
+            None => TableKind::Hash,
+        }
+    }
+
+    /// Decides whether `radix` makes one pass over each side.
+    fn one_pass(&self) -> bool {
+        let partitioner = self.facts.gpu_options.partitioner.unwrap_or_default().for_radix();
+        let rows = [self.matchable_rows(0), self.matchable_rows(1)];
+        self.facts.learned.unique != Some(false)
+            && partitioner.is_ok_and(|partitioner| is_one_pass(rows, partitioner))
+    }
+
+    /// Decides how many build rows fit a part. `None` if the algorithm does not divide the build side.
+    fn fit(&self) -> Option<u64> {
+        let (word, learned, free) = (self.word(), &self.facts.learned, self.free()?);
+        // Two passes need memory for two more tuples per row.
+        let partitioning =
+            self.shape().map_or(2 * word.tuple(), |shape| partitioning_bytes(shape, word));
+        let fit = match self.algorithm {
+            Algorithm::MultiPass if learned.unique == Some(false) => {
+                // Columns, partitions, and the memory for partitioning.
+                let columns = 1 + u64::from(self.has_values());
+                free / 8 * FOR_TABLES / (columns * word.bytes() + partitioning)
+            }
+            Algorithm::MultiPass => table_rows(free, word.tuple()),
+            Algorithm::CpuPartitioned => working_set_rows(free, word.tuple() + partitioning).max(1),
+            Algorithm::Triton => {
+                let cache = cache_bytes(free, self.facts.gpu_options.cache);
+                working_set_rows(free - cache, word.tuple() + partitioning).max(1)
+            }
+            Algorithm::NoPartition
+            | Algorithm::Radix
+            | Algorithm::SortMerge
+            | Algorithm::StreamedProbe => return None,
+        };
+        let tiny = match self.facts.overrides.tiny_partitions {
+            true => (self.matchable_rows(0) / TINY_PARTS).max(TINY_PART),
+            false => u64::MAX,
+        };
+        // After memory was refused, parts are at most half as long.
+        let refused = learned.refused.map_or(u64::MAX, |rows| rows.div_ceil(2));
+        Some(fit.min(MAX_ROWS_AT_ONCE).min(tiny).min(refused))
+    }
+
+    /// Returns whether build rows have values that cross the link: inlined columns, or the payload of tables
+    /// without Arrow batches.
+    fn has_values(&self) -> bool {
+        let payload = self.gpu.is_some_and(|gpu| gpu.row_bytes > self.facts.keys.width.bytes());
+        payload || self.inlining().bytes() > 0
+    }
+
+    /// Returns the build rows that were not divided into parts yet.
+    fn undivided(&self) -> u64 {
+        let divided = self.facts.learned.divided.unwrap_or_default();
+        self.matchable_rows(0).saturating_sub(divided.rows)
+    }
+
+    /// Decides into how many parts the build side is divided.
+    pub(super) fn parts(&self) -> Option<u64> {
+        let fit = self.fit()?.max(1);
+        let divided = self.facts.learned.divided.unwrap_or_default();
+        Some((divided.parts + self.undivided().div_ceil(fit)).max(1))
+    }
+
+    /// Decides the most build rows of a part. It is zero if GPU memory does not suffice for any part. The parts
+    /// of `multi-pass` have about the same size.
+    pub(super) fn part_rows(&self) -> Option<u64> {
+        let fit = self.fit()?;
+        if self.algorithm != Algorithm::MultiPass || fit == 0 {
+            return Some(fit);
+        }
+        let left = match self.undivided() {
+            0 => self.matchable_rows(0),
+            left => left,
+        };
+        Some(left.div_ceil(left.div_ceil(fit).max(1)))
+    }
+
+    /// Decides how rows cross to the GPU.
+    pub(super) fn transfer(&self) -> Option<Transfer> {
+        self.gpu?;
+        Some(match self.algorithm {
+            // The CPU writes tuples to pinned memory.
+            Algorithm::CpuPartitioned => Transfer::PinnedCopy,
+            // Arrow batches are not in pinned memory.
+            _ => self.facts.gpu_options.transfer.resolved(false),
+        })
+    }
+
+    /// Returns the bytes that cross the link.
+    pub(super) fn over_the_link(&self) -> Option<LinkBytes> {
+        self.gpu?;
+        let word = self.word().bytes();
+        let inlined = self.inlining().bytes() > 0;
+        let (per_row, per_build_row) = match self.algorithm {
+            // The CPU makes tuples, which always have a value besides the key word.
+            Algorithm::CpuPartitioned => (2 * word, 0),
+            _ => (word, if inlined { word } else { 0 }),
+        };
+        let (per_match, per_flag) = match self.yields() {
+            Yields::Count => (0, 0),
+            Yields::Exists => (0, 1),
+            Yields::Pairs => (2 * word, 0),
+        };
+        let in_order = self.order() != Some(ResultOrder::Unordered);
+        let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
+        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag })
+    }
+}
