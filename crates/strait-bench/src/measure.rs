@@ -213,7 +213,7 @@ impl JoinRuns {
         Ok(Measured {
             seconds,
             ran: report.plan.algorithm.to_string(),
-            device: report.plan.device.clone(),
+            device: report.plan.device.gpu_name().map(str::to_string),
             stages: stages.collect(),
             peak_memory: self.peak_memory,
             output_bytes: self.output_bytes,

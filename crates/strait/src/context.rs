@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::gpu_options::GpuOptions;
 use crate::machine::Machine;
 use crate::memory::{Budget, Ledger};
 use crate::overrides::TestOverrides;
@@ -19,8 +18,6 @@ pub(crate) struct Context<'a> {
     pub(crate) watch: &'a Stopwatch,
     pub(crate) machine: &'a Machine,
     pub(crate) overrides: TestOverrides,
-    /// The options for joins on a device.
-    pub(crate) gpu_options: GpuOptions,
     /// The reservations for the input buffers. `None` if memory is not limited.
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Whether a table search that takes too long fails with [`Error::BadSeed`](crate::Error::BadSeed).

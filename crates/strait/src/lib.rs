@@ -96,13 +96,13 @@ pub use options::{
 };
 pub use output::{Aggregate, Output, ReservedBatch, Sink};
 pub use plan::{
-    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
-    Reason, ResultOrder, RowIdReason, Statistics, TableKind,
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, Prediction,
+    ProbeSide, Reason, ResultOrder, RowIdReason, Statistics, TableKind,
 };
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
 pub use report::{LinkTraffic, Report};
-pub use stopwatch::StageTime;
+pub use stopwatch::{GpuWork, StageTime};
 
 /// The GPUs of the machine, the compiler of the kernels, and the compiled kernels.
 ///

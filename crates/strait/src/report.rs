@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::bytes;
 use crate::plan::Plan;
-use crate::stopwatch::StageTime;
+use crate::stopwatch::{GpuWork, StageTime};
 
 /// The report of a join. [`JoinReader::report`](crate::JoinReader::report) returns it after the last batch.
 ///
@@ -48,6 +48,8 @@ pub struct Report {
     pub peak_memory: u64,
     /// The bytes that crossed the link between host memory and GPU memory.
     pub crossed: LinkTraffic,
+    /// What was done on a GPU; `None` if the join ran on the CPU.
+    pub gpu: Option<GpuWork>,
     /// The seed of the hash functions. Each join draws its own.
     pub seed: u64,
     /// The number of seeds that the join tried. It is more than one if many keys collided under the first
@@ -105,6 +107,12 @@ impl fmt::Display for Report {
             let LinkTraffic { to_gpu, from_gpu } = self.crossed;
             let (to, from) = (bytes(to_gpu), bytes(from_gpu));
             writeln!(f, "  {:<22} {to:>12} to the GPU, {from} back", "over the link")?;
+        }
+        if let Some(GpuWork { chunks_in_order, chunks_unordered, .. }) = &self.gpu
+            && chunks_in_order + chunks_unordered > 0
+        {
+            let others = format!("in probe order, {chunks_unordered} in any order");
+            writeln!(f, "  {:<22} {chunks_in_order:>12} {others}", "chunks")?;
         }
         write!(f, "  {:<22} {:>#18x}", "seed", self.seed)?;
         match self.seeds_tried {

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::gpu_options::Transfer;
 use crate::schedule::lock;
 
 /// The time and bytes of one stage of a join on a device.
@@ -46,16 +47,65 @@ pub struct StageTime {
     pub on_gpu: bool,
 }
 
+/// What a join did on a GPU, recorded where it was done. The [plan](crate::Plan::details) of the report says the
+/// same before it is done.
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use strait::{Join, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let (_, report) = join.count(ids(vec![1, 2]), ids(vec![2]))?;
+/// assert_eq!(report.gpu, None);
+/// # Ok::<(), strait::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuWork {
+    /// How rows crossed to the GPU: the methods that were used, in the order of their first use. Partitions that
+    /// return from host memory to the GPU cross by [`Transfer::PinnedCopy`].
+    pub transfers: Vec<Transfer>,
+    /// The number of parts of the build side that were joined: the parts of `multi-pass`, or the working sets of
+    /// `cpu-partitioned` and `triton`. A working set without probe rows is not joined.
+    pub parts: u64,
+    /// The radix bits of each pass that partitioned the build side.
+    pub radix_bits: Vec<u32>,
+    /// The number of chunks of the probe side whose results came back in the order of the probe rows.
+    pub chunks_in_order: u64,
+    /// The number of chunks that were looked up in a table and whose results came back in any order.
+    pub chunks_unordered: u64,
+}
+
+impl GpuWork {
+    /// Records that rows crossed to the GPU.
+    pub(crate) fn transferred(&mut self, method: Transfer) {
+        if !self.transfers.contains(&method) {
+            self.transfers.push(method);
+        }
+    }
+}
+
 /// Adds up the wall times of a join's stages.
 pub(crate) struct Stopwatch {
     started: Instant,
     stages: Mutex<Vec<StageTime>>,
     crossed: Mutex<[u64; 2]>,
+    gpu: Mutex<Option<GpuWork>>,
 }
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Stopwatch { started: Instant::now(), stages: Mutex::default(), crossed: Mutex::default() }
+        Stopwatch {
+            started: Instant::now(),
+            stages: Mutex::default(),
+            crossed: Mutex::default(),
+            gpu: Mutex::default(),
+        }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -75,10 +125,11 @@ impl Stopwatch {
         result
     }
 
-    /// Adds the times of stages on a device, and the bytes that crossed the link in both directions. These
-    /// stages ran inside other stages, so the times overlap.
-    pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2]) {
+    /// Adds the times of stages on a device, the bytes that crossed the link in both directions, and what was
+    /// done. These stages ran inside other stages, so the times overlap.
+    pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2], work: GpuWork) {
         *lock(&self.crossed) = crossed;
+        *lock(&self.gpu) = Some(work);
         let mut stages = lock(&self.stages);
         stages.extend(times.iter().map(|timed| {
             let time = Duration::from_secs_f64(timed.seconds.max(0.0));
@@ -89,6 +140,11 @@ impl Stopwatch {
     /// Returns the bytes that crossed the link to a device, and the bytes that came back.
     pub(crate) fn crossed(&self) -> [u64; 2] {
         *lock(&self.crossed)
+    }
+
+    /// Returns what was done on a device; `None` if the join ran on the CPU.
+    pub(crate) fn gpu(&self) -> Option<GpuWork> {
+        lock(&self.gpu).clone()
     }
 
     pub(crate) fn stages(&self) -> Vec<StageTime> {

@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &StreamArguments) -> anyhow::Result<()> {
     let measured = measure(shape, arguments.batch_rows, &task)?;
     let beyond = measured.peak.saturating_sub(measured.before);
     let plan = &measured.report.plan;
-    let on = plan.device.as_deref().unwrap_or("the CPU");
+    let on = &plan.device;
     print(&format!(
         "{} on {on}: {:.3} s, with the time to generate the probe table\n\
          build table                    {}\n\

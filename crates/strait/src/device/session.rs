@@ -13,7 +13,7 @@ use crate::device::{
 };
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Flow, Plain, Refused, Reservation};
-use crate::stopwatch::Timed;
+use crate::stopwatch::{GpuWork, Timed};
 use crate::word::Width;
 use crate::word::{KeyWord, Mixer, Mixers};
 
@@ -56,6 +56,8 @@ pub(crate) struct Session<'a> {
     moved: Cell<u64>,
     /// Bytes that crossed the link, to the device and back.
     crossed: [Cell<u64>; 2],
+    /// What the conductors did.
+    work: RefCell<GpuWork>,
     /// The thread's preparation by [`Device::enter`]. Dropped last.
     _entered: Box<dyn Any>,
 }
@@ -93,6 +95,7 @@ impl<'a> Session<'a> {
             under_way: Cell::default(),
             moved: Cell::new(0),
             crossed: Default::default(),
+            work: RefCell::default(),
             _entered: entered,
         };
         session.mark("start")?;
@@ -340,6 +343,16 @@ impl<'a> Session<'a> {
     /// Returns the bytes that crossed the link: to the device, and back.
     pub(crate) fn crossed(&self) -> [u64; 2] {
         [self.crossed[0].get(), self.crossed[1].get()]
+    }
+
+    /// Records what a conductor does.
+    pub(crate) fn record_work(&self, change: impl FnOnce(&mut GpuWork)) {
+        change(&mut self.work.borrow_mut());
+    }
+
+    /// Returns what the conductors did.
+    pub(crate) fn work(&self) -> GpuWork {
+        self.work.borrow().clone()
     }
 
     /// Returns the seconds and bytes of each stage, added up if a stage ran several times.

@@ -3,11 +3,12 @@
 
 use std::time::Instant;
 
-use super::{HostTable, OpenGpu, WordSize, mixers};
+use super::{HostPlacement, HostTable, OpenGpu, WordSize, mixers};
 use crate::algorithm::gpu::{HostPartitions, partition_side};
 use crate::device::abi::MAX_PARTITIONS;
 use crate::error::{Error, Result};
 use crate::gpu_options::{Partitioner, Transfer};
+use crate::plan::first_pass_transfer;
 use crate::transfer::{HostColumn, Place, Run};
 use crate::word::{KeyWord, Mixers};
 
@@ -52,7 +53,9 @@ pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> 
     }
     let side = table.side(true)?;
     let session = table.gpu.session(table.word.width())?;
-    let link = table.gpu.transfer_context(&session, Transfer::Auto);
+    let pinned = table.placement == HostPlacement::Pinned;
+    let transfer = first_pass_transfer(Transfer::Auto, pinned, partitioner.for_triton()?, counted);
+    let link = table.gpu.transfer_context(&session, transfer);
     let pass = partition_side(&link, &side, partitioner, bits, counted)?;
     let started = Instant::now();
     let partitions = pass()?;

@@ -26,14 +26,14 @@ pub fn join_from_host_memory(
     let [build, probe] = tables;
     OpenGpu::check_pair(tables.map(|table| (&table.gpu, table.word)))?;
     check_partitioner(request.algorithm, request.gpu_options.partitioner)?;
-    let (result, gpu_options) = (request.result, request.gpu_options);
+    let result = request.result;
     let inlined = result.needs_payload();
     let (build_side, probe_side) = (build.side(inlined)?, probe.side(inlined)?);
     let wanted = result.wanted(probe.rows);
     let mut plan = plan(tables, request);
     let started = Instant::now();
     let session = build.gpu.session(build.word.width())?;
-    let link = build.gpu.transfer_context(&session, gpu_options.transfer);
+    let link = build.gpu.transfer_context(&session, plan.transfer()?);
     let mut back = Back {
         drain: Drain::new(),
         handed: Handed { keys: wanted.keys, value_bytes: build.word.bytes() as usize, to },
@@ -55,9 +55,9 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         let bytes = Some(table.rows * row_bytes);
         Statistics { rows: Some(table.rows), bytes, ..Statistics::default() }
     };
-    let memory = match build.placement {
-        HostPlacement::Pinned => HostMemory::Pinned,
-        HostPlacement::Pageable => HostMemory::Pageable,
+    let memory = match (build.placement, probe.placement) {
+        (HostPlacement::Pinned, HostPlacement::Pinned) => HostMemory::Pinned,
+        _ => HostMemory::Pageable,
     };
     let budget = build.gpu.device.memory().budget;
     let name = build.gpu.device.name().to_string();

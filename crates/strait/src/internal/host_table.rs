@@ -104,6 +104,7 @@ impl HostTable {
     pub fn transfer_keys(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let side = self.side(false)?;
         let session = self.gpu.session(self.word.width())?;
+        let transfer = transfer.resolved(self.placement == HostPlacement::Pinned);
         let link = self.gpu.transfer_context(&session, transfer);
         let started = Instant::now();
         read_keys(&link, &side)?;

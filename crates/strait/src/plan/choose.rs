@@ -6,7 +6,7 @@ use crate::options::{Algorithm, JoinType, Side};
 use crate::plan::cost::{predict, predict_on};
 use crate::plan::refine::{Facts, GpuFacts};
 use crate::plan::rules::Case;
-use crate::plan::{Plan, Prediction, ProbeSide, Reason, Statistics};
+use crate::plan::{Plan, PlanDevice, Prediction, ProbeSide, Reason, Statistics};
 
 /// The facts that the planner chooses by.
 pub(crate) struct Request {
@@ -104,7 +104,10 @@ pub(crate) fn choose(request: Request) -> Plan {
         algorithm,
         escalation,
         details,
-        device: request.device.filter(|_| on_gpu).map(|device| device.name),
+        device: match request.device.filter(|_| on_gpu) {
+            Some(device) => PlanDevice::Gpu { name: device.name },
+            None => PlanDevice::Cpu,
+        },
         join_type: request.join_type,
         build_side: request.build_side,
         build: request.build,
@@ -251,9 +254,9 @@ mod tests {
             request.device = Some(on_device(budget, asked));
             choose(request)
         };
-        assert_eq!(plan(false, 1 << 36).device.as_deref(), Some("a GPU"));
+        assert_eq!(plan(false, 1 << 36).device.gpu_name(), Some("a GPU"));
         let small = plan(true, 1 << 26);
-        assert_eq!(small.device.as_deref(), Some("a GPU"), "asked for");
+        assert_eq!(small.device.gpu_name(), Some("a GPU"), "asked for");
         assert!(small.algorithm.needs_gpu(), "{}: it does not fit", small.algorithm);
         let small = |rows: u64| {
             let mut request = request(&machine, rows, rows, None);
@@ -261,7 +264,7 @@ mod tests {
             request.device = Some(on_device(1 << 36, false));
             choose(request).device
         };
-        assert_eq!(small(1000), None, "starting a GPU takes longer");
+        assert_eq!(small(1000), PlanDevice::Cpu, "starting a GPU takes longer");
     }
 
     /// Measured on 16 cores and an H200, with `bench join --mode materialise`.
@@ -280,7 +283,7 @@ mod tests {
             of_kind.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap()
         };
         let large = plan(1 << 26, 1 << 28);
-        assert_eq!(large.device.as_deref(), Some("a GPU"), "{large}");
+        assert_eq!(large.device.gpu_name(), Some("a GPU"), "{large}");
         let bytes = LinkBytes {
             per_row: 8,
             per_build_row: 8,
@@ -312,8 +315,8 @@ mod tests {
             request.device = Some(OnDevice { open, ..on_device(1 << 36, false) });
             choose(request).device
         };
-        assert!(plan(1 << 22, true).is_some() && plan(1 << 22, false).is_none());
-        assert!(plan(1 << 27, false).is_some());
+        assert!(plan(1 << 22, true).is_gpu() && !plan(1 << 22, false).is_gpu());
+        assert!(plan(1 << 27, false).is_gpu());
     }
 
     /// Words that have to be computed take time and memory. Words that exist already do not.
@@ -347,7 +350,7 @@ mod tests {
         let mut asked = request(&machine, 10, 10, None);
         asked.asked = Some(Algorithm::Triton);
         let plan = choose(asked);
-        assert_eq!((plan.algorithm, plan.device), (Algorithm::Triton, None));
+        assert_eq!((plan.algorithm, plan.device), (Algorithm::Triton, PlanDevice::Cpu));
         assert_eq!(plan.reason, Reason::AskedForWithoutGpu);
     }
 

@@ -30,8 +30,8 @@ pub struct Plan {
     /// The algorithm that takes over if this one needs more GPU memory than there is, before any row was
     /// written; `None` if there is no such algorithm.
     pub escalation: Option<Algorithm>,
-    /// The GPU that it runs on; `None` for the CPU.
-    pub device: Option<String>,
+    /// The processor that it runs on.
+    pub device: PlanDevice,
     /// The join type.
     pub join_type: JoinType,
     /// The side that is held; `None` if it is not known yet which side is smaller.
@@ -59,6 +59,47 @@ pub struct Plan {
     pub predictions: Vec<Prediction>,
     /// The facts that the details follow from.
     pub(crate) facts: Facts,
+}
+
+/// The processor that a plan is for.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output, PlanDevice, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.device, PlanDevice::Cpu);
+/// assert_eq!(plan.device.to_string(), "the CPU");
+/// # Ok::<(), strait::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PlanDevice {
+    /// The CPU.
+    Cpu,
+    /// A GPU.
+    #[non_exhaustive]
+    Gpu {
+        /// The name of the GPU.
+        name: String,
+    },
+}
+
+impl PlanDevice {
+    /// Returns whether it is a GPU.
+    pub fn is_gpu(&self) -> bool {
+        self.gpu_name().is_some()
+    }
+
+    /// Returns the name of the GPU; `None` for the CPU.
+    pub fn gpu_name(&self) -> Option<&str> {
+        match self {
+            PlanDevice::Cpu => None,
+            PlanDevice::Gpu { name } => Some(name),
+        }
+    }
 }
 
 /// How the algorithm of a [`Plan`] is carried out.
@@ -368,8 +409,8 @@ pub enum Reason {
 pub struct Abandoned {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The GPU that it was for; `None` for the CPU.
-    pub device: Option<String>,
+    /// The processor that it was for.
+    pub device: PlanDevice,
     /// The reason why the join continued with another plan.
     pub reason: String,
 }

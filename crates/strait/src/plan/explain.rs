@@ -7,18 +7,17 @@ use crate::options::{Algorithm, Yields};
 use crate::plan::rules::UNKNOWN_ROWS;
 use crate::plan::shape::CELLS_PER_ROW;
 use crate::plan::{
-    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, ProbeSide, Reason,
-    ResultOrder, RowIdReason, Statistics, TableKind,
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, ProbeSide,
+    Reason, ResultOrder, RowIdReason, Statistics, TableKind,
 };
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let on = self.device.as_ref().map_or(String::new(), |device| format!(" on {device}"));
+        let on = self.device.gpu_name().map_or(String::new(), |name| format!(" on {name}"));
         writeln!(f, "{} join by {}{on}: {}", self.join_type, self.algorithm, self.reason)?;
         for abandoned in &self.abandoned {
             let Abandoned { algorithm, device, reason } = abandoned;
-            let on = device.as_ref().map_or("the CPU", String::as_str);
-            writeln!(f, "  {:<14} {algorithm} on {on}: {reason}", "abandoned")?;
+            writeln!(f, "  {:<14} {algorithm} on {device}: {reason}", "abandoned")?;
         }
         writeln!(f, "  {:<14} {}", "key", self.key)?;
         let held = self.details.probe_side;
@@ -47,7 +46,7 @@ impl fmt::Display for Plan {
         }
         write!(f, "  predicted, without reading and writing files:")?;
         for p in &self.predictions {
-            let chosen = p.algorithm == self.algorithm && p.on_gpu == self.device.is_some();
+            let chosen = p.algorithm == self.algorithm && p.on_gpu == self.device.is_gpu();
             let (name, seconds, memory) = (p.algorithm.name(), p.seconds, bytes(p.bytes));
             let gpu = match p.on_gpu {
                 true => format!(
@@ -62,6 +61,12 @@ impl fmt::Display for Plan {
             write!(f, "\n    {name:<15} {seconds:>10.3} s {memory:>12}{gpu}{mark}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for PlanDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.gpu_name().unwrap_or("the CPU"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules for the details that only plans for a GPU have. See `rules.rs`.
 
 use crate::device::Shape;
-use crate::gpu_options::{TablePlace, Transfer};
+use crate::gpu_options::{GpuOptions, Histogram, TablePlace, Transfer, TritonPartitioner};
 use crate::matches::Keep;
 use crate::options::{Algorithm, Yields};
 use crate::partition::gpu::Digits;
@@ -17,6 +17,22 @@ use crate::plan::rules::Case;
 /// If a test forces several parts: the minimum number of rows per part, and the number of parts.
 const TINY_PART: u64 = 11;
 const TINY_PARTS: u64 = 6;
+
+/// Decides how columns cross to the GPU in the first pass of `triton`. `counted` says whether the tuples per
+/// partition are counted before a kernel writes them over the link. These writes leave the copy engine a third
+/// of the link bandwidth, but they leave the kernel's own reads four fifths. So such kernels read pinned columns
+/// directly in host memory, as in 000.
+pub(crate) fn first_pass_transfer(
+    asked: Transfer,
+    pinned: bool,
+    partitioner: TritonPartitioner,
+    counted: bool,
+) -> Transfer {
+    match (asked, partitioner) {
+        (Transfer::Auto, TritonPartitioner::Scatter(_)) if pinned && counted => Transfer::ZeroCopy,
+        _ => asked.resolved(pinned),
+    }
+}
 
 impl Case<'_> {
     /// Returns whether the algorithm looks the probe side up in one table over the whole build side.
@@ -193,12 +209,16 @@ impl Case<'_> {
 
     /// Decides how rows cross to the GPU.
     pub(super) fn transfer(&self) -> Option<Transfer> {
-        self.gpu?;
-        Some(match self.algorithm {
+        let pinned = self.gpu?.columns == HostMemory::Pinned;
+        let GpuOptions { transfer, histogram, .. } = self.facts.gpu_options;
+        Some(match (self.algorithm, self.facts.gpu_options.triton_partitioner()) {
             // The CPU writes tuples to pinned memory.
-            Algorithm::CpuPartitioned => Transfer::PinnedCopy,
-            // Arrow batches are not in pinned memory.
-            _ => self.facts.gpu_options.transfer.resolved(false),
+            (Algorithm::CpuPartitioned, _) => Transfer::PinnedCopy,
+            (Algorithm::Triton, Ok(partitioner)) => {
+                let counted = histogram != Histogram::None;
+                first_pass_transfer(transfer, pinned, partitioner, counted)
+            }
+            _ => transfer.resolved(pinned),
         })
     }
 

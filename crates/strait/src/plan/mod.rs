@@ -24,9 +24,10 @@ pub use crate::statistics::Statistics;
 pub(crate) use crate::statistics::build_side;
 pub(crate) use choose::{HostMemory, OnDevice, Request, choose};
 pub use decision::{
-    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, Prediction, ProbeSide,
-    Reason, ResultOrder, RowIdReason, TableKind,
+    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, Prediction,
+    ProbeSide, Reason, ResultOrder, RowIdReason, TableKind,
 };
+pub(crate) use gpu_rules::first_pass_transfer;
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use refine::{
     Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn, order_pays,

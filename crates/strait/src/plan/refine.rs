@@ -6,7 +6,7 @@
 
 use crate::device::Shape;
 use crate::error::{Error, Result};
-use crate::gpu_options::GpuOptions;
+use crate::gpu_options::{GpuOptions, Transfer};
 use crate::key::KeyPlan;
 use crate::machine::Machine;
 use crate::matches::Roles;
@@ -239,6 +239,12 @@ impl Plan {
     /// Returns the order of the results. Fails if the plan is not for a GPU.
     pub(crate) fn order(&self) -> Result<ResultOrder> {
         self.details.order.ok_or_else(|| Error::internal("a plan for the CPU has no result order"))
+    }
+
+    /// Returns how rows cross to the GPU. Fails if the plan is not for a GPU.
+    pub(crate) fn transfer(&self) -> Result<Transfer> {
+        let missing = || Error::internal("a plan for the CPU has no transfer method");
+        self.details.transfer.ok_or_else(missing)
     }
 
     /// Returns the most build rows of a part. Fails if the algorithm does not divide the build side.

@@ -111,7 +111,7 @@ impl BoundJoin {
                 shapes: None,
             }),
         );
-        let wanted = prospect.filter(|_| plan.device.is_some());
+        let wanted = prospect.filter(|_| plan.device.is_gpu());
         (plan, wanted)
     }
 
@@ -120,7 +120,7 @@ impl BoundJoin {
     pub(super) fn decide(&self, known: &Known<'_>) -> Result<(Plan, Option<Arc<dyn Device>>)> {
         let (plan, prospect) = self.prospects(known);
         let Some(prospect) = prospect else {
-            let device = self.device.clone().filter(|_| plan.device.is_some());
+            let device = self.device.clone().filter(|_| plan.device.is_gpu());
             return Ok((plan, device));
         };
         let opened =
@@ -136,7 +136,7 @@ impl BoundJoin {
             Err(why) => return Err(why),
         };
         let again = self.plan(known, Some(Usable::opened(&*device, free)));
-        if again.device.is_some() {
+        if again.device.is_gpu() {
             return Ok((again, Some(device)));
         }
         if !self.goes_on() {

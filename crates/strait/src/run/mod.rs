@@ -108,7 +108,6 @@ impl BoundJoin {
             watch: &watch,
             machine: &machine,
             overrides: self.join.overrides,
-            gpu_options: self.join.gpu_options,
             ledger: ledger.clone(),
             bounded: true,
         };
@@ -155,6 +154,7 @@ impl BoundJoin {
             candidates: candidates.into_inner(),
             peak_memory: budget.peak(),
             crossed: watch.crossed().into(),
+            gpu: watch.gpu(),
             seed: seeded.number,
             seeds_tried: seeded.tried,
             plan: ran,

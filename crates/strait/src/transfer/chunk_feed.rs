@@ -6,6 +6,7 @@ use super::{ColumnTransfer, Feed, Incoming, Read, SLOTS, Sent, TransferContext, 
 use crate::device::DeviceSide;
 use crate::device::Session;
 use crate::error::Result;
+use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ impl<'a> ChunkFeed<'a> {
         chunk_rows: u64,
     ) -> Result<ChunkFeed<'a>> {
         let TransferContext { session, workers, .. } = *link;
+        // A side that is read while it is joined is always staged.
+        session.record_work(|work| work.transferred(Transfer::StagedCopy));
         let bytes = chunk_rows * session.word.bytes();
         let staging = StagingPool::new(session, workers, bytes, packed::unit(session.word))?;
         let threads = workers.threads() as u64;

@@ -33,8 +33,8 @@ impl<'a> ColumnFeed<'a> {
         chunk_rows: u64,
     ) -> Result<ColumnFeed<'a>> {
         let chunk_rows = chunk_rows.min(side.rows).max(1);
-        let mut transfers =
-            ColumnTransfers { link, method: link.method(side), chunk_rows, staging: None };
+        link.session.record_work(|work| work.transferred(link.transfer));
+        let mut transfers = ColumnTransfers { link, chunk_rows, staging: None };
         let keys = transfers.transfer(&side.keys, true)?;
         let values = match &side.values {
             Some(column) => Some(transfers.transfer(column, false)?),
@@ -97,7 +97,6 @@ impl Feed for ColumnFeed<'_> {
 /// Creates the transfers of the columns for one method.
 struct ColumnTransfers<'c, 'a> {
     link: &'c TransferContext<'a>,
-    method: Transfer,
     chunk_rows: u64,
     /// The staging pool that staged columns share.
     staging: Option<Arc<StagingPool<'a>>>,
@@ -107,7 +106,7 @@ impl<'a> ColumnTransfers<'_, 'a> {
     fn transfer(&mut self, column: &HostColumn, key: bool) -> Result<Box<dyn ColumnTransfer + 'a>> {
         let session = self.link.session;
         let bytes = self.chunk_rows * session.word.bytes();
-        Ok(match self.method {
+        Ok(match self.link.transfer {
             Transfer::PageableCopy => {
                 Box::new(pageable_copy::Pageable::new(session, column, bytes)?)
             }

@@ -66,11 +66,6 @@ impl HostColumn {
         HostColumn(Storage::Together(HostView { start, bytes }, pinned))
     }
 
-    /// Returns whether the column is known to lie in pinned memory.
-    fn is_pinned(&self) -> bool {
-        matches!(self.0, Storage::Together(_, Some(_)))
-    }
-
     /// Returns whether the column lies in one piece.
     pub(super) fn in_one_piece(&self) -> bool {
         matches!(self.0, Storage::Together(..))
@@ -227,10 +222,5 @@ impl HostSide {
         let bytes = rows.start * word.bytes()..rows.end * word.bytes();
         let values = self.values.as_ref().map(|values| values.between(bytes.clone()));
         HostSide { keys: self.keys.between(bytes), values, rows: rows.end - rows.start }
-    }
-
-    /// Returns whether all columns are known to lie in pinned memory.
-    pub(super) fn pinned(&self) -> bool {
-        self.keys.is_pinned() && self.values.as_ref().is_none_or(HostColumn::is_pinned)
     }
 }

@@ -75,35 +75,21 @@ const STREAMED_SHARE: u64 = 16;
 pub(crate) struct TransferContext<'a> {
     pub(crate) session: &'a Session<'a>,
     pub(crate) workers: &'a Workers,
+    /// The method, as the plan says. [`Transfer::Auto`] stages, like [`Transfer::StagedCopy`].
     pub(crate) transfer: Transfer,
     /// The maximum number of rows per chunk. `None` means the default length for the method.
     pub(crate) most_rows: Option<u64>,
 }
 
 impl TransferContext<'_> {
-    /// Returns the method for a side.
-    pub(crate) fn method(&self, side: &HostSide) -> Transfer {
-        self.transfer.resolved(side.pinned())
-    }
-
-    /// Returns the method for a side that is read while a kernel writes over the link. The writes leave the
-    /// copy engine a third of the link bandwidth, but they leave the kernel's own reads four fifths. So
-    /// kernels read pinned columns directly in host memory, as in 000.
-    pub(crate) fn method_beside_writes(&self, side: &HostSide) -> Transfer {
-        match (self.transfer, self.method(side)) {
-            (Transfer::Auto, Transfer::PinnedCopy) => Transfer::ZeroCopy,
-            (_, method) => method,
-        }
-    }
-
     /// Returns the rows per chunk. The ring, and `extra` more bytes per row, may together take `share` bytes
     /// of device memory.
     pub(crate) fn chunk_rows(&self, side: &HostSide, extra: u64, share: u64) -> u64 {
         let row_bytes = self.ring_bytes(side) + extra;
         let fit = share.checked_div(row_bytes).unwrap_or(u64::MAX);
         let word = self.session.word.bytes();
-        let wish = match self.method(side) {
-            Transfer::StagedCopy => STAGED_BYTES / (word * side.columns()),
+        let wish = match self.transfer {
+            Transfer::StagedCopy | Transfer::Auto => STAGED_BYTES / (word * side.columns()),
             _ => CHUNK_BYTES / word,
         };
         fit.min(self.most_rows.unwrap_or(wish)).min(side.rows).max(1)
@@ -141,9 +127,9 @@ impl TransferContext<'_> {
     pub(crate) fn ring_bytes(&self, side: &HostSide) -> u64 {
         let word = self.session.word.bytes();
         let slots = SLOTS as u64;
-        match self.method(side) {
+        match self.transfer {
             // Every slot holds packed keys. The keys of the chunk in use are unpacked into extra memory.
-            Transfer::StagedCopy => slots * word * side.columns() + word,
+            Transfer::StagedCopy | Transfer::Auto => slots * word * side.columns() + word,
             Transfer::ZeroCopy | Transfer::Coherence => 0,
             _ => slots * word * side.columns(),
         }

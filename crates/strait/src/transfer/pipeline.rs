@@ -19,6 +19,7 @@ use crate::device::DeviceSide;
 use crate::device::Event;
 use crate::device::Session;
 use crate::error::{Error, Result};
+use crate::gpu_options::Transfer;
 use crate::schedule::Workers;
 
 /// A chunk of a side that has arrived.
@@ -82,6 +83,7 @@ impl<'a> Pipeline<'a> {
         produce: Produce<'a>,
         chunk_rows: u64,
     ) -> Result<Pipeline<'a>> {
+        link.session.record_work(|work| work.transferred(Transfer::PinnedCopy));
         let feed = RunFeed::new(link.session, produce, chunk_rows)?;
         Ok(Pipeline::of(link, Box::new(feed)))
     }

@@ -11,7 +11,7 @@ use arrow::datatypes::Int64Type;
 use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
     Algorithm, CallerCode, Error, Filter, GpuOptions, Join, JoinType, MemoryBudget, Output,
-    Partitioner, ProbeSide, Processor, Report, Side, TablePlace, Transfer,
+    Partitioner, PlanDevice, ProbeSide, Processor, Report, Side, TablePlace, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -78,7 +78,7 @@ fn the_report_says_what_escalated() {
         if let [abandoned] = &report.plan.abandoned[..] {
             assert_eq!(report.plan.algorithm, Algorithm::MultiPass, "{report}");
             assert_ne!(abandoned.algorithm, Algorithm::MultiPass);
-            assert_eq!(abandoned.device.as_deref(), Some("simulated"));
+            assert_eq!(abandoned.device.gpu_name(), Some("simulated"));
             assert!(report.to_string().contains(&abandoned.reason), "{report}");
             escalated += 1;
         }
@@ -126,7 +126,7 @@ fn every_operation_fails(name: &str, algorithm: Algorithm, join: &Join, force: T
                     Ok(report) => {
                         assert_eq!(sorted(&rows), expected, "{what}");
                         let abandoned = !report.plan.abandoned.is_empty();
-                        assert_eq!(report.plan.device.is_none(), abandoned, "{what}");
+                        assert_eq!(!report.plan.device.is_gpu(), abandoned, "{what}");
                         assert!(auto || !abandoned, "{what}");
                         succeeded = if abandoned { 0 } else { succeeded + u32::from(!auto) };
                     }
@@ -262,17 +262,21 @@ fn the_report_says_why_the_gpu_was_abandoned() {
         let join =
             Join::inner().on("k").algorithm(Algorithm::Radix).test_overrides(auto(fault(kind, 0)));
         let report = outcome(&join).1.unwrap();
-        assert_eq!((report.plan.device.clone(), report.plan.algorithm), (None, Algorithm::Radix));
+        assert_eq!(
+            (report.plan.device.gpu_name(), report.plan.algorithm),
+            (None, Algorithm::Radix)
+        );
         let text = report.to_string();
         assert!(text.contains("abandoned") && text.contains(said), "{text}");
     }
     // Nothing failed: the device was used, and the report lists no abandoned plan.
     let report = outcome(&Join::inner().on("k").test_overrides(auto(None))).1.unwrap();
-    assert_eq!((report.plan.device.as_deref(), report.plan.abandoned), (Some("simulated"), vec![]));
+    assert_eq!(report.plan.device.gpu_name(), Some("simulated"));
+    assert_eq!(report.plan.abandoned, vec![]);
     // The device has too little memory.
     let join = Join::inner().on("k").gpu_memory(300).test_overrides(auto(None));
     let report = outcome(&join).1.unwrap();
-    assert!(report.plan.device.is_none(), "{report}");
+    assert!(!report.plan.device.is_gpu(), "{report}");
 }
 
 /// An algorithm that needs a GPU does not continue without one.
@@ -313,14 +317,14 @@ fn a_sort_merge_join_keeps_its_order_under_auto() {
         super::drained(join.run(whole(&left), whole(&right)).unwrap()).unwrap()
     };
     let (rows, report) = run(true);
-    assert_eq!(report.plan.device, None);
+    assert_eq!(report.plan.device, PlanDevice::Cpu);
     let keys: Vec<i64> = rows
         .iter()
         .flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec())
         .collect();
     assert!(keys.is_sorted());
     let (named, report) = run(false);
-    assert_eq!(report.plan.device.as_deref(), Some("simulated"));
+    assert_eq!(report.plan.device.gpu_name(), Some("simulated"));
     assert_eq!(sorted(&rows), sorted(&named));
 }
 

@@ -8,6 +8,7 @@ mod encodings;
 mod faults;
 mod filters;
 mod floats;
+mod gpu_plans;
 mod inlined;
 mod keys;
 mod limits;

@@ -136,6 +136,7 @@ impl<'a> CpuPartitioner<'a> {
             let tuples = std::slice::from_raw_parts_mut(start, count);
             (ColumnRows { keys, values, first_row: rows.start }, tuples)
         };
+        link.session.record_work(|work| work.radix_bits = vec![to.bits]);
         let mixer = link.session.mixer();
         let bounds = partition_columns(link.workers, columns, mixer, to.bits, tuples)?;
         for (partition, bound) in bounds.windows(2).enumerate() {

@@ -37,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::options::Algorithm;
 use crate::plan::gpu_shape::MAX_ROWS_AT_ONCE;
 use crate::plan::{Learned, Plan};
+use crate::stopwatch::GpuWork;
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
 use crate::word::Width;
 use machinery::flags::{Window, closed, opened};
@@ -129,6 +130,7 @@ pub(crate) fn join_from_host(
     };
     log::info!("{} was abandoned: {why}; going on with {algorithm}", plan.algorithm);
     session.release_since(point)?;
+    session.record_work(|work| *work = GpuWork::default());
     *plan = plan.escalated(algorithm, &why.to_string());
     join_as_planned(link, plan, build, probe, wanted, to)
 }
@@ -148,6 +150,7 @@ fn join_as_planned(
     if !probe.streams() && probe.held()?.rows == 0 {
         return Ok(JoinResult::default());
     }
+    let link = &TransferContext { transfer: plan.transfer()?, ..*link };
     let probe_rows = if probe.streams() { None } else { Some(probe.held()?.rows) };
     plan.refine(Learned {
         matchable: [Some(build.rows), probe_rows],

@@ -53,6 +53,7 @@ pub(super) fn join(
             Ok(Some(joined)) => {
                 found = found.and(joined);
                 done = Divided { rows: first + rows, parts: done.parts + 1 };
+                session.record_work(|work| work.parts += 1);
                 plan.refine(Learned { divided: Some(done), ..Learned::default() });
             }
             Ok(None) => plan.refine(Learned { unique: Some(false), ..Learned::default() }),

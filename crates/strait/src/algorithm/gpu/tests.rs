@@ -120,7 +120,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let link = TransferContext {
         session: &session,
         workers: &workers,
-        transfer: gpu_options.transfer,
+        transfer: plan.transfer()?,
         most_rows: *chunk_rows,
     };
     let side = |keys: &[u64]| -> Result<HostSide> {

@@ -88,9 +88,13 @@ pub(crate) fn stream_past(
     let always = wanted.flavour == Flavour::Exists;
     let found = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
         Some(in_order) if always || to.most_rows_match() => {
+            session.record_work(|work| work.chunks_in_order += 1);
             in_order.look_up(table, chunk, wanted, to)
         }
-        _ => look_up_in(&mut output_loop, table, Rows::of(chunk), wanted, to),
+        _ => {
+            session.record_work(|work| work.chunks_unordered += 1);
+            look_up_in(&mut output_loop, table, Rows::of(chunk), wanted, to)
+        }
     })?;
     session.mark("look up")?;
     closed(&flags, session, to)?;

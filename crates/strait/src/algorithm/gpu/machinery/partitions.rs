@@ -62,6 +62,9 @@ impl Radix {
     ) -> Result<Partitioned> {
         let word_bits = session.word.bits();
         let digits = Digits::below(self.skip, self.bits, word_bits);
+        if self.skip == 0 {
+            session.record_work(|work| work.radix_bits = digits.widths());
+        }
         let tuples = match self.partitioner {
             RadixPartitioner::LookBack => ordered(session, side, &digits, spare, what),
             RadixPartitioner::BucketPool => chained(session, side, &digits, spare, what),

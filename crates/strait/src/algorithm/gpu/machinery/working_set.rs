@@ -93,6 +93,7 @@ impl<'a> WorkingSets<'a> {
         let session = self.link.session;
         let rows = set.build;
         let radix = Radix::below(session, self.bits, rows);
+        session.record_work(|work| work.parts += 1);
         let side = self.gather(pipeline, rows)?;
         let held = radix.partition_alone(session, &side, "the partitioned build side")?;
         session.release(side.tuples.as_slice())?;

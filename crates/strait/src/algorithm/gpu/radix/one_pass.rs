@@ -29,6 +29,7 @@ pub(super) fn join(
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
     let digits = Digits::top(bits, session.word.bits());
+    session.record_work(|work| work.radix_bits = digits.widths());
     let rows = |side: &DeviceSide, tuples: View| Rows {
         columns: side.columns(),
         tuples: tuples.address,

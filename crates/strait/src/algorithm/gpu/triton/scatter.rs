@@ -59,7 +59,7 @@ impl Units {
         counted: bool,
     ) -> Units {
         let session = link.session;
-        let transfer = link.method_beside_writes(side);
+        let transfer = link.transfer;
         if counted && in_place(transfer) {
             let [least, most] = UNIT;
             let fine = pass.cache / UNITS_OF_CACHE / session.word.tuple();
@@ -73,7 +73,7 @@ impl Units {
         }
         let buffers = scatter_bytes(session, pass, how);
         let rows = link.chunk_rows(side, 0, pass.free(session, buffers) / 2);
-        Units { transfer: link.transfer, rows }
+        Units { transfer, rows }
     }
 
     /// Returns the same with all rows in one unit, unless the columns must be copied to the device.
@@ -123,6 +123,7 @@ pub(super) fn partition_units(
 ) -> Result<HostPartitions> {
     let session = link.session;
     let mut partitioned = HostPartitions::new(pass.bits);
+    session.record_work(|work| work.radix_bits = vec![pass.bits]);
     let partitions = pass.partitions();
     let bytes = scatter_bytes(session, pass, how);
     let scatter = Scatter {
@@ -137,8 +138,7 @@ pub(super) fn partition_units(
         _ => Vec::new(),
     };
     let mut turns = Turns::default();
-    let with_transfer = TransferContext { transfer: units.transfer, ..*link };
-    let mut pipeline = Pipeline::new(&with_transfer, side, units.rows)?;
+    let mut pipeline = Pipeline::new(link, side, units.rows)?;
     for unit in 0.. {
         let Some(chunk) = pipeline.next()? else { break };
         let rows = match &counts {

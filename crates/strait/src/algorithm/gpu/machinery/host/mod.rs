@@ -162,7 +162,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let link = TransferContext {
         session: &session,
         workers: &cx.workers,
-        transfer: cx.gpu_options.transfer,
+        transfer: plan.transfer()?,
         most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
     };
     let build_side = build_keys.side();
@@ -175,7 +175,7 @@ fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
     if wanted.flavour == Flavour::Aggregate {
         count(job, &found)?;
     }
-    cx.watch.add_device(session.times()?, session.crossed());
+    cx.watch.add_device(session.times()?, session.crossed(), session.work());
     let PairReceiver { resolver, drain, .. } = receiver;
     drop(drain);
     cx.counters.enter(Stage::Unmatched, job.build.rows());
