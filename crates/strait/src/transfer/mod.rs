@@ -64,11 +64,17 @@ const CHUNK_BYTES: u64 = 128 << 20;
 /// The default bytes per staged chunk, all columns together. Workers wait for one another at the end of each
 /// chunk, so chunks are long.
 const STAGED_BYTES: u64 = 512 << 20;
-/// The default rows per chunk of a side that is read while it is joined. Chunks wait in host memory from when
-/// they are read until their matches are written. So they are as short as the link allows.
-const STREAMED_ROWS: u64 = 4 << 20;
-/// The keys of such a chunk take at most 1/16 of the memory that a limit leaves.
-const STREAMED_SHARE: u64 = 16;
+/// The limits of a chunk of a side that is read while it is joined. Such chunks wait in host memory from when they
+/// are read until their matches are written. So they are as short as the link allows.
+pub(crate) mod streamed_chunk {
+    /// The most rows.
+    pub(crate) const ROWS: u64 = 4 << 20;
+    /// The most bytes of the rows, with all their columns. About eight chunks are in host memory at once: in the
+    /// ring, on their way back, and in the hands of the workers.
+    pub(crate) const BYTES: u64 = 64 << 20;
+    /// Under a memory limit, the rows take at most 1/16 of the memory that is left, and so do their keys.
+    pub(crate) const SHARE: u64 = 16;
+}
 
 /// The session, the workers and the method that a transfer uses.
 #[derive(Clone, Copy)]
@@ -103,14 +109,15 @@ impl TransferContext<'_> {
         let word = self.session.word.bytes();
         // The ring has one column of packed keys, and the keys of one chunk are unpacked.
         let row_bytes = (SLOTS as u64 + 1) * word + extra;
-        let wish = self.most_rows.unwrap_or(STREAMED_ROWS);
+        let wish = self.most_rows.unwrap_or(streamed_chunk::ROWS);
         // Under a limit, a chunk takes a small share of the memory that is left. If the workers need more
         // than that to pack their pieces of it, it is shorter.
+        const SHARE: u64 = streamed_chunk::SHARE;
         let workers = self.workers.threads() as u64;
-        let whole = self.session.portion(STREAMED_SHARE, (wish * word) as usize)? as u64;
+        let whole = self.session.portion(SHARE, (wish * word) as usize)? as u64;
         let bytes = match workers * packed::unit(self.session.word) <= whole {
             true => whole,
-            false => self.session.portion(STREAMED_SHARE * workers, whole as usize)? as u64,
+            false => self.session.portion(SHARE * workers, whole as usize)? as u64,
         };
         Ok((share / row_bytes).min(bytes / word).max(1))
     }

@@ -28,15 +28,9 @@ use crate::memory::{Plain, Refused};
 use crate::options::Side;
 use crate::output::SharedSink;
 use crate::partition::{RowId, key_words};
-use crate::transfer::{ChunkSource, HostSide, Read};
+use crate::transfer::{ChunkSource, HostSide, Read, streamed_chunk};
 use crate::word::KeyWord;
 use crate::word::Width;
-
-/// The most bytes of a chunk's rows. About eight chunks are in host memory at once: in the ring, on their way
-/// back, and in the hands of the workers.
-const CHUNK_BYTES: u64 = 64 << 20;
-/// A chunk takes at most this fraction, 1 / `CHUNK_SHARE`, of the memory that a limit leaves.
-const CHUNK_SHARE: u64 = 16;
 
 /// A chunk of the probe side, or all of it, with what its matches need.
 pub(super) struct ProbeChunk {
@@ -137,8 +131,8 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
     /// Reads and prepares a chunk. Returns `None` at the end of the side.
     fn read(&self, most_rows: u64, spare: u64) -> Result<Option<ProbeChunk>> {
         let bytes = match self.cx.budget.limit() {
-            Some(_) => (self.cx.budget.left() / CHUNK_SHARE).clamp(1, CHUNK_BYTES),
-            None => CHUNK_BYTES,
+            Some(_) => (self.cx.budget.left() / streamed_chunk::SHARE).clamp(1, streamed_chunk::BYTES),
+            None => streamed_chunk::BYTES,
         };
         let limits = ChunkLimits {
             rows: most_rows,
