@@ -176,6 +176,11 @@ impl Algorithm {
     pub const ANYWHERE: [Algorithm; 3] =
         [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
 
+    /// Lists the algorithms that run on a CPU and on a GPU, for messages.
+    pub(crate) fn names_anywhere() -> String {
+        names(Algorithm::ANYWHERE.map(Algorithm::name))
+    }
+
     /// Returns whether the algorithm runs on a GPU only.
     pub fn needs_gpu(self) -> bool {
         !Algorithm::ANYWHERE.contains(&self)

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Partitioner, Processor, unsuitable};
 use crate::join::Join;
-use crate::options::{Algorithm, names};
+use crate::options::Algorithm;
 
 /// Checks the settings that can be checked without schemas and without a device.
 pub(crate) fn check(join: &Join) -> Result<()> {
@@ -19,7 +19,7 @@ pub(crate) fn check(join: &Join) -> Result<()> {
         && join.processor == Processor::Cpu
         && join.overrides.simulated.is_none()
     {
-        let anywhere = names(Algorithm::ANYWHERE.map(Algorithm::name));
+        let anywhere = Algorithm::names_anywhere();
         return Err(Error::invalid_option(
             "algorithm",
             format!("{algorithm} runs on a GPU only, and the join is to run on the CPU"),

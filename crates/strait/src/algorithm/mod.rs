@@ -52,21 +52,21 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Takes the probe side, to stream it.
-    fn stream_probe(&mut self) -> Result<BufferedSource> {
+    /// Takes the probe side, to stream it or to read it to its end.
+    fn take_probe(&mut self) -> Result<BufferedSource> {
         self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
     /// Reads the probe side to its end and holds it.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
-        let probe = self.stream_probe()?.collect(&cx.workers, || cx.workers.check())?;
+        let probe = self.take_probe()?.collect(&cx.workers, || cx.workers.check())?;
         self.plan.refine(Learned { probe_rows: Some(probe.rows()), ..Learned::default() });
         Ok(probe)
     }
 
     /// Reads the probe side to its end. Its batches stay in the job, too.
     fn read_probe(&mut self, cx: &Context<'_>, needed: u64) -> Result<Relation> {
-        let source = self.stream_probe()?;
+        let source = self.take_probe()?;
         let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
         let filled = cx.watch.time("read probe side", || source.fill(&cx.workers, check));
         let read = source.waiting();
@@ -138,7 +138,7 @@ impl<'a> Job<'a> {
 }
 
 /// The result of a join on a device.
-pub(crate) enum OnDevice {
+pub(crate) enum GpuOutcome {
     /// All rows were written. The plan of the job tells how.
     Joined,
     /// The device failed, and the CPU may join instead. No result of the device is left.
@@ -152,7 +152,7 @@ pub(crate) fn run_on(
     job: &mut Job<'_>,
     device: &dyn Device,
     elsewhere: bool,
-) -> Result<OnDevice> {
+) -> Result<GpuOutcome> {
     check_seed(cx, job)?;
     let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
     let mut learned = Learned::default();
@@ -167,14 +167,14 @@ pub(crate) fn run_on(
             }
             // The CPU may be able to join without holding the probe side.
             Err(error @ Error::MemoryLimit { .. }) if elsewhere => {
-                return Ok(OnDevice::Failed(error));
+                return Ok(GpuOutcome::Failed(error));
             }
             Err(error) => return Err(error),
         }
     }
     learned.memory_left = cx.budget.limit().map(|_| cx.budget.left());
     job.plan.refine(learned);
-    let probe = job.stream_probe()?;
+    let probe = job.take_probe()?;
     // A worker error ends this attempt, but not the join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
     let Attempt { joined, probe, repeatable } = gpu::run(&attempt, job, probe, needed, device);
@@ -187,7 +187,7 @@ pub(crate) fn run_on(
     let error = match joined {
         Ok(plan) => {
             *job.plan = plan;
-            return Ok(OnDevice::Joined);
+            return Ok(GpuOutcome::Joined);
         }
         Err(error) => error,
     };
@@ -197,7 +197,7 @@ pub(crate) fn run_on(
     cx.workers.check()?;
     job.sink.reset();
     job.candidates.store(0, Ordering::Relaxed);
-    Ok(OnDevice::Failed(error))
+    Ok(GpuOutcome::Failed(error))
 }
 
 /// Fails with [`Error::BadSeed`] if the keys need another seed. At that point no row has been written, and
@@ -238,7 +238,7 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
         | Algorithm::Triton => Err(Error::invalid_option(
             "algorithm",
             format!("{} runs on a GPU only", job.plan.algorithm),
-            "no-partition, radix and sort-merge run anywhere",
+            format!("{} run anywhere", Algorithm::names_anywhere()),
         )),
     }
 }

@@ -71,7 +71,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
         one_key_per_hash(cx, &matcher, &build_unit, table)?;
     }
     // From here on, the seed does not change any more.
-    let probe = job.stream_probe()?;
+    let probe = job.take_probe()?;
     let known_rows = probe.known_rows();
     cx.counters.enter(Stage::Probe, known_rows.unwrap_or(0));
     let cap = pair_cap(cx, job.sink);

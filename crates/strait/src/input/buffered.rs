@@ -70,7 +70,7 @@ impl BufferedSource {
 
     /// Returns the bytes of all batches that were read. While none was handed out, these are the batches that
     /// wait.
-    pub(crate) fn waiting_bytes(&self) -> u64 {
+    pub(crate) fn read_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
@@ -219,7 +219,7 @@ impl BufferedSource {
     ) -> Result<Relation> {
         self.fill(workers, check)?;
         let waiting = std::mem::take(&mut lock(&self.buffer).waiting).into();
-        Ok(Relation::new(self.schema(), waiting, self.waiting_bytes()))
+        Ok(Relation::new(self.schema(), waiting, self.read_bytes()))
     }
 
     /// Reads to the end and keeps all batches waiting. After an error of the budget, the batches that were
@@ -279,7 +279,7 @@ impl BufferedSource {
     /// Returns the waiting batches as a held side. They keep waiting here, too.
     pub(crate) fn waiting(&self) -> Relation {
         let waiting = lock(&self.buffer).waiting.iter().cloned().collect();
-        Relation::new(self.schema(), waiting, self.waiting_bytes())
+        Relation::new(self.schema(), waiting, self.read_bytes())
     }
 
     /// Returns the number of waiting rows, if the source has ended.
@@ -371,13 +371,13 @@ mod tests {
         let feed = Feed::new(input, expected, &reading, &budget, running);
         let source = BufferedSource::new(feed, Some(ledger));
         assert!(source.advance(0).expect("the first batch fits"));
-        let first = source.waiting_bytes();
+        let first = source.read_bytes();
         let rest = budget.reserve(budget.left(), "a test").expect("fits");
         assert!(matches!(source.advance(0), Err(Error::MemoryLimit { .. })));
         drop(rest);
         assert!(source.advance(0).expect("the second batch fits now"));
-        let second = source.waiting_bytes() - first;
+        let second = source.read_bytes() - first;
         assert!((80_000..88_000).contains(&second), "{second} bytes");
-        assert_eq!(source.waiting_bytes(), budget.used());
+        assert_eq!(source.read_bytes(), budget.used());
     }
 }

@@ -95,10 +95,10 @@ impl BufferedSource {
             let bytes: u64 = waiting().map(|held| slice_bytes(&held.batch)).sum();
             // When so many rows and bytes have been read, enough wait.
             let missing = (most.rows.saturating_sub(rows), most.bytes.saturating_sub(bytes));
-            (buffer.rows + missing.0, self.waiting_bytes() + missing.1)
+            (buffer.rows + missing.0, self.read_bytes() + missing.1)
         };
         self.repeat(workers, || {
-            let enough = lock(&self.buffer).rows >= rows || self.waiting_bytes() >= bytes;
+            let enough = lock(&self.buffer).rows >= rows || self.read_bytes() >= bytes;
             Ok(!enough && self.advance(0)?)
         })?;
         let mut buffer = lock(&self.buffer);

@@ -32,11 +32,11 @@ pub(crate) fn read_smaller_first(
         let most = if let First::Expected(_, most) = first { most } else { u64::MAX };
         repeat(source.concurrent().then_some(workers), || {
             workers.check()?;
-            Ok(source.waiting_bytes() <= most && source.advance(0)?)
+            Ok(source.read_bytes() <= most && source.advance(0)?)
         })?;
     }
     let concurrent = left.concurrent() || right.concurrent();
-    let left_is_next = || left.waiting_bytes() <= right.waiting_bytes();
+    let left_is_next = || left.read_bytes() <= right.read_bytes();
     repeat(concurrent.then_some(workers), || {
         workers.check()?;
         if left.ended() || right.ended() {
@@ -49,7 +49,7 @@ pub(crate) fn read_smaller_first(
     let left_builds = match first {
         First::Asked(side) => side == Side::Left,
         // Both sides ended. The one with fewer bytes builds, even if it has more rows.
-        _ if left.ended() && right.ended() => left.waiting_bytes() <= right.waiting_bytes(),
+        _ if left.ended() && right.ended() => left.read_bytes() <= right.read_bytes(),
         _ => left.ended(),
     };
     let (build, probe) = if left_builds { (left, right) } else { (right, left) };

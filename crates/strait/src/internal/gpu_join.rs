@@ -13,7 +13,7 @@ use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::{Algorithm, JoinType};
 use crate::plan::{
-    BeforeSurvey, Facts, HostMemory, InGpuMemory, OnDevice, Plan, Request, Statistics, choose,
+    BeforeSurvey, Facts, GpuCandidate, HostMemory, InGpuMemory, Plan, Request, Statistics, choose,
 };
 
 /// Joins two tables in GPU memory, build side first. The clock starts with the call, and stops when the last
@@ -76,7 +76,7 @@ fn plan([build, probe]: [&GpuTable; 2], algorithm: Algorithm, request: &JoinRequ
         limit: None,
         key: KeyEncoding::of_words(word),
         facts,
-        device: Some(OnDevice {
+        device: Some(GpuCandidate {
             name: device.name().to_string(),
             budget: device.memory().budget,
             asked: true,

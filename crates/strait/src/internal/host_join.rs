@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::JoinType;
-use crate::plan::{Facts, HostMemory, OnDevice, Plan, Request, Statistics, choose};
+use crate::plan::{Facts, GpuCandidate, HostMemory, Plan, Request, Statistics, choose};
 use crate::settings::check_partitioner;
 use crate::transfer::{BlockColumn, Drain};
 
@@ -75,7 +75,7 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
             gpu_options: request.gpu_options,
             ..Facts::of_columns(build.word.width(), request.result.yields(), &Machine::detect())
         },
-        device: Some(OnDevice { name, budget, asked: true, open: true, row_bytes, memory }),
+        device: Some(GpuCandidate { name, budget, asked: true, open: true, row_bytes, memory }),
     })
 }
 

@@ -14,7 +14,7 @@ use crate::word::KeyWord;
 /// times as many positions as rows, so the 32-bit type serves 2^31 rows.
 pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
     /// The largest number of rows of a side.
-    const MAX_ROWS: u64;
+    const MAX_SIDE_ROWS: u64;
     fn from_u64(row: u64) -> Self;
     fn to_u64(self) -> u64;
     fn from_usize(row: usize) -> Self {
@@ -39,7 +39,7 @@ pub(crate) trait RowId: Copy + Ord + Debug + Default + Plain {
 macro_rules! row_id {
     ($int:ty, $variant:ident, $values:ident) => {
         impl RowId for $int {
-            const MAX_ROWS: u64 = 1 << (<$int>::BITS - 1);
+            const MAX_SIDE_ROWS: u64 = 1 << (<$int>::BITS - 1);
             #[inline(always)]
             fn from_u64(row: u64) -> $int {
                 row as $int

@@ -23,12 +23,12 @@ pub(crate) struct Request {
     pub(crate) key: KeyEncoding,
     pub(crate) facts: Facts,
     /// The GPU that the plan may use.
-    pub(crate) device: Option<OnDevice>,
+    pub(crate) device: Option<GpuCandidate>,
 }
 
 /// A GPU that the plan may use.
 #[derive(Debug, Clone)]
-pub(crate) struct OnDevice {
+pub(crate) struct GpuCandidate {
     pub(crate) name: String,
     /// The GPU memory that the join may use, in bytes.
     pub(crate) budget: u64,
@@ -41,7 +41,7 @@ pub(crate) struct OnDevice {
     pub(crate) memory: HostMemory,
 }
 
-impl OnDevice {
+impl GpuCandidate {
     /// Returns the facts that the details of a plan depend on.
     fn facts(&self) -> GpuFacts {
         GpuFacts { memory: self.budget, columns: self.memory, row_bytes: self.row_bytes }
@@ -66,8 +66,8 @@ impl Request {
     }
 
     /// Returns an algorithm with the facts of this request. `on` is the GPU that it runs on, if any.
-    pub(super) fn case(&self, algorithm: Algorithm, on: Option<&OnDevice>) -> Case<'_> {
-        let gpu = on.map(OnDevice::facts);
+    pub(super) fn case(&self, algorithm: Algorithm, on: Option<&GpuCandidate>) -> Case<'_> {
+        let gpu = on.map(GpuCandidate::facts);
         Case { algorithm, gpu, build: &self.build, probe: &self.probe, facts: &self.facts }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn choose(request: Request) -> Plan {
     let on_gpu = chosen.is_some_and(|chosen| chosen.on_gpu);
     let on = request.device.as_ref().filter(|_| on_gpu);
     let details = request.case(algorithm, on).details();
-    let facts = Facts { gpu: on.map(OnDevice::facts), ..request.facts };
+    let facts = Facts { gpu: on.map(GpuCandidate::facts), ..request.facts };
     // If the caller did not ask for the algorithm, another one may take over when GPU memory does not
     // suffice.
     let may_escalate = on_gpu && request.asked.is_none() && algorithm != Algorithm::MultiPass;
@@ -222,9 +222,9 @@ mod tests {
         assert_eq!(plan.reason, Reason::LeastMemory);
     }
 
-    fn on_device(budget: u64, asked: bool) -> OnDevice {
+    fn on_device(budget: u64, asked: bool) -> GpuCandidate {
         let (name, memory) = ("a GPU".to_string(), HostMemory::Arrow);
-        OnDevice { name, budget, asked, open: true, row_bytes: 8, memory }
+        GpuCandidate { name, budget, asked, open: true, row_bytes: 8, memory }
     }
 
     /// A build side of a few times the budget is joined in passes, one of many times the budget in
@@ -237,7 +237,8 @@ mod tests {
             request.threads = 16;
             request.facts.count_only = true;
             let memory = HostMemory::Pinned;
-            request.device = Some(OnDevice { row_bytes: 16, memory, ..on_device(16 << 30, true) });
+            request.device =
+                Some(GpuCandidate { row_bytes: 16, memory, ..on_device(16 << 30, true) });
             choose(request).algorithm
         };
         assert_eq!(plan(1 << 30), Algorithm::MultiPass);
@@ -312,7 +313,7 @@ mod tests {
         let plan = |rows: u64, open: bool| {
             let mut request = request(&machine, rows, 4 * rows, None);
             request.threads = 16;
-            request.device = Some(OnDevice { open, ..on_device(1 << 36, false) });
+            request.device = Some(GpuCandidate { open, ..on_device(1 << 36, false) });
             choose(request).device
         };
         assert!(plan(1 << 22, true).is_gpu() && !plan(1 << 22, false).is_gpu());
@@ -327,7 +328,7 @@ mod tests {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
             request.facts.count_only = true;
             request.facts.keys.in_column = [nullable; 2];
-            request.device = Some(OnDevice { memory, ..on_device(1 << 36, true) });
+            request.device = Some(GpuCandidate { memory, ..on_device(1 << 36, true) });
             let all = choose(request).predictions;
             let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
             (of.seconds, of.bytes)

@@ -6,9 +6,9 @@
 
 use crate::machine::Machine;
 use crate::options::{Algorithm, Yields};
-use crate::plan::choose::{HostMemory, OnDevice, Request};
+use crate::plan::choose::{GpuCandidate, HostMemory, Request};
 use crate::plan::gpu_memory::{cache_bytes, passes};
-use crate::plan::rules::{MAX_ROWS, UNKNOWN_ROWS};
+use crate::plan::rules::{MAX_PLANNED_ROWS, UNKNOWN_ROWS};
 use crate::plan::shape::is_dense;
 use crate::plan::{KeySource, Prediction, ProbeSide, ResultOrder, Statistics};
 use crate::table::table_bytes;
@@ -53,7 +53,7 @@ impl Sizes {
     fn of(request: &Request) -> Sizes {
         // Users can give any statistics. This limit and that of rows keep all results within 64 bits.
         const MAX_BYTES: u64 = 1 << 52;
-        let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_ROWS));
+        let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_PLANNED_ROWS));
         let build_rows = all(&request.build).unwrap_or(UNKNOWN_ROWS);
         let probe_rows = all(&request.probe).unwrap_or(4 * build_rows);
         let bytes = |known: Option<u64>, rows: u64| known.unwrap_or(rows * 16).min(MAX_BYTES);
@@ -172,7 +172,7 @@ mod device {
 
 /// Predicts one algorithm on a GPU. Key words cross to it, with inlined columns of the build side. Pairs of
 /// inlined values or row numbers come back. The CPU gathers the other columns.
-pub(super) fn predict_on(on: &OnDevice, algorithm: Algorithm, request: &Request) -> Prediction {
+pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Request) -> Prediction {
     let sizes = Sizes::of(request);
     let threads = request.threads.max(1) as f64;
     let [build, probe] = [sizes.build_rows, sizes.probe_rows];

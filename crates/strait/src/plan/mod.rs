@@ -3,9 +3,9 @@
 //!
 //! `choose` is a pure function of the [`Statistics`] of both sides and the
 //! [`Machine`](crate::machine::Machine). It predicts the time and memory of each algorithm, and takes the
-//! fastest one that fits. [`rules`] has one function per further decision. [`refine`] decides again when a
-//! running join has learned more. [`shape`] derives the shapes of tables and partitions from the number of
-//! rows and the cache sizes.
+//! fastest one that fits. [`rules`] and [`gpu_rules`] have one function per further decision. [`refine`] decides
+//! again when a running join has learned more. [`shape`] derives the shapes of tables and partitions on the CPU
+//! from the number of rows and the cache sizes, [`gpu_shape`] those on a GPU.
 
 mod choose;
 mod cost;
@@ -22,7 +22,7 @@ mod working_sets;
 
 pub use crate::statistics::Statistics;
 pub(crate) use crate::statistics::build_side;
-pub(crate) use choose::{HostMemory, OnDevice, Request, choose};
+pub(crate) use choose::{GpuCandidate, HostMemory, Request, choose};
 pub use decision::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, Prediction,
     ProbeSide, Reason, ResultOrder, RowIdReason, TableKind,

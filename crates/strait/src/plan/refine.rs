@@ -277,13 +277,17 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::key::KeyEncoding;
-    use crate::plan::{OnDevice, Request, RowIdReason, TableKind, choose};
+    use crate::plan::{GpuCandidate, Request, RowIdReason, TableKind, choose};
 
     /// Returns the plan of a join with build columns `v` and `w` of four bytes each, which may have nulls.
-    fn plan(algorithm: Algorithm, gpu_memory: Option<u64>, change: impl Fn(&mut Facts)) -> Plan {
+    pub(in crate::plan) fn plan(
+        algorithm: Algorithm,
+        gpu_memory: Option<u64>,
+        change: impl Fn(&mut Facts),
+    ) -> Plan {
         let machine = Machine { cores: 2, l2: 2 << 20, last_level: 64 << 20, memory: 0 };
         let mut facts = Facts::of_columns(Width::W64, Yields::Pairs, &machine);
         let column = |(column, name): (usize, &str)| PayloadColumn {
@@ -307,7 +311,7 @@ mod tests {
             limit: None,
             key: KeyEncoding::of_words(Width::W64),
             facts,
-            device: gpu_memory.map(|budget| OnDevice {
+            device: gpu_memory.map(|budget| GpuCandidate {
                 name: "a GPU".to_string(),
                 budget,
                 asked: true,

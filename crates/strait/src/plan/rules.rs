@@ -18,7 +18,7 @@ const FOR_INLINED: u64 = 8;
 /// The number of build rows that a plan assumes if nothing is known about them.
 pub(super) const UNKNOWN_ROWS: u64 = 1 << 20;
 /// Callers can state any number of rows. This limit keeps all estimates within 64 bits.
-pub(super) const MAX_ROWS: u64 = 1 << 44;
+pub(super) const MAX_PLANNED_ROWS: u64 = 1 << 44;
 
 /// An algorithm on a processor, with all facts that its details follow from.
 pub(super) struct Case<'a> {
@@ -117,7 +117,7 @@ impl Case<'_> {
             return self.word();
         }
         let wide_rows =
-            self.facts.overrides.wide_rows || self.numbered_rows() > <u32 as RowId>::MAX_ROWS;
+            self.facts.overrides.wide_rows || self.numbered_rows() > <u32 as RowId>::MAX_SIDE_ROWS;
         let wide = wide_rows || self.inlining().bytes() > size_of::<u32>();
         if wide { Width::W64 } else { Width::W32 }
     }
@@ -225,7 +225,7 @@ impl Case<'_> {
         let [word, value] = [self.word(), self.value()].map(|width| width.bytes() as usize);
         match self.algorithm {
             Algorithm::Radix => {
-                let rows = self.build.rows.unwrap_or(UNKNOWN_ROWS).min(MAX_ROWS);
+                let rows = self.build.rows.unwrap_or(UNKNOWN_ROWS).min(MAX_PLANNED_ROWS);
                 (None, radix_passes(rows as usize, word, value, machine, *overrides).0)
             }
             Algorithm::NoPartition => {
@@ -258,7 +258,7 @@ impl Case<'_> {
         if let Some(rows) = self.facts.learned.matchable[side] {
             return rows;
         }
-        let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_ROWS));
+        let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_PLANNED_ROWS));
         let build = all(self.build).unwrap_or(UNKNOWN_ROWS);
         let (rows, nulls) = match side {
             0 => (build, self.build.nulls),

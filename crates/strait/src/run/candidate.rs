@@ -41,7 +41,7 @@ fn without_gpu(join: &Join, why: &Error) -> Error {
         (Processor::Auto, Some(algorithm)) => Error::invalid_option(
             "algorithm",
             format!("{algorithm} runs on a GPU only, and none can be used ({why})"),
-            "no-partition, radix and sort-merge run anywhere",
+            format!("{} run anywhere", Algorithm::names_anywhere()),
         ),
         _ => why.clone(),
     }

@@ -20,7 +20,7 @@ use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::options::{NullEquality, Side};
 use crate::plan::{
-    Facts, HostMemory, KeyFacts, Learned, OnDevice, Payload, PayloadColumn, Plan, Request,
+    Facts, GpuCandidate, HostMemory, KeyFacts, Learned, Payload, PayloadColumn, Plan, Request,
     Statistics, build_side, choose,
 };
 use crate::word::{KeyWord, Width};
@@ -130,7 +130,7 @@ impl BoundJoin {
             });
         let (device, free) = match opened {
             Ok(opened) => opened,
-            Err(why) if self.goes_on() => {
+            Err(why) if self.may_use_cpu() => {
                 return Ok((self.without_device(known, &plan, &why.to_string()), None));
             }
             Err(why) => return Err(why),
@@ -139,7 +139,7 @@ impl BoundJoin {
         if again.device.is_gpu() {
             return Ok((again, Some(device)));
         }
-        if !self.goes_on() {
+        if !self.may_use_cpu() {
             // An algorithm that needs a GPU is tried anyway, and its error says how much memory is missing.
             return Ok((plan, Some(device)));
         }
@@ -149,7 +149,7 @@ impl BoundJoin {
 
     /// Returns whether the join continues on the CPU if a GPU fails. It does so if the caller asked neither
     /// for a GPU nor for an algorithm that runs on GPUs only.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn may_use_cpu(&self) -> bool {
         self.device.is_none() && !self.join.needs_gpu()
     }
 
@@ -168,7 +168,7 @@ impl BoundJoin {
         }
         let mut learned = known.learned.clone();
         learned.shapes = device.as_ref().and_then(|device| device.shapes);
-        let device = device.map(|Usable { name, budget, open, .. }| OnDevice {
+        let device = device.map(|Usable { name, budget, open, .. }| GpuCandidate {
             name: name.to_string(),
             budget,
             asked: self.device.is_some() || self.join.overrides.simulated.is_some(),
@@ -271,7 +271,7 @@ impl BoundJoin {
         probe: Option<&BufferedSource>,
     ) -> Statistics {
         let rows = probe.and_then(BufferedSource::known_rows);
-        let held = probe.map_or(0, BufferedSource::waiting_bytes);
+        let held = probe.map_or(0, BufferedSource::read_bytes);
         // If the probe side was not read to its end, it is larger than the memory limit.
         let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
         Statistics { rows, bytes: Some(held.max(least)), ..known.probe }

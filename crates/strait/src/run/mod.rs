@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use self::decide::Known;
-use crate::algorithm::{self, Job, OnDevice, with_seeds};
+use crate::algorithm::{self, GpuOutcome, Job, with_seeds};
 use crate::bind::BoundJoin;
 use crate::context::Context;
 use crate::error::Result;
@@ -82,7 +82,7 @@ impl BoundJoin {
         let mut known = Known::new(&machine, Some(build_side), &self.join.statistics);
         known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));
         let rows = probe.known_rows();
-        known.probe = known.probe.counted(rows, rows.map(|_| probe.waiting_bytes()));
+        known.probe = known.probe.counted(rows, rows.map(|_| probe.read_bytes()));
         known.learned = self.learned(build_side, &build);
         let (plan, device) = self.decide(&known)?;
         log::info!("{plan}");
@@ -125,9 +125,9 @@ impl BoundJoin {
                 let (probe, plan) = (&mut probe, &mut ran);
                 let mut job =
                     Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
-                match algorithm::run_on(&cx, &mut job, &**on, self.goes_on())? {
-                    OnDevice::Joined => return Ok(()),
-                    OnDevice::Failed(why) => {
+                match algorithm::run_on(&cx, &mut job, &**on, self.may_use_cpu())? {
+                    GpuOutcome::Joined => return Ok(()),
+                    GpuOutcome::Failed(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
                         ran = self.without_device(&known, &ran, &why.to_string());
                         ran.seed = Some(keys.seed().number());

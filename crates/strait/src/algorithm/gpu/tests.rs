@@ -10,7 +10,7 @@ use crate::gpu_options::{GpuOptions, Histogram, Partitioner, TablePlace, Transfe
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::{JoinType, Yields};
-use crate::plan::{Facts, HostMemory, OnDevice, Request, Statistics, choose};
+use crate::plan::{Facts, GpuCandidate, HostMemory, Request, ResultOrder, Statistics, choose};
 use crate::schedule::Workers;
 use crate::transfer::{BlockColumn, Drain, HostColumn};
 use crate::word::Width;
@@ -90,7 +90,7 @@ impl Case {
             limit: None,
             key: KeyEncoding::of_words(Width::W64),
             facts,
-            device: Some(OnDevice {
+            device: Some(GpuCandidate {
                 name: "simulated".to_string(),
                 budget: self.memory,
                 asked: true,
@@ -159,6 +159,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     kept.take_arrived(&session)?;
 
     let what = format!("{} by {gpu_options:?}, {flavour:?}, seed {seed}", plan.algorithm);
+    says_what_ran(&plan, &session, &what);
     let mut pairs: Vec<(u64, u64)> = Vec::new();
     for (p, key) in probe.iter().enumerate() {
         let same = build.iter().enumerate().filter(|(_, other)| *other == key);
@@ -187,6 +188,20 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         assert_eq!(kept.flags, [has(build, probe), has(probe, build)], "{what}");
     }
     Ok(())
+}
+
+/// Checks that a plan says what ran, also after an escalation.
+fn says_what_ran(plan: &Plan, session: &Session<'_>, what: &str) {
+    let (work, details) = (session.work(), &plan.details);
+    assert_eq!(work.transfers.first().copied(), details.transfer, "{what}");
+    assert_eq!(work.radix_bits, details.radix_bits, "{what}");
+    assert_eq!((work.chunks_in_order, details.order), (0, Some(ResultOrder::Unordered)), "{what}");
+    let planned = details.parts.unwrap_or(0);
+    match plan.algorithm {
+        // Working sets without probe rows are not joined.
+        Algorithm::CpuPartitioned | Algorithm::Triton => assert!(work.parts <= planned, "{what}"),
+        _ => assert_eq!(work.parts, planned, "{what}"),
+    }
 }
 
 /// Returns random keys with at most `distinct` different values.

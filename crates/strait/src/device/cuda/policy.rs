@@ -62,7 +62,7 @@ const LEAST_BLOCKS: u64 = 32;
 /// Bins per digit.
 const BINS: u32 = 256;
 /// Rows that a task may write before it is cut, so that several blocks share a frequent key.
-const MAX_ROWS: u64 = 1 << 20;
+const MAX_ROWS_PER_TASK: u64 = 1 << 20;
 
 /// The policy for a card whose blocks may have so much shared memory, in bytes.
 pub(crate) fn policy(shared_bytes: u32, word: Width) -> Policy {
@@ -227,7 +227,7 @@ impl Policy {
             probe_rows: self.shared.0 * self.shared.1 * ROUNDS_PER_TASK,
             probe_tile: self.probe.0 * self.probe.1 * ROUNDS_PER_TASK,
             merge_tile: self.merge.0 * self.merge.1,
-            most_rows: MAX_ROWS,
+            most_rows: MAX_ROWS_PER_TASK,
             l2,
         }
     }

@@ -242,7 +242,7 @@ impl<'a> OutputLoop<'a> {
             let more = running.is_some();
             // The next round, or the next run, fills the other buffer while the receiver has this one. If
             // there is no memory for a second buffer, the output loop and the receiver take turns.
-            let other = writes(wanted) && rows > 0 && (more || to.goes_on());
+            let other = writes(wanted) && rows > 0 && (more || to.more_follows());
             let other = other && self.other(wanted, capacity, seen.full != 0)?;
             if other {
                 self.current = 1 - filled;

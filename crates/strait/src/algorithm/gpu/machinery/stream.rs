@@ -132,7 +132,7 @@ impl Receiver for Feeding<'_, '_> {
         self.to.meanwhile(session)
     }
 
-    fn goes_on(&self) -> bool {
+    fn more_follows(&self) -> bool {
         true
     }
 }

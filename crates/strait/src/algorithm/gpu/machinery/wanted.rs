@@ -106,7 +106,7 @@ pub(crate) trait Receiver {
 
     /// Whether another join follows this one. Its blocks may then come while blocks of this join are still
     /// being copied.
-    fn goes_on(&self) -> bool {
+    fn more_follows(&self) -> bool {
         false
     }
 }
@@ -153,7 +153,7 @@ impl Receiver for Watched<'_> {
         self.to.meanwhile(session)
     }
 
-    fn goes_on(&self) -> bool {
-        self.to.goes_on()
+    fn more_follows(&self) -> bool {
+        self.to.more_follows()
     }
 }

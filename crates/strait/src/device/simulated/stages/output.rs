@@ -83,7 +83,7 @@ pub(super) fn drive<W: DeviceWord>(
         while rest.probe_rows > 0 {
             let round = Task { probe_rows: rest.probe_rows.min(tasks.round), ..rest };
             let rows = find(block.space, &round)?;
-            if !block.settle(rows, round, rest)? {
+            if !block.resolve(rows, round, rest)? {
                 break;
             }
             rest.probe += u64::from(round.probe_rows);
@@ -123,7 +123,7 @@ impl ThreadBlocks<'_> {
     }
 
     /// Writes, flags or counts the rows of a round. Returns false if there was no room.
-    fn settle<W: DeviceWord>(
+    fn resolve<W: DeviceWord>(
         &mut self,
         mut rows: Vec<Row<W>>,
         round: Task,

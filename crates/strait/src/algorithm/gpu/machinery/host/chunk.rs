@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::ArrowNativeType;
 
-use super::super::super::super::has_left;
 use super::keys::Keys;
+use crate::algorithm::has_left;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, Chunk, ChunkLimits};
@@ -131,7 +131,9 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
     /// Reads and prepares a chunk. Returns `None` at the end of the side.
     fn read(&self, most_rows: u64, spare: u64) -> Result<Option<ProbeChunk>> {
         let bytes = match self.cx.budget.limit() {
-            Some(_) => (self.cx.budget.left() / streamed_chunk::SHARE).clamp(1, streamed_chunk::BYTES),
+            Some(_) => {
+                (self.cx.budget.left() / streamed_chunk::SHARE).clamp(1, streamed_chunk::BYTES)
+            }
             None => streamed_chunk::BYTES,
         };
         let limits = ChunkLimits {

@@ -33,11 +33,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::ArrowNativeType;
 
-use super::super::super::{
-    Context, Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch,
-};
-use super::super::join_from_host;
 use super::wanted::{JoinResult, Wanted};
+use crate::algorithm::gpu::join_from_host;
+use crate::algorithm::{Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch};
+use crate::context::Context;
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
 use crate::input::BufferedSource;
@@ -77,14 +76,14 @@ pub(crate) fn run(
 ) -> Attempt {
     let probe = Probe::new(probe);
     let joined = match job.keys.width() {
-        Width::W32 => conduct::<u32>(cx, job, &probe, needed, device),
-        Width::W64 => conduct::<u64>(cx, job, &probe, needed, device),
+        Width::W32 => join_words::<u32>(cx, job, &probe, needed, device),
+        Width::W64 => join_words::<u64>(cx, job, &probe, needed, device),
     };
     let (probe, repeatable) = probe.end();
     Attempt { joined, probe, repeatable }
 }
 
-fn conduct<K: KeyWord + RowId + Plain + ArrowNativeType>(
+fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx: &Context<'_>,
     job: &Job<'_>,
     probe: &Probe,

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::util::bit_chunk_iterator::UnalignedBitChunk;
 use arrow::util::bit_iterator::BitIndexIterator;
 
-use super::super::super::super::emit_all_unmatched;
 use super::super::wanted::{InOrderBlock, OutputBlock, Receiver, Which};
 use super::chunk::{Probe, ProbeChunk};
+use crate::algorithm::emit_all_unmatched;
 use crate::context::Context;
 use crate::device::{Event, Session, View};
 use crate::error::{Error, Result};
