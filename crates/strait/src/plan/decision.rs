@@ -280,7 +280,8 @@ pub enum ResultOrder {
     /// In any order: as pairs of matching rows, as flags, or as a count.
     Unordered,
     /// In the order of the probe rows: one bit per probe row, and one value per probe row if pairs are needed.
-    /// After a chunk of the probe side in which fewer than half of the rows have a match, pairs come back.
+    /// If pairs are needed, they come back as pairs after a chunk in which fewer than half of the rows have a
+    /// match.
     ProbeOrder,
     /// In the order of the probe rows if each build key occurs once, and in any order otherwise. The join learns
     /// this when it has built the table.

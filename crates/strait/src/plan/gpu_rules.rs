@@ -59,10 +59,11 @@ impl Case<'_> {
         let flags_build = self.facts.roles.build != Keep::Nothing;
         let if_unique = match self.yields() {
             Yields::Count => return Some(ResultOrder::Unordered),
-            // One bit per probe row tells whether it has a match, however often build keys occur.
             Yields::Exists if flags_build || !flags_probe => return Some(ResultOrder::Unordered),
+            // One bit per probe row tells whether it has a match, however often build keys occur. But the table
+            // of multi-pass takes each key only once.
             Yields::Exists => self.algorithm == Algorithm::MultiPass,
-            // One value per probe row is its match, if it has only one.
+            // One value per probe row is enough if each row has at most one match.
             Yields::Pairs => true,
         };
         if gpu.columns != HostMemory::Arrow || !self.one_table() {
@@ -240,5 +241,95 @@ impl Case<'_> {
         let in_order = self.order() != Some(ResultOrder::Unordered);
         let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
         Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::simulated::TINY;
+    use crate::matches::Roles;
+    use crate::options::{JoinType, Side};
+    use crate::plan::refine::tests::plan;
+    use crate::plan::{Divided, HoldReason, Learned, Plan, ProbeSide};
+
+    /// Returns a plan for a GPU, after the join has learned these facts.
+    fn refined(plan: &Plan, learned: Learned) -> Plan {
+        let mut plan = plan.clone();
+        plan.refine(learned);
+        plan
+    }
+
+    fn unique(unique: bool) -> Learned {
+        Learned { unique: Some(unique), ..Learned::default() }
+    }
+
+    #[test]
+    fn one_table_returns_results_in_probe_order() {
+        let any = Some(ResultOrder::Unordered);
+        for algorithm in Algorithm::ALL {
+            let open = plan(algorithm, Some(1 << 30), |_| {});
+            let table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
+            if !table {
+                assert_eq!(open.details.order, any, "{open}");
+                continue;
+            }
+            assert_eq!(open.details.order, Some(ResultOrder::ProbeOrderIfUnique), "{open}");
+            let once = refined(&open, unique(true)).details;
+            assert_eq!(once.order, Some(ResultOrder::ProbeOrder));
+            assert_eq!(once.over_the_link.map(|link| link.per_probe_row), Some(8));
+            let twice = refined(&open, unique(false)).details;
+            assert_eq!(twice.order, any);
+            assert_eq!(twice.over_the_link.map(|link| link.per_probe_row), Some(0));
+            // Whether rows have a match comes back as one bit per row. Flags of build rows do not.
+            let flagged = |join_type| {
+                let roles = Roles::of(join_type, Side::Left);
+                plan(algorithm, Some(1 << 30), |facts| facts.roles = roles)
+            };
+            let semi = refined(&flagged(JoinType::RightSemi), unique(false)).details.order;
+            let in_order = algorithm == Algorithm::NoPartition;
+            assert_eq!(semi == Some(ResultOrder::ProbeOrder), in_order, "{algorithm}");
+            assert_eq!(flagged(JoinType::LeftSemi).details.order, any);
+        }
+    }
+
+    /// The plan has 2^20 build rows of 16 bytes. A table takes six eighths of memory, and 5/4 slots per row.
+    #[test]
+    fn memory_decides_the_parts() {
+        let parts = |plan: &Plan| (plan.details.parts, plan.details.part_rows);
+        let large = plan(Algorithm::MultiPass, Some(1 << 25), |_| {});
+        assert_eq!(parts(&large), (Some(1), Some(1 << 20)));
+        assert_eq!(large.details.probe_side, ProbeSide::Streamed);
+        let less = refined(&large, Learned { free: Some(1 << 24), ..Learned::default() });
+        assert_eq!(parts(&less), (Some(2), Some(1 << 19)));
+        assert_eq!(less.details.probe_side, ProbeSide::Held(HoldReason::ReadAgain));
+        assert_eq!(less.details.order, Some(ResultOrder::Unordered));
+        let refused = refined(&less, Learned { refused: Some(1 << 19), ..Learned::default() });
+        assert_eq!(parts(&refused), (Some(4), Some(1 << 18)));
+        let divided = Some(Divided { rows: 1 << 19, parts: 1 });
+        let half = refined(&less, Learned { divided, ..Learned::default() });
+        assert_eq!(parts(&half), (Some(2), Some(1 << 19)));
+        let nothing = refined(&large, Learned { free: Some(0), ..Learned::default() });
+        assert_eq!(nothing.details.part_rows, Some(0));
+    }
+
+    /// The number of rows and the shared memory decide the radix bits. If a key occurs twice, one table is not
+    /// enough.
+    #[test]
+    fn rows_decide_the_passes_of_a_radix_join() {
+        let shapes = Some([TINY; 2]);
+        let open = plan(Algorithm::Radix, Some(1 << 30), |_| {});
+        assert!(open.details.radix_bits.is_empty(), "the GPU is not open: {open}");
+        let long = refined(&open, Learned { shapes, ..Learned::default() });
+        assert_eq!((long.details.table, long.radix_bits()), (Some(TableKind::Hash), 8));
+        for learned in [Learned { probe_rows: Some(1 << 20), ..Learned::default() }, unique(false)]
+        {
+            let passes = refined(&long, learned);
+            assert_eq!((passes.details.table, passes.radix_bits()), (None, 18), "{passes}");
+            assert_eq!(passes.details.radix_bits.len(), 3);
+        }
+        let few = [Some(10), None];
+        let few = refined(&long, Learned { matchable: few, ..unique(false) });
+        assert_eq!(few.details.radix_bits, [2]);
     }
 }

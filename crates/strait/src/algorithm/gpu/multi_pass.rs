@@ -35,7 +35,7 @@ pub(super) fn join(
     while done.rows < build.rows {
         plan.refine(Learned { free: Some(session.left()), ..Learned::default() });
         let (first, rows) = (done.rows, part_rows(session, plan)?.min(build.rows - done.rows));
-        let part = build.part(session.word, first..first + rows);
+        let part = Part { side: build.part(session.word, first..first + rows), first };
         if let ProbeSide::Held(reason) = plan.details.probe_side {
             probe.held()?;
             plan.refine(Learned { held: Some(reason), ..Learned::default() });
@@ -44,8 +44,8 @@ pub(super) fn join(
         let mut watched = Watched { to, blocks: 0 };
         // There is no table if a key occurred twice.
         let joined = match plan.details.table {
-            Some(_) => by_table(&link, plan, &part, first, probe, wanted, &mut watched),
-            None => by_partitions(&link, plan, &part, first, probe, wanted, &mut watched),
+            Some(_) => by_table(&link, plan, &part, probe, wanted, &mut watched),
+            None => by_partitions(&link, plan, &part, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
         session.release_since(point)?;
@@ -69,17 +69,23 @@ pub(super) fn join(
     Ok(found)
 }
 
-/// Joins a part by partitions, because a key may occur more than once. `first` is its first row number.
+/// A part of the build side.
+struct Part {
+    side: HostSide,
+    /// The number of its first row in the build side.
+    first: u64,
+}
+
+/// Joins a part by partitions, because a key may occur more than once.
 fn by_partitions(
     link: &TransferContext<'_>,
     plan: &Plan,
-    part: &HostSide,
-    first: u64,
+    part: &Part,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
-    let side = DeviceSide { first, ..load(link, part)? };
+    let side = DeviceSide { first: part.first, ..load(link, &part.side)? };
     join_loaded(link, plan, side, probe, wanted, to).map(Some)
 }
 
@@ -100,26 +106,26 @@ fn part_rows(session: &Session<'_>, plan: &Plan) -> Result<u64> {
     }
 }
 
-/// Joins a part by one table. `first` is its first row number. Returns `None` if a key occurs twice.
+/// Joins a part by one table. Returns `None` if a key occurs twice.
 fn by_table(
     link: &TransferContext<'_>,
     plan: &mut Plan,
-    part: &HostSide,
-    first: u64,
+    part: &Part,
     probe: &Incoming<'_>,
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<Option<JoinResult>> {
     let session = link.session;
     let tuple = session.word.tuple();
-    let slot_count = part_slots(part.rows, tuple, session.left());
+    let Part { side, first } = part;
+    let slot_count = part_slots(side.rows, tuple, session.left());
     let slots = session.allocate(slot_count * tuple, "the hash table")?;
     let table = compact(session, slots, slot_count);
-    if !fill(link, part, first, table)? {
+    if !fill(link, side, *first, table)? {
         return Ok(None);
     }
     session.mark("build table")?;
     plan.refine(Learned { unique: Some(true), ..Learned::default() });
-    let past = TableOf { table, build: first..first + part.rows, order: plan.order()? };
+    let past = TableOf { table, build: *first..first + side.rows, order: plan.order()? };
     stream_past(link, past, probe, wanted, to).map(Some)
 }
