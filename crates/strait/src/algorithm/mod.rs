@@ -67,11 +67,9 @@ impl<'a> Job<'a> {
     /// Reads the probe side to its end. Its batches stay in the job, too.
     fn read_probe(&mut self, cx: &Context<'_>, needed: u64) -> Result<Relation> {
         let source = self.take_probe()?;
-        let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
-        let filled = cx.watch.time("read probe side", || source.fill(&cx.workers, check));
-        let read = source.waiting();
+        let read = read_to_end(cx, &source, needed);
         *self.probe = Some(source);
-        filled.map(|()| read)
+        read
     }
 
     /// Returns the memory that must stay free while the probe side is read for a device, so that the CPU can
@@ -207,6 +205,14 @@ fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
         true => Ok(()),
         false => Err(Error::BadSeed),
     }
+}
+
+/// Reads a probe side to its end for a device, and returns all of it. `needed` bytes of memory must stay free.
+/// The batches also stay in the source, so that the CPU can join them if the device fails.
+fn read_to_end(cx: &Context<'_>, source: &BufferedSource, needed: u64) -> Result<Relation> {
+    let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
+    cx.watch.time("read probe side", || source.fill(&cx.workers, check))?;
+    Ok(source.waiting())
 }
 
 /// Returns an error if the budget has fewer than `needed` bytes left.

@@ -236,9 +236,12 @@ impl BufferedSource {
             }
             Ok(more)
         };
-        self.repeat(workers, step)?;
-        // A worker may have left a batch to the others when they had already reached the end.
-        repeat(None, step)?;
+        // A side that was read before is not read again.
+        if self.known_rows().is_none() {
+            self.repeat(workers, step)?;
+            // A worker may have left a batch to the others when they had already reached the end.
+            repeat(None, step)?;
+        }
         self.order()
     }
 

@@ -6,7 +6,9 @@
 use std::time::Instant;
 
 use super::{Block, BlockReceiver, GpuTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage};
-use crate::algorithm::gpu::{self, DeviceJoinResult, Receiver, learned_of_device};
+use crate::algorithm::gpu::{
+    self, DeviceJoinResult, InOrderBlock, Receiver, Which, learned_of_device, takes_no_order,
+};
 use crate::device::{DeviceStage, Event, Session, View, abi};
 use crate::error::{Error, Result};
 use crate::key::KeyEncoding;
@@ -109,6 +111,30 @@ impl Receiver for PassedOn<'_> {
             session.release(&views)?;
         }
         Ok(None)
+    }
+
+    fn flags(&mut self, _: Which, _: u64, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
+        Err(takes_no_order())
+    }
+
+    fn most_rows_match(&self) -> bool {
+        false
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn meanwhile(&mut self, _: &Session<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn more_follows(&self) -> bool {
+        false
     }
 }
 

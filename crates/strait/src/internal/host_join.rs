@@ -6,7 +6,9 @@ use std::time::Instant;
 use super::{
     Block, BlockReceiver, HostPlacement, HostTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage,
 };
-use crate::algorithm::gpu::{self, Receiver, join_from_host};
+use crate::algorithm::gpu::{
+    self, InOrderBlock, Receiver, Which, join_from_host, takes_no_order,
+};
 use crate::device::{Event, Session};
 use crate::error::Result;
 use crate::key::KeyEncoding;
@@ -117,7 +119,27 @@ impl Receiver for Back<'_> {
         })
     }
 
+    fn flags(&mut self, _: Which, _: u64, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
+        Err(takes_no_order())
+    }
+
+    fn most_rows_match(&self) -> bool {
+        false
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
         self.finish(session)
+    }
+
+    fn more_follows(&self) -> bool {
+        false
     }
 }

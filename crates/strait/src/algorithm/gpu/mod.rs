@@ -28,7 +28,9 @@ mod triton;
 
 pub(crate) use machinery::host::{Attempt, run};
 pub(crate) use machinery::host_partitions::HostPartitions;
-pub(crate) use machinery::wanted::{JoinResult, OutputBlock, Receiver, Wanted, Which};
+pub(crate) use machinery::wanted::{
+    InOrderBlock, JoinResult, OutputBlock, Receiver, Wanted, Which, takes_no_order,
+};
 pub(crate) use sort_merge::varying_bits;
 pub(crate) use triton::partition_side;
 

@@ -53,8 +53,24 @@ impl Receiver for Kept {
         Ok(())
     }
 
+    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
+        Err(takes_no_order())
+    }
+
+    fn most_rows_match(&self) -> bool {
+        false
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
         self.take_arrived(session)
+    }
+
+    fn more_follows(&self) -> bool {
+        false
     }
 }
 

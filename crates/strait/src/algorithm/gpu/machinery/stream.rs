@@ -127,6 +127,10 @@ impl Receiver for Feeding<'_, '_> {
         self.to.most_rows_match()
     }
 
+    fn end_chunk(&mut self) -> Result<()> {
+        self.to.end_chunk()
+    }
+
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
         self.pipeline.ahead()?;
         self.to.meanwhile(session)

@@ -71,6 +71,9 @@ pub(crate) struct InOrderBlock {
 }
 
 /// Receives the output, one block at a time.
+///
+/// No method has a default. A receiver that passes everything on to another one would compile without the
+/// method, and would then lose the calls.
 pub(crate) trait Receiver {
     /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
     /// there is no event.
@@ -78,37 +81,30 @@ pub(crate) trait Receiver {
 
     /// Receives the flags of a side's rows, starting at row number `first`: one byte per row, nonzero if the
     /// row has a match. The same rows may come several times.
-    fn flags(&mut self, _which: Which, _first: u64, _flags: &[u8]) -> Result<()> {
-        Ok(())
-    }
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()>;
 
     /// Receives results in the order of the probe rows, like [`block`](Receiver::block).
-    fn in_order(&mut self, _session: &Session<'_>, _block: InOrderBlock) -> Result<Option<Event>> {
-        Err(Error::internal("results in order were not asked for"))
-    }
+    fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>>;
 
     /// Returns whether most probe rows have a match, by the results that have arrived. If so, results
     /// [in order](Receiver::in_order) take fewer bytes than pairs.
-    fn most_rows_match(&self) -> bool {
-        true
-    }
+    fn most_rows_match(&self) -> bool;
 
     /// Records that all results of a chunk of the probe side were handed over. Called only if that side is
     /// read while it is joined. The positions of the next chunk start at zero again.
-    fn end_chunk(&mut self) -> Result<()> {
-        Ok(())
-    }
+    fn end_chunk(&mut self) -> Result<()>;
 
     /// Does pending work on the host while the device is busy.
-    fn meanwhile(&mut self, _session: &Session<'_>) -> Result<()> {
-        Ok(())
-    }
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()>;
 
     /// Whether another join follows this one. Its blocks may then come while blocks of this join are still
     /// being copied.
-    fn more_follows(&self) -> bool {
-        false
-    }
+    fn more_follows(&self) -> bool;
+}
+
+/// Returns the error of a receiver that gets results in order, but takes only pairs.
+pub(crate) fn takes_no_order() -> Error {
+    Error::internal("results in order were not asked for")
 }
 
 /// One of the two sides.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use arrow::datatypes::ArrowNativeType;
 
 use super::keys::Keys;
-use crate::algorithm::has_left;
+use crate::algorithm::read_to_end;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, Chunk, ChunkLimits};
@@ -225,14 +225,9 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
 
     fn hold(&self) -> Result<HostSide> {
         self.put_back();
-        let (cx, needed) = (self.cx, self.needed);
-        let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
-        let rows = {
-            let source = &self.probe.source;
-            let filled = cx.watch.time("read probe side", || source.fill(&cx.workers, check));
-            filled.inspect_err(|error| self.note(error))?;
-            source.waiting()
-        };
+        let cx = self.cx;
+        let read = read_to_end(cx, &self.probe.source, self.needed);
+        let rows = read.inspect_err(|error| self.note(error))?;
         if self.word == Width::W32 && rows.rows() > u64::from(u32::MAX) {
             return Err(Error::TooManyRows { rows: rows.rows(), most: u64::from(u32::MAX) });
         }

@@ -129,6 +129,10 @@ impl Receiver for PairReceiver<'_> {
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
         self.finish(session)
     }
+
+    fn more_follows(&self) -> bool {
+        false
+    }
 }
 
 /// Takes blocks that have arrived.
