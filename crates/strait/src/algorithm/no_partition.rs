@@ -169,7 +169,9 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
         loop {
             // A concurrent source is called before the work starts, so that workers call it at the same time.
             let concurrent = self.probe.concurrent();
-            if concurrent && !emitter.read(self.spare, |resting| self.probe.fetch(resting))? {
+            let mut fetch =
+                || emitter.read(self.spare, |spare, resting| self.probe.fetch(spare, resting));
+            if concurrent && !fetch()? {
                 return Ok(None);
             }
             let (started, morsel) = emitter

@@ -12,9 +12,13 @@ use super::feed::Feed;
 use super::relation::{Held, Relation};
 use super::source::Morsel;
 use crate::error::{Error, Result};
-use crate::memory::{Hold, Ledger, Resting, each_buffer, frame};
+use crate::memory::{Hold, Ledger, Reservation, Resting, each_buffer, frame};
 use crate::options::Side;
 use crate::schedule::{Workers, lock};
+
+/// Before the first batch was read, a batch is expected to take 1/`FIRST_SHARE` of the memory limit. So only a
+/// few workers call a concurrent source for its first batches.
+const FIRST_SHARE: u64 = 8;
 
 /// A side that is still being read. Any number of workers may use it.
 ///
@@ -27,6 +31,9 @@ pub(crate) struct BufferedSource {
     ended: AtomicBool,
     /// The bytes of all batches that were read.
     bytes: AtomicU64,
+    /// The bytes of the largest batch that was read. A batch has no size before it is read, so this is the
+    /// expected size of the next one.
+    largest: AtomicU64,
 }
 
 /// The batches that were read and not handed out yet.
@@ -54,9 +61,9 @@ impl BufferedSource {
     pub(crate) fn new(feed: Feed, ledger: Option<Arc<Ledger>>) -> Self {
         let (pulled, waiting, footprint) = Default::default();
         let buffer = Buffer { pulled, waiting, footprint, rows: 0, ledger };
-        let (buffer, ended, bytes) =
-            (Mutex::new(buffer), AtomicBool::new(false), AtomicU64::new(0));
-        BufferedSource { feed, buffer, ended, bytes }
+        let (buffer, ended) = (Mutex::new(buffer), AtomicBool::new(false));
+        let (bytes, largest) = (AtomicU64::new(0), AtomicU64::new(0));
+        BufferedSource { feed, buffer, ended, bytes, largest }
     }
 
     pub(crate) fn side(&self) -> Side {
@@ -155,6 +162,7 @@ impl BufferedSource {
         };
         buffer.footprint.seen.extend(fresh);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
         let (first_row, rows) = (morsel.first_row.unwrap_or(buffer.rows), batch.num_rows());
         for at in (0..rows).step_by(MAX_ROWS_PER_BATCH) {
             let len = MAX_ROWS_PER_BATCH.min(rows - at);
@@ -168,14 +176,60 @@ impl BufferedSource {
 
     /// Calls a concurrent source if no batch waits. Returns whether there may be rows to take. A reader is
     /// not called, because [`morsel`](BufferedSource::morsel) does this.
-    pub(crate) fn fetch(&self, resting: &Resting<'_>) -> Result<bool> {
+    ///
+    /// If other workers hold memory, `spare` is the number of bytes that the batch must leave free. Then the
+    /// expected bytes of the batch are reserved before the call. So not all workers read a batch at the same
+    /// time if there is memory for one.
+    pub(crate) fn fetch(&self, spare: Option<u64>, resting: &Resting<'_>) -> Result<bool> {
         if !self.feed.concurrent || lock(&self.buffer).has_rows() {
             return Ok(true);
         }
+        let room = match spare {
+            Some(spare) => self.room(spare)?,
+            None => None,
+        };
         let morsel = self.pull(Some(resting))?;
         let mut buffer = lock(&self.buffer);
-        buffer.pulled.extend(morsel);
-        Ok(buffer.has_rows())
+        drop(room);
+        // A batch may be empty. Then none waits, but the source has not ended.
+        let came = morsel.is_some();
+        if let Some(morsel) = morsel {
+            match self.reserve(&mut buffer, morsel, spare.unwrap_or(0)) {
+                // The batch was kept. It is reserved when a worker takes it.
+                Err(Error::MemoryLimit { .. }) => {}
+                reserved => reserved?,
+            }
+            buffer.footprint = Footprint::default();
+        }
+        Ok(came || buffer.has_rows())
+    }
+
+    /// Reserves the expected bytes of the next batch, if `spare` bytes are left after that. Reserves nothing if
+    /// memory is not limited.
+    fn room(&self, spare: u64) -> Result<Option<Reservation>> {
+        let budget = &self.feed.budget;
+        let Some(limit) = budget.limit() else { return Ok(None) };
+        let bytes = match self.largest.load(Ordering::Relaxed) {
+            0 => limit / FIRST_SHARE,
+            largest => largest,
+        };
+        budget.reserve_leaving(bytes, spare, "a batch that is being read").map(Some)
+    }
+
+    /// Reads one more batch of a concurrent source, if there is memory for it besides `spare` bytes. Returns
+    /// false at the end of the input, or if there is too little memory.
+    pub(super) fn advance_within_budget(&self, spare: u64) -> Result<bool> {
+        let read = || {
+            let room = self.room(spare)?;
+            let Some(morsel) = self.pull(None)? else { return Ok(false) };
+            let mut buffer = lock(&self.buffer);
+            drop(room);
+            self.reserve(&mut buffer, morsel, spare).map(|()| true)
+        };
+        match read() {
+            Err(Error::MemoryLimit { .. }) => Ok(false),
+            read => read,
+        }
     }
 
     /// Returns the next rows, at most `most` of them. Returns `None` at the end. For a concurrent source, it

@@ -82,10 +82,11 @@ impl BufferedSource {
         Ok(Some(Chunk { rows: Relation::new(self.schema(), held, bytes), first_row }))
     }
 
-    /// Reads the batches of the next chunk on all workers, if the source is concurrent. Under a memory limit,
-    /// and if a chunk is one batch, one worker reads.
+    /// Reads the batches of the next chunk on all workers, if the source is concurrent and a chunk may have
+    /// several batches. Under a memory limit, they read as long as there is memory for another batch.
     fn read_ahead(&self, most: ChunkLimits, workers: &Workers) -> Result<()> {
-        if !self.feed.concurrent || most.one_batch || !self.feed.budget.unlimited() {
+        let limited = !self.feed.budget.unlimited();
+        if !self.feed.concurrent || most.one_batch {
             return Ok(());
         }
         let (rows, bytes) = {
@@ -99,7 +100,11 @@ impl BufferedSource {
         };
         self.repeat(workers, || {
             let enough = lock(&self.buffer).rows >= rows || self.read_bytes() >= bytes;
-            Ok(!enough && self.advance(0)?)
+            match limited {
+                _ if enough => Ok(false),
+                true => self.advance_within_budget(most.free.max(most.spare)),
+                false => self.advance(0),
+            }
         })?;
         let mut buffer = lock(&self.buffer);
         if self.feed.expected.row_numbers {

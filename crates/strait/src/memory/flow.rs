@@ -178,8 +178,9 @@ impl Flow {
 
     /// Counts a worker that calls a concurrent source, until the result is dropped.
     pub(crate) fn reading<'a>(&'a self, budget: &'a Budget) -> ReadingSource<'a> {
-        self.reading.fetch_add(1, Ordering::SeqCst);
-        ReadingSource { flow: self, budget }
+        let others = self.reading.fetch_add(1, Ordering::SeqCst);
+        let alone = others == 0 && self.started.load(Ordering::SeqCst) == 0;
+        ReadingSource { flow: self, budget, alone }
     }
 
     /// Fails if less than `spare` bytes are left, and others may still release memory. A source or a reader
@@ -276,6 +277,8 @@ impl Drop for Started<'_> {
 pub(crate) struct ReadingSource<'a> {
     flow: &'a Flow,
     budget: &'a Budget,
+    /// Whether no other worker calls the source or has started work.
+    pub(crate) alone: bool,
 }
 
 impl Drop for ReadingSource<'_> {

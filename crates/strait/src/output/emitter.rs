@@ -110,19 +110,20 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// Runs `read`, which calls a concurrent source. If memory is refused, or if little is left, it waits like
-    /// [`start`](Emitter::start).
+    /// Runs `read`, which calls a concurrent source. Its first argument is the number of bytes that the batch
+    /// must leave free. It is `None` if no other worker reads or has started work. If memory is refused, or if
+    /// little is left, it waits like [`start`](Emitter::start).
     pub(crate) fn read<T>(
         &mut self,
         spare: u64,
-        mut read: impl FnMut(&Resting<'_>) -> Result<T>,
+        mut read: impl FnMut(Option<u64>, &Resting<'_>) -> Result<T>,
     ) -> Result<T> {
         let sink = self.sink;
         let resting = sink.flow.resting(sink.budget, !self.waiting.is_empty());
         self.patiently(Refused::StartsLater, || {
             sink.flow.may_read((sink.budget, spare))?;
-            let _reading = sink.flow.reading(sink.budget);
-            read(&resting)
+            let reading = sink.flow.reading(sink.budget);
+            read((!reading.alone).then_some(spare), &resting)
         })
     }
 

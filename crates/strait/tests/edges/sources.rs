@@ -1,10 +1,12 @@
 //! Sources that many workers call at the same time.
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use arrow::array::{AsArray, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
@@ -278,4 +280,96 @@ fn a_source_that_is_refused_memory_is_called_again() {
             assert_eq!((rows, budget.used()), (20_000, 0));
         }
     }
+}
+
+/// A batch whose memory counts in `live` until the last reference is dropped.
+fn counted_batch(rows: usize, live: &Arc<AtomicUsize>) -> RecordBatch {
+    struct Counted(Vec<i64>, Arc<AtomicUsize>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.fetch_sub(8 * self.0.len(), Ordering::SeqCst);
+        }
+    }
+    live.fetch_add(8 * rows, Ordering::SeqCst);
+    let owner = Arc::new(Counted((0..rows as i64).map(|i| i % 100).collect(), Arc::clone(live)));
+    let start = NonNull::new(owner.0.as_ptr().cast_mut().cast::<u8>()).expect("an address");
+    // SAFETY: the vector has this many bytes, is not changed, and lives as long as the buffer.
+    let buffer = unsafe { Buffer::from_custom_allocation(start, 8 * rows, owner) };
+    let keys: ArrayRef = Arc::new(Int64Array::new(ScalarBuffer::new(buffer, 0, rows), None));
+    RecordBatch::try_from_iter([("k", keys)]).expect("one column")
+}
+
+/// A source of batches that take memory from when they are read.
+struct Allocating {
+    batches: usize,
+    rows: usize,
+    calls: AtomicUsize,
+    /// The bytes of all batches that exist, the most that ever existed, and the calls at the same time.
+    live: Arc<AtomicUsize>,
+    peak: Arc<AtomicUsize>,
+    inside: AtomicUsize,
+    together: Arc<AtomicUsize>,
+}
+
+impl Source for Allocating {
+    fn schema(&self) -> SchemaRef {
+        counted_batch(0, &self.live).schema()
+    }
+
+    fn next(&self, _: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
+        if self.calls.fetch_add(1, Ordering::SeqCst) >= self.batches {
+            return Ok(None);
+        }
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.together.fetch_max(inside, Ordering::SeqCst);
+        let batch = counted_batch(self.rows, &self.live);
+        self.peak.fetch_max(self.live.load(Ordering::SeqCst), Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(2));
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        Ok(Some(Morsel::new(batch)))
+    }
+}
+
+/// Joins with such a source as the probe side, on 16 threads. Returns the most bytes of its batches that
+/// existed at the same time, and the most calls at the same time.
+fn allocating(limit: u64, batch_bytes: usize, force: TestOverrides) -> (u64, usize) {
+    let (peak, together, live) = <(Arc<AtomicUsize>, Arc<AtomicUsize>, _)>::default();
+    let source = Allocating {
+        batches: 80,
+        rows: batch_bytes / 8,
+        calls: AtomicUsize::new(0),
+        live,
+        peak: Arc::clone(&peak),
+        inside: AtomicUsize::new(0),
+        together: Arc::clone(&together),
+    };
+    let join = Join::inner().on("k").build_side(Side::Left).threads(16).memory_limit(limit);
+    let join = join.algorithm(Algorithm::NoPartition).test_overrides(force);
+    let join = if force.simulated.is_none() { join.device(Processor::Cpu) } else { join };
+    let (rows, _) = join.count(whole(&keyed(0..50)), Input::source(source)).expect("fits");
+    assert_eq!(rows, 80 * (batch_bytes as u64 / 8) / 2, "every other row matches");
+    (peak.load(Ordering::SeqCst) as u64, together.load(Ordering::SeqCst))
+}
+
+/// The memory of a batch is reserved before or right after it is read. So many workers do not read more batches
+/// than the limit allows.
+#[test]
+fn batches_of_a_source_stay_within_the_limit() {
+    const BATCH: usize = 1_000_000 / 8 / 100 * 800;
+    for limit in [6u64 << 20, 12 << 20] {
+        let (peak, _) = allocating(limit, BATCH, TestOverrides::default());
+        // One worker may always read.
+        let most = limit + 2 * BATCH as u64;
+        assert!(peak <= most, "{peak} bytes of batches existed at once, under a limit of {limit}");
+    }
+}
+
+/// Under a limit that leaves enough memory, all workers read the chunks of a device.
+#[test]
+fn workers_read_the_chunks_of_a_device_together() {
+    let force = TestOverrides { simulated: Some(1), ..TestOverrides::default() };
+    let (_, together) = allocating(256 << 20, 80_000, force);
+    assert!(together > 1, "one worker reads");
+    let (peak, _) = allocating(24 << 20, 800_000, force);
+    assert!(peak <= (24 << 20) + 2 * 800_000, "{peak} bytes of batches existed at once");
 }
