@@ -64,6 +64,8 @@ pub(crate) struct Drain<T> {
     idle: Vec<Vec<Arc<Pinned>>>,
     /// The maximum bytes per buffer of one column. Set when the first block is sent.
     piece: Option<u64>,
+    /// The bytes of new buffers, one entry per column: enough for all blocks so far.
+    lengths: Vec<usize>,
 }
 
 /// Takes rows from pinned memory.
@@ -71,7 +73,7 @@ pub(crate) type Taker<'a, T> = dyn FnMut(Arrived<'_, T>) -> Result<()> + 'a;
 
 impl<T: Clone> Drain<T> {
     pub(crate) fn new() -> Drain<T> {
-        Drain { under_way: VecDeque::new(), idle: Vec::new(), piece: None }
+        Drain { under_way: VecDeque::new(), idle: Vec::new(), piece: None, lengths: Vec::new() }
     }
 
     /// Starts to copy a block to the host. After the returned event, the block's memory may be reused.
@@ -146,7 +148,18 @@ impl<T: Clone> Drain<T> {
         Ok(())
     }
 
-    /// Returns buffers of these sizes, one per column.
+    /// Raises the lengths of new buffers for blocks of these sizes. Chunks vary in length. So lengths are powers
+    /// of two, and a slightly longer block needs no new buffer.
+    fn lengthen(&mut self, sizes: &[usize]) {
+        let piece = self.piece.map_or(usize::MAX, |piece| piece as usize);
+        self.lengths.resize(self.lengths.len().max(sizes.len()), 1);
+        for (length, &size) in self.lengths.iter_mut().zip(sizes) {
+            let rounded = size.checked_next_power_of_two().unwrap_or(size).min(piece);
+            *length = rounded.max(size).max(*length);
+        }
+    }
+
+    /// Returns buffers of at least these sizes, one per column.
     fn buffers(
         &mut self,
         session: &Session<'_>,
@@ -163,22 +176,56 @@ impl<T: Clone> Drain<T> {
         if let Some(buffers) = self.idle.pop().filter(|buffers| fits(buffers)) {
             return Ok(buffers);
         }
-        let pinned = |&bytes: &usize| session.pinned(bytes.max(1), "rows from the GPU");
-        match sizes.iter().map(pinned).collect() {
-            // There is no memory for more buffers, so this reuses one that is being copied.
-            Err(Error::MemoryLimit { .. })
-                if self.under_way.iter().any(|l| l.arrived.is_some()) =>
-            {
-                self.take_arrived(session, take)?;
-                match self.idle.pop().filter(|buffers| fits(buffers)) {
-                    Some(buffers) => Ok(buffers),
-                    None => {
-                        self.idle.clear();
-                        sizes.iter().map(pinned).collect()
-                    }
-                }
-            }
-            made => made,
+        self.lengthen(sizes);
+        let pinned = |sizes: &[usize]| -> Result<Vec<Arc<Pinned>>> {
+            let column = |&bytes: &usize| session.pinned(bytes.max(1), "rows from the GPU");
+            sizes.iter().map(column).collect()
+        };
+        match pinned(&self.lengths[..sizes.len()]) {
+            Err(Error::MemoryLimit { .. }) => {}
+            made => return made,
         }
+        // There is no memory for more buffers. So this reuses a buffer that is being copied, or takes a
+        // shorter one.
+        self.take_arrived(session, take)?;
+        if let Some(buffers) = self.idle.pop().filter(|buffers| fits(buffers)) {
+            return Ok(buffers);
+        }
+        self.idle.clear();
+        pinned(sizes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::simulated::{Settings, Simulated, TINY};
+    use crate::word::Width;
+
+    /// Blocks of varying length use the same few buffers.
+    #[test]
+    fn buffers_are_allocated_for_the_longest_block() {
+        let device = Simulated::new(Settings { shape: TINY, ..Settings::default() });
+        let session = Session::new(&device, Width::W64).unwrap();
+        let memory = session.zeroed(8 * 1000, "a test").unwrap();
+        let before = device.pinnings();
+        let mut drain = Drain::new();
+        let mut taken = 0;
+        for number in 0..200u64 {
+            let rows = 500 + (number * 37) % 500;
+            // Results come back in order, or as pairs.
+            let bits = if number % 2 == 0 { 1 } else { 64 };
+            let columns = [bits, 64].map(|bits| BlockColumn { view: memory, bits });
+            let mut take = |arrived: Arrived<'_, u64>| {
+                assert_eq!(arrived.columns[1].len(), 8 * arrived.rows);
+                taken += arrived.rows as u64;
+                Ok(())
+            };
+            drain.send(&session, &columns, rows, number, &mut take).unwrap();
+            drain.take_arrived(&session, &mut take).unwrap();
+        }
+        assert_eq!(taken, (0..200).map(|number| 500 + (number * 37) % 500).sum::<u64>());
+        let pinnings = device.pinnings() - before;
+        assert!(pinnings < 20, "pinned memory was allocated {pinnings} times for 200 blocks");
     }
 }

@@ -86,6 +86,9 @@ pub(crate) struct Simulated {
     /// The number of pieces of its own pinned memory.
     pinned: Arc<AtomicUsize>,
     faults: Faults,
+    /// The number of calls of `synchronize`, and of allocations of pinned memory.
+    waits: AtomicUsize,
+    pinnings: AtomicUsize,
 }
 
 impl Simulated {
@@ -107,7 +110,8 @@ impl Simulated {
         let machine = Machine { space, random: random(), shape };
         let schedule = Arc::new(Mutex::new(Schedule::new(machine, id, random())));
         let (random, pins, pinned) = (Mutex::new(random()), Arc::default(), Arc::default());
-        Simulated { id, shape, schedule, random, coherent, pins, pinned, faults }
+        let (waits, pinnings) = Default::default();
+        Simulated { id, shape, schedule, random, coherent, pins, pinned, faults, waits, pinnings }
     }
 
     /// Opens a device. This itself may be the operation that must fail.
@@ -127,6 +131,18 @@ impl Simulated {
     /// Fails if waiting is the operation that must fail. The device is dead from then on.
     fn survives(&self, schedule: &mut Schedule) -> Result<()> {
         self.faults.check(FaultKind::Synchronize).inspect_err(|error| schedule.die(error))
+    }
+
+    /// Returns how often the host has waited for all work of a stream, for example to read a value back.
+    #[cfg(test)]
+    pub(crate) fn waits(&self) -> usize {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often pinned memory was allocated.
+    #[cfg(test)]
+    pub(crate) fn pinnings(&self) -> usize {
+        self.pinnings.load(Ordering::Relaxed)
     }
 
     /// Returns the number of pins of others' memory.
@@ -228,6 +244,7 @@ impl Device for Simulated {
     }
 
     fn synchronize(&self, stream: Stream) -> Result<()> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
         let mut schedule = self.schedule();
         self.survives(&mut schedule)?;
         schedule.synchronize(stream)
@@ -266,6 +283,7 @@ impl Device for Simulated {
 
 impl HostAccess for Simulated {
     fn pinned(&self, bytes: usize, what: &str) -> Result<Arc<Pinned>> {
+        self.pinnings.fetch_add(1, Ordering::Relaxed);
         self.faults.check(FaultKind::Pin)?;
         let memory = self.host_memory(bytes, what)?;
         let start = memory.start();
