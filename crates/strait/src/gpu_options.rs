@@ -19,8 +19,7 @@ use crate::options::{Algorithm, named, names};
 #[non_exhaustive]
 pub enum Processor {
     /// A GPU if the join is predicted to be faster there, including the time of all copies; otherwise the
-    /// CPU. If the GPU fails before the first rows are
-    /// joined, the join continues on the CPU.
+    /// CPU. If the GPU fails, the join continues on the CPU, unless the error says why it cannot.
     #[default]
     Auto,
     /// The CPU.

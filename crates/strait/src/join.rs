@@ -195,8 +195,10 @@ impl Join {
     /// Sets where the join runs.
     ///
     /// By default, the planner uses a GPU only if it predicts that the join is faster there. If that GPU
-    /// fails before the first rows are joined, the join continues on the CPU, and the report says so. A GPU
-    /// that is named here is opened when the join is [bound](Join::bind). If it fails, the join fails.
+    /// fails, the CPU joins the rows that the GPU has not joined, and the report says so. The CPU cannot
+    /// continue if rows were returned of which it does not know the rest, or if only the GPU knows which build
+    /// rows have a match. Then the join fails, and the error says so. A GPU that is named here is opened when
+    /// the join is [bound](Join::bind). If it fails, the join fails.
     pub fn device(mut self, processor: Processor) -> Self {
         self.processor = processor;
         self

@@ -23,12 +23,13 @@ pub struct TestOverrides {
     pub bad_seeds: u32,
     /// Do not examine a sample of the build side. A bad seed is then found only while a table is built.
     pub no_sample: bool,
-    /// Treat the simulated device as chosen by [`Processor::Auto`](crate::Processor::Auto): if it fails
-    /// before the first rows are joined, the join continues on the CPU. Otherwise it counts as asked for by
-    /// name.
+    /// Treat the simulated device as chosen by [`Processor::Auto`](crate::Processor::Auto): if it fails,
+    /// the join continues on the CPU. Otherwise it counts as asked for by name.
     pub auto: bool,
     /// The operation that fails on the simulated device.
     pub fault: Option<Fault>,
+    /// The memory that this process can use, in bytes, in place of what the system tells.
+    pub host_memory: Option<u64>,
 }
 
 /// A failure that a simulated device is told to produce.

@@ -98,7 +98,7 @@ pub(crate) struct Counters {
     pub(crate) right_rows: AtomicU64,
     pub(crate) done: AtomicU64,
     pub(crate) total: AtomicU64,
-    /// The output rows since the join started, or since it last restarted.
+    /// The output rows that the join has found. If the join starts again, the number goes back.
     found: AtomicU64,
     /// The output rows that the callback sees: the largest value that `found` has had. So the number never
     /// decreases.
@@ -112,14 +112,14 @@ impl Counters {
         self.output_rows.fetch_max(found, Ordering::Relaxed);
     }
 
-    /// Returns the output rows since the join started, or since it last restarted.
+    /// Returns the output rows that the join has found.
     pub(crate) fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// Sets `found` to zero, because the join restarts and finds all output rows again.
-    pub(crate) fn find_again(&self) {
-        self.found.store(0, Ordering::Relaxed);
+    /// Sets `found` back to an earlier value, because the join finds the output rows since then again.
+    pub(crate) fn find_again(&self, since: u64) {
+        self.found.store(since, Ordering::Relaxed);
     }
 
     pub(crate) fn enter(&self, stage: Stage, total: u64) {

@@ -13,8 +13,8 @@ use super::size;
 /// The processor of a join, and the GPU options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
-    /// Which processor joins: auto uses a GPU if it is predicted to be faster, including the copies, and the
-    /// CPU if the GPU fails before the first rows are joined; cpu; gpu or gpu:N, whose failure is an error
+    /// Which processor joins: auto uses a GPU if it is predicted to be faster, including the copies, and
+    /// continues on the CPU if the GPU fails, where that is possible; cpu; gpu or gpu:N, whose failure is an error
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 

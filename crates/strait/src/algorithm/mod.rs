@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context::Context;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, bytes};
 use crate::input::{BufferedSource, Relation};
 use crate::key::KeyPlan;
 use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
@@ -31,8 +31,9 @@ use crate::options::Algorithm;
 use crate::output::{Emitter, Output, SharedSink};
 use crate::plan::{Inlining, Learned, Plan, Prediction, ProbeSide};
 use crate::schedule::Workers;
+use crate::table::Flags;
 use crate::word::KeyWord;
-use gpu::Attempt;
+use gpu::{Attempt, Rest, Written};
 
 pub(crate) use seeds::with_seeds;
 
@@ -49,6 +50,8 @@ pub(crate) struct Job<'a> {
     /// Conductors obey the plan, and refine it by the facts that they learn.
     pub(crate) plan: &'a mut Plan,
     pub(crate) candidates: &'a AtomicU64,
+    /// The build rows that already have a match, if a device has joined a part of the probe side.
+    pub(crate) matched: Option<&'a Flags>,
 }
 
 impl<'a> Job<'a> {
@@ -141,10 +144,27 @@ pub(crate) enum GpuOutcome {
     Joined,
     /// The device failed, and the CPU may join instead. No result of the device is left.
     Failed(Error),
+    /// The device failed, and the CPU may join the rest, but only by an algorithm that streams the probe side.
+    /// Either the output of a part of the probe side has been written, or the side is too long to be held.
+    FailedMidway {
+        why: Error,
+        /// The build rows that have a match so far, if the join type needs them.
+        matched: Option<Flags>,
+    },
 }
 
 /// Joins on a device. `elsewhere` says whether the CPU may join instead, if the device fails. After such a
-/// failure, the job still has its probe side.
+/// failure, the job still has the rows of its probe side that were not joined.
+///
+/// The CPU continues where the output of the device ends. The output of a streamed probe side ends after one
+/// of its chunks, so the CPU joins the chunks after that one, and the rest of the side. There are two cases in
+/// which it cannot continue:
+///
+/// - Rows of an unfinished chunk have been sent. Nobody knows which rows these are. (This can only happen if
+///   the results of a chunk come back in several blocks. Counts do not have this problem, because they are
+///   reported at the end.)
+/// - The join type returns build rows by their flag, only the device has the flags, and it is so broken that
+///   it cannot return them.
 pub(crate) fn run_on(
     cx: &Context<'_>,
     job: &mut Job<'_>,
@@ -153,6 +173,7 @@ pub(crate) fn run_on(
 ) -> Result<GpuOutcome> {
     check_seed(cx, job)?;
     let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
+    let start = Written::now(job.sink, job.candidates);
     let mut learned = Learned::default();
     learned.null_keys[0] = job.keys.nulls_in_column(job.build_side, job.build.batches())?;
     if let ProbeSide::Held(reason) = job.plan.details.probe_side {
@@ -164,9 +185,7 @@ pub(crate) fn run_on(
                 learned.held = Some(reason);
             }
             // The CPU may be able to join without holding the probe side.
-            Err(error @ Error::MemoryLimit { .. }) if elsewhere => {
-                return Ok(GpuOutcome::Failed(error));
-            }
+            Err(error) if elsewhere && error.cpu_may_help() => return Ok(failed(cx, job, error)),
             Err(error) => return Err(error),
         }
     }
@@ -175,7 +194,7 @@ pub(crate) fn run_on(
     let probe = job.take_probe()?;
     // A worker error ends this attempt, but not the join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
-    let Attempt { joined, probe, repeatable } = gpu::run(&attempt, job, probe, needed, device);
+    let Attempt { joined, probe, rest } = gpu::run(&attempt, job, probe, needed, device);
     *job.probe = Some(probe);
     device.check_released()?;
     if !cx.budget.unlimited() {
@@ -189,14 +208,40 @@ pub(crate) fn run_on(
         }
         Err(error) => error,
     };
-    if !elsewhere || !repeatable || !error.cpu_may_help() || !job.sink.untouched() {
+    if !elsewhere || !error.cpu_may_help() {
         return Err(error);
     }
     cx.workers.check()?;
-    job.sink.reset();
-    job.candidates.store(0, Ordering::Relaxed);
-    Ok(GpuOutcome::Failed(error))
+    let go_back = |to: &Written| {
+        job.candidates.store(to.candidates, Ordering::Relaxed);
+        job.sink.go_back(&to.output)
+    };
+    match rest {
+        Rest::Lost => Err(error),
+        Rest::All if go_back(&start) => Ok(failed(cx, job, error)),
+        Rest::After { matched: None, .. } if job.roles.build != Keep::Nothing => {
+            Err(error.with_hint(FLAGS_ARE_LOST))
+        }
+        Rest::After { written, matched } if go_back(&written) => {
+            Ok(GpuOutcome::FailedMidway { why: error, matched })
+        }
+        Rest::All | Rest::After { .. } => Err(error.with_hint(ROWS_WERE_SENT)),
+    }
 }
+
+/// Returns the outcome after a device failed before the first row of output.
+fn failed(cx: &Context<'_>, job: &Job<'_>, why: Error) -> GpuOutcome {
+    let too_long = |probe: &BufferedSource| fits_machine(cx, probe).is_err();
+    match job.probe.as_ref().is_some_and(too_long) {
+        true => GpuOutcome::FailedMidway { why, matched: None },
+        false => GpuOutcome::Failed(why),
+    }
+}
+
+const FLAGS_ARE_LOST: &str = "; the CPU cannot continue this join, because only the GPU knows which build rows \
+     have a match; use --device cpu";
+const ROWS_WERE_SENT: &str = "; the CPU cannot continue this join, because some rows were already returned; \
+     use --device cpu";
 
 /// Fails with [`Error::BadSeed`] if the keys need another seed. At that point no row has been written, and
 /// the job still has its probe side.
@@ -210,7 +255,11 @@ fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
 /// Reads a probe side to its end for a device, and returns all of it. `needed` bytes of memory must stay free.
 /// The batches also stay in the source, so that the CPU can join them if the device fails.
 fn read_to_end(cx: &Context<'_>, source: &BufferedSource, needed: u64) -> Result<Relation> {
-    let check = || cx.workers.check().and_then(|()| has_left(&cx.budget, needed));
+    let check = || {
+        cx.workers.check()?;
+        has_left(&cx.budget, needed)?;
+        fits_machine(cx, source)
+    };
     cx.watch.time("read probe side", || source.fill(&cx.workers, check))?;
     Ok(source.waiting())
 }
@@ -227,6 +276,23 @@ fn has_left(budget: &Budget, needed: u64) -> Result<()> {
         }),
         _ => Ok(()),
     }
+}
+
+/// Returns an error if so much of a probe side was read that holding the rest would exhaust the machine. A
+/// probe side may be endless. Without a memory limit, only this check ends a join that has to hold it.
+fn fits_machine(cx: &Context<'_>, source: &BufferedSource) -> Result<()> {
+    let (most, held) = (cx.machine.memory / 4 * 3, source.read_bytes());
+    if !cx.budget.unlimited() || most == 0 || held <= most {
+        return Ok(());
+    }
+    let (held, memory) = (bytes(held), bytes(cx.machine.memory));
+    let problem = format!(
+        "the GPU does not hold the whole build side at once, so the join would have to hold the {} table; it \
+         has more than {held}, and this process can use {memory}",
+        source.side().name(),
+    );
+    let advice = "use --device cpu, which does not hold it, or give the join more GPU memory";
+    Err(Error::unsupported(problem, advice))
 }
 
 /// Runs the conductor that the plan names, on the CPU.

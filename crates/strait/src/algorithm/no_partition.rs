@@ -63,6 +63,9 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
         None => cx.watch.time("flatten build columns", flatten)?,
     };
     let mut build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
+    if let (Some(flags), Some(matched)) = (&build_unit.flags, job.matched) {
+        flags.add(matched);
+    }
     cx.watch.time("flatten build keys", || build_unit.flatten_keys(cx))?;
     if let BuildTable::Hash(table) = &table
         && job.keys.hashed()

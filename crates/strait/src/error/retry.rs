@@ -35,6 +35,18 @@ impl Error {
         matches!(self, Error::DeviceMemory { .. } | Error::TooManyRows { .. })
     }
 
+    /// Adds the reason why the CPU cannot continue a join that failed on a device, and what to try.
+    pub(crate) fn with_hint(mut self, why: &'static str) -> Error {
+        match &mut self {
+            Error::Cuda { hint, .. } => *hint = why,
+            Error::DeviceMemory { hint, .. } | Error::MemoryLimit { hint, .. } => {
+                hint.push_str(why);
+            }
+            _ => log::warn!("{self}{why}"),
+        }
+        self
+    }
+
     /// Returns whether a join that failed with this error on a device may succeed on the CPU.
     pub(crate) fn cpu_may_help(&self) -> bool {
         !matches!(

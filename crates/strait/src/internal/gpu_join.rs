@@ -121,6 +121,10 @@ impl Receiver for PassedOn<'_> {
         Err(takes_no_order())
     }
 
+    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
+        Ok(None)
+    }
+
     fn most_rows_match(&self) -> bool {
         false
     }

@@ -6,10 +6,8 @@ use std::time::Instant;
 use super::{
     Block, BlockReceiver, HostPlacement, HostTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage,
 };
-use crate::algorithm::gpu::{
-    self, InOrderBlock, Receiver, Which, join_from_host, takes_no_order,
-};
-use crate::device::{Event, Session};
+use crate::algorithm::gpu::{self, InOrderBlock, Receiver, Which, join_from_host, takes_no_order};
+use crate::device::{Event, Session, View};
 use crate::error::Result;
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
@@ -125,6 +123,10 @@ impl Receiver for Back<'_> {
 
     fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
         Err(takes_no_order())
+    }
+
+    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
+        Ok(None)
     }
 
     fn most_rows_match(&self) -> bool {

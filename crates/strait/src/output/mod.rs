@@ -12,7 +12,7 @@ mod turn;
 
 pub(crate) use emitter::{Emitter, Rows, fewer};
 pub(crate) use plan::{Origin, OutputPlan};
-pub(crate) use sink::{NoRows, SharedSink};
+pub(crate) use sink::{NoRows, OutputPoint, SharedSink};
 pub use sink::{ReservedBatch, Sink};
 pub(crate) use turn::Turn;
 

@@ -145,17 +145,29 @@ pub(crate) struct SharedSink<'a> {
     pub(crate) sums: Mutex<Vec<i128>>,
 }
 
+/// The output at one point of a join: its number of rows, and the sums of its columns.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputPoint {
+    rows: u64,
+    sums: Vec<i128>,
+}
+
 impl SharedSink<'_> {
-    /// Returns whether the consumer has seen nothing of the output yet: no rows have been sent. Counts are
-    /// only reported at the end.
-    pub(crate) fn untouched(&self) -> bool {
-        self.plan.output == Output::Count || self.counters.found() == 0
+    /// Returns the current point of the output. No worker may have an emitter.
+    pub(crate) fn point(&self) -> OutputPoint {
+        OutputPoint { rows: self.counters.found(), sums: lock(&self.sums).clone() }
     }
 
-    /// Resets the counts, so that the join can restart. Nothing may have been sent.
-    pub(crate) fn reset(&self) {
-        self.counters.find_again();
-        lock(&self.sums).fill(0);
+    /// Goes back to an earlier point, so that the join can find the output since then again. Returns false if
+    /// that is not possible, because rows were sent since then. (Counts and sums are only reported at the
+    /// end.)
+    pub(crate) fn go_back(&self, to: &OutputPoint) -> bool {
+        if self.plan.output != Output::Count && self.counters.found() != to.rows {
+            return false;
+        }
+        self.counters.find_again(to.rows);
+        lock(&self.sums).clone_from(&to.sums);
+        true
     }
 
     /// Makes a [`ReservedBatch`] of a batch, and adjusts its reservation to the bytes that the batch really

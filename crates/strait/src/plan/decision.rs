@@ -386,6 +386,8 @@ pub enum Reason {
     AskedForWithoutGpu,
     /// The caller asked for it. It needs more of the GPU's memory than it may hold.
     AskedForBeyondGpuMemory,
+    /// A GPU failed in the middle of the probe side, or could not hold it. This algorithm streams the rest.
+    Continues,
 }
 
 /// A plan that a join started with and could not carry out.

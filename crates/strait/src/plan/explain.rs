@@ -87,6 +87,7 @@ impl fmt::Display for Reason {
             Reason::AskedForBeyondGpuMemory => {
                 "it was asked for, but needs more of the GPU's memory than it may hold"
             }
+            Reason::Continues => "it streams the rows that the GPU did not join",
         })
     }
 }

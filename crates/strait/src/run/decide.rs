@@ -18,10 +18,10 @@ use crate::error::{Result, bytes};
 use crate::input::{BufferedSource, First, Relation};
 use crate::machine::Machine;
 use crate::matches::Roles;
-use crate::options::{NullEquality, Side};
+use crate::options::{Algorithm, NullEquality, Side};
 use crate::plan::{
-    Facts, GpuCandidate, HostMemory, KeyFacts, Learned, Payload, PayloadColumn, Plan, Request,
-    Statistics, build_side, choose,
+    Facts, GpuCandidate, HostMemory, KeyFacts, Learned, Payload, PayloadColumn, Plan, Reason,
+    Request, Statistics, build_side, choose,
 };
 use crate::word::{KeyWord, Width};
 
@@ -159,8 +159,32 @@ impl BoundJoin {
         self.plan(known, None).after(abandoned, why)
     }
 
+    /// Returns the plan for the CPU after a GPU failed in the middle of the probe side. Only an algorithm that
+    /// streams the probe side can continue there: the others number the rows of the rest from zero.
+    pub(super) fn without_device_midway(
+        &self,
+        known: &Known<'_>,
+        abandoned: &Plan,
+        why: &str,
+    ) -> Plan {
+        log::warn!("the GPU was abandoned: {why}; joining the rest of the rows on the CPU");
+        let mut plan = self.plan_by(known, None, Some(Algorithm::NoPartition));
+        plan.reason = Reason::Continues;
+        plan.after(abandoned, why)
+    }
+
     /// Plans for the CPU, and also for a device, if there is one.
     fn plan(&self, known: &Known<'_>, device: Option<Usable<'_>>) -> Plan {
+        self.plan_by(known, device, self.join.algorithm)
+    }
+
+    /// Does the same by the algorithm that is asked for.
+    fn plan_by(
+        &self,
+        known: &Known<'_>,
+        device: Option<Usable<'_>>,
+        asked: Option<Algorithm>,
+    ) -> Plan {
         let Known { machine, side, mut build, mut probe, .. } = *known;
         if self.join.null_equality == NullEquality::Equal {
             // Rows with a null match like other rows.
@@ -192,7 +216,7 @@ impl BoundJoin {
         };
         choose(Request {
             device,
-            asked: self.join.algorithm,
+            asked,
             partitioner: self.join.gpu_options.partitioner,
             join_type: self.join.join_type,
             build_side: side,

@@ -51,7 +51,8 @@ impl BoundJoin {
     ) -> Result<Conducted> {
         let watch = Stopwatch::start();
         let budget = &shared.budget;
-        let machine = Machine::detect();
+        let mut machine = Machine::detect();
+        machine.memory = self.join.overrides.host_memory.unwrap_or(machine.memory);
         let threads = self.join.threads.min(MAX_THREADS);
         let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
         let counters = &shared.counters;
@@ -113,7 +114,7 @@ impl BoundJoin {
         };
         let candidates = AtomicU64::new(0);
         let mut probe = Some(probe);
-        let (mut ran, mut device) = (plan, device);
+        let (mut ran, mut device, mut matched) = (plan, device, None);
         let seeded = with_seeds(self.join.overrides, |seed, bounded| {
             let keys = &self.keys.reseeded(seed);
             cx.bounded = bounded;
@@ -123,21 +124,48 @@ impl BoundJoin {
             ran.seed = Some(keys.seed().number());
             if let Some(on) = &device {
                 let (probe, plan) = (&mut probe, &mut ran);
-                let mut job =
-                    Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
+                let mut job = Job {
+                    keys,
+                    filter,
+                    roles,
+                    build,
+                    build_side,
+                    probe,
+                    sink,
+                    plan,
+                    candidates,
+                    matched: None,
+                };
                 match algorithm::run_on(&cx, &mut job, &**on, self.may_use_cpu())? {
                     GpuOutcome::Joined => return Ok(()),
                     GpuOutcome::Failed(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
                         ran = self.without_device(&known, &ran, &why.to_string());
-                        ran.seed = Some(keys.seed().number());
-                        log::info!("{ran}");
+                    }
+                    GpuOutcome::FailedMidway { why, matched: so_far } => {
+                        known.probe = self.probe_left(&known, job.probe.as_ref());
+                        ran = self.without_device_midway(&known, &ran, &why.to_string());
+                        matched = so_far;
                     }
                 }
+                ran.seed = Some(keys.seed().number());
+                log::info!("{ran}");
             }
             device = None;
             let (probe, plan) = (&mut probe, &mut ran);
-            let job = Job { keys, filter, roles, build, build_side, probe, sink, plan, candidates };
+            let matched = matched.as_ref();
+            let job = Job {
+                keys,
+                filter,
+                roles,
+                build,
+                build_side,
+                probe,
+                sink,
+                plan,
+                candidates,
+                matched,
+            };
             algorithm::run(&cx, job)
         })?;
         drop(device);

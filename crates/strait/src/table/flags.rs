@@ -27,6 +27,12 @@ impl Flags {
         self.cell(row).store(1, Ordering::Relaxed);
     }
 
+    /// Sets all flags that are set in `other`, which has as many rows.
+    pub(crate) fn add(&self, other: &Flags) {
+        let rows = 0..self.bytes.len().min(other.bytes.len()) as u64;
+        rows.filter(|&row| other.get(row)).for_each(|row| self.set(row));
+    }
+
     #[inline(always)]
     pub(crate) fn get(&self, row: u64) -> bool {
         self.cell(row).load(Ordering::Relaxed) != 0

@@ -194,11 +194,13 @@ fn every_operation_fails_in_every_partitioner() {
     }
 }
 
-/// A count is returned only at the end, so it can restart until the first chunk has been joined.
+/// A count is returned only at the end. So the CPU can always continue, unless only the device has the flags of
+/// build rows.
 #[test]
 fn a_count_goes_on_on_the_cpu_whatever_fails() {
     let (left, right) = (build(), probe());
     let count = |join: &Join| join.count(whole(&left), whole(&right));
+    let lost = |error: &Error| error.to_string().contains("only the GPU knows which build rows");
     for join_type in [JoinType::Inner, JoinType::LeftAnti] {
         let join = Join::new(join_type).on("k").threads(1);
         let expected = count(&join.clone().device(Processor::Cpu)).unwrap().0;
@@ -221,8 +223,7 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
                         );
                         on_cpu += usize::from(!report.plan.abandoned.is_empty());
                     }
-                    // The device failed after the only chunk had been joined.
-                    Err(Error::Cuda { .. }) if kind == FaultKind::Synchronize => {}
+                    Err(error) if join_type != JoinType::Inner && lost(&error) => {}
                     Err(error) => panic!("{kind:?} {nth}: {error}"),
                 }
             }
@@ -242,7 +243,8 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
             };
             match sum(&join.clone().test_overrides(force)) {
                 Ok(found) => assert_eq!(found, expected, "{nth}"),
-                Err(error) => assert!(matches!(error, Error::Cuda { .. }), "{nth}: {error}"),
+                Err(error) if join_type != JoinType::Inner && lost(&error) => {}
+                Err(error) => panic!("{nth}: {error}"),
             }
         }
     }

@@ -172,11 +172,6 @@ impl Case {
         self.force.auto && self.algorithm == Some(Algorithm::SortMerge)
     }
 
-    /// Whether a device may read the probe side while it joins it.
-    pub(crate) fn may_stream(&self) -> bool {
-        matches!(self.algorithm, None | Some(Algorithm::NoPartition))
-    }
-
     /// Whether a device failure ends the join, even before the first row.
     pub(crate) fn ends_with_device(&self) -> bool {
         !self.force.auto || self.algorithm.is_some_and(Algorithm::needs_gpu)

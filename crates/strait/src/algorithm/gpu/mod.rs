@@ -26,7 +26,7 @@ mod streamed_probe;
 mod tests;
 mod triton;
 
-pub(crate) use machinery::host::{Attempt, run};
+pub(crate) use machinery::host::{Attempt, Rest, Written, run};
 pub(crate) use machinery::host_partitions::HostPartitions;
 pub(crate) use machinery::wanted::{
     InOrderBlock, JoinResult, OutputBlock, Receiver, Wanted, Which, takes_no_order,

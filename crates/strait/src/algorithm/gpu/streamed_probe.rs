@@ -8,7 +8,7 @@
 //!
 //! Partitions take half the memory of a table, and frequent keys do not slow them down.
 
-use super::machinery::flags::{Window, closed, opened};
+use super::machinery::flags::{Window, closed_after, opened};
 use super::machinery::output_loop::OutputLoop;
 use super::machinery::partitions::{Radix, join_chunk, partitioning};
 use super::machinery::stream::{ProbeStream, release};
@@ -52,9 +52,9 @@ pub(super) fn join_loaded(
     let mut output_loop = OutputLoop::new(session, &stream.wanted, tasks as u32)?;
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
     let build_flags = opened(&mut flags, session, build.first, build.rows)?;
-    let found = stream.each(build_flags, to, |chunk, wanted, to| {
+    let joined = stream.each(build_flags, to, |chunk, wanted, to| {
         join_chunk(&mut output_loop, &radix, &held, chunk, wanted, to)
-    })?;
-    closed(&flags, session, to)?;
-    Ok(found)
+    });
+    closed_after(joined, &flags, session, to)?;
+    output_loop.finish()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{EVENTS, Event, Flavour, HostView};
+use crate::device::{EVENTS, Event, Flavour, HostView, View};
 use crate::gpu_options::{GpuOptions, Histogram, Partitioner, TablePlace, Transfer};
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
@@ -55,6 +55,10 @@ impl Receiver for Kept {
 
     fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
         Err(takes_no_order())
+    }
+
+    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
+        Ok(None)
     }
 
     fn most_rows_match(&self) -> bool {
@@ -127,6 +131,11 @@ impl Case {
 
 /// Joins two key columns, and compares the result with a loop over all pairs.
 fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
+    checked(case, build, probe).map(|_| ())
+}
+
+/// Does the same. Returns how often the host has waited for all work of a stream.
+fn checked(case: &Case, build: &[u64], probe: &[u64]) -> Result<usize> {
     let Case { seed, memory, gpu_options, flavour, chunk_rows, .. } = case;
     let mut plan = case.plan([build.len(), probe.len()]);
     let settings = Settings { memory: *memory, shape: TINY, seed: *seed, ..Settings::default() };
@@ -173,6 +182,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
     let (build_side, probe_side) = (side(build)?, Incoming::from(side(probe)?));
     let found = join_from_host(&link, &mut plan, &build_side, &probe_side, &wanted, &mut kept)?;
     kept.take_arrived(&session)?;
+    let waits = device.waits();
 
     let what = format!("{} by {gpu_options:?}, {flavour:?}, seed {seed}", plan.algorithm);
     says_what_ran(&plan, &session, &what);
@@ -203,7 +213,24 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
         };
         assert_eq!(kept.flags, [has(build, probe), has(probe, build)], "{what}");
     }
-    Ok(())
+    Ok(waits)
+}
+
+/// A count adds up on the device. The host reads it back once, and not once per chunk.
+#[test]
+fn a_streamed_count_is_read_back_once() {
+    let (build, probe) = (unique(100), keys(2000, 3, 150));
+    for algorithm in [Algorithm::NoPartition, Algorithm::MultiPass] {
+        let waits = |chunk_rows: u64| {
+            let mut case = case(0, algorithm, GpuOptions::default());
+            (case.flavour, case.chunk_rows) = (Flavour::Aggregate, Some(chunk_rows));
+            case.tiny_parts = false;
+            checked(&case, &build, &probe).unwrap()
+        };
+        // Ten times as many chunks of the probe side. The build side has at most six more chunks.
+        let (few, many) = (waits(200), waits(20));
+        assert!(many < few + 20, "{algorithm}: {few} waits for 10 chunks, {many} for 100");
+    }
 }
 
 /// Checks that a plan says what ran, also after an escalation.
@@ -339,8 +366,10 @@ fn long_streams_with_few_matches() {
     }
     for algorithm in [Algorithm::NoPartition, Algorithm::MultiPass] {
         let mut case = case(0, algorithm, GpuOptions::default());
-        (case.flavour, case.chunk_rows, case.tiny_parts) = (Flavour::Pairs, Some(1), false);
-        check(&case, &build, &probe).unwrap();
+        for flavour in FLAVOURS {
+            (case.flavour, case.chunk_rows, case.tiny_parts) = (flavour, Some(1), false);
+            check(&case, &build, &probe).unwrap();
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Probe sides that a device joins while they are read.
 
 mod chunks;
+mod failures;
+mod memory;
 mod random;
 mod readers;
 

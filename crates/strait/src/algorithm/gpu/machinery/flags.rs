@@ -83,6 +83,21 @@ pub(crate) fn opened(
     window.as_mut().map(|window| window.open(session, first, rows)).transpose()
 }
 
+/// Does the same as [`closed`] after a probe side was streamed. If the device failed in the middle, the CPU may
+/// join the rest of the probe side. So the receiver gets the flags of the rows that were joined, if the device
+/// can still return them.
+pub(crate) fn closed_after(
+    joined: Result<()>,
+    window: &Option<Window>,
+    session: &Session<'_>,
+    to: &mut dyn Receiver,
+) -> Result<()> {
+    match joined {
+        Err(error) if !error.cpu_may_help() => Err(error),
+        joined => joined.and(closed(window, session, to)),
+    }
+}
+
 /// Hands the flags of the window, if there is one, to the receiver.
 pub(crate) fn closed(
     window: &Option<Window>,

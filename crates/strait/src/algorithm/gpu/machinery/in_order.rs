@@ -11,7 +11,7 @@
 //! the device never waits for the host.
 
 use super::look_up::look_ups;
-use super::wanted::{InOrderBlock, JoinResult, Receiver, Wanted};
+use super::wanted::{InOrderBlock, Receiver, Wanted};
 use crate::device::{DeviceSide, DeviceStage, Event, Flavour, Memory, Session, View, abi};
 use crate::error::Result;
 
@@ -61,7 +61,7 @@ impl<'a> InOrder<'a> {
         chunk: &DeviceSide,
         wanted: &Wanted,
         to: &mut dyn Receiver,
-    ) -> Result<JoinResult> {
+    ) -> Result<()> {
         let session = self.session;
         let buffer = &mut self.buffers[self.current];
         if let Some(gone) = buffer.gone.take() {
@@ -93,7 +93,7 @@ impl<'a> InOrder<'a> {
         let block = InOrderBlock { rows: chunk.rows, first: chunk.first, build, found };
         self.buffers[self.current].gone = to.in_order(session, block)?;
         self.current = 1 - self.current;
-        Ok(JoinResult::default())
+        Ok(())
     }
 }
 

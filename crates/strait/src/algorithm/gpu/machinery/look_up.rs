@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::flags::{Window, closed, opened};
+use super::flags::{Window, closed_after, opened};
 use super::in_order::InOrder;
 use super::output_loop::{Cut, OutputLoop, Work};
 use super::stream::ProbeStream;
@@ -22,9 +22,9 @@ pub(crate) fn look_up(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let mut output_loop = OutputLoop::new(session, wanted, look_ups(session, probe.rows))?;
-    let found = look_up_in(&mut output_loop, table, probe, wanted, to)?;
+    look_up_in(&mut output_loop, table, probe, wanted, to)?;
     session.mark("look up")?;
-    Ok(found)
+    output_loop.finish()
 }
 
 /// Returns the number of tasks for looking up `rows` rows.
@@ -39,7 +39,7 @@ pub(crate) fn look_up_in(
     probe: Rows,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<JoinResult> {
+) -> Result<()> {
     let session = output_loop.session();
     let tile = session.device.shape(session.word).probe_tile;
     let count = look_ups(session, probe.rows);
@@ -86,7 +86,7 @@ pub(crate) fn stream_past(
     let build_flags = opened(&mut flags, session, build.start, rows)?;
     // Bits always take fewer bytes than flags. Whether values take fewer bytes than pairs depends on the chunks.
     let always = wanted.flavour == Flavour::Exists;
-    let found = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
+    let joined = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
         Some(in_order) if always || to.most_rows_match() => {
             session.record_work(|work| work.chunks_in_order += 1);
             in_order.look_up(table, chunk, wanted, to)
@@ -95,8 +95,8 @@ pub(crate) fn stream_past(
             session.record_work(|work| work.chunks_unordered += 1);
             look_up_in(&mut output_loop, table, Rows::of(chunk), wanted, to)
         }
-    })?;
-    session.mark("look up")?;
-    closed(&flags, session, to)?;
-    Ok(found)
+    });
+    let joined = joined.and_then(|()| session.mark("look up"));
+    closed_after(joined, &flags, session, to)?;
+    output_loop.finish()
 }

@@ -14,6 +14,10 @@
 //!
 //! Buffers outlive a run. So the device can join the next chunk of a stream while the rows of the chunk
 //! before are copied out.
+//!
+//! Flavours that only count or flag write no rows, so no task is done again. The counters of all runs add up
+//! on the device, and the host reads them once, at the [end](OutputLoop::finish). So the device never waits
+//! for the host between two chunks.
 
 use super::wanted::{JoinResult, OutputBlock, Receiver, Wanted};
 use crate::device::{DeviceStage, Event, Flavour, Memory, Session, View, abi};
@@ -162,7 +166,7 @@ fn writes(wanted: &Wanted) -> bool {
     matches!(wanted.flavour, Flavour::Pairs | Flavour::PairsFlagged)
 }
 
-/// Runs a stage once until all its tasks are done: see [`OutputLoop::run`].
+/// Runs a stage until all its tasks are done, and returns the result: see [`OutputLoop::run`].
 pub(crate) fn run(
     session: &Session<'_>,
     wanted: &Wanted,
@@ -170,7 +174,9 @@ pub(crate) fn run(
     stage: impl Fn(u64, u32, abi::Output) -> DeviceStage,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    OutputLoop::new(session, wanted, work.count)?.run(wanted, work, stage, to)
+    let mut output_loop = OutputLoop::new(session, wanted, work.count)?;
+    output_loop.run(wanted, work, stage, to)?;
+    output_loop.finish()
 }
 
 /// The device memory of the output loop: see the [module](self).
@@ -183,6 +189,12 @@ pub(crate) struct OutputLoop<'a> {
     list: Option<Memory>,
     buffers: [Option<Buffer>; 2],
     current: usize,
+    /// The rows of all runs that wrote rows.
+    found: JoinResult,
+    /// Whether the counters on the device have to be read at the end.
+    counts: bool,
+    /// The event after which the receiver no longer reads the counters on the device.
+    taken: Option<Event>,
 }
 
 impl<'a> OutputLoop<'a> {
@@ -193,15 +205,46 @@ impl<'a> OutputLoop<'a> {
         // If partitions are long on both sides, there may be too many tasks for one redo list. Then several
         // launches share the tasks.
         let entry = REDOS_PER_TASK * size_of::<abi::Redo>() as u64;
-        let slice = u64::from(most_tasks).min(session.left() / 8 / entry).max(LEAST_TASKS);
+        let listed = if writes(wanted) { u64::from(most_tasks) } else { 0 };
+        let slice = listed.min(session.left() / 8 / entry).max(LEAST_TASKS);
         let redo = session.device.allocate(slice * entry, "the redo list")?;
         let buffers = [Some(Buffer::first(session, wanted)?), None];
         let most_tasks = MostTasks { listed: slice, redo: AT_ONCE.min(slice - MAX_PARTS) };
-        Ok(OutputLoop { session, control, redo, most_tasks, list: None, buffers, current: 0 })
+        let (list, current, taken) = (None, 0, None);
+        let (found, counts) = (JoinResult::default(), wanted.flavour == Flavour::Aggregate);
+        let output_loop = OutputLoop {
+            session,
+            control,
+            redo,
+            most_tasks,
+            list,
+            buffers,
+            current,
+            found,
+            counts,
+            taken,
+        };
+        // From here on, the memory is not released before the fill is done.
+        session.device.fill(session.compute, output_loop.control.view, 0)?;
+        Ok(output_loop)
     }
 
     pub(crate) fn session(&self) -> &'a Session<'a> {
         self.session
+    }
+
+    /// Returns the result of all runs.
+    pub(crate) fn finish(mut self) -> Result<JoinResult> {
+        if self.counts {
+            let seen = self.seen()?;
+            self.found.add(seen.counted, &seen);
+        }
+        Ok(self.found)
+    }
+
+    /// Reads the counters, after all stages so far are done.
+    fn seen(&self) -> Result<abi::Control> {
+        Ok(self.session.read(self.control.view, 1)?.pop().unwrap_or_default())
     }
 
     /// Runs the stage that `stage(tasks, count, output)` returns until all tasks are done.
@@ -211,28 +254,65 @@ impl<'a> OutputLoop<'a> {
         work: Work,
         stage: impl Fn(u64, u32, abi::Output) -> DeviceStage,
         to: &mut dyn Receiver,
-    ) -> Result<JoinResult> {
+    ) -> Result<()> {
+        match writes(wanted) {
+            true => self.run_in_rounds(wanted, work, stage, to),
+            false => self.run_once(wanted, work, stage, to),
+        }
+    }
+
+    /// Runs a stage that writes no rows. Its counters add up to those of the runs before.
+    fn run_once(
+        &mut self,
+        wanted: &Wanted,
+        work: Work,
+        stage: impl Fn(u64, u32, abi::Output) -> DeviceStage,
+        to: &mut dyn Receiver,
+    ) -> Result<()> {
+        let session = self.session;
+        if let Some(taken) = self.taken.take() {
+            session.device.wait(session.compute, taken)?;
+        }
+        // Only the number of the next task starts again.
+        let next = self.counter(std::mem::offset_of!(abi::Control, next), size_of::<u32>());
+        session.device.fill(session.compute, next, 0)?;
+        let tasks = work.tasks.map_or(0, |view| view.address);
+        session.run(stage(tasks, work.count, self.output(wanted, &work, &Buffer::none())))?;
+        to.meanwhile(session)?;
+        if self.counts {
+            let counted = std::mem::offset_of!(abi::Control, counted);
+            self.taken = to.counted(session, self.counter(counted, size_of::<u64>()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns one of the counters, by its place in the control block.
+    fn counter(&self, at: usize, bytes: usize) -> View {
+        self.control.view.part(at as u64, bytes as u64)
+    }
+
+    /// Runs a stage that writes rows.
+    fn run_in_rounds(
+        &mut self,
+        wanted: &Wanted,
+        work: Work,
+        stage: impl Fn(u64, u32, abi::Output) -> DeviceStage,
+        to: &mut dyn Receiver,
+    ) -> Result<()> {
         let session = self.session;
         self.forget()?;
         let most = session.device.shape(session.word).most_rows;
         let mut left = Left { own: 0, count: work.count, again: Vec::new() };
-        let mut found = JoinResult::default();
         let mut running = left.next(self.most_tasks, 0, work.cut);
         if let Some(launch) = &running {
             self.start(launch, wanted, &work, &stage)?;
         }
         while let Some(launch) = running {
             to.meanwhile(session)?;
-            let seen: abi::Control = session.read(self.control.view, 1)?.pop().unwrap_or_default();
-            let rows = match (writes(wanted), seen.full != 0) {
-                (true, true) => seen.counted,
-                (true, false) => seen.rows,
-                (false, _) => seen.counted,
-            };
-            found.add(rows, &seen);
-            if writes(wanted) {
-                session.moved(rows * session.word.bytes() * (2 + u64::from(wanted.keys)));
-            }
+            let seen = self.seen()?;
+            let rows = if seen.full != 0 { seen.counted } else { seen.rows };
+            self.found.add(rows, &seen);
+            session.moved(rows * session.word.bytes() * (2 + u64::from(wanted.keys)));
             let redone = session.read::<abi::Redo>(self.redo.view, seen.redone as usize)?;
             left.book(launch, &seen, redone);
 
@@ -242,7 +322,7 @@ impl<'a> OutputLoop<'a> {
             let more = running.is_some();
             // The next round, or the next run, fills the other buffer while the receiver has this one. If
             // there is no memory for a second buffer, the output loop and the receiver take turns.
-            let other = writes(wanted) && rows > 0 && (more || to.more_follows());
+            let other = rows > 0 && (more || to.more_follows());
             let other = other && self.other(wanted, capacity, seen.full != 0)?;
             if other {
                 self.current = 1 - filled;
@@ -251,7 +331,6 @@ impl<'a> OutputLoop<'a> {
                 self.start(launch, wanted, &work, &stage)?;
             }
             if rows > 0
-                && writes(wanted)
                 && let Some(buffer) = &mut self.buffers[filled]
             {
                 buffer.gone = to.block(session, buffer.block(rows))?.map(|gone| (gone, 0));
@@ -260,7 +339,7 @@ impl<'a> OutputLoop<'a> {
                 self.start(launch, wanted, &work, &stage)?;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Waits for copies that began some runs ago, before the device forgets their events. This is necessary
@@ -303,9 +382,22 @@ impl<'a> OutputLoop<'a> {
         if let Some((gone, _)) = buffer.gone.take() {
             session.device.wait(session.compute, gone)?;
         }
-        session.write(&[session.control(first)], self.control.view)?;
+        match first {
+            // Unlike a write, a fill does not wait for the device.
+            0 => session.device.fill(session.compute, self.control.view, 0)?,
+            _ => session.write(&[session.control(first)], self.control.view)?,
+        }
+        let Some(buffer) = &self.buffers[self.current] else {
+            return Err(Error::internal("the output loop has no buffer"));
+        };
+        session.run(stage(tasks, count, self.output(wanted, work, buffer)))
+    }
+
+    /// Returns the arguments of a stage that writes into `buffer`.
+    fn output(&self, wanted: &Wanted, work: &Work, buffer: &Buffer) -> abi::Output {
+        let session = self.session;
         let address = |flags: Option<View>| flags.map_or(0, |view| view.address);
-        let output = abi::Output {
+        abi::Output {
             keys: buffer.view(0).address,
             build: buffer.view(1).address,
             probe: buffer.view(2).address,
@@ -318,8 +410,7 @@ impl<'a> OutputLoop<'a> {
             mixed: u32::from(work.mixed),
             sign: u32::from(wanted.signed),
             unmixing: session.unmixing(),
-        };
-        session.run(stage(tasks, count, output))
+        }
     }
 
     /// Returns the memory for redo tasks.

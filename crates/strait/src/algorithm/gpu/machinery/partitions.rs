@@ -6,7 +6,7 @@
 //! becomes several tasks. So does a long probe partition, for which 004 uses dynamic parallelism.
 
 use super::output_loop::{Cut, OutputLoop, Work};
-use super::wanted::{JoinResult, Receiver, Wanted};
+use super::wanted::{Receiver, Wanted};
 use crate::device::{DeviceSide, DeviceStage, Session, View, abi};
 use crate::error::Result;
 use crate::gpu_options::RadixPartitioner;
@@ -151,7 +151,7 @@ impl Radix {
         tasks: Tasks,
         wanted: &Wanted,
         to: &mut dyn Receiver,
-    ) -> Result<JoinResult> {
+    ) -> Result<()> {
         let session = output_loop.session();
         let work =
             Work { tasks: Some(tasks.list), count: tasks.count, cut: Cut::Build, mixed: true };
@@ -173,17 +173,16 @@ pub(crate) fn join_chunk(
     chunk: &DeviceSide,
     wanted: &Wanted,
     to: &mut dyn Receiver,
-) -> Result<JoinResult> {
+) -> Result<()> {
     let session = output_loop.session();
     let point = session.point();
     let probe = radix.partition_alone(session, chunk, "a partitioned chunk")?;
     session.mark("partition probe side")?;
     let tasks = radix.list(session, [build, &probe])?;
     session.mark("tasks")?;
-    let found = radix.join(output_loop, [build, &probe], tasks, wanted, to)?;
+    radix.join(output_loop, [build, &probe], tasks, wanted, to)?;
     session.mark("join partitions")?;
-    session.release_since(point)?;
-    Ok(found)
+    session.release_since(point)
 }
 
 /// Returns the device memory per row that partitioning needs.

@@ -66,18 +66,17 @@ impl<'a> ProbeStream<'a> {
         Ok(ProbeStream { session, pipeline, flags, reading, wanted, chunk_rows })
     }
 
-    /// Calls `join` for every chunk and adds up the results.
+    /// Calls `join` for every chunk.
     pub(crate) fn each(
         &mut self,
         build_flags: Option<View>,
         to: &mut dyn Receiver,
-        mut join: impl FnMut(&DeviceSide, &Wanted, &mut dyn Receiver) -> Result<JoinResult>,
-    ) -> Result<JoinResult> {
-        let mut found = JoinResult::default();
+        mut join: impl FnMut(&DeviceSide, &Wanted, &mut dyn Receiver) -> Result<()>,
+    ) -> Result<()> {
         loop {
             let Some(chunk) = self.pipeline.next()? else {
                 if self.pipeline.ended() {
-                    return Ok(found);
+                    return Ok(());
                 }
                 // There is memory for the next chunk when the rows of the chunks before it are written.
                 to.meanwhile(self.session)?;
@@ -88,7 +87,7 @@ impl<'a> ProbeStream<'a> {
                 let probe_flags = opened(&mut self.flags, self.session, first, rows)?;
                 let wanted = Wanted { build_flags, probe_flags, ..self.wanted };
                 let mut feeding = Feeding { pipeline: &mut self.pipeline, to };
-                found = found.and(join(&chunk.side, &wanted, &mut feeding)?);
+                join(&chunk.side, &wanted, &mut feeding)?;
                 closed(&self.flags, self.session, to)?;
             }
             self.pipeline.done(chunk)?;
@@ -121,6 +120,10 @@ impl Receiver for Feeding<'_, '_> {
 
     fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>> {
         self.to.in_order(session, block)
+    }
+
+    fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>> {
+        self.to.counted(session, rows)
     }
 
     fn most_rows_match(&self) -> bool {

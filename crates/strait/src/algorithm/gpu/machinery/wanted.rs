@@ -86,6 +86,10 @@ pub(crate) trait Receiver {
     /// Receives results in the order of the probe rows, like [`block`](Receiver::block).
     fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>>;
 
+    /// Receives the number of rows that an aggregate has counted so far, as a `u64` in GPU memory. The caller
+    /// changes it after the returned event, or immediately if there is no event.
+    fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>>;
+
     /// Returns whether most probe rows have a match, by the results that have arrived. If so, results
     /// [in order](Receiver::in_order) take fewer bytes than pairs.
     fn most_rows_match(&self) -> bool;
@@ -133,6 +137,10 @@ impl Receiver for Watched<'_> {
     fn in_order(&mut self, session: &Session<'_>, block: InOrderBlock) -> Result<Option<Event>> {
         self.blocks += 1;
         self.to.in_order(session, block)
+    }
+
+    fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>> {
+        self.to.counted(session, rows)
     }
 
     fn most_rows_match(&self) -> bool {

@@ -110,10 +110,10 @@ impl<'a> WorkingSets<'a> {
             let side = chunk.side;
             left -= side.rows;
             let mut feeding = Feeding { pipeline: &mut *pipeline, to };
-            let found = join_chunk(&mut output_loop, &radix, &held, &side, &wanted, &mut feeding)?;
-            self.found = self.found.and(found);
+            join_chunk(&mut output_loop, &radix, &held, &side, &wanted, &mut feeding)?;
             pipeline.done(chunk)?;
         }
+        self.found = self.found.and(output_loop.finish()?);
         Ok(())
     }
 

@@ -60,7 +60,7 @@ fn join_in_passes(
     }
     session.mark("tasks")?;
     let mut output_loop = OutputLoop::new(session, wanted, tasks.count)?;
-    let found = radix.join(&mut output_loop, [&build, &probe], tasks, wanted, to)?;
+    radix.join(&mut output_loop, [&build, &probe], tasks, wanted, to)?;
     session.mark("join partitions")?;
-    Ok(found)
+    output_loop.finish()
 }

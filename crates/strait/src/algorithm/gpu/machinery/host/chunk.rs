@@ -6,13 +6,14 @@
 //! ```
 //!
 //! Positions that come back are relative to their chunk, because the number of rows is not known in advance.
-//! Until the matches of the first chunk have come back, all chunks are kept: if the device fails before, the
-//! CPU joins them.
+//! A chunk is kept until all its rows have been written. If the device fails before that, the CPU joins the
+//! chunk and the rest of the side.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::ArrowNativeType;
 
@@ -24,10 +25,11 @@ use crate::input::{BufferedSource, Chunk, ChunkLimits};
 use crate::key::KeyPlan;
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
-use crate::memory::{Plain, Refused};
+use crate::memory::{Budget, Plain, Refused};
 use crate::options::Side;
-use crate::output::SharedSink;
+use crate::output::{OutputPoint, SharedSink};
 use crate::partition::{RowId, key_words};
+use crate::table::Flags;
 use crate::transfer::{ChunkSource, HostSide, Read, streamed_chunk};
 use crate::word::KeyWord;
 use crate::word::Width;
@@ -53,14 +55,47 @@ pub(super) struct Probe {
 struct InProgress {
     /// The chunks whose matches the device has not found yet, in their order.
     waiting: VecDeque<Arc<ProbeChunk>>,
-    /// The chunks before those, until the matches of the first chunk have been written.
-    kept: Vec<Arc<ProbeChunk>>,
-    /// Whether the matches of the first chunk have been written.
-    came_back: bool,
+    /// The chunks before those, whose rows have not been written yet.
+    found: VecDeque<Arc<ProbeChunk>>,
+    /// The output after the last chunk whose rows have been written. `None` before the first.
+    written: Option<Written>,
+    /// The number of rows that the device has counted, and how many of them belong to chunks that ended.
+    counted: (u64, u64),
+    /// Whether the device has returned the flags of all build rows, if it sets them.
+    flags_returned: bool,
+    /// The flags of the build rows, after the device failed.
+    matched: Option<Flags>,
     /// The whole side, if it is held.
     whole: Option<Arc<ProbeChunk>>,
     /// Whether the reader failed.
     failed: bool,
+}
+
+/// The output after the rows of some chunks, and no others, have been written.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    pub(crate) output: OutputPoint,
+    pub(crate) candidates: u64,
+}
+
+impl Written {
+    pub(crate) fn now(sink: &SharedSink<'_>, candidates: &AtomicU64) -> Written {
+        Written { output: sink.point(), candidates: candidates.load(Ordering::Relaxed) }
+    }
+}
+
+/// The rows of a probe side that the device has not joined, after it failed.
+pub(crate) enum Rest {
+    /// All rows of the side.
+    All,
+    /// The rows after those whose output has been written.
+    After {
+        written: Written,
+        /// The flags of the build rows that have a match so far, if they are known.
+        matched: Option<Flags>,
+    },
+    /// Nobody can join the rest: the reader failed.
+    Lost,
 }
 
 impl Probe {
@@ -85,25 +120,52 @@ impl Probe {
         let current = self.current()?;
         let mut chunks = self.chunks.borrow_mut();
         chunks.waiting.pop_front();
-        if !chunks.came_back {
-            chunks.kept.push(Arc::clone(&current));
-        }
+        chunks.found.push_back(Arc::clone(&current));
         Ok(current)
     }
 
-    /// Records that all rows of a chunk have been written.
-    pub(super) fn written(&self) {
-        let mut chunks = self.chunks.borrow_mut();
-        chunks.came_back = true;
-        chunks.kept.clear();
+    /// Records the number of rows that the device has counted so far.
+    pub(super) fn counted(&self, rows: u64) {
+        self.chunks.borrow_mut().counted.0 = rows;
     }
 
-    /// Ends the attempt. Returns the side with the rows that were not joined, and whether another plan can
-    /// join it: it can unless the reader failed or rows are gone.
-    pub(super) fn end(self) -> (BufferedSource, bool) {
+    /// Returns the rows that the device has counted since the last call.
+    pub(super) fn newly_counted(&self) -> u64 {
+        let mut chunks = self.chunks.borrow_mut();
+        let (all, before) = chunks.counted;
+        chunks.counted.1 = all;
+        all.saturating_sub(before)
+    }
+
+    /// Records whether the device has returned the flags of all build rows.
+    pub(super) fn flags_returned(&self, all: bool) {
+        self.chunks.borrow_mut().flags_returned = all;
+    }
+
+    /// Keeps the flags of the build rows after the device failed. `by_device` says whether the device sets
+    /// them. Then they are complete only if it has returned them.
+    pub(super) fn keep_flags(&self, matched: Option<Flags>, by_device: bool) {
+        let mut chunks = self.chunks.borrow_mut();
+        chunks.matched = matched.filter(|_| !by_device || chunks.flags_returned);
+    }
+
+    /// Records that all rows of the first chunk that was [found](Probe::found) have been written.
+    pub(super) fn written(&self, written: Written) {
+        let mut chunks = self.chunks.borrow_mut();
+        chunks.found.pop_front();
+        chunks.written = Some(written);
+    }
+
+    /// Ends the attempt. Returns the side with the rows that were not joined, and says which these are.
+    pub(super) fn end(self) -> (BufferedSource, Rest) {
         let (source, chunks) = (self.source, self.chunks.into_inner());
-        source.put_back(chunks.kept.iter().chain(&chunks.waiting).map(|chunk| &chunk.chunk));
-        (source, !chunks.failed && !chunks.came_back)
+        source.put_back(chunks.found.iter().chain(&chunks.waiting).map(|chunk| &chunk.chunk));
+        let rest = match chunks.written {
+            _ if chunks.failed => Rest::Lost,
+            Some(written) => Rest::After { written, matched: chunks.matched },
+            None => Rest::All,
+        };
+        (source, rest)
     }
 }
 
@@ -118,6 +180,9 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) word: Width,
     /// Whether key columns may be staged from where they lie.
     pub(super) in_place: bool,
+    /// The maximum bytes of a chunk's rows. It is chosen at the start: if it followed the free memory, a chunk
+    /// that is read while other chunks are in memory would be very short.
+    pub(super) chunk_bytes: u64,
     /// The memory that must stay free while the whole side is read.
     pub(super) needed: u64,
     /// The memory that must stay free for output when a chunk is read ahead.
@@ -127,18 +192,22 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) key_word: PhantomData<K>,
 }
 
+/// Returns the maximum bytes of a chunk's rows, at the start of a stream.
+pub(super) fn chunk_bytes(budget: &Budget) -> u64 {
+    match budget.limit() {
+        Some(_) => (budget.left() / streamed_chunk::SHARE).clamp(1, streamed_chunk::BYTES),
+        None => streamed_chunk::BYTES,
+    }
+}
+
 impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
-    /// Reads and prepares a chunk. Returns `None` at the end of the side.
-    fn read(&self, most_rows: u64, spare: u64) -> Result<Option<ProbeChunk>> {
-        let bytes = match self.cx.budget.limit() {
-            Some(_) => {
-                (self.cx.budget.left() / streamed_chunk::SHARE).clamp(1, streamed_chunk::BYTES)
-            }
-            None => streamed_chunk::BYTES,
-        };
+    /// Reads and prepares a chunk. Returns `None` at the end of the side. Sets `rows` to the rows of the
+    /// chunk, also if there is no memory to prepare them.
+    fn read(&self, most_rows: u64, spare: u64, rows: &Cell<u64>) -> Result<Option<ProbeChunk>> {
+        rows.set(0);
         let limits = ChunkLimits {
             rows: most_rows,
-            bytes,
+            bytes: self.chunk_bytes,
             spare,
             free: self.spare,
             one_batch: self.sink.prompt,
@@ -148,6 +217,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
         let Some(chunk) = read.inspect_err(|error| self.note(error))? else {
             return Ok(None);
         };
+        rows.set(chunk.rows.rows());
         let columns = Columns::of_chunk(&chunk.rows, chunk.first_row);
         match self.prepare(&chunk, columns) {
             Ok((keys, unit)) => {
@@ -156,6 +226,21 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
             Err(error) => {
                 source.put_back(std::iter::once(&chunk));
                 Err(error)
+            }
+        }
+    }
+
+    /// Reads and prepares a chunk while memory is scarce and no other chunk is in memory. Waits for memory that
+    /// may still come free. If there is none, takes half of the rows.
+    fn read_less(&self, mut most_rows: u64) -> Result<Option<ProbeChunk>> {
+        let SharedSink { flow, budget, cancelled, .. } = self.sink;
+        let _active = flow.active(budget);
+        let rows = Cell::new(0);
+        loop {
+            let read = || self.read(most_rows, 0, &rows);
+            match flow.patiently((budget, Refused::Fails), cancelled, read) {
+                Err(Error::MemoryLimit { .. }) if rows.get() > 1 => most_rows = rows.get() / 2,
+                read => return read,
             }
         }
     }
@@ -175,10 +260,9 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
         Ok((keys, unit))
     }
 
-    /// Records an error of the reader. If memory was refused, the reader can still continue.
+    /// Records an error of the reader. If there was only no memory to hold its rows, it can still continue.
     fn note(&self, error: &Error) {
-        let refused = matches!(error, Error::MemoryLimit { .. });
-        self.probe.chunks.borrow_mut().failed |= !refused;
+        self.probe.chunks.borrow_mut().failed |= !error.cpu_may_help();
     }
 
     /// Puts the chunks back that the device has not joined.
@@ -205,12 +289,10 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
         }
         let refused = |error: &Error| matches!(error, Error::MemoryLimit { .. });
         let spare = if others { self.spare } else { 0 };
-        let read = match self.cx.watch.time("read probe side", || self.read(most_rows, spare)) {
+        let read = || self.read(most_rows, spare, &Cell::new(0));
+        let read = match self.cx.watch.time("read probe side", read) {
             Err(error) if refused(&error) && others => return Ok(Read::Later),
-            Err(error) if refused(&error) && !self.cx.budget.unlimited() => {
-                let _active = flow.active(budget);
-                flow.patiently((budget, Refused::Fails), cancelled, || self.read(most_rows, 0))?
-            }
+            Err(error) if refused(&error) && !budget.unlimited() => self.read_less(most_rows)?,
             read => read?,
         };
         let Some(chunk) = read else { return Ok(Read::End) };

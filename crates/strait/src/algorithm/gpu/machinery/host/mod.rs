@@ -29,7 +29,7 @@ mod receive;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::ArrowNativeType;
 
@@ -42,14 +42,15 @@ use crate::error::{Error, Result};
 use crate::input::BufferedSource;
 use crate::matches::{Keep, Matcher, Unit};
 use crate::memory::Plain;
-use crate::output::Emitter;
 use crate::partition::{RowId, key_words};
 use crate::plan::{KeySource, Plan, ProbeSide};
 use crate::progress::Stage;
+use crate::table::Flags;
 use crate::transfer::{Drain, Incoming, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
-use chunk::{Probe, ProbeReader};
+use chunk::{Probe, ProbeReader, chunk_bytes};
+pub(crate) use chunk::{Rest, Written};
 use keys::Keys;
 use receive::{PairReceiver, Resolver};
 
@@ -62,8 +63,8 @@ pub(crate) struct Attempt {
     pub(crate) joined: Result<Plan>,
     /// The probe side, with the rows that were not joined.
     pub(crate) probe: BufferedSource,
-    /// Whether another plan can still join: no row of the probe side is gone.
-    pub(crate) repeatable: bool,
+    /// Which rows these are, if the attempt failed.
+    pub(crate) rest: Rest,
 }
 
 /// Joins on `device`. If the whole probe side has to be held, `needed` bytes of memory must stay free.
@@ -79,8 +80,22 @@ pub(crate) fn run(
         Width::W32 => join_words::<u32>(cx, job, &probe, needed, device),
         Width::W64 => join_words::<u64>(cx, job, &probe, needed, device),
     };
-    let (probe, repeatable) = probe.end();
-    Attempt { joined, probe, repeatable }
+    let (probe, rest) = probe.end();
+    Attempt { joined, probe, rest }
+}
+
+/// The build side, ready to be joined.
+struct Build<'a> {
+    matcher: &'a Matcher<'a>,
+    unit: &'a Unit,
+    keys: &'a Keys,
+    /// The flags of build rows, if the device sets them.
+    flags: Option<&'a Flags>,
+    inlined: bool,
+    /// What the device has to produce.
+    wanted: Wanted,
+    /// The maximum number of pairs that a worker resolves at once.
+    cap: usize,
 }
 
 fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
@@ -90,7 +105,6 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     needed: u64,
     device: &dyn Device,
 ) -> Result<Plan> {
-    let mut plan = job.plan.clone();
     let details = &job.plan.details;
     let word = details.word();
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
@@ -108,31 +122,68 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         }
         Keys::of(cx, key_words::<K>(cx, job.keys, side, build)?, word, inlining)
     })?;
-    let mut build = job.build_unit(cx, &matcher, inlining)?;
-    let mut wanted = wanted(&matcher, &build);
+    let mut unit = job.build_unit(cx, &matcher, inlining)?;
+    let wanted = wanted(&matcher, &unit);
     // The device sets the flags of build rows. They return to the unit after the join.
-    let flags = if wanted.flag_build { build.flags.take() } else { None };
+    let flags = if wanted.flag_build { unit.flags.take() } else { None };
 
     let cap = pair_cap(cx, job.sink);
     // Under a limit, fewer workers hold fewer pairs.
     let (workers, _scratch) = workers_with_scratch::<u64>(cx, None, 0, cap)?;
     let cx = &Context { workers, ..cx.clone() };
+    let build = Build {
+        matcher: &matcher,
+        unit: &unit,
+        keys: &build_keys,
+        flags: flags.as_ref(),
+        inlined,
+        wanted,
+        cap,
+    };
+    let joined = join::<K>(cx, job, &session, &build, probe, needed);
+    drop(session);
+    if flags.is_some() {
+        unit.flags = flags;
+    }
+    let plan = joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.flag_build))?;
+    cx.watch.time("unmatched rows", || {
+        let with = (&cx.workers, cap);
+        emit_all_unmatched(with, &matcher, &unit, job.roles.build, job.sink)
+    })?;
+    Ok(plan)
+}
+
+/// Joins the probe side, and writes all rows except the build rows that are returned by their flag. Returns
+/// the plan that was carried out.
+fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
+    cx: &Context<'_>,
+    job: &Job<'_>,
+    session: &Session<'_>,
+    build: &Build<'_>,
+    probe: &Probe,
+    needed: u64,
+) -> Result<Plan> {
+    let mut plan = job.plan.clone();
+    let details = &job.plan.details;
+    let word = details.word();
     let reader = ProbeReader::<K> {
         cx,
         keys: job.keys,
-        matcher: &matcher,
+        matcher: build.matcher,
         sink: job.sink,
         side: job.build_side.other(),
         probe,
         word,
         // Whether a column has nulls is learned chunk by chunk.
         in_place: details.probe_keys != KeySource::Computed,
+        chunk_bytes: chunk_bytes(&cx.budget),
         needed,
         spare: spare_bytes(cx),
         alive: Arc::new(()),
         key_word: PhantomData,
     };
     let incoming = Incoming::streamed(&reader);
+    let mut wanted = build.wanted;
     if details.probe_side != ProbeSide::Streamed {
         wanted.expected_rows = incoming.held()?.rows;
     }
@@ -140,18 +191,20 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         wanted.expected_rows = 0;
     }
     cx.counters.enter(Stage::Probe, 0);
+    probe.flags_returned(build.keys.rows == 0);
     let size = word.bytes() as usize;
     let mut receiver = PairReceiver {
         resolver: Resolver {
             cx,
-            matcher: &matcher,
-            build: &build,
-            build_row_of: build_keys.row_of.as_ref(),
-            build_flags: flags.as_ref(),
+            matcher: build.matcher,
+            build: build.unit,
+            build_row_of: build.keys.row_of.as_ref(),
+            build_flags: build.flags,
+            build_keys: build.keys.rows,
             sink: job.sink,
-            cap,
+            cap: build.cap,
             size,
-            inlined,
+            inlined: build.inlined,
             matched: AtomicU64::new(0),
         },
         probe,
@@ -159,37 +212,29 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         order_pays: Cell::new(true),
     };
     let link = TransferContext {
-        session: &session,
+        session,
         workers: &cx.workers,
         transfer: plan.transfer()?,
         most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
     };
-    let build_side = build_keys.side();
+    let build_side = build.keys.side();
     let found = cx.watch.time("join on device", || {
         let (build, to) = (&build_side, &mut receiver);
         let found = join_from_host(&link, &mut plan, build, &incoming, &wanted, to)?;
-        receiver.finish(&session)?;
+        receiver.finish(session)?;
         Ok::<JoinResult, Error>(found)
     })?;
-    if wanted.flavour == Flavour::Aggregate {
-        count(job, &found)?;
-    }
     cx.watch.add_device(session.times()?, session.crossed(), session.work());
+    cx.counters.enter(Stage::Unmatched, job.build.rows());
     let PairReceiver { resolver, drain, .. } = receiver;
     drop(drain);
-    cx.counters.enter(Stage::Unmatched, job.build.rows());
-    cx.watch.time("unmatched rows", || match probe.whole() {
-        Some(whole) => resolver.end(&whole),
-        None => Ok(()),
-    })?;
-    drop(session);
-    if flags.is_some() {
-        build.flags = flags;
+    if let Some(whole) = probe.whole() {
+        // The rows of a streamed side were counted and written chunk by chunk.
+        if wanted.flavour == Flavour::Aggregate {
+            resolver.count(found.rows)?;
+        }
+        cx.watch.time("unmatched rows", || resolver.end(&whole))?;
     }
-    cx.watch.time("unmatched rows", || {
-        let with = (&cx.workers, cap);
-        emit_all_unmatched(with, &matcher, &build, job.roles.build, job.sink)
-    })?;
     Ok(plan)
 }
 
@@ -210,12 +255,4 @@ fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
         // As many as the rows of a chunk.
         expected_rows: u64::MAX,
     }
-}
-
-/// Adds the number of matches to the output.
-fn count(job: &Job<'_>, found: &JoinResult) -> Result<()> {
-    job.candidates.fetch_add(found.rows, Ordering::Relaxed);
-    let mut emitter = Emitter::new(job.sink, 0);
-    emitter.count(found.rows);
-    emitter.finish()
 }

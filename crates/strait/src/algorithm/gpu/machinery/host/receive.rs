@@ -11,7 +11,7 @@ use arrow::util::bit_chunk_iterator::UnalignedBitChunk;
 use arrow::util::bit_iterator::BitIndexIterator;
 
 use super::super::wanted::{InOrderBlock, OutputBlock, Receiver, Which};
-use super::chunk::{Probe, ProbeChunk};
+use super::chunk::{Probe, ProbeChunk, Written};
 use crate::algorithm::emit_all_unmatched;
 use crate::context::Context;
 use crate::device::{Event, Session, View};
@@ -47,6 +47,8 @@ enum Content {
     /// For each probe row from this position on: the build row, and one bit that says whether there is one.
     /// Or only the bits.
     InOrder(u64),
+    /// The number of rows that the device has counted so far.
+    Counted,
     /// Nothing: all matches of the chunk have arrived.
     End,
 }
@@ -95,6 +97,15 @@ impl Receiver for PairReceiver<'_> {
         }
     }
 
+    fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>> {
+        if self.probe.whole().is_some() {
+            // If the device fails, a held side is counted again from its start.
+            return Ok(None);
+        }
+        let rows = BlockColumn { view: rows, bits: 64 };
+        self.send(session, &[rows], 1, Content::Counted)
+    }
+
     fn most_rows_match(&self) -> bool {
         self.order_pays.get()
     }
@@ -109,6 +120,9 @@ impl Receiver for PairReceiver<'_> {
                 if let Some(to) = self.resolver.build_flags {
                     set(to, self.resolver.build_row_of);
                 }
+                // Flags come in the order of the rows.
+                let end = first + flags.len() as u64;
+                self.probe.flags_returned(end == self.resolver.build_keys);
             }
             Which::Probe => {
                 let chunk = self.probe.current()?;
@@ -160,11 +174,16 @@ impl Taking<'_, '_> {
                 }
                 Ok(())
             }
+            Content::Counted => {
+                self.probe.counted(arrived.columns.first().map_or(0, |rows| word_of::<8>(rows)));
+                Ok(())
+            }
             Content::End => {
                 let matched = resolver.matched.swap(0, Ordering::Relaxed);
                 self.order_pays.set(order_pays(matched, chunk.keys.rows));
+                resolver.count(self.probe.newly_counted())?;
                 resolver.end(chunk)?;
-                self.probe.written();
+                self.probe.written(Written::now(resolver.sink, resolver.matcher.candidates));
                 Ok(())
             }
         }
@@ -179,6 +198,8 @@ pub(super) struct Resolver<'a> {
     pub(super) build_row_of: Option<&'a Buffer<u64>>,
     /// The flags of build rows, if the device sets them.
     pub(super) build_flags: Option<&'a Flags>,
+    /// The number of build rows that the device has.
+    pub(super) build_keys: u64,
     pub(super) sink: &'a SharedSink<'a>,
     pub(super) cap: usize,
     /// Bytes per position, or per inlined value.
@@ -331,6 +352,14 @@ impl Resolver<'_> {
             pairs.build.iter_mut().for_each(|at| *at = row_of[*at as usize]);
         }
         self.matcher.resolve(self.build, probe, pairs, emitter)
+    }
+
+    /// Adds rows that the device has counted to the output.
+    pub(super) fn count(&self, rows: u64) -> Result<()> {
+        self.matcher.candidates.fetch_add(rows, Ordering::Relaxed);
+        let mut emitter = Emitter::new(self.sink, 0);
+        emitter.count(rows);
+        emitter.finish()
     }
 
     /// Writes the rows of a chunk that the join type returns by their flag. All matches were resolved before.
