@@ -61,7 +61,11 @@ fn compare_before(before: &Plan, after: &Plan) {
     let [old, new] = [&before.details, &after.details];
     assert_eq!(old.transfer, new.transfer, "{what}");
     assert_eq!(old.radix_bits, new.radix_bits, "{what}");
-    assert_eq!(old.parts.is_some(), new.parts.is_some(), "{what}");
+    match after.algorithm {
+        // Partitions vary in size, so the number of working sets is an estimate before they are counted.
+        Algorithm::CpuPartitioned | Algorithm::Triton => assert!(old.parts.is_some(), "{what}"),
+        _ => assert_eq!(old.parts, new.parts, "{what}"),
+    }
     assert_eq!(old.probe_side, new.probe_side, "{what}");
     let open = old.order == Some(ResultOrder::ProbeOrderIfUnique);
     assert!(old.order == new.order || open, "{what}");
