@@ -145,12 +145,13 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     if flags.is_some() {
         unit.flags = flags;
     }
-    let plan = joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.flag_build))?;
-    cx.watch.time("unmatched rows", || {
+    let emit_unmatched = || {
         let with = (&cx.workers, cap);
         emit_all_unmatched(with, &matcher, &unit, job.roles.build, job.sink)
-    })?;
-    Ok(plan)
+    };
+    let joined =
+        joined.and_then(|plan| cx.watch.time("unmatched rows", emit_unmatched).map(|()| plan));
+    joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.flag_build))
 }
 
 /// Joins the probe side, and writes all rows except the build rows that are returned by their flag. Returns
