@@ -170,6 +170,20 @@ impl Details {
 }
 
 /// Where the key words of a side come from.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, true),
+/// #     Field::new("v", DataType::Int64, false),
+/// # ]);
+/// use strait::{Algorithm, Join, KeySource, Output, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu).algorithm(Algorithm::Radix);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_ne!(plan.details.probe_keys, KeySource::Column, "the key column may have nulls");
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeySource {
@@ -184,6 +198,23 @@ pub enum KeySource {
 
 /// Whether tuples hold the build columns of the output. If they do, a lookup that finds the key also finds the
 /// columns. Otherwise, tuples hold row ids, and the columns are gathered by row id.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, false),
+/// #     Field::new("v", DataType::Int64, true),
+/// # ]);
+/// use strait::{Inlining, Join, Output, Processor, Side};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu).build_side(Side::Left);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// match plan.details.inlining {
+///     Inlining::IfNoNulls { columns, bytes } => assert_eq!((columns.len(), bytes), (1, 8)),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Inlining {
@@ -219,6 +250,21 @@ impl Inlining {
 }
 
 /// The reason why tuples hold row ids instead of the build columns of the output.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, false),
+/// #     Field::new("v", DataType::Utf8, false),
+/// # ]);
+/// use strait::{Inlining, Join, Output, Processor, RowIdReason, Side};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu).build_side(Side::Left);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// let reason = RowIdReason::NoFixedWidth("v".to_string());
+/// assert_eq!(plan.details.inlining, Inlining::RowIds(reason));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowIdReason {
@@ -260,6 +306,20 @@ pub enum ProbeSide {
 }
 
 /// The reason why the probe side is held.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, false),
+/// #     Field::new("v", DataType::Int64, false),
+/// # ]);
+/// use strait::{Algorithm, HoldReason, Join, Output, ProbeSide, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu).algorithm(Algorithm::Radix);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.details.probe_side, ProbeSide::Held(HoldReason::Partitioned));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HoldReason {
@@ -274,6 +334,20 @@ pub enum HoldReason {
 }
 
 /// The order in which a GPU returns results.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, false),
+/// #     Field::new("v", DataType::Int64, false),
+/// # ]);
+/// use strait::{Join, Output, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.details.order, None, "no GPU returns results");
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResultOrder {
@@ -289,6 +363,21 @@ pub enum ResultOrder {
 }
 
 /// The kind of table over the build side.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, false),
+/// #     Field::new("v", DataType::Int64, false),
+/// # ]);
+/// use strait::{Algorithm, Join, Output, Processor, TableKind};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu).algorithm(Algorithm::NoPartition);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// // Nobody has told the planner the range of the keys.
+/// assert_eq!(plan.details.table, Some(TableKind::ArrayIfDense));
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TableKind {
@@ -307,6 +396,22 @@ pub enum TableKind {
 }
 
 /// The bytes that cross the link between host and GPU.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![
+/// #     Field::new("id", DataType::Int64, false),
+/// #     Field::new("v", DataType::Int64, false),
+/// # ]);
+/// use strait::{Join, LinkBytes, Output};
+///
+/// let plan = Join::inner().on("id").bind(Output::Rows, &schema, &schema)?.explain();
+/// match plan.details.over_the_link {
+///     Some(LinkBytes { per_row, per_match, .. }) => println!("{per_row} in, {per_match} out"),
+///     None => println!("the join runs on the CPU"),
+/// }
+/// # Ok::<(), strait::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LinkBytes {
