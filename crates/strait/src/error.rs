@@ -170,7 +170,7 @@ pub enum Error {
         /// The driver's description of the error.
         detail: String,
         /// What to try.
-        hint: &'static str,
+        hint: String,
     },
 
     /// The GPU's memory, or the part of it that joins may use, is too small.
@@ -308,6 +308,19 @@ impl Error {
                 Err(inner) => Error::Arrow { context, source: external(inner) },
             },
             source => Error::Arrow { context, source: std::sync::Arc::new(source) },
+        }
+    }
+
+    /// Does the same for an error of the caller's sink, filter or reader. If the join would try again after such
+    /// an error, it stays an Arrow error: the join would take it for its own, and would lose rows, or call the
+    /// caller's code again.
+    pub(crate) fn of_caller(context: impl Into<String>) -> impl FnOnce(ArrowError) -> Error {
+        let context = context.into();
+        move |error| match Error::arrow(context.clone())(error) {
+            error if error.may_be_retried() => {
+                Error::Arrow { context, source: external(Box::new(error)) }
+            }
+            error => error,
         }
     }
 

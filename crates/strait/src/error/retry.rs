@@ -35,13 +35,17 @@ impl Error {
         matches!(self, Error::DeviceMemory { .. } | Error::TooManyRows { .. })
     }
 
+    /// Returns whether a join may try again in any way after this error.
+    pub(crate) fn may_be_retried(&self) -> bool {
+        self.fewer_rows_may_help() || self.escalation_may_help() || self.cpu_may_help()
+    }
+
     /// Adds the reason why the CPU cannot continue a join that failed on a device, and what to try.
     pub(crate) fn with_hint(mut self, why: &'static str) -> Error {
         match &mut self {
-            Error::Cuda { hint, .. } => *hint = why,
-            Error::DeviceMemory { hint, .. } | Error::MemoryLimit { hint, .. } => {
-                hint.push_str(why);
-            }
+            Error::Cuda { hint, .. }
+            | Error::DeviceMemory { hint, .. }
+            | Error::MemoryLimit { hint, .. } => hint.push_str(why),
             _ => log::warn!("{self}{why}"),
         }
         self

@@ -149,6 +149,7 @@ impl BufferedSource {
         let batch = &morsel.batch;
         let what = format!("holding rows of the {} table, so far,", self.side().name());
         let (bytes, fresh) = buffer.footprint.of(batch);
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
         let held = match &buffer.ledger {
             Some(ledger) => ledger.hold_leaving(batch, spare, &what),
             None => self.feed.budget.reserve(bytes, &what).map(|reserved| vec![Arc::new(reserved)]),
@@ -162,7 +163,6 @@ impl BufferedSource {
         };
         buffer.footprint.seen.extend(fresh);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.largest.fetch_max(bytes, Ordering::Relaxed);
         let (first_row, rows) = (morsel.first_row.unwrap_or(buffer.rows), batch.num_rows());
         for at in (0..rows).step_by(MAX_ROWS_PER_BATCH) {
             let len = MAX_ROWS_PER_BATCH.min(rows - at);
@@ -220,6 +220,10 @@ impl BufferedSource {
     /// false at the end of the input, or if there is too little memory.
     pub(super) fn advance_within_budget(&self, spare: u64) -> Result<bool> {
         let read = || {
+            if !lock(&self.buffer).pulled.is_empty() {
+                // There was no memory for a batch that was read before.
+                return Ok(false);
+            }
             let room = self.room(spare)?;
             let Some(morsel) = self.pull(None)? else { return Ok(false) };
             let mut buffer = lock(&self.buffer);

@@ -90,7 +90,11 @@ impl Feed {
         match catch_panic(|| source.next(&context)) {
             // A source that sees the cancellation may return anything.
             Ok(_) if context.cancelled() => Err(Error::Cancelled),
-            Ok(morsel) => morsel.map_err(|error| Error::arrow(self.doing())(error)),
+            Ok(morsel) => morsel.map_err(|error| match Error::arrow(self.doing())(error) {
+                // The caller may wait for memory and call again.
+                refused @ Error::MemoryLimit { .. } => refused,
+                error => Error::of_caller(self.doing())(error.into()),
+            }),
             Err(message) => {
                 let code = match self.side {
                     Side::Left => CallerCode::LeftReader,

@@ -354,7 +354,7 @@ impl Matcher<'_> {
         };
         let answers = catch_panic(|| (filter.predicate)(&batch))
             .map_err(|message| Error::CallerPanicked { code: CallerCode::Filter, message })?
-            .map_err(Error::arrow("the residual filter"))?;
+            .map_err(Error::of_caller("the residual filter"))?;
         if answers.len() != len {
             return Err(Error::FilterLength { rows: len, answers: answers.len() });
         }

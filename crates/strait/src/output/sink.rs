@@ -207,7 +207,7 @@ impl SharedSink<'_> {
 /// Calls the caller's sink. Turns a panic into an error.
 fn called(call: impl FnOnce() -> Result<(), ArrowError>) -> Result<()> {
     match catch_panic(call) {
-        Ok(done) => done.map_err(Error::arrow("writing the output")),
+        Ok(done) => done.map_err(Error::of_caller("writing the output")),
         Err(message) => Err(Error::CallerPanicked { code: CallerCode::Sink, message }),
     }
 }

@@ -290,6 +290,7 @@ mod tests {
             per_build_row: 8,
             per_match: 16,
             per_probe_row: 8,
+            probe_bits: true,
             per_flag: 0,
         };
         assert_eq!(large.details.over_the_link, Some(bytes));

@@ -424,6 +424,8 @@ pub struct LinkBytes {
     /// The bytes back to the host per probe row, besides one bit, if each build key occurs once and most probe
     /// rows have a match. They come back instead of the matches. Zero if the plan cannot do that.
     pub per_probe_row: u64,
+    /// Whether one bit per probe row comes back, which tells whether the row has a match.
+    pub probe_bits: bool,
     /// The bytes back to the host per row of a side whose matches are flagged.
     pub per_flag: u64,
 }

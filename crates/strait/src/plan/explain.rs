@@ -240,23 +240,23 @@ impl fmt::Display for TableKind {
 
 impl fmt::Display for LinkBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag } = *self;
+        let LinkBytes { per_row, per_build_row, per_match, per_probe_row, .. } = *self;
         write!(f, "{} per row", bytes(per_row))?;
         if per_build_row > 0 {
             write!(f, ", {} more per build row if columns are inlined", bytes(per_build_row))?;
         }
-        match (per_match, per_flag) {
-            (0, 0) => f.write_str("; a count comes back"),
-            (0, _) => f.write_str("; one flag per row comes back"),
+        let flagged = self.per_flag > 0;
+        match per_match {
+            0 if flagged => f.write_str("; one flag per row comes back"),
+            0 if self.probe_bits => f.write_str("; one bit per probe row comes back"),
+            0 => f.write_str("; a count comes back"),
             _ => {
                 write!(f, "; {} per match come back", bytes(per_match))?;
-                match per_probe_row {
-                    0 => Ok(()),
-                    _ => {
-                        let row = bytes(per_probe_row);
-                        write!(f, ", or {row} and a bit per probe row if build keys occur once")
-                    }
+                if per_probe_row > 0 {
+                    let row = bytes(per_probe_row);
+                    write!(f, ", or {row} and a bit per probe row if build keys occur once")?;
                 }
+                if flagged { f.write_str("; and one flag per build row") } else { Ok(()) }
             }
         }
     }

@@ -233,14 +233,19 @@ impl Case<'_> {
             Algorithm::CpuPartitioned => (2 * word, 0),
             _ => (word, if inlined { word } else { 0 }),
         };
-        let (per_match, per_flag) = match self.yields() {
-            Yields::Count => (0, 0),
-            Yields::Exists => (0, 1),
-            Yields::Pairs => (2 * word, 0),
-        };
         let in_order = self.order() != Some(ResultOrder::Unordered);
+        let flags_build = self.facts.roles.build != Keep::Nothing;
+        let (per_match, flagged) = match self.yields() {
+            Yields::Count => (0, false),
+            // In order, one bit per probe row comes back.
+            Yields::Exists => (0, !in_order),
+            // The host flags build rows itself if it has to verify matches.
+            Yields::Pairs => (2 * word, flags_build && self.all_match()),
+        };
+        let per_flag = u64::from(flagged);
         let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
-        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, per_flag })
+        let probe_bits = in_order;
+        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, probe_bits, per_flag })
     }
 }
 

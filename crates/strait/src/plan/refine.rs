@@ -327,6 +327,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_plan_tells_what_comes_back_from_a_gpu() {
+        for (join_type, verified, expected) in [
+            (JoinType::Inner, false, (16, true, 0)),
+            // The GPU flags the build rows, unless the host has to verify the matches.
+            (JoinType::Left, false, (16, true, 1)),
+            (JoinType::Left, true, (16, true, 0)),
+            (JoinType::RightSemi, false, (0, true, 0)),
+            (JoinType::LeftSemi, false, (0, false, 1)),
+        ] {
+            let plan = plan(Algorithm::NoPartition, Some(1 << 30), |facts| {
+                facts.roles = Roles::of(join_type, Side::Left);
+                facts.filtered = verified;
+            });
+            let link = plan.details.over_the_link.expect("a plan for a GPU");
+            let told = (link.per_match, link.probe_bits, link.per_flag);
+            assert_eq!(told, expected, "{join_type}, verified: {verified}");
+        }
+    }
+
+    #[test]
     fn nulls_decide_whether_columns_are_inlined() {
         for (algorithm, gpu) in [(Algorithm::NoPartition, None), (Algorithm::Radix, Some(1 << 30))]
         {

@@ -94,10 +94,14 @@ impl Case<'_> {
 
     /// Decides what the algorithm has to find.
     pub(super) fn yields(&self) -> Yields {
+        self.facts.roles.yields(self.all_match(), self.facts.count_only)
+    }
+
+    /// Returns whether equal key words always are a match.
+    pub(super) fn all_match(&self) -> bool {
         // Sort-merge on the CPU ranks the keys that are not exact, so equal ranks are equal keys.
         let ranked = self.algorithm == Algorithm::SortMerge && !self.on_gpu();
-        let all_match = (self.facts.keys.exact || ranked) && !self.facts.filtered;
-        self.facts.roles.yields(all_match, self.facts.count_only)
+        (self.facts.keys.exact || ranked) && !self.facts.filtered
     }
 
     /// Decides the width of key words.

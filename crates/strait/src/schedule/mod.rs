@@ -21,19 +21,20 @@ pub(crate) struct Workers {
     threads: usize,
     pool: Arc<ThreadPool>,
     cancelled: Arc<AtomicBool>,
-    /// The cancellation flag of the join, if this is an [attempt](Workers::attempt) within it.
-    outer: Option<Arc<AtomicBool>>,
+    /// The cancellation flags of the join and of the attempts around this one, if this is an
+    /// [attempt](Workers::attempt).
+    outer: Vec<Arc<AtomicBool>>,
 }
 
 impl Workers {
     pub(crate) fn new(threads: usize, cancelled: Arc<AtomicBool>) -> Self {
-        Workers { threads: threads.max(1), pool: Arc::default(), cancelled, outer: None }
+        Workers { threads: threads.max(1), pool: Arc::default(), cancelled, outer: Vec::new() }
     }
 
     /// Returns the same threads for work whose failure does not end the join. If the join ends, the work ends
     /// too.
     pub(crate) fn attempt(&self) -> Workers {
-        let outer = Some(Arc::clone(&self.cancelled));
+        let outer = self.outer.iter().chain([&self.cancelled]).cloned().collect();
         Workers { cancelled: Arc::default(), outer, ..self.clone() }
     }
 
@@ -58,7 +59,7 @@ impl Workers {
     /// Returns an error if the join was cancelled. Long loops call it between morsels.
     pub(crate) fn check(&self) -> Result<()> {
         let set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
-        let cancelled = set(&self.cancelled) || self.outer.as_ref().is_some_and(set);
+        let cancelled = set(&self.cancelled) || self.outer.iter().any(set);
         if cancelled { Err(Error::Cancelled) } else { Ok(()) }
     }
 

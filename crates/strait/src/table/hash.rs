@@ -289,7 +289,8 @@ impl<K: KeyWord, I: RowId> Again<K, I> {
     fn new(cx: &Context<'_>, keys: usize, unique: bool) -> Option<Self> {
         // The data that streams through the cache needs some of it.
         let fits = perfect::bytes_for::<K, I>(keys) as u64 <= cx.machine.l2 / 4 * 3;
-        let probes = keys.saturating_mul(LONG).saturating_mul(cx.workers.threads());
+        let threads = cx.workers.threads().min(cx.machine.cores);
+        let probes = keys.saturating_mul(LONG).saturating_mul(threads.max(1));
         let long = if cx.overrides.tiny_partitions { 1 } else { probes };
         (unique && fits && keys > 0 && cx.budget.unlimited()).then(|| Again {
             budget: Arc::clone(&cx.budget),

@@ -124,6 +124,41 @@ fn a_sink_that_fails_or_panics_fails_the_join() {
     }
 }
 
+/// A sink whose own memory is refused fails the join. The join must not take the error for its own, and write
+/// the same rows again in smaller batches, because the batch that the sink refused would be lost.
+#[test]
+fn a_sink_that_is_refused_memory_fails_the_join() {
+    struct Refused {
+        fails: usize,
+        calls: AtomicUsize,
+    }
+    impl Sink for Refused {
+        fn push(&self, _: usize, _: ReservedBatch) -> Result<(), ArrowError> {
+            if self.calls.fetch_add(1, Ordering::SeqCst) == self.fails {
+                MemoryBudget::new(Some(1)).reserve(100, "the sink's own buffer")?;
+            }
+            Ok(())
+        }
+    }
+    let (left, right) = tables();
+    for limit in [300_000, 400_000, 600_000] {
+        for fails in 0..40 {
+            let join = Join::inner().on("k").algorithm(Algorithm::NoPartition).threads(1);
+            let join = join.batch_size(500).build_side(Side::Left).device(Processor::Cpu);
+            let join = join.memory_budget(&MemoryBudget::new(Some(limit)));
+            let sink = Refused { fails, calls: AtomicUsize::new(0) };
+            let source = Input::source(Batches::of(&right, 1000));
+            match join.run_into(whole(&left), source, &sink) {
+                Ok(_) => assert!(sink.calls.into_inner() <= fails, "limit {limit}, push {fails}"),
+                Err(error) if sink.calls.into_inner() > fails => {
+                    assert!(error.to_string().contains("the sink's own buffer"), "{error}");
+                }
+                Err(error) => assert!(matches!(error, Error::MemoryLimit { .. }), "{error}"),
+            }
+        }
+    }
+}
+
 /// A slow sink does not change whether a limit suffices.
 #[test]
 fn a_limit_suffices_with_a_slow_sink() {

@@ -302,6 +302,8 @@ fn counted_batch(rows: usize, live: &Arc<AtomicUsize>) -> RecordBatch {
 /// A source of batches that take memory from when they are read.
 struct Allocating {
     batches: usize,
+    /// The rows of the first batch, if it is shorter.
+    first: Option<usize>,
     rows: usize,
     calls: AtomicUsize,
     /// The bytes of all batches that exist, the most that ever existed, and the calls at the same time.
@@ -317,12 +319,14 @@ impl Source for Allocating {
     }
 
     fn next(&self, _: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
-        if self.calls.fetch_add(1, Ordering::SeqCst) >= self.batches {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        if call >= self.batches {
             return Ok(None);
         }
+        let rows = self.first.filter(|_| call == 0).unwrap_or(self.rows);
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.together.fetch_max(inside, Ordering::SeqCst);
-        let batch = counted_batch(self.rows, &self.live);
+        let batch = counted_batch(rows, &self.live);
         self.peak.fetch_max(self.live.load(Ordering::SeqCst), Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(2));
         self.inside.fetch_sub(1, Ordering::SeqCst);
@@ -333,9 +337,20 @@ impl Source for Allocating {
 /// Joins with such a source as the probe side, on 16 threads. Returns the most bytes of its batches that
 /// existed at the same time, and the most calls at the same time.
 fn allocating(limit: u64, batch_bytes: usize, force: TestOverrides) -> (u64, usize) {
+    allocating_after(None, limit, batch_bytes, force)
+}
+
+/// Does the same with a first batch of other length.
+fn allocating_after(
+    first: Option<usize>,
+    limit: u64,
+    batch_bytes: usize,
+    force: TestOverrides,
+) -> (u64, usize) {
     let (peak, together, live) = <(Arc<AtomicUsize>, Arc<AtomicUsize>, _)>::default();
     let source = Allocating {
         batches: 80,
+        first,
         rows: batch_bytes / 8,
         calls: AtomicUsize::new(0),
         live,
@@ -347,7 +362,9 @@ fn allocating(limit: u64, batch_bytes: usize, force: TestOverrides) -> (u64, usi
     let join = join.algorithm(Algorithm::NoPartition).test_overrides(force);
     let join = if force.simulated.is_none() { join.device(Processor::Cpu) } else { join };
     let (rows, _) = join.count(whole(&keyed(0..50)), Input::source(source)).expect("fits");
-    assert_eq!(rows, 80 * (batch_bytes as u64 / 8) / 2, "every other row matches");
+    let per_batch = batch_bytes as u64 / 8;
+    let all = 79 * per_batch + first.map_or(per_batch, |first| first as u64);
+    assert_eq!(rows, all / 2, "every other row matches");
     (peak.load(Ordering::SeqCst) as u64, together.load(Ordering::SeqCst))
 }
 
@@ -372,4 +389,16 @@ fn workers_read_the_chunks_of_a_device_together() {
     assert!(together > 1, "one worker reads");
     let (peak, _) = allocating(24 << 20, 800_000, force);
     assert!(peak <= (24 << 20) + 2 * 800_000, "{peak} bytes of batches existed at once");
+}
+
+/// The first batch is short, so it does not tell how long the next ones are. The workers that read at that time
+/// get one long batch each, but then they stop.
+#[test]
+fn long_batches_after_a_short_one_are_not_read_again_and_again() {
+    const BATCH: usize = 800_000;
+    for force in [TestOverrides { simulated: Some(1), ..TestOverrides::default() }] {
+        let (peak, _) = allocating_after(Some(100), 3 << 20, BATCH, force);
+        let most = (3 << 20) + 16 * BATCH as u64;
+        assert!(peak <= most, "{peak} bytes of batches existed at once");
+    }
 }

@@ -20,7 +20,7 @@ pub(super) fn failure(code: CUresult, doing: &str) -> Error {
         doing: doing.to_string(),
         name: text(code, sys::cuGetErrorName).unwrap_or_else(|| format!("{code:?}")),
         detail: text(code, sys::cuGetErrorString).unwrap_or_else(|| "no description".into()),
-        hint: hint(code),
+        hint: hint(code).to_string(),
     }
 }
 

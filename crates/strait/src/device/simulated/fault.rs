@@ -37,7 +37,7 @@ fn error_of(kind: FaultKind) -> Error {
         doing: doing.to_string(),
         name: "CUDA_ERROR_UNKNOWN".to_string(),
         detail: "a test asked for this failure".to_string(),
-        hint: "",
+        hint: String::new(),
     };
     match kind {
         FaultKind::Open => failed("making a context"),

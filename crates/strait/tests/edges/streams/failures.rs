@@ -96,7 +96,11 @@ fn every_operation_fails(
                             break;
                         }
                     }
-                    seen.continued += usize::from(report.plan.reason == Reason::Continues);
+                    let continued = report.plan.reason == Reason::Continues;
+                    if continued {
+                        assert!(report.gpu.is_some() && report.crossed.to_gpu > 0, "{what}");
+                    }
+                    seen.continued += usize::from(continued);
                 }
                 Err(error) => {
                     assert!(may_fail(kind, &error), "{what}: {error}");
@@ -166,6 +170,30 @@ fn flags_of_build_rows_on_the_host_are_never_lost() {
         let sent = |_, error: &Error| error.to_string().contains("some rows were already returned");
         let seen = every_operation_fails(&join, Output::Rows, &build, sent);
         assert!(seen.continued > 10, "{join_type:?}: {seen:?}");
+    }
+}
+
+/// The reader fails with an error of another join. It is not an error of this join's GPU, so the CPU does not
+/// try again, and the error is not replaced by another one.
+#[test]
+fn a_reader_that_fails_with_an_error_of_another_join_ends_the_join() {
+    let build = [keyed(0..12)];
+    for held in [false, true] {
+        for after in [0, 3] {
+            let other = Join::inner().on("no_such_key");
+            let schema = build[0].schema();
+            let inner = other.bind(Output::Rows, &schema, &schema).err().expect("no such column");
+            let probe = probe();
+            let schema = probe[0].schema();
+            let good = probe.into_iter().take(after).map(Ok);
+            let all: Vec<_> = good.chain([Err(inner.into())]).collect();
+            let reader = arrow::array::RecordBatchIterator::new(all, schema);
+            let algorithm = if held { Algorithm::Radix } else { Algorithm::NoPartition };
+            let join = Join::inner().on("k").build_side(Side::Left).threads(2);
+            let join = join.algorithm(algorithm).test_overrides(auto(None, 1));
+            let error = join.count(table(&build), reader).expect_err("the reader fails");
+            assert!(error.to_string().contains("no_such_key"), "{held} {after}: {error}");
+        }
     }
 }
 

@@ -62,6 +62,7 @@ impl Window {
         while at < self.rows {
             let some = (self.pinned.len as u64).min(self.rows - at);
             let part = self.memory.part(at, some);
+            session.crosses_back(some);
             session.device.copy_out(session.compute, part, &self.pinned, 0)?;
             session.device.synchronize(session.compute)?;
             // SAFETY: the copy is done, and the next one starts after `flags` was used.

@@ -140,6 +140,7 @@ impl Receiver for Watched<'_> {
     }
 
     fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>> {
+        self.blocks += 1;
         self.to.counted(session, rows)
     }
 

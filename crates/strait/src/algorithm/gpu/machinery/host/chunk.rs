@@ -156,6 +156,11 @@ impl Probe {
         chunks.written = Some(written);
     }
 
+    /// Returns whether all rows of a chunk have been written.
+    pub(super) fn some_written(&self) -> bool {
+        self.chunks.borrow().written.is_some()
+    }
+
     /// Ends the attempt. Returns the side with the rows that were not joined, and says which these are.
     pub(super) fn end(self) -> (BufferedSource, Rest) {
         let (source, chunks) = (self.source, self.chunks.into_inner());

@@ -141,6 +141,12 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         cap,
     };
     let joined = join::<K>(cx, job, &session, &build, probe, needed);
+    // If the CPU continues in the middle, the report tells what the device has done.
+    if (joined.is_ok() || probe.some_written())
+        && let Ok(times) = session.times()
+    {
+        cx.watch.add_device(times, session.crossed(), session.work());
+    }
     drop(session);
     if flags.is_some() {
         unit.flags = flags;
@@ -225,7 +231,6 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         receiver.finish(session)?;
         Ok::<JoinResult, Error>(found)
     })?;
-    cx.watch.add_device(session.times()?, session.crossed(), session.work());
     cx.counters.enter(Stage::Unmatched, job.build.rows());
     let PairReceiver { resolver, drain, .. } = receiver;
     drop(drain);

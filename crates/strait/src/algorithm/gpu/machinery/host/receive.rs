@@ -136,6 +136,8 @@ impl Receiver for PairReceiver<'_> {
 
     fn end_chunk(&mut self) -> Result<()> {
         let chunk = self.probe.found()?;
+        // Flags that were returned before do not contain this chunk.
+        self.probe.flags_returned(self.resolver.build_keys == 0);
         self.drain.mark(Sent { chunk, content: Content::End });
         Ok(())
     }
