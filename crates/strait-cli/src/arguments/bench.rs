@@ -80,7 +80,7 @@ pub(crate) struct BenchJoinArguments {
     #[arg(long, value_parser = keys(), default_value = "sparse")]
     pub(crate) keys: Keys,
 
-    /// How often probe rows have each key: none, all keys equally often; zipf:THETA, a few keys often
+    /// The distribution of probe keys: none = all keys equally often; zipf:THETA = a few keys very often
     #[arg(long, default_value = "none", value_name = "none|zipf:THETA")]
     pub(crate) skew: Skew,
 
@@ -120,9 +120,9 @@ pub(crate) struct BenchJoinArguments {
     #[command(flatten)]
     pub(crate) device: DeviceArguments,
 
-    /// Where the tables are before a join on a GPU. Only the join of integer columns is measured. If the
-    /// tables are in host memory, rows are copied back there. Without this option, the whole join of Arrow
-    /// tables is measured
+    /// Where the tables are before a join on a GPU. With this option, only the GPU join of the integer columns
+    /// is timed. If the tables are in host memory, rows are copied back there. Without this option, the whole
+    /// join of Arrow tables is timed
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) placement: Option<Placement>,
 

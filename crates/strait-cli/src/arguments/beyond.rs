@@ -108,7 +108,7 @@ pub(crate) struct BeyondArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How many threads work on the host's part, and on the CPU's own join [default: one per core]
+    /// How many threads the host uses, for GPU joins and for the CPU join [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
@@ -173,7 +173,10 @@ fn beyond_workload(text: &str) -> Result<String, String> {
     let names: Vec<_> = crate::bench::beyond_workload_names().collect();
     match !text.is_empty() && names.iter().any(|name| name.starts_with(text)) {
         true => Ok(text.to_string()),
-        false => Err(format!("no workload begins so; there are:\n  {}", names.join("\n  "))),
+        false => {
+            let names = names.join("\n  ");
+            Err(format!("no workload name begins with this text; there are:\n  {names}"))
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use super::size;
 /// The processor of a join, and the GPU options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
-    /// Which processor joins: auto uses a GPU if it is predicted to be faster, including the copies, and
-    /// continues on the CPU if the GPU fails, where that is possible; cpu; gpu or gpu:N, whose failure is an error
+    /// The processor: auto, cpu, gpu or gpu:N. auto uses a GPU if it is predicted to be faster (copies
+    /// included), and continues on the CPU if the GPU fails and that is possible. If gpu or gpu:N fails, the
+    /// join fails
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 
@@ -22,8 +23,9 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How a GPU partitions, instead of the algorithm's default. In its memory, for radix: look-back,
-    /// bucket-pool, shared-histogram. Into host memory, for triton: the others
+    /// How a GPU partitions, instead of the algorithm's default. For radix (in GPU memory): look-back,
+    /// bucket-pool, shared-histogram. For triton (into host memory): dma, hierarchical, shared, linear,
+    /// standard
     #[arg(long, value_name = "P", value_parser = partitioner())]
     pub(crate) partitioner: Option<Partitioner>,
 
@@ -37,14 +39,14 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "WHERE", value_parser = table())]
     pub(crate) table: Option<TablePlace>,
 
-    /// Who counts the rows of each partition before a triton join writes them [default: none]. With a count,
-    /// rows in pinned memory need not be copied to the GPU first. If the GPU counts, keys cross the link a
-    /// second time
+    /// Who counts the rows of each partition before a triton join writes them [default: none]. If rows are
+    /// counted first, the GPU can read rows in pinned memory directly. If the GPU counts, keys cross the link
+    /// a second time
     #[arg(long, value_name = "WHO", value_parser = histogram())]
     pub(crate) histogram: Option<Histogram>,
 
-    /// The GPU memory in which a triton join keeps partitions, as in 4GiB [default: all that the join leaves
-    /// free]. The other partitions go to host memory
+    /// The GPU memory in which a triton join keeps partitions, as in 4GiB [default: 9/16 of the free GPU
+    /// memory]. It is never more than 3/4 of the free GPU memory. The other partitions go to host memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) cache: Option<u64>,
 }
@@ -109,22 +111,24 @@ pub(super) fn algorithm() -> impl TypedValueParser<Value = Choice> {
 /// Describes an algorithm in one line of help.
 fn about(algorithm: Algorithm) -> &'static str {
     match algorithm {
-        Algorithm::NoPartition => "One hash table over the smaller table, the other streamed by",
-        Algorithm::Radix => "Both tables partitioned until pairs of partitions fit a cache",
+        Algorithm::NoPartition => {
+            "Builds a hash table over the smaller table and streams the other table past it"
+        }
+        Algorithm::Radix => "Partitions both tables until pairs of partitions fit a cache",
         Algorithm::SortMerge => {
-            "Both tables sorted, then merged: output sorted by key on the CPU, which auto takes for it; in no order with --device gpu"
+            "Sorts both tables, then merges them. The output is sorted by key on the CPU (auto always uses the CPU); unsorted with --device gpu"
         }
         Algorithm::StreamedProbe => {
-            "On a GPU: the smaller table partitioned in its memory, the other streamed by"
+            "On a GPU: partitions the smaller table in GPU memory and streams the other table past it"
         }
         Algorithm::MultiPass => {
-            "On a GPU: the smaller table part by part, the other streamed once for each"
+            "On a GPU: splits the smaller table into parts that fit, and streams the other table past each"
         }
         Algorithm::CpuPartitioned => {
-            "On a GPU: the CPU partitions both tables, the GPU joins the partitions"
+            "On a GPU: the CPU partitions both tables, and the GPU joins the partitions"
         }
         Algorithm::Triton => {
-            "On a GPU: it partitions both tables, into host memory where its own ends"
+            "The GPU partitions both tables; partitions that do not fit GPU memory go to host memory"
         }
         _ => "",
     }

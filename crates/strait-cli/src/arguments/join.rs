@@ -107,9 +107,9 @@ pub(crate) struct JoinArguments {
     /// Stops after N rows of output
     ///
     /// If one table is a stream on stdin, the join does not wait for the end of the stream once it has N rows.
-    /// This holds if the other table has up to 1 GiB of files, and takes up to a quarter of --memory. Radix and
-    /// sort-merge joins always wait for the end, and so do rows that depend on the whole stream, such as
-    /// unmatched rows of the other table.
+    /// Condition: the files of the other table have at most 1 GiB, and the table takes at most a quarter of
+    /// --memory. Radix and sort-merge joins always wait for the end, and so do rows that depend on the whole
+    /// stream, such as unmatched rows of the other table.
     #[arg(long, value_name = "N", conflicts_with = "count")]
     pub(crate) limit: Option<u64>,
 
