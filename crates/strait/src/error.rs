@@ -138,7 +138,7 @@ pub enum Error {
 
     /// NVRTC, the library that compiles the kernels, was not found.
     #[error(
-        "NVRTC, which compiles the GPU's kernels, was not found{failure}; looked for {}; install the CUDA toolkit or run `pip install \"nvidia-cuda-nvrtc==13.*\"`, and let STRAIT_NVRTC name the libnvrtc.so that is to be used", .looked.join(", ")
+        "NVRTC, which compiles the GPU's kernels, was not found{failure}; looked for {}; install the CUDA toolkit or run `pip install \"nvidia-cuda-nvrtc==13.*\"`, or set STRAIT_NVRTC to the path of libnvrtc.so", .looked.join(", ")
     )]
     NoCompiler {
         /// The places that were searched, in order.
@@ -244,7 +244,7 @@ pub enum Error {
 
     /// A table has more rows than a join on a GPU can address.
     #[error(
-        "a table of {rows} rows is too long for that join on a GPU, which takes {most}; use --algorithm multi-pass, or --device cpu"
+        "a table with {rows} rows has too many rows for this algorithm on a GPU (at most {most}); use --algorithm multi-pass, or the CPU (--device cpu)"
     )]
     TooManyRows {
         /// The number of rows of the table.

@@ -196,9 +196,9 @@ impl Join {
     ///
     /// By default, the planner uses a GPU only if it predicts that the join is faster there. If that GPU
     /// fails, the CPU joins the rows that the GPU has not joined, and the report says so. The CPU cannot
-    /// continue if rows were returned of which it does not know the rest, or if only the GPU knows which build
-    /// rows have a match. Then the join fails, and the error says so. A GPU that is named here is opened when
-    /// the join is [bound](Join::bind). If it fails, the join fails.
+    /// continue if some, but not all, rows of a chunk were already returned, or if only the GPU knows which
+    /// build rows have a match. Then the join fails, and the error says so. A GPU that is named here is
+    /// opened when the join is [bound](Join::bind). If it fails, the join fails.
     pub fn device(mut self, processor: Processor) -> Self {
         self.processor = processor;
         self

@@ -117,7 +117,7 @@ impl Counters {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// Sets `found` back to an earlier value, because the join finds the output rows since then again.
+    /// Sets `found` back to an earlier value, because the join will find the later output rows a second time.
     pub(crate) fn find_again(&self, since: u64) {
         self.found.store(since, Ordering::Relaxed);
     }

@@ -47,8 +47,8 @@ pub struct StageTime {
     pub on_gpu: bool,
 }
 
-/// What a join did on a GPU, recorded where it was done. The [plan](crate::Plan::details) of the report says the
-/// same before it is done.
+/// What a join did on a GPU, recorded where it was done. [`Plan::details`](crate::Plan::details) says what
+/// was planned; this says what was done.
 ///
 /// ```
 /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};

@@ -75,8 +75,9 @@ impl<'a> Job<'a> {
         read
     }
 
-    /// Returns the memory that must stay free while the probe side is read for a device, so that the CPU can
-    /// still join if the device fails: the bytes of the CPU's table, and at least a quarter of the limit.
+    /// Returns the memory that must stay free while the join reads the probe side for a GPU, so that the CPU
+    /// can join if the GPU fails. It is the predicted size of the CPU's table, but at least a quarter of the
+    /// limit.
     fn needed_without_device(&self, cx: &Context<'_>) -> u64 {
         let Some(limit) = cx.budget.limit() else { return 0 };
         let of_cpu = |p: &&Prediction| !p.on_gpu && p.algorithm == Algorithm::NoPartition;
@@ -142,7 +143,7 @@ impl<'a> Job<'a> {
 pub(crate) enum GpuOutcome {
     /// All rows were written. The plan of the job tells how.
     Joined,
-    /// The device failed, and the CPU may join instead. No result of the device is left.
+    /// The device failed, and the CPU may join instead. All results of the device were discarded.
     Failed(Error),
     /// The device failed, and the CPU may join the rest, but only by an algorithm that streams the probe side.
     /// Either the output of a part of the probe side has been written, or the side is too long to be held.
@@ -153,26 +154,25 @@ pub(crate) enum GpuOutcome {
     },
 }
 
-/// Joins on a device. `elsewhere` says whether the CPU may join instead, if the device fails. After such a
-/// failure, the job still has the rows of its probe side that were not joined.
+/// Joins on a device. `cpu_may_join`: the CPU may join if the device fails. After such a failure, the job
+/// still has the rows of its probe side that were not joined.
 ///
-/// The CPU continues where the output of the device ends. The output of a streamed probe side ends after one
-/// of its chunks, so the CPU joins the chunks after that one, and the rest of the side. There are two cases in
-/// which it cannot continue:
+/// The CPU continues after the last chunk whose output is complete, or at the start if there is none. It
+/// joins the rest of the probe side. There are two cases in which it cannot continue:
 ///
-/// - Rows of an unfinished chunk have been sent. Nobody knows which rows these are. (This can only happen if
-///   the results of a chunk come back in several blocks. Counts do not have this problem, because they are
-///   reported at the end.)
+/// - Rows of an unfinished chunk have been sent. The join does not record which rows of the chunk these are.
+///   (This can only happen if the results of a chunk come back in several blocks. Counts do not have this
+///   problem, because they are reported at the end.)
 /// - The join type returns build rows by their flag, only the device has the flags, and it is so broken that
 ///   it cannot return them.
 pub(crate) fn run_on(
     cx: &Context<'_>,
     job: &mut Job<'_>,
     device: &dyn Device,
-    elsewhere: bool,
+    cpu_may_join: bool,
 ) -> Result<GpuOutcome> {
     check_seed(cx, job)?;
-    let needed = if elsewhere { job.needed_without_device(cx) } else { 0 };
+    let needed = if cpu_may_join { job.needed_without_device(cx) } else { 0 };
     let start = Written::now(job.sink, job.candidates);
     let mut learned = Learned::default();
     learned.null_keys[0] = job.keys.nulls_in_column(job.build_side, job.build.batches())?;
@@ -185,14 +185,16 @@ pub(crate) fn run_on(
                 learned.held = Some(reason);
             }
             // The CPU may be able to join without holding the probe side.
-            Err(error) if elsewhere && error.cpu_may_help() => return Ok(failed(cx, job, error)),
+            Err(error) if cpu_may_join && error.cpu_may_help() => {
+                return Ok(failed(cx, job, error));
+            }
             Err(error) => return Err(error),
         }
     }
     learned.memory_left = cx.budget.limit().map(|_| cx.budget.left());
     job.plan.refine(learned);
     let probe = job.take_probe()?;
-    // A worker error ends this attempt, but not the join.
+    // An error of a worker stops only this attempt; the CPU may still join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
     let Attempt { joined, probe, rest } = gpu::run(&attempt, job, probe, needed, device);
     *job.probe = Some(probe);
@@ -208,7 +210,7 @@ pub(crate) fn run_on(
         }
         Err(error) => error,
     };
-    if !elsewhere || !error.cpu_may_help() {
+    if !cpu_may_join || !error.cpu_may_help() {
         return Err(error);
     }
     cx.workers.check()?;
@@ -239,12 +241,12 @@ fn failed(cx: &Context<'_>, job: &Job<'_>, why: Error) -> GpuOutcome {
 }
 
 const FLAGS_ARE_LOST: &str = "; the CPU cannot continue this join, because only the GPU knows which build rows \
-     have a match; use --device cpu";
+     have a match; use the CPU (--device cpu)";
 const ROWS_WERE_SENT: &str = "; the CPU cannot continue this join, because some rows were already returned; \
-     use --device cpu";
+     use the CPU (--device cpu)";
 
-/// Fails with [`Error::BadSeed`] if the keys need another seed. At that point no row has been written, and
-/// the job still has its probe side.
+/// Fails with [`Error::BadSeed`] if the keys need another seed. At that point the attempt has written no row,
+/// and the job still has its probe side.
 fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
     match !cx.bounded || seeds::suits(cx, job.keys, job.build_side, job.build)? {
         true => Ok(()),
@@ -268,7 +270,8 @@ fn read_to_end(cx: &Context<'_>, source: &BufferedSource, needed: u64) -> Result
 fn has_left(budget: &Budget, needed: u64) -> Result<()> {
     match budget.limit() {
         Some(limit) if budget.left() < needed => Err(Error::MemoryLimit {
-            what: "a join on the GPU, which holds both tables,".to_string(),
+            what: "the CPU, which must be able to join both held tables if the GPU fails,"
+                .to_string(),
             needed,
             used: budget.used(),
             limit,
@@ -279,7 +282,8 @@ fn has_left(budget: &Budget, needed: u64) -> Result<()> {
 }
 
 /// Returns an error if so much of a probe side was read that holding the rest would exhaust the machine. A
-/// probe side may be endless. Without a memory limit, only this check ends a join that has to hold it.
+/// probe side may be endless. Without a memory limit, only this check ends a join on a GPU that has to hold
+/// it.
 fn fits_machine(cx: &Context<'_>, source: &BufferedSource) -> Result<()> {
     let (most, held) = (cx.machine.memory / 4 * 3, source.read_bytes());
     if !cx.budget.unlimited() || most == 0 || held <= most {
@@ -287,11 +291,12 @@ fn fits_machine(cx: &Context<'_>, source: &BufferedSource) -> Result<()> {
     }
     let (held, memory) = (bytes(held), bytes(cx.machine.memory));
     let problem = format!(
-        "the GPU does not hold the whole build side at once, so the join would have to hold the {} table; it \
-         has more than {held}, and this process can use {memory}",
+        "this join on a GPU must keep the whole {} table in host memory; {held} were read so far, and this \
+         process may use {memory}",
         source.side().name(),
     );
-    let advice = "use --device cpu, which does not hold it, or give the join more GPU memory";
+    let advice =
+        "use the CPU (--device cpu), which can stream it, or give the join more GPU memory";
     Err(Error::unsupported(problem, advice))
 }
 
@@ -331,7 +336,7 @@ use for_widths;
 /// Returns the maximum number of candidate pairs per worker. For joins that produce rows, it is one output
 /// batch, up to a bound, because the batch size is the user's choice. For all others, it is small enough for
 /// the cache, but long enough for the processor to detect sequential reads. Under a limit, the pairs of one
-/// worker take at most an eighth of the free memory, but never fewer than a minimum number of pairs.
+/// worker take at most an eighth of the free memory. But a limit never lowers the number below 256 pairs.
 fn pair_cap(cx: &Context<'_>, sink: &SharedSink<'_>) -> usize {
     const MAX_PAIRS: usize = 1 << 18;
     const LEAST_PAIRS: u64 = 256;

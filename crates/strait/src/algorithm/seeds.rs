@@ -2,8 +2,9 @@
 //!
 //! The place of a key in a table, and its hash, depend on a random [seed](Seed). Nobody can choose keys that
 //! collide under an unknown seed, and by chance only a few keys collide. If many keys collide nevertheless,
-//! the seed does not suit the keys, and the join starts again with another one. This happens only while no
-//! row has been written and no row of the probe side has been taken:
+//! the seed does not suit the keys, and the join starts again with another one. This happens only before the
+//! attempt has written a row or taken a row of the probe side. (If a GPU failed midway, its rows are already
+//! written. Then the CPU starts its own part again.) There are three checks:
 //!
 //! - Before each attempt, the join [examines](suits) a sample of the build side's keys. This finds many
 //!   different keys with the same hash, and so bounds the candidates that are rejected later. It also finds

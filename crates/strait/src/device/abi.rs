@@ -75,7 +75,7 @@ layouts! {
         redone: u32,
         /// Whether a task found no room. If so, no more tasks are taken.
         full: u32,
-        /// Whether a key occurs twice in the build side.
+        /// Whether a key occurs more than once in the build side.
         duplicates: u32,
     }
 
@@ -85,7 +85,7 @@ layouts! {
         keys: u64,
         /// The build values of the rows.
         build: u64,
-        /// The probe values of the rows.
+        /// The probe values of the rows. In `ProbeInOrder`: one bit per probe row, set if it has a match.
         probe: u64,
         /// One byte per build value, set if it has a match; or none.
         build_flags: u64,

@@ -330,12 +330,14 @@ impl<'a> Session<'a> {
         self.device.copy_out(self.back, from, to, at)
     }
 
-    /// Counts bytes that cross the link to the device without a copy.
+    /// Counts bytes that cross the link to the device. [`copy_in`](Session::copy_in) calls it; other ways to
+    /// the device must call it themselves.
     pub(crate) fn crosses_in(&self, bytes: u64) {
         self.crossed[0].set(self.crossed[0].get() + bytes);
     }
 
-    /// Counts bytes that cross the link from the device without a copy.
+    /// Counts bytes that cross the link from the device. [`copy_out`](Session::copy_out) calls it; other ways
+    /// from the device must call it themselves.
     pub(crate) fn crosses_back(&self, bytes: u64) {
         self.crossed[1].set(self.crossed[1].get() + bytes);
     }

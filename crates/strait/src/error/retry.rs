@@ -13,8 +13,8 @@
 //! The caller's code and data would fail on the CPU as well. A filter that panicked must not be called again
 //! with the same rows. An internal error on a device may be a bug of the device's code only, so the CPU may try.
 //!
-//! Each method says only whether a retry can help. The place that retries also checks that no row of output was
-//! written before, and that a retry is allowed.
+//! Each method says only whether a retry can help. The caller also checks whether a retry is allowed, and
+//! whether the output written so far permits it.
 
 use arrow::error::ArrowError;
 

@@ -97,8 +97,8 @@ impl BufferedSource {
         self.advance_if(spare, || true)
     }
 
-    /// Does the same, unless `still` is false after it has waited for another worker that calls the reader.
-    /// Then it returns true.
+    /// Like [`advance`](BufferedSource::advance), but checks `still` after getting the lock. If it is false,
+    /// reads nothing and returns true.
     pub(super) fn advance_if(&self, spare: u64, still: impl Fn() -> bool) -> Result<bool> {
         let mut buffer = lock(&self.buffer);
         if !still() {

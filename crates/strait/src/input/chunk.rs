@@ -94,8 +94,8 @@ impl BufferedSource {
             let waiting = || buffer.waiting.iter();
             let rows: u64 = waiting().map(|held| held.batch.num_rows() as u64).sum();
             let bytes: u64 = waiting().map(|held| slice_bytes(&held.batch)).sum();
-            // When so many rows and bytes have been read, enough wait.
             let missing = (most.rows.saturating_sub(rows), most.bytes.saturating_sub(bytes));
+            // Reading stops at these totals: then enough batches wait for a chunk.
             (buffer.rows + missing.0, self.read_bytes() + missing.1)
         };
         self.repeat(workers, || {

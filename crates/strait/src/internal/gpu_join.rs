@@ -30,7 +30,7 @@ pub fn join_in_gpu_memory(
     let result = request.result;
     let inlined = result.needs_payload() && tables.iter().all(|table| table.payload.len() == 1);
     if result == ResultKind::Aggregate && !inlined {
-        let what = "sums in GPU memory are of one payload column a table";
+        let what = "sums in GPU memory are of one payload column per table";
         return Err(Error::invalid_option("payload-columns", what, "give --payload-columns 1"));
     }
     let BeforeSurvey { algorithm, survey } = planned(build, request.algorithm);

@@ -118,7 +118,7 @@ impl HostTable {
             (false, _) => None,
             (true, Some(payload)) => Some(payload.column.clone()),
             (true, None) => {
-                let what = "sums and rows need a payload column a table";
+                let what = "sums and rows need a payload column per table";
                 return Err(Error::invalid_option(
                     "payload-columns",
                     what,

@@ -111,8 +111,8 @@ impl<'a> Emitter<'a> {
     }
 
     /// Runs `read`, which calls a concurrent source. Its first argument is the number of bytes that the batch
-    /// must leave free. It is `None` if no other worker reads or has started work. If memory is refused, or if
-    /// little is left, it waits like [`start`](Emitter::start).
+    /// must leave free. `None`: no other worker is reading or working. If memory is refused or scarce, this
+    /// method waits like [`start`](Emitter::start).
     pub(crate) fn read<T>(
         &mut self,
         spare: u64,

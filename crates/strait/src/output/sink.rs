@@ -158,7 +158,7 @@ impl SharedSink<'_> {
         OutputPoint { rows: self.counters.found(), sums: lock(&self.sums).clone() }
     }
 
-    /// Goes back to an earlier point, so that the join can find the output since then again. Returns false if
+    /// Goes back to an earlier point, so that the join can produce the later output again. Returns false if
     /// that is not possible, because rows were sent since then. (Counts and sums are only reported at the
     /// end.)
     pub(crate) fn go_back(&self, to: &OutputPoint) -> bool {

@@ -128,8 +128,8 @@ fn is_candidate(p: &Prediction, request: &Request) -> bool {
     let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
     let budget = request.device.as_ref().map_or(u64::MAX, |device| device.budget);
     let as_asked = request.asked.is_none_or(|asked| asked == p.algorithm);
-    // If the caller asked for a partitioner but no algorithm, it is a partitioner of `radix`: other
-    // combinations were refused before.
+    // If the caller asked for a partitioner but no algorithm, it must be a partitioner of `radix`, because
+    // settings.rs refuses all others.
     let partitions = request.asked.is_some()
         || request.partitioner.is_none()
         || p.algorithm != Algorithm::Triton;

@@ -213,7 +213,7 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
             ns::RESOLVE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!by_table)]
         }
     };
-    // Nullable columns mostly have no nulls. But memory must be available for the case that they do.
+    // Time is predicted as if nullable columns had no nulls. Memory is predicted as if they had.
     let sources = [0, 1].map(|side| case.key_source(side));
     let in_batches = on.memory == HostMemory::Arrow;
     let made = in_batches && sources.contains(&KeySource::Computed);
@@ -295,8 +295,8 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
             (crosses, link, 2.0 * both / radix, buffers * 2)
         }
     };
-    // If chunks are streamed, copies overlap with the device's own work. Triton partitions and joins its
-    // cached partitions when nothing is left to cross the link.
+    // If chunks are streamed, copies overlap with the device's own work. Triton works on its cached
+    // partitions after the last copy, so its time adds to the time of the link.
     let seconds = match algorithm {
         Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
         _ if overlaps => {

@@ -148,8 +148,9 @@ pub struct Details {
     /// The most build rows of a part; zero if GPU memory does not suffice for any part. `None` if there are no
     /// parts.
     pub part_rows: Option<u64>,
-    /// How rows cross to the GPU; `None` on the CPU. Arrow batches are not in pinned memory, so this is never
-    /// [`Transfer::Auto`].
+    /// How rows cross to the GPU; `None` on the CPU. [`Transfer::Auto`] is already resolved here: to
+    /// [`Transfer::StagedCopy`] for Arrow batches, which are not in pinned memory, and to
+    /// [`Transfer::PinnedCopy`] for the tuples of `cpu-partitioned`.
     pub transfer: Option<Transfer>,
     /// Whether results come back from the GPU in the order of the probe rows; `None` on the CPU.
     pub order: Option<ResultOrder>,
@@ -353,9 +354,9 @@ pub enum HoldReason {
 pub enum ResultOrder {
     /// In any order: as pairs of matching rows, as flags, or as a count.
     Unordered,
-    /// In the order of the probe rows: one bit per probe row, and one value per probe row if pairs are needed.
-    /// If pairs are needed, they come back as pairs after a chunk in which fewer than half of the rows have a
-    /// match.
+    /// In the order of the probe rows: one bit per probe row, and one value per probe row if pairs are
+    /// needed. If pairs are needed and fewer than half of the rows of a chunk match, the next chunks come
+    /// back as pairs.
     ProbeOrder,
     /// In the order of the probe rows if each build key occurs once, and in any order otherwise. The join learns
     /// this when it has built the table.
@@ -415,14 +416,15 @@ pub enum TableKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct LinkBytes {
-    /// The bytes to the GPU per row of either side. Rows whose key has a null do not cross.
+    /// The bytes to the GPU when a row of either side is first sent. This is an upper bound, because keys are
+    /// packed. Rows whose key has a null do not cross.
     pub per_row: u64,
     /// The further bytes to the GPU per build row, for inlined columns.
     pub per_build_row: u64,
     /// The bytes back to the host per match.
     pub per_match: u64,
-    /// The bytes back to the host per probe row, besides one bit, if each build key occurs once and most probe
-    /// rows have a match. They come back instead of the matches. Zero if the plan cannot do that.
+    /// The bytes back to the host per probe row, plus one bit, if results come back in probe order (then
+    /// `per_match` does not apply). Zero if they never do, or if only the bits come back.
     pub per_probe_row: u64,
     /// Whether one bit per probe row comes back, which tells whether the row has a match.
     pub probe_bits: bool,
@@ -485,13 +487,13 @@ pub enum Reason {
         /// The memory limit in bytes.
         limit: u64,
     },
-    /// By prediction, none fits the memory limit. This one holds the least memory.
+    /// No algorithm is predicted to fit the memory limit. This one needs the least memory.
     LeastMemory,
     /// The caller asked for it.
     AskedFor,
     /// The caller asked for it. It runs on a GPU only, and no GPU is used.
     AskedForWithoutGpu,
-    /// The caller asked for it. It needs more of the GPU's memory than it may hold.
+    /// The caller asked for it. It needs more GPU memory than the limit allows.
     AskedForBeyondGpuMemory,
     /// A GPU failed in the middle of the probe side, or could not hold it. This algorithm streams the rest.
     Continues,

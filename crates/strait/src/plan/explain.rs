@@ -78,14 +78,14 @@ impl fmt::Display for Reason {
                 return write!(f, "fastest by prediction that fits {}", bytes(*limit));
             }
             Reason::LeastMemory => {
-                "none is predicted to fit the memory limit; this one holds least"
+                "no algorithm is predicted to fit the memory limit; this one needs the least memory"
             }
             Reason::AskedFor => "it was asked for",
             Reason::AskedForWithoutGpu => {
                 "it was asked for, but runs on a GPU only, and none is used"
             }
             Reason::AskedForBeyondGpuMemory => {
-                "it was asked for, but needs more of the GPU's memory than it may hold"
+                "it was asked for, but needs more GPU memory than the limit allows"
             }
             Reason::Continues => "it streams the rows that the GPU did not join",
         })
@@ -165,9 +165,12 @@ impl fmt::Display for ResultOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ResultOrder::Unordered => "in any order",
-            ResultOrder::ProbeOrder => "in the order of the probe rows, while most of them match",
+            ResultOrder::ProbeOrder => {
+                "in probe order; pairs in any order where fewer than half of the probe rows match"
+            }
             ResultOrder::ProbeOrderIfUnique => {
-                "in the order of the probe rows, while most of them match, if build keys occur once"
+                "in probe order, if each build key occurs once; \
+                 pairs in any order where fewer than half of the probe rows match"
             }
         })
     }

@@ -2,9 +2,9 @@
 
 use crate::options::Algorithm;
 
-/// Returns the size of the GPU memory that caches partitions: as the caller asked, or the default. With a
-/// larger default, fewer tuples would cross the link twice, but throughput would drop more steeply where tuples
-/// begin to spill.
+/// Returns the size of the GPU memory that caches partitions: as the caller asked, or the default. A larger
+/// default would send fewer tuples back and forth. But throughput would fall more suddenly at the table size
+/// at which spilling begins.
 pub(crate) fn cache_bytes(memory: u64, asked: Option<u64>) -> u64 {
     asked.unwrap_or(memory / 16 * 9).min(memory / 4 * 3)
 }

@@ -19,9 +19,9 @@ const TINY_PART: u64 = 11;
 const TINY_PARTS: u64 = 6;
 
 /// Decides how columns cross to the GPU in the first pass of `triton`. `counted` says whether the tuples per
-/// partition are counted before a kernel writes them over the link. These writes leave the copy engine a third
-/// of the link bandwidth, but they leave the kernel's own reads four fifths. So such kernels read pinned columns
-/// directly in host memory, as in 000.
+/// partition are counted before a kernel writes them over the link. While the kernel writes, the copy engine
+/// gets a third of the link bandwidth, but reads by the kernel get four fifths. So such kernels read pinned
+/// columns directly in host memory, as in 000.
 pub(crate) fn first_pass_transfer(
     asked: Transfer,
     pinned: bool,
@@ -39,7 +39,7 @@ impl Case<'_> {
     fn one_table(&self) -> bool {
         match self.algorithm {
             Algorithm::NoPartition => true,
-            // If a build key occurs twice, the parts are partitioned.
+            // If a build key occurs more than once, the parts are partitioned.
             Algorithm::MultiPass => {
                 self.parts() == Some(1) && self.facts.learned.unique != Some(false)
             }
@@ -52,7 +52,8 @@ impl Case<'_> {
     }
 
     /// Decides whether results come back from a GPU in the order of the probe rows. This needs one table over
-    /// the whole build side. With several tables, few rows match in each, and pairs take fewer bytes.
+    /// the whole build side. With several tables, most probe rows match in at most one of them. So most
+    /// results would be empty, and pairs take fewer bytes.
     pub(super) fn order(&self) -> Option<ResultOrder> {
         let gpu = self.gpu?;
         let flags_probe = self.facts.roles.probe != Keep::Nothing;
@@ -60,8 +61,8 @@ impl Case<'_> {
         let if_unique = match self.yields() {
             Yields::Count => return Some(ResultOrder::Unordered),
             Yields::Exists if flags_build || !flags_probe => return Some(ResultOrder::Unordered),
-            // One bit per probe row tells whether it has a match, however often build keys occur. But the table
-            // of multi-pass takes each key only once.
+            // One bit per probe row tells whether it has a match, however often build keys occur. But
+            // multi-pass can build its table only if each key occurs once.
             Yields::Exists => self.algorithm == Algorithm::MultiPass,
             // One value per probe row is enough if each row has at most one match.
             Yields::Pairs => true,
@@ -318,8 +319,8 @@ mod tests {
         assert_eq!(nothing.details.part_rows, Some(0));
     }
 
-    /// The number of rows and the shared memory decide the radix bits. If a key occurs twice, one table is not
-    /// enough.
+    /// The number of rows and the shared memory decide the radix bits. If a key occurs more than once, one
+    /// table is not enough.
     #[test]
     fn rows_decide_the_passes_of_a_radix_join() {
         let shapes = Some([TINY; 2]);

@@ -15,7 +15,7 @@ use crate::word::Width;
 /// bits.
 pub(crate) const MAX_ROWS_AT_ONCE: u64 = (1 << 31) - 1;
 
-/// Up to this number of build rows, an array may be as long as for this number.
+/// For fewer build rows than this, an array may be as long as for this many rows.
 const FEW_ROWS: u64 = 1024;
 
 /// The most slots per build row in a hash table. More than two slots are used only if the table stays in the L2
@@ -39,8 +39,8 @@ const PASSES_BITS: u32 = 24;
 /// The approximate number of partitions per working set.
 const PARTITIONS_PER_SET: u64 = 4;
 
-/// Returns whether the keys from `min` to `max` of `rows` build rows address the slots of an array. Such a slot
-/// is half as wide as a slot of a hash table, and a hash table has at least two slots per row.
+/// Returns whether an array over the keys from `min` to `max` is used for `rows` build rows. A slot of an
+/// array is half as wide as one of a hash table, and a hash table has at least two slots per row.
 pub(super) fn is_array(rows: u64, (min, max): (u64, u64)) -> bool {
     let range = max - min;
     range / CELLS_PER_ROW < rows.max(FEW_ROWS) && range < u64::from(u32::MAX)
@@ -95,8 +95,8 @@ pub(super) fn first_pass_bits(algorithm: Algorithm, rows: u64, fit: u64) -> u32 
     partitions.next_power_of_two().ilog2().clamp(1, most)
 }
 
-/// Returns the GPU memory per row that partitioning needs. It has three parts: one tuple for each of two passes,
-/// the look-back words of a tile divided by the rows of the tile, and the tasks divided by their rows.
+/// Returns the GPU memory per row that partitioning needs. It has three parts: one tuple for each of two
+/// passes, the share of a row in the look-back words of its tile, and its share in the task list.
 pub(crate) fn partitioning_bytes(shape: Shape, word: Width) -> u64 {
     let tile_bytes = abi::BINS as u64 * 4;
     let task = size_of::<abi::Task>() as u64;

@@ -27,8 +27,8 @@ pub(crate) struct InGpuMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BeforeSurvey {
     pub(crate) algorithm: Algorithm,
-    /// Whether the range of the build keys could change the choice. If so, the conductor surveys the keys and
-    /// asks [`InGpuMemory::after_survey`].
+    /// Whether the choice must be checked again when the range of the build keys is known. If so, the
+    /// conductor surveys the keys and asks [`InGpuMemory::after_survey`].
     pub(crate) survey: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The planner: it chooses the algorithm, the device and the number of partitions once, and explains the
-//! choice.
+//! The planner: it chooses the algorithm, the device and the number of partitions, and explains the choice.
+//! Later facts can change the details.
 //!
 //! `choose` is a pure function of the [`Statistics`] of both sides and the
 //! [`Machine`](crate::machine::Machine). It predicts the time and memory of each algorithm, and takes the

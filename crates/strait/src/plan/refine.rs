@@ -2,7 +2,8 @@
 //!
 //! A plan is made from [`Facts`] that are known before any row is read, and from [`Statistics`]. While a join
 //! runs, it learns more: which columns have nulls, how many rows there are, the range of the keys. It passes
-//! these facts to [`Plan::refine`], which decides the details again. Conductors only read the details.
+//! these facts to [`Plan::refine`], which decides the details again. Conductors read the details, and the
+//! user's GPU options: the place of the table, the partitioner, the histogram and the cache.
 
 use crate::device::Shape;
 use crate::error::{Error, Result};
@@ -18,8 +19,8 @@ use crate::plan::working_sets::pack;
 use crate::plan::{HoldReason, Inlining, KeySource, Plan, ResultOrder, Statistics};
 use crate::word::Width;
 
-/// Returns whether results in the order of the probe rows take fewer bytes than pairs, by the number of `rows`
-/// that have come back and the number of them that have a match.
+/// Returns whether results in the order of the probe rows take fewer bytes than pairs. `rows` results have
+/// come back, and `matched` of them have a match.
 pub(crate) fn order_pays(matched: u64, rows: u64) -> bool {
     matched >= rows / 2
 }
@@ -110,13 +111,14 @@ pub(crate) struct Learned {
     pub(crate) shapes: Option<[Shape; 2]>,
     /// The GPU memory that is free before the conductor divides the build side.
     pub(crate) free: Option<u64>,
-    /// Whether each build key occurs once, as far as a GPU has inserted them into a table.
+    /// Whether each build key occurs once. Known for the keys that a GPU has inserted so far.
     pub(crate) unique: Option<bool>,
     /// The rows of a part that needed more GPU memory than there is.
     pub(crate) refused: Option<u64>,
     /// The build rows that were divided into parts.
     pub(crate) divided: Option<Divided>,
-    /// What an abandoned algorithm has made. Its escalation uses it.
+    /// The form of the key words and values that the abandoned algorithm already made. The next algorithm
+    /// must use the same form.
     pub(crate) made: Option<Made>,
 }
 

@@ -59,8 +59,8 @@ impl Case<'_> {
         self.gpu.is_some()
     }
 
-    /// Decides whether the probe side is streamed or held. It is streamed past a build side that stays where it
-    /// is, in a table or in partitions.
+    /// Decides whether the probe side is streamed or held. It is streamed if the whole build side stays in
+    /// one table or one set of partitions, and if the transfer method can stream.
     pub(super) fn probe_side(&self) -> ProbeSide {
         if let Some(reason) = self.facts.learned.held {
             return ProbeSide::Held(reason);
@@ -129,7 +129,8 @@ impl Case<'_> {
     /// Returns the number of rows that are numbered at once, as far as it is known: those of the longer side.
     /// The rows of a streamed side are numbered chunk by chunk.
     fn numbered_rows(&self) -> u64 {
-        // The number of parts of multi-pass depends on this width, so it cannot be used here.
+        // This number decides the word width. The number of parts of multi-pass depends on that width, so
+        // `parts()` would call itself. So a multi-pass probe side counts as held here.
         let probe = match self.algorithm != Algorithm::MultiPass
             && self.why_held().is_none()
             && self.may_stream()
@@ -149,7 +150,7 @@ impl Case<'_> {
         if !self.on_gpu() {
             return if keys.plain[side] { KeySource::Column } else { KeySource::Computed };
         }
-        // Workers stage words from the column, if nobody else reads the words.
+        // Workers can stage words directly from the column, unless the CPU also needs the words.
         let staged = gpu_options.transfer.stages()
             && !reads_words(self.algorithm)
             && self.word() == keys.width;

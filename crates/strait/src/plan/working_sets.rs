@@ -5,8 +5,8 @@ const STEPS: usize = 1024;
 
 /// Packs partitions with the given numbers of build rows into sets of at most `fit` rows (003 §IV-D). The
 /// first set is as full as possible, because it is joined while the probe side is still being partitioned.
-/// The others are packed greedily; each has at most one partition with more than half of `fit`. A partition
-/// that does not fit is a set of its own, and is joined in blocks. Empty partitions are in no set.
+/// The others are packed greedily; each set has at most one large partition (more than half of `fit`). A
+/// partition that does not fit is a set of its own, and is joined in blocks. Empty partitions are in no set.
 pub(super) fn pack(rows: &[u64], fit: u64) -> Vec<Vec<usize>> {
     let mut left: Vec<usize> = (0..rows.len()).filter(|&p| rows[p] > 0 && rows[p] <= fit).collect();
     let mut sets = Vec::new();

@@ -78,8 +78,8 @@ impl BoundJoin {
         build_side(self.join.build_side, [left, right])
     }
 
-    /// Returns the side that is read first. If statistics say which side is smaller, they may be wrong: more
-    /// than twice the bytes of the other side are not read before the other side is looked at, too.
+    /// Returns the side that is read first. If statistics say which side is smaller, they may be wrong. So
+    /// after twice the stated bytes of the other side, the join also reads the other side.
     pub(super) fn first(&self) -> First {
         let of = |statistics: &Statistics| {
             let rows = statistics.rows.unwrap_or(0);
@@ -159,8 +159,9 @@ impl BoundJoin {
         self.plan(known, None).after(abandoned, why)
     }
 
-    /// Returns the plan for the CPU after a GPU failed in the middle of the probe side. Only an algorithm that
-    /// streams the probe side can continue there: the others number the rows of the rest from zero.
+    /// Returns the plan for the CPU after a GPU failed in the middle of the probe side. Only an algorithm
+    /// that streams the probe side can continue there: the other algorithms would number the remaining rows
+    /// from zero.
     pub(super) fn without_device_midway(
         &self,
         known: &Known<'_>,
@@ -296,7 +297,8 @@ impl BoundJoin {
     ) -> Statistics {
         let rows = probe.and_then(BufferedSource::known_rows);
         let held = probe.map_or(0, BufferedSource::read_bytes);
-        // If the probe side was not read to its end, it is larger than the memory limit.
+        // If the probe side was not read to its end, its size is not known. Then the plan assumes that it
+        // does not fit the memory limit.
         let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
         Statistics { rows, bytes: Some(held.max(least)), ..known.probe }
     }

@@ -278,9 +278,9 @@ struct Again<K: KeyWord, I: RowId> {
     table: OnceLock<Option<PerfectTable<K, I>>>,
 }
 
-/// The number of probes per key and thread after which the second layout is created. One worker creates it, in
-/// the time that it needs for about 20 probes per key. If as many probes follow as there were before, the other
-/// workers are still busy when it is complete. With fewer, they would wait for that worker.
+/// The number of probes per key and thread after which the second layout is created. One worker creates it.
+/// This takes as long as about 20 probes per key. If as many probes follow as there were before, the other
+/// workers are still busy when it is ready. With fewer, they would wait for that worker.
 const LONG: usize = 16;
 
 impl<K: KeyWord, I: RowId> Again<K, I> {

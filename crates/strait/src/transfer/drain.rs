@@ -1,9 +1,10 @@
 //! Copies rows back to the host, block by block. While the device produces block 3, block 2 crosses to pinned
-//! memory, and the taker reads block 1. A third buffer lets another block wait for its copy.
+//! memory, and the taker reads block 1. With a third buffer, the next block can already be queued.
 //!
 //! ```text
-//!   buffer 0   ──── block crosses ────▶ the taker has it
-//!   buffer 1                            ──── the next one crosses ────▶
+//!   buffer 0   ─── block 1 crosses ──▶ the taker has it
+//!   buffer 1        queued             ─── block 2 crosses ──▶ the taker has it
+//!   buffer 2                                queued             ─── block 3 crosses ──▶
 //! ```
 
 use std::collections::VecDeque;
@@ -116,7 +117,7 @@ impl<T: Clone> Drain<T> {
         Ok(last)
     }
 
-    /// Lets the taker know when it has taken everything that was sent before: it gets the tag, without rows.
+    /// Adds an end mark. The taker gets its tag, without rows, after all blocks that were sent before.
     pub(crate) fn mark(&mut self, tag: T) {
         let load = Load { tag, first: 0, rows: 0, columns: Vec::new(), arrived: None };
         self.under_way.push_back(load);
@@ -148,8 +149,8 @@ impl<T: Clone> Drain<T> {
         Ok(())
     }
 
-    /// Raises the lengths of new buffers for blocks of these sizes. Chunks vary in length. So lengths are powers
-    /// of two, and a slightly longer block needs no new buffer.
+    /// Raises the lengths of new buffers for blocks of these sizes. Blocks vary in length. Buffer lengths are
+    /// rounded up to powers of two, so that a slightly longer block fits too.
     fn lengthen(&mut self, sizes: &[usize]) {
         let piece = self.piece.map_or(usize::MAX, |piece| piece as usize);
         self.lengths.resize(self.lengths.len().max(sizes.len()), 1);
@@ -185,8 +186,8 @@ impl<T: Clone> Drain<T> {
             Err(Error::MemoryLimit { .. }) => {}
             made => return made,
         }
-        // There is no memory for more buffers. So this reuses a buffer that is being copied, or takes a
-        // shorter one.
+        // There is no memory for more buffers. So wait for the copies to finish and reuse their buffers; if
+        // those are too short, release them and allocate buffers of exactly the needed sizes.
         self.take_arrived(session, take)?;
         if let Some(buffers) = self.idle.pop().filter(|buffers| fits(buffers)) {
             return Ok(buffers);

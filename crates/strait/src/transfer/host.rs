@@ -217,7 +217,7 @@ impl HostSide {
         1 + u64::from(self.values.is_some())
     }
 
-    /// Some of its rows: their numbers are those they have here plus `rows.start`.
+    /// Returns some rows. Row `i` of the result is row `rows.start + i` of this side.
     pub(crate) fn part(&self, word: Width, rows: Range<u64>) -> HostSide {
         let bytes = rows.start * word.bytes()..rows.end * word.bytes();
         let values = self.values.as_ref().map(|values| values.between(bytes.clone()));

@@ -64,8 +64,8 @@ const CHUNK_BYTES: u64 = 128 << 20;
 /// The default bytes per staged chunk, all columns together. Workers wait for one another at the end of each
 /// chunk, so chunks are long.
 const STAGED_BYTES: u64 = 512 << 20;
-/// The limits of a chunk of a side that is read while it is joined. Such chunks wait in host memory from when they
-/// are read until their matches are written. So they are as short as the link allows.
+/// The limits of a chunk of a side that is read while it is joined. Such chunks stay in host memory from
+/// reading to writing. So they are short, but long enough for full link speed.
 pub(crate) mod streamed_chunk {
     /// The most rows.
     pub(crate) const ROWS: u64 = 4 << 20;
@@ -110,8 +110,8 @@ impl TransferContext<'_> {
         // The ring has one column of packed keys, and the keys of one chunk are unpacked.
         let row_bytes = (SLOTS as u64 + 1) * word + extra;
         let wish = self.most_rows.unwrap_or(streamed_chunk::ROWS);
-        // Under a limit, a chunk takes a small share of the memory that is left. If the workers need more
-        // than that to pack their pieces of it, it is shorter.
+        // Under a limit, a chunk takes a small share of the memory that is left. If that share is too small
+        // for one piece per worker, the chunk is made still shorter.
         const SHARE: u64 = streamed_chunk::SHARE;
         let workers = self.workers.threads() as u64;
         let whole = self.session.portion(SHARE, (wish * word) as usize)? as u64;

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A piece stays in a core's cache between finding its range and packing it, so host memory is read only
-//! once. Most pieces fit the frame (base and width) of the piece before, and are then packed without finding
-//! their range. The pieces of a segment lie one after the other in a [staging](super::staging) buffer, and
-//! each segment is one copy. A chunk that cannot be packed crosses unchanged.
+//! once. Most pieces fit the frame (base and width) of the previous piece. For them, the range is not
+//! computed. The pieces of a segment lie one after the other in a [staging](super::staging) buffer, and each
+//! segment is one copy. A chunk that cannot be packed crosses unchanged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -281,7 +281,8 @@ struct Frame {
 }
 
 /// Packs some keys, after adding the bias `plus` to each. Returns their base and the bytes per key. `to` has
-/// room for the unpacked keys. If the keys fit the previous frame and need all of its bytes, they use it.
+/// room for the unpacked keys. The previous frame is used again if the keys fit it and would not fit fewer
+/// bytes.
 fn pack<W: Narrow>(keys: &[W], plus: W, to: &mut [u8], frame: &mut Frame) -> (u64, usize) {
     let Some(&first) = keys.first() else { return (0, 0) };
     let last = *frame;

@@ -18,8 +18,8 @@ use crate::device::{Device, Event, Pinned, Stream, View};
 use crate::error::{Error, Result};
 use crate::schedule::{Workers, lock};
 
-/// The maximum bytes per buffer: long enough that neither the copy engine waits between two buffers, nor
-/// workers wait for one another when they return them.
+/// The maximum bytes per buffer. Long enough that the copy engine has no pauses and workers rarely wait for
+/// the lock of the pool.
 const BLOCK: usize = 4 << 20;
 /// The minimum bytes per buffer if the cache is small.
 const SHORTEST: usize = 512 << 10;
@@ -39,9 +39,9 @@ pub(super) struct StagingPool<'a> {
 }
 
 impl<'a> StagingPool<'a> {
-    /// Allocates buffers for a chunk of `bytes` bytes. Each holds at least one `unit`, if the chunk does. If
-    /// a memory limit leaves little, buffers are shorter; if that is not enough, there are fewer: at least
-    /// one per worker.
+    /// Allocates buffers for a chunk of `bytes` bytes. Each buffer holds at least one `unit` (or the whole
+    /// chunk, if it is shorter). With little memory, buffers get shorter first. Then their number falls, down
+    /// to one per worker.
     pub(super) fn new(
         session: &Session<'a>,
         workers: &Workers,

@@ -103,8 +103,8 @@ fn a_plan_says_what_runs() -> Result<(), Error> {
     Ok(())
 }
 
-/// If a build key occurs twice, pairs come back, and the parts of `multi-pass` and the one pass of `radix` are
-/// partitioned instead. The report says so.
+/// If a build key occurs more than once, pairs come back, and the parts of `multi-pass` and the one pass of
+/// `radix` are partitioned instead. The report says so.
 #[test]
 fn repeated_keys_change_the_plan_and_what_runs() -> Result<(), Error> {
     let (build, probe) = (table("v", BUILD_ROWS, 3), table("w", 4 * BUILD_ROWS, 12));

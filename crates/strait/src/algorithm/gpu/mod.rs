@@ -53,8 +53,8 @@ pub(crate) struct DeviceJoinResult {
     pub(crate) algorithm: Algorithm,
 }
 
-/// Joins two sides in device memory. `survey` says whether the planner chooses again after a survey of the build
-/// keys, if the plan is `radix`.
+/// Joins two sides in device memory. If `survey` is set and the plan is `radix`, the range of the build keys
+/// is measured first, and the algorithm is chosen again.
 pub(crate) fn join(
     session: &Session<'_>,
     plan: &mut Plan,

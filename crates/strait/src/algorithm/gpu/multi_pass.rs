@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The load factor of a table depends on the memory: four fifths if that saves a pass, otherwise one half.
-//! If a key occurs twice in a part, this part and all later parts are joined by partitions instead.
+//! If a key occurs more than once in a part, this part and all later parts are joined by partitions instead.
 
 use super::machinery::look_up::{TableOf, stream_past};
 use super::machinery::table::{compact, fill};
@@ -42,7 +42,7 @@ pub(super) fn join(
         }
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
-        // There is no table if a key occurred twice.
+        // There is no table if a key occurred more than once.
         let joined = match plan.details.table {
             Some(_) => by_table(&link, plan, &part, probe, wanted, &mut watched),
             None => by_partitions(&link, plan, &part, probe, wanted, &mut watched),
@@ -57,8 +57,8 @@ pub(super) fn join(
                 plan.refine(Learned { divided: Some(done), ..Learned::default() });
             }
             Ok(None) => plan.refine(Learned { unique: Some(false), ..Learned::default() }),
-            // Somebody else took memory, or less was left than predicted. Smaller parts and chunks help, as
-            // long as no row of this part has been written.
+            // Another process took GPU memory, or the part needs more than predicted. Smaller parts and
+            // chunks help, as long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
                 plan.refine(Learned { refused: Some(rows), ..Learned::default() });
                 link.most_rows = Some(link.probe_rows(probe, 0, u64::MAX)?.div_ceil(2));
@@ -106,7 +106,7 @@ fn part_rows(session: &Session<'_>, plan: &Plan) -> Result<u64> {
     }
 }
 
-/// Joins a part by one table. Returns `None` if a key occurs twice.
+/// Joins a part by one table. Returns `None` if a key occurs more than once.
 fn by_table(
     link: &TransferContext<'_>,
     plan: &mut Plan,

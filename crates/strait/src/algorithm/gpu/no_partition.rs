@@ -8,7 +8,7 @@
 //!                   probe: host ─► chunk, chunk ─► look up ┘
 //! ```
 //!
-//! A table keeps up with the link even if every lookup misses the cache.
+//! Lookups are faster than the link, even if each one misses the cache.
 
 use super::machinery::look_up::{TableOf, look_up, stream_past};
 use super::machinery::stream::release;
@@ -52,7 +52,7 @@ pub(super) fn join_from_host(
 
 /// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a
 /// directly addressed array. Returns `None` if the plan chooses another algorithm, or if a build key occurs
-/// twice.
+/// more than once.
 pub(super) fn join_surveyed(
     session: &Session<'_>,
     [build, probe]: [&DeviceSide; 2],
@@ -72,8 +72,8 @@ pub(super) fn join_surveyed(
     look_up(session, table, Rows::of(probe), wanted, to).map(Some)
 }
 
-/// Builds a table over the whole build side. If the table may lie in host memory, the build side need not
-/// fit the device: it is inserted chunk by chunk, as long as no key occurs twice.
+/// Builds a table over the whole build side. If the table may lie in host memory, the build side need not fit
+/// the device: it is inserted chunk by chunk, as long as no key occurs more than once.
 fn build_from_host(
     link: &TransferContext<'_>,
     plan: &mut Plan,

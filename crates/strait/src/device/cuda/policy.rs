@@ -147,8 +147,8 @@ pub(crate) fn options(capability: (u32, u32), word: Width) -> Vec<String> {
 }
 
 impl Policy {
-    /// Shared memory of a look-back block: its tuples, their order or its warps' counts, a target
-    /// and a start a digit, and a sum a warp.
+    /// Shared memory of a look-back block: its tuples, their order or its warps' counts, a target and a start
+    /// per digit, and a sum per warp.
     pub(crate) fn look_back_bytes(&self, word: Width) -> u32 {
         let (threads, items, _) = self.look_back;
         let tile = threads * items;
@@ -156,8 +156,8 @@ impl Policy {
         tile * word.tuple() as u32 + order + BINS * 12 + (threads / 32 + 1) * 4
     }
 
-    /// Shared memory of a block that fills buckets: a look-back block's, and a second target and
-    /// where it takes over a digit.
+    /// Shared memory of a block that fills buckets: that of a look-back block, and per digit a second target
+    /// and where it takes over.
     pub(crate) fn bucket_pool_bytes(&self, word: Width) -> u32 {
         self.look_back_bytes(word) + BINS * 12
     }
@@ -172,8 +172,8 @@ impl Policy {
         threads * items * (word.tuple() as u32 + 8)
     }
 
-    /// Shared memory of a block that orders tiles to scatter them: their tuples, a target and a start
-    /// a partition, and a sum a warp.
+    /// Shared memory of a block that orders tiles to scatter them: their tuples, a target and a start per
+    /// partition, and a sum per warp.
     pub(crate) fn linear_bytes(&self, word: Width) -> u32 {
         let tile = SCATTER_THREADS * self.linear_items;
         tile * word.tuple() as u32 + MAX_PARTITIONS * 12 + (SCATTER_THREADS / 32 + 1) * 4

@@ -46,8 +46,8 @@ impl Window {
         Ok(Some(Window { which, memory, pinned, first: 0, rows: 0 }))
     }
 
-    /// Moves the window to some rows and clears their flags. The returned view starts at the address that the
-    /// flag of row zero would have.
+    /// Moves the window to some rows and clears their flags. The address of the returned view is shifted: row
+    /// `first` is at offset `first`. So kernels can use row numbers as offsets.
     pub(crate) fn open(&mut self, session: &Session<'_>, first: u64, rows: u64) -> Result<View> {
         (self.first, self.rows) = (first, rows);
         let view = self.memory.part(0, rows);
@@ -84,9 +84,8 @@ pub(crate) fn opened(
     window.as_mut().map(|window| window.open(session, first, rows)).transpose()
 }
 
-/// Does the same as [`closed`] after a probe side was streamed. If the device failed in the middle, the CPU may
-/// join the rest of the probe side. So the receiver gets the flags of the rows that were joined, if the device
-/// can still return them.
+/// Like [`closed`], but also after a failure on which the CPU may continue: then the flags found so far still
+/// go to the receiver, because the CPU needs them. Returns the first error.
 pub(crate) fn closed_after(
     joined: Result<()>,
     window: &Option<Window>,
@@ -95,7 +94,10 @@ pub(crate) fn closed_after(
 ) -> Result<()> {
     match joined {
         Err(error) if !error.cpu_may_help() => Err(error),
-        joined => joined.and(closed(window, session, to)),
+        joined => {
+            let closed = closed(window, session, to);
+            joined.and(closed)
+        }
     }
 }
 

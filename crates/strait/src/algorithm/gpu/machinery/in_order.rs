@@ -7,8 +7,8 @@
 //! ```
 //!
 //! If most rows have a match, this takes about half the bytes of pairs. The host does not have to fetch probe
-//! rows either: they are the rows of the chunk. Nothing is read back before the copy to the host starts, so
-//! the device never waits for the host.
+//! rows either: they are the rows of the chunk. The size of the result is known in advance. So the copy can
+//! start without reading a counter, and the device never waits for the host.
 
 use super::look_up::look_ups;
 use super::wanted::{InOrderBlock, Receiver, Wanted};

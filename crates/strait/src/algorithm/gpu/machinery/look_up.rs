@@ -84,7 +84,8 @@ pub(crate) fn stream_past(
     };
     let mut flags = Window::new(session, Which::Build, wanted.flag_build, rows)?;
     let build_flags = opened(&mut flags, session, build.start, rows)?;
-    // Bits always take fewer bytes than flags. Whether values take fewer bytes than pairs depends on the chunks.
+    // Bits always take fewer bytes than flags. Values take fewer bytes than pairs only if at least half of
+    // the rows match.
     let always = wanted.flavour == Flavour::Exists;
     let joined = stream.each(build_flags, to, |chunk, wanted, to| match &mut in_order {
         Some(in_order) if always || to.most_rows_match() => {

@@ -12,7 +12,7 @@
 //! | [`working_set`] | joins partitions in host memory, one working set at a time |
 //! | [`output_loop`] | writes output of any size through buffers of a fixed size |
 //! | [`flags`] | records which rows have a match |
-//! | [`host`] | joins Arrow tables: key words go to the GPU, pairs of positions come back |
+//! | [`host`] | joins Arrow tables: key words go to the GPU; pairs, values, bits or counts come back |
 
 pub(super) mod flags;
 pub(super) mod host;

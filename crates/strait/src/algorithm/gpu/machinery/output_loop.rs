@@ -16,14 +16,15 @@
 //! before are copied out.
 //!
 //! Flavours that only count or flag write no rows, so no task is done again. The counters of all runs add up
-//! on the device, and the host reads them once, at the [end](OutputLoop::finish). So the device never waits
+//! on the device. If rows are counted, their number goes to [`Receiver::counted`] after each run, without a
+//! wait, and the host reads all counters once, at the [end](OutputLoop::finish). So the device never waits
 //! for the host between two chunks.
 
 use super::wanted::{JoinResult, OutputBlock, Receiver, Wanted};
 use crate::device::{DeviceStage, Event, Flavour, Memory, Session, View, abi};
 use crate::error::{Error, Result};
 
-/// The minimum rows per buffer, or the rows that one task may write if that is less.
+/// The minimum rows per buffer. It is lower if one task may write only fewer rows.
 const LEAST_CAPACITY: u64 = 8192;
 /// The factor by which the next buffer is longer, after a buffer was full.
 const GROWTH: u64 = 8;
@@ -33,7 +34,7 @@ const AT_ONCE: u64 = 4096;
 const MAX_PARTS: u64 = 64;
 /// The minimum number of tasks per launch: several times the parts of one cut task.
 const LEAST_TASKS: u64 = 4 * MAX_PARTS;
-/// After this many runs, a copy of rows has finished long ago.
+/// After this many runs, a copy has very likely finished, so waiting for it takes no time.
 const LONG_AGO: u32 = 4;
 /// The maximum number of redo entries per task: one per round of its probe tuples.
 const REDOS_PER_TASK: u64 = abi::ROUNDS_PER_TASK as u64;
@@ -342,8 +343,8 @@ impl<'a> OutputLoop<'a> {
         Ok(())
     }
 
-    /// Waits for copies that began some runs ago, before the device forgets their events. This is necessary
-    /// because the loop does not switch buffers while no rows are found.
+    /// Waits for events that are some runs old, because a device may forget old events. If no rows are found
+    /// for many runs, the loop does not use the other buffer, so its event could be forgotten.
     fn forget(&mut self) -> Result<()> {
         let session = self.session;
         for buffer in self.buffers.iter_mut().flatten() {

@@ -76,8 +76,8 @@ impl Radix {
             tuples: tuples.address,
             rows: side.rows,
             bounds: bounds.address,
-            // With a single partition, the shift is the whole width of the key. The kernel shifts in two
-            // steps.
+            // If there is only one partition, the shift can equal the number of key bits. The kernel shifts
+            // in two steps.
             shift: word_bits - self.skip - self.bits,
             partitions,
         }))?;

@@ -1,15 +1,15 @@
 //! Builds tables over a build side, or over a part of one (001 §5, 003).
 //!
 //! ```text
-//!  build ─► clear, insert ─► a key twice? ── no ──► slots with values
-//!                                │ yes
-//!                                └─► count, place, fill groups
+//!  build ─► clear, insert ─► a key more than once? ── no ──► slots with values
+//!                                      │ yes
+//!                                      └─► count, place, fill groups
 //! ```
 //!
 //! If the keys nearly fill their range, they address the slots directly. Otherwise the table is hashed, with
 //! a load factor of at most one half. In both cases, the first attempt assumes that each key occurs once: the
-//! slot then holds the value itself, and a lookup is one access. If a key occurs twice, the values of each
-//! key are grouped instead. The time for grouping does not depend on how often a key occurs.
+//! slot then holds the value itself, and a lookup is one access. If a key occurs more than once, the values
+//! of each key are grouped instead. The time for grouping does not depend on how often a key occurs.
 
 use crate::device::{DeviceSide, DeviceStage, Session, View, abi};
 use crate::error::Result;
@@ -38,7 +38,7 @@ pub(crate) fn build(
     Ok(table)
 }
 
-/// Builds a table if it is already known that a key occurs twice.
+/// Builds a table if it is already known that a key occurs more than once.
 pub(crate) fn build_groups(
     session: &Session<'_>,
     plan: &mut Plan,
@@ -122,7 +122,7 @@ pub(crate) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Res
     session.range(bytes, on_device, WHAT)
 }
 
-/// Builds a hashed table whose slots hold values. Returns `None` if a key occurs twice.
+/// Builds a hashed table whose slots hold values. Returns `None` if a key occurs more than once.
 pub(crate) fn single(
     session: &Session<'_>,
     build: Rows,
@@ -138,7 +138,7 @@ pub(crate) fn single(
     Ok(None)
 }
 
-/// Builds an array of values that the keys address. Returns `None` if a key occurs twice.
+/// Builds an array of values that the keys address. Returns `None` if a key occurs more than once.
 pub(crate) fn array(
     session: &Session<'_>,
     build: Rows,

@@ -72,8 +72,8 @@ pub(crate) struct InOrderBlock {
 
 /// Receives the output, one block at a time.
 ///
-/// No method has a default. A receiver that passes everything on to another one would compile without the
-/// method, and would then lose the calls.
+/// No method has a default. If a method had one, a receiver that forwards to another could forget the method.
+/// The code would compile, and the calls would be lost.
 pub(crate) trait Receiver {
     /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
     /// there is no event.
@@ -101,8 +101,8 @@ pub(crate) trait Receiver {
     /// Does pending work on the host while the device is busy.
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()>;
 
-    /// Whether another join follows this one. Its blocks may then come while blocks of this join are still
-    /// being copied.
+    /// Returns whether more chunks or working sets may follow. If so, new blocks may arrive while older
+    /// blocks are still being copied.
     fn more_follows(&self) -> bool;
 }
 

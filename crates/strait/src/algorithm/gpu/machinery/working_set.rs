@@ -34,8 +34,8 @@ pub(crate) struct WorkingSets<'a> {
 }
 
 impl<'a> WorkingSets<'a> {
-    /// Prepares to join sides with the given numbers of rows. The caller sets `bits` afterwards, because the plan
-    /// decides that number by the memory that is left.
+    /// Prepares to join sides with the given numbers of rows. The caller sets `bits` later: the plan needs to
+    /// know how much memory is left after this call.
     pub(crate) fn new(
         link: &'a TransferContext<'a>,
         [build, probe]: [u64; 2],

@@ -6,8 +6,8 @@
 //!  probe: columns ─► passes ─► partitions ─┘        └─► several tasks if a partition is long
 //! ```
 //!
-//! [`one_pass`] is a variant for a long probe side. It makes one pass per side, and one table in GPU memory
-//! whose parts stay in the L2 cache.
+//! [`one_pass`] is a variant for a long probe side. It partitions each side in one pass and builds one table
+//! in GPU memory. Only one part of the table is in use at a time, and it fits the L2 cache.
 
 mod one_pass;
 
@@ -17,8 +17,8 @@ use super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
 use crate::plan::{Learned, Plan};
 
-/// Joins two sides in GPU memory. The plan tells whether one pass over each side is enough. If a build key
-/// occurs twice, it is not.
+/// Joins two sides in GPU memory. The plan tells whether to try [`one_pass`]. If a build key occurs more than
+/// once, that variant cannot join, and the sides are partitioned as in the diagram.
 pub(super) fn join(
     session: &Session<'_>,
     plan: &mut Plan,

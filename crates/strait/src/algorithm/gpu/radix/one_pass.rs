@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::gpu_options::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
-/// Joins two sides by the top `bits` bits. Returns `None` if a build key occurs twice.
+/// Joins two sides by the top `bits` bits. Returns `None` if a build key occurs more than once.
 pub(super) fn join(
     session: &Session<'_>,
     bits: u32,

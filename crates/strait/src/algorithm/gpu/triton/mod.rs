@@ -16,8 +16,8 @@
 //! 000 first counts the tuples of each partition. So each partition is one piece of memory, whose pages
 //! alternate between the GPU and the host. This implementation partitions a side chunk by chunk. Each chunk
 //! gets its own memory, alternately on the GPU and on the host, and a partition is a list of runs. So the
-//! tuples need not be counted first, no address range has to span both memories, and any kind of memory will
-//! do.
+//! tuples need not be counted first, no address range has to span both memories, and any kind of memory can
+//! be used.
 
 mod dma;
 mod scatter;
@@ -132,9 +132,9 @@ impl Pass {
     }
 }
 
-/// Decides which chunks stay on the device: every n-th chunk, so that the cached share is the same at any
-/// time (000 §5.2 alternates pages). Every chunk has tuples of every partition. So whichever partition is
-/// joined, some of its tuples have to cross the link, and the link is never idle.
+/// Decides which chunks stay on the device: every n-th chunk. So the share of cached chunks stays the same
+/// during the whole pass (000 §5.2 alternates pages). Every chunk has tuples of every partition. So whichever
+/// partition is joined, some of its tuples have to cross the link, and the link is never idle.
 #[derive(Default)]
 struct Turns {
     seen: u64,

@@ -501,7 +501,7 @@ fn in_order<W: TestWord>(
 }
 
 /// An array whose keys end at the largest word, with one key in `missing` absent. It is looked up by its own
-/// keys and by neighbouring keys. It must also report a key that occurs twice.
+/// keys and by neighbouring keys. It must also report a key that occurs more than once.
 fn array<W: TestWord>(bench: &mut Bench, slot_count: u64, missing: Option<u64>) {
     let what = format!("{:?}: {slot_count} places, one in {missing:?} missing", W::WORD);
     let last = u64::MAX >> (64 - W::BITS);

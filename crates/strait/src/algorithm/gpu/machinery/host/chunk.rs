@@ -59,7 +59,7 @@ struct InProgress {
     found: VecDeque<Arc<ProbeChunk>>,
     /// The output after the last chunk whose rows have been written. `None` before the first.
     written: Option<Written>,
-    /// The number of rows that the device has counted, and how many of them belong to chunks that ended.
+    /// The total that the device has counted so far, and the total at the end of the last finished chunk.
     counted: (u64, u64),
     /// Whether the device has returned the flags of all build rows, if it sets them.
     flags_returned: bool,
@@ -71,7 +71,8 @@ struct InProgress {
     failed: bool,
 }
 
-/// The output after the rows of some chunks, and no others, have been written.
+/// The state of the output at the start, or after a chunk: exactly the rows of all chunks up to it have been
+/// written.
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
     pub(crate) output: OutputPoint,
@@ -185,8 +186,8 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) word: Width,
     /// Whether key columns may be staged from where they lie.
     pub(super) in_place: bool,
-    /// The maximum bytes of a chunk's rows. It is chosen at the start: if it followed the free memory, a chunk
-    /// that is read while other chunks are in memory would be very short.
+    /// The maximum bytes of a chunk's rows. It is fixed at the start. Otherwise chunks would become very
+    /// short while other chunks occupy memory.
     pub(super) chunk_bytes: u64,
     /// The memory that must stay free while the whole side is read.
     pub(super) needed: u64,

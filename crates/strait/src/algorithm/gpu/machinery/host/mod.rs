@@ -16,11 +16,11 @@
 //! there. A position is a row number, unless some rows have a null key and therefore cannot match. Those rows
 //! do not cross, and the host translates positions to row numbers.
 //!
-//! Build rows come back in any order, and fetching each of them from host memory costs more than everything
-//! else. So if the wanted build columns together are no wider than a word, they are inlined: they cross with
-//! the keys and come back in place of positions. The columns of the probe side never cross. If each probe row
-//! has at most one match, the matches come back in the order of the probe rows, and the probe columns of the
-//! output are slices of the input.
+//! Build rows come back in any order, and fetching them one by one from host memory would be the most
+//! expensive step. So if the wanted build columns together are no wider than a word, they are inlined: they
+//! cross with the keys and come back in place of positions. The columns of the probe side never cross. If
+//! each probe row has at most one match, the matches come back in the order of the probe rows, and the probe
+//! columns of the output are slices of the input.
 
 mod chunk;
 mod keys;
@@ -244,8 +244,8 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     Ok(plan)
 }
 
-/// Returns what the device has to produce. The host flags the probe rows of pairs, because it knows when all
-/// pairs of a chunk have come back.
+/// Returns what the device has to produce. If pairs are returned, the host sets the flags of probe rows. It
+/// knows when the last pair of a chunk has arrived.
 fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
     let flag_build = build.flags.is_some();
     let flavour = Flavour::of(matcher.yields, matcher.all_match() && flag_build);
@@ -258,7 +258,7 @@ fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
         flag_probe: flavour == Flavour::Exists && matcher.roles.probe != Keep::Nothing,
         build_flags: None,
         probe_flags: None,
-        // As many as the rows of a chunk.
+        // No estimate: the stream limits it to the rows of a chunk.
         expected_rows: u64::MAX,
     }
 }

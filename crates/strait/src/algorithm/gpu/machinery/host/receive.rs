@@ -169,8 +169,8 @@ impl Taking<'_, '_> {
                 let (first, rows) = (first + arrived.first, arrived.rows);
                 resolver.resolve_in_order(chunk, first, rows, arrived.columns)?;
                 if self.probe.whole().is_some() {
-                    // A held side is one chunk, but it may be looked up in several tables. So each block
-                    // tells whether most rows have a match.
+                    // A held side is one chunk, and no end mark follows it. So `order_pays` is updated after
+                    // each block.
                     let matched = resolver.matched.swap(0, Ordering::Relaxed);
                     self.order_pays.set(order_pays(matched, rows as u64));
                 }
@@ -296,7 +296,8 @@ impl Resolver<'_> {
             if at == batch_end {
                 next += 1;
             }
-            // A task that is half full ends with its batch, so that the next one starts with a run.
+            // If a task is at least half full at the end of a batch, it ends there. So the next task starts
+            // at the start of a batch.
             if of_task >= cap || (at == batch_end && of_task >= cap / 2) {
                 tasks.push(std::mem::take(&mut task));
                 of_task = 0;
