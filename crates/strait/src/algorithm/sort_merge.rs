@@ -67,7 +67,8 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     cx.watch.time("merge", || workers.each(segments.len(), one))?;
 
     cx.counters.enter(Stage::Unmatched, 0);
-    let mut emitter = Emitter::new(job.sink, 0);
+    // These rows are the last segment of the ordered output.
+    let mut emitter = Emitter::of_segment(job.sink, 0, segments.len());
     let [build_nulls, probe_nulls] = [&build_nulls, &probe_nulls].map(|rows| rows.chunks(cap));
     null_rows(&matcher, &build_unit, job.roles.build, build_nulls, &mut emitter)?;
     null_rows(&matcher, &probe_unit, job.roles.probe, probe_nulls, &mut emitter)?;

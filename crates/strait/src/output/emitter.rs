@@ -257,8 +257,9 @@ impl<'a> Emitter<'a> {
         std::mem::take(&mut self.waiting)
     }
 
-    fn send(&mut self, parcel: ReservedBatch) -> Result<()> {
+    fn send(&mut self, mut parcel: ReservedBatch) -> Result<()> {
         self.wait_for_turn()?;
+        parcel.ordered = self.segment.is_some();
         self.tell();
         self.sink.push(self.worker, parcel)
     }
@@ -291,6 +292,7 @@ impl<'a> Emitter<'a> {
         if let Some(segment) = self.segment {
             self.wait_for_turn()?;
             self.sink.turn.pass(segment);
+            self.sink.turn_passed(self.worker)?;
         }
         Ok(())
     }

@@ -28,8 +28,10 @@ pub(super) const OUTPUT: &str = "a batch of output";
 /// - An error of `push` ends the join. So does a panic. Other workers may still push after that.
 /// - A sink that needs memory of the join's [`MemoryBudget`](crate::MemoryBudget) should reserve it before
 ///   the join starts. If the budget refuses it in `push`, the join fails.
-/// - The sort-merge join on the CPU pushes its batches in the order of the keys, one after the other. All
-///   other joins push at the same time, in any order.
+/// - The sort-merge join on the CPU pushes its batches in the order of the keys, one after the other. Such a
+///   batch [is ordered](ReservedBatch::is_ordered). While one worker pushes, the others wait for their turn,
+///   so a sink that encodes in `push` encodes on one thread only. A sink can keep the batches in `push`, and
+///   encode them in [`turn_passed`](Sink::turn_passed). All other joins push at the same time, in any order.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -66,6 +68,13 @@ pub trait Sink: Send + Sync {
     /// number never overlap.
     fn push(&self, worker: usize, batch: ReservedBatch) -> Result<(), ArrowError>;
 
+    /// Runs work that needs no turn. If the output is ordered, each worker calls it after it has passed its
+    /// turn to the next worker, which may push meanwhile. Does nothing by default.
+    fn turn_passed(&self, worker: usize) -> Result<(), ArrowError> {
+        let _ = worker;
+        Ok(())
+    }
+
     /// Takes the end of the output. The join calls it once, after the last `push`, if it did not fail.
     fn finish(&self) -> Result<(), ArrowError> {
         Ok(())
@@ -98,6 +107,8 @@ pub struct ReservedBatch {
     reserved: Reservation,
     /// The reservations for the input buffers that the batch refers to, if memory is limited.
     pub(super) hold: Hold,
+    /// Whether the batch belongs to an ordered output.
+    pub(super) ordered: bool,
 }
 
 impl ReservedBatch {
@@ -106,9 +117,15 @@ impl ReservedBatch {
         &self.batch
     }
 
+    /// Returns whether the batches of the output are in the order of the keys. Then each batch comes after
+    /// the batches that were pushed before it.
+    pub fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+
     /// Takes the batch out. From now on it does not count in the memory budget of the join.
     pub fn into_batch(self) -> RecordBatch {
-        let ReservedBatch { queued, batch, reserved, hold } = self;
+        let ReservedBatch { queued, batch, reserved, hold, ordered: _ } = self;
         drop(queued);
         drop((reserved, hold));
         batch
@@ -179,7 +196,8 @@ impl SharedSink<'_> {
         bytes: &mut u64,
     ) -> Result<ReservedBatch> {
         let Some(ledger) = self.ledger else {
-            return Ok(ReservedBatch { queued: None, batch, reserved, hold: Hold::new() });
+            let hold = Hold::new();
+            return Ok(ReservedBatch { queued: None, batch, reserved, hold, ordered: false });
         };
         let referred = ledger.refer(&batch);
         let takes = referred.own + frame(&batch);
@@ -189,13 +207,18 @@ impl SharedSink<'_> {
         } else {
             reserved.shrink(reserved.bytes() - takes);
         }
-        Ok(ReservedBatch { queued: None, batch, reserved, hold: referred.hold })
+        Ok(ReservedBatch { queued: None, batch, reserved, hold: referred.hold, ordered: false })
     }
 
     /// Gives a batch to the sink.
     pub(super) fn push(&self, worker: usize, mut batch: ReservedBatch) -> Result<()> {
         batch.queued = Some(self.flow.sending());
         called(|| self.sink.push(worker, batch))
+    }
+
+    /// Tells the sink that a worker has passed its turn.
+    pub(super) fn turn_passed(&self, worker: usize) -> Result<()> {
+        called(|| self.sink.turn_passed(worker))
     }
 
     /// Tells the sink that the output is complete.

@@ -110,6 +110,55 @@ fn workers_push_at_the_same_time() {
     }
 }
 
+/// A worker that has passed its turn works while the next one pushes. Only ordered output has turns.
+#[test]
+fn a_worker_that_has_passed_its_turn_does_not_delay_the_next() {
+    #[derive(Default)]
+    struct Turns {
+        pushed: Mutex<usize>,
+        changed: Condvar,
+        passed: AtomicUsize,
+        ordered: AtomicUsize,
+    }
+    impl Sink for Turns {
+        fn push(&self, _: usize, batch: ReservedBatch) -> Result<(), ArrowError> {
+            self.ordered.fetch_add(usize::from(batch.is_ordered()), Ordering::SeqCst);
+            *self.pushed.lock().expect("not poisoned") += 1;
+            self.changed.notify_all();
+            Ok(())
+        }
+
+        fn turn_passed(&self, _: usize) -> Result<(), ArrowError> {
+            if self.passed.fetch_add(1, Ordering::SeqCst) > 0 {
+                return Ok(());
+            }
+            let pushed = self.pushed.lock().expect("not poisoned");
+            let before = *pushed;
+            let patience = Duration::from_secs(30);
+            let same = |pushed: &mut usize| *pushed == before;
+            let waited = self.changed.wait_timeout_while(pushed, patience, same);
+            match waited.expect("not poisoned").1.timed_out() {
+                true => Err(ArrowError::ComputeError("nobody else pushes".to_string())),
+                false => Ok(()),
+            }
+        }
+    }
+    // Enough rows for several segments.
+    let (left, right) = (keyed(0..300_000), keyed(0..300_000));
+    for algorithm in [Algorithm::SortMerge, Algorithm::Radix] {
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2).device(Processor::Cpu);
+        let sink = Turns::default();
+        join.run_into(whole(&left), whole(&right), &sink).expect("succeeds");
+        let (pushed, passed) =
+            (sink.pushed.into_inner().expect("not poisoned"), sink.passed.into_inner());
+        let ordered = sink.ordered.into_inner();
+        match algorithm {
+            Algorithm::SortMerge => assert!(ordered == pushed && passed > 2, "{ordered}, {passed}"),
+            _ => assert_eq!((ordered, passed), (0, 0)),
+        }
+    }
+}
+
 #[test]
 fn a_sink_that_fails_or_panics_fails_the_join() {
     let (left, right) = tables();
