@@ -9,9 +9,9 @@ use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::digits::{counted, grouped};
 use crate::failure;
-use crate::input::{FoundFiles, InputTable, find};
+use crate::input::{FoundFiles, InputTable, TableReader, find};
 use crate::memory::Memory;
-use crate::output::{Aside, Destination, Preview, Sink, SinkOptions, print, resolved};
+use crate::output::{Aside, Destination, JoinedRows, Preview, Sink, SinkOptions, print, resolved};
 use crate::progress;
 
 /// The number of rows that are shown if neither an output nor a limit is given.
@@ -189,16 +189,17 @@ fn execute(
     // A join that the limit stops has no report, but it has a plan.
     let shows_plan = arguments.explain_analyze && arguments.limit.is_some();
     let plan = if shows_plan { format!("{}\n", bound.explain()) } else { String::new() };
-    let reader = bound.run(left, right).map_err(failure::of_join)?;
-    match (sink, arguments.explain_analyze) {
-        (Some(sink), _) => write(arguments, reader, sink, &plan, memory),
-        (None, true) => {
-            let (_, report) = drain(reader, arguments.limit, memory, |_| Ok(()))?;
-            progress::clear();
-            print(&reported(report, &plan))
-        }
-        (None, false) => preview(reader, arguments.limit, memory),
+    if let Some(sink) = sink {
+        let written = write(arguments, (bound, left, right), sink, memory)?;
+        return announce(arguments, written, &plan);
     }
+    let reader = bound.run(left, right).map_err(failure::of_join)?;
+    if arguments.explain_analyze {
+        let (_, report) = drain(reader, arguments.limit, memory, |_| Ok(()))?;
+        progress::clear();
+        return print(&reported(report, &plan));
+    }
+    preview(reader, arguments.limit, memory)
 }
 
 fn options(arguments: &JoinArguments, memory: &Memory) -> SinkOptions {
@@ -206,6 +207,7 @@ fn options(arguments: &JoinArguments, memory: &Memory) -> SinkOptions {
         overwrite: arguments.overwrite,
         compression: arguments.compression,
         threads: arguments.threads.unwrap_or_else(cores),
+        row_group_rows: arguments.row_group_rows,
         memory: memory.for_writing(),
     }
 }
@@ -215,15 +217,42 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
+/// The number of rows that were written, and a report unless the limit stopped the join.
+type Written = (u64, Option<Report>);
+
+/// Runs the join, and writes its rows.
 fn write(
     arguments: &JoinArguments,
-    reader: JoinReader,
-    mut sink: Sink,
-    plan: &str,
+    (bound, left, right): (BoundJoin, TableReader, TableReader),
+    sink: Sink,
     memory: &Memory,
-) -> anyhow::Result<()> {
-    let (rows, report) = drain(reader, arguments.limit, memory, |batch| sink.write(batch))?;
+) -> anyhow::Result<Written> {
+    // A stream on stdin may pause. Then only a reader of the join's rows can end the join.
+    let streams = [&arguments.left, &arguments.right].contains(&&Source::Stdin);
+    let to_stdout = arguments.output == Some(Destination::Stdout);
+    let written = if to_stdout || arguments.limit == Some(0) || arguments.limit.is_some() && streams
+    {
+        let reader = bound.run(left, right).map_err(failure::of_join)?;
+        drain(reader, arguments.limit, memory, |batch| sink.write(batch))?
+    } else {
+        let rows = JoinedRows::new(&sink, arguments.limit, memory);
+        let report = match bound.run_into(left, right, &rows) {
+            Ok(report) => Some(report),
+            Err(_) if rows.reached_limit() => None,
+            // The sink's own failure says more than the join's.
+            Err(error) => {
+                return Err(rows.finish().err().unwrap_or_else(|| failure::of_join(error)));
+            }
+        };
+        (rows.finish()?, report)
+    };
     sink.finish()?;
+    Ok(written)
+}
+
+/// Tells the user what was written.
+fn announce(arguments: &JoinArguments, written: Written, plan: &str) -> anyhow::Result<()> {
+    let (rows, report) = written;
     progress::clear();
     let analyzed = arguments.explain_analyze.then(|| reported(report, plan));
     match &arguments.output {

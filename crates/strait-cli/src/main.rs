@@ -13,7 +13,6 @@ mod interrupt;
 mod join;
 mod logger;
 mod memory;
-mod ordered;
 mod output;
 mod panics;
 mod progress;

@@ -4,7 +4,7 @@
 //! Even without a limit, a large request is compared with the machine's free memory, because a damaged file
 //! may claim sizes that no machine has.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,33 +30,39 @@ pub(crate) struct Memory {
     waits: bool,
 }
 
-/// The state of the join's output: one of the constants below.
+/// The state of the join's output.
 #[derive(Debug, Default)]
-struct Output(AtomicU8);
-
-/// Nobody takes rows, or nobody takes more.
-const NOT_TAKEN: u8 = 0;
-/// The last rows have been written, and the consumer waits for the next ones.
-const AWAITED: u8 = 1;
-/// Rows are being written. Until they are written, they and queued rows hold memory.
-const WRITTEN: u8 = 2;
+struct Output {
+    /// Whether a consumer takes rows.
+    taken: AtomicBool,
+    /// The number of threads that write rows. Until the rows are written, they and queued rows hold memory.
+    writing: AtomicUsize,
+}
 
 /// While this value exists, a consumer takes rows from the join.
 pub(crate) struct Taking(Arc<Output>);
 
 impl Taking {
-    /// Runs `write`, which writes rows and releases them.
+    /// Runs `write`, which writes rows and releases them. Several threads may write.
     pub(crate) fn writing<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.0.0.store(WRITTEN, Ordering::Relaxed);
-        let result = write();
-        self.0.0.store(AWAITED, Ordering::Relaxed);
-        result
+        self.0.writing.fetch_add(1, Ordering::Relaxed);
+        let _written = Written(&self.0);
+        write()
+    }
+}
+
+/// Ends the count of a thread that writes, also if it panics.
+struct Written<'a>(&'a Output);
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.0.writing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        self.0.0.store(NOT_TAKEN, Ordering::Relaxed);
+        self.0.taken.store(false, Ordering::Relaxed);
     }
 }
 
@@ -67,14 +73,14 @@ impl Memory {
         Memory { budget: MemoryBudget::new(limit), output: Arc::default(), freed, waits: true }
     }
 
-    /// The same memory, for the thread that writes: it must not wait for itself.
+    /// The same memory, for threads that write: they must not wait for themselves.
     pub(crate) fn for_writing(&self) -> Memory {
         Memory { waits: false, ..self.clone() }
     }
 
     /// Announces that a consumer will take rows from the join.
     pub(crate) fn taking(&self) -> Taking {
-        self.output.0.store(AWAITED, Ordering::Relaxed);
+        self.output.taken.store(true, Ordering::Relaxed);
         Taking(Arc::clone(&self.output))
     }
 
@@ -132,10 +138,11 @@ impl Memory {
         let (mut used, mut since) = (self.budget.used(), Instant::now());
         let fits = self.limit().is_none_or(|limit| more <= limit);
         while self.waits && fits && since.elapsed() < QUIET {
-            match self.output.0.load(Ordering::Relaxed) {
-                NOT_TAKEN => break,
-                WRITTEN => since = Instant::now(),
-                _ => {}
+            if !self.output.taken.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.output.writing.load(Ordering::Relaxed) > 0 {
+                since = Instant::now();
             }
             std::thread::sleep(Duration::from_millis(1));
             match reservation.grow(more, what) {

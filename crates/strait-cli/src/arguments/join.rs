@@ -53,8 +53,8 @@ pub(crate) struct JoinArguments {
     #[arg(long = "type", value_name = "TYPE", default_value = "inner", value_parser = join_type())]
     pub(crate) join_type: JoinType,
 
-    /// Where to write: .parquet, .csv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for an Arrow
-    /// IPC stream on stdout. Without it, the first rows are shown
+    /// Where to write: .parquet, .csv, .tsv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for an
+    /// Arrow IPC stream on stdout. Without it, the first rows are shown
     ///
     /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: dictionary columns become plain
     /// columns, also in nested types. Streams (.arrows, -) keep dictionary columns. Parquet files keep them
@@ -69,6 +69,15 @@ pub(crate) struct JoinArguments {
     /// How to compress Parquet [default: zstd] or Arrow output (zstd or none) [default: none]
     #[arg(long, value_enum, value_name = "CODEC", requires = "output")]
     pub(crate) compression: Option<Compression>,
+
+    /// The most rows of a row group of Parquet output [default: 262144, and fewer if --memory requires it]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "output",
+        value_parser = row_group_rows
+    )]
+    pub(crate) row_group_rows: Option<usize>,
 
     /// The output columns, in this order, separated by commas
     #[arg(long, value_name = "COLUMNS", value_parser = names::names, conflicts_with = "count")]
@@ -220,8 +229,13 @@ impl JoinArguments {
             Some(Destination::Stdout) => FileFormat::IpcStream,
             Some(Destination::File(_, format)) => *format,
         };
+        if self.row_group_rows.is_some() && format != FileFormat::Parquet {
+            return Err(
+                "--row-group-rows is for Parquet output; only .parquet files have row groups",
+            );
+        }
         match (format, self.compression) {
-            (FileFormat::Csv(_), Some(_)) => {
+            (FileFormat::Text(..), Some(_)) => {
                 Err("--compression is for Parquet and Arrow; name CSV output .csv.gz or .csv.zst")
             }
             (FileFormat::IpcFile | FileFormat::IpcStream, Some(Compression::Snappy)) => {
@@ -258,6 +272,13 @@ pub(super) fn threads(text: &str) -> Result<usize, String> {
         Ok(0) => Err("at least one thread is needed".to_string()),
         Ok(threads) if threads <= 4096 => Ok(threads),
         _ => Err("write a number of threads from 1 to 4096".to_string()),
+    }
+}
+
+fn row_group_rows(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rows) if (1..=1 << 30).contains(&rows) => Ok(rows),
+        _ => Err("write a number of rows from 1 to 1073741824".to_string()),
     }
 }
 

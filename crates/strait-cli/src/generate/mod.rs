@@ -1,9 +1,12 @@
 //! `strait generate`: generates tables to test joins with.
 
+mod parts;
 mod tpch;
 mod workload;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -14,9 +17,9 @@ use crate::arguments::{GenerateArguments, Target};
 use crate::digits::counted;
 use crate::join::cores;
 use crate::memory::Memory;
-use crate::ordered::in_order;
 use crate::output::{Aside, Destination, Sink, SinkOptions};
 
+use parts::each_part;
 pub(crate) use tpch::write as write_tpch;
 
 /// Runs the command.
@@ -58,14 +61,26 @@ where
     let threads = threads.unwrap_or_else(cores);
     let destination: Destination =
         path.to_string_lossy().parse().map_err(|why: String| anyhow::anyhow!(why))?;
-    let options = SinkOptions { overwrite, compression: None, threads, memory: Memory::new(None) };
-    let mut sink = Sink::open(&destination, options, &parts.schema)?;
-    let mut rows = 0;
-    in_order(parts.count, threads, 16, parts.make, |batch| {
-        rows += batch.num_rows() as u64;
-        sink.write(&batch)
+    let options = SinkOptions {
+        overwrite,
+        compression: None,
+        threads,
+        row_group_rows: None,
+        memory: Memory::new(None),
+    };
+    let sink = Sink::open(&destination, options, &parts.schema)?;
+    let rows = AtomicU64::new(0);
+    each_part(parts.count, threads, |part| {
+        let batches = RefCell::new(Vec::new());
+        (parts.make)(part, &|batch: RecordBatch| {
+            rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+            batches.borrow_mut().push(batch);
+            true
+        })?;
+        sink.write_part(part as u64, &batches.into_inner())
     })?;
     sink.finish()?;
+    let rows = rows.into_inner();
     let seconds = started.elapsed().as_secs_f64();
     log::debug!("{}: {} in {seconds:.2} s", path.display(), counted(rows, "row"));
     Ok(rows)

@@ -25,4 +25,5 @@ mod text;
 mod thrift;
 
 pub(crate) use find::{FoundFiles, find};
+pub(crate) use reader::TableReader;
 pub(crate) use table::InputTable;

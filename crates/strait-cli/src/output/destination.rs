@@ -18,7 +18,8 @@ pub(crate) enum Destination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileFormat {
     Parquet,
-    Csv(Squeeze),
+    /// CSV or TSV, with this byte between fields.
+    Text(u8, Squeeze),
     /// Arrow's file format, with a footer.
     IpcFile,
     /// Arrow's stream format.
@@ -41,12 +42,15 @@ pub(crate) enum Compression {
     None,
 }
 
-const ENDINGS: [(&str, FileFormat); 10] = [
+const ENDINGS: [(&str, FileFormat); 13] = [
     (".parquet", FileFormat::Parquet),
     (".pq", FileFormat::Parquet),
-    (".csv", FileFormat::Csv(Squeeze::None)),
-    (".csv.gz", FileFormat::Csv(Squeeze::Gzip)),
-    (".csv.zst", FileFormat::Csv(Squeeze::Zstd)),
+    (".csv", FileFormat::Text(b',', Squeeze::None)),
+    (".csv.gz", FileFormat::Text(b',', Squeeze::Gzip)),
+    (".csv.zst", FileFormat::Text(b',', Squeeze::Zstd)),
+    (".tsv", FileFormat::Text(b'\t', Squeeze::None)),
+    (".tsv.gz", FileFormat::Text(b'\t', Squeeze::Gzip)),
+    (".tsv.zst", FileFormat::Text(b'\t', Squeeze::Zstd)),
     (".arrow", FileFormat::IpcFile),
     (".feather", FileFormat::IpcFile),
     (".ipc", FileFormat::IpcFile),
@@ -72,8 +76,8 @@ impl FromStr for Destination {
         match FileFormat::of(&path) {
             Some(format) => Ok(Destination::File(path, format)),
             None => {
-                Err("the ending does not say which format to write; use .parquet, .csv, .csv.gz, \
-                 .csv.zst, .arrow, .feather, .ipc or .arrows, or - for a stream on stdout"
+                Err("the ending does not say which format to write; use .parquet, .csv, .tsv, \
+                 .csv.gz, .csv.zst, .arrow, .feather, .ipc or .arrows, or - for a stream on stdout"
                     .to_string())
             }
         }
@@ -91,7 +95,9 @@ mod tests {
             _ => None,
         };
         assert_eq!(format("a/b.parquet"), Some(FileFormat::Parquet));
-        assert_eq!(format("B.CSV.GZ"), Some(FileFormat::Csv(Squeeze::Gzip)));
+        assert_eq!(format("B.CSV.GZ"), Some(FileFormat::Text(b',', Squeeze::Gzip)));
+        assert_eq!(format("b.tsv"), Some(FileFormat::Text(b'\t', Squeeze::None)));
+        assert_eq!(format("b.tsv.zst"), Some(FileFormat::Text(b'\t', Squeeze::Zstd)));
         assert_eq!(format("x.arrow"), Some(FileFormat::IpcFile));
         assert_eq!(format("x.arrows"), Some(FileFormat::IpcStream));
         assert_eq!(format("x.xlsx"), None);

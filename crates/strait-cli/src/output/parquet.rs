@@ -1,33 +1,40 @@
-//! Writes Parquet files. Several threads encode the columns.
+//! Writes Parquet files. Each lane encodes a row group.
 //!
-//! Compression takes longer than most joins, so the columns of each batch are distributed to the threads.
-//! Only encoded bytes are held until their row group is complete. Under a memory limit, a row group ends
-//! early when it becomes too large for the limit.
+//! A row group holds encoded bytes only. Under a memory limit, it ends early when it becomes too large for
+//! the limit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
-use parquet::basic::{Compression as Codec, ZstdLevel};
-use parquet::file::properties::{DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT, WriterProperties};
+use parquet::arrow::arrow_writer::{
+    ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
+};
+use parquet::basic::{Compression as Codec, Encoding, ZstdLevel};
+use parquet::file::properties::{
+    DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT, WriterProperties, WriterPropertiesBuilder,
+};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use strait::MemoryReservation;
 
+use super::blocks::{Blocks, Lane, Tail};
 use super::destination::Compression;
 use super::encode::{Bytes, STANDING_SHARE};
-use super::pieces::{Pieces, plain_bytes};
+use super::encodings::{self, ColumnEncoding};
+use super::pieces::Pieces;
+use super::sink::SinkOptions;
 use super::unpack::{unpacked, without_dictionaries};
-use super::workers::Workers;
 use crate::memory::Memory;
 
-/// Rows per row group, as in Arrow's own writer.
-const GROUP_ROWS: usize = 1 << 20;
+/// Rows per row group. Larger groups are no faster, and the groups of all threads take memory.
+const GROUP_ROWS: usize = 1 << 18;
 
-/// The number of rows that is worth waking threads for.
-const CHUNK_ROWS: usize = 1 << 16;
+/// A file has at most 32,767 row groups. So after every 4,096 row groups, the next ones are twice as large.
+const DOUBLED_AFTER: u64 = 4096;
 
 /// The memory of a column writer without values, in bytes.
 const COLUMN_BYTES: u64 = 16 << 10;
@@ -42,210 +49,305 @@ const CONTEXT_GROWTH: u64 = 192 << 10;
 /// contexts.
 const COPIES: u64 = 3;
 
-/// A row group ends when it takes one part in this many of the memory limit.
+/// The row groups of all lanes together end when they take one part in this many of the memory limit.
 const GROUP_SHARE: u64 = 8;
 
 const WHAT: &str = "encoding Parquet columns";
 
-/// A Parquet file that is being written.
-pub(super) struct ParquetEncoder {
-    writer: SerializedFileWriter<Bytes>,
-    factory: ArrowRowGroupWriterFactory,
+/// Opens a Parquet file for `options.threads` threads.
+pub(super) fn open(
+    schema: &SchemaRef,
+    options: &SinkOptions,
+    bytes: Bytes,
+) -> anyhow::Result<Blocks<GroupLane, ParquetTail>> {
+    let memory = &options.memory;
+    let codec = match options.compression {
+        None | Some(Compression::Zstd) => Codec::ZSTD(ZstdLevel::default()),
+        Some(Compression::Snappy) => Codec::SNAPPY,
+        Some(Compression::None) => Codec::UNCOMPRESSED,
+    };
+    let leaves = schema.flattened_fields().len().max(1) as u64;
+    let (context, growth) = match codec {
+        Codec::ZSTD(_) => (CONTEXT_BYTES, CONTEXT_GROWTH),
+        _ => (0, 0),
+    };
+    let empty = leaves * (COLUMN_BYTES + context);
+    // Each lane takes memory for all its column writers, even if it has few rows.
+    let lanes = match memory.limit() {
+        Some(limit) => (limit / STANDING_SHARE / empty).clamp(1, options.threads.max(1) as u64),
+        None => options.threads.max(1) as u64,
+    };
+    let properties = properties(codec, schema, lanes, memory.limit());
+    let schema = writable(schema);
+    let (writer, factory) =
+        ArrowWriter::try_new(bytes, schema.clone(), Some(properties.clone().build()))
+            .and_then(ArrowWriter::into_serialized_writer)
+            .context("cannot write these columns as Parquet")?;
+    let group_rows = options.row_group_rows.unwrap_or(GROUP_ROWS);
+    let shared = Arc::new(Shared {
+        schema,
+        properties,
+        compressed: codec != Codec::UNCOMPRESSED,
+        unsampled: factory,
+        sampled: OnceLock::new(),
+        begun: AtomicU64::new(0),
+        group_rows,
+        fixed_rows: options.row_group_rows.is_some(),
+        memory: memory.clone(),
+        lanes,
+        standing: memory.limit().map_or(0, |limit| limit / STANDING_SHARE / lanes + empty),
+        empty,
+        growth: leaves * growth,
+    });
+    let lanes = (0..lanes).map(|_| GroupLane::new(&shared)).collect::<anyhow::Result<Vec<_>>>()?;
+    let aside_rows = memory.limit().is_none().then_some(group_rows);
+    Ok(Blocks::new(lanes, ParquetTail { writer }, aside_rows))
+}
+
+fn properties(
+    codec: Codec,
+    schema: &SchemaRef,
+    lanes: u64,
+    limit: Option<u64>,
+) -> WriterPropertiesBuilder {
+    let mut properties = WriterProperties::builder().set_compression(codec);
+    if let Some(limit) = limit {
+        // Every column of every lane holds a page and a dictionary. All of them together must fit.
+        let leaves = schema.flattened_fields().len().max(1) as u64;
+        let page = (limit / (8 * GROUP_SHARE * leaves * lanes)).clamp(16 << 10, 1 << 20) as usize;
+        properties = properties.set_data_page_size_limit(page).set_dictionary_page_size_limit(page);
+        // Without their dictionary, these columns can be many times larger.
+        for path in schema.fields().iter().flat_map(dictionaries) {
+            properties = properties.set_column_dictionary_page_size_limit(
+                ColumnPath::new(path),
+                DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT,
+            );
+        }
+    }
+    properties
+}
+
+/// What all lanes of a file share.
+struct Shared {
     /// The schema that batches are converted to.
     schema: SchemaRef,
-    workers: Workers,
-    /// Batches that are not encoded yet.
-    pending: Vec<RecordBatch>,
-    pending_rows: usize,
-    /// The current row group: its columns and the number of its rows.
-    columns: Vec<ArrowColumnWriter>,
+    properties: WriterPropertiesBuilder,
+    /// Whether pages are compressed.
+    compressed: bool,
+    /// Makes the columns of row groups until there is a sample.
+    unsampled: ArrowRowGroupWriterFactory,
+    /// Makes the columns of row groups, with the encodings that the sample suggests.
+    sampled: OnceLock<ArrowRowGroupWriterFactory>,
+    /// The number of row groups that were begun.
+    begun: AtomicU64,
+    /// Rows per row group.
     group_rows: usize,
-    /// The bytes of that group's rows before they were encoded.
-    group_bytes: u64,
+    /// Whether the user chose this number.
+    fixed_rows: bool,
     memory: Memory,
-    reservation: MemoryReservation,
-    /// The bytes that stay reserved even if nothing is held.
+    /// The number of lanes.
+    lanes: u64,
+    /// The bytes that each lane keeps reserved even if it holds nothing.
     standing: u64,
-    /// The memory of empty column writers.
+    /// The memory of a lane's empty column writers.
     empty: u64,
-    /// The most that the contexts of all columns can grow.
+    /// The most that the contexts of a lane's columns can grow.
     growth: u64,
 }
 
-impl ParquetEncoder {
-    pub(super) fn new(
-        schema: &SchemaRef,
-        compression: Option<Compression>,
-        threads: usize,
-        memory: &Memory,
-        bytes: Bytes,
-    ) -> anyhow::Result<Self> {
-        let codec = match compression {
-            None | Some(Compression::Zstd) => Codec::ZSTD(ZstdLevel::default()),
-            Some(Compression::Snappy) => Codec::SNAPPY,
-            Some(Compression::None) => Codec::UNCOMPRESSED,
-        };
-        let mut properties = WriterProperties::builder().set_compression(codec);
-        if let Some(limit) = memory.limit() {
-            // Every column holds a page and a dictionary. All of them together must fit.
-            let leaves = schema.flattened_fields().len().max(1) as u64;
-            let page = (limit / (8 * GROUP_SHARE * leaves)).clamp(16 << 10, 1 << 20) as usize;
-            properties =
-                properties.set_data_page_size_limit(page).set_dictionary_page_size_limit(page);
-            // Without their dictionary, these columns can be many times larger.
-            for path in schema.fields().iter().flat_map(dictionaries) {
-                properties = properties.set_column_dictionary_page_size_limit(
-                    ColumnPath::new(path),
-                    DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT,
-                );
-            }
+impl Shared {
+    /// Returns the factory for a row group that begins with these rows. The first batch that is large enough
+    /// for a sample decides on the encodings of the whole file.
+    fn factory(&self, rows: &RecordBatch) -> anyhow::Result<&ArrowRowGroupWriterFactory> {
+        if let Some(factory) = self.sampled.get() {
+            return Ok(factory);
         }
-        let schema = writable(schema);
-        let (writer, factory) =
-            ArrowWriter::try_new(bytes, schema.clone(), Some(properties.build()))
-                .and_then(ArrowWriter::into_serialized_writer)
-                .context("cannot write these columns as Parquet")?;
-        let columns = writer.schema_descr().num_columns();
-        let (context, growth) = match codec {
-            Codec::ZSTD(_) => (CONTEXT_BYTES, CONTEXT_GROWTH),
-            _ => (0, 0),
-        };
-        let empty = columns as u64 * (COLUMN_BYTES + context);
-        let standing = memory.limit().map_or(0, |limit| limit / STANDING_SHARE + empty);
-        Ok(ParquetEncoder {
-            writer,
-            factory,
-            schema,
-            workers: Workers::new(threads, columns),
-            pending: Vec::new(),
-            pending_rows: 0,
-            columns: Vec::new(),
-            group_rows: 0,
-            group_bytes: 0,
-            memory: memory.clone(),
-            reservation: memory.reserve(standing, WHAT)?,
-            standing,
-            empty,
-            growth: columns as u64 * growth,
-        })
+        let mut properties = self.properties.clone();
+        let mut known = false;
+        for (field, array) in self.schema.fields().iter().zip(rows.columns()) {
+            let Some(encoding) = encodings::choose(array, self.group_rows, self.compressed) else {
+                continue;
+            };
+            known = true;
+            log::debug!("column {}: {encoding:?}", field.name());
+            let path = ColumnPath::new(vec![field.name().clone()]);
+            let encoding = match encoding {
+                ColumnEncoding::Dictionary => continue,
+                ColumnEncoding::Plain => Encoding::PLAIN,
+                ColumnEncoding::Differences => Encoding::DELTA_BINARY_PACKED,
+            };
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, encoding);
+        }
+        if !known {
+            return Ok(&self.unsampled);
+        }
+        let (_, factory) =
+            ArrowWriter::try_new(std::io::sink(), self.schema.clone(), Some(properties.build()))?
+                .into_serialized_writer()?;
+        Ok(self.sampled.get_or_init(|| factory))
     }
+}
 
-    pub(super) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        let Some(limit) = self.memory.limit() else { return self.write_piece(batch) };
+/// Encodes row groups, one after the other.
+pub(super) struct GroupLane {
+    shared: Arc<Shared>,
+    /// The current row group: its columns, the number of its rows, and the most rows that it takes.
+    columns: Vec<ArrowColumnWriter>,
+    rows: usize,
+    most_rows: usize,
+    /// The bytes of its rows before they were encoded. Counted only under a memory limit.
+    plain_bytes: u64,
+    reservation: MemoryReservation,
+}
+
+/// Takes the row groups that are complete.
+type Done<'a> = &'a mut dyn FnMut(Vec<ArrowColumnChunk>) -> anyhow::Result<()>;
+
+impl Lane for GroupLane {
+    type Block = Vec<ArrowColumnChunk>;
+
+    fn write(&mut self, batch: &RecordBatch, done: Done<'_>) -> anyhow::Result<()> {
+        let Some(limit) = self.shared.memory.limit() else {
+            return self.write_rows(batch, done);
+        };
         // Such pieces fit the standing reservation. Only a single row may be larger.
-        for (piece, _) in Pieces::new(batch, limit / STANDING_SHARE / COPIES) {
-            self.write_piece(&piece)?;
+        let most = limit / STANDING_SHARE / self.shared.lanes / COPIES;
+        for (piece, bytes) in Pieces::new(batch, most) {
+            self.make_room(bytes, done)?;
+            self.write_rows(&piece, done)?;
+            self.adjust_reservation(limit, done)?;
         }
         Ok(())
     }
 
-    fn write_piece(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        // Under a limit, no batch waits: a waiting batch may hold more memory than its own rows.
-        let chunk = if self.memory.limit().is_some() { 1 } else { CHUNK_ROWS };
+    fn close(&mut self) -> anyhow::Result<Option<Self::Block>> {
+        if self.rows == 0 {
+            return Ok(None);
+        }
+        (self.rows, self.plain_bytes) = (0, 0);
+        let close = |column: ArrowColumnWriter| Ok(column.close()?);
+        self.columns.drain(..).map(close).collect::<anyhow::Result<_>>().map(Some)
+    }
+}
+
+impl GroupLane {
+    fn new(shared: &Arc<Shared>) -> anyhow::Result<GroupLane> {
+        let reservation = shared.memory.reserve(shared.standing, WHAT)?;
+        let shared = Arc::clone(shared);
+        let columns = Vec::new();
+        Ok(GroupLane { shared, columns, rows: 0, most_rows: 0, plain_bytes: 0, reservation })
+    }
+
+    /// Encodes rows. Begins and ends row groups as their numbers of rows require.
+    fn write_rows(&mut self, batch: &RecordBatch, done: Done<'_>) -> anyhow::Result<()> {
         let mut start = 0;
         while start < batch.num_rows() {
-            let room = GROUP_ROWS - self.group_rows - self.pending_rows;
-            let rows = room.min(batch.num_rows() - start);
-            self.pending.push(batch.slice(start, rows));
-            self.pending_rows += rows;
+            if self.rows == 0 {
+                self.begin(batch)?;
+            }
+            let rows = (batch.num_rows() - start).min(self.most_rows - self.rows);
+            self.encode(&batch.slice(start, rows))?;
             start += rows;
-            let full = self.group_rows + self.pending_rows == GROUP_ROWS;
-            if full || self.pending_rows >= chunk {
-                self.encode()?;
-            }
-            if full {
-                self.close_group()?;
+            if self.rows == self.most_rows {
+                self.end(done)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> anyhow::Result<()> {
-        self.encode()?;
-        self.close_group()?;
-        self.writer.finish()?;
-        std::io::Write::flush(self.writer.inner_mut())?;
+    /// Begins a row group. Its first rows are in `batch`.
+    fn begin(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        let shared = &self.shared;
+        let begun = shared.begun.fetch_add(1, Ordering::Relaxed);
+        let doubled = if shared.fixed_rows { 0 } else { (begun / DOUBLED_AFTER).min(16) };
+        self.most_rows = shared.group_rows << doubled;
+        self.columns = shared.factory(batch)?.create_column_writers(begun as usize)?;
         Ok(())
     }
 
-    /// Encodes the pending rows into the current row group.
-    fn encode(&mut self) -> anyhow::Result<()> {
-        if self.pending_rows == 0 {
-            return Ok(());
-        }
-        self.make_room()?;
-        if self.columns.is_empty() {
-            let index = self.writer.flushed_row_groups().len();
-            self.columns = self.factory.create_column_writers(index)?;
-        }
-        let batch = match self.pending.as_slice() {
-            [] => return Ok(()),
-            [only] => only.clone(),
-            [first, ..] => concat_batches(&first.schema(), &self.pending)?,
+    /// Encodes rows into the current row group.
+    fn encode(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        let schema = &self.shared.schema;
+        let unpacked = match batch.schema_ref().fields() == schema.fields() {
+            true => None,
+            false => Some(unpacked(schema, batch)?),
         };
-        let batch = match batch.schema().fields() == self.schema.fields() {
-            true => batch,
-            false => unpacked(&self.schema, &batch)?,
-        };
-        let mut leaves = Vec::with_capacity(self.columns.len());
-        for (field, array) in self.schema.fields().iter().zip(batch.columns()) {
-            leaves.extend(compute_leaves(field, array)?);
+        let batch = unpacked.as_ref().unwrap_or(batch);
+        let mut columns = self.columns.iter_mut();
+        for (field, array) in schema.fields().iter().zip(batch.columns()) {
+            for leaf in compute_leaves(field, array)? {
+                let column = columns.next();
+                column.context("a batch has columns that its schema lacks")?.write(&leaf)?;
+            }
         }
-        self.columns = self.workers.encode(std::mem::take(&mut self.columns), leaves)?;
-        self.group_rows += self.pending_rows;
-        self.pending_rows = 0;
-        self.pending.clear();
-        self.adjust_reservation()
+        self.rows += batch.num_rows();
+        Ok(())
     }
 
-    /// Reserves the memory that encoding the pending rows needs. If there is not enough, writes the current
-    /// row group first.
-    fn make_room(&mut self) -> anyhow::Result<()> {
-        if self.memory.limit().is_none() {
-            return Ok(());
+    fn end(&mut self, done: Done<'_>) -> anyhow::Result<()> {
+        if let Some(group) = self.close()? {
+            done(group)?;
         }
-        let bytes = self.pending.iter().map(plain_bytes).sum::<u64>();
+        let beyond = self.reservation.bytes().saturating_sub(self.shared.standing);
+        self.reservation.shrink(beyond);
+        Ok(())
+    }
+
+    /// Reserves the memory that encoding `bytes` of rows needs. If there is not enough, ends the current row
+    /// group first.
+    fn make_room(&mut self, bytes: u64, done: Done<'_>) -> anyhow::Result<()> {
         if self.reserve(self.held() + COPIES * bytes).is_err() {
-            self.close_group()?;
+            self.end(done)?;
             self.reserve(self.held() + COPIES * bytes)?;
         }
-        self.group_bytes += bytes;
+        self.plain_bytes += bytes;
         Ok(())
     }
 
     /// The approximate memory of the current row group.
     fn held(&self) -> u64 {
         let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
-        encoded + self.empty + self.group_bytes.min(self.growth)
+        encoded + self.shared.empty + self.plain_bytes.min(self.shared.growth)
     }
 
     fn reserve(&mut self, bytes: u64) -> anyhow::Result<()> {
-        let bytes = bytes.max(self.standing);
-        Ok(self.memory.resize(&mut self.reservation, bytes, WHAT)?)
+        let bytes = bytes.max(self.shared.standing);
+        Ok(self.shared.memory.resize(&mut self.reservation, bytes, WHAT)?)
     }
 
     /// Adjusts the reservation to the memory of the row group. Ends the row group if this is too much.
-    fn adjust_reservation(&mut self) -> anyhow::Result<()> {
-        let Some(limit) = self.memory.limit() else { return Ok(()) };
+    fn adjust_reservation(&mut self, limit: u64, done: Done<'_>) -> anyhow::Result<()> {
         let held = self.held();
-        if self.reserve(held).is_err() || held > limit / GROUP_SHARE + self.standing {
-            self.close_group()?;
+        let most = limit / GROUP_SHARE / self.shared.lanes + self.shared.standing;
+        match self.reserve(held).is_err() || held > most {
+            true => self.end(done),
+            false => Ok(()),
         }
+    }
+}
+
+/// The file that row groups are appended to.
+pub(super) struct ParquetTail {
+    writer: SerializedFileWriter<Bytes>,
+}
+
+impl Tail for ParquetTail {
+    type Block = Vec<ArrowColumnChunk>;
+
+    fn append(&mut self, columns: Self::Block) -> anyhow::Result<()> {
+        let mut group = self.writer.next_row_group()?;
+        for column in columns {
+            column.append_to_row_group(&mut group)?;
+        }
+        group.close()?;
         Ok(())
     }
 
-    fn close_group(&mut self) -> anyhow::Result<()> {
-        if self.group_rows > 0 {
-            let mut group = self.writer.next_row_group()?;
-            for column in self.columns.drain(..) {
-                column.close()?.append_to_row_group(&mut group)?;
-            }
-            group.close()?;
-            self.group_rows = 0;
-            self.group_bytes = 0;
-        }
-        let beyond = self.reservation.bytes().saturating_sub(self.standing);
-        self.reservation.shrink(beyond);
+    fn finish(mut self) -> anyhow::Result<()> {
+        self.writer.finish()?;
+        std::io::Write::flush(self.writer.inner_mut())?;
         Ok(())
     }
 }

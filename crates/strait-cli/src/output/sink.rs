@@ -1,4 +1,4 @@
-//! Writes batches to a file, or to a stream on stdout.
+//! Writes batches to a file, or to a stream on stdout. Several threads may write at the same time.
 
 use std::io::{self, BufWriter};
 
@@ -7,8 +7,9 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
 use super::aside::Aside;
+use super::blocks::Output;
 use super::destination::{Compression, Destination, FileFormat};
-use super::encode::{Drain, Encoder};
+use super::encode::{Drain, open};
 use super::stdout::Closed;
 use super::watched::{Fault, Watched};
 use crate::failure;
@@ -20,15 +21,17 @@ use crate::panics::caught;
 pub(crate) struct SinkOptions {
     pub(crate) overwrite: bool,
     pub(crate) compression: Option<Compression>,
-    /// How many threads may encode.
+    /// How many threads write at the same time.
     pub(crate) threads: usize,
+    /// The most rows of a Parquet row group, if the user chose a number.
+    pub(crate) row_group_rows: Option<usize>,
     /// The memory from which encoders make their reservations.
     pub(crate) memory: Memory,
 }
 
 /// Output that is being written. If it is dropped before [`Sink::finish`], it leaves no file.
 pub(crate) struct Sink {
-    encoder: Encoder,
+    output: Box<dyn Output>,
     fault: Fault,
     aside: Option<Aside>,
     name: String,
@@ -53,21 +56,42 @@ impl Sink {
         };
         let fault = Fault::default();
         let bytes = BufWriter::with_capacity(1 << 18, Watched::new(drain, fault.clone()));
-        let encoder = Encoder::new(format, &options, schema, bytes)
+        let output = open(format, &options, schema, bytes)
             .map_err(|error| explain(&fault, &name, aside.is_some(), error))?;
-        Ok(Sink { encoder, fault, aside, name })
+        Ok(Sink { output, fault, aside, name })
     }
 
-    pub(crate) fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        let written = caught(|| self.encoder.write(batch)).unwrap_or_else(|why| Err(anyhow!(why)));
+    /// Writes rows that may come in any order. Threads may call it at the same time.
+    pub(crate) fn write(&self, batch: &RecordBatch) -> anyhow::Result<()> {
+        self.called(|output| output.write(batch))
+    }
+
+    /// Writes rows after all rows that were written before. One thread may call it at a time.
+    pub(crate) fn write_in_order(&self, batch: RecordBatch) -> anyhow::Result<()> {
+        self.called(|output| output.write_in_order(batch))
+    }
+
+    /// Encodes rows that [`write_in_order`](Sink::write_in_order) has put aside.
+    pub(crate) fn encode_ordered(&self) -> anyhow::Result<()> {
+        self.called(|output| output.encode_ordered())
+    }
+
+    /// Writes the rows of a part. The parts of an output are numbered from 0. Threads may write parts at the
+    /// same time. They appear in the order of their numbers.
+    pub(crate) fn write_part(&self, part: u64, rows: &[RecordBatch]) -> anyhow::Result<()> {
+        self.called(|output| output.write_part(part, rows))
+    }
+
+    fn called(&self, write: impl FnOnce(&dyn Output) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let written = caught(|| write(&*self.output)).unwrap_or_else(|why| Err(anyhow!(why)));
         written.map_err(|error| explain(&self.fault, &self.name, self.aside.is_some(), error))
     }
 
     /// Finishes the output. A file gets its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let Sink { encoder, fault, aside, name } = self;
+        let Sink { output, fault, aside, name } = self;
         let is_file = aside.is_some();
-        let finished = caught(|| encoder.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
+        let finished = caught(|| output.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
         finished.map_err(|error| explain(&fault, &name, is_file, error))?;
         match aside {
             None => Ok(()),

@@ -35,7 +35,7 @@ fn csv_compressed_or_not() {
     assert_eq!(sorted(&sandbox.read("o.csv")), EXPECTED);
     let mut text = String::new();
     let gzip = std::fs::read(sandbox.path("o.csv.gz")).unwrap();
-    flate2::read::GzDecoder::new(gzip.as_slice()).read_to_string(&mut text).unwrap();
+    flate2::read::MultiGzDecoder::new(gzip.as_slice()).read_to_string(&mut text).unwrap();
     assert_eq!(sorted(&text), EXPECTED);
     let zstd = std::fs::read(sandbox.path("o.csv.zst")).unwrap();
     let text = String::from_utf8(zstd::decode_all(zstd.as_slice()).unwrap()).unwrap();
@@ -70,31 +70,162 @@ fn no_rows_still_make_a_file() {
     assert_eq!(read_ipc_file(&sandbox.path("p.arrow")), "name,city,id,title\n");
 }
 
-#[test]
-fn many_rows_make_several_row_groups() {
-    let sandbox = Sandbox::new();
+/// Two tables whose join has 1100 × 1100 rows: every pair of `p` and `q`.
+fn pairs(sandbox: &Sandbox) {
     let rows: String = (0..1100).map(|i| format!("7,{i}\n")).collect();
     sandbox.write("a.csv", format!("k,p\n{rows}"));
     sandbox.write("b.csv", format!("k,q\n{rows}"));
-    sandbox.strait("join a.csv b.csv --on k -o out.parquet --threads 3").ok();
-    let file = std::fs::File::open(sandbox.path("out.parquet")).unwrap();
-    let reader =
-        parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
-    assert_eq!(reader.metadata().num_row_groups(), 2);
+}
+
+/// Checks that every pair of `p` and `q` comes once.
+fn check_pairs(rows: impl Iterator<Item = (i64, i64)>) {
     let mut seen = vec![false; 1100 * 1100];
-    for batch in reader.build().unwrap() {
-        let batch = batch.unwrap();
-        let column = |name: &str| {
-            let column = batch.column_by_name(name).unwrap();
-            column.as_any().downcast_ref::<arrow::array::Int64Array>().unwrap().values().to_vec()
-        };
-        for (p, q) in column("p").into_iter().zip(column("q")) {
-            let pair = &mut seen[(p * 1100 + q) as usize];
-            assert!(!*pair, "{p}, {q} came twice");
-            *pair = true;
-        }
+    for (p, q) in rows {
+        let pair = &mut seen[(p * 1100 + q) as usize];
+        assert!(!*pair, "{p}, {q} came twice");
+        *pair = true;
     }
     assert!(seen.into_iter().all(|pair| pair));
+}
+
+fn columns<'a>(batch: &'a RecordBatch, names: [&str; 2]) -> [&'a [i64]; 2] {
+    names.map(|name| {
+        let column = batch.column_by_name(name).unwrap();
+        column.as_any().downcast_ref::<Int64Array>().unwrap().values().as_ref()
+    })
+}
+
+#[test]
+fn many_rows_make_several_row_groups() {
+    let sandbox = Sandbox::new();
+    pairs(&sandbox);
+    let groups = |name: &str| {
+        let file = std::fs::File::open(sandbox.path(name)).unwrap();
+        let reader =
+            parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        let groups = reader.metadata().row_groups().iter().map(|group| group.num_rows());
+        let groups: Vec<i64> = groups.collect();
+        let batches: Vec<RecordBatch> = reader.build().unwrap().map(Result::unwrap).collect();
+        check_pairs(batches.iter().flat_map(|batch| {
+            let [p, q] = columns(batch, ["p", "q"]);
+            p.iter().copied().zip(q.iter().copied())
+        }));
+        groups
+    };
+    sandbox.strait("join a.csv b.csv --on k -o default.parquet --threads 3").ok();
+    assert!((5..=7).contains(&groups("default.parquet").len()));
+    let join = "join a.csv b.csv --on k --threads 3 --row-group-rows 100000";
+    for algorithm in ["auto", "sort-merge"] {
+        let out = format!("{algorithm}.parquet");
+        sandbox.strait(&format!("{join} --algorithm {algorithm} -o {out}")).ok();
+        let rows = groups(&out);
+        // Each of three threads ends with a group that is not full.
+        assert!((13..=15).contains(&rows.len()), "{algorithm}: {rows:?}");
+        assert!(rows.iter().all(|&rows| rows <= 100_000), "{algorithm}: {rows:?}");
+    }
+}
+
+#[test]
+fn row_groups_are_for_parquet() {
+    let sandbox = Sandbox::with_people();
+    let join = "join people.csv cities.csv --on city=id";
+    for wrong in ["0", "-1", "many", "1.5", "1073741825"] {
+        let run = sandbox.strait(&format!("{join} -o out.parquet --row-group-rows={wrong}"));
+        run.refused(&["--row-group-rows", "from 1 to 1073741824"]);
+    }
+    let run = sandbox.strait(&format!("{join} -o out.csv --row-group-rows 10"));
+    run.refused(&["--row-group-rows is for Parquet output"]);
+    let run = sandbox.strait(&format!("{join} --row-group-rows 10"));
+    run.refused(&["--output"]);
+    write(&sandbox, "out.parquet", "--row-group-rows 1");
+    assert_eq!(sorted(&read_parquet(&sandbox.path("out.parquet"))), EXPECTED);
+}
+
+/// Several threads encode the output of a sort-merge join. It must stay in the order of the keys.
+#[test]
+fn ordered_output_stays_in_order() {
+    let sandbox = Sandbox::new();
+    let rows: String =
+        (0..300_000_i64).map(|i| format!("{},{i}\n", (i * 7919) % 300_007)).collect();
+    sandbox.write("a.csv", format!("k,p\n{rows}9,\n"));
+    sandbox.write("b.csv", format!("k,q\n{rows},5\n"));
+    let join = "join a.csv b.csv --on k --algorithm sort-merge --type full --threads 3";
+    for out in ["o.parquet --row-group-rows 10000", "o.csv", "o.csv.gz", "o.arrow"] {
+        for more in ["", "--memory 256MiB"] {
+            sandbox.strait(&format!("{join} --overwrite {more} -o {out}")).ok();
+            let name = out.split(' ').next().unwrap();
+            let text = match name {
+                "o.parquet" => read_parquet(&sandbox.path(name)),
+                "o.csv" => sandbox.read(name),
+                "o.arrow" => read_ipc_file(&sandbox.path(name)),
+                _ => gunzipped(&std::fs::read(sandbox.path(name)).unwrap()),
+            };
+            let keys: Vec<Option<i64>> = text
+                .lines()
+                .skip(1)
+                .map(|line| line.split(',').next().unwrap().parse().ok())
+                .collect();
+            assert_eq!(keys.len(), 300_002, "{out} {more}");
+            // Rows of the right table only, and rows without a key, come last.
+            let known = keys.iter().position(Option::is_none).unwrap_or(keys.len());
+            assert!(known >= 300_001, "{out} {more}: {known}");
+            assert!(keys[..known].is_sorted(), "{out} {more}");
+        }
+    }
+}
+
+fn gunzipped(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    flate2::read::MultiGzDecoder::new(bytes).read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Threads format and compress blocks of text. The blocks together are one file.
+#[test]
+fn text_of_many_blocks() {
+    let sandbox = Sandbox::new();
+    pairs(&sandbox);
+    for (out, separator) in
+        [("o.csv", ','), ("o.tsv", '\t'), ("o.csv.gz", ','), ("o.tsv.zst", '\t')]
+    {
+        for more in ["", "--memory 64MiB"] {
+            let join = format!("join a.csv b.csv --on k --threads 3 --overwrite {more} -o {out}");
+            sandbox.strait(&join).ok();
+            let bytes = std::fs::read(sandbox.path(out)).unwrap();
+            let text = match out {
+                "o.csv.gz" => gunzipped(&bytes),
+                "o.tsv.zst" => {
+                    String::from_utf8(zstd::decode_all(bytes.as_slice()).unwrap()).unwrap()
+                }
+                _ => String::from_utf8(bytes).unwrap(),
+            };
+            let (header, rows) = text.split_once('\n').unwrap();
+            assert_eq!(header, ["k", "p", "q"].join(&separator.to_string()));
+            check_pairs(rows.lines().map(|line| {
+                let fields: Vec<i64> =
+                    line.split(separator).map(|field| field.parse().unwrap()).collect();
+                (fields[1], fields[2])
+            }));
+        }
+    }
+    // The command reads the compressed blocks that it writes.
+    let counted = sandbox.strait("join o.csv.gz o.tsv.zst --on p,q --count").ok();
+    assert_eq!(counted, "1210000\n");
+}
+
+#[test]
+fn a_limit_on_several_threads() {
+    let sandbox = Sandbox::new();
+    pairs(&sandbox);
+    for limit in [0, 1, 99_999, 1_210_000, 2_000_000] {
+        for algorithm in ["auto", "sort-merge"] {
+            let join = format!("join a.csv b.csv --on k --threads 3 --algorithm {algorithm}");
+            let run = sandbox.strait(&format!("{join} --limit {limit} -o out.csv --overwrite"));
+            run.ok();
+            let rows = sandbox.read("out.csv").lines().count() - 1;
+            assert_eq!(rows, limit.min(1_210_000), "{algorithm}");
+        }
+    }
 }
 
 #[test]
