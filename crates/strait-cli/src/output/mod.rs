@@ -4,7 +4,6 @@ mod aside;
 mod blocks;
 mod destination;
 mod encode;
-mod encodings;
 mod joined;
 mod parquet;
 mod pieces;

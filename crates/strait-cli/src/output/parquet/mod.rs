@@ -3,17 +3,21 @@
 //! A row group holds encoded bytes only. Under a memory limit, it ends early when it becomes too large for
 //! the limit.
 
+mod codec;
+mod columns;
+mod dictionary;
+mod encodings;
+mod rle;
+mod words;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::{
-    ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
-};
-use parquet::basic::{Compression as Codec, Encoding, ZstdLevel};
+use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::file::properties::{
     DEFAULT_DICTIONARY_PAGE_SIZE_LIMIT, WriterProperties, WriterPropertiesBuilder,
 };
@@ -21,10 +25,11 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
 use strait::MemoryReservation;
 
+use self::codec::PageCodec;
+use self::columns::{Chunk, Column, Columns, encode};
 use super::blocks::{Blocks, Lane, Tail};
 use super::destination::Compression;
 use super::encode::{Bytes, STANDING_SHARE};
-use super::encodings::{self, ColumnEncoding};
 use super::pieces::Pieces;
 use super::sink::SinkOptions;
 use super::unpack::{unpacked, without_dictionaries};
@@ -79,17 +84,16 @@ pub(super) fn open(
     };
     let properties = properties(codec, schema, lanes, memory.limit());
     let schema = writable(schema);
-    let (writer, factory) =
-        ArrowWriter::try_new(bytes, schema.clone(), Some(properties.clone().build()))
-            .and_then(ArrowWriter::into_serialized_writer)
-            .context("cannot write these columns as Parquet")?;
+    let (writer, _) = ArrowWriter::try_new(bytes, schema.clone(), Some(properties.clone().build()))
+        .and_then(ArrowWriter::into_serialized_writer)
+        .context("cannot write these columns as Parquet")?;
     let group_rows = options.row_group_rows.unwrap_or(GROUP_ROWS);
+    // Under a memory limit, Arrow's writers count their memory and make smaller pages.
+    let words = memory.limit().is_none();
+    let descr = writer.schema_descr();
     let shared = Arc::new(Shared {
-        schema,
-        properties,
-        compressed: codec != Codec::UNCOMPRESSED,
-        unsampled: factory,
-        sampled: OnceLock::new(),
+        columns: Columns::new((schema, descr), properties, codec, group_rows, words)?,
+        codec,
         begun: AtomicU64::new(0),
         group_rows,
         fixed_rows: options.row_group_rows.is_some(),
@@ -129,15 +133,8 @@ fn properties(
 
 /// What all lanes of a file share.
 struct Shared {
-    /// The schema that batches are converted to.
-    schema: SchemaRef,
-    properties: WriterPropertiesBuilder,
-    /// Whether pages are compressed.
-    compressed: bool,
-    /// Makes the columns of row groups until there is a sample.
-    unsampled: ArrowRowGroupWriterFactory,
-    /// Makes the columns of row groups, with the encodings that the sample suggests.
-    sampled: OnceLock<ArrowRowGroupWriterFactory>,
+    columns: Columns,
+    codec: Codec,
     /// The number of row groups that were begun.
     begun: AtomicU64,
     /// Rows per row group.
@@ -155,46 +152,12 @@ struct Shared {
     growth: u64,
 }
 
-impl Shared {
-    /// Returns the factory for a row group that begins with these rows. The first batch that is large enough
-    /// for a sample decides on the encodings of the whole file.
-    fn factory(&self, rows: &RecordBatch) -> anyhow::Result<&ArrowRowGroupWriterFactory> {
-        if let Some(factory) = self.sampled.get() {
-            return Ok(factory);
-        }
-        let mut properties = self.properties.clone();
-        let mut known = false;
-        for (field, array) in self.schema.fields().iter().zip(rows.columns()) {
-            let Some(encoding) = encodings::choose(array, self.group_rows, self.compressed) else {
-                continue;
-            };
-            known = true;
-            log::debug!("column {}: {encoding:?}", field.name());
-            let path = ColumnPath::new(vec![field.name().clone()]);
-            let encoding = match encoding {
-                ColumnEncoding::Dictionary => continue,
-                ColumnEncoding::Plain => Encoding::PLAIN,
-                ColumnEncoding::Differences => Encoding::DELTA_BINARY_PACKED,
-            };
-            properties = properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, encoding);
-        }
-        if !known {
-            return Ok(&self.unsampled);
-        }
-        let (_, factory) =
-            ArrowWriter::try_new(std::io::sink(), self.schema.clone(), Some(properties.build()))?
-                .into_serialized_writer()?;
-        Ok(self.sampled.get_or_init(|| factory))
-    }
-}
-
 /// Encodes row groups, one after the other.
 pub(super) struct GroupLane {
     shared: Arc<Shared>,
     /// The current row group: its columns, the number of its rows, and the most rows that it takes.
-    columns: Vec<ArrowColumnWriter>,
+    columns: Vec<Column>,
+    codec: PageCodec,
     rows: usize,
     most_rows: usize,
     /// The bytes of its rows before they were encoded. Counted only under a memory limit.
@@ -202,11 +165,14 @@ pub(super) struct GroupLane {
     reservation: MemoryReservation,
 }
 
+/// A complete row group.
+pub(super) struct RowGroup(Vec<Chunk>);
+
 /// Takes the row groups that are complete.
-type Done<'a> = &'a mut dyn FnMut(Vec<ArrowColumnChunk>) -> anyhow::Result<()>;
+type Done<'a> = &'a mut dyn FnMut(RowGroup) -> anyhow::Result<()>;
 
 impl Lane for GroupLane {
-    type Block = Vec<ArrowColumnChunk>;
+    type Block = RowGroup;
 
     fn write(&mut self, batch: &RecordBatch, done: Done<'_>) -> anyhow::Result<()> {
         let Some(limit) = self.shared.memory.limit() else {
@@ -227,8 +193,9 @@ impl Lane for GroupLane {
             return Ok(None);
         }
         (self.rows, self.plain_bytes) = (0, 0);
-        let close = |column: ArrowColumnWriter| Ok(column.close()?);
-        self.columns.drain(..).map(close).collect::<anyhow::Result<_>>().map(Some)
+        let codec = &mut self.codec;
+        let columns = self.columns.drain(..).map(|column| column.close(codec));
+        columns.collect::<anyhow::Result<_>>().map(|chunks| Some(RowGroup(chunks)))
     }
 }
 
@@ -236,8 +203,9 @@ impl GroupLane {
     fn new(shared: &Arc<Shared>) -> anyhow::Result<GroupLane> {
         let reservation = shared.memory.reserve(shared.standing, WHAT)?;
         let shared = Arc::clone(shared);
+        let codec = PageCodec::new(shared.codec)?;
         let columns = Vec::new();
-        Ok(GroupLane { shared, columns, rows: 0, most_rows: 0, plain_bytes: 0, reservation })
+        Ok(GroupLane { shared, columns, codec, rows: 0, most_rows: 0, plain_bytes: 0, reservation })
     }
 
     /// Encodes rows. Begins and ends row groups as their numbers of rows require.
@@ -263,25 +231,19 @@ impl GroupLane {
         let begun = shared.begun.fetch_add(1, Ordering::Relaxed);
         let doubled = if shared.fixed_rows { 0 } else { (begun / DOUBLED_AFTER).min(16) };
         self.most_rows = shared.group_rows << doubled;
-        self.columns = shared.factory(batch)?.create_column_writers(begun as usize)?;
+        self.columns = shared.columns.begin(begun as usize, batch)?;
         Ok(())
     }
 
     /// Encodes rows into the current row group.
     fn encode(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        let schema = &self.shared.schema;
+        let schema = &self.shared.columns.schema;
         let unpacked = match batch.schema_ref().fields() == schema.fields() {
             true => None,
             false => Some(unpacked(schema, batch)?),
         };
-        let batch = unpacked.as_ref().unwrap_or(batch);
-        let mut columns = self.columns.iter_mut();
-        for (field, array) in schema.fields().iter().zip(batch.columns()) {
-            for leaf in compute_leaves(field, array)? {
-                let column = columns.next();
-                column.context("a batch has columns that its schema lacks")?.write(&leaf)?;
-            }
-        }
+        let arrays = unpacked.as_ref().unwrap_or(batch).columns();
+        encode(&mut self.columns, schema, arrays, &mut self.codec)?;
         self.rows += batch.num_rows();
         Ok(())
     }
@@ -308,7 +270,7 @@ impl GroupLane {
 
     /// The approximate memory of the current row group.
     fn held(&self) -> u64 {
-        let encoded: u64 = self.columns.iter().map(|column| column.memory_size() as u64).sum();
+        let encoded: u64 = self.columns.iter().map(Column::memory_size).sum();
         encoded + self.shared.empty + self.plain_bytes.min(self.shared.growth)
     }
 
@@ -334,13 +296,11 @@ pub(super) struct ParquetTail {
 }
 
 impl Tail for ParquetTail {
-    type Block = Vec<ArrowColumnChunk>;
+    type Block = RowGroup;
 
-    fn append(&mut self, columns: Self::Block) -> anyhow::Result<()> {
+    fn append(&mut self, RowGroup(columns): RowGroup) -> anyhow::Result<()> {
         let mut group = self.writer.next_row_group()?;
-        for column in columns {
-            column.append_to_row_group(&mut group)?;
-        }
+        columns.into_iter().try_for_each(|column| column.append_to(&mut group))?;
         group.close()?;
         Ok(())
     }

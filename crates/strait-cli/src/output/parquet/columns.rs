@@ -1,0 +1,198 @@
+//! The columns of row groups, and how they are encoded.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, bail};
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::{
+    ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
+};
+use parquet::basic::{Compression as Codec, Encoding};
+use parquet::file::properties::WriterPropertiesBuilder;
+use parquet::file::writer::SerializedRowGroupWriter;
+use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
+
+use super::super::encode::Bytes;
+use super::codec::PageCodec;
+use super::encodings::{self, ColumnEncoding};
+use super::words::{WordChunk, WordColumn, holds_words};
+
+/// Makes the columns of row groups.
+pub(super) struct Columns {
+    pub(super) schema: SchemaRef,
+    properties: WriterPropertiesBuilder,
+    codec: Codec,
+    /// Rows per row group.
+    group_rows: usize,
+    /// Whether a [`WordColumn`] may encode strings.
+    words: bool,
+    /// For each column chunk of a row group, the position of its field, and its description.
+    leaves: Vec<(usize, ColumnDescPtr)>,
+    /// The encodings until there is a sample.
+    unsampled: Chosen,
+    /// The encodings that the sample suggests.
+    sampled: OnceLock<Chosen>,
+}
+
+/// The encodings of all columns.
+struct Chosen {
+    factory: ArrowRowGroupWriterFactory,
+    /// The fields that a [`WordColumn`] encodes, by position.
+    words: Vec<bool>,
+}
+
+impl Columns {
+    /// With `words`, strings with few different values are encoded by a [`WordColumn`].
+    pub(super) fn new(
+        (schema, descr): (SchemaRef, &SchemaDescriptor),
+        properties: WriterPropertiesBuilder,
+        codec: Codec,
+        group_rows: usize,
+        words: bool,
+    ) -> anyhow::Result<Columns> {
+        let unsampled = Chosen::new(&schema, properties.clone(), Vec::new())?;
+        let leaf = |leaf| (descr.get_column_root_idx(leaf), descr.column(leaf));
+        let leaves = (0..descr.num_columns()).map(leaf).collect();
+        let sampled = OnceLock::new();
+        Ok(Columns { schema, properties, codec, group_rows, words, leaves, unsampled, sampled })
+    }
+
+    /// Returns the encodings for a row group that begins with these rows. The first batch that is large enough
+    /// for a sample decides on the encodings of the whole file.
+    fn chosen(&self, rows: &RecordBatch) -> anyhow::Result<&Chosen> {
+        if let Some(chosen) = self.sampled.get() {
+            return Ok(chosen);
+        }
+        let compressed = self.codec != Codec::UNCOMPRESSED;
+        let mut properties = self.properties.clone();
+        let mut known = false;
+        let mut words = vec![false; self.schema.fields().len()];
+        for (position, (field, array)) in
+            self.schema.fields().iter().zip(rows.columns()).enumerate()
+        {
+            let chosen = encodings::choose(array, self.group_rows, compressed);
+            let Some(encoding) = chosen else { continue };
+            known = true;
+            log::debug!("column {}: {encoding:?}", field.name());
+            let path = ColumnPath::new(vec![field.name().clone()]);
+            let encoding = match encoding {
+                ColumnEncoding::Dictionary => {
+                    words[position] = self.words && holds_words(field.data_type());
+                    continue;
+                }
+                ColumnEncoding::Plain => Encoding::PLAIN,
+                ColumnEncoding::Differences => Encoding::DELTA_BINARY_PACKED,
+            };
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, encoding);
+        }
+        if !known {
+            return Ok(&self.unsampled);
+        }
+        let chosen = Chosen::new(&self.schema, properties, words)?;
+        Ok(self.sampled.get_or_init(|| chosen))
+    }
+
+    /// Makes the columns of a row group that begins with these rows.
+    pub(super) fn begin(&self, group: usize, rows: &RecordBatch) -> anyhow::Result<Vec<Column>> {
+        let chosen = self.chosen(rows)?;
+        let columns = chosen.factory.create_column_writers(group)?.into_iter().zip(&self.leaves);
+        let column =
+            |(column, (field, descr)): (_, &(usize, ColumnDescPtr))| match chosen.words.get(*field)
+            {
+                Some(true) => Column::Words(Box::new(WordColumn::new(Arc::clone(descr)))),
+                _ => Column::Arrow(Box::new(column)),
+            };
+        Ok(columns.map(column).collect())
+    }
+}
+
+impl Chosen {
+    fn new(
+        schema: &SchemaRef,
+        properties: WriterPropertiesBuilder,
+        words: Vec<bool>,
+    ) -> anyhow::Result<Chosen> {
+        // Only the factory is needed. It has the properties of its writer.
+        let writer =
+            ArrowWriter::try_new(std::io::sink(), Arc::clone(schema), Some(properties.build()))?;
+        let (_, factory) = writer.into_serialized_writer()?;
+        Ok(Chosen { factory, words })
+    }
+}
+
+/// A column chunk that is being encoded.
+pub(super) enum Column {
+    Arrow(Box<ArrowColumnWriter>),
+    Words(Box<WordColumn>),
+}
+
+/// A column chunk that is complete.
+pub(super) enum Chunk {
+    Arrow(ArrowColumnChunk),
+    Words(WordChunk),
+}
+
+impl Column {
+    pub(super) fn close(self, codec: &mut PageCodec) -> anyhow::Result<Chunk> {
+        Ok(match self {
+            Column::Arrow(column) => Chunk::Arrow(column.close()?),
+            Column::Words(column) => Chunk::Words(column.close(codec)?),
+        })
+    }
+
+    /// The approximate memory of the column chunk, in bytes.
+    pub(super) fn memory_size(&self) -> u64 {
+        match self {
+            Column::Arrow(column) => column.memory_size() as u64,
+            // Not used under a memory limit.
+            Column::Words(_) => 0,
+        }
+    }
+}
+
+/// Encodes the rows of a batch into the columns of a row group.
+pub(super) fn encode(
+    columns: &mut [Column],
+    schema: &SchemaRef,
+    arrays: &[ArrayRef],
+    codec: &mut PageCodec,
+) -> anyhow::Result<()> {
+    let mut columns = columns.iter_mut();
+    let lacks = "a batch has columns that its schema lacks";
+    for (field, array) in schema.fields().iter().zip(arrays) {
+        let first = match columns.next().context(lacks)? {
+            Column::Words(column) => {
+                column.write(array, codec)?;
+                continue;
+            }
+            Column::Arrow(column) => column,
+        };
+        // A nested column has several leaves. Arrow's writers encode all of them.
+        let mut leaves = compute_leaves(field, array)?.into_iter();
+        first.write(&leaves.next().context(lacks)?)?;
+        for leaf in leaves {
+            match columns.next().context(lacks)? {
+                Column::Arrow(column) => column.write(&leaf)?,
+                Column::Words(_) => bail!(lacks),
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Chunk {
+    pub(super) fn append_to(
+        self,
+        group: &mut SerializedRowGroupWriter<'_, Bytes>,
+    ) -> anyhow::Result<()> {
+        match self {
+            Chunk::Arrow(chunk) => chunk.append_to_row_group(group)?,
+            Chunk::Words(chunk) => group.append_column(&chunk.bytes, chunk.close)?,
+        }
+        Ok(())
+    }
+}
