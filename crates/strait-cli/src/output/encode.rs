@@ -16,7 +16,7 @@ use super::pieces::{Pieces, array_bytes, compacted, is_view};
 use super::sink::SinkOptions;
 use super::unpack::{unpacked, without_dictionaries};
 use super::watched::Watched;
-use super::{parquet, text};
+use super::{ipc, parquet, text};
 use crate::memory::Memory;
 
 /// The final writer of the encoded bytes.
@@ -62,6 +62,12 @@ pub(super) fn open(
         FileFormat::Text(delimiter, squeeze) => {
             Box::new(text::open((delimiter, squeeze), schema, options, bytes)?)
         }
+        FileFormat::IpcFile | FileFormat::IpcStream if compresses(format, options, schema) => {
+            let is_file = format == FileFormat::IpcFile;
+            let plain = without_dictionaries(schema);
+            let ipc_options = ipc_options(options.compression)?;
+            Box::new(ipc::open(&plain, is_file, &ipc_options, options.threads, bytes)?)
+        }
         FileFormat::IpcFile | FileFormat::IpcStream => {
             let tail = IpcTail::new(format, options, schema, bytes)?;
             let lanes = (0..options.threads.max(1)).map(|_| IpcLane).collect();
@@ -69,6 +75,15 @@ pub(super) fn open(
             Box::new(Blocks::new(lanes, tail, None))
         }
     })
+}
+
+/// Returns whether threads compress the messages of an Arrow file or stream.
+fn compresses(format: FileFormat, options: &SinkOptions, schema: &SchemaRef) -> bool {
+    // A file has no dictionaries. In a stream, a message with a dictionary belongs before its rows.
+    let independent = format == FileFormat::IpcFile || without_dictionaries(schema) == *schema;
+    options.compression == Some(Compression::Zstd)
+        && options.memory.limit().is_none()
+        && independent
 }
 
 /// Passes batches on. The tail encodes them.

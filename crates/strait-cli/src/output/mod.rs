@@ -4,6 +4,7 @@ mod aside;
 mod blocks;
 mod destination;
 mod encode;
+mod ipc;
 mod joined;
 mod parquet;
 mod pieces;

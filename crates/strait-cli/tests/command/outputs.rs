@@ -150,7 +150,14 @@ fn ordered_output_stays_in_order() {
     sandbox.write("a.csv", format!("k,p\n{rows}9,\n"));
     sandbox.write("b.csv", format!("k,q\n{rows},5\n"));
     let join = "join a.csv b.csv --on k --algorithm sort-merge --type full --threads 3";
-    for out in ["o.parquet --row-group-rows 10000", "o.csv", "o.csv.gz", "o.arrow"] {
+    let outputs = [
+        "o.parquet --row-group-rows 10000",
+        "o.csv",
+        "o.csv.gz",
+        "o.arrow",
+        "o.arrow --compression zstd",
+    ];
+    for out in outputs {
         for more in ["", "--memory 256MiB"] {
             sandbox.strait(&format!("{join} --overwrite {more} -o {out}")).ok();
             let name = out.split(' ').next().unwrap();
@@ -211,6 +218,66 @@ fn text_of_many_blocks() {
     // The command reads the compressed blocks that it writes.
     let counted = sandbox.strait("join o.csv.gz o.tsv.zst --on p,q --count").ok();
     assert_eq!(counted, "1210000\n");
+}
+
+/// Threads compress messages. The messages together are one file or stream.
+#[test]
+fn arrow_of_many_messages() {
+    let sandbox = Sandbox::new();
+    pairs(&sandbox);
+    for more in ["", "--memory 64MiB"] {
+        let join =
+            format!("join a.csv b.csv --on k --threads 3 --compression zstd --overwrite {more}");
+        sandbox.strait(&format!("{join} -o o.arrow")).ok();
+        sandbox.strait(&format!("{join} -o o.arrows")).ok();
+        let file = read_ipc_file(&sandbox.path("o.arrow"));
+        let stream = read_ipc_stream(&std::fs::read(sandbox.path("o.arrows")).unwrap());
+        let piped = sandbox.strait(&format!("{join} -o -").replace("--overwrite", ""));
+        piped.ok();
+        for text in [file, stream, read_ipc_stream(&piped.stdout)] {
+            check_pairs(text.lines().skip(1).map(|line| {
+                let fields: Vec<i64> =
+                    line.split(',').map(|field| field.parse().unwrap()).collect();
+                (fields[1], fields[2])
+            }));
+        }
+    }
+}
+
+/// Parquet columns are encoded in several ways. The rows must not depend on it.
+#[test]
+fn columns_of_every_kind_in_parquet() {
+    let sandbox = Sandbox::new();
+    let row = |i: i64| {
+        let word = ["", "air", "DELIVER IN PERSON", "rail", "x"][(i * 31 % 5) as usize];
+        format!(
+            "{i},{word},text number {},{},{}.5,{}\n",
+            i * 7919 % 50_021,
+            i / 4,
+            i % 9,
+            i * 48271 % 65_537
+        )
+    };
+    let rows: String = (0..50_000).map(row).collect();
+    sandbox.write("a.csv", format!("k,word,text,group,float,number\n{rows}"));
+    let keys: String = (0..50_000).map(|i| format!("{i}\n")).collect();
+    sandbox.write("b.csv", format!("k\n{keys}"));
+    sandbox.strait("join a.csv b.csv --on k -o o.csv").ok();
+    let expected = sandbox.read("o.csv");
+    assert_eq!(expected.lines().count(), 50_001);
+    for codec in ["none", "snappy", "zstd"] {
+        for more in ["", "--row-group-rows 7000", "--memory 256MiB"] {
+            let join = "join a.csv b.csv --on k --threads 3 --overwrite -o o.parquet";
+            sandbox.strait(&format!("{join} --compression {codec} {more}")).ok();
+            let text = read_parquet(&sandbox.path("o.parquet"));
+            assert!(sorted(&text) == sorted(&expected), "{codec} {more}");
+            // The command reads its own file, and skips nothing by its statistics.
+            let counted =
+                sandbox.strait("join o.parquet a.csv --on k,word,text,group,number --count").ok();
+            let with_word = (0..50_000).filter(|i| i * 31 % 5 != 0).count();
+            assert_eq!(counted, format!("{with_word}\n"), "{codec} {more}");
+        }
+    }
 }
 
 #[test]
