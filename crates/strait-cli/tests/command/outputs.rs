@@ -280,6 +280,38 @@ fn columns_of_every_kind_in_parquet() {
     }
 }
 
+/// A sample of the first rows chooses the encodings. Later rows may be quite different.
+#[test]
+fn rows_that_the_sample_did_not_suggest() {
+    let sandbox = Sandbox::new();
+    let rows = 60_000_i64;
+    let extreme = |i: i64| if i % 2 == 0 { i64::MIN + i } else { i64::MAX - i };
+    let numbers = (0..rows).map(|i| if i < 40_000 { i / 4 } else { extreme(i) });
+    let small = (0..rows).map(|i| if i < 40_000 { i as i32 / 4 } else { extreme(i) as i32 });
+    let words = (0..rows).map(|i| match i {
+        ..40_000 => Some(["air", "rail"][i as usize % 2].to_string()),
+        _ if i % 3 == 0 => None,
+        _ => Some(format!("not a word: {}", i.to_string().repeat(20))),
+    });
+    let columns: [(&str, ArrayRef); 4] = [
+        ("k", Arc::new(Int64Array::from_iter_values(0..rows))),
+        ("number", Arc::new(Int64Array::from_iter_values(numbers))),
+        ("small", Arc::new(arrow::array::Int32Array::from_iter_values(small))),
+        ("word", Arc::new(words.collect::<arrow::array::StringViewArray>())),
+    ];
+    sandbox.parquet("a.parquet", &RecordBatch::try_from_iter(columns).unwrap());
+    let keys: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
+    sandbox.parquet("b.parquet", &RecordBatch::try_from_iter([("k", keys)]).unwrap());
+    let expected = read_parquet(&sandbox.path("a.parquet"));
+    for codec in ["none", "snappy", "zstd"] {
+        // One thread keeps the order of the rows, so that the sample has the first rows.
+        let join = "join a.parquet b.parquet --on k --threads 1 --overwrite -o o.parquet";
+        sandbox.strait(&format!("{join} --compression {codec}")).ok();
+        let text = read_parquet(&sandbox.path("o.parquet"));
+        assert!(sorted(&text) == sorted(&expected), "{codec}");
+    }
+}
+
 #[test]
 fn a_limit_on_several_threads() {
     let sandbox = Sandbox::new();

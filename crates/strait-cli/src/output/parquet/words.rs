@@ -172,7 +172,7 @@ impl WordColumn {
             self.page.rows += 1;
         }
         self.page.value_bytes += value.len() as i64;
-        self.page.plain.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        self.page.plain.extend_from_slice(&plain_length(value.len())?.to_le_bytes());
         self.page.plain.extend_from_slice(value);
         self.page.note(value);
         Ok(())
@@ -308,6 +308,17 @@ impl WordColumn {
         };
         let bytes = TwoParts(dictionary.into(), pages.into());
         Ok(WordChunk { bytes, close })
+    }
+}
+
+/// Returns the length of a plain value, as Parquet stores it. A page must have less than 2 GiB.
+fn plain_length(length: usize) -> Result<u32> {
+    const MOST: usize = 1 << 30;
+    match u32::try_from(length) {
+        Ok(short) if length <= MOST => Ok(short),
+        _ => Err(ParquetError::General(format!(
+            "a string of {length} bytes is too long for a Parquet page; write .arrow instead"
+        ))),
     }
 }
 
@@ -472,6 +483,15 @@ mod tests {
         strings[70_000] = Some("x".repeat(3 << 20));
         strings[0] = Some("y".repeat(3 << 20));
         check(&strings, true, Codec::SNAPPY);
+    }
+
+    #[test]
+    fn a_value_must_fit_a_page() {
+        assert_eq!(plain_length(7).unwrap(), 7);
+        assert_eq!(plain_length(1 << 30).unwrap(), 1 << 30);
+        for long in [(1 << 30) + 1, 1 << 32, usize::MAX] {
+            assert!(plain_length(long).unwrap_err().to_string().contains("too long"), "{long}");
+        }
     }
 
     /// A reader may skip pages by their statistics.
