@@ -63,6 +63,9 @@ pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
         if let Some(Told(message)) = inner.downcast_ref() {
             return Told(message.clone()).into();
         }
+        if let Some(refused @ strait::Error::MemoryLimit { .. }) = inner.downcast_ref() {
+            return Told(format!("{refused}; --memory sets it")).into();
+        }
         // The library's error holds `ArrowError` in an `Arc`, which hides its source.
         cause = match inner.downcast_ref::<strait::Error>() {
             Some(strait::Error::Arrow { source, .. }) => Some(source.as_ref()),
@@ -72,10 +75,7 @@ pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
             },
         };
     }
-    match error {
-        strait::Error::MemoryLimit { .. } => Told(format!("{error}; --memory sets it")).into(),
-        other => other.into(),
-    }
+    error.into()
 }
 
 /// Same as [`of_join`], for errors from the join's reader.

@@ -49,7 +49,7 @@ fn compare(plan: &Plan, work: &GpuWork) {
     let bits = (!bits.is_empty()).then(|| bits.join(" + "));
     let printed = line(&text, "radix bits").and_then(|line| line.split(" in ").next());
     assert_eq!(printed, bits.as_deref(), "{what}");
-    let ordered = line(&text, "results").is_some_and(|line| line.starts_with("in the order"));
+    let ordered = line(&text, "results").is_some_and(|line| line.starts_with("in probe order"));
     assert_eq!(work.chunks_in_order > 0, ordered, "{what}");
     assert!(!ordered || work.chunks_unordered == 0, "{what}");
 }

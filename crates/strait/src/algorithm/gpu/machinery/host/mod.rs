@@ -141,12 +141,16 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         cap,
     };
     let joined = join::<K>(cx, job, &session, &build, probe, needed);
-    // If the CPU continues in the middle, the report tells what the device has done.
-    if (joined.is_ok() || probe.some_written())
-        && let Ok(times) = session.times()
-    {
+    let joined = joined.and_then(|plan| Ok((plan, session.times()?)));
+    let times = match &joined {
+        Ok((_, times)) => Some(times.clone()),
+        // If the CPU continues in the middle, the report tells what the device has done.
+        Err(_) => probe.some_written().then(|| session.times().unwrap_or_default()),
+    };
+    if let Some(times) = times {
         cx.watch.add_device(times, session.crossed(), session.work());
     }
+    let joined = joined.map(|(plan, _)| plan);
     drop(session);
     if flags.is_some() {
         unit.flags = flags;
