@@ -102,7 +102,7 @@ named! {
 ///
 /// ```
 /// use arrow::datatypes::{DataType, Field, Schema};
-/// use strait::{Join, Output, Yields};
+/// use strait::{Join, JoinType, Output, Yields};
 ///
 /// let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
 /// let yields = |join: Join, output| {
@@ -111,7 +111,7 @@ named! {
 /// };
 /// assert_eq!(yields(Join::inner(), Output::Rows)?, Yields::Pairs);
 /// assert_eq!(yields(Join::inner(), Output::Count)?, Yields::Count);
-/// assert_eq!(yields(Join::left_semi(), Output::Rows)?, Yields::Exists);
+/// assert_eq!(yields(Join::new(JoinType::LeftSemi), Output::Rows)?, Yields::Exists);
 /// # Ok::<(), strait::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

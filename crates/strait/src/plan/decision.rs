@@ -178,11 +178,13 @@ impl Details {
 /// #     Field::new("id", DataType::Int64, true),
 /// #     Field::new("v", DataType::Int64, false),
 /// # ]);
-/// use strait::{Algorithm, Join, KeySource, Output, Processor};
+/// use strait::{Join, KeySource, Output, Processor};
 ///
-/// let join = Join::inner().on("id").device(Processor::Cpu).algorithm(Algorithm::Radix);
-/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
-/// assert_ne!(plan.details.probe_keys, KeySource::Column, "the key column may have nulls");
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.clone().bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.details.probe_keys, KeySource::Column, "an integer is its own key word");
+/// let plan = join.on("v").bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.details.probe_keys, KeySource::Computed, "a hash of two columns");
 /// # Ok::<(), strait::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
