@@ -20,7 +20,9 @@ pub(crate) enum First {
 
 /// Reads the build side to its end. If it is not known, reads both sides, always the one with fewer bytes so
 /// far, until one ends: that one is the smaller. At that point, no more bytes of the other side are held than
-/// of this one, apart from one batch, or one batch per worker if a source is concurrent.
+/// of this one, apart from one batch, or one batch per worker if a source is concurrent and memory is not
+/// limited. Under a limit, one worker reads both sides in turns: otherwise the bytes that are held, and so
+/// whether the limit suffices, would depend on which worker comes first.
 pub(crate) fn read_smaller_first(
     left: BufferedSource,
     right: BufferedSource,
@@ -35,7 +37,8 @@ pub(crate) fn read_smaller_first(
             Ok(source.read_bytes() <= most && source.advance(0)?)
         })?;
     }
-    let concurrent = left.concurrent() || right.concurrent();
+    let unlimited = left.feed.budget.unlimited();
+    let concurrent = unlimited && (left.concurrent() || right.concurrent());
     let left_is_next = || left.read_bytes() <= right.read_bytes();
     repeat(concurrent.then_some(workers), || {
         workers.check()?;
