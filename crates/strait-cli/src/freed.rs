@@ -155,12 +155,23 @@ mod tests {
     #[test]
     fn the_size_of_the_process_is_known() {
         let statm = File::open("/proc/self/statm").unwrap();
-        // Other tests of this process free memory at the same time, so one try may fail.
+        // Other tests of this process free memory at the same time, so one try may fail. The memory is mapped
+        // anew each time, because the allocator would give out memory that is in use already.
+        const BYTES: usize = 64 << 20;
         let grows = || {
             let before = resident(&statm).unwrap();
-            let held = std::hint::black_box(vec![1_u8; 64 << 20]);
-            let after = resident(&statm).unwrap();
-            after >= before + held.len() as u64 / 2
+            let (access, kind) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a new mapping at any address, which only this test uses and unmaps.
+            let after = unsafe {
+                let start = libc::mmap(std::ptr::null_mut(), BYTES, access, kind, -1, 0);
+                assert_ne!(start, libc::MAP_FAILED);
+                start.cast::<u8>().write_bytes(1, BYTES);
+                let after = resident(&statm).unwrap();
+                assert_eq!(libc::munmap(start, BYTES), 0);
+                after
+            };
+            after >= before + BYTES as u64 / 2
         };
         assert!((0..100).any(|_| grows()));
     }
