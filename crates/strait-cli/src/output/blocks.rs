@@ -82,6 +82,9 @@ struct File<T: Tail> {
     waiting: BTreeMap<u64, Vec<T::Block>>,
 }
 
+/// If the rows that are put aside have more bytes than this, a worker encodes a part before it passes its turn.
+const ASIDE_BYTES: usize = 256 << 20;
+
 /// Ordered rows that are not encoded yet.
 #[derive(Default)]
 struct Ordered {
@@ -92,6 +95,8 @@ struct Ordered {
     next: u64,
     /// Parts that no thread has begun to encode.
     parts: VecDeque<(u64, Vec<RecordBatch>)>,
+    /// The bytes of all these rows.
+    bytes: usize,
 }
 
 impl<L: Lane, T: Tail<Block = L::Block>> Blocks<L, T> {
@@ -137,7 +142,13 @@ impl<L: Lane, T: Tail<Block = L::Block>> Blocks<L, T> {
 
     /// Encodes one part that is put aside. Returns false if there is none.
     fn encode_one(&self) -> anyhow::Result<bool> {
-        let part = lock(&self.ordered).parts.pop_front();
+        let part = {
+            let mut ordered = lock(&self.ordered);
+            let part = ordered.parts.pop_front();
+            let bytes = part.iter().flat_map(|(_, rows)| rows).map(bytes_of).sum();
+            ordered.bytes = ordered.bytes.saturating_sub(bytes);
+            part
+        };
         let Some((number, rows)) = part else { return Ok(false) };
         self.write_part(number, &rows)?;
         Ok(true)
@@ -154,13 +165,16 @@ impl<L: Lane, T: Tail<Block = L::Block>> Output for Blocks<L, T> {
             // No other thread writes, so this is always the same lane.
             return self.write(&batch);
         };
-        let parts = {
+        let (parts, bytes) = {
             let mut ordered = lock(&self.ordered);
             ordered.add(&batch, aside_rows);
-            ordered.parts.len()
+            (ordered.parts.len(), ordered.bytes)
         };
         // Each worker can encode one part after it has passed its turn. More parts would only take memory.
-        if parts > self.lanes.len() { self.encode_one().map(drop) } else { Ok(()) }
+        match parts > self.lanes.len() || bytes > ASIDE_BYTES {
+            true => self.encode_one().map(drop),
+            false => Ok(()),
+        }
     }
 
     fn encode_ordered(&self) -> anyhow::Result<()> {
@@ -203,7 +217,9 @@ impl Ordered {
         let mut start = 0;
         while start < batch.num_rows() {
             let rows = (batch.num_rows() - start).min(most.max(1) - self.count);
-            self.rows.push(batch.slice(start, rows));
+            let some = batch.slice(start, rows);
+            self.bytes += bytes_of(&some);
+            self.rows.push(some);
             self.count += rows;
             start += rows;
             if self.count >= most {
@@ -219,6 +235,12 @@ impl Ordered {
             self.count = 0;
         }
     }
+}
+
+/// Returns the bytes of a batch, without the rows of its buffers that it does not refer to.
+fn bytes_of(batch: &RecordBatch) -> usize {
+    let columns = batch.columns().iter();
+    columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

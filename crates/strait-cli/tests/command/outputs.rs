@@ -125,6 +125,30 @@ fn many_rows_make_several_row_groups() {
     }
 }
 
+/// Under a memory limit, many threads share a few open row groups. With one per thread, row groups would be tiny,
+/// and a Parquet file holds at most 32,767 of them.
+#[test]
+fn many_threads_under_a_limit_make_no_tiny_row_groups() {
+    let sandbox = Sandbox::new();
+    let text = |i: u64| -> String {
+        let word = |n: u64| format!("{:016x}", (i * 100 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (0..30).map(word).collect()
+    };
+    let wide: String = (0..300).map(|i| format!("{},{}\n", i % 3, text(i))).collect();
+    sandbox.write("wide.csv", format!("k,s\n{wide}"));
+    let rows: String = (0..300).map(|i| format!("{},{i}\n", i % 3)).collect();
+    sandbox.write("b.csv", format!("k,q\n{rows}"));
+    let join =
+        "join wide.csv b.csv --on k --device cpu --algorithm no-partition --compression none";
+    sandbox.strait(&format!("{join} --memory 32MiB --threads 64 -o o.parquet")).ok();
+    let file = std::fs::File::open(sandbox.path("o.parquet")).unwrap();
+    let reader =
+        parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    assert_eq!(reader.metadata().file_metadata().num_rows(), 30_000);
+    let groups = reader.metadata().num_row_groups();
+    assert!(groups <= 60, "{groups} row groups for 15 MB of rows");
+}
+
 #[test]
 fn row_groups_are_for_parquet() {
     let sandbox = Sandbox::with_people();

@@ -57,6 +57,9 @@ const COPIES: u64 = 3;
 /// The row groups of all lanes together end when they take one part in this many of the memory limit.
 const GROUP_SHARE: u64 = 8;
 
+/// Under a memory limit, there are only so many lanes that each row group may have this many bytes. With more
+/// lanes, row groups would be tiny, and a file can hold at most 32,767 of them.
+const LEAST_GROUP_BYTES: u64 = 2 << 20;
 const WHAT: &str = "encoding Parquet columns";
 
 /// Opens a Parquet file for `options.threads` threads.
@@ -79,7 +82,9 @@ pub(super) fn open(
     let empty = leaves * (COLUMN_BYTES + context);
     // Each lane takes memory for all its column writers, even if it has few rows.
     let lanes = match memory.limit() {
-        Some(limit) => (limit / STANDING_SHARE / empty).clamp(1, options.threads.max(1) as u64),
+        Some(limit) => (limit / STANDING_SHARE / empty)
+            .min(limit / GROUP_SHARE / LEAST_GROUP_BYTES)
+            .clamp(1, options.threads.max(1) as u64),
         None => options.threads.max(1) as u64,
     };
     let properties = properties(codec, schema, lanes, memory.limit());
