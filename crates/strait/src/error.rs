@@ -311,9 +311,9 @@ impl Error {
         }
     }
 
-    /// Does the same for an error of the caller's sink, filter or reader. If the join would try again after such
-    /// an error, it stays an Arrow error: the join would take it for its own, and would lose rows, or call the
-    /// caller's code again.
+    /// Does the same for an error of the caller's sink, filter or reader. There is one difference: an error after
+    /// which a join tries again stays inside the Arrow error. Otherwise, the join would treat it as its own error
+    /// and try again. It would then lose rows, or call the caller's code again.
     pub(crate) fn of_caller(context: impl Into<String>) -> impl FnOnce(ArrowError) -> Error {
         let context = context.into();
         move |error| match Error::arrow(context.clone())(error) {

@@ -23,7 +23,7 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
 
-    /// How a GPU partitions, instead of the algorithm's default. For radix (in GPU memory): look-back,
+    /// The method by which a GPU partitions. For radix (in GPU memory): look-back,
     /// bucket-pool, shared-histogram. For triton (into host memory): dma, hierarchical, shared, linear,
     /// standard
     #[arg(long, value_name = "P", value_parser = partitioner())]

@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use anyhow::Context;
 use arrow::array::RecordBatch;
 
+use super::encode::slice_bytes;
+
 /// Encodes rows into blocks. One thread uses it at a time.
 pub(super) trait Lane: Send {
     /// A block that is encoded completely.
@@ -83,7 +85,7 @@ struct File<T: Tail> {
 }
 
 /// If the rows that are put aside have more bytes than this, a worker encodes a part before it passes its turn.
-const ASIDE_BYTES: usize = 256 << 20;
+const ASIDE_BYTES: u64 = 256 << 20;
 
 /// Ordered rows that are not encoded yet.
 #[derive(Default)]
@@ -96,7 +98,7 @@ struct Ordered {
     /// Parts that no thread has begun to encode.
     parts: VecDeque<(u64, Vec<RecordBatch>)>,
     /// The bytes of all these rows.
-    bytes: usize,
+    bytes: u64,
 }
 
 impl<L: Lane, T: Tail<Block = L::Block>> Blocks<L, T> {
@@ -145,7 +147,7 @@ impl<L: Lane, T: Tail<Block = L::Block>> Blocks<L, T> {
         let part = {
             let mut ordered = lock(&self.ordered);
             let part = ordered.parts.pop_front();
-            let bytes = part.iter().flat_map(|(_, rows)| rows).map(bytes_of).sum();
+            let bytes = part.iter().flat_map(|(_, rows)| rows).map(slice_bytes).sum();
             ordered.bytes = ordered.bytes.saturating_sub(bytes);
             part
         };
@@ -218,7 +220,7 @@ impl Ordered {
         while start < batch.num_rows() {
             let rows = (batch.num_rows() - start).min(most.max(1) - self.count);
             let some = batch.slice(start, rows);
-            self.bytes += bytes_of(&some);
+            self.bytes += slice_bytes(&some);
             self.rows.push(some);
             self.count += rows;
             start += rows;
@@ -235,12 +237,6 @@ impl Ordered {
             self.count = 0;
         }
     }
-}
-
-/// Returns the bytes of a batch, without the rows of its buffers that it does not refer to.
-fn bytes_of(batch: &RecordBatch) -> usize {
-    let columns = batch.columns().iter();
-    columns.map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -183,7 +183,7 @@ impl Tail for IpcTail {
 }
 
 /// Returns the bytes of the rows of a batch, without the rest of the arrays that they are slices of.
-fn slice_bytes(batch: &RecordBatch) -> u64 {
+pub(super) fn slice_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &ArrayRef| {
         if is_view(column.data_type()) {
             // The copy of the values, and the message.

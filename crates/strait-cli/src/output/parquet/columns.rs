@@ -28,7 +28,8 @@ pub(super) struct Columns {
     group_rows: usize,
     /// Whether a [`WordColumn`] may encode strings.
     words: bool,
-    /// For each column chunk of a row group, the position of its field, and its description.
+    /// One entry per column chunk of a row group: the index of the field in the schema, and the Parquet
+    /// description of the column.
     leaves: Vec<(usize, ColumnDescPtr)>,
     /// The encodings until there is a sample.
     unsampled: Chosen,

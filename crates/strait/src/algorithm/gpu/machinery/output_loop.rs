@@ -343,8 +343,9 @@ impl<'a> OutputLoop<'a> {
         Ok(())
     }
 
-    /// Waits for events that are some runs old, because a device may forget old events. If no rows are found
-    /// for many runs, the loop does not use the other buffer, so its event could be forgotten.
+    /// Waits for events that are some runs old, because a device may forget old events. If many runs find no
+    /// rows, the loop does not use its second buffer. Without this wait, the device could forget the event of
+    /// that buffer.
     fn forget(&mut self) -> Result<()> {
         let session = self.session;
         for buffer in self.buffers.iter_mut().flatten() {
