@@ -79,3 +79,9 @@ pub(crate) fn forget_after<T>(path: &Path, act: impl FnOnce() -> T) -> T {
     temporaries.retain(|p| p != path);
     result
 }
+
+/// Calls `act` while no signal can end the process. SIGKILL still can.
+pub(crate) fn uninterrupted<T>(act: impl FnOnce() -> T) -> T {
+    let _temporaries = temporaries();
+    act()
+}

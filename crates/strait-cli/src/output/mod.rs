@@ -11,6 +11,7 @@ mod pieces;
 mod preview;
 mod sink;
 mod stdout;
+mod temporary;
 mod text;
 mod types;
 mod unpack;

@@ -1,5 +1,6 @@
 //! Signals remove temporary files and end the command with status 128 + the signal's number.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,11 +19,28 @@ impl Drop for Running {
 
 impl Running {
     /// Waits until `ready`, and checks that the command is still running.
-    fn wait_until(&mut self, ready: impl Fn() -> bool) {
-        while !ready() {
+    fn wait_until(&mut self, ready: impl Fn(&Running) -> bool) {
+        while !ready(self) {
             assert!(self.0.try_wait().unwrap().is_none(), "the run ended too early");
             sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Returns whether the command has written bytes to a file in the sandbox that has no name, or a temporary
+    /// one.
+    fn has_written(&self, sandbox: &Sandbox) -> bool {
+        let folder = sandbox.path("").canonicalize().unwrap();
+        let Ok(files) = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())) else {
+            return false;
+        };
+        let files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+        files.iter().any(|file| {
+            let name = std::fs::read_link(file).unwrap_or_default();
+            let shown = name.to_string_lossy();
+            let is_temporary = shown.ends_with("(deleted)") || shown.ends_with(".tmp");
+            let is_written = || std::fs::metadata(file).is_ok_and(|found| found.len() > 0);
+            name.starts_with(&folder) && is_temporary && is_written()
+        })
     }
 
     fn signal(&mut self, signal: &str) -> Option<i32> {
@@ -52,17 +70,25 @@ fn an_interrupted_join_leaves_nothing() {
         let mut command = sandbox.command();
         command.args(["join", "a.csv", "b.csv", "--on", "k", "--overwrite", "-o", out]);
         let mut run = Running(command.stderr(Stdio::null()).spawn().unwrap());
-        run.wait_until(|| {
-            let written = |name: &String| {
-                name.ends_with(".tmp")
-                    && std::fs::metadata(sandbox.path(name)).is_ok_and(|found| found.len() > 0)
-            };
-            sandbox.names().iter().any(written)
-        });
+        run.wait_until(|run| run.has_written(&sandbox));
         assert_eq!(run.signal(signal), Some(status), "{signal}");
         assert_eq!(sandbox.names(), before);
         assert_eq!(sandbox.read(out), "old");
     }
+}
+
+/// SIGKILL cannot be handled. But a file without a name disappears with its process.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_killed_join_leaves_nothing() {
+    let sandbox = endless();
+    let before = sandbox.names();
+    let mut command = sandbox.command();
+    command.args(["join", "a.csv", "b.csv", "--on", "k", "-o", "out.parquet"]);
+    let mut run = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    run.wait_until(|run| run.has_written(&sandbox));
+    assert_eq!(run.signal("-KILL"), None);
+    assert_eq!(sandbox.names(), before);
 }
 
 #[test]
@@ -72,7 +98,7 @@ fn an_interrupted_demo_leaves_nothing() {
     command.args(["demo", "--scale", "10"]).env("TMPDIR", sandbox.path(""));
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut run = Running(command.spawn().unwrap());
-    run.wait_until(|| !sandbox.names().is_empty());
+    run.wait_until(|_| !sandbox.names().is_empty());
     assert_eq!(run.signal("-INT"), Some(130));
     assert_eq!(sandbox.names(), Vec::<String>::new());
 }

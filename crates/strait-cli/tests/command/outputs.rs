@@ -493,7 +493,9 @@ fn the_second_of_two_writers_is_told_of_overwrite() {
     let (start, end) = stream.split_at(stream.len() - 8);
     sandbox.write("start", start);
     sandbox.write("end", end);
-    let pipe = "cat start; for i in $(seq 2000); do ls -A | grep -q tmp && break; sleep .01; done";
+    // The output has no name, or a temporary one, when it has been opened.
+    let opened = "ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q \"$PWD/.*\\(deleted\\|tmp\\)\"";
+    let pipe = format!("cat start; for i in $(seq 2000); do {opened} && break; sleep .01; done");
     let run = sandbox.shell(&format!(
         "({pipe}; echo first > out.csv; cat end) | $strait join - cities.csv --on id -o out.csv"
     ));
