@@ -34,8 +34,8 @@ Examples:
 
 /// Joins two tables on equal keys
 ///
-/// LEFT and RIGHT are each a file, a folder or a quoted glob of Parquet, CSV (plain, .gz, .zst) or
-/// Arrow IPC files, or `-` for an Arrow IPC stream on stdin. Folders named key=value become columns.
+/// LEFT and RIGHT are each a file, a folder or a quoted glob of Parquet, CSV, JSON lines (text also
+/// with .gz or .zst) or Arrow IPC files, or `-` for an Arrow IPC stream on stdin. Folders named key=value become columns.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct JoinArguments {
@@ -53,8 +53,8 @@ pub(crate) struct JoinArguments {
     #[arg(long = "type", value_name = "TYPE", default_value = "inner", value_parser = join_type())]
     pub(crate) join_type: JoinType,
 
-    /// Where to write: .parquet, .csv, .tsv, .csv.gz, .csv.zst, .arrow, .feather, .ipc, .arrows, or - for an
-    /// Arrow IPC stream on stdout. Without it, the first rows are shown
+    /// Where to write: .parquet, .csv, .tsv, .jsonl, .ndjson (text also with .gz or .zst), .arrow, .feather,
+    /// .ipc, .arrows, or - for an Arrow IPC stream on stdout. Without it, the first rows are shown
     ///
     /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: dictionary columns become plain
     /// columns, also in nested types. Streams (.arrows, -) keep dictionary columns. Parquet files keep them
@@ -169,7 +169,7 @@ pub(crate) struct CsvArguments {
     #[arg(long = "csv-no-header")]
     pub(crate) no_header: bool,
 
-    /// How many rows of each CSV file are read to infer types: a number, or all
+    /// How many rows of each CSV or JSON file are read to infer types: a number, or all
     #[arg(long = "csv-sample", value_name = "ROWS", default_value = "100000", value_parser = sample)]
     pub(crate) sample: Sample,
 }
@@ -236,7 +236,7 @@ impl JoinArguments {
         }
         match (format, self.compression) {
             (FileFormat::Text(..), Some(_)) => {
-                Err("--compression is for Parquet and Arrow; name CSV output .csv.gz or .csv.zst")
+                Err("--compression is for Parquet and Arrow; name text output .csv.gz or .csv.zst")
             }
             (FileFormat::IpcFile | FileFormat::IpcStream, Some(Compression::Snappy)) => {
                 Err("Arrow output cannot be compressed with snappy; use --compression zstd or none")

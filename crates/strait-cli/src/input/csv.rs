@@ -33,7 +33,7 @@ pub(super) fn infer(
     let refusal = Refusal::default();
     let refused = |error| of_join(error).context(format!("cannot read {}", path.display()));
     let delimiter = arguments.delimiter.unwrap_or(text.delimiter);
-    let opened = open(path, text, memory)?;
+    let opened = open(path, text.squeeze, memory)?;
     let mut reader = Scanned::new(opened, delimiter, memory, &refusal).map_err(refused)?;
     let layout = layout(text, arguments)?;
     let inferred = caught(|| layout.infer_schema(&mut reader, arguments.sample.0));
@@ -113,7 +113,7 @@ pub(super) fn read(
         .with_batch_size(rows as usize)
         .build_decoder();
     let schema = file.schema.project(columns)?.into();
-    let bytes = open(file.path, file.text, memory)?;
+    let bytes = open(file.path, file.text.squeeze, memory)?;
     let memory = memory.clone();
     Ok(Box::new(CsvReader {
         schema,

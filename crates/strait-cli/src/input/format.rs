@@ -9,6 +9,8 @@ use std::path::Path;
 pub(super) enum Format {
     Parquet,
     Csv(Text),
+    /// JSON lines.
+    Json(Squeeze),
     /// Arrow IPC, file or stream.
     Ipc,
 }
@@ -30,8 +32,7 @@ pub(super) enum Squeeze {
 }
 
 /// The known endings, for messages.
-pub(super) const KNOWN: &str =
-    ".parquet, .csv, .tsv (also with .gz or .zst), .arrow, .feather, .ipc or .arrows";
+pub(super) const KNOWN: &str = ".parquet, .csv, .tsv, .jsonl, .ndjson (these also with .gz or .zst), .arrow, .feather, .ipc or .arrows";
 
 impl Format {
     /// The name of the format.
@@ -39,6 +40,7 @@ impl Format {
         match self {
             Format::Parquet => "Parquet",
             Format::Csv(_) => "CSV",
+            Format::Json(_) => "JSON lines",
             Format::Ipc => "Arrow IPC",
         }
     }
@@ -62,6 +64,7 @@ impl Format {
         match stem.rsplit_once('.')?.1 {
             "csv" => text(b','),
             "tsv" | "tab" => text(b'\t'),
+            "jsonl" | "ndjson" | "json" => Some(Format::Json(squeeze)),
             "parquet" | "parq" | "pq" if squeeze == Squeeze::None => Some(Format::Parquet),
             "arrow" | "feather" | "ipc" | "arrows" | "ipcs" if squeeze == Squeeze::None => {
                 Some(Format::Ipc)
@@ -97,6 +100,7 @@ mod tests {
         assert_eq!(of("part.0.parquet"), Some(Format::Parquet));
         assert_eq!(of("a.feather"), Some(Format::Ipc));
         assert_eq!(of("a.parquet.gz"), None);
+        assert_eq!(of("a.ndjson.gz"), Some(Format::Json(Squeeze::Gzip)));
         assert_eq!(of("README"), None);
     }
 }

@@ -12,6 +12,7 @@ mod hive;
 #[cfg(test)]
 mod hostile;
 mod ipc;
+mod json;
 mod lengths;
 mod levels;
 mod page_memory;

@@ -11,7 +11,7 @@ use strait::Error;
 use super::ahead::{Ahead, Unit};
 use super::format::Format;
 use super::table::{Files, TableFile};
-use super::{csv, hive, ipc, parquet};
+use super::{csv, hive, ipc, json, parquet};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -222,6 +222,10 @@ fn open(
             let schema = files.stored.clone();
             let file = csv::CsvFile { path, text, schema, record: file.record };
             csv::read(&file, &files.csv, stored, memory)
+        }
+        (Format::Json(squeeze), _) => {
+            let schema = files.stored.clone();
+            json::read(&json::JsonFile { path, squeeze, schema }, stored, memory)
         }
         (Format::Ipc, _) => ipc::read(path, Some(stored), memory),
     }

@@ -11,7 +11,7 @@ use super::find::{FoundFile, FoundFiles};
 use super::format::Format;
 use super::parquet::Footer;
 use super::reader::{Columns, TableReader};
-use super::{csv, hive, ipc, parquet, sizes};
+use super::{csv, hive, ipc, json, parquet, sizes};
 use crate::arguments::CsvArguments;
 use crate::memory::Memory;
 
@@ -68,15 +68,16 @@ impl InputTable {
             stored = Some(match stored {
                 None => (schema, shown),
                 Some((first, name)) => {
-                    let is_csv = matches!(file.found.format, Format::Csv(_));
-                    (merged(&first, &name, &schema, &shown, is_csv)?, name)
+                    let merged = merged((&first, &name), (&schema, &shown), file.found.format)?;
+                    (merged, name)
                 }
             });
             files.push(file);
         }
         let (stored, _) = stored.context("a table has at least one file")?;
-        let is_csv = files.iter().any(|file| matches!(file.found.format, Format::Csv(_)));
-        let stored = if is_csv { with_final_types(&stored) } else { stored };
+        let is_text =
+            |file: &TableFile| matches!(file.found.format, Format::Csv(_) | Format::Json(_));
+        let stored = if files.iter().any(is_text) { with_final_types(&stored) } else { stored };
         // If a file has a column itself, the folder's name is not used for it.
         folders.retain(|field| stored.index_of(field.name()).is_err());
         let fields: Vec<_> =
@@ -169,26 +170,35 @@ fn schema_of(
             record = average;
             schema
         }
+        Format::Json(squeeze) => json::infer(&found.path, squeeze, csv.sample.0, memory)?,
         Format::Ipc => ipc::schema(&found.path, memory)?.as_ref().clone(),
     };
     Ok((schema, TableFile { found, footer, record }))
 }
 
-/// Returns the common schema of two files, or an error that names the differing column. Types of CSV files
+/// Returns the common schema of two files, or an error that names the differing column. The types of text files
 /// may be merged into a wider type. The types of other files must be equal.
 fn merged(
-    first: &Schema,
-    first_name: &str,
-    other: &Schema,
-    other_name: &str,
-    is_csv: bool,
+    (first, first_name): (&Schema, &str),
+    (other, other_name): (&Schema, &str),
+    format: Format,
 ) -> anyhow::Result<Schema> {
     let advice = "pick files with the same columns by a quoted glob, or write them again alike";
+    let is_json = matches!(format, Format::Json(_));
     let mut fields = Vec::with_capacity(first.fields().len());
     for (i, field) in first.fields().iter().enumerate() {
         let name = field.name();
-        let Some(theirs) = other.fields().get(i).filter(|theirs| theirs.name() == name) else {
+        let theirs = match is_json {
+            true => other.field_with_name(name).ok(),
+            false => other.fields().get(i).map(Arc::as_ref).filter(|field| field.name() == name),
+        };
+        let Some(theirs) = theirs else {
             match other.index_of(name) {
+                // A field that is missing in JSON lines is null.
+                Err(_) if is_json => {
+                    fields.push(field.as_ref().clone());
+                    continue;
+                }
                 Err(_) => bail!(
                     "files of one table differ: column \"{name}\" of {first_name} is missing in {other_name}; {advice}"
                 ),
@@ -200,17 +210,23 @@ fn merged(
             }
         };
         let (a, b) = (field.data_type(), theirs.data_type());
-        let data_type = match is_csv {
-            true => csv::merge(a, b),
-            false if a == b => a.clone(),
-            false => bail!(
+        let merged = match format {
+            Format::Csv(_) => Some(csv::merge(a, b)),
+            Format::Json(_) => json::merge(a, b),
+            Format::Parquet | Format::Ipc => (a == b).then(|| a.clone()),
+        };
+        let Some(data_type) = merged else {
+            bail!(
                 "files of one table differ: column \"{name}\" is {a} in {first_name} and {b} in {other_name}; {advice}"
-            ),
+            )
         };
         let nullable = field.is_nullable() || theirs.is_nullable();
         fields.push(field.as_ref().clone().with_data_type(data_type).with_nullable(nullable));
     }
-    if let Some(extra) = other.fields().get(first.fields().len()) {
+    if is_json {
+        let is_new = |field: &&Arc<Field>| first.index_of(field.name()).is_err();
+        fields.extend(other.fields().iter().filter(is_new).map(|field| field.as_ref().clone()));
+    } else if let Some(extra) = other.fields().get(first.fields().len()) {
         bail!(
             "files of one table differ: column \"{}\" of {other_name} is missing in {first_name}; {advice}",
             extra.name()
@@ -219,10 +235,10 @@ fn merged(
     Ok(Schema::new(fields))
 }
 
-/// Makes columns of CSV files without any value text columns.
+/// Makes columns of text files without any value text columns.
 fn with_final_types(schema: &Schema) -> Schema {
     let field = |field: &Arc<Field>| {
-        let data_type = csv::final_type(field.data_type().clone());
+        let data_type = json::final_type(&csv::final_type(field.data_type().clone()));
         Field::new(field.name(), data_type, field.is_nullable())
     };
     Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! The bytes of CSV files: decompresses them, and scans them for records that are too long.
+//! The bytes of text files: decompresses them, and scans CSV for records that are too long.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,12 +8,12 @@ use anyhow::Context;
 use flate2::read::MultiGzDecoder;
 use strait::MemoryReservation;
 
-use super::format::{Squeeze, Text};
+use super::format::Squeeze;
 use crate::failure::of_join;
 use crate::memory::{Memory, Refusal};
 
 /// The longest record. Text columns cannot hold more in one batch.
-const MAX_RECORD: u64 = i32::MAX as u64;
+pub(super) const MAX_RECORD: u64 = i32::MAX as u64;
 
 /// The buffers of a decompressor, in addition to its window.
 const DECOMPRESSOR: u64 = 512 << 10;
@@ -28,13 +28,13 @@ pub(super) struct Opened {
 }
 
 /// Opens a file, decompresses it, and skips a byte order mark.
-pub(super) fn open(path: &Path, text: Text, memory: &Memory) -> anyhow::Result<Opened> {
+pub(super) fn open(path: &Path, squeeze: Squeeze, memory: &Memory) -> anyhow::Result<Opened> {
     let context = || format!("cannot read {}", path.display());
     let refused = |error| of_join(error).context(context());
     let what = "decompressing text";
     let mut reservation = memory.reserve(DECOMPRESSOR, what).map_err(refused)?;
     let mut file = BufReader::with_capacity(1 << 18, File::open(path).with_context(context)?);
-    let bytes: Box<dyn Read + Send> = match text.squeeze {
+    let bytes: Box<dyn Read + Send> = match squeeze {
         Squeeze::None => Box::new(file),
         Squeeze::Gzip => Box::new(MultiGzDecoder::new(file)),
         Squeeze::Zstd => {
@@ -280,9 +280,8 @@ mod tests {
         file.extend(zstd::encode_all(rows.as_bytes(), 3).expect("compresses"));
         let path = std::env::temp_dir().join(format!("strait-frames-{}.zst", std::process::id()));
         std::fs::write(&path, file).expect("a temporary file");
-        let text = Text { delimiter: b',', squeeze: Squeeze::Zstd };
         let mut read = String::new();
-        let opened = open(&path, text, &Memory::new(Some(64 << 20)));
+        let opened = open(&path, Squeeze::Zstd, &Memory::new(Some(64 << 20)));
         let length = opened.expect("opens").read_to_string(&mut read);
         std::fs::remove_file(&path).expect("it was there");
         assert_eq!(length.expect("both frames"), 4 + rows.len());

@@ -18,13 +18,25 @@ pub(crate) enum Destination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileFormat {
     Parquet,
-    /// CSV or TSV, with this byte between fields.
-    Text(u8, Squeeze),
+    /// CSV, TSV or JSON lines.
+    Text(Notation, Squeeze),
     /// Arrow's file format, with a footer.
     IpcFile,
     /// Arrow's stream format.
     IpcStream,
 }
+
+/// The form of a text file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notation {
+    /// A header and a line per row, with this byte between fields.
+    Delimited(u8),
+    /// A JSON object per row and line.
+    JsonLines,
+}
+
+const CSV: Notation = Notation::Delimited(b',');
+const TSV: Notation = Notation::Delimited(b'\t');
 
 /// The compression of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,15 +54,21 @@ pub(crate) enum Compression {
     None,
 }
 
-const ENDINGS: [(&str, FileFormat); 13] = [
+const ENDINGS: [(&str, FileFormat); 19] = [
     (".parquet", FileFormat::Parquet),
     (".pq", FileFormat::Parquet),
-    (".csv", FileFormat::Text(b',', Squeeze::None)),
-    (".csv.gz", FileFormat::Text(b',', Squeeze::Gzip)),
-    (".csv.zst", FileFormat::Text(b',', Squeeze::Zstd)),
-    (".tsv", FileFormat::Text(b'\t', Squeeze::None)),
-    (".tsv.gz", FileFormat::Text(b'\t', Squeeze::Gzip)),
-    (".tsv.zst", FileFormat::Text(b'\t', Squeeze::Zstd)),
+    (".csv", FileFormat::Text(CSV, Squeeze::None)),
+    (".csv.gz", FileFormat::Text(CSV, Squeeze::Gzip)),
+    (".csv.zst", FileFormat::Text(CSV, Squeeze::Zstd)),
+    (".tsv", FileFormat::Text(TSV, Squeeze::None)),
+    (".tsv.gz", FileFormat::Text(TSV, Squeeze::Gzip)),
+    (".tsv.zst", FileFormat::Text(TSV, Squeeze::Zstd)),
+    (".jsonl", FileFormat::Text(Notation::JsonLines, Squeeze::None)),
+    (".jsonl.gz", FileFormat::Text(Notation::JsonLines, Squeeze::Gzip)),
+    (".jsonl.zst", FileFormat::Text(Notation::JsonLines, Squeeze::Zstd)),
+    (".ndjson", FileFormat::Text(Notation::JsonLines, Squeeze::None)),
+    (".ndjson.gz", FileFormat::Text(Notation::JsonLines, Squeeze::Gzip)),
+    (".ndjson.zst", FileFormat::Text(Notation::JsonLines, Squeeze::Zstd)),
     (".arrow", FileFormat::IpcFile),
     (".feather", FileFormat::IpcFile),
     (".ipc", FileFormat::IpcFile),
@@ -77,7 +95,8 @@ impl FromStr for Destination {
             Some(format) => Ok(Destination::File(path, format)),
             None => {
                 Err("the ending does not say which format to write; use .parquet, .csv, .tsv, \
-                 .csv.gz, .csv.zst, .arrow, .feather, .ipc or .arrows, or - for a stream on stdout"
+                 .jsonl or .ndjson (text also with .gz or .zst), .arrow, .feather, .ipc or .arrows, \
+                 or - for a stream on stdout"
                     .to_string())
             }
         }
@@ -95,9 +114,11 @@ mod tests {
             _ => None,
         };
         assert_eq!(format("a/b.parquet"), Some(FileFormat::Parquet));
-        assert_eq!(format("B.CSV.GZ"), Some(FileFormat::Text(b',', Squeeze::Gzip)));
-        assert_eq!(format("b.tsv"), Some(FileFormat::Text(b'\t', Squeeze::None)));
-        assert_eq!(format("b.tsv.zst"), Some(FileFormat::Text(b'\t', Squeeze::Zstd)));
+        assert_eq!(format("B.CSV.GZ"), Some(FileFormat::Text(CSV, Squeeze::Gzip)));
+        assert_eq!(format("b.tsv"), Some(FileFormat::Text(TSV, Squeeze::None)));
+        assert_eq!(format("b.tsv.zst"), Some(FileFormat::Text(TSV, Squeeze::Zstd)));
+        let json = FileFormat::Text(Notation::JsonLines, Squeeze::Gzip);
+        assert_eq!(format("b.ndjson.gz"), Some(json));
         assert_eq!(format("x.arrow"), Some(FileFormat::IpcFile));
         assert_eq!(format("x.arrows"), Some(FileFormat::IpcStream));
         assert_eq!(format("x.xlsx"), None);

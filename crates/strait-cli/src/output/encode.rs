@@ -59,8 +59,8 @@ pub(super) fn open(
 ) -> anyhow::Result<Box<dyn Output>> {
     Ok(match format {
         FileFormat::Parquet => Box::new(parquet::open(schema, options, bytes)?),
-        FileFormat::Text(delimiter, squeeze) => {
-            Box::new(text::open((delimiter, squeeze), schema, options, bytes)?)
+        FileFormat::Text(notation, squeeze) => {
+            Box::new(text::open((notation, squeeze), schema, options, bytes)?)
         }
         FileFormat::IpcFile | FileFormat::IpcStream if compresses(format, options, schema) => {
             let is_file = format == FileFormat::IpcFile;

@@ -15,6 +15,8 @@ use arrow::error::ArrowError;
 pub(super) struct Pieces<'a> {
     batch: &'a RecordBatch,
     most: u64,
+    /// The bytes that each row takes in addition to its values.
+    per_row: u64,
     start: usize,
     /// The most rows of the next piece. It avoids measuring all rows for every piece.
     guess: usize,
@@ -22,7 +24,12 @@ pub(super) struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     pub(super) fn new(batch: &'a RecordBatch, most: u64) -> Self {
-        Pieces { batch, most, start: 0, guess: batch.num_rows() }
+        Pieces { batch, most, per_row: 0, start: 0, guess: batch.num_rows() }
+    }
+
+    /// Counts this many bytes for each row in addition to its values.
+    pub(super) fn with_bytes_per_row(self, per_row: u64) -> Self {
+        Pieces { per_row, ..self }
     }
 }
 
@@ -38,7 +45,7 @@ impl Iterator for Pieces<'_> {
         let mut rows = left.min(self.guess.max(1));
         loop {
             let piece = self.batch.slice(self.start, rows);
-            let bytes = plain_bytes(&piece);
+            let bytes = plain_bytes(&piece) + self.per_row * rows as u64;
             if bytes <= self.most || rows == 1 {
                 self.start += rows;
                 self.guess = 2 * rows;

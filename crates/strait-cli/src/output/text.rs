@@ -1,4 +1,4 @@
-//! Writes CSV and TSV files, compressed or not. Each lane formats blocks of text.
+//! Writes CSV, TSV and JSON lines, compressed or not. Each lane formats blocks of text.
 //!
 //! A compressed file is a sequence of gzip members or zstd frames, one per block. Decompressors read such a
 //! sequence like one long member or frame.
@@ -7,14 +7,15 @@ use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::bail;
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, new_empty_array};
 use arrow::csv;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
+use arrow_json::writer::{EncoderOptions, LineDelimited, WriterBuilder, make_encoder};
 use flate2::write::GzEncoder;
 use strait::MemoryReservation;
 
 use super::blocks::{Blocks, Lane, Tail};
-use super::destination::Squeeze;
+use super::destination::{Notation, Squeeze};
 use super::encode::{Bytes, STANDING_SHARE};
 use super::pieces::Pieces;
 use super::sink::SinkOptions;
@@ -38,12 +39,12 @@ const WHAT: &str = "formatting text";
 
 /// Opens a text file for `options.threads` threads.
 pub(super) fn open(
-    (delimiter, squeeze): (u8, Squeeze),
+    (notation, squeeze): (Notation, Squeeze),
     schema: &SchemaRef,
     options: &SinkOptions,
     bytes: Bytes,
 ) -> anyhow::Result<Blocks<TextLane, Bytes>> {
-    flat(schema)?;
+    check(notation, schema)?;
     let memory = &options.memory;
     let threads = options.threads.max(1) as u64;
     let context = squeeze.context_bytes();
@@ -61,7 +62,11 @@ pub(super) fn open(
     let lane = || {
         Ok(TextLane {
             schema: Arc::clone(&schema),
-            delimiter,
+            notation,
+            names: match notation {
+                Notation::Delimited(_) => 0,
+                Notation::JsonLines => names(schema.fields()),
+            },
             squeeze,
             text: Vec::new(),
             block,
@@ -72,9 +77,10 @@ pub(super) fn open(
     };
     let lanes = (0..lanes).map(|_| lane()).collect::<anyhow::Result<Vec<_>>>()?;
     let aside_rows = memory.limit().is_none().then_some(ASIDE_ROWS);
-    let header = squeeze.squeezed(&header(&schema, delimiter)?)?;
     let mut tail = bytes;
-    tail.append(header)?;
+    if let Notation::Delimited(delimiter) = notation {
+        tail.append(squeeze.squeezed(&header(&schema, delimiter)?)?)?;
+    }
     Ok(Blocks::new(lanes, tail, aside_rows))
 }
 
@@ -91,7 +97,9 @@ fn header(schema: &SchemaRef, delimiter: u8) -> anyhow::Result<Vec<u8>> {
 pub(super) struct TextLane {
     /// The schema to which batches are converted.
     schema: SchemaRef,
-    delimiter: u8,
+    notation: Notation,
+    /// The bytes of the column names that each row repeats.
+    names: u64,
     squeeze: Squeeze,
     /// The text of the current block.
     text: Vec<u8>,
@@ -103,6 +111,24 @@ pub(super) struct TextLane {
     reservation: MemoryReservation,
 }
 
+impl TextLane {
+    /// Appends rows to the text.
+    fn format(&mut self, rows: &RecordBatch) -> anyhow::Result<()> {
+        match self.notation {
+            Notation::Delimited(delimiter) => {
+                let builder = csv::WriterBuilder::new().with_delimiter(delimiter);
+                builder.with_header(false).build(&mut self.text).write(rows)?;
+            }
+            Notation::JsonLines => {
+                // With nulls, the first line names all columns.
+                let builder = WriterBuilder::new().with_explicit_nulls(true);
+                builder.build::<_, LineDelimited>(&mut self.text).write(rows)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Lane for TextLane {
     type Block = Vec<u8>;
 
@@ -112,14 +138,13 @@ impl Lane for TextLane {
         done: &mut dyn FnMut(Vec<u8>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let batch = printable_batch(&self.schema, batch)?;
-        for (piece, bytes) in Pieces::new(&batch, self.block) {
+        for (piece, bytes) in Pieces::new(&batch, self.block).with_bytes_per_row(self.names) {
             if self.standing > 0 {
                 // Only a single row may need more than the standing reservation.
                 let bytes = (COPIES * bytes).max(self.standing);
                 self.memory.resize(&mut self.reservation, bytes, WHAT)?;
             }
-            let builder = csv::WriterBuilder::new().with_delimiter(self.delimiter);
-            builder.with_header(false).build(&mut self.text).write(&piece)?;
+            self.format(&piece)?;
             if self.text.len() as u64 >= self.block
                 && let Some(block) = self.close()?
             {
@@ -180,18 +205,49 @@ impl Squeeze {
     }
 }
 
-/// Rejects nested columns: text files have no notation for nested values.
-fn flat(schema: &SchemaRef) -> anyhow::Result<()> {
-    let nested = |data_type: &DataType| match data_type {
-        DataType::Dictionary(_, values) => values.is_nested(),
-        other => other.is_nested(),
+/// Rejects columns that the notation cannot hold.
+fn check(notation: Notation, schema: &SchemaRef) -> anyhow::Result<()> {
+    let (name, holds): (_, fn(&Arc<Field>) -> bool) = match notation {
+        Notation::Delimited(_) => ("CSV", is_flat),
+        Notation::JsonLines => ("JSON", has_json),
     };
-    match schema.fields().iter().find(|field| nested(field.data_type())) {
+    match schema.fields().iter().find(|field| !holds(field)) {
         None => Ok(()),
         Some(field) => bail!(
-            "CSV cannot hold column \"{}\" ({}); write .parquet or .arrow, or leave it out with --select",
+            "{name} cannot hold column \"{}\" ({}); write .parquet or .arrow, or leave it out with --select",
             field.name(),
             field.data_type()
         ),
     }
+}
+
+/// Returns whether values are not nested: CSV has no notation for nested values.
+fn is_flat(field: &Arc<Field>) -> bool {
+    match field.data_type() {
+        DataType::Dictionary(_, values) => !values.is_nested(),
+        other => !other.is_nested(),
+    }
+}
+
+/// Returns the bytes of all names in a JSON object, with quotes, colons and commas. Lists may repeat the names
+/// of structs; they are counted once.
+fn names(fields: &Fields) -> u64 {
+    let of = |field: &Arc<Field>| {
+        let inner = match field.data_type() {
+            DataType::Struct(fields) => names(fields),
+            DataType::List(values) | DataType::LargeList(values) => match values.data_type() {
+                DataType::Struct(fields) => names(fields),
+                _ => 0,
+            },
+            _ => 0,
+        };
+        field.name().len() as u64 + 4 + inner
+    };
+    fields.iter().map(of).sum()
+}
+
+/// Returns whether there is an encoder for the column.
+fn has_json(field: &Arc<Field>) -> bool {
+    let column = new_empty_array(field.data_type());
+    make_encoder(field, &column, &EncoderOptions::default()).is_ok()
 }

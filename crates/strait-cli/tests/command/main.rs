@@ -11,6 +11,7 @@ mod hostile;
 mod inputs;
 mod interrupts;
 mod joins;
+mod json;
 mod outputs;
 mod sandbox;
 mod shells;

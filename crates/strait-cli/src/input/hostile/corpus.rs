@@ -225,9 +225,24 @@ fn csv_files() -> Vec<(String, Vec<u8>)> {
         .into()
 }
 
+fn json_files() -> Vec<(String, Vec<u8>)> {
+    let mut text = String::new();
+    for i in 0..ROWS {
+        let word = ["\"plain\"", "\"a \\\"quote\\\"\"", "\"\\u00e9\\n\"", "\"é€😀\"", "null"]
+            [i as usize % 5];
+        let missing = if i % 3 == 0 { "" } else { ",\"price\":2.5e1" };
+        text += &format!(
+            "{{\"key\":{i},\"word\":{word}{missing},\"list\":[{i},null],\"object\":{{\"is\":true}}}}\n"
+        );
+    }
+    ["text.jsonl", "text.jsonl.gz", "text.jsonl.zst"]
+        .map(|name| (name.to_string(), squeezed(name, text.as_bytes())))
+        .into()
+}
+
 /// Makes all files of the corpus.
 pub(super) fn made() -> Vec<(String, Vec<u8>)> {
-    [parquet_files(), ipc_files(), csv_files()].concat()
+    [parquet_files(), ipc_files(), csv_files(), json_files()].concat()
 }
 
 pub(super) fn is_squeezed(name: &str) -> bool {

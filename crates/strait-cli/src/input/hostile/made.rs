@@ -65,6 +65,47 @@ fn a_long_csv_field_is_held_to_the_limit() {
 }
 
 #[test]
+fn long_json_lines_are_held_to_the_limit() {
+    let limit = "the memory limit of 16.0 MiB is too small";
+    let long = |out: &mut dyn Write| {
+        out.write_all(b"{\"a\":\"").unwrap();
+        (0..300).for_each(|_| out.write_all(&[b'x'; 1 << 20]).unwrap());
+        out.write_all(b"\"}\n").unwrap();
+    };
+    refused_with("bomb.jsonl.gz", gzip(long), limit);
+    let late = gzip(|out| {
+        (0..100_001).for_each(|_| out.write_all(b"{\"a\":\"1\"}\n").unwrap());
+        long(out);
+    });
+    refused_with("late.jsonl.gz", late, limit);
+    // Short numbers take much more memory than their text.
+    let numbers = gzip(|out| {
+        out.write_all(b"{\"a\":[").unwrap();
+        (0..50).for_each(|_| out.write_all(&b"1,".repeat(1 << 19)).unwrap());
+        out.write_all(b"1]}\n").unwrap();
+    });
+    refused_with("numbers.jsonl.gz", numbers, limit);
+}
+
+/// Every line has other fields.
+#[test]
+fn json_of_very_many_columns() {
+    let lines = |fields: usize| -> String {
+        let line = |i: usize| {
+            let fields: Vec<String> = (0..100).map(|j| format!("\"f{i}_{j}\":1")).collect();
+            format!("{{{}}}\n", fields.join(","))
+        };
+        (0..fields / 100).map(line).collect()
+    };
+    refused_with("wide.jsonl", lines(100_000), "the memory limit of 16.0 MiB is too small");
+    let names = "{\"".to_string() + &"x".repeat(1 << 20);
+    let long: String = (0..20).map(|i| format!("{names}{i}\":1}}\n")).collect();
+    refused_with("names.jsonl", long, "the memory limit of 16.0 MiB is too small");
+    let deep = format!("{{\"a\":{}{}}}\n", "[".repeat(100), "]".repeat(100));
+    refused_with("deep.jsonl", deep, "more than 64 levels deep");
+}
+
+#[test]
 fn csv_of_very_many_columns() {
     let header = "a,".repeat(200_000) + "a\n";
     let row = "1,".repeat(200_000) + "1\n";

@@ -1,0 +1,168 @@
+//! JSON lines as input and as output.
+
+use std::io::Write;
+
+use crate::sandbox::{Sandbox, batch, sorted};
+
+const PEOPLE: &str = r#"{"name": "Ada", "city": 1}
+{"name": "Bob", "city": 2}
+
+{"name": "Cid"}
+{"city": 9, "name": "Dan"}
+"#;
+
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("people.jsonl", PEOPLE);
+    sandbox
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    gzip.finish().unwrap()
+}
+
+#[test]
+fn plain_and_compressed() {
+    let sandbox = sandbox();
+    sandbox.write("people.ndjson", format!("\u{feff}{}", PEOPLE.replace('\n', "\r\n")));
+    sandbox.write("people.jsonl.gz", gzip(PEOPLE));
+    sandbox.write("people.ndjson.zst", zstd::encode_all(PEOPLE.as_bytes(), 0).unwrap());
+    let expected = ["name,city,id,title", "Ada,1,1,Oslo", "Bob,2,2,Rome", "Cid,,,", "Dan,9,,"];
+    for people in ["people.jsonl", "people.ndjson", "people.jsonl.gz", "people.ndjson.zst"] {
+        for memory in ["", "--memory 64MiB"] {
+            let join = format!("join {people} cities.csv --type left --on city=id {memory}");
+            sandbox.strait(&format!("{join} -o out.csv --overwrite")).ok();
+            assert_eq!(sorted(&sandbox.read("out.csv")), expected, "{people}");
+        }
+    }
+}
+
+#[test]
+fn rows_become_lines() {
+    let sandbox = sandbox();
+    let join = "join people.jsonl cities.csv --type left --on city=id -o";
+    sandbox.strait(&format!("{join} out.jsonl")).ok();
+    sandbox.strait(&format!("{join} out.ndjson --memory 64MiB")).ok();
+    let lines = r#"{"name":"Ada","city":1,"id":1,"title":"Oslo"}
+{"name":"Bob","city":2,"id":2,"title":"Rome"}
+{"name":"Cid","city":null,"id":null,"title":null}
+{"name":"Dan","city":9,"id":null,"title":null}"#;
+    let sorted_lines = |text: &str| {
+        let mut lines: Vec<_> = text.lines().map(str::to_string).collect();
+        lines.sort();
+        lines
+    };
+    for name in ["out.jsonl", "out.ndjson"] {
+        assert_eq!(sorted_lines(&sandbox.read(name)), sorted_lines(lines), "{name}");
+    }
+    // What the command writes, it reads again.
+    for ending in ["jsonl.gz", "jsonl.zst", "ndjson.gz", "ndjson.zst"] {
+        sandbox.strait(&format!("{join} out.{ending}")).ok();
+        let again = format!("join out.{ending} cities.csv --on id --count");
+        assert_eq!(sandbox.strait(&again).ok(), "2\n", "{ending}");
+    }
+}
+
+#[test]
+fn nested_values_go_through() {
+    let sandbox = Sandbox::new();
+    let row = |i: i64| {
+        let s = "é\\\"\\n".repeat(usize::try_from(i % 3).unwrap());
+        format!("{{\"k\":{i},\"o\":{{\"s\":\"{s}\",\"l\":[{i},null]}},\"e\":[]}}\n")
+    };
+    let lines: String = (0..5000).map(row).collect();
+    sandbox.write("a.jsonl", &lines);
+    let keys: Vec<i64> = (0..5000).collect();
+    let titles: Vec<&str> = keys.iter().map(|_| "x").collect();
+    sandbox.parquet("b.parquet", &batch(("k", &keys), ("t", &titles)));
+    for memory in ["", "--memory 32MiB"] {
+        let join = format!("join a.jsonl b.parquet --on k --select k,o,e {memory} --overwrite -o");
+        sandbox.strait(&format!("{join} out.jsonl")).ok();
+        let mut back: Vec<String> = sandbox.read("out.jsonl").lines().map(str::to_string).collect();
+        back.sort();
+        let mut expected: Vec<String> = lines.lines().map(str::to_string).collect();
+        expected.sort();
+        assert_eq!(back, expected);
+        sandbox.strait(&format!("{join} out.parquet")).ok();
+        let again = format!("join out.parquet b.parquet --on k --count {memory}");
+        assert_eq!(sandbox.strait(&again).ok(), "5000\n");
+        sandbox.strait(&format!("{join} out.csv")).fails(&["CSV cannot hold column \"o\""]);
+    }
+}
+
+#[test]
+fn files_may_have_different_fields() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("t/a.jsonl", "{\"id\":1,\"x\":1}\n");
+    sandbox.write("t/b.jsonl", "{\"y\":true,\"id\":2,\"x\":0.5}\n");
+    sandbox.strait("join t cities.csv --on id -o out.csv").ok();
+    let expected = ["id,x,y,title", "1,1.0,,Oslo", "2,0.5,true,Rome"];
+    assert_eq!(sorted(&sandbox.read("out.csv")), expected);
+    sandbox.write("t/c.jsonl", "{\"id\":[2]}\n");
+    let run = sandbox.strait("join t cities.csv --on id -o out.csv --overwrite");
+    run.fails(&["files of one table differ", "column \"id\" is Int64", "c.jsonl"]);
+}
+
+#[test]
+fn folders_give_columns_without_any_field() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("t/id=1/a.jsonl", "{\"x\":1}\n\n{\"x\":2}\n");
+    sandbox.write("t/id=3/a.jsonl", "{\"x\":3}\n");
+    let run = sandbox.strait("join t cities.csv --on id --count");
+    assert_eq!(run.ok(), "3\n");
+}
+
+#[test]
+fn errors_name_the_line() {
+    let sandbox = Sandbox::with_people();
+    let good = "{\"id\":1,\"x\":5}\n";
+    let cases = [
+        ("{\"id\":1", "line 3: the line ends within a JSON object"),
+        ("{\"id\":1\n,\"x\":2}", "line 3: the line ends within a JSON object"),
+        ("{\"id\":1}{\"id\":2}", "line 3: trailing characters"),
+        ("{\"id\":1,\"x\":\"five\"}", "line 3: "),
+        ("{\"id\":1,\"x\":[5]}", "line 3: "),
+        ("[1]", "line 3: a JSON array"),
+        ("7", "line 3: not a JSON object"),
+        ("{\"id\":1,\"x\":\"\u{0}\"}", "line 3: "),
+    ];
+    for (bad, message) in cases {
+        sandbox.write("bad.jsonl", format!("{good}\n{bad}\n{good}"));
+        // With a sample of one line, the reader finds the line. Otherwise, the types are inferred from it.
+        for sample in ["1", "all"] {
+            let join = "join bad.jsonl cities.csv --on id --select x -o out.csv --csv-sample";
+            let run = sandbox.strait(&format!("{join} {sample}"));
+            let is_text = bad.contains("five") && sample == "all";
+            if is_text {
+                run.ok();
+                std::fs::remove_file(sandbox.path("out.csv")).unwrap();
+            } else {
+                run.fails(&["bad.jsonl", message]);
+            }
+            assert!(!sandbox.path("out.csv").exists());
+        }
+    }
+    sandbox.write("bad.jsonl", b"{\"id\":1,\"x\":\"\xff\"}\n");
+    sandbox.strait("join bad.jsonl cities.csv --on id").fails(&["bad.jsonl, line 1"]);
+    sandbox.write("cut.jsonl.gz", &gzip(&good.repeat(1000))[..60]);
+    sandbox.strait("join cut.jsonl.gz cities.csv --on id").fails(&["cut.jsonl.gz"]);
+    sandbox.write("array.json", "[{\"id\":1}]\n");
+    sandbox.strait("join array.json cities.csv --on id").fails(&["array.json", "jq"]);
+}
+
+/// A compressed line of 300 MB passes any small limit.
+#[test]
+fn a_long_line_does_not_pass_the_limit() {
+    let sandbox = Sandbox::with_people();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(b"{\"id\":1,\"x\":\"").unwrap();
+    for _ in 0..300 {
+        gzip.write_all(&vec![b'a'; 1 << 20]).unwrap();
+    }
+    gzip.write_all(b"\"}\n").unwrap();
+    sandbox.write("bomb.jsonl.gz", gzip.finish().unwrap());
+    let run = sandbox.strait("join bomb.jsonl.gz cities.csv --on id --memory 32MiB");
+    run.fails(&["bomb.jsonl.gz", "memory"]);
+}
