@@ -46,8 +46,9 @@ pub(crate) struct DeviceArguments {
     pub(crate) histogram: Option<Histogram>,
 
     /// The GPU memory in which a triton join keeps partitions, as in 4GiB [default: 9/16 of the free GPU
-    /// memory]. It is never more than 3/4 of the free GPU memory. The other partitions go to host memory
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// memory]. It is never more than 3/4 of the free GPU memory. The other partitions go to host memory. With
+    /// 0, all partitions go to host memory
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_or_zero)]
     pub(crate) cache: Option<u64>,
 }
 
@@ -207,6 +208,13 @@ mod tests {
         assert!(refused("--table disk").contains("hybrid"));
         assert!(refused("--histogram yes").contains("none"));
         assert!(refused("--partitioner none").contains("hierarchical"));
-        assert!(refused("--cache 0").contains("more than zero"));
+        assert!(refused("--cache all").contains("512MiB"));
+        assert!(refused("--gpu-memory 0").contains("more than zero"));
+    }
+
+    #[test]
+    fn a_cache_of_zero_is_not_the_default() {
+        assert_eq!(read("--cache 0").unwrap().gpu_options(), GpuOptions::new().cache(0));
+        assert_ne!(read("--cache 0").unwrap().gpu_options(), GpuOptions::default());
     }
 }

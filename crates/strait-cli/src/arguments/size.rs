@@ -1,8 +1,16 @@
 //! Parses sizes in bytes: `8GiB`, `500 MB`, `1.5g`, `4096`.
 
-/// Parses a size. `K`, `M`, `G`, `T` alone or with `iB` are powers of 1024; with `B`, they are powers of
-/// 1000.
+/// Parses a size of more than zero bytes. `K`, `M`, `G`, `T` alone or with `iB` are powers of 1024; with `B`,
+/// they are powers of 1000.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
+    match parse_or_zero(text)? {
+        0 => Err("the size must be more than zero".to_string()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses a size as [`parse`] does, but also accepts zero.
+pub(super) fn parse_or_zero(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim());
@@ -19,11 +27,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
             .filter(|value| *value < u64::MAX as f64)
             .map(|value| value as u64),
     };
-    match bytes {
-        Some(0) => Err("the size must be more than zero".to_string()),
-        Some(bytes) => Ok(bytes),
-        None => Err("that is not a size; write for example 512MiB, 8GiB or 4096".to_string()),
-    }
+    bytes.ok_or_else(|| "that is not a size; write for example 512MiB, 8GiB or 4096".to_string())
 }
 
 fn factor(unit: &str) -> Option<u64> {
@@ -43,7 +47,7 @@ fn factor(unit: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, parse_or_zero};
 
     #[test]
     fn units_count_in_1024_or_1000() {
@@ -61,5 +65,15 @@ mod tests {
         for text in ["", "GiB", "0", "-1", "8 parsecs", "1.2.3", "99999999TiB"] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn zero_is_accepted_only_where_it_is_allowed() {
+        for text in ["0", "0B", "0GiB"] {
+            assert_eq!(parse_or_zero(text), Ok(0), "{text}");
+            assert!(parse(text).unwrap_err().contains("more than zero"), "{text}");
+        }
+        assert_eq!(parse_or_zero("8GiB"), Ok(8 << 30));
+        assert!(parse_or_zero("-1").is_err());
     }
 }

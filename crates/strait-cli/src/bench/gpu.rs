@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
         uniform = hard(gpu, arguments, &mut lines)?;
     }
     print(&shown(&lines, read_rate, uniform))?;
-    let path = record(gpu, &lines, read_rate)?.write(&arguments.out, "gpu")?;
+    let path = record(gpu, &lines, read_rate, arguments.repeat)?.write(&arguments.out, "gpu")?;
     eprintln!("record: {}", path.display());
     Ok(())
 }
@@ -277,12 +277,13 @@ fn shown(lines: &[Line], read_rate: f64, uniform: [f64; 3]) -> String {
     text
 }
 
-fn record(gpu: &Gpu, lines: &[Line], read_rate: f64) -> anyhow::Result<Record> {
+fn record(gpu: &Gpu, lines: &[Line], read_rate: f64, repeat: u32) -> anyhow::Result<Record> {
     let mut record = Record::new(&[
         "gpu",
         "workload",
         "algorithm",
         "yields",
+        "repeat",
         "build_rows",
         "probe_rows",
         "output_rows",
@@ -302,6 +303,7 @@ fn record(gpu: &Gpu, lines: &[Line], read_rate: f64) -> anyhow::Result<Record> {
                 line.workload.clone(),
                 line.algorithm.clone(),
                 line.yields.clone(),
+                repeat.to_string(),
                 line.rows[0].to_string(),
                 line.rows[1].to_string(),
                 line.rows[2].to_string(),

@@ -26,6 +26,8 @@ pub(super) struct Named {
     pub(super) partitioner: Option<Partitioner>,
     pub(super) transfer: Transfer,
     pub(super) histogram: Histogram,
+    /// The bytes of GPU memory in which `triton` keeps partitions, or the default.
+    cache: Option<u64>,
 }
 
 /// A streamed probe side in pinned memory. Most workloads are variants of this one.
@@ -39,6 +41,7 @@ const PLAIN: Named = Named {
     partitioner: None,
     transfer: Transfer::Auto,
     histogram: Histogram::None,
+    cache: None,
 };
 
 const PAGEABLE: Named = Named { place: Place::Host(HostPlacement::Pageable), ..PLAIN };
@@ -65,6 +68,11 @@ const fn triton(
     histogram: Histogram,
 ) -> Named {
     Named { name, bits: [bits, bits], partitioner: Some(partitioner), histogram, ..TRITON }
+}
+
+/// 2^28 rows of both tables fit the default cache. Without a cache, all tuples are written to host memory.
+const fn uncached(name: &'static str, partitioner: Partitioner) -> Named {
+    Named { cache: Some(0), ..triton(name, 28, partitioner, Histogram::None) }
 }
 
 const fn by(name: &'static str, algorithm: Algorithm, like: Named) -> Named {
@@ -109,9 +117,9 @@ pub(super) static SUITE: [Named; 23] = [
     triton("2^30 x 2^30, triton hierarchical", 30, Partitioner::Hierarchical, Histogram::None),
     triton("2^30 x 2^30, triton shared", 30, Partitioner::Shared, Histogram::None),
     triton("2^30 x 2^30, triton linear", 30, Partitioner::Linear, Histogram::None),
-    triton("2^28 x 2^28, triton dma", 28, Partitioner::Dma, Histogram::None),
+    uncached("2^28 x 2^28, triton dma", Partitioner::Dma),
     // Every tuple is one write over the link, which takes long.
-    triton("2^28 x 2^28, triton standard", 28, Partitioner::Standard, Histogram::None),
+    uncached("2^28 x 2^28, triton standard", Partitioner::Standard),
 ];
 
 impl Named {
@@ -129,6 +137,7 @@ impl Named {
             .partitioner(self.partitioner)
             .transfer(self.transfer)
             .histogram(self.histogram)
+            .cache(self.cache)
     }
 
     pub(super) fn placement(&self) -> &'static str {
@@ -161,6 +170,15 @@ mod tests {
         let groups: Vec<_> = SUITE.chunk_by(|a, b| a.same_tables(b)).collect();
         for (i, group) in groups.iter().enumerate() {
             assert!(!groups[..i].iter().any(|other| other[0].same_tables(&group[0])));
+        }
+    }
+
+    #[test]
+    fn the_smaller_triton_joins_have_no_cache() {
+        for named in &SUITE {
+            let cache = named.bits[0] == 28 && named.algorithm == Algorithm::Triton;
+            let options = named.gpu_options();
+            assert_eq!(options == options.cache(0), cache, "{}", named.name);
         }
     }
 }
