@@ -1,6 +1,10 @@
-// Output in one pass (004 §3.2.2). A block takes a task, counts its matches, reserves output rows with one
-// atomic addition, and writes them. If the output is full, the task goes onto the redo list, and blocks take
-// no more tasks. A task with more than `most` rows also goes onto the redo list; the host then cuts it.
+// Output by one kernel. A block takes a task, counts its matches, reserves output rows with one atomic
+// addition, and writes them. If the output is full, the task goes onto the redo list, and blocks take no more
+// tasks. A task with more than `most` rows also goes onto the redo list; the host then cuts it.
+//
+// The difference from 004 §3.2.2: there, a thread writes each match when it finds it, into a page of its own.
+// Here, a block first counts, so that output columns have no holes. Joins in shared memory walk their chains
+// twice for this (`table/shared.cu`).
 //
 // Lanes with a match write to adjacent places (a lane's place is its rank among the lanes with a match).
 // Stores are thus coalesced without a copy through shared memory.

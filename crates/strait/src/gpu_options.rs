@@ -210,6 +210,9 @@ pub(crate) enum Scatterer {
 
 /// How rows get from host memory to a GPU (001, table 1).
 ///
+/// The two `Unified` methods differ from the paper. There, the tables themselves lie in managed memory. Here,
+/// rows are first copied into a few managed buffers.
+///
 /// ```
 /// use strait::Transfer;
 ///
@@ -270,7 +273,7 @@ impl Transfer {
     }
 }
 
-/// Where the hash table of a `no-partition` join on a GPU is stored (001 §5.2).
+/// Where the hash table of a `no-partition` join on a GPU is stored (001 §5.2, §5.3).
 ///
 /// ```
 /// use strait::{GpuOptions, TablePlace};
@@ -287,7 +290,7 @@ pub enum TablePlace {
     Gpu,
     /// In host memory, which the GPU accesses over the link.
     Host,
-    /// In GPU memory until it is full, and the rest in host memory, in one range of addresses.
+    /// At most 5/8 of the free GPU memory, and the rest in host memory, in one range of addresses.
     Hybrid,
 }
 
@@ -379,8 +382,8 @@ impl GpuOptions {
         self
     }
 
-    /// Sets how much GPU memory `triton` uses to cache partitions, in bytes. By default, it is a fixed share
-    /// of the free GPU memory.
+    /// Sets how much GPU memory `triton` uses to cache partitions, in bytes. With 0, it caches none. By
+    /// default, it is a fixed share of the free GPU memory.
     pub fn cache(mut self, bytes: impl Into<Option<u64>>) -> Self {
         self.cache = bytes.into();
         self

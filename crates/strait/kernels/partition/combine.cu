@@ -8,17 +8,18 @@
 //                                       GPU memory     and drained during the next tile's
 //                                                      loads ─► target, 2 KiB or more  Hierarchical
 //
-// Over the link, every write costs a packet, however short it is. If the target is larger than half a GiB, it
-// also costs an address translation. Tuples therefore wait in one buffer per partition until they fill lines
-// of 128 bytes that are aligned with the lines of the target. If partitions are many and far apart, tuples
-// wait in a second buffer until they fill 2 KiB.
+// Over the link, every write costs a packet, however short it is. Tuples therefore wait in one buffer per
+// partition until they fill lines of 128 bytes that are aligned with the lines of the target. If partitions are
+// many and far apart, writes also miss the TLB (000 §6.2.6). Then tuples wait in a second buffer until they
+// fill 2 KiB.
 //
 // The difference from 000: there, a warp that meets a full buffer locks and flushes it, and the other warps
 // continue. Here a block works in rounds. All threads put their tuples, or find the buffer full. After a
-// barrier, each warp empties the full buffers among its partitions. There are no locks, so no lane can wait
-// for another lane of its own warp. The cost is a few barriers per tile, compared with the hundreds of
-// thousands of cycles that a tile takes on the link. As in 000, the slow part is outside the rounds: a full
-// long buffer is exchanged for a spare one, and is written while the loads of the next tile are in flight.
+// barrier, each warp empties the full buffers among its partitions. This is simpler, because there are no
+// locks. The cost is a few barriers per tile. It was not measured against the locks of 000. As in 000, the slow
+// part is outside the rounds: a full long buffer is exchanged for a spare one, and is written while the loads
+// of the next tile are in flight. (In 000, each warp has one spare and writes by itself. Here, a block has
+// SPARES spares, and its warps write all full buffers in one step that ends with a barrier.)
 #include "scatter.cuh"
 
 #define THREADS SCATTER_THREADS

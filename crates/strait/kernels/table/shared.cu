@@ -1,7 +1,9 @@
-// Joins co-partitions in shared memory (003 §III-B, 004 §3.2.2). The build tuples form a bucket-chained hash
+// Joins co-partitions in shared memory (003 §III-C, 004 §3.2.2). The build tuples form a bucket-chained hash
 // table with 16-bit links. The probe tuples look up their keys, one round at a time.
 //
 //   heads[5] = 3 ─► tuple 2 ─ next[2] = 1 ─► tuple 0 ─ next[0] = 0: end       (links are one-based)
+//
+// If rows are written, a round walks its chains twice: first it counts the matches, then it writes them.
 //
 // A block joins one task after another. If the output is full, the rest of the task, from this round on, goes
 // onto the redo list.

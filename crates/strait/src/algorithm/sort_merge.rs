@@ -1,4 +1,4 @@
-//! The sort-merge join (004 §3.3, 002 §4): sorts both sides by key, splits them by merge path, and merges
+//! The sort-merge join (004 §3.3, 002 §3.3): sorts both sides by key, splits them by merge path, and merges
 //! them.
 //!
 //! ```text

@@ -20,8 +20,8 @@ const TINY_PARTS: u64 = 6;
 
 /// Decides how columns cross to the GPU in the first pass of `triton`. `counted` says whether the tuples per
 /// partition are counted before a kernel writes them over the link. While the kernel writes, the copy engine
-/// gets a third of the link bandwidth, but reads by the kernel get four fifths. So such kernels read pinned
-/// columns directly in host memory, as in 000.
+/// gets about half of the link bandwidth, but reads by the kernel get four fifths (benchmarks/notes.md, chapter
+/// 7). So such kernels read pinned columns directly in host memory, as in 000.
 pub(crate) fn first_pass_transfer(
     asked: Transfer,
     pinned: bool,

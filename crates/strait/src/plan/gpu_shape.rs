@@ -89,6 +89,8 @@ pub(super) fn first_pass_bits(algorithm: Algorithm, rows: u64, fit: u64) -> u32 
     let most = match algorithm {
         // The CPU partitions. One write-combining buffer per partition must stay in a core's cache.
         Algorithm::CpuPartitioned => 10,
+        // `dma` partitions by one look-back pass. The scatter kernels could take more bits (000 §6.1 uses 6 to
+        // 10), but have the same limit.
         _ => 8,
     };
     let partitions = rows.saturating_mul(PARTITIONS_PER_SET).div_ceil(fit.max(1));

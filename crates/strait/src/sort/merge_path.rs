@@ -4,7 +4,8 @@
 //! merge after `d` tuples, without merging. A join cannot be cut anywhere, however, because the rows of a key
 //! must stay together. Paper 002 takes a key that crosses a cut out of both parts, and joins it separately.
 //! Here the cut moves to the nearer end of that key's group. This needs no second kind of work, and
-//! unbalances segments by at most half a group.
+//! unbalances segments by at most half a group. A group can be long: all rows of one key are the work of one
+//! thread.
 
 use std::ops::Range;
 

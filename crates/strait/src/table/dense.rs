@@ -1,4 +1,4 @@
-//! Dense tables: integer keys of a dense range address their cell directly (the perfect array of 001 §5).
+//! Dense tables: integer keys of a dense range address their cell directly (perfect hashing in 001 §7.1).
 
 use crate::context::Context;
 use crate::error::Result;

@@ -18,6 +18,9 @@
 //!                           └──────── free once the stages are done ┘
 //! ```
 //!
+//! In 001, the unified methods store the whole table in managed memory. Here, the tables are Arrow buffers that
+//! Strait did not allocate, so rows are copied into a ring of managed memory first. That copy costs time.
+//!
 //! In the other direction, [`Drain`] copies blocks of rows to the host while the device produces the next
 //! ones.
 

@@ -1,7 +1,8 @@
 //! `unified-prefetch` and `unified-migration`: workers copy a chunk into managed memory. Its pages move to
 //! the device before the stages run (prefetch), or one by one when a stage reads them (migration).
 //!
-//! Managed memory consists only of a ring of a few chunks, so the device never has to evict pages.
+//! Managed memory consists only of a ring of a few chunks, so the device never has to evict pages. (In 001, the
+//! tables themselves lie in managed memory, and no thread copies them.)
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The CPU partitions both sides, and the GPU joins them (003 §IV-B to D, figures 4 and 5).
+//! The CPU partitions both sides, and the GPU joins them (003 §IV-B to D, figures 3 and 4).
 //!
 //! ```text
 //!  build ─► CPU: partitions in pinned memory ─► working sets ─► the first set to the device ─┐

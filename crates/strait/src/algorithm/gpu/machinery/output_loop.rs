@@ -9,8 +9,8 @@
 //!
 //! The remaining tasks are the tasks that no thread block took, and the tasks on the redo list. A task with
 //! more rows than one task may write is cut into parts: first by probe rows; and if a single probe row has
-//! too many matches, by its matches. (004 keeps one cursor per tuple. A cut task needs no cursor, and several
-//! thread blocks can share its parts.)
+//! too many matches, by its matches. Several thread blocks can share the parts. (004 does not say what happens
+//! when its output buffer is full.)
 //!
 //! Buffers outlive a run. So the device can join the next chunk of a stream while the rows of the chunk
 //! before are copied out.

@@ -109,8 +109,8 @@ pub(crate) fn direct(min: u64, max: u64) -> abi::DeviceTable {
     abi::DeviceTable { slot_count: max - min + 1, min, direct: 1, ..abi::DeviceTable::default() }
 }
 
-/// Allocates a table's slots: in device memory, in host memory, or in device memory as far as it goes and the
-/// rest in host memory (001 §5.2).
+/// Allocates a table's slots: in device memory, in host memory, or up to 5/8 of the free device memory and the
+/// rest in host memory (001 §5.2, §5.3; 001 fills the device memory).
 pub(crate) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Result<View> {
     const WHAT: &str = "the hash table";
     let on_device = match place {

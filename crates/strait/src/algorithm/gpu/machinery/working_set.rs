@@ -9,9 +9,11 @@
 //! ```
 //!
 //! The build partitions of the next set cross the link while the last chunks of the current set are joined.
-//! Every tuple crosses once, for any number of sets. There is one exception: a build partition with frequent
-//! keys may not fit, and no further partitioning could split a single key. Such a partition is joined in
-//! blocks, and its probe partition crosses once per block.
+//! Every tuple crosses once, for any number of sets. There is one exception: a build partition may not fit GPU
+//! memory. Such a partition is joined in blocks, and its probe partition crosses once per block. There are two
+//! causes. Keys may be frequent. Or the build side is so long that the first pass would need more radix bits
+//! than it may have (`first_pass_bits`). More bits would split partitions that have several keys, but not a
+//! single key. (003 partitions oversized partitions again.)
 
 use super::flags::{Window, closed, opened};
 use super::host_partitions::HostPartitions;

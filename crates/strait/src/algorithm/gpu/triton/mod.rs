@@ -133,7 +133,7 @@ impl Pass {
 }
 
 /// Decides which chunks stay on the device: every n-th chunk. So the share of cached chunks stays the same
-/// during the whole pass (000 §5.2 alternates pages). Every chunk has tuples of every partition. So whichever
+/// during the whole pass (000 §5.3 alternates pages). Every chunk has tuples of every partition. So whichever
 /// partition is joined, some of its tuples have to cross the link, and the link is never idle.
 #[derive(Default)]
 struct Turns {
