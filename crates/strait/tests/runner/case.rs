@@ -286,7 +286,8 @@ fn gpu_options(rng: &mut Rng, case: &Case) -> GpuOptions {
     let partitioner = *rng.pick(&theirs);
     match case.algorithm {
         Some(Algorithm::Triton) => {
-            let cache = rng.chance(1, 2).then(|| 1 << rng.between(0, 22));
+            // A cache of zero bytes is one of the choices.
+            let cache = rng.chance(1, 2).then(|| (1 << rng.between(0, 22)) & !1);
             let histogram = match partitioner {
                 Partitioner::Dma => Histogram::None,
                 _ => *rng.pick(&Histogram::ALL),
