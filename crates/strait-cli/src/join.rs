@@ -17,9 +17,6 @@ use crate::progress;
 /// The number of rows that are shown if neither an output nor a limit is given.
 const SHOWN: usize = 10;
 
-/// The most bytes of files that are read first if the other side is a stream.
-const READ_FIRST: u64 = 1 << 30;
-
 /// Runs the command.
 pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
@@ -30,12 +27,7 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
-    let mut join = progress::attach(described(arguments, &memory), arguments.progress, rows);
-    if arguments.limit.is_some()
-        && let Some(side) = beside_a_stream(&left, &right, &memory)
-    {
-        join = join.build_side(side);
-    }
+    let join = progress::attach(described(arguments, &memory), arguments.progress, rows);
     let bound = join
         .bind(output, left.schema(), right.schema())
         .map_err(|error| named(error, &left.name, &right.name))?;
@@ -61,28 +53,17 @@ fn with_statistics(
         (Some((left, right)), None) => (Some(left.as_str()), Some(right.as_str())),
         _ => (None, None),
     };
-    let left = left.statistics(bound.columns(Side::Left), left_key);
-    let right = right.statistics(bound.columns(Side::Right), right_key);
-    bound.statistics(Side::Left, left).statistics(Side::Right, right)
-}
-
-/// Returns the side with files, if the other side is a stream. Reading both sides in turns could wait for the
-/// stream. If the files are the build side, the first rows of the stream are joined at once.
-fn beside_a_stream(left: &InputTable, right: &InputTable, memory: &Memory) -> Option<Side> {
-    let fits = |table: &InputTable| {
-        let Some(bytes) = table.file_bytes().filter(|&bytes| bytes <= READ_FIRST) else {
-            return false;
-        };
-        // Columns of Parquet files take more memory than the files.
-        let all: Vec<usize> = (0..table.schema().fields().len()).collect();
-        let decoded = table.statistics(&all, None).bytes.unwrap_or(bytes).max(bytes);
-        memory.limit().is_none_or(|limit| decoded <= limit / 4)
-    };
-    match (left.is_stream(), right.is_stream()) {
-        (true, false) if fits(right) => Some(Side::Right),
-        (false, true) if fits(left) => Some(Side::Left),
-        _ => None,
+    let mut left_known = left.statistics(bound.columns(Side::Left), left_key);
+    let mut right_known = right.statistics(bound.columns(Side::Right), right_key);
+    if left.is_stream() || right.is_stream() {
+        for (table, known) in [(left, &mut left_known), (right, &mut right_known)] {
+            known.stream = table.is_stream();
+            // The library needs a size to decide whether the table beside the stream is small. If the files do
+            // not tell the bytes of their columns, their own size is a good estimate.
+            known.bytes = known.bytes.or_else(|| table.file_bytes());
+        }
     }
+    bound.statistics(Side::Left, left_known).statistics(Side::Right, right_known)
 }
 
 /// Returns the join that the arguments describe.

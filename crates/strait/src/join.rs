@@ -219,7 +219,7 @@ impl Join {
 
     /// Sets the build side. By default, it is the smaller side by its [statistics](Join::statistics). If the
     /// statistics do not tell which side is smaller, the join reads both sides in turns until one ends, and
-    /// builds on that side.
+    /// builds on that side. [`prompt`](Join::prompt) describes an exception.
     pub fn build_side(mut self, side: Side) -> Self {
         self.build_side = Some(side);
         self
@@ -242,6 +242,10 @@ impl Join {
     /// Sets whether a streaming join returns its rows before it reads more input. By default, it collects
     /// rows into full batches, which is faster. Set this to get the first rows early from a reader that may
     /// block.
+    ///
+    /// If the [statistics](Join::statistics) say that one side is a [stream](Statistics::with_stream), and that
+    /// the other side takes at most 1 GiB and at most a quarter of the memory limit, the join builds on that
+    /// other side. So it joins the first rows of the stream at once.
     pub fn prompt(mut self, prompt: bool) -> Self {
         self.prompt = prompt;
         self

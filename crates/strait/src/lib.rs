@@ -49,6 +49,7 @@
 
 mod algorithm;
 mod bind;
+mod build_side;
 mod context;
 mod device;
 mod error;

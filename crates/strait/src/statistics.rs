@@ -1,6 +1,4 @@
-//! Statistics of a side before it is read, and the choice of the build side.
-
-use crate::options::Side;
+//! Statistics of a side before it is read.
 
 /// Statistics of one side, known before it is read.
 ///
@@ -28,6 +26,9 @@ pub struct Statistics {
     pub nulls: Option<u64>,
     /// Whether the rows are sorted by the key.
     pub sorted: bool,
+    /// Whether the rows come from a stream that may pause, such as a pipe. With
+    /// [`Join::prompt`](crate::Join::prompt), the join then builds on the other side if that side is small.
+    pub stream: bool,
 }
 
 impl Statistics {
@@ -71,6 +72,12 @@ impl Statistics {
         self
     }
 
+    /// Adds whether the rows come from a stream that may pause, such as a pipe.
+    pub fn with_stream(mut self, stream: bool) -> Self {
+        self.stream = stream;
+        self
+    }
+
     /// Replaces the rows and bytes by counted numbers, where these are known.
     pub(crate) fn counted(mut self, rows: Option<u64>, bytes: Option<u64>) -> Self {
         (self.rows, self.bytes) = (rows.or(self.rows), bytes.or(self.bytes));
@@ -84,34 +91,9 @@ impl Statistics {
     }
 }
 
-/// Chooses the build side: the one that the caller asked for, else the one with fewer bytes, or with fewer
-/// rows if the bytes are unknown. Returns `None` if the rows are unknown too. Then the join reads both sides
-/// in turns, and builds on the one that ends first.
-pub(crate) fn build_side(asked: Option<Side>, [left, right]: [&Statistics; 2]) -> Option<Side> {
-    let smaller = || {
-        let (left, right) = match (left.bytes, right.bytes) {
-            (Some(left), Some(right)) => (left, right),
-            _ => (left.rows?, right.rows?),
-        };
-        Some(if left <= right { Side::Left } else { Side::Right })
-    };
-    asked.or_else(smaller)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_smaller_side_is_the_build_side() {
-        let of = |rows, bytes| Statistics { rows, bytes, ..Statistics::unknown() };
-        let chosen = |left, right| build_side(None, [&left, &right]);
-        let unknown = Statistics::unknown();
-        assert_eq!(chosen(of(Some(9), Some(1)), of(Some(1), Some(9))), Some(Side::Left));
-        assert_eq!(chosen(of(Some(9), None), of(Some(1), Some(9))), Some(Side::Right));
-        assert_eq!(chosen(of(Some(9), Some(9)), unknown), None);
-        assert_eq!(build_side(Some(Side::Right), [&unknown, &unknown]), Some(Side::Right));
-    }
 
     #[test]
     fn what_was_counted_replaces_what_was_said() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{Int64Array, RecordBatch};
 
-use crate::sandbox::{Sandbox, batch, read_ipc_stream, sorted};
+use crate::sandbox::{Sandbox, batch, read_ipc_stream, sorted, stream_of};
 
 fn parquet_pair() -> Sandbox {
     let sandbox = Sandbox::new();
@@ -62,6 +62,30 @@ fn explain_analyze_runs_and_reports() {
     stream.ok();
     assert_eq!(read_ipc_stream(&stream.stdout), "id,p,q\n2,y,u\n");
     assert!(stream.stderr.contains("throughput"));
+}
+
+/// With `--limit`, the table beside a stream is the build side, unless it is too large for the memory limit.
+#[test]
+fn the_build_side_beside_a_stream_is_explained() {
+    let sandbox = parquet_pair();
+    sandbox.write("b.csv", "id,q\n2,u\n");
+    sandbox.write("large.csv", format!("id,q\n2,{}\n", "u".repeat(300_000)));
+    let bytes = stream_of(&batch(("id", &[1, 2]), ("p", &["x", "y"])));
+    let rules = [
+        ("- b.csv --limit 1", "build side     right"),
+        ("b.csv - --limit 1", "build side     left"),
+        ("- b.parquet --limit 1", "build side     right"),
+        ("b.parquet - --limit 1", "build side     left"),
+        ("large.csv - --limit 1", "build side     left"),
+        ("large.csv - --limit 1 --memory 1MiB", "the side that proves smaller"),
+        ("b.parquet -", "the side that proves smaller"),
+        ("a.parquet b.csv --limit 1", "the side that proves smaller"),
+    ];
+    for (run, rule) in rules {
+        let run = format!("join {run} --on id --explain");
+        let plan = sandbox.strait_with_stdin(&run, &bytes).ok();
+        assert!(plan.contains(rule), "{run}: {plan}");
+    }
 }
 
 #[test]

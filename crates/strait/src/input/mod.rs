@@ -21,7 +21,7 @@ pub(crate) use buffered::{BufferedSource, ReservedMorsel};
 pub(crate) use chunk::{Chunk, ChunkLimits};
 pub(crate) use feed::{Expected, Feed};
 pub(crate) use relation::{Location, Piece, Places, Relation};
-pub(crate) use smaller_first::{First, read_smaller_first};
+pub(crate) use smaller_first::read_smaller_first;
 pub use source::{Input, Morsel, Source, SourceContext};
 
 /// The reader of one side.

@@ -21,7 +21,6 @@ mod shape;
 mod working_sets;
 
 pub use crate::statistics::Statistics;
-pub(crate) use crate::statistics::build_side;
 pub(crate) use choose::{GpuCandidate, HostMemory, Request, choose};
 pub use decision::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, Prediction,

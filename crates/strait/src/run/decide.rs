@@ -13,22 +13,19 @@ use arrow::array::Array;
 use super::candidate;
 use crate::algorithm::gpu::learned_of_device;
 use crate::bind::BoundJoin;
+use crate::build_side::{BuildSide, Wishes};
 use crate::device::{Device, Prospect, Shape};
 use crate::error::{Result, bytes};
-use crate::input::{BufferedSource, First, Relation};
+use crate::input::{BufferedSource, Relation};
+use crate::join::Join;
 use crate::machine::Machine;
 use crate::matches::Roles;
 use crate::options::{Algorithm, NullEquality, Side};
 use crate::plan::{
     Facts, GpuCandidate, HostMemory, KeyFacts, Learned, Payload, PayloadColumn, Plan, Reason,
-    Request, Statistics, build_side, choose,
+    Request, Statistics, choose,
 };
 use crate::word::{KeyWord, Width};
-
-/// The bytes of a row, if only the number of rows is known.
-const BYTES_PER_ROW: u64 = 16;
-/// Bytes of a side that are read in any case, if statistics say that it is the smaller one.
-const LEAST_EXPECTED: u64 = 1 << 20;
 
 /// The facts that a plan follows from, besides the join and the device.
 pub(super) struct Known<'a> {
@@ -61,7 +58,7 @@ impl BoundJoin {
     /// ```
     pub fn explain(&self) -> Plan {
         let machine = Machine::detect();
-        let side = self.build_side();
+        let side = self.build_side().side();
         let known = Known::new(&machine, side, &self.join.statistics);
         match self.prospects(&known) {
             (plan, Some(prospect)) => match prospect.check() {
@@ -72,27 +69,10 @@ impl BoundJoin {
         }
     }
 
-    /// Returns the build side, if it is known before the join reads both sides.
-    fn build_side(&self) -> Option<Side> {
-        let [left, right] = &self.join.statistics;
-        build_side(self.join.build_side, [left, right])
-    }
-
-    /// Returns the side that is read first. If statistics say which side is smaller, they may be wrong. So
-    /// after twice the stated bytes of the other side, the join also reads the other side.
-    pub(super) fn first(&self) -> First {
-        let of = |statistics: &Statistics| {
-            let rows = statistics.rows.unwrap_or(0);
-            statistics.bytes.unwrap_or(rows.saturating_mul(BYTES_PER_ROW))
-        };
-        match (self.join.build_side, self.build_side()) {
-            (Some(side), _) => First::Asked(side),
-            (None, Some(side)) => {
-                let other = of(&self.join.statistics[side.other() as usize]);
-                First::Expected(side, other.saturating_mul(2).max(LEAST_EXPECTED))
-            }
-            (None, None) => First::Unknown,
-        }
+    /// Returns the choice of the build side, as far as it is made before the join reads its sides.
+    pub(super) fn build_side(&self) -> BuildSide {
+        let Join { build_side: asked, prompt, memory_limit, .. } = self.join;
+        BuildSide::choose(Wishes { asked, prompt, memory_limit }, &self.join.statistics)
     }
 
     /// Returns the plan by the facts that are known without opening a device, and the device to open for it.

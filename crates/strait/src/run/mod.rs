@@ -76,9 +76,9 @@ impl BoundJoin {
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
         // After the readers were handed to the reading thread: if this fails, they are dropped there.
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
-        let first = self.first();
+        let rule = self.build_side();
         let (build, probe) =
-            watch.time("read build side", || read_smaller_first(left, right, first, &workers))?;
+            watch.time("read build side", || read_smaller_first(left, right, rule, &workers))?;
         let build_side = probe.side().other();
         let mut known = Known::new(&machine, Some(build_side), &self.join.statistics);
         known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));

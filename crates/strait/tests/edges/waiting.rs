@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
 use arrow::array::{StringArray, StringViewArray};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
-use strait::{Algorithm, Join, MemoryBudget, Processor, Side};
+use strait::{Algorithm, Join, MemoryBudget, Output, Processor, Side, Statistics};
 
 use super::whole;
 
@@ -45,6 +45,45 @@ fn prompt_rows_come_while_the_reader_blocks() {
         let rows = out.next().expect("there are rows").expect("they fit in pieces").num_rows();
         assert!(rows > 0 && begun.elapsed() < Duration::from_secs(20), "{threads} threads");
         seen.send(()).expect("the reader waits");
+        drop(out);
+    }
+}
+
+/// A table of 8 kB beside a stream that pauses after 80 bytes. If the statistics say so, the join builds on the
+/// table, although the stream would be the next to read by its bytes.
+#[test]
+fn the_table_beside_a_stream_builds() {
+    for (side, threads) in [(Side::Left, 1), (Side::Left, 3), (Side::Right, 2)] {
+        let (table, first) = (super::keyed(0..1000), super::keyed(0..10));
+        let (seen, wait) = mpsc::channel::<()>();
+        let (wait, schema) = (Mutex::new(wait), first.schema());
+        let mut next = Some(first);
+        let batches = std::iter::from_fn(move || {
+            let batch = next.take();
+            if batch.is_none() {
+                let _ = wait.lock().expect("not poisoned").recv_timeout(Duration::from_secs(30));
+            }
+            batch.map(Ok)
+        });
+        let stream = RecordBatchIterator::new(batches, schema);
+        let join = Join::inner().on("k").device(Processor::Cpu).threads(threads).prompt(true);
+        let join = join
+            .statistics(side, Statistics::unknown().with_bytes(8000))
+            .statistics(side.other(), Statistics::unknown().with_stream(true));
+        let schema = table.schema();
+        let bound = join.bind(Output::Rows, &schema, &schema).expect("binds");
+        assert_eq!(bound.explain().build_side, Some(side));
+        let parts = (0..10).map(|i| Ok(table.slice(i * 100, 100))).collect::<Vec<_>>();
+        let table = RecordBatchIterator::new(parts, schema);
+        let begun = Instant::now();
+        let out = match side {
+            Side::Left => join.run(table, stream),
+            Side::Right => join.run(stream, table),
+        };
+        let mut out = out.expect("starts");
+        let rows = out.next().expect("there are rows").expect("succeeds").num_rows();
+        assert!(rows > 0 && begun.elapsed() < Duration::from_secs(20), "{side:?}, {threads}");
+        seen.send(()).expect("the stream waits");
         drop(out);
     }
 }
