@@ -7,10 +7,9 @@
 use crate::machine::Machine;
 use crate::options::{Algorithm, Yields};
 use crate::plan::choose::{GpuCandidate, HostMemory, Request};
-use crate::plan::gpu_memory::{cache_bytes, passes};
 use crate::plan::rules::{MAX_PLANNED_ROWS, UNKNOWN_ROWS};
 use crate::plan::shape::is_dense;
-use crate::plan::{KeySource, Prediction, ProbeSide, ResultOrder, Statistics};
+use crate::plan::{KeySource, Prediction, ProbeSide, Statistics};
 use crate::table::table_bytes;
 
 /// Nanoseconds per row.
@@ -170,30 +169,21 @@ mod device {
     pub(super) const STREAMED: u64 = 4;
 }
 
-/// Predicts one algorithm on a GPU. Key words cross to it, with inlined columns of the build side. Pairs of
-/// inlined values or row numbers come back. The CPU gathers the other columns.
+/// Predicts one algorithm on a GPU. `link.rs` counts the bytes that cross to it and that come back. The CPU
+/// gathers the columns that are not inlined.
 pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Request) -> Prediction {
     let sizes = Sizes::of(request);
     let threads = request.threads.max(1) as f64;
+    let case = request.case(algorithm, Some(on));
     let [build, probe] = [sizes.build_rows, sizes.probe_rows];
     let both = build + probe;
-    let word = request.word_bytes() as f64;
-    let case = request.case(algorithm, Some(on));
+    let word = case.word().bytes() as f64;
     let yields = case.yields();
-    let row = on.row_bytes as f64;
     let words = |rows: f64| (rows * word) as u64;
-    // If the probe side is streamed past a table, results come back in the order of its rows, provided that
-    // keys occur once: a word and a bit per row. Otherwise pairs come back.
     let streamed = case.probe_side() == ProbeSide::Streamed;
-    let by_table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
     let overlaps = streamed && on.memory == HostMemory::Arrow;
-    let in_order = overlaps && case.order() != Some(ResultOrder::Unordered);
-    let back = match yields {
-        Yields::Count => 0.0,
-        Yields::Exists => both,
-        Yields::Pairs if in_order => (word + 0.125) * probe,
-        Yields::Pairs => (row + word) * probe,
-    };
+    let crossing = case.crossing();
+    let (sent, back, spilled) = (crossing.build + crossing.probe, crossing.back, crossing.spilled);
     let staged = match on.memory {
         HostMemory::Pinned => device::LINK,
         HostMemory::Pageable | HostMemory::Arrow => {
@@ -205,12 +195,14 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
         Yields::Count => 0.0,
         Yields::Exists => ns::GATHER[0],
         // Probe columns are slices. Build columns are gathered in any order, unless they are inlined.
-        Yields::Pairs if in_order => {
+        Yields::Pairs if case.in_order() => {
             ns::RESOLVE_IN_ORDER + if inlined { 0.0 } else { ns::GATHER[1] }
         }
         // Without partitions, pairs come back almost in the order of the probe rows.
         Yields::Pairs => {
-            ns::RESOLVE + ns::GATHER[usize::from(!inlined)] + ns::GATHER[usize::from(!by_table)]
+            ns::RESOLVE
+                + ns::GATHER[usize::from(!inlined)]
+                + ns::GATHER[usize::from(!case.by_table())]
         }
     };
     // Time is predicted as if nullable columns had no nulls. Memory is predicted as if they had.
@@ -225,16 +217,7 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
     let buffers = device::BUFFERS.min(on.budget / 2);
     let rows = if yields == Yields::Pairs { words(2.0 * probe) } else { 0 };
     let [table, radix, sort] = device::TUPLES;
-    let loaded = if inlined { build * word } else { 0.0 };
-    // Tuples that do not fit triton's cache spill to host memory and come back.
-    let tuples = 2.0 * both * word;
-    let spilled = match algorithm {
-        Algorithm::Triton => {
-            let cache = cache_bytes(on.budget, request.facts.gpu_options.cache);
-            (tuples - cache as f64).max(0.0)
-        }
-        _ => 0.0,
-    };
+    let values = if inlined { words(build) } else { 0 };
     let of_words = match may_be_made {
         true => words(if streamed { build } else { both }),
         false => 0,
@@ -243,56 +226,49 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
         true => sizes.probe_bytes.min(device::CHUNKS),
         false => sizes.probe_bytes,
     };
-    let mut held = sizes.build_bytes + of_probe + of_words + loaded as u64;
-    // The bytes that cross, the time for that, the time of the device's own work, and its memory.
-    let crosses = both * row + loaded + back;
-    // The time to bring both sides to the device, the probe side several times. If results come back in order,
-    // they cross while the next rows cross to the device.
-    let link = |passes: f64| {
-        let build = (build * row + loaded) / staged;
-        match overlaps {
-            true => build + (probe * row / device::LINK).max(back / device::LINK),
-            false => build + (passes * probe * row + back) / staged,
-        }
+    let mut held = sizes.build_bytes + of_probe + of_words + values;
+    // The time to bring both sides to the device, the probe side several times. If the probe side is streamed,
+    // results come back while the next rows cross to the device.
+    let both_ways = match overlaps {
+        true => crossing.build / staged + crossing.probe.max(back) / device::LINK,
+        false => (sent + back) / staged,
     };
-    let (crosses, link, own, device_bytes) = match algorithm {
+    // The time of the link, the time of the device's own work, and its memory.
+    let (link, own, device_bytes) = match algorithm {
         Algorithm::NoPartition => {
             let tables = words(build) * (1 + 2 * device::HELD);
-            let link = link(1.0) + build / device::BUILT + device::PIPELINE;
-            (crosses, link, both / table, tables + buffers)
+            let link = both_ways + build / device::BUILT + device::PIPELINE;
+            (link, both / table, tables + buffers)
         }
         Algorithm::Radix | Algorithm::SortMerge => {
             let rate = if algorithm == Algorithm::Radix { radix } else { sort };
             let all = words(both) * (1 + 2 * device::HELD) + rows;
-            (crosses, crosses / staged, both / rate, all)
+            (both_ways, both / rate, all)
         }
         Algorithm::StreamedProbe => {
             let partitions = words(build) * (1 + device::HELD);
             let chunks =
                 buffers.max((on.budget / device::STREAMED).min(words(probe) * device::HELD));
-            let link = link(1.0) + build / device::BUILT + device::PIPELINE;
-            (crosses, link, both / radix, partitions + chunks)
+            let link = both_ways + build / device::BUILT + device::PIPELINE;
+            (link, both / radix, partitions + chunks)
         }
         Algorithm::MultiPass => {
-            let passes = passes(build as u64, 2 * request.word_bytes() as u64, on.budget) as f64;
-            let crosses = (build + passes * probe) * row + loaded + back;
+            let passes = case.parts().unwrap_or(1) as f64;
             let tables = on.budget.min(words(build) * 3 + buffers);
-            let link = link(passes) + build / device::BUILT + passes * device::PIPELINE;
-            (crosses, link, (build + passes * probe) / table, tables)
+            let link = both_ways + build / device::BUILT + passes * device::PIPELINE;
+            (link, (build + passes * probe) / table, tables)
         }
         Algorithm::CpuPartitioned => {
             // Tuples cross, not key words. The CPU has to make them first.
-            let crosses = tuples + back;
             held += 2 * words(both);
-            let made = tuples / (device::PARTITIONED * threads);
-            (crosses, made.max(crosses / device::LINK), both / radix, buffers * 2)
+            let made = sent / (device::PARTITIONED * threads);
+            (made.max((sent + back) / device::LINK), both / radix, buffers * 2)
         }
         Algorithm::Triton => {
             held += spilled as u64;
-            let crosses = both * row + loaded + 2.0 * spilled + back;
-            let first = ((both * row + loaded) / staged).max(spilled / device::BOTH_WAYS);
+            let first = (sent / staged).max(spilled / device::BOTH_WAYS);
             let link = first + (spilled + back) / device::LINK + 2.0 * device::PIPELINE;
-            (crosses, link, 2.0 * both / radix, buffers * 2)
+            (link, 2.0 * both / radix, buffers * 2)
         }
     };
     // If chunks are streamed, copies overlap with the device's own work. Triton works on its cached
@@ -300,22 +276,21 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
     let seconds = match algorithm {
         Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
         _ if overlaps => {
-            let built = (build * row + loaded) / staged + build / device::BUILT;
+            let built = crossing.build / staged + build / device::BUILT;
             link.max(own).max(built + staging + on_cpu)
         }
         _ => link.max(own),
     };
     let on_cpu = if overlaps { 0.0 } else { on_cpu };
     let opening = if on.open { 0.0 } else { device::OPEN };
-    let out = back + spilled;
     Prediction {
         algorithm,
         on_gpu: true,
         seconds: opening + device::SECONDS + seconds + on_cpu,
         bytes: held,
-        device_bytes: device_bytes + loaded as u64,
-        crosses: crosses as u64,
-        link_seconds: (crosses - out).max(out) / device::LINK,
+        device_bytes: device_bytes + values,
+        crosses: (crossing.to_gpu() + crossing.to_host()) as u64,
+        link_seconds: crossing.to_gpu().max(crossing.to_host()) / device::LINK,
     }
 }
 

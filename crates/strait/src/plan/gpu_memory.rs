@@ -32,12 +32,6 @@ pub(crate) const FOR_TABLES: u64 = 6;
 /// The largest number of slots per table. A compact table has 32 bits for a slot number.
 pub(crate) const MAX_SLOTS: u64 = u32::MAX as u64;
 
-/// Returns the number of passes over the probe side that a build side of `rows` unique keys needs.
-pub(crate) fn passes(rows: u64, tuple: u64, memory: u64) -> u64 {
-    let fit = table_rows(memory, tuple).max(1);
-    rows.div_ceil(fit).max(1)
-}
-
 /// Returns the number of rows whose table fits.
 pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
     let slots = (memory / 8 * FOR_TABLES / tuple).min(MAX_SLOTS);
@@ -46,15 +40,16 @@ pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{cache_bytes, passes, working_set_rows};
+    use super::{cache_bytes, table_rows, working_set_rows};
 
     /// With 16 GiB, 2^30 rows of 16 bytes take two passes, and twice as many rows take four.
     #[test]
     fn as_few_passes_as_memory_allows() {
-        assert_eq!(passes(1 << 20, 16, 16 << 30), 1);
-        assert_eq!(passes(1 << 30, 16, 16 << 30), 2);
-        assert_eq!(passes(1 << 31, 16, 16 << 30), 4);
-        assert_eq!(passes(1 << 20, 16, 0), 1 << 20);
+        let passes = |rows: u64| rows.div_ceil(table_rows(16 << 30, 16));
+        assert_eq!(passes(1 << 20), 1);
+        assert_eq!(passes(1 << 30), 2);
+        assert_eq!(passes(1 << 31), 4);
+        assert_eq!(table_rows(0, 16), 0);
     }
 
     /// With 16 GiB, a working set has 2^33 / 48 rows. A cache leaves less memory for it.

@@ -6,7 +6,7 @@ use crate::matches::Keep;
 use crate::options::{Algorithm, Yields};
 use crate::partition::gpu::Digits;
 use crate::plan::choose::HostMemory;
-use crate::plan::decision::{LinkBytes, ResultOrder, TableKind};
+use crate::plan::decision::{ResultOrder, TableKind};
 use crate::plan::gpu_memory::{FOR_TABLES, cache_bytes, table_rows, working_set_rows};
 use crate::plan::gpu_shape::{
     MAX_ROWS_AT_ONCE, first_pass_bits, is_array, is_one_pass, one_pass_bits, partitioning_bytes,
@@ -35,20 +35,23 @@ pub(crate) fn first_pass_transfer(
 }
 
 impl Case<'_> {
-    /// Returns whether the algorithm looks the probe side up in one table over the whole build side.
-    fn one_table(&self) -> bool {
+    /// Returns whether the algorithm looks the probe side up in tables, without partitioning it.
+    pub(super) fn by_table(&self) -> bool {
         match self.algorithm {
             Algorithm::NoPartition => true,
             // If a build key occurs more than once, the parts are partitioned.
-            Algorithm::MultiPass => {
-                self.parts() == Some(1) && self.facts.learned.unique != Some(false)
-            }
+            Algorithm::MultiPass => self.facts.learned.unique != Some(false),
             Algorithm::Radix
             | Algorithm::SortMerge
             | Algorithm::StreamedProbe
             | Algorithm::CpuPartitioned
             | Algorithm::Triton => false,
         }
+    }
+
+    /// Returns whether the algorithm looks the probe side up in one table over the whole build side.
+    fn one_table(&self) -> bool {
+        self.by_table() && self.parts().is_none_or(|parts| parts == 1)
     }
 
     /// Decides whether results come back from a GPU in the order of the probe rows. This needs one table over
@@ -84,7 +87,7 @@ impl Case<'_> {
     }
 
     /// Returns the free GPU memory, as it was measured or as it is predicted.
-    fn free(&self) -> Option<u64> {
+    pub(super) fn free(&self) -> Option<u64> {
         Some(self.facts.learned.free.unwrap_or(self.gpu?.memory))
     }
 
@@ -222,31 +225,6 @@ impl Case<'_> {
             }
             _ => transfer.resolved(pinned),
         })
-    }
-
-    /// Returns the bytes that cross the link.
-    pub(super) fn over_the_link(&self) -> Option<LinkBytes> {
-        self.gpu?;
-        let word = self.word().bytes();
-        let inlined = self.inlining().bytes() > 0;
-        let (per_row, per_build_row) = match self.algorithm {
-            // The CPU makes tuples, which always have a value besides the key word.
-            Algorithm::CpuPartitioned => (2 * word, 0),
-            _ => (word, if inlined { word } else { 0 }),
-        };
-        let in_order = self.order() != Some(ResultOrder::Unordered);
-        let flags_build = self.facts.roles.build != Keep::Nothing;
-        let (per_match, flagged) = match self.yields() {
-            Yields::Count => (0, false),
-            // In order, one bit per probe row comes back.
-            Yields::Exists => (0, !in_order),
-            // The host flags build rows itself if it has to verify matches.
-            Yields::Pairs => (2 * word, flags_build && self.all_match()),
-        };
-        let per_flag = u64::from(flagged);
-        let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
-        let probe_bits = in_order;
-        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, probe_bits, per_flag })
     }
 }
 

@@ -4,7 +4,7 @@
 //! `choose` is a pure function of the [`Statistics`] of both sides and the
 //! [`Machine`](crate::machine::Machine). It predicts the time and memory of each algorithm, and takes the
 //! fastest one that fits. [`rules`] and [`gpu_rules`] have one function per further decision. [`refine`] decides
-//! again when a running join has learned more. [`shape`] derives the shapes of tables and partitions on the CPU
+//! again when a running join has learned more. [`link`] counts the bytes that cross the link. [`shape`] derives the shapes of tables and partitions on the CPU
 //! from the number of rows and the cache sizes, [`gpu_shape`] those on a GPU.
 
 mod choose;
@@ -15,6 +15,7 @@ pub(crate) mod gpu_memory;
 mod gpu_rules;
 pub(crate) mod gpu_shape;
 mod in_gpu_memory;
+mod link;
 mod refine;
 mod rules;
 mod shape;
