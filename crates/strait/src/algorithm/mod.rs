@@ -196,7 +196,7 @@ pub(crate) fn run_on(
     let probe = job.take_probe()?;
     // An error of a worker stops only this attempt; the CPU may still join.
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
-    let Attempt { joined, probe, rest } = gpu::run(&attempt, job, probe, needed, device);
+    let Attempt { joined, plan, probe, rest } = gpu::run(&attempt, job, probe, needed, device);
     *job.probe = Some(probe);
     device.check_released()?;
     if !cx.budget.unlimited() {
@@ -204,7 +204,7 @@ pub(crate) fn run_on(
         crate::memory::release_memory();
     }
     let error = match joined {
-        Ok(plan) => {
+        Ok(()) => {
             *job.plan = plan;
             return Ok(GpuOutcome::Joined);
         }
@@ -214,6 +214,8 @@ pub(crate) fn run_on(
         return Err(error);
     }
     cx.workers.check()?;
+    // The report lists this plan, and the plans that were abandoned before it.
+    *job.plan = plan;
     let go_back = |to: &Written| {
         job.candidates.store(to.candidates, Ordering::Relaxed);
         job.sink.go_back(&to.output)

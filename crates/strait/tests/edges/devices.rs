@@ -86,6 +86,35 @@ fn the_report_says_what_escalated() {
     assert!(escalated > 0, "no join escalated");
 }
 
+/// If `multi-pass` continues on the GPU and fails there, too, the CPU joins. The report lists both plans of the
+/// GPU.
+#[test]
+fn the_report_lists_an_escalation_that_failed() {
+    let mut listed = 0;
+    let faults = (0..20).map(|nth| Some(Fault { kind: FaultKind::Copy, nth }));
+    for fault in faults.chain([None]) {
+        for step in 0..72 {
+            let memory = (256 * (8 + step % 8) / 8) << (step / 8);
+            let force =
+                TestOverrides { simulated: Some(step), auto: true, fault, ..Default::default() };
+            let join = Join::inner().on("k").gpu_memory(memory).test_overrides(force);
+            let Ok(report) = outcome(&join).1 else { continue };
+            assert_eq!(report.output_rows, 5, "{report}");
+            if let [planned, escalation] = &report.plan.abandoned[..] {
+                assert!(!report.plan.device.is_gpu(), "{report}");
+                assert_ne!(planned.algorithm, Algorithm::MultiPass, "{report}");
+                assert_eq!(escalation.algorithm, Algorithm::MultiPass, "{report}");
+                for abandoned in [planned, escalation] {
+                    assert_eq!(abandoned.device.gpu_name(), Some("simulated"), "{report}");
+                    assert!(report.to_string().contains(&abandoned.reason), "{report}");
+                }
+                listed += 1;
+            }
+        }
+    }
+    assert!(listed > 0, "no escalation failed");
+}
+
 /// Whether the error comes from a device.
 fn of_device(error: &Error) -> bool {
     matches!(

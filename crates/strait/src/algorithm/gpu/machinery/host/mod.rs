@@ -59,8 +59,9 @@ const TINY_CHUNK: u64 = 7;
 
 /// The outcome of an attempt to join on a device.
 pub(crate) struct Attempt {
-    /// The plan that was carried out.
-    pub(crate) joined: Result<Plan>,
+    pub(crate) joined: Result<()>,
+    /// The plan that was carried out, or that failed. It lists the plans that were abandoned before it.
+    pub(crate) plan: Plan,
     /// The probe side, with the rows that were not joined.
     pub(crate) probe: BufferedSource,
     /// Which rows these are, if the attempt failed.
@@ -76,16 +77,19 @@ pub(crate) fn run(
     device: &dyn Device,
 ) -> Attempt {
     let probe = Probe::new(probe);
+    let mut plan = job.plan.clone();
     let joined = match job.keys.width() {
-        Width::W32 => join_words::<u32>(cx, job, &probe, needed, device),
-        Width::W64 => join_words::<u64>(cx, job, &probe, needed, device),
+        Width::W32 => join_words::<u32>(cx, job, &mut plan, &probe, needed, device),
+        Width::W64 => join_words::<u64>(cx, job, &mut plan, &probe, needed, device),
     };
     let (probe, rest) = probe.end();
-    Attempt { joined, probe, rest }
+    Attempt { joined, plan, probe, rest }
 }
 
 /// The build side, ready to be joined.
 struct Build<'a> {
+    /// The plan. An escalation changes it.
+    plan: &'a mut Plan,
     matcher: &'a Matcher<'a>,
     unit: &'a Unit,
     keys: &'a Keys,
@@ -101,10 +105,11 @@ struct Build<'a> {
 fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx: &Context<'_>,
     job: &Job<'_>,
+    plan: &mut Plan,
     probe: &Probe,
     needed: u64,
     device: &dyn Device,
-) -> Result<Plan> {
+) -> Result<()> {
     let details = &job.plan.details;
     let word = details.word();
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
@@ -132,6 +137,7 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let (workers, _scratch) = workers_with_scratch::<u64>(cx, None, 0, cap)?;
     let cx = &Context { workers, ..cx.clone() };
     let build = Build {
+        plan,
         matcher: &matcher,
         unit: &unit,
         keys: &build_keys,
@@ -140,17 +146,16 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         wanted,
         cap,
     };
-    let joined = join::<K>(cx, job, &session, &build, probe, needed);
-    let joined = joined.and_then(|plan| Ok((plan, session.times()?)));
+    let joined = join::<K>(cx, job, &session, build, probe, needed);
+    let joined = joined.and_then(|()| session.times());
     let times = match &joined {
-        Ok((_, times)) => Some(times.clone()),
+        Ok(times) => Some(times.clone()),
         // If the CPU continues in the middle, the report tells what the device has done.
         Err(_) => probe.some_written().then(|| session.times().unwrap_or_default()),
     };
     if let Some(times) = times {
         cx.watch.add_device(times, session.crossed(), session.work());
     }
-    let joined = joined.map(|(plan, _)| plan);
     drop(session);
     if flags.is_some() {
         unit.flags = flags;
@@ -159,22 +164,19 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         let with = (&cx.workers, cap);
         emit_all_unmatched(with, &matcher, &unit, job.roles.build, job.sink)
     };
-    let joined =
-        joined.and_then(|plan| cx.watch.time("unmatched rows", emit_unmatched).map(|()| plan));
+    let joined = joined.and_then(|_| cx.watch.time("unmatched rows", emit_unmatched));
     joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.flag_build))
 }
 
-/// Joins the probe side, and writes all rows except the build rows that are returned by their flag. Returns
-/// the plan that was carried out.
+/// Joins the probe side, and writes all rows except the build rows that are returned by their flag.
 fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx: &Context<'_>,
     job: &Job<'_>,
     session: &Session<'_>,
-    build: &Build<'_>,
+    build: Build<'_>,
     probe: &Probe,
     needed: u64,
-) -> Result<Plan> {
-    let mut plan = job.plan.clone();
+) -> Result<()> {
     let details = &job.plan.details;
     let word = details.word();
     let reader = ProbeReader::<K> {
@@ -225,13 +227,13 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let link = TransferContext {
         session,
         workers: &cx.workers,
-        transfer: plan.transfer()?,
+        transfer: build.plan.transfer()?,
         most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
     };
     let build_side = build.keys.side();
     let found = cx.watch.time("join on device", || {
-        let (build, to) = (&build_side, &mut receiver);
-        let found = join_from_host(&link, &mut plan, build, &incoming, &wanted, to)?;
+        let (plan, build, to) = (build.plan, &build_side, &mut receiver);
+        let found = join_from_host(&link, plan, build, &incoming, &wanted, to)?;
         receiver.finish(session)?;
         Ok::<JoinResult, Error>(found)
     })?;
@@ -245,7 +247,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         }
         cx.watch.time("unmatched rows", || resolver.end(&whole))?;
     }
-    Ok(plan)
+    Ok(())
 }
 
 /// Returns what the device has to produce. If pairs are returned, the host sets the flags of probe rows. It
