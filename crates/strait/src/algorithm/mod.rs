@@ -24,7 +24,7 @@ use crate::device::Device;
 use crate::error::{Error, Result, bytes};
 use crate::input::{BufferedSource, Relation};
 use crate::key::KeyPlan;
-use crate::matches::{BoundFilter, Keep, Matcher, Roles, Unit};
+use crate::matches::{BoundFilter, FoundBy, Keep, Matcher, Roles, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Budget, Reservation};
 use crate::options::Algorithm;
@@ -107,7 +107,7 @@ impl<'a> Job<'a> {
             Some(columns) => columns,
             None => Columns::of_relation(cx, build, &self.sink.plan.gathered(side))?,
         };
-        matcher.unit(side, columns, build.batches(), self.roles.build)
+        matcher.unit(side, columns, build.batches(), matcher.flags().build)
     }
 
     /// Returns both sides as units, build side first, if both are held. The build unit has its columns
@@ -122,10 +122,11 @@ impl<'a> Job<'a> {
         let build = self.build_unit(cx, matcher, inlining)?;
         let side = self.build_side.other();
         let columns = Columns::of_relation(cx, probe, &self.sink.plan.gathered(side))?;
-        Ok([build, matcher.unit(side, columns, probe.batches(), self.roles.probe)?])
+        Ok([build, matcher.unit(side, columns, probe.batches(), matcher.flags().probe)?])
     }
 
-    fn matcher(&self, cx: &'a Context<'_>, exact: bool) -> Matcher<'a> {
+    /// Returns the matcher of the candidates that are `found` in this way.
+    fn matcher(&self, cx: &'a Context<'_>, exact: bool, found: FoundBy) -> Matcher<'a> {
         Matcher {
             roles: self.roles,
             keys: self.keys,
@@ -134,6 +135,7 @@ impl<'a> Job<'a> {
             workers: &cx.workers,
             budget: &cx.budget,
             yields: self.plan.details.yields,
+            found,
             candidates: self.candidates,
         }
     }

@@ -19,7 +19,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, ReservedMorsel};
 use crate::key::KeyPlan;
-use crate::matches::{Matcher, Unit};
+use crate::matches::{FoundBy, Matcher, Unit};
 use crate::materialise::Columns;
 use crate::memory::{Refused, Started};
 use crate::output::{Emitter, SharedSink};
@@ -42,7 +42,7 @@ pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
 
 fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
     let inlining = job.inlined_columns()?;
-    let matcher = job.matcher(cx, job.keys.exact());
+    let matcher = job.matcher(cx, job.keys.exact(), FoundBy::CpuLookup);
     let (side, build) = (job.build_side, job.build);
 
     cx.counters.enter(Stage::Partition, build.rows());
@@ -62,7 +62,8 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
         Some(columns) => columns,
         None => cx.watch.time("flatten build columns", flatten)?,
     };
-    let mut build_unit = matcher.unit(side, build_columns, build.batches(), job.roles.build)?;
+    let mut build_unit =
+        matcher.unit(side, build_columns, build.batches(), matcher.flags().build)?;
     if let (Some(flags), Some(matched)) = (&build_unit.flags, job.matched) {
         flags.add(matched);
     }
@@ -143,7 +144,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 let batches = std::slice::from_ref(&morsel.batch);
                 let unit = emitter.patiently(Refused::Fails, || {
                     let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
-                    self.matcher.unit(side, columns, batches, keep)
+                    self.matcher.unit(side, columns, batches, self.matcher.flags().probe)
                 })?;
                 for first in (0..unit.rows).step_by(BLOCK) {
                     let block = morsel.batch.slice(first, BLOCK.min(unit.rows - first));

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::input::Relation;
-use crate::matches::{Matcher, Unit};
+use crate::matches::{FoundBy, Matcher, Unit};
 use crate::memory::Refused;
 use crate::output::{Emitter, SharedSink};
 use crate::partition::{Load, Partitions, Passes, Placing, RowId, Tuple, key_words, partition};
@@ -47,7 +47,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let build_parts = partitioned(side, build)?;
     let probe_parts = partitioned(side.other(), &probe)?;
 
-    let matcher = job.matcher(cx, job.keys.exact());
+    let matcher = job.matcher(cx, job.keys.exact(), FoundBy::CpuLookup);
     let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
     let rows = build.rows() + probe.rows();

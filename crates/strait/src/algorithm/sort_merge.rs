@@ -16,7 +16,7 @@ use std::slice::Chunks;
 use super::{Context, Job, for_widths, pair_cap, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
-use crate::matches::{InOrder, Keep, Matcher, Unit};
+use crate::matches::{FoundBy, InOrder, Keep, Matcher, Unit};
 use crate::memory::{Buffer, Reservation};
 use crate::options::Side;
 use crate::output::Emitter;
@@ -42,7 +42,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let (probe_sorted, probe_nulls, _probe_nulls) = sorted::<K, I>(cx, probe_words)?;
 
     // The words are the keys or their ranks, so no match has to be verified.
-    let matcher = job.matcher(cx, true);
+    let matcher = job.matcher(cx, true, FoundBy::CpuMerge);
     let [build_unit, probe_unit] = job.held_units(cx, &matcher, &probe, None)?;
     let cap = pair_cap(cx, job.sink);
     let rows = build_sorted.len() + probe_sorted.len();

@@ -37,6 +37,7 @@ use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Transfer};
+use crate::matches::FlagPlan;
 use crate::memory::Budget;
 use crate::options::{Algorithm, Yields};
 use crate::schedule::Workers;
@@ -157,8 +158,7 @@ impl ResultKind {
             flavour,
             keys: self == ResultKind::Materialise,
             signed: true,
-            flag_build: false,
-            flag_probe: false,
+            flags: FlagPlan::default(),
             build_flags: None,
             probe_flags: None,
             expected_rows,

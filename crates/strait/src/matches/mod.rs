@@ -11,7 +11,10 @@
 //! | left, right, full | yes | unmatched, if preserved | unmatched, if preserved |
 //! | left semi, anti, mark | | | matched, unmatched, all with a mark |
 //! | right semi, anti, mark | | matched, unmatched, all with a mark | |
+//!
+//! [`FlagPlan`] says who flags these rows.
 
+mod flags;
 mod ordered;
 
 use std::ops::Range;
@@ -33,6 +36,7 @@ use crate::partition::RowId;
 use crate::schedule::{Workers, catch_panic};
 use crate::table::Flags;
 use crate::table::{Ask, Pairs};
+pub(crate) use flags::{FlagPlan, FlaggedBy, FoundBy};
 pub(crate) use ordered::InOrder;
 
 /// Which rows of a side are written by their flag.
@@ -138,26 +142,28 @@ pub(crate) struct Matcher<'a> {
     pub(crate) budget: &'a Arc<Budget>,
     /// What has to be found.
     pub(crate) yields: Yields,
+    /// How the candidates are found.
+    pub(crate) found: FoundBy,
     pub(crate) candidates: &'a AtomicU64,
 }
 
 impl Matcher<'_> {
-    /// Creates a unit of a side, with flags if `keep` needs them.
+    /// Creates a unit of a side. It has flags if somebody sets them: see [`Matcher::flags`].
     pub(crate) fn unit(
         &self,
         side: Side,
         columns: Columns,
         batches: &[RecordBatch],
-        keep: Keep,
+        flagged: Option<FlaggedBy>,
     ) -> Result<Unit> {
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
         let values = match self.exact {
             true => None,
             false => Some(self.keys.values(side, batches, (self.workers, self.budget))?),
         };
-        let flags = match keep {
-            Keep::Nothing => None,
-            _ => Some(Flags::new(rows, self.budget)?),
+        let flags = match flagged {
+            None => None,
+            Some(_) => Some(Flags::new(rows, self.budget)?),
         };
         Ok(Unit { side, columns, rows, values, flags })
     }
@@ -167,15 +173,19 @@ impl Matcher<'_> {
         self.exact && self.filter.is_none()
     }
 
-    /// Returns what a lookup in a table has to find, at most `cap` pairs at a time.
-    pub(crate) fn ask<'u>(&self, build: &'u Unit, cap: usize) -> Ask<'u> {
-        let yields = self.yields;
-        let flagged = yields == Yields::Exists && self.roles.probe == Keep::Nothing;
-        Ask { yields, flags: build.flags.as_ref().filter(|_| flagged), cap }
+    /// Returns who flags the rows that have a match.
+    pub(crate) fn flags(&self) -> FlagPlan {
+        FlagPlan::of(self.roles, self.yields, self.all_match(), self.found)
     }
 
-    /// Resolves candidates: keeps the matches, flags their rows, and writes the pairs if the join type
-    /// returns them. Leaves `pairs` empty.
+    /// Returns what a lookup in a table has to find, at most `cap` pairs at a time.
+    pub(crate) fn ask<'u>(&self, build: &'u Unit, cap: usize) -> Ask<'u> {
+        let by_search = self.flags().build == Some(FlaggedBy::Search);
+        Ask { yields: self.yields, flags: build.flags.as_ref().filter(|_| by_search), cap }
+    }
+
+    /// Resolves candidates: keeps the matches, flags their rows if that is the matcher's task, and writes the
+    /// pairs if the join type returns them. Leaves `pairs` empty.
     pub(crate) fn resolve(
         &self,
         build: &Unit,
@@ -189,7 +199,9 @@ impl Matcher<'_> {
         }
         self.verify(build, probe, pairs);
         self.apply_filter([build, probe], pairs, emitter)?;
-        if let Some(flags) = &build.flags {
+        if self.flags().build == Some(FlaggedBy::Matcher)
+            && let Some(flags) = &build.flags
+        {
             pairs.build.iter().for_each(|&row| flags.set(row));
         }
         let rows = std::mem::take(&mut pairs.build);
@@ -224,8 +236,8 @@ impl Matcher<'_> {
         emitter.count(std::mem::take(&mut pairs.counted));
     }
 
-    /// Flags the probe rows of matches, and writes them with their build rows if the join type returns pairs.
-    /// Returns the build rows, so that their memory can be used again.
+    /// Flags the probe rows of matches if that is the matcher's task. Writes them with their build rows if the
+    /// join type returns pairs. Returns the build rows, so that their memory can be used again.
     fn write<B>(
         &self,
         build: &Unit,
@@ -234,7 +246,9 @@ impl Matcher<'_> {
         pairs: &mut Pairs<B>,
         emitter: &mut Emitter<'_>,
     ) -> Result<Chosen> {
-        if let Some(flags) = &probe.flags {
+        if self.flags().probe == Some(FlaggedBy::Matcher)
+            && let Some(flags) = &probe.flags
+        {
             match pairs.run {
                 Some(first) => (first..).take(build_rows.len()).for_each(|row| flags.set(row)),
                 None => pairs.probe.iter().for_each(|&row| flags.set(row)),

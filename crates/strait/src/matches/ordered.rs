@@ -90,7 +90,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
 
     /// Returns whether a group's rows need not be paired, because only the existence of a match matters.
     fn by_existence(&self) -> bool {
-        !self.matcher.roles.pairs && self.matcher.filter.is_none()
+        self.matcher.flags().by_search()
     }
 
     fn flag(&self, build: &[Tuple<K, I>], probe: &[Tuple<K, I>]) {

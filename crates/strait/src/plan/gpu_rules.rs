@@ -2,7 +2,7 @@
 
 use crate::device::Shape;
 use crate::gpu_options::{GpuOptions, Histogram, TablePlace, Transfer, TritonPartitioner};
-use crate::matches::Keep;
+use crate::matches::{FlagPlan, FoundBy};
 use crate::options::{Algorithm, Yields};
 use crate::partition::gpu::Digits;
 use crate::plan::choose::HostMemory;
@@ -59,11 +59,11 @@ impl Case<'_> {
     /// results would be empty, and pairs take fewer bytes.
     pub(super) fn order(&self) -> Option<ResultOrder> {
         let gpu = self.gpu?;
-        let flags_probe = self.facts.roles.probe != Keep::Nothing;
-        let flags_build = self.facts.roles.build != Keep::Nothing;
         let if_unique = match self.yields() {
             Yields::Count => return Some(ResultOrder::Unordered),
-            Yields::Exists if flags_build || !flags_probe => return Some(ResultOrder::Unordered),
+            Yields::Exists if !self.flags(FoundBy::GpuInOrder).only_bits() => {
+                return Some(ResultOrder::Unordered);
+            }
             // One bit per probe row tells whether it has a match, however often build keys occur. But
             // multi-pass can build its table only if each key occurs once.
             Yields::Exists => self.algorithm == Algorithm::MultiPass,
@@ -79,6 +79,11 @@ impl Case<'_> {
             Some(false) => ResultOrder::Unordered,
             None => ResultOrder::ProbeOrderIfUnique,
         })
+    }
+
+    /// Returns who flags rows, if the candidates are `found` in this way.
+    fn flags(&self, found: FoundBy) -> FlagPlan {
+        FlagPlan::of(self.facts.roles, self.yields(), self.all_match(), found)
     }
 
     /// Returns the sizes of the GPU's work, once the GPU is open.

@@ -1,7 +1,7 @@
 //! What crosses the link between host memory and GPU memory. This is the only place that counts these bytes:
 //! the plan shows the [`LinkBytes`] per row, and the predictions use the same bytes times rows ([`Crossing`]).
 
-use crate::matches::Keep;
+use crate::matches::{FlaggedBy, FoundBy};
 use crate::options::{Algorithm, Yields};
 use crate::plan::ResultOrder;
 use crate::plan::decision::LinkBytes;
@@ -90,16 +90,9 @@ impl Case<'_> {
     /// Returns whether one flag per row comes back that tells whether the row has a match: for the build side,
     /// and for the probe side.
     fn flagged(&self) -> [bool; 2] {
-        let build = self.facts.roles.build != Keep::Nothing;
-        let probe = self.facts.roles.probe != Keep::Nothing;
-        match self.yields() {
-            Yields::Count => [false; 2],
-            // In order, one bit per probe row comes back.
-            Yields::Exists if self.in_order() => [false; 2],
-            Yields::Exists => [build, probe],
-            // The host flags build rows itself if it has to verify matches. It flags probe rows by the pairs.
-            Yields::Pairs => [build && self.all_match(), false],
-        }
+        let found = if self.in_order() { FoundBy::GpuInOrder } else { FoundBy::GpuUnordered };
+        let flags = self.flags(found);
+        [flags.build, flags.probe].map(|by| by == Some(FlaggedBy::Search))
     }
 
     /// Returns the bytes of tuples that spill to host memory.

@@ -70,8 +70,8 @@ pub(crate) fn join(
     }
     check_rows(build.rows.max(probe.rows))?;
     let mut windows = [
-        Window::new(session, Which::Build, wanted.flag_build, build.rows)?,
-        Window::new(session, Which::Probe, wanted.flag_probe, probe.rows)?,
+        Window::new(session, Which::Build, wanted, build.rows)?,
+        Window::new(session, Which::Probe, wanted, probe.rows)?,
     ];
     let build_flags = opened(&mut windows[0], session, build.first, build.rows)?;
     let probe_flags = opened(&mut windows[1], session, probe.first, probe.rows)?;

@@ -50,7 +50,7 @@ pub(super) fn join_loaded(
     let mut stream = ProbeStream::new(link, probe, wanted, partitioning(session))?;
     let tasks = radix.tasks(session, build.rows, stream.chunk_rows);
     let mut output_loop = OutputLoop::new(session, &stream.wanted, tasks as u32)?;
-    let mut flags = Window::new(session, Which::Build, wanted.flag_build, build.rows)?;
+    let mut flags = Window::new(session, Which::Build, wanted, build.rows)?;
     let build_flags = opened(&mut flags, session, build.first, build.rows)?;
     let joined = stream.each(build_flags, to, |chunk, wanted, to| {
         join_chunk(&mut output_loop, &radix, &held, chunk, wanted, to)

@@ -9,6 +9,7 @@ use crate::device::{EVENTS, Event, Flavour, HostView, View};
 use crate::gpu_options::{GpuOptions, Histogram, Partitioner, TablePlace, Transfer};
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
+use crate::matches::{FlagPlan, FlaggedBy};
 use crate::options::{JoinType, Yields};
 use crate::plan::{Facts, GpuCandidate, HostMemory, Request, ResultOrder, Statistics, choose};
 use crate::schedule::Workers;
@@ -164,12 +165,12 @@ fn checked(case: &Case, build: &[u64], probe: &[u64]) -> Result<usize> {
         Ok(HostSide { keys: column, values: None, rows: keys.len() as u64 })
     };
     let flags = matches!(flavour, Flavour::PairsFlagged | Flavour::Exists);
+    let by_kernels = flags.then_some(FlaggedBy::Search);
     let wanted = Wanted {
         flavour: *flavour,
         keys: false,
         signed: false,
-        flag_build: flags,
-        flag_probe: flags,
+        flags: FlagPlan { build: by_kernels, probe: by_kernels },
         build_flags: None,
         probe_flags: None,
         expected_rows: probe.len() as u64,

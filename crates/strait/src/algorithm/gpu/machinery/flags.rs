@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::wanted::{Receiver, Which};
+use super::wanted::{Receiver, Wanted, Which};
 use crate::device::{Pinned, Session, View};
 use crate::error::Result;
 
@@ -22,14 +22,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates a window for up to `most_rows` rows. Returns `None` if flags are not wanted.
+    /// Creates a window for up to `most_rows` rows. Returns `None` if the kernels do not flag this side.
     pub(crate) fn new(
         session: &Session<'_>,
         which: Which,
-        wanted: bool,
+        wanted: &Wanted,
         most_rows: u64,
     ) -> Result<Option<Window>> {
-        if !wanted {
+        if !wanted.kernels_flag(which) {
             return Ok(None);
         }
         const WHAT: &str = "flags of matched rows";

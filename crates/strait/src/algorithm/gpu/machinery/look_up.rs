@@ -73,16 +73,15 @@ pub(crate) fn stream_past(
     let TableOf { table, build, order } = past;
     let rows = build.end - build.start;
     let in_order = order == ResultOrder::ProbeOrder;
-    // Results in order have a bit per probe row, so flags are not needed.
-    let flag_probe = wanted.flag_probe && !in_order;
-    let mut stream = ProbeStream::new(link, probe, &Wanted { flag_probe, ..*wanted }, 0)?;
+    let flags = if in_order { wanted.flags.in_order() } else { wanted.flags };
+    let mut stream = ProbeStream::new(link, probe, &Wanted { flags, ..*wanted }, 0)?;
     let look_ups = look_ups(session, stream.chunk_rows);
     let mut output_loop = OutputLoop::new(session, &stream.wanted, look_ups)?;
     let mut in_order = match in_order {
         true => Some(InOrder::new(session, wanted, stream.chunk_rows)?),
         false => None,
     };
-    let mut flags = Window::new(session, Which::Build, wanted.flag_build, rows)?;
+    let mut flags = Window::new(session, Which::Build, wanted, rows)?;
     let build_flags = opened(&mut flags, session, build.start, rows)?;
     // Bits always take fewer bytes than flags. Values take fewer bytes than pairs only if at least half of
     // the rows match.

@@ -58,7 +58,7 @@ impl<'a> ProbeStream<'a> {
         let session = link.session;
         let extra = extra + aside(session, wanted);
         let chunk_rows = link.probe_rows(probe, extra, session.left() / 2)?;
-        let flags = Window::new(session, Which::Probe, wanted.flag_probe, chunk_rows)?;
+        let flags = Window::new(session, Which::Probe, wanted, chunk_rows)?;
         let pipeline = Pipeline::of_probe(link, probe, chunk_rows)?;
         let expected_rows = wanted.expected_rows.min(chunk_rows);
         let wanted = Wanted { expected_rows, ..*wanted };

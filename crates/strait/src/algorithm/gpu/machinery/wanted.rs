@@ -2,6 +2,7 @@
 
 use crate::device::{Event, Flavour, Session, View, abi};
 use crate::error::{Error, Result};
+use crate::matches::{FlagPlan, FlaggedBy};
 
 /// What the join must produce for its matches.
 #[derive(Debug, Clone, Copy)]
@@ -11,15 +12,25 @@ pub(crate) struct Wanted {
     pub(crate) keys: bool,
     /// Whether 32-bit values are summed as signed numbers.
     pub(crate) signed: bool,
-    /// Whether rows of each side get a flag if they have a match. Only some flavours set flags.
-    pub(crate) flag_build: bool,
-    pub(crate) flag_probe: bool,
+    /// Who flags the rows of each side. Only some flavours set flags.
+    pub(crate) flags: FlagPlan,
     /// One flag byte per value of each side. The conductors set these views for each side, or for each part
     /// of a side.
     pub(crate) build_flags: Option<View>,
     pub(crate) probe_flags: Option<View>,
     /// The estimated number of output rows.
     pub(crate) expected_rows: u64,
+}
+
+impl Wanted {
+    /// Returns whether the kernels flag the rows of a side.
+    pub(crate) fn kernels_flag(&self, which: Which) -> bool {
+        let by = match which {
+            Which::Build => self.flags.build,
+            Which::Probe => self.flags.probe,
+        };
+        by == Some(FlaggedBy::Search)
+    }
 }
 
 /// The result of a join.

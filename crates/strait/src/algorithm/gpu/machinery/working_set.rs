@@ -46,8 +46,8 @@ impl<'a> WorkingSets<'a> {
         let session = link.session;
         // The rows of a set come from anywhere in a side, so the flags cover the whole side.
         let mut windows = [
-            Window::new(session, Which::Build, wanted.flag_build, build)?,
-            Window::new(session, Which::Probe, wanted.flag_probe, probe)?,
+            Window::new(session, Which::Build, wanted, build)?,
+            Window::new(session, Which::Probe, wanted, probe)?,
         ];
         let build_flags = opened(&mut windows[0], session, 0, build)?;
         let probe_flags = opened(&mut windows[1], session, 0, probe)?;

@@ -262,7 +262,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
             Some(keys) => keys,
             None => Keys::of(cx, key_words::<K>(cx, self.keys, side, rows)?, self.word, None)?,
         };
-        let unit = self.matcher.unit(side, columns, rows.batches(), self.matcher.roles.probe)?;
+        let unit = self.matcher.unit(side, columns, rows.batches(), self.matcher.flags().probe)?;
         Ok((keys, unit))
     }
 

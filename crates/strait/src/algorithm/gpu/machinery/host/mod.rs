@@ -33,19 +33,18 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::ArrowNativeType;
 
-use super::wanted::{JoinResult, Wanted};
+use super::wanted::{JoinResult, Wanted, Which};
 use crate::algorithm::gpu::join_from_host;
 use crate::algorithm::{Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch};
 use crate::context::Context;
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
 use crate::input::BufferedSource;
-use crate::matches::{Keep, Matcher, Unit};
+use crate::matches::{FoundBy, Matcher, Unit};
 use crate::memory::Plain;
 use crate::partition::{RowId, key_words};
 use crate::plan::{KeySource, Plan, ProbeSide};
 use crate::progress::Stage;
-use crate::table::Flags;
 use crate::transfer::{Drain, Incoming, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
@@ -93,8 +92,6 @@ struct Build<'a> {
     matcher: &'a Matcher<'a>,
     unit: &'a Unit,
     keys: &'a Keys,
-    /// The flags of build rows, if the device sets them.
-    flags: Option<&'a Flags>,
     inlined: bool,
     /// What the device has to produce.
     wanted: Wanted,
@@ -116,7 +113,7 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
 
     cx.counters.enter(Stage::Partition, job.build.rows());
-    let matcher = job.matcher(cx, job.keys.exact());
+    let matcher = job.matcher(cx, job.keys.exact(), FoundBy::GpuUnordered);
     let inlining = job.inlined_columns()?;
     let inlined = inlining.is_some();
     let build_keys = cx.watch.time("key words", || {
@@ -128,24 +125,14 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         Keys::of(cx, key_words::<K>(cx, job.keys, side, build)?, word, inlining)
     })?;
     let mut unit = job.build_unit(cx, &matcher, inlining)?;
-    let wanted = wanted(&matcher, &unit);
-    // The device sets the flags of build rows. They return to the unit after the join.
-    let flags = if wanted.flag_build { unit.flags.take() } else { None };
+    let wanted = wanted(&matcher);
 
     let cap = pair_cap(cx, job.sink);
     // Under a limit, fewer workers hold fewer pairs.
     let (workers, _scratch) = workers_with_scratch::<u64>(cx, None, 0, cap)?;
     let cx = &Context { workers, ..cx.clone() };
-    let build = Build {
-        plan,
-        matcher: &matcher,
-        unit: &unit,
-        keys: &build_keys,
-        flags: flags.as_ref(),
-        inlined,
-        wanted,
-        cap,
-    };
+    let build =
+        Build { plan, matcher: &matcher, unit: &unit, keys: &build_keys, inlined, wanted, cap };
     let joined = join::<K>(cx, job, &session, build, probe, needed);
     let joined = joined.and_then(|()| session.times());
     let times = match &joined {
@@ -157,15 +144,12 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         cx.watch.add_device(times, session.crossed(), session.work());
     }
     drop(session);
-    if flags.is_some() {
-        unit.flags = flags;
-    }
     let emit_unmatched = || {
         let with = (&cx.workers, cap);
         emit_all_unmatched(with, &matcher, &unit, job.roles.build, job.sink)
     };
     let joined = joined.and_then(|_| cx.watch.time("unmatched rows", emit_unmatched));
-    joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.flag_build))
+    joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.kernels_flag(Which::Build)))
 }
 
 /// Joins the probe side, and writes all rows except the build rows that are returned by their flag.
@@ -212,7 +196,6 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
             matcher: build.matcher,
             build: build.unit,
             build_row_of: build.keys.row_of.as_ref(),
-            build_flags: build.flags,
             build_keys: build.keys.rows,
             sink: job.sink,
             cap: build.cap,
@@ -250,18 +233,13 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     Ok(())
 }
 
-/// Returns what the device has to produce. If pairs are returned, the host sets the flags of probe rows. It
-/// knows when the last pair of a chunk has arrived.
-fn wanted(matcher: &Matcher<'_>, build: &Unit) -> Wanted {
-    let flag_build = build.flags.is_some();
-    let flavour = Flavour::of(matcher.yields, matcher.all_match() && flag_build);
-    let flagged = matches!(flavour, Flavour::PairsFlagged | Flavour::Exists);
+/// Returns what the device has to produce.
+fn wanted(matcher: &Matcher<'_>) -> Wanted {
     Wanted {
-        flavour,
+        flavour: Flavour::of(matcher.yields, matcher.flags().by_search()),
         keys: false,
         signed: false,
-        flag_build: flagged && flag_build,
-        flag_probe: flavour == Flavour::Exists && matcher.roles.probe != Keep::Nothing,
+        flags: matcher.flags(),
         build_flags: None,
         probe_flags: None,
         // No estimate: the stream limits it to the rows of a chunk.

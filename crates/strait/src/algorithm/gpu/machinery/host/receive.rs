@@ -117,7 +117,7 @@ impl Receiver for PairReceiver<'_> {
         };
         match which {
             Which::Build => {
-                if let Some(to) = self.resolver.build_flags {
+                if let Some(to) = &self.resolver.build.flags {
                     set(to, self.resolver.build_row_of);
                 }
                 // Flags come in the order of the rows.
@@ -198,8 +198,6 @@ pub(super) struct Resolver<'a> {
     pub(super) matcher: &'a Matcher<'a>,
     pub(super) build: &'a Unit,
     pub(super) build_row_of: Option<&'a Buffer<u64>>,
-    /// The flags of build rows, if the device sets them.
-    pub(super) build_flags: Option<&'a Flags>,
     /// The number of build rows that the device has.
     pub(super) build_keys: u64,
     pub(super) sink: &'a SharedSink<'a>,
