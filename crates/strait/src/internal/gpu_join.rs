@@ -6,9 +6,7 @@
 use std::time::Instant;
 
 use super::{Block, BlockReceiver, GpuTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage};
-use crate::algorithm::gpu::{
-    self, DeviceJoinResult, InOrderBlock, Receiver, Which, learned_of_device, takes_no_order,
-};
+use crate::algorithm::gpu::{self, DeviceJoinResult, PairsOnly, learned_of_device};
 use crate::device::{DeviceStage, Event, Session, View, abi};
 use crate::error::{Error, Result};
 use crate::key::KeyEncoding;
@@ -98,7 +96,7 @@ struct PassedOn<'a> {
     to: &'a mut dyn BlockReceiver,
 }
 
-impl Receiver for PassedOn<'_> {
+impl PairsOnly for PassedOn<'_> {
     fn block(&mut self, session: &Session<'_>, block: gpu::OutputBlock) -> Result<Option<Event>> {
         let columns = match self.gather {
             true => self.gathered(session, &block)?,
@@ -111,34 +109,6 @@ impl Receiver for PassedOn<'_> {
             session.release(&views)?;
         }
         Ok(None)
-    }
-
-    fn flags(&mut self, _: Which, _: u64, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
-        Err(takes_no_order())
-    }
-
-    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
-        Ok(None)
-    }
-
-    fn most_rows_match(&self) -> bool {
-        false
-    }
-
-    fn end_chunk(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn meanwhile(&mut self, _: &Session<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn more_follows(&self) -> bool {
-        false
     }
 }
 

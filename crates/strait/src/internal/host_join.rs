@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::{
     Block, BlockReceiver, HostPlacement, HostTable, JoinRequest, Joined, OpenGpu, ResultKind, Usage,
 };
-use crate::algorithm::gpu::{self, InOrderBlock, Receiver, Which, join_from_host, takes_no_order};
-use crate::device::{Event, Session, View};
+use crate::algorithm::gpu::{self, PairsOnly, join_from_host};
+use crate::device::{Event, Session};
 use crate::error::Result;
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
@@ -105,7 +105,7 @@ impl Back<'_> {
     }
 }
 
-impl Receiver for Back<'_> {
+impl PairsOnly for Back<'_> {
     fn block(&mut self, session: &Session<'_>, block: gpu::OutputBlock) -> Result<Option<Event>> {
         let Back { drain, handed } = self;
         let columns = [block.keys, block.build, block.probe];
@@ -117,31 +117,7 @@ impl Receiver for Back<'_> {
         })
     }
 
-    fn flags(&mut self, _: Which, _: u64, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
-        Err(takes_no_order())
-    }
-
-    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
-        Ok(None)
-    }
-
-    fn most_rows_match(&self) -> bool {
-        false
-    }
-
-    fn end_chunk(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
         self.finish(session)
-    }
-
-    fn more_follows(&self) -> bool {
-        false
     }
 }

@@ -28,9 +28,7 @@ mod triton;
 
 pub(crate) use machinery::host::{Attempt, Rest, Written, run};
 pub(crate) use machinery::host_partitions::HostPartitions;
-pub(crate) use machinery::wanted::{
-    InOrderBlock, JoinResult, OutputBlock, Receiver, Wanted, Which, takes_no_order,
-};
+pub(crate) use machinery::wanted::{JoinResult, OutputBlock, PairsOnly, Receiver, Wanted, Which};
 pub(crate) use sort_merge::varying_bits;
 pub(crate) use triton::partition_side;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::simulated::{Settings, Simulated, TINY};
-use crate::device::{EVENTS, Event, Flavour, HostView, View};
+use crate::device::{EVENTS, Event, Flavour, HostView};
 use crate::gpu_options::{GpuOptions, Histogram, Partitioner, TablePlace, Transfer};
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
@@ -40,7 +40,7 @@ fn taken(pairs: &mut Vec<(u64, u64)>, rows: usize, columns: &[&[u8]]) -> Result<
     Ok(())
 }
 
-impl Receiver for Kept {
+impl PairsOnly for Kept {
     fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
         let Kept { drain, pairs, .. } = self;
         let columns = [block.build, block.probe].map(|view| BlockColumn { view, bits: 64 });
@@ -54,28 +54,8 @@ impl Receiver for Kept {
         Ok(())
     }
 
-    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
-        Err(takes_no_order())
-    }
-
-    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
-        Ok(None)
-    }
-
-    fn most_rows_match(&self) -> bool {
-        false
-    }
-
-    fn end_chunk(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
         self.take_arrived(session)
-    }
-
-    fn more_follows(&self) -> bool {
-        false
     }
 }
 

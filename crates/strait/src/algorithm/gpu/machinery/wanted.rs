@@ -84,7 +84,8 @@ pub(crate) struct InOrderBlock {
 /// Receives the output, one block at a time.
 ///
 /// No method has a default. If a method had one, a receiver that forwards to another could forget the method.
-/// The code would compile, and the calls would be lost.
+/// The code would compile, and the calls would be lost. A receiver that takes only pairs, and does not forward
+/// to another `Receiver`, implements [`PairsOnly`] instead.
 pub(crate) trait Receiver {
     /// Receives a block. The caller reuses the block's memory after the returned event, or immediately if
     /// there is no event.
@@ -117,9 +118,57 @@ pub(crate) trait Receiver {
     fn more_follows(&self) -> bool;
 }
 
-/// Returns the error of a receiver that gets results in order, but takes only pairs.
-pub(crate) fn takes_no_order() -> Error {
-    Error::internal("results in order were not asked for")
+/// A [`Receiver`] of joins whose results are pairs, or only a count. Its probe side is held, or its caller does
+/// not need to know where a chunk ends. Never implement this for a receiver that forwards to another
+/// [`Receiver`]: the calls that are missing here would be lost.
+pub(crate) trait PairsOnly {
+    /// Receives a block, like [`Receiver::block`].
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>>;
+
+    /// Receives flags, like [`Receiver::flags`]. By default, the join must not produce flags.
+    fn flags(&mut self, _: Which, _: u64, _: &[u8]) -> Result<()> {
+        Err(Error::internal("flags were not asked for"))
+    }
+
+    /// Does pending work, like [`Receiver::meanwhile`]. By default, there is none.
+    fn meanwhile(&mut self, _: &Session<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<R: PairsOnly> Receiver for R {
+    fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
+        PairsOnly::block(self, session, block)
+    }
+
+    fn flags(&mut self, which: Which, first: u64, flags: &[u8]) -> Result<()> {
+        PairsOnly::flags(self, which, first, flags)
+    }
+
+    fn in_order(&mut self, _: &Session<'_>, _: InOrderBlock) -> Result<Option<Event>> {
+        Err(Error::internal("results in order were not asked for"))
+    }
+
+    fn counted(&mut self, _: &Session<'_>, _: View) -> Result<Option<Event>> {
+        // The conductor returns the count at the end of the join.
+        Ok(None)
+    }
+
+    fn most_rows_match(&self) -> bool {
+        false
+    }
+
+    fn end_chunk(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
+        PairsOnly::meanwhile(self, session)
+    }
+
+    fn more_follows(&self) -> bool {
+        false
+    }
 }
 
 /// One of the two sides.
