@@ -316,11 +316,14 @@ impl Error {
     /// and try again. It would then lose rows, or call the caller's code again.
     pub(crate) fn of_caller(context: impl Into<String>) -> impl FnOnce(ArrowError) -> Error {
         let context = context.into();
-        move |error| match Error::arrow(context.clone())(error) {
-            error if error.may_be_retried() => {
-                Error::Arrow { context, source: external(Box::new(error)) }
-            }
-            error => error,
+        move |error| Error::arrow(context.clone())(error).by_caller(context)
+    }
+
+    /// Does what [`of_caller`](Error::of_caller) does for an error that is already an [`Error`].
+    pub(crate) fn by_caller(self, context: String) -> Error {
+        match self.may_be_retried() {
+            true => Error::Arrow { context, source: external(Box::new(self)) },
+            false => self,
         }
     }
 

@@ -50,8 +50,9 @@ pub(crate) struct Job<'a> {
     /// Conductors obey the plan, and refine it by the facts that they learn.
     pub(crate) plan: &'a mut Plan,
     pub(crate) candidates: &'a AtomicU64,
-    /// The build rows that already have a match, if a device has joined a part of the probe side.
-    pub(crate) matched: Option<&'a Flags>,
+    /// The build rows that already have a match. They are known after a device has joined a part of the probe
+    /// side, if the join type needs them.
+    pub(crate) matched: &'a mut Option<Flags>,
 }
 
 impl<'a> Job<'a> {
@@ -149,11 +150,8 @@ pub(crate) enum GpuOutcome {
     Failed(Error),
     /// The device failed, and the CPU may join the rest, but only by an algorithm that streams the probe side.
     /// Either the output of a part of the probe side has been written, or the side is too long to be held.
-    FailedMidway {
-        why: Error,
-        /// The build rows that have a match so far, if the join type needs them.
-        matched: Option<Flags>,
-    },
+    /// The job has the build rows that have a match so far.
+    FailedMidway(Error),
 }
 
 /// Joins on a device. `cpu_may_join`: the CPU may join if the device fails. After such a failure, the job
@@ -229,7 +227,8 @@ pub(crate) fn run_on(
             Err(error.with_hint(FLAGS_ARE_LOST))
         }
         Rest::After { written, matched } if go_back(&written) => {
-            Ok(GpuOutcome::FailedMidway { why: error, matched })
+            *job.matched = matched;
+            Ok(GpuOutcome::FailedMidway(error))
         }
         Rest::All | Rest::After { .. } => Err(error.with_hint(ROWS_WERE_SENT)),
     }
@@ -239,7 +238,7 @@ pub(crate) fn run_on(
 fn failed(cx: &Context<'_>, job: &Job<'_>, why: Error) -> GpuOutcome {
     let too_long = |probe: &BufferedSource| fits_machine(cx, probe).is_err();
     match job.probe.as_ref().is_some_and(too_long) {
-        true => GpuOutcome::FailedMidway { why, matched: None },
+        true => GpuOutcome::FailedMidway(why),
         false => GpuOutcome::Failed(why),
     }
 }

@@ -64,7 +64,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
     };
     let mut build_unit =
         matcher.unit(side, build_columns, build.batches(), matcher.flags().build)?;
-    if let (Some(flags), Some(matched)) = (&build_unit.flags, job.matched) {
+    if let (Some(flags), Some(matched)) = (&build_unit.flags, &*job.matched) {
         flags.add(matched);
     }
     cx.watch.time("flatten build keys", || build_unit.flatten_keys(cx))?;

@@ -93,7 +93,7 @@ impl Feed {
             Ok(morsel) => morsel.map_err(|error| match Error::arrow(self.doing())(error) {
                 // The caller may wait for memory and call again.
                 refused @ Error::MemoryLimit { .. } => refused,
-                error => Error::of_caller(self.doing())(error.into()),
+                error => error.by_caller(self.doing()),
             }),
             Err(message) => {
                 let code = match self.side {

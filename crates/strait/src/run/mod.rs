@@ -118,54 +118,35 @@ impl BoundJoin {
         let seeded = with_seeds(self.join.overrides, |seed, bounded| {
             let keys = &self.keys.reseeded(seed);
             cx.bounded = bounded;
-            let roles = Roles::of(self.join.join_type, build_side);
-            let (filter, sink) = (self.filter.as_ref(), &sink);
-            let (build, candidates) = (&build, &candidates);
             ran.seed = Some(keys.seed().number());
+            let mut job = Job {
+                keys,
+                filter: self.filter.as_ref(),
+                roles: Roles::of(self.join.join_type, build_side),
+                build: &build,
+                build_side,
+                probe: &mut probe,
+                sink: &sink,
+                plan: &mut ran,
+                candidates: &candidates,
+                matched: &mut matched,
+            };
             if let Some(on) = &device {
-                let (probe, plan) = (&mut probe, &mut ran);
-                let mut job = Job {
-                    keys,
-                    filter,
-                    roles,
-                    build,
-                    build_side,
-                    probe,
-                    sink,
-                    plan,
-                    candidates,
-                    matched: None,
-                };
                 match algorithm::run_on(&cx, &mut job, &**on, self.may_use_cpu())? {
                     GpuOutcome::Joined => return Ok(()),
                     GpuOutcome::Failed(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
-                        ran = self.without_device(&known, &ran, &why.to_string());
+                        *job.plan = self.without_device(&known, job.plan, &why.to_string());
                     }
-                    GpuOutcome::FailedMidway { why, matched: so_far } => {
+                    GpuOutcome::FailedMidway(why) => {
                         known.probe = self.probe_left(&known, job.probe.as_ref());
-                        ran = self.without_device_midway(&known, &ran, &why.to_string());
-                        matched = so_far;
+                        *job.plan = self.without_device_midway(&known, job.plan, &why.to_string());
                     }
                 }
-                ran.seed = Some(keys.seed().number());
-                log::info!("{ran}");
+                job.plan.seed = Some(keys.seed().number());
+                log::info!("{}", job.plan);
             }
             device = None;
-            let (probe, plan) = (&mut probe, &mut ran);
-            let matched = matched.as_ref();
-            let job = Job {
-                keys,
-                filter,
-                roles,
-                build,
-                build_side,
-                probe,
-                sink,
-                plan,
-                candidates,
-                matched,
-            };
             algorithm::run(&cx, job)
         })?;
         drop(device);
