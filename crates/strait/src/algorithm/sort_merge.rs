@@ -16,7 +16,7 @@ use std::slice::Chunks;
 use super::{Context, Job, for_widths, pair_cap, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
-use crate::matches::{FoundBy, InOrder, Keep, Matcher, Unit};
+use crate::matches::{FoundBy, Keep, KeyOrderWriter, Matcher, Unit};
 use crate::memory::{Buffer, Reservation};
 use crate::options::Side;
 use crate::output::Emitter;
@@ -54,7 +54,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let one = |index: usize, worker: usize| {
         let segment = &segments[index];
         let mut emitter = Emitter::of_segment(job.sink, worker, index);
-        let mut rows = InOrder::new(&matcher, &build_unit, &probe_unit, cap, &mut emitter);
+        let mut rows = KeyOrderWriter::new(&matcher, &build_unit, &probe_unit, cap, &mut emitter);
         for group in groups(&build_sorted, &probe_sorted, segment) {
             workers.check()?;
             rows.group(&build_sorted[group.a], &probe_sorted[group.b])?;

@@ -101,7 +101,7 @@ impl Handed<'_> {
 impl Back<'_> {
     fn finish(&mut self, session: &Session<'_>) -> Result<()> {
         let Back { drain, handed } = self;
-        drain.take_arrived(session, &mut |arrived| handed.take(arrived.rows, arrived.columns))
+        drain.take_all(session, &mut |arrived| handed.take(arrived.rows, arrived.columns))
     }
 }
 

@@ -37,7 +37,7 @@ use crate::schedule::{Workers, catch_panic};
 use crate::table::Flags;
 use crate::table::{Ask, Pairs};
 pub(crate) use flags::{FlagPlan, FlaggedBy, FoundBy};
-pub(crate) use ordered::InOrder;
+pub(crate) use ordered::KeyOrderWriter;
 
 /// Which rows of a side are written by their flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use crate::partition::{RowId, Tuple};
 use crate::table::Pairs;
 
 /// Writes groups in key order.
-pub(crate) struct InOrder<'m, 'e, 's, K, I> {
+pub(crate) struct KeyOrderWriter<'m, 'e, 's, K, I> {
     matcher: &'m Matcher<'m>,
     build: &'m Unit,
     probe: &'m Unit,
@@ -37,7 +37,7 @@ struct Part<'m, K, I> {
     last: bool,
 }
 
-impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
+impl<'m, 'e, 's, K: Copy, I: RowId> KeyOrderWriter<'m, 'e, 's, K, I> {
     pub(crate) fn new(
         matcher: &'m Matcher<'m>,
         build: &'m Unit,
@@ -45,7 +45,7 @@ impl<'m, 'e, 's, K: Copy, I: RowId> InOrder<'m, 'e, 's, K, I> {
         cap: usize,
         emitter: &'e mut Emitter<'s>,
     ) -> Self {
-        InOrder {
+        KeyOrderWriter {
             matcher,
             build,
             probe,

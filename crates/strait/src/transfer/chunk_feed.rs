@@ -2,7 +2,7 @@
 
 use super::packed::Packed;
 use super::staging::StagingPool;
-use super::{ColumnTransfer, Feed, Incoming, Read, SLOTS, Sent, TransferContext, packed};
+use super::{ColumnTransfer, Incoming, Read, SLOTS, Sent, SlotFeed, TransferContext, packed};
 use crate::device::DeviceSide;
 use crate::device::Session;
 use crate::error::Result;
@@ -37,7 +37,7 @@ impl<'a> ChunkFeed<'a> {
     }
 }
 
-impl Feed for ChunkFeed<'_> {
+impl SlotFeed for ChunkFeed<'_> {
     fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent> {
         let (keys, rows) = match self.from.next(self.chunk_rows)? {
             Read::Chunk { keys, rows } => (keys, rows),

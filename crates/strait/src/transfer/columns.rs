@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::staging::StagingPool;
 use super::{
-    ColumnTransfer, Feed, Filling, HostColumn, HostSide, SLOTS, Sent, TransferContext, coherence,
-    dynamic_pinning, packed, pageable_copy, pinned_copy, staged_copy, unified, zero_copy,
+    ColumnTransfer, Filling, HostColumn, HostSide, SLOTS, Sent, SlotFeed, TransferContext,
+    coherence, dynamic_pinning, packed, pageable_copy, pinned_copy, staged_copy, unified,
+    zero_copy,
 };
 use crate::device::DeviceSide;
 use crate::device::Session;
@@ -45,7 +46,7 @@ impl<'a> ColumnFeed<'a> {
     }
 }
 
-impl Feed for ColumnFeed<'_> {
+impl SlotFeed for ColumnFeed<'_> {
     fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent> {
         let rows = self.at..(self.at + self.chunk_rows).min(self.rows);
         if rows.is_empty() {

@@ -124,7 +124,7 @@ impl<T: Clone> Drain<T> {
     }
 
     /// Waits for all copies that were started, and hands their rows to `take`.
-    pub(crate) fn take_arrived(
+    pub(crate) fn take_all(
         &mut self,
         session: &Session<'_>,
         take: &mut Taker<'_, T>,
@@ -169,7 +169,7 @@ impl<T: Clone> Drain<T> {
     ) -> Result<Vec<Arc<Pinned>>> {
         let copying = |load: &&Load<T>| load.arrived.is_some();
         if self.idle.is_empty() && self.under_way.iter().filter(copying).count() >= BUFFERS {
-            self.take_arrived(session, take)?;
+            self.take_all(session, take)?;
         }
         let fits = |buffers: &[Arc<Pinned>]| {
             buffers.len() >= sizes.len() && buffers.iter().zip(sizes).all(|(b, &s)| b.len >= s)
@@ -188,7 +188,7 @@ impl<T: Clone> Drain<T> {
         }
         // There is no memory for more buffers. So wait for the copies to finish and reuse their buffers; if
         // those are too short, release them and allocate buffers of exactly the needed sizes.
-        self.take_arrived(session, take)?;
+        self.take_all(session, take)?;
         if let Some(buffers) = self.idle.pop().filter(|buffers| fits(buffers)) {
             return Ok(buffers);
         }
@@ -223,7 +223,7 @@ mod tests {
                 Ok(())
             };
             drain.send(&session, &columns, rows, number, &mut take).unwrap();
-            drain.take_arrived(&session, &mut take).unwrap();
+            drain.take_all(&session, &mut take).unwrap();
         }
         assert_eq!(taken, (0..200).map(|number| 500 + (number * 37) % 500).sum::<u64>());
         let pinnings = device.pinnings() - before;

@@ -40,7 +40,7 @@ pub(crate) struct Incoming<'a> {
 impl<'a> Incoming<'a> {
     /// A side that is read on demand: chunk by chunk while it is joined, or to its end at the first call of
     /// [`held`](Incoming::held).
-    pub(crate) fn streamed(chunks: &'a dyn ChunkSource) -> Incoming<'a> {
+    pub(crate) fn on_demand(chunks: &'a dyn ChunkSource) -> Incoming<'a> {
         Incoming { chunks: Some(chunks), held: OnceCell::new() }
     }
 

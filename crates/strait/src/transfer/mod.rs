@@ -147,7 +147,7 @@ impl TransferContext<'_> {
 }
 
 /// Brings rows to the device through the slots of a [`Pipeline`].
-trait Feed {
+trait SlotFeed {
     /// Fills and sends the next chunk through a free slot.
     fn send(&mut self, session: &Session<'_>, workers: &Workers, slot: usize) -> Result<Sent>;
 
@@ -160,7 +160,7 @@ trait Feed {
     }
 }
 
-/// What a [`Feed`] sent.
+/// What a [`SlotFeed`] sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
     Chunk,

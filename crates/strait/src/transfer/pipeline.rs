@@ -14,7 +14,7 @@
 use super::chunk_feed::ChunkFeed;
 use super::columns::ColumnFeed;
 use super::runs::{Produce, RunFeed};
-use super::{Feed, HostSide, Incoming, SLOTS, Sent, TransferContext};
+use super::{HostSide, Incoming, SLOTS, Sent, SlotFeed, TransferContext};
 use crate::device::DeviceSide;
 use crate::device::Event;
 use crate::device::Session;
@@ -41,7 +41,7 @@ struct Slot {
 pub(crate) struct Pipeline<'a> {
     session: &'a Session<'a>,
     workers: &'a Workers,
-    feed: Box<dyn Feed + 'a>,
+    feed: Box<dyn SlotFeed + 'a>,
     slots: [Slot; SLOTS],
     /// The numbers of chunks sent, handed out, and done with.
     sent: usize,
@@ -88,7 +88,7 @@ impl<'a> Pipeline<'a> {
         Ok(Pipeline::of(link, Box::new(feed)))
     }
 
-    fn of(link: &'a TransferContext<'a>, feed: Box<dyn Feed + 'a>) -> Pipeline<'a> {
+    fn of(link: &'a TransferContext<'a>, feed: Box<dyn SlotFeed + 'a>) -> Pipeline<'a> {
         Pipeline {
             session: link.session,
             workers: link.workers,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Feed, Landed, Sent};
+use super::{Landed, Sent, SlotFeed};
 use crate::device::DeviceSide;
 use crate::device::Session;
 use crate::device::{Pinned, View};
@@ -80,7 +80,7 @@ impl<'a> RunFeed<'a> {
     }
 }
 
-impl Feed for RunFeed<'_> {
+impl SlotFeed for RunFeed<'_> {
     fn send(&mut self, session: &Session<'_>, _workers: &Workers, slot: usize) -> Result<Sent> {
         let tuple = session.word.tuple();
         while self.pending.is_empty() && !self.ended {

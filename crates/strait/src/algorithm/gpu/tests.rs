@@ -24,9 +24,9 @@ struct Kept {
 }
 
 impl Kept {
-    fn take_arrived(&mut self, session: &Session<'_>) -> Result<()> {
+    fn take_all(&mut self, session: &Session<'_>) -> Result<()> {
         let Kept { drain, pairs, .. } = self;
-        drain.take_arrived(session, &mut |a| taken(pairs, a.rows, a.columns))
+        drain.take_all(session, &mut |a| taken(pairs, a.rows, a.columns))
     }
 }
 
@@ -55,7 +55,7 @@ impl PairsOnly for Kept {
     }
 
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
-        self.take_arrived(session)
+        self.take_all(session)
     }
 }
 
@@ -162,7 +162,7 @@ fn checked(case: &Case, build: &[u64], probe: &[u64]) -> Result<usize> {
     };
     let (build_side, probe_side) = (side(build)?, Incoming::from(side(probe)?));
     let found = join_from_host(&link, &mut plan, &build_side, &probe_side, &wanted, &mut kept)?;
-    kept.take_arrived(&session)?;
+    kept.take_all(&session)?;
     let waits = device.waits();
 
     let what = format!("{} by {gpu_options:?}, {flavour:?}, seed {seed}", plan.algorithm);

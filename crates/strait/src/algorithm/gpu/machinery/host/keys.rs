@@ -24,33 +24,36 @@ use crate::word::Width;
 
 /// The key words of the rows of one side that may match, in the device's word width.
 pub(super) struct Keys {
-    words: Made,
+    words: WordColumn,
     /// The inlined columns of each row, in the same width.
-    values: Option<Made>,
+    values: Option<WordColumn>,
     pub(super) rows: u64,
     /// The row number for each position. `None` if all rows may match.
     pub(super) row_of: Option<Buffer<u64>>,
 }
 
 /// One word per row, and the memory that holds the words.
-struct Made {
+struct WordColumn {
     column: HostColumn,
     _memory: Box<dyn Any + Send + Sync>,
 }
 
-impl Made {
-    fn in_buffer<D: Plain>(made: Buffer<D>) -> Made {
+impl WordColumn {
+    fn in_buffer<D: Plain>(made: Buffer<D>) -> WordColumn {
         // SAFETY: the memory lives as long as this value, which outlives the join.
         let column = unsafe { HostColumn::pageable(HostView::of(&made)) };
-        Made { column, _memory: Box::new(made) }
+        WordColumn { column, _memory: Box::new(made) }
     }
 
     /// Words in batches. The device's words are these values plus `bias`.
-    fn in_batches<D: Plain + ArrowNativeType>(batches: Vec<ScalarBuffer<D>>, bias: u64) -> Made {
+    fn in_batches<D: Plain + ArrowNativeType>(
+        batches: Vec<ScalarBuffer<D>>,
+        bias: u64,
+    ) -> WordColumn {
         let views = batches.iter().map(|batch| HostView::of(batch)).collect();
         // SAFETY: as above.
         let column = unsafe { HostColumn::in_batches(views, bias) };
-        Made { column, _memory: Box::new(batches) }
+        WordColumn { column, _memory: Box::new(batches) }
     }
 }
 
@@ -69,14 +72,14 @@ impl Keys {
         let values = match inlining {
             None => None,
             Some(columns) => match columns.inlined_in_place::<K>() {
-                Some(batches) => Some(Made::in_batches(batches, 0)),
+                Some(batches) => Some(WordColumn::in_batches(batches, 0)),
                 None => {
                     let pieces = relation.pieces(PIECE).into_iter().map(|piece| (piece, None));
                     Some(inlined::<K>(cx, &pieces.collect::<Vec<_>>(), columns)?)
                 }
             },
         };
-        let words = Made::in_batches(words, bias);
+        let words = WordColumn::in_batches(words, bias);
         Ok(Some(Keys { words, values, rows: relation.rows(), row_of: None }))
     }
 
@@ -99,14 +102,14 @@ impl Keys {
         let as_they_are = whole && word.bytes() as usize == size_of::<K>();
         let made = if as_they_are { words.into_made() } else { Err(words) };
         let words = match (made, word) {
-            (Ok(made), _) => Made::in_buffer(made),
+            (Ok(made), _) => WordColumn::in_buffer(made),
             (Err(words), Width::W32) => {
                 let narrow = |_, word: K| word.to_u64() as u32;
-                Made::in_buffer(chosen(cx, &words, "the key words", narrow)?)
+                WordColumn::in_buffer(chosen(cx, &words, "the key words", narrow)?)
             }
             (Err(words), Width::W64) => {
                 let wide = |_, word: K| word.to_u64();
-                Made::in_buffer(chosen(cx, &words, "the key words", wide)?)
+                WordColumn::in_buffer(chosen(cx, &words, "the key words", wide)?)
             }
         };
         Ok(Keys { words, values, rows, row_of })
@@ -119,7 +122,7 @@ impl Keys {
 }
 
 /// Builds the inlined values of the rows that may match.
-fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<Made> {
+fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Result<WordColumn> {
     let made = by_pieces(cx, pieces, "the inlined columns", |piece, valid, to| {
         let mut scratch = Vec::new();
         let all = columns.inlined::<I>(&pieces[piece].0, &mut scratch);
@@ -131,7 +134,7 @@ fn inlined<I: RowId>(cx: &Context<'_>, pieces: &Pieces, columns: &Columns) -> Re
         }
         Ok(())
     })?;
-    Ok(Made::in_buffer(made))
+    Ok(WordColumn::in_buffer(made))
 }
 
 /// Builds a column with one value for each row that may match.

@@ -51,7 +51,7 @@ use crate::word::Width;
 use chunk::{Probe, ProbeReader, chunk_bytes};
 pub(crate) use chunk::{Rest, Written};
 use keys::Keys;
-use receive::{PairReceiver, Resolver};
+use receive::{Resolver, ResultReceiver};
 
 /// Rows per chunk if a test forces several chunks.
 const TINY_CHUNK: u64 = 7;
@@ -179,7 +179,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         alive: Arc::new(()),
         key_word: PhantomData,
     };
-    let incoming = Incoming::streamed(&reader);
+    let incoming = Incoming::on_demand(&reader);
     let mut wanted = build.wanted;
     if details.probe_side != ProbeSide::Streamed {
         wanted.expected_rows = incoming.held()?.rows;
@@ -190,7 +190,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     cx.counters.enter(Stage::Probe, 0);
     probe.flags_returned(build.keys.rows == 0);
     let size = word.bytes() as usize;
-    let mut receiver = PairReceiver {
+    let mut receiver = ResultReceiver {
         resolver: Resolver {
             cx,
             matcher: build.matcher,
@@ -221,7 +221,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         Ok::<JoinResult, Error>(found)
     })?;
     cx.counters.enter(Stage::Unmatched, job.build.rows());
-    let PairReceiver { resolver, drain, .. } = receiver;
+    let ResultReceiver { resolver, drain, .. } = receiver;
     drop(drain);
     if let Some(whole) = probe.whole() {
         // The rows of a streamed side were counted and written chunk by chunk.

@@ -24,18 +24,18 @@ use crate::table::Flags;
 use crate::table::Pairs;
 use crate::transfer::{Arrived, BlockColumn, Drain};
 
-/// Receives pairs and flags from the device.
-pub(super) struct PairReceiver<'a> {
+/// Receives results from the device: pairs, results in order, counts and flags.
+pub(super) struct ResultReceiver<'a> {
     pub(super) resolver: Resolver<'a>,
     pub(super) probe: &'a Probe,
-    pub(super) drain: Drain<Sent>,
+    pub(super) drain: Drain<BlockTag>,
     /// Whether results in order pay, by the last chunk or block.
     pub(super) order_pays: Cell<bool>,
 }
 
-/// What a block contains.
+/// The chunk that a block belongs to, and what the block contains. It travels with the block.
 #[derive(Clone)]
-pub(super) struct Sent {
+pub(super) struct BlockTag {
     chunk: Arc<ProbeChunk>,
     content: Content,
 }
@@ -53,12 +53,12 @@ enum Content {
     End,
 }
 
-impl PairReceiver<'_> {
+impl ResultReceiver<'_> {
     /// Resolves the matches that are still being copied.
     pub(super) fn finish(&mut self, session: &Session<'_>) -> Result<()> {
         let (resolver, probe, order_pays) = (&self.resolver, self.probe, &self.order_pays);
         let take = Taking { resolver, probe, order_pays };
-        self.drain.take_arrived(session, &mut |arrived| take.take(arrived))
+        self.drain.take_all(session, &mut |arrived| take.take(arrived))
     }
 
     fn send(
@@ -68,7 +68,7 @@ impl PairReceiver<'_> {
         rows: u64,
         content: Content,
     ) -> Result<Option<Event>> {
-        let sent = Sent { chunk: self.probe.current()?, content };
+        let sent = BlockTag { chunk: self.probe.current()?, content };
         let (resolver, probe, order_pays) = (&self.resolver, self.probe, &self.order_pays);
         let take = Taking { resolver, probe, order_pays };
         self.drain.send(session, columns, rows, sent, &mut |arrived| take.take(arrived))
@@ -79,7 +79,7 @@ impl PairReceiver<'_> {
     }
 }
 
-impl Receiver for PairReceiver<'_> {
+impl Receiver for ResultReceiver<'_> {
     fn block(&mut self, session: &Session<'_>, block: OutputBlock) -> Result<Option<Event>> {
         let columns = [self.word(block.build), self.word(block.probe)];
         self.send(session, &columns, block.rows, Content::Pairs)
@@ -138,7 +138,7 @@ impl Receiver for PairReceiver<'_> {
         let chunk = self.probe.found()?;
         // Flags that were returned before do not contain this chunk.
         self.probe.flags_returned(self.resolver.build_keys == 0);
-        self.drain.mark(Sent { chunk, content: Content::End });
+        self.drain.mark(BlockTag { chunk, content: Content::End });
         Ok(())
     }
 
@@ -159,10 +159,10 @@ struct Taking<'r, 'a> {
 }
 
 impl Taking<'_, '_> {
-    fn take(&self, arrived: Arrived<'_, Sent>) -> Result<()> {
+    fn take(&self, arrived: Arrived<'_, BlockTag>) -> Result<()> {
         let resolver = self.resolver;
         resolver.cx.workers.check()?;
-        let Sent { chunk, content } = arrived.tag;
+        let BlockTag { chunk, content } = arrived.tag;
         match *content {
             Content::Pairs => resolver.resolve_pairs(chunk, arrived.rows, arrived.columns),
             Content::InOrder(first) => {
