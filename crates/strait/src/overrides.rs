@@ -28,8 +28,17 @@ pub struct TestOverrides {
     pub auto: bool,
     /// The operation that fails on the simulated device.
     pub fault: Option<Fault>,
+    /// The operation that fails after `fault` has happened. Operations are counted from then on.
+    pub then: Option<Fault>,
     /// The memory that this process can use, in bytes, in place of what the system tells.
     pub host_memory: Option<u64>,
+}
+
+impl TestOverrides {
+    /// Returns the operations that fail on the simulated device, in their order.
+    pub(crate) fn faults(&self) -> [Option<Fault>; 2] {
+        [self.fault, self.then]
+    }
 }
 
 /// A failure that a simulated device is told to produce.

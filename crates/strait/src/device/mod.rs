@@ -230,7 +230,7 @@ impl Prospect {
     pub(crate) fn open(
         &self,
         gpu_memory: Option<u64>,
-        fault: Option<Fault>,
+        faults: [Option<Fault>; 2],
     ) -> Result<Arc<dyn Device>> {
         self.check()?;
         match *self {
@@ -239,7 +239,7 @@ impl Prospect {
                 let memory = self.budget(gpu_memory);
                 let shape = simulated::TINY;
                 let settings = simulated::Settings { memory, shape, seed, coherent: true };
-                Ok(Arc::new(simulated::Simulated::open(settings, fault)?))
+                Ok(Arc::new(simulated::Simulated::open(settings, faults)?))
             }
         }
     }

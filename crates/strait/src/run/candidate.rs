@@ -32,7 +32,7 @@ pub(crate) fn asked(join: &Join) -> Result<Option<Arc<dyn Device>>> {
         }
         (None, None) => return Ok(None),
     };
-    prospect.open(join.gpu_memory, join.overrides.fault).map(Some)
+    prospect.open(join.gpu_memory, join.overrides.faults()).map(Some)
 }
 
 /// Returns the error of a join that needs a GPU, on a machine without one.
@@ -106,6 +106,6 @@ mod tests {
         );
         let join = join.gpu_memory(1000);
         assert_eq!(simulated.budget(join.gpu_memory), 1000);
-        assert_eq!(simulated.open(join.gpu_memory, None).unwrap().available().unwrap(), 1000);
+        assert_eq!(simulated.open(join.gpu_memory, [None; 2]).unwrap().available().unwrap(), 1000);
     }
 }

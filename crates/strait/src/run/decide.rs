@@ -104,7 +104,7 @@ impl BoundJoin {
             return Ok((plan, device));
         };
         let opened =
-            prospect.open(self.join.gpu_memory, self.join.overrides.fault).and_then(|device| {
+            prospect.open(self.join.gpu_memory, self.join.overrides.faults()).and_then(|device| {
                 let free = device.available()?;
                 Ok((device, free))
             });

@@ -1,33 +1,53 @@
 //! Failures on demand: the n-th operation of a kind fails, so that tests reach every error path.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::overrides::{Fault, FaultKind};
+use crate::schedule::lock;
 
 /// Counts the operations of the kind that must fail.
 #[derive(Default)]
 pub(super) struct Faults {
-    fault: Option<Fault>,
-    seen: AtomicU64,
+    /// The failures, in their order.
+    faults: [Option<Fault>; 2],
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The number of failures that have happened.
+    failed: usize,
+    /// The operations of the kind of the next failure since then.
+    seen: u64,
 }
 
 impl Faults {
-    pub(super) fn new(fault: Option<Fault>) -> Faults {
-        Faults { fault, seen: AtomicU64::new(0) }
+    pub(super) fn new(faults: [Option<Fault>; 2]) -> Faults {
+        Faults { faults, progress: Mutex::default() }
     }
 
     /// Returns whether any operation may fail.
     pub(super) fn any(&self) -> bool {
-        self.fault.is_some()
+        self.faults[0].is_some()
     }
 
     /// Returns an error if this is the operation that must fail.
     pub(super) fn check(&self, kind: FaultKind) -> Result<()> {
-        let fails = self.fault.is_some_and(|fault| {
-            fault.kind == kind && self.seen.fetch_add(1, Ordering::Relaxed) == fault.nth
-        });
-        if fails { Err(error_of(kind)) } else { Ok(()) }
+        if !self.any() {
+            return Ok(());
+        }
+        let mut progress = lock(&self.progress);
+        let Some(&Some(fault)) = self.faults.get(progress.failed) else { return Ok(()) };
+        if fault.kind != kind {
+            return Ok(());
+        }
+        progress.seen += 1;
+        if progress.seen <= fault.nth {
+            return Ok(());
+        }
+        *progress = Progress { failed: progress.failed + 1, seen: 0 };
+        Err(error_of(kind))
     }
 }
 

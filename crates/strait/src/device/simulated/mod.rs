@@ -93,14 +93,14 @@ pub(crate) struct Simulated {
 
 impl Simulated {
     pub(crate) fn new(settings: Settings) -> Simulated {
-        Simulated::failing(settings, None)
+        Simulated::failing(settings, [None; 2])
     }
 
-    /// Creates a device on which the operation of `fault` fails, if given. With a fault, freed memory is
+    /// Creates a device on which the operations of `faults` fail, if given. With a fault, freed memory is
     /// gone at once instead of poisoned. Late operations on it are then errors, which
     /// [`check_released`](Device::check_released) reports.
-    pub(crate) fn failing(settings: Settings, fault: Option<Fault>) -> Simulated {
-        let faults = Faults::new(fault);
+    pub(crate) fn failing(settings: Settings, faults: [Option<Fault>; 2]) -> Simulated {
+        let faults = Faults::new(faults);
         let Settings { memory, shape, seed, coherent } = settings;
         let mut seeds = Rng::with_seed(seed);
         let mut random = || Rng::with_seed(seeds.u64(..));
@@ -115,8 +115,8 @@ impl Simulated {
     }
 
     /// Opens a device. This itself may be the operation that must fail.
-    pub(crate) fn open(settings: Settings, fault: Option<Fault>) -> Result<Simulated> {
-        let device = Simulated::failing(settings, fault);
+    pub(crate) fn open(settings: Settings, faults: [Option<Fault>; 2]) -> Result<Simulated> {
+        let device = Simulated::failing(settings, faults);
         device.faults.check(FaultKind::Open)?;
         Ok(device)
     }

@@ -152,6 +152,56 @@ fn flags_of_build_rows_are_carried_over_to_the_cpu() {
     }
 }
 
+/// A plan is abandoned because GPU memory is short, after it has returned the flags of build rows. The next
+/// plan joins some chunks, and then the device is lost. The flags of the first plan do not contain these
+/// chunks, so the CPU must not continue with them.
+#[test]
+fn flags_that_an_abandoned_plan_returned_are_not_used() {
+    let build = [keyed((0..24).map(|i| i % 12))];
+    let sides: [&[RecordBatch]; 2] = [&build, &probe()];
+    let (mut escalated, mut continued, mut lost) = (0, 0, 0);
+    for join_type in [JoinType::Left, JoinType::LeftAnti] {
+        let join = Join::new(join_type).on("k").build_side(Side::Left).threads(1);
+        let on_cpu = join.clone().device(Processor::Cpu);
+        let (expected, _) = outcome(&on_cpu, Output::Count, sides);
+        for first in 0..40 {
+            let mut seen = Seen::default();
+            for second in 0.. {
+                let force = TestOverrides {
+                    then: Some(Fault { kind: FaultKind::Synchronize, nth: second }),
+                    ..auto(Some(Fault { kind: FaultKind::Allocate, nth: first }), first)
+                };
+                let join = join.clone().test_overrides(force);
+                let (rows, ended) = outcome(&join, Output::Count, sides);
+                let what = format!("{join_type:?}, allocation {first}, then wait {second}");
+                match ended {
+                    Ok(report) => {
+                        assert_eq!(rows, expected, "{what}: {report}");
+                        seen.continued += usize::from(report.plan.reason == Reason::Continues);
+                        if report.plan.device.gpu_name().is_some() {
+                            // The device has joined all rows before this wait.
+                            if !report.plan.abandoned.is_empty() {
+                                escalated += 1;
+                                continued += seen.continued;
+                                lost += seen.failed;
+                            }
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        let said = error.to_string();
+                        let flags_lost = said.contains("only the GPU knows which build rows");
+                        assert!(flags_lost, "{what}: {said}");
+                        seen.failed += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(escalated > 10, "{escalated} plans were abandoned");
+    assert!(lost > 10, "after that, {continued} joins continued on the CPU and {lost} failed");
+}
+
 /// If the keys are hashed or there is a filter, the host flags the build rows, and the CPU always has them.
 #[test]
 fn flags_of_build_rows_on_the_host_are_never_lost() {
