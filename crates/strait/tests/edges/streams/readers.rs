@@ -74,6 +74,39 @@ fn a_reader_that_fails_in_a_stream_is_reported() {
     }
 }
 
+/// When the reader fails, the results of earlier chunks that have come back become rows before the error.
+#[test]
+fn results_that_have_arrived_are_kept_when_the_reader_fails() {
+    // Chunks have seven rows, and three chunks are read ahead of the one that is joined.
+    const ROWS: u64 = 7;
+    for good in 4..12 {
+        let batch = keyed(0..ROWS as i64);
+        let schema = batch.schema();
+        let mut number = 0;
+        let reader = std::iter::from_fn(move || {
+            number += 1;
+            match number <= good {
+                true => Some(Ok(batch.clone())),
+                false => Some(Err(ArrowError::ParseError("line 17".to_string()))),
+            }
+        });
+        let join = Join::inner().on("k").build_side(Side::Left).threads(2);
+        let join = join.algorithm(Algorithm::NoPartition).test_overrides(tiny(good));
+        let right = RecordBatchIterator::new(reader, schema);
+        let ran = join.run(whole(&keyed(0..ROWS as i64)), right).unwrap();
+        let (mut rows, mut error) = (0, None);
+        for batch in ran {
+            match batch {
+                Ok(batch) => rows += batch.num_rows() as u64,
+                Err(failed) => error = Some(failed.to_string()),
+            }
+        }
+        assert!(error.is_some_and(|error| error.contains("line 17")));
+        assert!(rows >= ROWS * (good - 3), "{rows} rows of {good} chunks");
+        assert_eq!(rows % ROWS, 0, "{rows} rows of {good} chunks");
+    }
+}
+
 /// Dropping the output ends a streamed join within 100 ms, whatever it does.
 #[test]
 fn dropping_the_output_ends_a_stream() {

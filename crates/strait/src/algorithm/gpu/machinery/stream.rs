@@ -74,7 +74,8 @@ impl<'a> ProbeStream<'a> {
         mut join: impl FnMut(&DeviceSide, &Wanted, &mut dyn Receiver) -> Result<()>,
     ) -> Result<()> {
         loop {
-            let Some(chunk) = self.pipeline.next()? else {
+            let next = self.pipeline.next();
+            let Some(chunk) = keep_arrived(next, self.session, to)? else {
                 if self.pipeline.ended() {
                     return Ok(());
                 }
@@ -101,6 +102,19 @@ impl<'a> ProbeStream<'a> {
 /// Returns the device memory for output and flags, per row of a chunk: two buffers of rows.
 fn aside(session: &Session<'_>, wanted: &Wanted) -> u64 {
     2 * session.word.bytes() * (2 + u64::from(wanted.keys)) + 2
+}
+
+/// If the reader of the probe side failed, hands over the results of earlier chunks before the join fails. Does
+/// not do this if the CPU may continue the join: the CPU joins these chunks again, and rows of an unfinished
+/// chunk would prevent that.
+fn keep_arrived<T>(read: Result<T>, session: &Session<'_>, to: &mut dyn Receiver) -> Result<T> {
+    read.inspect_err(|error| {
+        if !error.cpu_may_help()
+            && let Err(later) = to.meanwhile(session)
+        {
+            log::debug!("the results of earlier chunks are lost: {later}");
+        }
+    })
 }
 
 /// A receiver that also fills the pipeline while the device works.
@@ -135,7 +149,7 @@ impl Receiver for Feeding<'_, '_> {
     }
 
     fn meanwhile(&mut self, session: &Session<'_>) -> Result<()> {
-        self.pipeline.ahead()?;
+        keep_arrived(self.pipeline.ahead(), session, self.to)?;
         self.to.meanwhile(session)
     }
 
