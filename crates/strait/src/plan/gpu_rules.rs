@@ -82,7 +82,7 @@ impl Case<'_> {
     }
 
     /// Returns who flags rows, if the candidates are `found` in this way.
-    fn flags(&self, found: FoundBy) -> FlagPlan {
+    pub(super) fn flags(&self, found: FoundBy) -> FlagPlan {
         FlagPlan::of(self.facts.roles, self.yields(), self.all_match(), found)
     }
 
