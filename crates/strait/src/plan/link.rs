@@ -24,12 +24,12 @@ pub(super) struct Crossing {
 
 impl Crossing {
     /// Returns the bytes to the GPU.
-    pub(super) fn to_gpu(&self) -> f64 {
+    pub(super) fn to_gpu(self) -> f64 {
         self.build + self.probe + self.spilled
     }
 
     /// Returns the bytes to the host.
-    pub(super) fn to_host(&self) -> f64 {
+    pub(super) fn to_host(self) -> f64 {
         self.back + self.spilled
     }
 }
