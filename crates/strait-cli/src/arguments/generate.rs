@@ -28,7 +28,8 @@ pub(crate) enum Target {
 #[command(after_help = "\
 Examples:
   strait generate tpch --scale 1 --out tpch
-  strait generate tpch --scale 0.1 --out small --tables orders,lineitem --format csv")]
+  strait generate tpch --scale 0.1 --out small --tables orders,lineitem --format csv
+  strait generate tpch --scale 1 --out many --tables lineitem --files 100")]
 pub(crate) struct TpchArguments {
     /// The scale factor: 1 is about a gigabyte of text, 6 million line items
     #[arg(long, default_value = "1", value_parser = scale)]
@@ -45,6 +46,14 @@ pub(crate) struct TpchArguments {
     /// The format of the files
     #[arg(long, value_enum, default_value = "parquet")]
     pub(crate) format: TableFormat,
+
+    /// Writes each table as N files, into a folder with the table's name [default: one file]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) files: Option<u32>,
+
+    /// Writes order keys as text, as in Order#000000042, in orders and in lineitem
+    #[arg(long)]
+    pub(crate) text_keys: bool,
 
     /// Replaces files that exist
     #[arg(long)]

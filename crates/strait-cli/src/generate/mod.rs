@@ -5,6 +5,7 @@ mod tpch;
 mod workload;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -30,11 +31,14 @@ pub(crate) fn run(arguments: &GenerateArguments) -> anyhow::Result<()> {
     }
 }
 
-/// Creates the folder. Rejects existing files before any file is written.
+/// Creates the folder, and the folders in the names. Rejects existing files before any file is written.
 fn prepare(folder: &Path, names: &[String], overwrite: bool) -> anyhow::Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot make folder {}", folder.display()))?;
     let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    let folders: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+    for folder in folders {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make folder {}", folder.display()))?;
+    }
     paths.iter().try_for_each(|path| Aside::check(path, overwrite))?;
     Ok(paths)
 }

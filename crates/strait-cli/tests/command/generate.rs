@@ -53,6 +53,31 @@ fn tpch_writes_all_tables_in_every_format() {
 }
 
 #[test]
+fn tpch_in_many_files_and_with_text_keys_has_the_same_rows() {
+    let sandbox = Sandbox::new();
+    let tables = "--scale 0.01 --tables orders,lineitem,nation";
+    sandbox.strait(&format!("generate tpch {tables} --out one")).ok();
+    sandbox.strait(&format!("generate tpch {tables} --out many --files 7")).ok();
+    sandbox.strait(&format!("generate tpch {tables} --out text --text-keys")).ok();
+    for (table, files) in [("orders", 7), ("lineitem", 7), ("nation", 1)] {
+        let folder = std::fs::read_dir(sandbox.path(&format!("many/{table}"))).unwrap();
+        assert_eq!(folder.count(), files, "{table}");
+    }
+    let count = |arguments: &str| sandbox.strait(&format!("join {arguments} --count")).ok();
+    let both = "l_orderkey,l_linenumber,l_comment";
+    assert_eq!(count(&format!("many/lineitem one/lineitem.parquet --on {both}")), "60175\n");
+    assert_eq!(count("many/nation one/nation.parquet --on n_nationkey"), "25\n");
+    let keys = "--on o_orderkey=l_orderkey";
+    assert_eq!(count(&format!("text/orders.parquet text/lineitem.parquet {keys}")), "60175\n");
+    let other = "one/orders.parquet text/orders.parquet --on o_custkey,o_clerk,o_comment";
+    let select = "--select o_orderkey,o_orderkey_right --limit 1 -o pair.csv";
+    sandbox.strait(&format!("join {other} {select}")).ok();
+    let text = std::fs::read_to_string(sandbox.path("pair.csv")).unwrap();
+    let (number, key) = text.lines().nth(1).unwrap().split_once(',').unwrap();
+    assert_eq!(key, format!("Order#{number:0>9}"));
+}
+
+#[test]
 fn tpch_does_not_depend_on_threads() {
     let sandbox = Sandbox::new();
     for threads in [1, 3] {
