@@ -73,7 +73,8 @@ gpu-bundle: ## target/gpu-bundle: binaries, tests and gpu.sh, for a machine with
 	cp "$${CARGO_TARGET_DIR:-target}/release/strait" scripts/gpu.sh scripts/cub_sort.cu target/gpu-bundle
 	du -sh target/gpu-bundle
 
-bench: ## Strait beside DuckDB, Polars, DataFusion and PyArrow
+bench: ## Strait beside DuckDB, Polars, DataFusion and PyArrow: whole jobs, and joins in memory
+	$(CARGO) run --release -- bench jobs
 	$(CARGO) run --release -- bench compare
 
 fmt: ## format everything

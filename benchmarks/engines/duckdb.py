@@ -1,8 +1,8 @@
 """DuckDB: on Arrow tables as they are, or on tables of its own, copied before the clock starts
-(`native`); the joined rows become an Arrow table, or a table of its own too (`table`)."""
+(`native`); the joined rows become an Arrow table, or a table of its own too (`table`). Whole jobs keep the order of
+rows (`ordered`, which is its default), or do not (`unordered`)."""
 
 import duckdb
-import pyarrow.compute as pc
 
 VERSION = duckdb.__version__
 
@@ -38,6 +38,8 @@ class Ready:
         return self.connection.sql(query).to_arrow_table()
 
     def summed(self, table):
+        import pyarrow.compute as pc
+
         if self.variant == "table":
             sums = ", ".join(f"sum({name})" for name in self.payloads)
             rows, *sums = self.connection.execute(f"SELECT count(*), {sums} FROM joined").fetchone()
@@ -47,3 +49,36 @@ class Ready:
 
 
 prepare = Ready
+
+
+def job_imports(spec):
+    if any(table["format"] == "arrow" for table in spec["tables"].values()):
+        import pyarrow.dataset  # noqa: F401
+
+
+def job(spec, out, variant, threads):
+    connection = duckdb.connect(":memory:")
+    connection.execute(f"SET threads = {threads}")
+    ordered = "true" if variant == "ordered" else "false"
+    connection.execute(f"SET preserve_insertion_order = {ordered}")
+    for name, table in spec["tables"].items():
+        path, kind = table["path"], table["format"]
+        if kind == "arrow":
+            # DuckDB reads Arrow files through PyArrow.
+            import pyarrow.dataset
+
+            connection.register(name, pyarrow.dataset.dataset(path, format="ipc"))
+        else:
+            files = f"{path}*.{kind}" if path.endswith("/") else path
+            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_{kind}('{files}')")
+    if spec["output"] is None:
+        return connection.execute(spec["sql"]).fetchone()[0]
+    kind, codec = spec["output"]["format"], spec["output"]["compression"]
+    options = f"FORMAT {kind}, COMPRESSION {codec}"
+    connection.execute(f"COPY ({spec['sql']}) TO '{out}' ({options})")
+
+
+def batches(path):
+    rows = duckdb.connect(":memory:").sql(f"SELECT * FROM read_parquet('{path}')")
+    reader = rows.to_arrow_reader(1 << 16)
+    return reader.schema, reader

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import acero
 
 VERSION = pa.__version__
@@ -38,3 +39,8 @@ class Ready:
 
 
 prepare = Ready
+
+
+def batches(path):
+    file = pq.ParquetFile(path)
+    return file.schema_arrow, file.iter_batches()

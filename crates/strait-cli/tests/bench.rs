@@ -123,6 +123,9 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, "bench join --build 2^99 --probe 1", 2, &["2^20"]);
     fails(here, "bench compare --engines sqlite", 2, &["duckdb", "datafusion"]);
     fails(here, "bench compare --workloads W9", 2, &["W1", "W5s", "W8"]);
+    fails(here, "bench jobs --jobs five", 2, &["four", "anti-csv", "csv-gz"]);
+    fails(here, "bench jobs --engines sqlite", 2, &["strait, duckdb, polars, datafusion"]);
+    fails(here, "bench jobs --device tpu", 2, &["auto, cpu, gpu and gpu:N"]);
     fails(here, "bench scale --studies colour", 2, &["selectivity"]);
     let run = |flags: &str| format!("bench join --build 1 --probe 1 {flags}");
     fails(here, &run("--placement gpu"), 1, &["add --device gpu"]);
@@ -153,7 +156,7 @@ fn wrong_usage_is_told_what_there_is() {
     fails(here, "bench beyond --study fanout --lines triton", 2, &["another study", "dma"]);
     fails(here, "bench beyond --study size --lines dma", 2, &["another study", "triton"]);
     fails(here, "bench join --workload-dir .", 1, &["no expected.json"]);
-    for command in ["", "join", "compare", "scale", "gpu", "transfer", "beyond"] {
+    for command in ["", "join", "compare", "jobs", "digest", "scale", "gpu", "transfer", "beyond"] {
         let help = ok(here, &format!("bench {command} --help"));
         assert!(help.contains("Examples:\n"), "{command}");
     }
@@ -237,4 +240,95 @@ fn engines_are_compared_on_the_same_answers() {
     wrong["rows"] = Value::from(7);
     fs::write(w1.join("expected.json"), wrong.to_string()).unwrap();
     fails(here, &format!("{join} --mode count"), 1, &["wrong answer", "must be 7"]);
+}
+
+/// The cells of a record, line by line, each with the name of its column.
+fn record(folder: &Path) -> Vec<std::collections::HashMap<String, String>> {
+    let path = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let mut reader = csv::Reader::from_path(path).unwrap();
+    reader.deserialize().map(Result::unwrap).collect()
+}
+
+/// All jobs by Strait alone, which needs no Python.
+#[test]
+fn jobs_run_without_other_engines() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = "bench jobs --engines strait --scale 0.001 --repeat 1 --threads 2 --device cpu,auto --out r";
+    let table = ok(folder.path(), run);
+    let lines = record(&folder.path().join("r"));
+    assert_eq!(lines.len(), 9 * 2);
+    for line in &lines {
+        assert_eq!((line["engine"].as_str(), line["checked"].as_str()), ("strait", "yes"));
+        assert!(line["median_seconds"].parse::<f64>().unwrap() > 0.0, "{line:?}");
+        assert!(line["cpu_seconds"].parse::<f64>().unwrap() > 0.0, "{line:?}");
+        assert!(line["peak_resident"].parse::<u64>().unwrap() > 1 << 20, "{line:?}");
+        assert!(table.contains(&format!("\n{} ", line["job"])), "{table}");
+        let bytes = line["output_bytes"].parse::<u64>().unwrap();
+        assert_eq!(bytes == 0, line["job"] == "count", "{line:?}");
+        // At this scale, 1,500 orders have 6,005 line items. 150 more orders have none.
+        let rows = match line["job"].as_str() {
+            "left" => "6155",
+            "anti-csv" => "150",
+            _ => "6005",
+        };
+        assert_eq!(line["output_rows"], rows, "{line:?}");
+    }
+}
+
+/// A script takes the place of Python. One engine writes the right rows, one of them changes a date, and one fails.
+#[test]
+fn jobs_name_the_engine_and_the_column_that_differ() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        r#"#!/bin/sh
+# -I -B drive.py ENGINE.py VARIANT job JOB.json OUT THREADS
+folder=$(dirname "$7")
+{strait} join $folder/arrow/orders.arrow $folder/arrow/lineitem.arrow --on o_orderkey=l_orderkey \
+  --select o_orderkey,o_orderdate,l_quantity,l_extendedprice -o $folder/rows.csv --overwrite || exit 1
+case "$4" in
+  *polars.py) sed -i '2s/,[0-9]*-/,1900-/' $folder/rows.csv;;
+  *datafusion.py) echo "no such thing" >&2; exit 1;;
+esac
+gzip -c $folder/rows.csv > $8
+echo '{{"version": "9", "seconds": 0.5, "cpu_seconds": 0.25, "count": null}}'
+"#,
+        strait = env!("CARGO_BIN_EXE_strait")
+    );
+    let python = folder.path().join("python");
+    fs::write(&python, script).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let run =
+        "bench jobs --jobs csv-gz --scale 0.001 --repeat 2 --device cpu --out r --python ./python";
+    let expected = [
+        "2 failures",
+        "csv-gz, polars (streaming): column o_orderdate has other values",
+        "csv-gz, datafusion (default): no such thing",
+    ];
+    fails(folder.path(), run, 1, &expected);
+    let lines = record(&folder.path().join("r"));
+    let engines: Vec<_> = lines.iter().map(|line| line["engine"].as_str()).collect();
+    assert_eq!(engines, ["strait", "duckdb", "duckdb", "polars", "datafusion"]);
+    assert_eq!(lines[1]["median_seconds"], "0.500000");
+    assert_eq!(lines[1]["cpu_seconds"], "0.250000");
+    assert!(lines[1]["process_seconds"].parse::<f64>().unwrap() > 0.0);
+    assert!(lines[3]["error"].contains("o_orderdate"), "{lines:?}");
+}
+
+/// A digest depends on values, and not on the order of rows or on the format.
+#[test]
+fn a_digest_is_the_same_for_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    ok(here, "generate tpch --scale 0.001 --tables orders,lineitem --out t");
+    let join = "join t/orders.parquet t/lineitem.parquet --on o_orderkey=l_orderkey";
+    ok(here, &format!("{join} --threads 1 -o a.parquet"));
+    ok(here, &format!("{join} --algorithm sort-merge -o b.arrow"));
+    let digests = ["a.parquet", "b.arrow"].map(|file| ok(here, &format!("bench digest {file}")));
+    assert_eq!(digests[0], digests[1]);
+    let digest: Value = serde_json::from_str(&digests[0]).unwrap();
+    assert_eq!(digest["rows"], 6005);
+    assert_eq!(digest["columns"].as_array().unwrap().len(), 25);
+    ok(here, &format!("{join} --type left-semi -o c.parquet"));
+    assert_ne!(ok(here, "bench digest c.parquet"), ok(here, "bench digest t/lineitem.parquet"));
 }

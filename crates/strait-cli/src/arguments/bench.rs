@@ -11,6 +11,7 @@ use strait_bench::workload::{KeyType, Keys, Skew};
 use super::beyond::{BeyondArguments, TransferArguments};
 use super::device::{Choice, DeviceArguments, algorithm, partitioner_on_gpu, processor};
 use super::generate::{key_type, keys, rows, share};
+use super::jobs::{DigestArguments, JobsArguments, PythonArguments};
 use super::join::threads;
 use super::size;
 
@@ -20,6 +21,7 @@ use super::size;
 Examples:
   strait bench join --build 2^22 --probe 2^24
   strait bench compare
+  strait bench jobs
   strait bench scale --out benchmarks/scaling
   strait bench transfer
   strait bench beyond --gpu-memory 16GiB
@@ -33,6 +35,9 @@ pub(crate) struct BenchArguments {
 pub(crate) enum Bench {
     Join(Box<BenchJoinArguments>),
     Compare(CompareArguments),
+    Jobs(JobsArguments),
+    #[command(hide = true)]
+    Digest(DigestArguments),
     Scale(ScaleArguments),
     Gpu(BenchGpuArguments),
     Transfer(TransferArguments),
@@ -253,6 +258,9 @@ pub(crate) struct CompareArguments {
     /// Keeps the tables of each workload in this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) keep: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) python: PythonArguments,
 }
 
 /// An engine that Strait is compared with.

@@ -5,6 +5,7 @@ mod beyond;
 mod device;
 mod devices;
 mod generate;
+mod jobs;
 mod join;
 mod names;
 mod size;
@@ -24,6 +25,7 @@ pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{
     GenerateArguments, TableFormat, Target, TpchArguments, TpchTable, WorkloadArguments,
 };
+pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
 
 const EXAMPLES: &str = "\

@@ -1,19 +1,18 @@
 //! `strait bench compare`: compares other engines with Strait, on the same tables.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 use clap::ValueEnum;
 use strait_bench::workload::{Answer, Tables};
-use tempfile::TempDir;
 
 use super::aligned::aligned;
 use super::engine::{Drivers, Outcome, Work, measure_strait};
 use super::environment;
 use super::record::Record;
 use super::suite::{Named, SUITE};
+use super::temporary::Temporary;
 use crate::arguments::{CompareArguments, ComparedMode, Engine};
-use crate::interrupt;
 use crate::join::cores;
 use crate::output::print;
 
@@ -27,7 +26,7 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let chosen = |w: &&Named| {
         arguments.workloads.is_empty() || arguments.workloads.iter().any(|name| name == w.name)
     };
-    let python = environment::python()?;
+    let python = environment::python(&arguments.python)?;
     let temporary = Temporary::new()?;
     let drivers = Drivers::write(python, temporary.path(), &engines)?;
     let mut record = Record::new(&COLUMNS)?;
@@ -61,29 +60,6 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
 
 fn all_or<T: ValueEnum + Copy>(chosen: &[T]) -> Vec<T> {
     if chosen.is_empty() { T::value_variants().to_vec() } else { chosen.to_vec() }
-}
-
-/// A temporary folder, which is removed however the command ends.
-struct Temporary(Option<TempDir>, PathBuf);
-
-impl Temporary {
-    fn new() -> anyhow::Result<Temporary> {
-        let make = || tempfile::Builder::new().prefix("strait-bench-").tempdir();
-        let folder = interrupt::make(make, TempDir::path).context("cannot make a folder")?;
-        let path = folder.path().to_path_buf();
-        Ok(Temporary(Some(folder), path))
-    }
-
-    fn path(&self) -> &Path {
-        &self.1
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let folder = self.0.take();
-        interrupt::forget_after(&self.1, || drop(folder));
-    }
 }
 
 /// The sizes of a workload whose tables are in a folder.

@@ -98,6 +98,15 @@ impl Drivers {
         Ok(Drivers { python, drive, folder: folder.to_path_buf() })
     }
 
+    /// Returns the command that runs an engine. The mode and its arguments are missing.
+    pub(super) fn command(&self, engine: Engine, variant: &str) -> Command {
+        let mut command = Command::new(&self.python);
+        // Isolated mode: ignores the scripts' folder and the user's packages.
+        command.arg("-I").arg("-B").arg(&self.drive);
+        command.arg(self.folder.join(format!("{}.py", engine.name()))).arg(variant);
+        command
+    }
+
     /// Measures an engine and checks all its answers.
     pub(super) fn measure(
         &self,
@@ -105,10 +114,7 @@ impl Drivers {
         variant: &str,
         work: &Work,
     ) -> anyhow::Result<Outcome> {
-        let mut command = Command::new(&self.python);
-        // Isolated mode: ignores the scripts' folder and the user's packages.
-        command.arg("-I").arg("-B").arg(&self.drive);
-        command.arg(self.folder.join(format!("{}.py", engine.name()))).arg(variant);
+        let mut command = self.command(engine, variant);
         command.arg(work.mode.name()).arg(work.tables);
         command.args([work.repeat.to_string(), work.threads.to_string()]);
         let said: Said = answered(&mut command)?;

@@ -8,13 +8,27 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, bail};
 
+use crate::arguments::PythonArguments;
 use crate::interrupt;
 
 /// The exact versions of the engines.
 const REQUIREMENTS: &str = include_str!("../../../../benchmarks/requirements.txt");
 
-/// Returns the Python interpreter that has the engines. Installs them if necessary.
-pub(super) fn python() -> anyhow::Result<PathBuf> {
+/// The environment variable that names the interpreter if no argument does.
+const PYTHON: &str = "STRAIT_PYTHON";
+
+/// Returns the Python interpreter that has the engines. Installs them if necessary, unless the user has named an
+/// interpreter.
+pub(super) fn python(chosen: &PythonArguments) -> anyhow::Result<PathBuf> {
+    let variable = || std::env::var_os(PYTHON).filter(|path| !path.is_empty()).map(PathBuf::from);
+    match chosen.python.clone().or_else(variable) {
+        Some(python) => Ok(python),
+        None => installed(),
+    }
+}
+
+/// Returns the interpreter of the environment in the cache folder.
+fn installed() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     REQUIREMENTS.hash(&mut hasher);
     let cache = cache()?;

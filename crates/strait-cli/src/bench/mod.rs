@@ -6,6 +6,8 @@
 //!                  └─► compare: a process per engine ─┘ scale: a series of shapes ─► plot
 //! ```
 //!
+//! [`jobs`] measures whole jobs instead: processes that read files and write a file.
+//!
 //! The crate `strait-bench` generates the tables, measures and checks. This module parses what to measure,
 //! and prints and records the figures. On a GPU, [`load`] copies tables to GPU memory (`gpu`), or to host
 //! memory that the GPU reads (`transfer`, `beyond`).
@@ -18,18 +20,21 @@ mod engine;
 mod environment;
 mod figures;
 mod gpu;
+mod jobs;
 mod join;
 mod load;
 mod record;
 mod scale;
 mod stream;
 mod suite;
+mod temporary;
 mod transfer;
 
 use crate::arguments::{Bench, BenchArguments};
 
 pub(crate) use beyond::{line_names as beyond_line_names, names as beyond_workload_names};
 pub(crate) use gpu::names as gpu_workload_names;
+pub(crate) use jobs::names as job_names;
 pub(crate) use suite::names as workload_names;
 
 /// Runs the command.
@@ -37,6 +42,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     match &arguments.what {
         Bench::Join(arguments) => join::run(arguments),
         Bench::Compare(arguments) => compare::run(arguments),
+        Bench::Jobs(arguments) => jobs::run(arguments),
+        Bench::Digest(arguments) => jobs::digest(arguments),
         Bench::Scale(arguments) => scale::run(arguments),
         Bench::Gpu(arguments) => gpu::run(arguments),
         Bench::Transfer(arguments) => transfer::run(arguments),
