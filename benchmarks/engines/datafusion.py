@@ -45,8 +45,8 @@ def job(spec, out, variant, threads):
         "csv": context.register_csv,
         "arrow": context.register_arrow,
     }
-    for name, table in spec["tables"].items():
-        register[table["format"]](name, table["path"])
+    for table in spec["tables"]:
+        register[table["format"]](table["name"], table["path"])
     if spec["output"] is None:
         batches = context.sql(spec["sql"]).collect()
         return next(batch.column(0)[0].as_py() for batch in batches if batch.num_rows)

@@ -52,7 +52,7 @@ prepare = Ready
 
 
 def job_imports(spec):
-    if any(table["format"] == "arrow" for table in spec["tables"].values()):
+    if any(table["format"] == "arrow" for table in spec["tables"]):
         import pyarrow.dataset  # noqa: F401
 
 
@@ -61,8 +61,8 @@ def job(spec, out, variant, threads):
     connection.execute(f"SET threads = {threads}")
     ordered = "true" if variant == "ordered" else "false"
     connection.execute(f"SET preserve_insertion_order = {ordered}")
-    for name, table in spec["tables"].items():
-        path, kind = table["path"], table["format"]
+    for table in spec["tables"]:
+        name, path, kind = table["name"], table["path"], table["format"]
         if kind == "arrow":
             # DuckDB reads Arrow files through PyArrow.
             import pyarrow.dataset

@@ -24,10 +24,10 @@ pub(super) struct Input {
 pub(super) enum Form {
     /// One Parquet file.
     Parquet,
-    /// One Parquet file, for a scale that is a tenth larger. So a tenth more orders exist than the line items of
-    /// the usual scale refer to.
+    /// One Parquet file, for a scale that is a tenth larger. So one order in eleven has no line items at the usual
+    /// scale.
     More,
-    /// One CSV file.
+    /// One CSV file, for a scale that is a tenth larger. So one line item in eleven has no order at the usual scale.
     Csv,
     /// One Parquet file, whose order keys are text. `strait generate tpch --text-keys` makes them from the integer
     /// keys, in the same way in both tables.
@@ -62,16 +62,25 @@ impl Form {
 }
 
 impl Input {
-    fn table(self) -> &'static str {
+    /// The name of the table.
+    pub(super) fn name(self) -> &'static str {
         match self.table {
             TpchTable::Orders => "orders",
             _ => "lineitem",
         }
     }
 
+    /// The key column.
+    pub(super) fn key(self) -> &'static str {
+        match self.table {
+            TpchTable::Orders => "o_orderkey",
+            _ => "l_orderkey",
+        }
+    }
+
     /// The path of the file, or of the folder with a slash at its end.
     pub(super) fn path(self, folder: &Path) -> String {
-        let (form, table) = (folder.join(self.form.folder()), self.table());
+        let (form, table) = (folder.join(self.form.folder()), self.name());
         match self.form {
             Form::Files => format!("{}/", form.join(table).display()),
             form_of => form.join(format!("{table}.{}", form_of.format())).display().to_string(),
@@ -82,8 +91,8 @@ impl Input {
     fn bytes(self) -> u64 {
         let orders = self.table == TpchTable::Orders;
         let mebibytes = match self.form {
-            Form::Csv if orders => 175,
-            Form::Csv => 740,
+            Form::Csv if orders => 190,
+            Form::Csv => 810,
             Form::Arrow if orders => 260,
             Form::Arrow => 1300,
             _ if orders => 60,
@@ -94,8 +103,11 @@ impl Input {
 
     /// The arguments of the command that makes the table.
     fn arguments(self, scale: f64, folder: &Path) -> Vec<String> {
-        let scale = if self.form == Form::More { scale * 1.1 } else { scale };
-        let mut all = ["generate", "tpch", "--tables", self.table()].map(String::from).to_vec();
+        let scale = match self.form {
+            Form::More | Form::Csv => scale * 1.1,
+            Form::Parquet | Form::Text | Form::Files | Form::Arrow => scale,
+        };
+        let mut all = ["generate", "tpch", "--tables", self.name()].map(String::from).to_vec();
         all.extend(["--format".into(), self.form.format().into(), "--scale".into()]);
         all.extend([scale.to_string(), "--out".into()]);
         all.push(folder.join(self.form.folder()).display().to_string());

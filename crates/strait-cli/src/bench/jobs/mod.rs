@@ -7,6 +7,7 @@
 //!                                                digest (equal values?)
 //! ```
 
+mod attempt;
 mod contest;
 mod digest;
 mod inputs;
@@ -28,7 +29,8 @@ use crate::digits::counted;
 use crate::join::cores;
 use crate::output::print;
 
-use contest::{Contest, Entrant, Rules};
+use attempt::Rules;
+use contest::{Contest, Entrant};
 use inputs::Inputs;
 use place::Place;
 use suite::{JOBS, Job};
