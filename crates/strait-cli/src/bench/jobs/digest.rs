@@ -120,7 +120,7 @@ impl Digest {
             Ok(digest)
         };
         let digests = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(&work)).collect();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             let join = |worker: std::thread::ScopedJoinHandle<'_, anyhow::Result<Digest>>| {
                 worker.join().unwrap_or_else(|_| bail!("a thread has failed"))
             };
