@@ -100,9 +100,9 @@ fn join(
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left + right);
     let join = progress::attach(join, Show::Auto, rows);
     let bound = join.bind(Output::Rows, left.schema(), right.schema())?;
-    let ahead = arguments.threads.unwrap_or_else(cores);
-    let left = left.reader(bound.columns(Side::Left), ahead);
-    let right = right.reader(bound.columns(Side::Right), ahead);
+    let threads = arguments.threads.unwrap_or_else(cores);
+    let left = left.input(bound.columns(Side::Left), threads);
+    let right = right.input(bound.columns(Side::Right), threads);
     previewed(bound.run(left, right).map_err(failure::of_join)?, None, &memory)
 }
 

@@ -4,12 +4,12 @@ use std::io::IsTerminal;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
-use strait::{BoundJoin, Join, JoinReader, NullEquality, Output, Report, Side};
+use strait::{BoundJoin, Input, Join, JoinReader, JoinType, NullEquality, Output, Report, Side};
 
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::digits::{counted, grouped};
 use crate::failure;
-use crate::input::{FoundFiles, InputTable, TableReader, find};
+use crate::input::{FoundFiles, InputTable, find};
 use crate::memory::Memory;
 use crate::output::{Aside, Destination, JoinedRows, Preview, Sink, SinkOptions, print, resolved};
 use crate::progress;
@@ -22,8 +22,10 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
     check_output(arguments, [&left, &right])?;
     let memory = Memory::new(arguments.memory);
-    let left = InputTable::open(left, &arguments.csv, &memory)?;
-    let right = InputTable::open(right, &arguments.csv, &memory)?;
+    let mut left = InputTable::open(left, &arguments.csv, &memory)?;
+    let mut right = InputTable::open(right, &arguments.csv, &memory)?;
+    prune(arguments, &mut left, &mut right);
+    let pruned = [&left, &right].map(pruned).concat();
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
@@ -35,9 +37,9 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     right.check(bound.columns(Side::Right))?;
     let bound = with_statistics(arguments, bound, &left, &right);
     if arguments.explain {
-        return print(&format!("{}\n", bound.explain()));
+        return print(&format!("{}\n{pruned}", bound.explain()));
     }
-    execute(arguments, bound, (left, right), &memory)
+    execute(arguments, bound, (left, right), &memory, &pruned)
 }
 
 /// Adds the statistics of both tables' files to the join, for `--explain` and for the run.
@@ -64,6 +66,43 @@ fn with_statistics(
         }
     }
     bound.statistics(Side::Left, left_known).statistics(Side::Right, right_known)
+}
+
+/// Leaves out the row groups of a side whose rows cannot match, if unmatched rows of this side are not output.
+fn prune(arguments: &JoinArguments, left: &mut InputTable, right: &mut InputTable) {
+    use JoinType::{
+        Inner, Left, LeftAnti, LeftMark, LeftSemi, Right, RightAnti, RightMark, RightSemi,
+    };
+    let (prunes_left, prunes_right) = match arguments.join_type {
+        Inner | LeftSemi | RightSemi => (true, true),
+        Left | LeftAnti | LeftMark => (false, true),
+        Right | RightAnti | RightMark => (true, false),
+        _ => (false, false),
+    };
+    for (left_key, right_key) in arguments.keys() {
+        let (of_left, of_right) = (left.bounds(left_key), right.bounds(right_key));
+        if let (true, Some(other)) = (prunes_left, of_right) {
+            left.prune(left_key, &other, arguments.nulls_equal);
+        }
+        if let (true, Some(other)) = (prunes_right, of_left) {
+            right.prune(right_key, &other, arguments.nulls_equal);
+        }
+    }
+}
+
+/// Returns a line about the row groups that are left out, if there are any.
+fn pruned(table: &InputTable) -> String {
+    let (pruned, all) = table.pruned();
+    if pruned == 0 {
+        return String::new();
+    }
+    let all = counted(all as u64, "row group");
+    log::info!("{}: {pruned} of {all} left out", table.name);
+    format!(
+        "{}: {} of {all} left out, because the other table has no key in their ranges\n",
+        table.name,
+        grouped(pruned as u64)
+    )
 }
 
 /// Returns the join that the arguments describe.
@@ -143,20 +182,17 @@ fn execute(
     bound: BoundJoin,
     (left, right): (InputTable, InputTable),
     memory: &Memory,
+    pruned: &str,
 ) -> anyhow::Result<()> {
-    // Under a limit, the join can make better use of the memory that batches decoded ahead would take.
-    let ahead = match arguments.memory {
-        Some(_) => 1,
-        None => arguments.threads.unwrap_or_else(cores),
-    };
-    let left = left.reader(bound.columns(Side::Left), ahead);
-    let right = right.reader(bound.columns(Side::Right), ahead);
+    let threads = arguments.threads.unwrap_or_else(cores);
+    let left = left.input(bound.columns(Side::Left), threads);
+    let right = right.input(bound.columns(Side::Right), threads);
     if arguments.count {
         let (rows, report) = bound.count(left, right).map_err(failure::of_join)?;
         progress::clear();
         // Only the number goes to stdout.
         if arguments.explain_analyze {
-            eprintln!("{report}");
+            eprint!("{report}\n{pruned}");
         }
         return print(&format!("{rows}\n"));
     }
@@ -170,15 +206,16 @@ fn execute(
     // A join that the limit stops has no report, but it has a plan.
     let shows_plan = arguments.explain_analyze && arguments.limit.is_some();
     let plan = if shows_plan { format!("{}\n", bound.explain()) } else { String::new() };
+    let notes = [&*plan, pruned];
     if let Some(sink) = sink {
         let written = write(arguments, (bound, left, right), sink, memory)?;
-        return announce(arguments, written, &plan);
+        return announce(arguments, written, notes);
     }
     let reader = bound.run(left, right).map_err(failure::of_join)?;
     if arguments.explain_analyze {
         let (_, report) = drain(reader, arguments.limit, memory, |_| Ok(()))?;
         progress::clear();
-        return print(&reported(report, &plan));
+        return print(&reported(report, notes));
     }
     preview(reader, arguments.limit, memory)
 }
@@ -204,7 +241,7 @@ type Written = (u64, Option<Report>);
 /// Runs the join, and writes its rows.
 fn write(
     arguments: &JoinArguments,
-    (bound, left, right): (BoundJoin, TableReader, TableReader),
+    (bound, left, right): (BoundJoin, Input, Input),
     sink: Sink,
     memory: &Memory,
 ) -> anyhow::Result<Written> {
@@ -232,10 +269,10 @@ fn write(
 }
 
 /// Tells the user what was written.
-fn announce(arguments: &JoinArguments, written: Written, plan: &str) -> anyhow::Result<()> {
+fn announce(arguments: &JoinArguments, written: Written, notes: [&str; 2]) -> anyhow::Result<()> {
     let (rows, report) = written;
     progress::clear();
-    let analyzed = arguments.explain_analyze.then(|| reported(report, plan));
+    let analyzed = arguments.explain_analyze.then(|| reported(report, notes));
     match &arguments.output {
         Some(Destination::File(path, _)) => {
             if arguments.progress != Show::Never {
@@ -251,11 +288,11 @@ fn announce(arguments: &JoinArguments, written: Written, plan: &str) -> anyhow::
     }
 }
 
-/// Returns the text of the report, or the `plan` if there is no report.
-fn reported(report: Option<Report>, plan: &str) -> String {
+/// Returns the text of the report, or the `plan` if there is no report, and what was left out.
+fn reported(report: Option<Report>, [plan, pruned]: [&str; 2]) -> String {
     match report {
-        Some(report) => format!("{report}\n"),
-        None => format!("{plan}the join was stopped by --limit, so there is no report\n"),
+        Some(report) => format!("{report}\n{pruned}"),
+        None => format!("{plan}{pruned}the join was stopped by --limit, so there is no report\n"),
     }
 }
 

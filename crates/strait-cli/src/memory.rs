@@ -78,6 +78,12 @@ impl Memory {
         Memory { waits: false, ..self.clone() }
     }
 
+    /// The same memory, for sources that the workers of the join call. Only the join knows whether a worker may
+    /// wait, so the source is refused at once.
+    pub(crate) fn for_sources(&self) -> Memory {
+        self.for_writing()
+    }
+
     /// Announces that a consumer will take rows from the join.
     pub(crate) fn taking(&self) -> Taking {
         self.output.taken.store(true, Ordering::Relaxed);

@@ -41,7 +41,7 @@ fn read(path: &Path, memory: &Memory) -> Result<u64, String> {
         let columns: Vec<usize> = (0..table.schema().fields().len()).collect();
         let mut preview = Preview::new(table.schema(), 10, memory)?;
         let mut rows = 0;
-        for batch in table.reader(&columns, 1) {
+        for batch in table.batches(&columns) {
             let batch = batch.map_err(crate::failure::of_stream)?;
             rows += batch.num_rows() as u64;
             // A value that cannot be shown gives an error, not a panic.

@@ -1,10 +1,11 @@
 //! The input tables: their files, their columns, and how their rows are read.
 //!
 //! [`mod@find`] lists files and opens none. [`mod@table`] reads as much as is needed for the schema.
-//! [`reader`] reads the rows, one file after another, and only the columns that the join needs.
+//! [`source`] reads the rows of Parquet files on the workers of the join, and [`reader`] the rows of other
+//! files, one file after another. Both read only the columns that the join needs.
 
-mod ahead;
 mod codec;
+mod columns;
 mod csv;
 mod find;
 mod format;
@@ -18,13 +19,15 @@ mod levels;
 mod page_memory;
 mod pages;
 mod parquet;
+mod prune;
 mod reader;
+mod row_groups;
 mod schema;
 mod sizes;
+mod source;
 mod table;
 mod text;
 mod thrift;
 
 pub(crate) use find::{FoundFiles, find};
-pub(crate) use reader::TableReader;
 pub(crate) use table::InputTable;

@@ -8,8 +8,6 @@ use strait::MemoryReservation;
 
 use crate::memory::{Memory, Refusal};
 
-const WHAT: &str = "decoding Parquet pages";
-
 /// If memory is not limited, a bound of this many bytes on a page's values needs no closer examination.
 const ENOUGH: u64 = 4 << 20;
 
@@ -17,6 +15,8 @@ const ENOUGH: u64 = 4 << 20;
 pub(super) struct PageMemory {
     memory: Memory,
     refusal: Refusal,
+    /// The purpose of the memory, for error messages.
+    what: String,
     /// The most rows in a batch.
     rows: u64,
     books: Mutex<Books>,
@@ -24,6 +24,12 @@ pub(super) struct PageMemory {
 
 struct Books {
     reservation: MemoryReservation,
+    /// The part of the reservation that the current batch has not needed yet.
+    ahead: u64,
+    /// The most memory that the current batch has needed so far, with the pages of earlier batches.
+    most: u64,
+    /// The most memory that a batch has needed besides the pages that were kept after it.
+    usual: u64,
     columns: Vec<Column>,
 }
 
@@ -71,16 +77,20 @@ impl PageMemory {
     pub(super) fn new(
         memory: &Memory,
         refusal: &Refusal,
-        columns: usize,
-        rows: usize,
+        what: String,
+        (columns, rows): (usize, usize),
     ) -> strait::Result<PageMemory> {
         let books = Books {
-            reservation: memory.reserve(0, WHAT)?,
+            reservation: memory.reserve(0, &what)?,
+            ahead: 0,
+            most: 0,
+            usual: 0,
             columns: vec![Column::default(); columns],
         };
         Ok(PageMemory {
             memory: memory.clone(),
             refusal: refusal.clone(),
+            what,
             rows: rows as u64,
             books: Mutex::new(books),
         })
@@ -90,26 +100,47 @@ impl PageMemory {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn grow(&self, books: &mut Books, more: u64) -> Result<()> {
+    /// Adds to the reservation.
+    fn reserve(&self, books: &mut Books, more: u64) -> Result<()> {
         let all = books.reservation.bytes().saturating_add(more);
         self.memory
-            .resize(&mut books.reservation, all, WHAT)
+            .resize(&mut books.reservation, all, &self.what)
             .map_err(|error| ParquetError::General(self.refusal.note(error)))
     }
 
-    /// Reserves the memory that the current pages need in the next batch.
+    /// Reserves memory that the current batch needs, unless it was reserved ahead.
+    fn grow(&self, books: &mut Books, more: u64) -> Result<()> {
+        let ahead = books.ahead.min(more);
+        self.reserve(books, more - ahead)?;
+        books.ahead -= ahead;
+        books.most = books.most.max(books.reservation.bytes() - books.ahead);
+        Ok(())
+    }
+
+    /// Reserves the memory that the current pages need in the next batch, and as much for further pages as
+    /// earlier batches have needed. If this fails, nothing has changed, and the batch can be tried again. If
+    /// memory is refused in the middle of a batch, the decoder has lost some rows.
     pub(super) fn begin_batch(&self) -> Result<()> {
         let books = &mut *self.books();
-        let mut values = 0u64;
+        let values = books.columns.iter().map(|column| column.values);
+        let values = values.fold(0, u64::saturating_add);
+        let ahead = values.max(books.usual);
+        self.reserve(books, ahead)?;
+        books.ahead = ahead;
         for column in &mut books.columns {
             column.taken = column.left.min(self.rows);
             column.left -= column.taken;
-            values = values.saturating_add(column.values);
             if column.left == 0 && !column.is_repeated {
                 column.values = 0;
             }
         }
         self.grow(books, values)
+    }
+
+    /// Returns the most memory that decoding a batch has needed.
+    pub(super) fn most(&self) -> u64 {
+        let books = self.books();
+        books.reservation.bytes().saturating_add(books.usual)
     }
 
     /// Returns the reservation of the decoded batch, because the caller that takes the batch reserves it
@@ -119,6 +150,8 @@ impl PageMemory {
         let kept = books.columns.iter().map(|column| column.page + column.dictionary).sum::<u64>();
         let held = books.reservation.bytes();
         books.reservation.shrink(held.saturating_sub(kept));
+        books.usual = books.usual.max(books.most.saturating_sub(kept));
+        (books.ahead, books.most) = (0, kept);
     }
 
     /// Forgets the pages of the column's last chunk. If the values of the batch are copies, these pages are

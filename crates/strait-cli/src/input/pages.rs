@@ -1,7 +1,6 @@
 //! The pages of Parquet files. Headers are checked before their pages are read. The memory of a page and of
 //! its values is reserved before it is allocated.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -23,18 +22,20 @@ use super::thrift::{
 /// they may contain statistics with long values.
 const HEADER_BYTES: [usize; 3] = [512, 64 << 10, 16 << 20];
 
-/// The row groups of a file whose pages are read.
-pub(super) struct Groups {
+/// The row group whose pages are read.
+pub(super) struct Group {
     pub(super) file: Arc<File>,
     pub(super) metadata: Arc<ParquetMetaData>,
-    pub(super) groups: Vec<usize>,
+    pub(super) group: usize,
+    /// The number of rows at its start that are skipped.
+    pub(super) skipped: u64,
     /// For each leaf, whether batches have copies of the values, so that they do not refer to pages.
     pub(super) copied: Vec<bool>,
     pub(super) held: Arc<PageMemory>,
     pub(super) zstd: Shared,
 }
 
-impl RowGroups for Groups {
+impl RowGroups for Group {
     fn num_rows(&self) -> usize {
         self.row_groups().map(|group| group.num_rows().max(0) as usize).sum()
     }
@@ -43,7 +44,8 @@ impl RowGroups for Groups {
         Ok(Box::new(Chunks {
             file: Arc::clone(&self.file),
             metadata: Arc::clone(&self.metadata),
-            groups: self.groups.clone().into(),
+            group: Some(self.group),
+            skipped: self.skipped,
             column,
             are_copies: self.copied.get(column).copied().unwrap_or(false),
             held: Arc::clone(&self.held),
@@ -52,7 +54,7 @@ impl RowGroups for Groups {
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
-        Box::new(self.groups.iter().map(|&group| self.metadata.row_group(group)))
+        Box::new(std::iter::once(self.metadata.row_group(self.group)))
     }
 
     fn metadata(&self) -> &ParquetMetaData {
@@ -60,11 +62,12 @@ impl RowGroups for Groups {
     }
 }
 
-/// The chunks of one column, one per row group.
+/// The chunks of one column. There is one, because one row group is read.
 struct Chunks {
     file: Arc<File>,
     metadata: Arc<ParquetMetaData>,
-    groups: VecDeque<usize>,
+    group: Option<usize>,
+    skipped: u64,
     column: usize,
     are_copies: bool,
     held: Arc<PageMemory>,
@@ -75,7 +78,7 @@ impl Iterator for Chunks {
     type Item = Result<Box<dyn PageReader>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let group = self.groups.pop_front()?;
+        let group = self.group.take()?;
         let chunk = self.metadata.row_group(group).columns().get(self.column);
         let pages = chunk
             .ok_or_else(|| bad("a row group has fewer columns than the schema"))
@@ -100,6 +103,7 @@ impl Chunks {
             shape: Shape::new(chunk.column_descr()),
             dictionary: Dictionary::default(),
             column: self.column,
+            skipped: self.skipped,
             held: Arc::clone(&self.held),
         })
     }
@@ -118,6 +122,8 @@ struct Pages {
     shape: Shape,
     dictionary: Dictionary,
     column: usize,
+    /// The number of rows that the decoder still skips, if each row has one value.
+    skipped: u64,
     held: Arc<PageMemory>,
 }
 
@@ -239,17 +245,22 @@ impl Pages {
     }
 
     /// Reserves the memory that decoding a page needs.
-    fn admit_values(&self, page: &Page) -> Result<()> {
+    fn admit_values(&mut self, page: &Page) -> Result<()> {
         // Reading the lengths takes memory in proportion to their number.
         let lengths = self.shape.lengths_bytes(page);
         self.held.admit_page(lengths)?;
         let content = self.shape.content(page, &self.dictionary)?;
         let enough = self.held.enough();
-        let (count, fixed) = (u64::from(page.num_values()), self.shape.fixed_bytes());
+        let (mut count, fixed) = (u64::from(page.num_values()), self.shape.fixed_bytes());
         let most = match count.saturating_mul(fixed) <= enough {
             true => count,
             false => self.shape.most_slots(page, self.held.rows())?,
         };
+        if !self.shape.is_repeated() {
+            let skipped = self.skipped.min(count);
+            self.skipped -= skipped;
+            count -= skipped;
+        }
         let needs = Needs {
             page: lengths + page.buffer().len() as u64,
             count,
@@ -283,6 +294,9 @@ impl PageReader for Pages {
     fn skip_next_page(&mut self) -> Result<()> {
         if let Some(header) = self.header()? {
             self.at += unsigned(header.compressed)?;
+            if header.kind != DICTIONARY_PAGE {
+                self.skipped = self.skipped.saturating_sub(header.values.max(0) as u64);
+            }
         }
         Ok(())
     }

@@ -6,25 +6,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use arrow::array::{RecordBatch, RecordBatchReader};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelector,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ParquetMetaDataReader, RowGroupMetaData};
 use parquet::file::statistics::Statistics;
 use strait::MemoryReservation;
 
 use super::codec::{Codec, Shared};
 use super::page_memory::PageMemory;
-use super::pages::Groups;
+use super::pages::Group;
 use super::thrift::footer_shape;
 use super::{ipc, levels, schema, sizes};
-use crate::failure::{of_join, one_line};
+use crate::failure::{Told, of_join, one_line};
 use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
 
@@ -186,74 +187,109 @@ fn ends(file: &mut File) -> std::io::Result<([u8; 4], [u8; 4])> {
     Ok((start, end))
 }
 
-/// Reads the given columns in file order, of one row group or of all.
-pub(super) fn read(
-    path: &Path,
-    footer: &Footer,
-    columns: &[usize],
-    group: Option<usize>,
-    memory: &Memory,
-) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
-    let context = || format!("cannot read {}", path.display());
-    let file = Arc::new(File::open(path).with_context(context)?);
-    let metadata = Arc::clone(footer.metadata());
-    let groups = match group {
-        Some(group) => vec![group],
-        None => (0..metadata.num_row_groups()).collect(),
-    };
-    let mask = ProjectionMask::roots(footer.parquet_schema(), columns.iter().copied());
-    check_codecs(&metadata, &groups, &mask).with_context(context)?;
-    let in_groups = groups.iter().map(|&group| sizes::group_rows(metadata.row_group(group)));
-    let in_groups = in_groups.fold(0, u64::saturating_add);
-    // Decoders allocate memory for a whole batch at once.
-    let rows = batch_rows(&metadata, &mask, memory);
-    let rows = rows.min(usize::try_from(in_groups).unwrap_or(usize::MAX)).max(1);
-    let leaves = footer.parquet_schema().num_columns();
-    let refusal = Refusal::default();
-    let held = PageMemory::new(memory, &refusal, leaves, rows)
-        .map_err(|error| refused(error, &path.display().to_string()))?;
-    let held = Arc::new(held);
-    let open = || {
-        let hint = Some(footer.schema().fields());
-        let levels = parquet_to_arrow_field_levels(footer.parquet_schema(), mask, hint)?;
-        let (held, zstd) = (Arc::clone(&held), Shared::default());
-        let groups = Groups { file, metadata, groups, copied: copied(footer), held, zstd };
-        ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, rows, None)
-    };
-    let opened = caught(open).map_err(|why| anyhow!(why)).with_context(context)?;
-    let reader = opened.with_context(context)?;
-    Ok(Box::new(ParquetReader { reader, held, refusal }))
+/// Some columns of a row group.
+pub(super) struct Chunks<'a> {
+    path: &'a Path,
+    footer: &'a Footer,
+    group: usize,
+    mask: ProjectionMask,
+}
+
+impl<'a> Chunks<'a> {
+    /// The given columns, in the order of the file.
+    pub(super) fn new(path: &'a Path, footer: &'a Footer, group: usize, columns: &[usize]) -> Self {
+        let mask = ProjectionMask::roots(footer.parquet_schema(), columns.iter().copied());
+        Chunks { path, footer, group, mask }
+    }
+
+    /// Returns whether reading can begin at any row without decoding the rows before it.
+    pub(super) fn can_skip(&self) -> bool {
+        let leaves = self.footer.parquet_schema().columns().iter().enumerate();
+        leaves
+            .filter(|(leaf, _)| self.mask.leaf_included(*leaf))
+            .all(|(_, c)| c.max_rep_level() == 0)
+    }
+
+    /// Returns the number of rows per batch: under a memory limit, wide rows make it smaller.
+    pub(super) fn batch_rows(&self, memory: &Memory) -> usize {
+        let group = self.footer.metadata().row_group(self.group);
+        let in_group = sizes::group_rows(group).max(1);
+        let mut rows = strait::DEFAULT_BATCH_SIZE as u64;
+        if let Some(limit) = memory.limit() {
+            let leaves = group.columns().iter().enumerate();
+            let leaves = leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf));
+            let widths = leaves.map(|(_, column)| {
+                // A row of a repeated column has several values.
+                let values = (column.num_values().max(0) as u64).div_ceil(in_group).max(1);
+                let fixed = levels::Shape::new(column.column_descr()).fixed_bytes();
+                let bytes = 2 * (sizes::decoded_bytes(column) / in_group);
+                fixed.saturating_mul(values).saturating_add(bytes)
+            });
+            let row = widths.fold(1, u64::saturating_add);
+            rows = (limit / BATCH_SHARE / row).clamp(64, rows);
+        }
+        // Decoders allocate memory for a whole batch at once.
+        rows.min(in_group) as usize
+    }
+
+    /// Reads the rows after the first `skipped` rows.
+    pub(super) fn read(&self, skipped: u64, memory: &Memory) -> Result<ParquetReader, ArrowError> {
+        let told = |error: anyhow::Error| {
+            Told(format!("{:#}", error.context(format!("cannot read {}", self.path.display()))))
+        };
+        let file = File::open(self.path).map_err(|error| told(error.into()))?;
+        let metadata = Arc::clone(self.footer.metadata());
+        let group = metadata.row_group(self.group);
+        check_codecs(group, &self.mask).map_err(told)?;
+        let leaves = self.footer.parquet_schema().num_columns();
+        let (rows, in_group) = (self.batch_rows(memory), sizes::group_rows(group));
+        let refusal = Refusal::default();
+        let what = format!("decoding {}", self.path.display());
+        let held = Arc::new(PageMemory::new(memory, &refusal, what, (leaves, rows))?);
+        let open = || {
+            let hint = Some(self.footer.schema().fields());
+            let schema = self.footer.parquet_schema();
+            let levels = parquet_to_arrow_field_levels(schema, self.mask.clone(), hint)?;
+            let (group, copied, zstd) = (self.group, copied(self.footer), Shared::default());
+            let (file, held) = (Arc::new(file), Arc::clone(&held));
+            let group = Group { file, metadata, group, skipped, copied, held, zstd };
+            let selected = (skipped > 0).then(|| {
+                let rest = in_group.saturating_sub(skipped);
+                let rows = |rows: u64| usize::try_from(rows).unwrap_or(usize::MAX);
+                vec![RowSelector::skip(rows(skipped)), RowSelector::select(rows(rest))].into()
+            });
+            ParquetRecordBatchReader::try_new_with_row_groups(&levels, &group, rows, selected)
+        };
+        let reader = caught(open).map_err(|why| told(anyhow!(why)))?;
+        let reader = reader.map_err(|error| told(error.into()))?;
+        Ok(ParquetReader { reader, held, refusal, is_broken: false })
+    }
 }
 
 /// Rejects a file if the pages of the given columns cannot be decompressed.
 pub(super) fn check(path: &Path, footer: &Footer, columns: &[usize]) -> anyhow::Result<()> {
-    let metadata = footer.metadata();
-    let groups: Vec<usize> = (0..metadata.num_row_groups()).collect();
     // Columns from the names of folders are not in the file.
     let stored = footer.schema().fields().len();
     let columns = columns.iter().copied().filter(|&column| column < stored);
     let mask = ProjectionMask::roots(footer.parquet_schema(), columns);
-    check_codecs(metadata, &groups, &mask)
-        .with_context(|| format!("cannot read {}", path.display()))
+    for group in footer.metadata().row_groups() {
+        let checked = check_codecs(group, &mask);
+        checked.with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Rejects columns whose pages cannot be decompressed.
-fn check_codecs(
-    metadata: &ParquetMetaData,
-    groups: &[usize],
-    mask: &ProjectionMask,
-) -> anyhow::Result<()> {
-    for &group in groups {
-        for (leaf, chunk) in metadata.row_group(group).columns().iter().enumerate() {
-            let compression = chunk.compression();
-            if mask.leaf_included(leaf) && !Codec::reads(compression) {
-                let column = chunk.column_path();
-                let codec = compression.to_string();
-                let codec = codec.split('(').next().unwrap_or_default();
-                bail!(
-                    "column {column} is compressed with {codec}, which Strait does not read; write the file with zstd or snappy"
-                );
-            }
+fn check_codecs(group: &RowGroupMetaData, mask: &ProjectionMask) -> anyhow::Result<()> {
+    for (leaf, chunk) in group.columns().iter().enumerate() {
+        let compression = chunk.compression();
+        if mask.leaf_included(leaf) && !Codec::reads(compression) {
+            let column = chunk.column_path();
+            let codec = compression.to_string();
+            let codec = codec.split('(').next().unwrap_or_default();
+            bail!(
+                "column {column} is compressed with {codec}, which Strait does not read; write the file with zstd or snappy"
+            );
         }
     }
     Ok(())
@@ -272,60 +308,61 @@ fn copied(footer: &Footer) -> Vec<bool> {
     (0..parquet.num_columns()).map(is_copied).collect()
 }
 
-/// Returns the number of rows per batch: under a memory limit, wide rows make it smaller.
-fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask, memory: &Memory) -> usize {
-    let Some(limit) = memory.limit() else { return strait::DEFAULT_BATCH_SIZE };
-    let groups = metadata.row_groups().iter();
-    let groups: Vec<_> = groups.map(|group| (group, sizes::group_rows(group).max(1))).collect();
-    let mut row = 1;
-    for leaf in 0..metadata.file_metadata().schema_descr().num_columns() {
-        if !mask.leaf_included(leaf) {
-            continue;
-        }
-        let mut widest = 0;
-        for &(group, rows) in &groups {
-            let column = group.column(leaf);
-            let bytes = sizes::decoded_bytes(column);
-            // A row of a repeated column has several values.
-            let values = (column.num_values().max(0) as u64).div_ceil(rows).max(1);
-            let fixed = levels::Shape::new(column.column_descr()).fixed_bytes();
-            widest = widest.max(fixed.saturating_mul(values).saturating_add(2 * (bytes / rows)));
-        }
-        row = u64::saturating_add(row, widest);
-    }
-    let rows = (limit / BATCH_SHARE / row).clamp(64, strait::DEFAULT_BATCH_SIZE as u64);
-    rows as usize
-}
-
 /// Reads batches, and reserves the memory that decoding needs.
-struct ParquetReader {
+pub(super) struct ParquetReader {
     reader: ParquetRecordBatchReader,
     held: Arc<PageMemory>,
     refusal: Refusal,
+    is_broken: bool,
 }
 
-impl Iterator for ParquetReader {
-    type Item = Result<RecordBatch, ArrowError>;
+impl ParquetReader {
+    /// Returns the next `rows` rows, or fewer at the end of the row group; `None` after the end. There must not be
+    /// more rows than in a batch.
+    pub(super) fn read(&mut self, rows: usize) -> Result<Option<RecordBatch>, ArrowError> {
+        let Some(batch) = self.batch()? else { return Ok(None) };
+        if batch.num_rows() >= rows {
+            return Ok(Some(batch.slice(0, rows)));
+        }
+        // The row group has ended, unless the decoder returns less than a batch.
+        let (schema, mut read, mut batches) = (batch.schema(), batch.num_rows(), vec![batch]);
+        while read < rows
+            && let Some(batch) = self.batch().inspect_err(|_| self.is_broken = true)?
+        {
+            read += batch.num_rows();
+            batches.push(batch);
+        }
+        let batch = concat_batches(&schema, &batches)?;
+        Ok(Some(batch.slice(0, rows.min(read))).filter(|batch| batch.num_rows() > 0))
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
-        let batch = match self.held.begin_batch() {
-            Ok(()) => self.reader.next(),
-            Err(error) => Some(Err(error.into())),
+    fn batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        let read = match self.held.begin_batch() {
+            Ok(()) => self.reader.next().transpose().inspect_err(|_| self.is_broken = true),
+            Err(error) => Err(error.into()),
         };
         self.held.end_batch();
-        batch
-            .map(|batch| batch.map_err(|error| self.refusal.take().map_or(error, ArrowError::from)))
+        read.map_err(|error| self.refusal.take().map_or(error, ArrowError::from))
+    }
+
+    /// Returns whether an error has left the decoder without some of its rows.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Returns the most memory that decoding a batch has needed.
+    pub(super) fn most_memory(&self) -> u64 {
+        self.held.most()
     }
 }
 
-impl RecordBatchReader for ParquetReader {
-    fn schema(&self) -> SchemaRef {
-        self.reader.schema()
-    }
-}
-
-/// Returns the smallest and the largest value of a column of signed integers, if the footer has them.
-pub(super) fn range(metadata: &ArrowReaderMetadata, column: usize) -> Option<(i128, i128)> {
+/// Returns the smallest and the largest value of a column of signed integers in row groups of the file, if the
+/// footer has them.
+pub(super) fn range(
+    metadata: &ArrowReaderMetadata,
+    groups: &[usize],
+    column: usize,
+) -> Option<(i128, i128)> {
     use DataType::{Int8, Int16, Int32, Int64};
     if !matches!(metadata.schema().field(column).data_type(), Int8 | Int16 | Int32 | Int64) {
         return None;
@@ -334,7 +371,8 @@ pub(super) fn range(metadata: &ArrowReaderMetadata, column: usize) -> Option<(i1
     let leaf =
         (0..schema.num_columns()).find(|&leaf| schema.get_column_root_idx(leaf) == column)?;
     let mut range: Option<(i128, i128)> = None;
-    for group in metadata.metadata().row_groups().iter().filter(|group| group.num_rows() > 0) {
+    let groups = groups.iter().map(|&group| metadata.metadata().row_group(group));
+    for group in groups.filter(|group| group.num_rows() > 0) {
         let (low, high) = match group.column(leaf).statistics()? {
             Statistics::Int32(values) => ((*values.min_opt()?).into(), (*values.max_opt()?).into()),
             Statistics::Int64(values) => ((*values.min_opt()?).into(), (*values.max_opt()?).into()),

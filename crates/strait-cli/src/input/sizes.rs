@@ -8,11 +8,16 @@ use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 /// The assumed length of a text, if the footer gives no length at all.
 const TEXT: u64 = 32;
 
-/// Returns the number of rows of the file, and the estimated bytes of the given columns in memory.
-pub(super) fn size(metadata: &ArrowReaderMetadata, columns: &[usize]) -> (u64, u64) {
+/// Returns the number of rows in row groups of the file, and the estimated bytes of the given columns in
+/// memory.
+pub(super) fn size(
+    metadata: &ArrowReaderMetadata,
+    groups: &[usize],
+    columns: &[usize],
+) -> (u64, u64) {
     let schema = metadata.parquet_schema();
     let mut size = (0, 0);
-    for group in metadata.metadata().row_groups() {
+    for group in groups.iter().map(|&group| metadata.metadata().row_group(group)) {
         size.0 = u64::saturating_add(size.0, group.num_rows().max(0) as u64);
         for (leaf, column) in group.columns().iter().enumerate() {
             let root = schema.get_column_root_idx(leaf);
@@ -133,7 +138,9 @@ mod tests {
         let group = group.into_builder().set_column_metadata(columns).build().unwrap();
         let metadata = metadata.into_builder().set_row_groups(vec![group]).build();
         let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new());
-        let (rows, bytes) = size(&metadata.unwrap(), &[0]);
+        let metadata = metadata.unwrap();
+        let groups: Vec<usize> = (0..metadata.metadata().num_row_groups()).collect();
+        let (rows, bytes) = size(&metadata, &groups, &[0]);
         assert_eq!(rows, ROWS);
         bytes
     }

@@ -5,15 +5,20 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use arrow::array::RecordBatchReader;
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use strait::Statistics;
+use strait::{Input, Statistics};
 
+use super::columns::Columns;
 use super::find::{FoundFile, FoundFiles};
 use super::format::Format;
 use super::parquet::Footer;
-use super::reader::{Columns, TableReader};
+use super::prune::{Bounds, KeyColumn};
+use super::reader::TableReader;
+use super::source::TableSource;
 use super::{csv, hive, ipc, json, parquet, sizes};
 use crate::arguments::CsvArguments;
 use crate::memory::Memory;
+#[cfg(test)]
+use arrow::{array::RecordBatch, error::ArrowError};
 
 /// A table to be read.
 pub(crate) struct InputTable {
@@ -42,6 +47,8 @@ pub(super) struct Files {
 pub(super) struct TableFile {
     pub(super) found: FoundFile,
     pub(super) footer: Option<Footer>,
+    /// The row groups of a Parquet file that are read.
+    pub(super) groups: Vec<usize>,
     /// The average length of the records of a CSV file.
     pub(super) record: u64,
 }
@@ -118,19 +125,65 @@ impl InputTable {
     /// range of the key if it is one column.
     pub(crate) fn statistics(&self, columns: &[usize], key: Option<&str>) -> Statistics {
         let Rows::Files(files) = &self.rows else { return Statistics::unknown() };
-        let footers: Option<Vec<_>> = files.files.iter().map(|file| file.footer.as_ref()).collect();
-        let Some(footers) = footers else { return Statistics::unknown() };
-        let sizes = footers.iter().map(|footer| sizes::size(footer, columns));
+        let Some(footers) = files.footers() else { return Statistics::unknown() };
+        let sizes = footers.iter().map(|(footer, groups)| sizes::size(footer, groups, columns));
         let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         let (rows, bytes) = sizes.fold((0, 0), add);
         let mut statistics = Statistics::rows(rows).with_bytes(bytes);
         if let Some(key) = key.and_then(|key| files.stored.index_of(key).ok()) {
-            let ranges = footers.iter().map(|footer| parquet::range(footer, key));
+            let ranges = footers.iter().filter(|(_, groups)| !groups.is_empty());
+            let ranges = ranges.map(|(footer, groups)| parquet::range(footer, groups, key));
             let widest = |a: (i128, i128), b: (i128, i128)| (a.0.min(b.0), a.1.max(b.1));
             let ranges: Option<Vec<_>> = ranges.collect();
             statistics.key_range = ranges.and_then(|ranges| ranges.into_iter().reduce(widest));
         }
         statistics
+    }
+
+    /// Returns bounds of all values of a column, if all files have them.
+    pub(crate) fn bounds(&self, column: &str) -> Option<Bounds> {
+        let Rows::Files(files) = &self.rows else { return None };
+        let column = files.stored.index_of(column).ok()?;
+        let mut all: Option<Bounds> = None;
+        for (footer, groups) in files.footers()? {
+            let key = KeyColumn::new(footer, column)?;
+            let groups = groups.iter().map(|&group| footer.metadata().row_group(group));
+            for group in groups.filter(|group| group.num_rows() > 0 && !key.is_null(group)) {
+                let bounds = key.bounds(group)?;
+                all = Some(match all {
+                    None => bounds,
+                    Some(all) => all.merged(bounds)?,
+                });
+            }
+        }
+        all
+    }
+
+    /// Leaves out the row groups without any key that may match the other table, whose keys have the bounds
+    /// `other`. With `nulls_match`, a null matches a null.
+    pub(crate) fn prune(&mut self, column: &str, other: &Bounds, nulls_match: bool) {
+        let Rows::Files(files) = &mut self.rows else { return };
+        let Ok(column) = files.stored.index_of(column) else { return };
+        for TableFile { footer, groups, .. } in &mut files.files {
+            let Some(footer) = footer else { continue };
+            let Some(key) = KeyColumn::new(footer, column) else { continue };
+            groups.retain(|&group| {
+                key.may_match(footer.metadata().row_group(group), other, nulls_match)
+            });
+        }
+    }
+
+    /// Returns the number of row groups that are left out, and the number of all row groups.
+    pub(crate) fn pruned(&self) -> (usize, usize) {
+        let Rows::Files(files) = &self.rows else { return (0, 0) };
+        let all = |file: &TableFile| {
+            file.footer.as_ref().map_or(0, |footer| footer.metadata().num_row_groups())
+        };
+        let (all, kept) = files
+            .files
+            .iter()
+            .fold((0, 0), |(groups, kept), file| (groups + all(file), kept + file.groups.len()));
+        (all - kept, all)
     }
 
     /// Rejects a table if its files say that the `columns` cannot be read.
@@ -144,14 +197,64 @@ impl InputTable {
         Ok(())
     }
 
-    /// Reads exactly `columns`, in this order, with up to `threads` threads if the format allows it.
-    pub(crate) fn reader(self, columns: &[usize], threads: usize) -> TableReader {
-        let columns = Columns::new(&self.schema, columns);
-        match self.rows {
-            Rows::Stdin(reader) => TableReader::stdin(reader, columns),
-            Rows::Files(files) => TableReader::files(files, columns, threads, &self.memory),
+    /// Reads exactly `columns`, in this order. Up to `threads` workers of the join decode Parquet files.
+    pub(crate) fn input(self, columns: &[usize], threads: usize) -> Input {
+        match self.reading(columns, threads) {
+            Reading::Source(source) => Input::source(source),
+            Reading::Reader(reader) => reader.into(),
         }
     }
+
+    fn reading(self, columns: &[usize], threads: usize) -> Reading {
+        match self.rows {
+            Rows::Stdin(reader) => {
+                let columns = Columns::new(&self.schema, columns, self.schema.fields().len());
+                Reading::Reader(TableReader::stdin(reader, columns))
+            }
+            Rows::Files(files) => {
+                let columns = Columns::new(&self.schema, columns, files.stored.fields().len());
+                match files.files.iter().all(|file| file.footer.is_some()) {
+                    true => {
+                        let source = TableSource::new(files, columns, threads, &self.memory);
+                        Reading::Source(source)
+                    }
+                    false => Reading::Reader(TableReader::files(files, columns, &self.memory)),
+                }
+            }
+        }
+    }
+
+    /// Reads exactly `columns` on this thread.
+    #[cfg(test)]
+    pub(super) fn batches(
+        self,
+        columns: &[usize],
+    ) -> Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>> {
+        match self.reading(columns, 1) {
+            Reading::Source(source) => {
+                let mut failed = false;
+                Box::new(std::iter::from_fn(move || {
+                    let batch = if failed { Ok(None) } else { source.read(|| false) };
+                    failed = batch.is_err();
+                    batch.transpose()
+                }))
+            }
+            Reading::Reader(reader) => Box::new(reader),
+        }
+    }
+}
+
+impl Files {
+    /// Returns the footers and the row groups that are read, if all files are Parquet files.
+    fn footers(&self) -> Option<Vec<(&Footer, &[usize])>> {
+        self.files.iter().map(|file| Some((file.footer.as_ref()?, &*file.groups))).collect()
+    }
+}
+
+/// How a table is read.
+enum Reading {
+    Source(TableSource),
+    Reader(TableReader),
 }
 
 fn schema_of(
@@ -173,7 +276,8 @@ fn schema_of(
         Format::Json(squeeze) => json::infer(&found.path, squeeze, csv.sample.0, memory)?,
         Format::Ipc => ipc::schema(&found.path, memory)?.as_ref().clone(),
     };
-    Ok((schema, TableFile { found, footer, record }))
+    let groups = footer.as_ref().map_or(0, |footer: &Footer| footer.metadata().num_row_groups());
+    Ok((schema, TableFile { found, footer, groups: (0..groups).collect(), record }))
 }
 
 /// Returns the common schema of two files, or an error that names the differing column. The types of text files

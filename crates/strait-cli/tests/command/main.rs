@@ -13,6 +13,7 @@ mod interrupts;
 mod joins;
 mod json;
 mod outputs;
+mod reading;
 mod sandbox;
 mod shells;
 mod usage;

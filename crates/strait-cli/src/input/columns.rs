@@ -1,0 +1,74 @@
+//! The columns of a table that a join needs. Some are stored in the files, and some are in the names of
+//! their folders.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
+
+use super::hive;
+use super::table::Files;
+
+/// The columns of a table that are wanted, and their order.
+pub(super) struct Columns {
+    wanted: Vec<usize>,
+    /// The wanted columns that are stored in the files, in the order of the files.
+    stored: Vec<usize>,
+    /// The schema of the wanted columns only.
+    schema: SchemaRef,
+}
+
+impl Columns {
+    /// The `wanted` columns of a table. Its first `stored` columns are in the files.
+    pub(super) fn new(table: &Schema, wanted: &[usize], stored: usize) -> Self {
+        // Metadata is omitted, because it may differ between files.
+        let fields = wanted.iter().map(|&i| table.fields()[i].clone());
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let mut stored: Vec<usize> = wanted.iter().copied().filter(|&i| i < stored).collect();
+        stored.sort_unstable();
+        stored.dedup();
+        Columns { wanted: wanted.to_vec(), stored, schema }
+    }
+
+    pub(super) fn stored(&self) -> &[usize] {
+        &self.stored
+    }
+
+    pub(super) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Arranges the columns of a file's batch in the wanted order.
+    pub(super) fn arranged(
+        &self,
+        files: &Files,
+        index: usize,
+        batch: &RecordBatch,
+    ) -> Result<RecordBatch, ArrowError> {
+        let rows = batch.num_rows();
+        let column = |(position, wanted): (usize, &usize)| match self.stored.binary_search(wanted) {
+            Ok(at) => Some(batch.column(at).clone()),
+            Err(_) => {
+                let field = self.schema.field(position);
+                let partitions = &files.files[index].found.partitions;
+                let partition = partitions.iter().find(|p| p.key == *field.name())?;
+                Some(hive::column(partition, field.data_type(), rows))
+            }
+        };
+        let columns: Option<Vec<_>> = self.wanted.iter().enumerate().map(column).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        columns
+            .ok_or_else(|| ArrowError::SchemaError("a folder's column is missing".to_string()))
+            .and_then(|columns| {
+                RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+            })
+    }
+
+    /// Arranges the columns of a batch that has all columns of the table.
+    pub(super) fn picked(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+        let columns = self.wanted.iter().map(|&wanted| batch.column(wanted).clone()).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+    }
+}

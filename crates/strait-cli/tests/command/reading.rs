@@ -1,0 +1,173 @@
+//! Files that many workers read at the same time, and row groups that are not read.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Date32Array, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch,
+    StringArray, UInt64Array,
+};
+use arrow::datatypes::Int64Type;
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+
+use crate::sandbox::{Sandbox, sorted};
+
+const ALL_TYPES: [&str; 10] = [
+    "inner",
+    "left",
+    "right",
+    "full",
+    "left-semi",
+    "right-semi",
+    "left-anti",
+    "right-anti",
+    "left-mark",
+    "right-mark",
+];
+
+/// The bytes of a Parquet file with row groups of this many rows.
+fn parquet(batch: &RecordBatch, group: usize, edit: impl Fn(Properties) -> Properties) -> Vec<u8> {
+    let properties = edit(WriterProperties::builder().set_max_row_group_row_count(Some(group)));
+    let mut writer =
+        ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+type Properties = WriterPropertiesBuilder;
+
+/// A table with a key and a number for each row. `None` is a null.
+fn keyed(keys: ArrayRef) -> RecordBatch {
+    let rows = Int64Array::from_iter_values(0..keys.len() as i64);
+    RecordBatch::try_from_iter([("k", keys), ("n", Arc::new(rows) as ArrayRef)]).unwrap()
+}
+
+/// Writes a table with statistics, and again without.
+fn twice(sandbox: &Sandbox, name: &str, table: &RecordBatch) {
+    let none = |p: Properties| p.set_statistics_enabled(EnabledStatistics::None);
+    sandbox.write(&format!("{name}.parquet"), parquet(table, 10, |p| p));
+    sandbox.write(&format!("{name}-unknown.parquet"), parquet(table, 10, none));
+}
+
+/// Joins the tables with and without statistics, and compares the rows. Returns the plan.
+fn compared(sandbox: &Sandbox, more: &str) -> String {
+    let join = |suffix: &str| {
+        let files = format!("left{suffix}.parquet right{suffix}.parquet");
+        let run = format!("join {files} --on k {more} -o out.csv --overwrite");
+        sandbox.strait(&run).ok();
+        let rows = sandbox.read("out.csv");
+        sorted(&rows).join("\n")
+    };
+    assert_eq!(join(""), join("-unknown"), "{more}");
+    sandbox.strait(&format!("join left.parquet right.parquet --on k {more} --explain")).ok()
+}
+
+/// The lines of a plan about row groups that are left out.
+fn left_out(plan: &str) -> Vec<&str> {
+    plan.lines().filter(|line| line.contains("left out")).collect()
+}
+
+#[test]
+fn row_groups_without_a_match_are_left_out() {
+    let sandbox = Sandbox::new();
+    // Each side has a row group of nulls and one with some nulls.
+    let key = |row: i64| if row % 100 < 12 { None } else { Some(row) };
+    let left: Int64Array = (0..100).map(key).collect();
+    let right: Int64Array = (45..185).map(key).collect();
+    twice(&sandbox, "left", &keyed(Arc::new(left)));
+    twice(&sandbox, "right", &keyed(Arc::new(right)));
+    for join_type in ALL_TYPES {
+        let plan = compared(&sandbox, &format!("--type {join_type}"));
+        let expected: &[&str] = match join_type {
+            "inner" | "left-semi" | "right-semi" => &["left.parquet: 3 of 10", "right.parquet: 8"],
+            "left" | "left-anti" | "left-mark" => &["right.parquet: 8 of 14"],
+            "right" | "right-anti" | "right-mark" => &["left.parquet: 3 of 10"],
+            _ => &[],
+        };
+        let lines = left_out(&plan);
+        assert_eq!(lines.len(), expected.len(), "{join_type}: {plan}");
+        assert!(lines.iter().zip(expected).all(|(line, start)| line.starts_with(start)), "{plan}");
+        // Nulls match, so a row group is left out only if it has none.
+        let plan = compared(&sandbox, &format!("--type {join_type} --nulls-equal"));
+        let expected = match join_type {
+            "full" => 0,
+            "inner" | "left-semi" | "right-semi" => 2,
+            _ => 1,
+        };
+        assert_eq!(left_out(&plan).len(), expected, "{join_type}: {plan}");
+    }
+    let run = sandbox.strait("join left.parquet right.parquet --on k --count --explain-analyze");
+    assert!(run.stderr.contains("left.parquet: 3 of 10 row groups left out"), "{}", run.stderr);
+    assert!(run.stderr.contains("70"), "{}", run.stderr);
+}
+
+#[test]
+fn keys_of_other_types_are_compared_with_the_ranges() {
+    type Make = fn(std::ops::Range<i32>) -> ArrayRef;
+    // Footers have the first 64 bytes.
+    let text: Make = |rows| {
+        let key = |i| format!("{i:03}{}", "x".repeat(100));
+        Arc::new(StringArray::from_iter_values(rows.map(key)))
+    };
+    let int: Make = |rows| Arc::new(Int32Array::from_iter_values(rows));
+    let date: Make = |rows| Arc::new(Date32Array::from_iter_values(rows));
+    // Some of them would be negative if they were signed.
+    let unsigned: Make = |rows| {
+        let key = |i| u64::MAX / 2 - 50 + i as u64;
+        Arc::new(UInt64Array::from_iter_values(rows.map(key)))
+    };
+    let float: Make = |rows| {
+        let key = |i| if i % 10 == 3 { f64::NAN } else { f64::from(i) };
+        Arc::new(Float64Array::from_iter_values(rows.map(key)))
+    };
+    let cases = [(text, 2), (int, 2), (date, 2), (unsigned, 2), (float, 0)];
+    for (case, (make, expected)) in cases.into_iter().enumerate() {
+        let sandbox = Sandbox::new();
+        twice(&sandbox, "left", &keyed(make(0..70)));
+        twice(&sandbox, "right", &keyed(make(45..120)));
+        let plan = compared(&sandbox, "");
+        assert_eq!(left_out(&plan).len(), expected, "case {case}: {plan}");
+    }
+    // Integers of two types have one order.
+    let sandbox = Sandbox::new();
+    twice(&sandbox, "left", &keyed(int(-20..50)));
+    let right = Int64Array::from_iter_values(45..120);
+    twice(&sandbox, "right", &keyed(Arc::new(right)));
+    assert_eq!(left_out(&compared(&sandbox, "")).len(), 2);
+    // Nothing is left of both tables.
+    let sandbox = Sandbox::new();
+    twice(&sandbox, "left", &keyed(int(0..20)));
+    twice(&sandbox, "right", &keyed(int(50..70)));
+    for join_type in ALL_TYPES {
+        compared(&sandbox, &format!("--type {join_type}"));
+    }
+}
+
+/// A row group that several workers divide.
+#[test]
+fn one_row_group_for_many_workers() {
+    let sandbox = Sandbox::new();
+    let rows = 300_000;
+    let key: ArrayRef = Arc::new(Int64Array::from_iter_values((0..rows).map(|i| i * 7 % rows)));
+    let text = (0..rows).map(|i| (i % 5 > 0).then(|| format!("row {}", i % 1000)));
+    let text: ArrayRef = Arc::new(text.collect::<StringArray>());
+    let flat = [("k", key.clone()), ("t", text)];
+    let list = (0..rows).map(|i| Some((0..i % 3).map(Some)));
+    let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(list));
+    let flat = RecordBatch::try_from_iter(flat).unwrap();
+    let nested = RecordBatch::try_from_iter([("k", key), ("l", list)]).unwrap();
+    sandbox.write("flat.parquet", parquet(&flat, rows as usize, |p| p));
+    sandbox.write("nested.parquet", parquet(&nested, rows as usize, |p| p));
+    let mut expected: Option<Vec<String>> = None;
+    for more in ["--threads 1", "--threads 4", "--threads 4 --memory 48MiB"] {
+        let run = format!("join flat.parquet flat.parquet --on k -o out.csv --overwrite {more}");
+        sandbox.strait(&run).ok();
+        let text = sandbox.read("out.csv");
+        let found: Vec<String> = sorted(&text).into_iter().map(str::to_string).collect();
+        assert_eq!(found.len() as i64, rows + 1, "{more}");
+        assert!(expected.get_or_insert_with(|| found.clone()) == &found, "{more}");
+        let run = "join flat.parquet nested.parquet --on k -o out.parquet --overwrite";
+        let run = sandbox.strait(&format!("{run} --explain-analyze {more}"));
+        assert!(run.stderr.contains("wrote 300,000 rows"), "{}", run.stderr);
+    }
+}
