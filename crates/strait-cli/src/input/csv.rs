@@ -1,10 +1,10 @@
-//! CSV files: infers types from a sample of rows, and then reads all rows with these types.
+//! CSV files: infers types from a sample of rows, and then parses all rows with these types.
 
-use std::io::BufRead;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use arrow::array::{RecordBatch, RecordBatchReader};
+use arrow::array::RecordBatch;
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::{Decoder, Format as Layout};
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
@@ -12,9 +12,11 @@ use arrow::error::ArrowError;
 use regex::Regex;
 use strait::MemoryReservation;
 
+use super::fields::Fields;
 use super::format::Text;
-use super::schema;
-use super::text::{Opened, Scanned, Utf8, open};
+use super::records::lines_before;
+use super::text::{Scanned, open_now};
+use super::{schema, values};
 use crate::arguments::CsvArguments;
 use crate::digits::counted;
 use crate::failure::{of_join, one_line};
@@ -33,14 +35,14 @@ pub(super) fn infer(
     let refusal = Refusal::default();
     let refused = |error| of_join(error).context(format!("cannot read {}", path.display()));
     let delimiter = arguments.delimiter.unwrap_or(text.delimiter);
-    let opened = open(path, text.squeeze, memory)?;
+    let opened = open_now(path, text.squeeze, memory)?;
     let mut reader = Scanned::new(opened, delimiter, memory, &refusal).map_err(refused)?;
     let layout = layout(text, arguments)?;
     let inferred = caught(|| layout.infer_schema(&mut reader, arguments.sample.0));
     let inferred = inferred.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
     let (schema, rows) = inferred.map_err(|error| match refusal.take() {
         Some(error) => refused(error),
-        None => anyhow!(explain(path, None, arguments, &error)),
+        None => anyhow!(explain(path, None, arguments, &error, |line| line)),
     })?;
     if schema.fields().is_empty() {
         bail!("{} is empty: a CSV file needs at least a header", path.display());
@@ -78,7 +80,7 @@ pub(super) struct CsvFile<'a> {
     pub(super) path: &'a Path,
     pub(super) text: Text,
     /// All its columns.
-    pub(super) schema: SchemaRef,
+    pub(super) schema: &'a SchemaRef,
     /// The average length of its records.
     pub(super) record: u64,
 }
@@ -89,104 +91,198 @@ const MAX_FIELDS: u64 = 4 << 20;
 /// A batch may take one part in this many of a memory limit.
 const BATCH_SHARE: u64 = 16;
 
-/// Reads the given columns, in the order of the file.
-pub(super) fn read(
-    file: &CsvFile<'_>,
-    arguments: &CsvArguments,
-    columns: &[usize],
-    memory: &Memory,
-) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
-    let fields = file.schema.fields().len().max(1) as u64;
-    let mut rows = (MAX_FIELDS / fields).min(strait::DEFAULT_BATCH_SIZE as u64);
-    if let Some(limit) = memory.limit() {
-        rows = rows.min(limit / BATCH_SHARE / (PARSED * file.record + FIELD * fields));
-    }
-    let rows = rows.max(1);
-    let what = "parsing a CSV file";
-    let base = FIELD * fields * rows;
-    let reservation = memory
-        .reserve(base, what)
-        .map_err(|error| of_join(error).context(format!("cannot read {}", file.path.display())))?;
-    let decoder = ReaderBuilder::new(file.schema.clone())
-        .with_format(layout(file.text, arguments)?)
-        .with_projection(columns.to_vec())
-        .with_batch_size(rows as usize)
-        .build_decoder();
-    let schema = file.schema.project(columns)?.into();
-    let bytes = open(file.path, file.text.squeeze, memory)?;
-    let memory = memory.clone();
-    Ok(Box::new(CsvReader {
-        schema,
-        decoder,
-        bytes,
-        utf8: Utf8::default(),
-        memory,
-        reservation,
-        base,
-        most: 0,
-    }))
-}
-
-/// Memory per byte of text in a batch: the parser's buffer, which may be twice as large as the text
-/// and is copied when it grows, and the arrays.
+/// Memory per byte of text in a batch: the parser's buffer, which may be twice as large as the text and is
+/// copied when it grows, and the arrays.
 const PARSED: u64 = 4;
 
 /// Memory per field in a batch: its place in the parser, and in an array.
 const FIELD: u64 = 40;
 
-/// Reads batches, and reserves the memory that the parser holds.
-struct CsvReader {
+/// The same if the values are parsed here. It includes the end of the field.
+const SHORT_FIELD: u64 = 24;
+
+/// If the fields take more than this many times the text, Arrow's parser parses it in several batches.
+const MOST_FIELDS: u64 = 8;
+
+/// The length of a block of text. Its batch fits the processor's cache, and takes much longer than a lock.
+const BLOCK: u64 = 1 << 20;
+
+/// Parses blocks of a CSV file.
+pub(super) struct Parser {
+    layout: Layout,
+    pub(super) delimiter: u8,
+    has_header: bool,
+    /// All columns of the file.
     schema: SchemaRef,
-    decoder: Decoder,
-    bytes: Opened,
-    utf8: Utf8,
-    memory: Memory,
-    reservation: MemoryReservation,
-    /// The memory for the fields of a batch.
-    base: u64,
-    /// The longest text of a batch so far. The parser keeps a buffer of this size.
-    most: u64,
+    /// The wanted columns, in the order of the file, and their schema.
+    columns: Vec<usize>,
+    wanted: SchemaRef,
+    /// The values that mean null, besides the empty one.
+    nulls: Vec<String>,
+    /// The most rows in a batch.
+    rows: u64,
+    /// The length of a block.
+    pub(super) block: u64,
+    /// The purpose of the memory, for error messages.
+    pub(super) what: String,
 }
 
-impl CsvReader {
-    fn advance(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
-        let mut text = 0;
-        loop {
-            let buffer = self.bytes.fill_buf()?;
-            text += buffer.len() as u64;
-            let needed = self.base + PARSED * text.max(self.most);
-            self.memory.resize(&mut self.reservation, needed, "parsing a CSV file")?;
-            let parsed = self.decoder.decode(buffer)?;
-            self.utf8.feed(&buffer[..parsed]);
-            text -= (buffer.len() - parsed) as u64;
-            self.bytes.consume(parsed);
-            if parsed == 0 || self.decoder.capacity() == 0 {
-                break;
+impl Parser {
+    /// A parser of the given columns.
+    pub(super) fn new(
+        file: &CsvFile<'_>,
+        arguments: &CsvArguments,
+        columns: &[usize],
+        memory: &Memory,
+    ) -> anyhow::Result<Parser> {
+        let fields = file.schema.fields().len().max(1) as u64;
+        let mut rows = (MAX_FIELDS / fields).min(strait::DEFAULT_BATCH_SIZE as u64);
+        let mut block = BLOCK;
+        if let Some(limit) = memory.limit() {
+            rows = rows.min(limit / BATCH_SHARE / (PARSED * file.record + FIELD * fields));
+            block = (limit / BATCH_SHARE / (2 + MOST_FIELDS)).clamp(1 << 12, BLOCK);
+        }
+        Ok(Parser {
+            layout: layout(file.text, arguments)?,
+            delimiter: arguments.delimiter.unwrap_or(file.text.delimiter),
+            has_header: !arguments.no_header,
+            schema: file.schema.clone(),
+            columns: columns.to_vec(),
+            wanted: file.schema.project(columns)?.into(),
+            nulls: arguments.nulls.clone(),
+            rows: rows.max(1),
+            block,
+            what: format!("parsing {}", file.path.display()),
+        })
+    }
+
+    fn decoder(&self, has_header: bool, rows: u64) -> Decoder {
+        let layout = self.layout.clone().with_header(has_header);
+        let builder = ReaderBuilder::new(self.schema.clone()).with_projection(self.columns.clone());
+        builder.with_format(layout).with_batch_size(rows as usize).build_decoder()
+    }
+}
+
+/// Whole records of a CSV file.
+pub(super) struct Block {
+    parser: Arc<Parser>,
+    text: Vec<u8>,
+    /// The number of lines, and of the lines before it in the file.
+    lines: u64,
+    lines_before: u64,
+    is_checked: bool,
+    /// The number of bytes that were parsed.
+    at: usize,
+    reservation: MemoryReservation,
+}
+
+impl Block {
+    /// A block of `lines` lines. Its text is reserved.
+    pub(super) fn new(
+        parser: &Arc<Parser>,
+        (text, reservation): (Vec<u8>, MemoryReservation),
+        lines: u64,
+        lines_before: u64,
+    ) -> Block {
+        let (parser, is_checked, at) = (Arc::clone(parser), false, 0);
+        Block { parser, text, lines, lines_before, is_checked, at, reservation }
+    }
+
+    /// Returns whether all records were parsed.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_checked && self.at >= self.text.len()
+    }
+
+    /// Parses the next records. If memory is refused, it can be called again.
+    pub(super) fn parse(&mut self, memory: &Memory) -> Result<Option<RecordBatch>, ArrowError> {
+        let fields = self.parser.schema.fields().len().max(1) as u64;
+        let rows = self.parser.rows.min(self.lines + 1);
+        let text = self.text.len() as u64;
+        let short_fields = SHORT_FIELD.saturating_mul(fields).saturating_mul(self.lines + 1);
+        let is_short = short_fields <= MOST_FIELDS * text;
+        let most = (PARSED * text + FIELD * fields * rows).max(if is_short {
+            text + short_fields
+        } else {
+            0
+        });
+        memory.resize(&mut self.reservation, text + most, &self.parser.what)?;
+        let parsed = caught(|| self.parsed(rows, is_short));
+        let parsed = parsed.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
+        // The consumer of the batch reserves memory for it.
+        memory.resize(&mut self.reservation, text, &self.parser.what)?;
+        parsed
+    }
+
+    fn parsed(&mut self, rows: u64, is_short: bool) -> Result<Option<RecordBatch>, ArrowError> {
+        if !self.is_checked {
+            // Arrow's parser concatenates the fields of a batch before it checks them. It would accept a
+            // character that a delimiter cuts in two.
+            if std::str::from_utf8(&self.text).is_err() {
+                let error = ArrowError::CsvError("a character that is not UTF-8".to_string());
+                return Err(self.first_error(rows).unwrap_or(error));
+            }
+            self.is_checked = true;
+            if let Some(batch) = is_short.then(|| self.usual()).flatten() {
+                self.at = self.text.len();
+                return Ok((batch.num_rows() > 0).then_some(batch));
             }
         }
-        self.most = self.most.max(text);
-        let batch = self.decoder.flush()?;
-        if !self.utf8.is_whole() {
-            return Err(ArrowError::CsvError("a character that is not UTF-8".to_string()));
+        let mut decoder = self.parser.decoder(self.has_header() && self.at == 0, rows);
+        match decode(&mut decoder, &self.text, &mut self.at) {
+            Ok(batch) => Ok(batch),
+            // Only the error that the whole block causes has the right record.
+            Err(error) => Err(self.first_error(rows).unwrap_or(error)),
         }
-        // The consumer of the batch reserves memory for it.
-        let kept = self.base + 2 * self.most;
-        self.memory.resize(&mut self.reservation, kept, "parsing a CSV file")?;
-        Ok(batch)
+    }
+
+    /// Parses the whole block, if its text and its types are the usual ones. This is much faster than Arrow's
+    /// parser.
+    fn usual(&self) -> Option<RecordBatch> {
+        let Parser { delimiter, schema, columns, wanted, nulls, .. } = &*self.parser;
+        if !wanted.fields().iter().all(|field| values::is_known(field.data_type())) {
+            return None;
+        }
+        let (all, lines) = (schema.fields().len(), usize::try_from(self.lines).ok()?);
+        let fields = Fields::split(&self.text, *delimiter, all, lines)?;
+        values::batch(&fields, (columns, wanted), usize::from(self.has_header()), nulls)
+    }
+
+    fn has_header(&self) -> bool {
+        self.parser.has_header && self.lines_before == 0
+    }
+
+    /// Parses the whole block, and returns the first error.
+    fn first_error(&self, rows: u64) -> Option<ArrowError> {
+        let mut decoder = self.parser.decoder(self.has_header(), rows);
+        let mut at = 0;
+        while at < self.text.len() {
+            if let Err(error) = decode(&mut decoder, &self.text, &mut at) {
+                return Some(error);
+            }
+        }
+        None
+    }
+
+    /// Returns the number of the line in the file that has a record of the block. The first record, which may
+    /// be the header, has the number 1.
+    pub(super) fn line(&self, record: u64) -> u64 {
+        self.lines_before + lines_before(&self.text, self.parser.delimiter, record) + 1
     }
 }
 
-impl Iterator for CsvReader {
-    type Item = Result<RecordBatch, ArrowError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.advance().transpose()
-    }
-}
-
-impl RecordBatchReader for CsvReader {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
+/// Decodes a batch of the text from a position on.
+fn decode(
+    decoder: &mut Decoder,
+    text: &[u8],
+    at: &mut usize,
+) -> Result<Option<RecordBatch>, ArrowError> {
+    loop {
+        // An empty slice tells the decoder that the text has ended.
+        let parsed = decoder.decode(&text[*at..])?;
+        *at += parsed;
+        if parsed == 0 || decoder.capacity() == 0 {
+            return decoder.flush();
+        }
     }
 }
 
@@ -202,16 +298,22 @@ fn layout(text: Text, arguments: &CsvArguments) -> anyhow::Result<Layout> {
     Ok(layout.with_null_regex(nulls))
 }
 
-/// Says which line of which file is invalid, and what to try.
+/// Says which line of which file is invalid, and what to try. `line` converts the number of a record.
 pub(super) fn explain(
     path: &Path,
     schema: Option<&Schema>,
     arguments: &CsvArguments,
     error: &ArrowError,
+    line: impl Fn(u64) -> u64,
 ) -> String {
     let shown = path.display();
     let text = error.to_string();
-    if let Some([value, data_type, column, line]) = captures(BAD_VALUE, &text) {
+    // Some of Arrow's messages count records from zero.
+    let of_record = |record: &str, first: u64| {
+        let number = record.parse::<u64>().map(|record| line(record.saturating_add(first)));
+        number.map_or_else(|_| record.to_string(), |line| line.to_string())
+    };
+    if let Some([value, data_type, column, record]) = captures(BAD_VALUE, &text) {
         let value = one_line(value);
         let sampled = arguments.sample.0.map_or(String::new(), |rows| {
             format!(" as the first {} suggested", counted(rows as u64, "row"))
@@ -219,30 +321,32 @@ pub(super) fn explain(
         return format!(
             "{shown}, line {}: column {} has \"{value}\", which is not of type {data_type}{sampled}; \
              --csv-sample all infers types from every row, --csv-null {value} makes it null",
-            after(line),
+            of_record(record, 1),
             name(schema, column)
         );
     }
-    if let Some([column, line, why]) = captures(BAD_TIME, &text) {
+    if let Some([column, record, why]) = captures(BAD_TIME, &text) {
         return format!(
             "{shown}, line {}: column {} does not hold a time as the first rows suggested ({why}); \
              --csv-sample all infers types from every row",
-            after(line),
+            of_record(record, 1),
             name(schema, column)
         );
     }
     let fields = captures(FIELDS, &text).or_else(|| {
-        captures(UNEQUAL, &text).map(|[expected, found, line]| [line, expected, found])
+        captures(UNEQUAL, &text).map(|[expected, found, record]| [record, expected, found])
     });
-    if let Some([line, expected, found]) = fields {
+    if let Some([record, expected, found]) = fields {
         return format!(
-            "{shown}, line {line}: {found} field(s) where {expected} are expected; \
-             correct the line, or give the right --csv-delimiter"
+            "{shown}, line {}: {found} field(s) where {expected} are expected; \
+             correct the line, or give the right --csv-delimiter",
+            of_record(record, 0)
         );
     }
-    if let Some([line, field]) = captures(UTF8, &text) {
+    if let Some([record, field]) = captures(UTF8, &text) {
         return format!(
-            "{shown}, line {line}, field {field}: not UTF-8 text; convert the file first"
+            "{shown}, line {}, field {field}: not UTF-8 text; convert the file first",
+            of_record(record, 0)
         );
     }
     if text.contains("not UTF-8") {
@@ -263,11 +367,6 @@ fn captures<'t, const N: usize>(pattern: &str, text: &'t str) -> Option<[&'t str
     Some(Regex::new(pattern).ok()?.captures(text)?.extract().1)
 }
 
-/// Converts Arrow's line number, which counts rows from zero.
-fn after(line: &str) -> String {
-    line.parse::<u64>().map_or_else(|_| line.to_string(), |line| (line + 1).to_string())
-}
-
 fn name(schema: Option<&Schema>, column: &str) -> String {
     let index = column.parse::<usize>().ok();
     match index.and_then(|index| schema?.fields().get(index)) {
@@ -278,7 +377,61 @@ fn name(schema: Option<&Schema>, column: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use arrow::datatypes::Field;
+
     use super::*;
+    use crate::input::format::Squeeze;
+
+    /// A text that is parsed here gives the same rows as with Arrow's parser.
+    #[test]
+    fn usual_text_is_parsed_as_by_arrow() {
+        let types = [DataType::Int64, DataType::Utf8, DataType::Float64, DataType::Date32];
+        let fields =
+            types.iter().enumerate().map(|(i, t)| Field::new(format!("c{i}"), t.clone(), true));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let memory = Memory::new(None);
+        let text = Text { delimiter: b',', squeeze: Squeeze::None };
+        let file = CsvFile { path: Path::new("t.csv"), text, schema: &schema, record: 20 };
+        let arguments = CsvArguments { nulls: vec!["NA".to_string()], ..CsvArguments::default() };
+        let parser = Arc::new(Parser::new(&file, &arguments, &[0, 1, 2, 3], &memory).unwrap());
+        let mut random = fastrand::Rng::with_seed(11);
+        let choices: [&[&str]; 4] = [
+            &["1", "-77", "", "\"5\"", "NA", "+3", "9223372036854775807", "000000000000000000012"],
+            &["a", "", "\"\"", "\"q,\n\"\"r\"", "é", "x\"y", "NA", " NA"],
+            &["1.5", "-0.0", "", "1e3", ".5", "5.", "NaN", "inf", "123456789012345678", "NA"],
+            &["1970-01-01", "2024-02-29", "", "\"1999-12-31\"", "NA", "0001-01-01"],
+        ];
+        let mut usual = 0;
+        for case in 0..2000 {
+            let mut text = String::from("c0,c1,c2,c3\n");
+            for _ in 0..random.usize(..20) {
+                let row = choices.map(|values| values[random.usize(..values.len())]);
+                text += &row.join(if random.usize(..400) == 0 { ";" } else { "," });
+                text += ["\n", "\n", "\n", "\r\n"][random.usize(..4)];
+            }
+            let text = text.into_bytes();
+            let lines = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
+            let mut expected = Vec::new();
+            let (mut decoder, mut at) = (parser.decoder(true, lines + 1), 0);
+            let decoded = decode(&mut decoder, &text, &mut at).map(|batch| expected.extend(batch));
+            let held = (text, memory.reserve(0, "a test").unwrap());
+            let mut block = Block::new(&parser, held, lines, 0);
+            usual += u64::from(block.usual().is_some());
+            let mut found = Vec::new();
+            while !block.is_done() {
+                match block.parse(&memory) {
+                    Ok(batch) => found.extend(batch),
+                    Err(_) => break,
+                }
+            }
+            assert_eq!(block.is_done(), decoded.is_ok(), "case {case}");
+            if decoded.is_ok() {
+                // NaN is not equal to itself.
+                assert_eq!(format!("{found:?}"), format!("{expected:?}"), "case {case}");
+            }
+        }
+        assert!((1000..2000).contains(&usual), "{usual} of 2000");
+    }
 
     #[test]
     fn types_meet_in_one_that_holds_both() {

@@ -1,12 +1,14 @@
 //! The input tables: their files, their columns, and how their rows are read.
 //!
 //! [`mod@find`] lists files and opens none. [`mod@table`] reads as much as is needed for the schema.
-//! [`source`] reads the rows of Parquet files on the workers of the join, and [`reader`] the rows of other
-//! files, one file after another. Both read only the columns that the join needs.
+//! [`source`] reads the rows of Parquet and CSV files on the workers of the join, and [`reader`] the rows of
+//! Arrow files, one file after another. Both read only the columns that the join needs.
 
+mod blocks;
 mod codec;
 mod columns;
 mod csv;
+mod fields;
 mod find;
 mod format;
 mod hive;
@@ -21,6 +23,7 @@ mod pages;
 mod parquet;
 mod prune;
 mod reader;
+mod records;
 mod row_groups;
 mod schema;
 mod sizes;
@@ -28,6 +31,7 @@ mod source;
 mod table;
 mod text;
 mod thrift;
+mod values;
 
 pub(crate) use find::{FoundFiles, find};
 pub(crate) use table::InputTable;

@@ -317,8 +317,8 @@ pub(super) struct ParquetReader {
 }
 
 impl ParquetReader {
-    /// Returns the next `rows` rows, or fewer at the end of the row group; `None` after the end. There must not be
-    /// more rows than in a batch.
+    /// Returns the next `rows` rows, or fewer at the end of the row group; `None` after the end. `rows` must not
+    /// be larger than a batch.
     pub(super) fn read(&mut self, rows: usize) -> Result<Option<RecordBatch>, ArrowError> {
         let Some(batch) = self.batch()? else { return Ok(None) };
         if batch.num_rows() >= rows {

@@ -9,7 +9,7 @@ use strait::Error;
 use super::columns::Columns;
 use super::format::Format;
 use super::table::{Files, TableFile};
-use super::{csv, ipc, json};
+use super::{ipc, json};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -129,15 +129,12 @@ impl Files {
         if let Some(told) = told(&error) {
             return told;
         }
-        Told(match found.format {
-            Format::Csv(_) => csv::explain(&found.path, Some(&self.stored), &self.csv, &error),
-            format => format!(
-                "cannot read {name}{}: {}; the {} file may be damaged, so get it again",
-                group.map_or(String::new(), |group| format!(", row group {group}")),
-                one_line(&error.to_string()),
-                format.name()
-            ),
-        })
+        Told(format!(
+            "cannot read {name}{}: {}; the {} file may be damaged, so get it again",
+            group.map_or(String::new(), |group| format!(", row group {group}")),
+            one_line(&error.to_string()),
+            found.format.name()
+        ))
     }
 
     /// Explains the error of a source. A refused reservation stays one, because the join may try again.
@@ -162,18 +159,13 @@ fn open_file(
 ) -> anyhow::Result<Batches> {
     let path = &file.found.path;
     match file.found.format {
-        Format::Csv(text) => {
-            let schema = files.stored.clone();
-            let file = csv::CsvFile { path, text, schema, record: file.record };
-            csv::read(&file, &files.csv, stored, memory)
-        }
         Format::Json(squeeze) => {
             let schema = files.stored.clone();
             json::read(&json::JsonFile { path, squeeze, schema }, stored, memory)
         }
         Format::Ipc => ipc::read(path, Some(stored), memory),
         // A source reads these files.
-        Format::Parquet => anyhow::bail!("{} is read out of turn", path.display()),
+        _ => anyhow::bail!("{} is not read by a reader", path.display()),
     }
 }
 

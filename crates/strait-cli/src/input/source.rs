@@ -1,10 +1,11 @@
-//! The source that a join gets for Parquet files. The workers of the join decode the rows.
+//! The source that a join gets for Parquet and CSV files. The workers of the join decode the rows.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use strait::{Morsel, Source, SourceContext};
 
+use super::blocks::Blocks;
 use super::columns::Columns;
 use super::row_groups::{Failure, ParquetFile, RowGroups};
 use super::sizes;
@@ -15,12 +16,23 @@ use crate::memory::Memory;
 pub(crate) struct TableSource {
     columns: Columns,
     files: Files,
-    rows: RowGroups,
+    rows: Rows,
+}
+
+enum Rows {
+    Parquet(RowGroups),
+    Csv(Blocks),
 }
 
 impl TableSource {
-    /// Prepares to read on up to `threads` threads. All files must be Parquet files.
-    pub(super) fn new(files: Files, columns: Columns, threads: usize, memory: &Memory) -> Self {
+    /// Prepares to read CSV files on up to `threads` threads.
+    pub(super) fn csv(files: Files, columns: Columns, threads: usize, memory: &Memory) -> Self {
+        let rows = Blocks::new(columns.stored(), threads, &memory.for_sources());
+        TableSource { columns, files, rows: Rows::Csv(rows) }
+    }
+
+    /// Prepares to read Parquet files on up to `threads` threads.
+    pub(super) fn parquet(files: Files, columns: Columns, threads: usize, memory: &Memory) -> Self {
         let stored = columns.stored();
         let footers = files.files.iter().enumerate();
         let footers =
@@ -30,7 +42,7 @@ impl TableSource {
             file.groups.iter().map(move |&group| (index, group, rows(group)))
         });
         let rows = RowGroups::new(groups, stored, threads, &memory.for_sources());
-        TableSource { columns, files, rows }
+        TableSource { columns, files, rows: Rows::Parquet(rows) }
     }
 
     /// Returns a batch that no other call returns; `None` at the end. Many workers may call it.
@@ -43,10 +55,13 @@ impl TableSource {
             let (path, footer) = (&*file.found.path, file.footer.as_ref()?);
             Some(ParquetFile { path, footer })
         };
-        let read = self.rows.next(file, cancelled);
-        let Some((index, batch)) = read.map_err(|failure| self.explained(failure))? else {
-            return Ok(None);
+        let read = match &self.rows {
+            Rows::Parquet(rows) => {
+                rows.next(file, cancelled).map_err(|failure| self.explained(failure))
+            }
+            Rows::Csv(rows) => rows.next(&self.files, cancelled),
         };
+        let Some((index, batch)) = read? else { return Ok(None) };
         let arranged = self.columns.arranged(&self.files, index, &batch);
         arranged.map(Some).map_err(|error| self.files.explained(index, None, error))
     }
@@ -63,5 +78,147 @@ impl Source for TableSource {
 
     fn next(&self, context: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
         Ok(self.read(|| context.cancelled())?.map(Morsel::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
+    use arrow::datatypes::Int64Type;
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+    use strait::Error;
+
+    use super::*;
+    use crate::arguments::{CsvArguments, Source as Given};
+    use crate::input::table::Reading;
+    use crate::input::{InputTable, find};
+
+    const ROWS: i64 = 200_000;
+    const SUM: i64 = ROWS * (ROWS - 1) / 2;
+
+    fn table() -> RecordBatch {
+        let key: ArrayRef = Arc::new(Int64Array::from_iter_values(0..ROWS));
+        let text = (0..ROWS).map(|i| format!("{}", i % 977).repeat(1 + i as usize % 20));
+        let text: ArrayRef = Arc::new(StringArray::from_iter_values(text));
+        RecordBatch::try_from_iter([("k", key), ("t", text)]).expect("two columns")
+    }
+
+    fn write_parquet(path: &Path, group: usize) {
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group));
+        let file = std::fs::File::create(path).expect("a file");
+        let table = table();
+        let writer = ArrowWriter::try_new(file, table.schema(), Some(properties.build()));
+        let mut writer = writer.expect("a schema");
+        writer.write(&table).expect("writes");
+        writer.close().expect("writes");
+    }
+
+    fn open(path: &Path, threads: usize, memory: &Memory) -> TableSource {
+        let found = find(&Given::Path(path.to_path_buf())).expect("a file");
+        let opened = InputTable::open(found, &CsvArguments::default(), memory);
+        let Reading::Source(source) = opened.expect("a table").reading(&[0, 1], threads) else {
+            panic!("{} has a source", path.display());
+        };
+        source
+    }
+
+    /// Returns the number of rows and the sum of the keys.
+    fn summed(batch: &RecordBatch) -> (i64, i64) {
+        let keys = batch.column(0).as_primitive::<Int64Type>();
+        (batch.num_rows() as i64, keys.values().iter().sum())
+    }
+
+    /// Writes the table in several formats.
+    fn files(folder: &Path) -> [std::path::PathBuf; 3] {
+        let paths = ["one.parquet", "many.parquet", "t.csv"].map(|name| folder.join(name));
+        write_parquet(&paths[0], ROWS as usize);
+        write_parquet(&paths[1], 7_001);
+        let mut text = Vec::new();
+        arrow::csv::Writer::new(&mut text).write(&table()).expect("writes");
+        std::fs::write(&paths[2], text).expect("writes");
+        paths
+    }
+
+    /// Reads a file on several threads. Returns the number of rows and the sum of the keys.
+    fn read(path: &Path, threads: usize, limit: Option<u64>) -> (i64, i64) {
+        let memory = Memory::new(limit);
+        let source = open(path, threads, &memory);
+        let (refusals, ended) = (AtomicU64::new(0), AtomicBool::new(false));
+        let work = || {
+            let (mut rows, mut sum) = (0, 0);
+            // After the first `None`, the join does not call a source again.
+            while !ended.load(Ordering::SeqCst) {
+                match source.read(|| false) {
+                    Ok(Some(batch)) => {
+                        let (more, keys) = summed(&batch);
+                        (rows, sum) = (rows + more, sum + keys);
+                    }
+                    Ok(None) => ended.store(true, Ordering::SeqCst),
+                    Err(error) => match Error::from_arrow(error) {
+                        Error::MemoryLimit { .. } => {
+                            let before = refusals.fetch_add(1, Ordering::SeqCst);
+                            assert!(before < 10_000, "memory is refused for ever");
+                            std::thread::sleep(std::time::Duration::from_millis(1));
+                        }
+                        error => panic!("{error}"),
+                    },
+                }
+            }
+            (rows, sum)
+        };
+        let sums = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        drop(source);
+        assert_eq!(memory.budget().used(), 0);
+        sums.into_iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+    }
+
+    /// Many threads get every row once, also if they are refused memory.
+    #[test]
+    fn every_row_is_read_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for path in files(folder.path()) {
+            for threads in [1, 2, 7] {
+                for limit in [None, Some(64 << 20), Some(10 << 20)] {
+                    let read = read(&path, threads, limit);
+                    assert_eq!(read, (ROWS, SUM), "{path:?} {threads}");
+                }
+            }
+        }
+    }
+
+    /// A call that is refused memory, at its start or later, leaves its rows to the next call.
+    #[test]
+    fn refused_rows_come_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for path in files(folder.path()) {
+            let limit = 64 << 20;
+            let memory = Memory::new(Some(limit));
+            let source = open(&path, 4, &memory);
+            let (mut read, mut refusals) = ((0, 0), 0);
+            for room in [0, 1 << 14, 1 << 18, 1 << 20, 3 << 20].into_iter().cycle() {
+                let rest = (limit - memory.budget().used()).saturating_sub(room);
+                let rest = memory.reserve(rest, "a test").expect("it is free");
+                let batch = source.read(|| false).or_else(|error| {
+                    let error = Error::from_arrow(error);
+                    assert!(matches!(error, Error::MemoryLimit { .. }), "{error}");
+                    refusals += 1;
+                    drop(rest);
+                    source.read(|| false)
+                });
+                let Some(batch) = batch.expect("there is memory") else { break };
+                let (rows, sum) = summed(&batch);
+                read = (read.0 + rows, read.1 + sum);
+            }
+            assert_eq!(read, (ROWS, SUM), "{path:?}");
+            assert!(refusals > 2, "{path:?}: {refusals} refusals");
+        }
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use arrow::array::RecordBatchReader;
+use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use strait::{Input, Statistics};
 
 use super::columns::Columns;
@@ -17,8 +18,6 @@ use super::source::TableSource;
 use super::{csv, hive, ipc, json, parquet, sizes};
 use crate::arguments::CsvArguments;
 use crate::memory::Memory;
-#[cfg(test)]
-use arrow::{array::RecordBatch, error::ArrowError};
 
 /// A table to be read.
 pub(crate) struct InputTable {
@@ -197,7 +196,7 @@ impl InputTable {
         Ok(())
     }
 
-    /// Reads exactly `columns`, in this order. Up to `threads` workers of the join decode Parquet files.
+    /// Reads exactly `columns`, in this order. Up to `threads` workers of the join decode the files.
     pub(crate) fn input(self, columns: &[usize], threads: usize) -> Input {
         match self.reading(columns, threads) {
             Reading::Source(source) => Input::source(source),
@@ -205,7 +204,7 @@ impl InputTable {
         }
     }
 
-    fn reading(self, columns: &[usize], threads: usize) -> Reading {
+    pub(super) fn reading(self, columns: &[usize], threads: usize) -> Reading {
         match self.rows {
             Rows::Stdin(reader) => {
                 let columns = Columns::new(&self.schema, columns, self.schema.fields().len());
@@ -213,23 +212,24 @@ impl InputTable {
             }
             Rows::Files(files) => {
                 let columns = Columns::new(&self.schema, columns, files.stored.fields().len());
-                match files.files.iter().all(|file| file.footer.is_some()) {
-                    true => {
-                        let source = TableSource::new(files, columns, threads, &self.memory);
-                        Reading::Source(source)
-                    }
-                    false => Reading::Reader(TableReader::files(files, columns, &self.memory)),
-                }
+                let all = |is: fn(Format) -> bool| files.files.iter().all(|f| is(f.found.format));
+                let source = if all(|format| format == Format::Parquet) {
+                    TableSource::parquet
+                } else if all(|format| matches!(format, Format::Csv(_))) {
+                    TableSource::csv
+                } else {
+                    return Reading::Reader(TableReader::files(files, columns, &self.memory));
+                };
+                Reading::Source(source(files, columns, threads, &self.memory))
             }
         }
     }
 
-    /// Reads exactly `columns` on this thread.
-    #[cfg(test)]
-    pub(super) fn batches(
+    /// Reads exactly `columns` on the calling thread, without a join.
+    pub(crate) fn batches(
         self,
         columns: &[usize],
-    ) -> Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>> {
+    ) -> Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send> {
         match self.reading(columns, 1) {
             Reading::Source(source) => {
                 let mut failed = false;
@@ -252,7 +252,7 @@ impl Files {
 }
 
 /// How a table is read.
-enum Reading {
+pub(super) enum Reading {
     Source(TableSource),
     Reader(TableReader),
 }

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use anyhow::Context;
+use arrow::error::ArrowError;
 use flate2::read::MultiGzDecoder;
 use strait::MemoryReservation;
 
 use super::format::Squeeze;
-use crate::failure::of_join;
+use crate::failure::{Told, of_join};
 use crate::memory::{Memory, Refusal};
 
 /// The longest record. Text columns cannot hold more in one batch.
@@ -27,37 +27,46 @@ pub(super) struct Opened {
     _reservation: MemoryReservation,
 }
 
-/// Opens a file, decompresses it, and skips a byte order mark.
-pub(super) fn open(path: &Path, squeeze: Squeeze, memory: &Memory) -> anyhow::Result<Opened> {
-    let context = || format!("cannot read {}", path.display());
-    let refused = |error| of_join(error).context(context());
-    let what = "decompressing text";
-    let mut reservation = memory.reserve(DECOMPRESSOR, what).map_err(refused)?;
-    let mut file = BufReader::with_capacity(1 << 18, File::open(path).with_context(context)?);
+/// Opens a file, decompresses it, and skips a byte order mark. The error names the file, unless memory was
+/// refused.
+pub(super) fn open(path: &Path, squeeze: Squeeze, memory: &Memory) -> Result<Opened, ArrowError> {
+    let told = |error| Told(format!("cannot read {}: {error}", path.display()));
+    let what = format!("decompressing {}", path.display());
+    let mut reservation = memory.reserve(DECOMPRESSOR, &what)?;
+    let mut file = BufReader::with_capacity(1 << 18, File::open(path).map_err(told)?);
     let bytes: Box<dyn Read + Send> = match squeeze {
         Squeeze::None => Box::new(file),
         Squeeze::Gzip => Box::new(MultiGzDecoder::new(file)),
         Squeeze::Zstd => {
-            let window = window(file.fill_buf().with_context(context)?);
-            let mut decoder = zstd::Decoder::with_buffer(file).with_context(context)?;
+            let window = window(file.fill_buf().map_err(told)?);
+            let mut decoder = zstd::Decoder::with_buffer(file).map_err(told)?;
             if let Some(limit) = memory.limit() {
                 // Later frames may need more than the first one, up to the usual window.
                 let window = window.max((limit / 8).min(USUAL_WINDOW)).next_power_of_two();
-                let all = DECOMPRESSOR + window;
-                memory.resize(&mut reservation, all, what).map_err(refused)?;
+                memory.resize(&mut reservation, DECOMPRESSOR + window, &what)?;
                 let bits = window.ilog2().max(10);
-                decoder.window_log_max(bits).with_context(context)?;
+                decoder.window_log_max(bits).map_err(told)?;
             }
             Box::new(decoder)
         }
     };
     let mut bytes = BufReader::with_capacity(1 << 18, bytes);
     let mut start = Vec::new();
-    (&mut bytes).take(3).read_to_end(&mut start).with_context(context)?;
+    (&mut bytes).take(3).read_to_end(&mut start).map_err(told)?;
     if start == b"\xef\xbb\xbf" {
         start.clear();
     }
     Ok(Opened { bytes: Box::new(io::Cursor::new(start).chain(bytes)), _reservation: reservation })
+}
+
+/// Does the same outside of a join. The error always names the file.
+pub(super) fn open_now(path: &Path, squeeze: Squeeze, memory: &Memory) -> anyhow::Result<Opened> {
+    open(path, squeeze, memory).map_err(|error| match strait::Error::from_arrow(error) {
+        error @ strait::Error::MemoryLimit { .. } => {
+            of_join(error).context(format!("cannot read {}", path.display()))
+        }
+        error => of_join(error),
+    })
 }
 
 /// Returns the window size that the first frame of a Zstandard file needs: RFC 8878, section 3.1.1.1.
@@ -220,39 +229,6 @@ impl<R: Read> Read for Scanned<R> {
     }
 }
 
-/// Checks that bytes are UTF-8, in pieces.
-///
-/// Arrow's parser concatenates the fields of a batch before it checks them. It would accept a character that
-/// a delimiter cuts in two.
-#[derive(Debug, Default)]
-pub(super) struct Utf8 {
-    /// The start of a character whose other bytes have not arrived yet.
-    started: Vec<u8>,
-    invalid: bool,
-}
-
-impl Utf8 {
-    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
-        while let ([first, rest @ ..], false) = (bytes, self.started.is_empty() || self.invalid) {
-            self.started.push(*first);
-            bytes = rest;
-            match std::str::from_utf8(&self.started) {
-                Ok(_) => self.started.clear(),
-                Err(error) => self.invalid = error.error_len().is_some(),
-            }
-        }
-        if let (Err(error), false) = (std::str::from_utf8(bytes), self.invalid) {
-            self.invalid = error.error_len().is_some();
-            self.started = bytes[error.valid_up_to()..].to_vec();
-        }
-    }
-
-    /// Whether all bytes so far are UTF-8, without an unfinished character.
-    pub(super) fn is_whole(&self) -> bool {
-        !self.invalid && self.started.is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,21 +262,6 @@ mod tests {
         std::fs::remove_file(&path).expect("it was there");
         assert_eq!(length.expect("both frames"), 4 + rows.len());
         assert!(read.ends_with(&rows));
-    }
-
-    #[test]
-    fn characters_may_come_in_pieces() {
-        let check = |text: &[u8], step: usize| {
-            let mut utf8 = Utf8::default();
-            text.chunks(step).for_each(|piece| utf8.feed(piece));
-            utf8.is_whole()
-        };
-        for step in 1..8 {
-            assert!(check("aé€😀z".as_bytes(), step), "{step}");
-            assert!(!check(b"\xc3,\xa9", step), "{step}");
-            assert!(!check(b"ab\xff", step), "{step}");
-            assert!(!check(b"ab\xc3", step), "{step}");
-        }
     }
 
     #[test]

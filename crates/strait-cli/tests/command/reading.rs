@@ -1,5 +1,7 @@
 //! Files that many workers read at the same time, and row groups that are not read.
 
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -170,4 +172,76 @@ fn one_row_group_for_many_workers() {
         let run = sandbox.strait(&format!("{run} --explain-analyze {more}"));
         assert!(run.stderr.contains("wrote 300,000 rows"), "{}", run.stderr);
     }
+}
+
+/// CSV text of many blocks with quoted line ends. Its keys are the numbers below `rows`.
+fn csv(rows: usize) -> String {
+    let mut text = String::from("k,t,u,v\n");
+    for k in 0..rows {
+        match k % 7 {
+            0 => writeln!(text, "{k},\"a,\n\"\"{k}\"\"\n\",{},", k * 3),
+            1 => writeln!(text, "{k},,\"\",x\"y"),
+            2 => writeln!(text, "{k},\"{}\",,\r", "long ".repeat(k % 50)),
+            _ => writeln!(text, "{k},plain text {k},{},v{k}", k % 10),
+        }
+        .unwrap();
+    }
+    text
+}
+
+#[test]
+fn csv_blocks_for_many_workers() {
+    let sandbox = Sandbox::new();
+    let rows = 120_000;
+    let text = csv(rows);
+    assert!(text.len() > 4 << 20);
+    sandbox.write("c.csv", &text);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    sandbox.write("c.csv.gz", gzip.finish().unwrap());
+    for part in 0..5 {
+        sandbox.write(&format!("parts/{part}.csv"), csv(rows / 10));
+    }
+    sandbox
+        .write("keys.csv", (0..rows).fold("k\n".to_string(), |text, k| text + &format!("{k}\n")));
+    let mut expected: Option<String> = None;
+    for file in ["c.csv", "c.csv.gz"] {
+        for more in ["--threads 1", "--threads 4", "--threads 3 --memory 24MiB"] {
+            let join = format!("join keys.csv {file} --on k {more} --csv-sample 1000");
+            assert_eq!(sandbox.strait(&format!("{join} --count")).ok(), format!("{rows}\n"));
+            let join = format!("{join} --algorithm sort-merge -o out.csv --overwrite");
+            sandbox.strait(&join).ok();
+            let found = sandbox.read("out.csv");
+            assert!(expected.get_or_insert_with(|| found.clone()) == &found, "{file} {more}");
+            sandbox.strait(&format!("{join} --select k,v")).ok();
+            assert_eq!(sandbox.read("out.csv").lines().count(), rows + 1, "{file} {more}");
+        }
+    }
+    let run = "join keys.csv parts --on k --count --threads 4";
+    assert_eq!(sandbox.strait(run).ok(), format!("{}\n", rows / 2));
+}
+
+/// An error in any block names the line of the file.
+#[test]
+fn csv_errors_name_their_line() {
+    let sandbox = Sandbox::with_people();
+    let good = csv(50_000);
+    let line = good.lines().count() + 1;
+    let cases = [
+        ("oops,t,u,v\n", "column \"k\" has \"oops\""),
+        ("7,t,u\n", "3 field(s) where 4 are expected"),
+        ("7,t,u,v,w\n", "where 4 are expected"),
+    ];
+    for (bad, message) in cases {
+        sandbox.write("bad.csv", format!("{good}{bad}{}", csv(20_000)));
+        for more in ["", "--select name", "--threads 1 --memory 64MiB"] {
+            let join = format!("join people.csv bad.csv --on city=k --csv-sample 100 {more}");
+            sandbox.strait(&join).fails(&[&format!("bad.csv, line {line}: "), message]);
+        }
+    }
+    let mut bytes = good.clone().into_bytes();
+    bytes.extend(b"7,\xff,u,v\n");
+    sandbox.write("bad.csv", bytes);
+    let join = "join people.csv bad.csv --on city=k --csv-sample 100";
+    sandbox.strait(join).fails(&[&format!("bad.csv, line {line}, field 2"), "not UTF-8"]);
 }

@@ -7,17 +7,18 @@
 //! between rows of the same key.
 
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchReader};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Date32Type, Decimal128Type, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Date32Type, Decimal128Type, Float64Type, Int64Type, Schema};
+use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::{CsvArguments, DigestArguments};
 use crate::failure;
-use crate::input::{InputTable, TableReader, find};
+use crate::input::{InputTable, find};
 use crate::join::cores;
 use crate::memory::Memory;
 use crate::output::print;
@@ -87,14 +88,18 @@ pub(in crate::bench) fn run(arguments: &DigestArguments) -> anyhow::Result<()> {
     let memory = Memory::new(None);
     let table = InputTable::open(find(&arguments.table)?, &CsvArguments::default(), &memory)?;
     let all: Vec<usize> = (0..table.schema().fields().len()).collect();
-    let digest = Digest::of(table.reader(&all, cores()), cores())?;
+    let schema = Arc::clone(table.schema());
+    let digest = Digest::of(&schema, table.batches(&all), cores())?;
     print(&format!("{}\n", serde_json::to_string(&digest)?))
 }
 
 impl Digest {
     /// Digests all rows, on `threads` threads.
-    fn of(reader: TableReader, threads: usize) -> anyhow::Result<Digest> {
-        let schema = reader.schema();
+    fn of(
+        schema: &Schema,
+        batches: impl Iterator<Item = Result<RecordBatch, ArrowError>> + Send,
+        threads: usize,
+    ) -> anyhow::Result<Digest> {
         let mut empty = Digest::default();
         for field in schema.fields() {
             let Some(kind) = Kind::of(field.data_type()) else {
@@ -107,9 +112,9 @@ impl Digest {
             let name = field.name().clone();
             empty.columns.push(Column { name, kind, nulls: 0, values: 0, keyed: 0 });
         }
-        let reader = Mutex::new(reader);
-        let next = || match reader.lock() {
-            Ok(mut reader) => reader.next().transpose().map_err(failure::of_stream),
+        let batches = Mutex::new(batches);
+        let next = || match batches.lock() {
+            Ok(mut batches) => batches.next().transpose().map_err(failure::of_stream),
             Err(_) => bail!("a thread that reads the table has failed"),
         };
         let work = || {

@@ -14,7 +14,7 @@ use super::{BLOCK, COLUMN, Lines, check, checked, syntax};
 use crate::failure::{of_join, one_line};
 use crate::input::format::Squeeze;
 use crate::input::schema::MAX_COLUMNS;
-use crate::input::text::open;
+use crate::input::text::open_now;
 use crate::memory::Memory;
 
 /// Returns the columns of a file, in the order in which they appear first, with types that hold all values of
@@ -27,7 +27,7 @@ pub(in crate::input) fn infer(
 ) -> anyhow::Result<Schema> {
     let shown = path.display();
     let refused = |error| of_join(error).context(format!("cannot read {shown}"));
-    let mut lines = Lines::new(open(path, squeeze, memory)?, 0, memory).map_err(refused)?;
+    let mut lines = Lines::new(open_now(path, squeeze, memory)?, 0, memory).map_err(refused)?;
     let mut fields = IndexMap::new();
     let mut walk = Walk::default();
     let mut left = sample.unwrap_or(usize::MAX);

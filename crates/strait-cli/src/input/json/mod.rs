@@ -18,7 +18,7 @@ use serde::de::IgnoredAny;
 use strait::MemoryReservation;
 
 use super::format::Squeeze;
-use super::text::{MAX_RECORD, Opened, open};
+use super::text::{MAX_RECORD, Opened, open_now};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -58,7 +58,7 @@ pub(super) fn read(
     let refused = |error| of_join(error).context(format!("cannot read {name}"));
     let block = memory.limit().map_or(BLOCK, |limit| limit / BLOCK_SHARE / PARSED).min(BLOCK);
     let base = COLUMN * schema.flattened_fields().len() as u64;
-    let bytes = open(file.path, file.squeeze, memory)?;
+    let bytes = open_now(file.path, file.squeeze, memory)?;
     let lines = Lines::new(bytes, base, memory).map_err(refused)?;
     Ok(Box::new(JsonReader { name, schema, lines, block: block.max(1) }))
 }

@@ -1,0 +1,235 @@
+//! Makes arrays of the fields of CSV records. Only the types that most files have are made here. Arrow's parser
+//! makes the others.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, ArrowPrimitiveType, NullBufferBuilder, PrimitiveArray, RecordBatch,
+    RecordBatchOptions, StringArray,
+};
+use arrow::buffer::{OffsetBuffer, ScalarBuffer};
+use arrow::compute::kernels::cast_utils::Parser;
+use arrow::datatypes::{DataType, Date32Type, Float64Type, Int64Type, SchemaRef};
+
+use super::fields::Fields;
+
+/// Returns whether [`batch`] knows the type.
+pub(super) fn is_known(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Int64 | DataType::Float64 | DataType::Date32 | DataType::Utf8)
+}
+
+/// Makes a batch of some columns, from one record on. `nulls` are the values that mean null, besides the empty
+/// one. Returns `None` if Arrow's parser must make it, for example because a value is invalid.
+pub(super) fn batch(
+    fields: &Fields<'_>,
+    (columns, schema): (&[usize], &SchemaRef),
+    first: usize,
+    nulls: &[String],
+) -> Option<RecordBatch> {
+    let rows = fields.records().saturating_sub(first);
+    let array = |(&column, data_type): (&usize, &DataType)| -> Option<ArrayRef> {
+        let values = Values { fields, column, first, rows, nulls };
+        Some(match data_type {
+            DataType::Int64 => Arc::new(values.primitive::<Int64Type>(integer)?),
+            DataType::Float64 => Arc::new(values.primitive::<Float64Type>(float)?),
+            DataType::Date32 => Arc::new(values.primitive::<Date32Type>(date)?),
+            DataType::Utf8 => Arc::new(values.text()?),
+            _ => return None,
+        })
+    };
+    let types = schema.fields().iter().map(|field| field.data_type());
+    let arrays: Option<Vec<ArrayRef>> = columns.iter().zip(types).map(array).collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(Arc::clone(schema), arrays?, &options).ok()
+}
+
+/// The values of a column.
+struct Values<'a> {
+    fields: &'a Fields<'a>,
+    column: usize,
+    first: usize,
+    rows: usize,
+    nulls: &'a [String],
+}
+
+impl Values<'_> {
+    /// Returns the values without their quotes. `None` means null.
+    fn iter(&self) -> impl Iterator<Item = Option<Cow<'_, [u8]>>> {
+        self.fields.column(self.column, self.first).map(|field| {
+            let value = match field {
+                [b'"', value @ .., b'"'] => match memchr::memchr(b'"', value) {
+                    None => Cow::Borrowed(value),
+                    Some(_) => Cow::Owned(unescaped(value)),
+                },
+                value => Cow::Borrowed(value),
+            };
+            let is_null =
+                value.is_empty() || self.nulls.iter().any(|null| null.as_bytes() == &*value);
+            (!is_null).then_some(value)
+        })
+    }
+
+    /// Parses values with `usual`, and those that it does not know with Arrow's parser.
+    fn primitive<T: ArrowPrimitiveType + Parser>(
+        &self,
+        usual: impl Fn(&[u8]) -> Option<T::Native>,
+    ) -> Option<PrimitiveArray<T>> {
+        let mut values = Vec::with_capacity(self.rows);
+        let mut validity = NullBufferBuilder::new(self.rows);
+        for value in self.iter() {
+            let Some(value) = value else {
+                values.push(T::Native::default());
+                validity.append_null();
+                continue;
+            };
+            let parsed = usual(&value).or_else(|| T::parse(std::str::from_utf8(&value).ok()?))?;
+            values.push(parsed);
+            validity.append_non_null();
+        }
+        PrimitiveArray::try_new(values.into(), validity.finish()).ok()
+    }
+
+    fn text(&self) -> Option<StringArray> {
+        let bytes = self.fields.column(self.column, self.first).map(<[u8]>::len).sum();
+        let mut text: Vec<u8> = Vec::with_capacity(bytes);
+        let mut offsets = Vec::with_capacity(self.rows + 1);
+        offsets.push(0);
+        let mut validity = NullBufferBuilder::new(self.rows);
+        for value in self.iter() {
+            match value {
+                Some(value) => {
+                    text.extend_from_slice(&value);
+                    validity.append_non_null();
+                }
+                None => validity.append_null(),
+            }
+            offsets.push(i32::try_from(text.len()).ok()?);
+        }
+        let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+        StringArray::try_new(offsets, text.into(), validity.finish()).ok()
+    }
+}
+
+/// Replaces two quotes by one.
+fn unescaped(value: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some(quote) = memchr::memchr(b'"', rest) {
+        plain.extend_from_slice(&rest[..=quote]);
+        rest = rest.get(quote + 2..).unwrap_or_default();
+    }
+    plain.extend_from_slice(rest);
+    plain
+}
+
+/// Splits the sign off.
+fn signed(value: &[u8]) -> (bool, &[u8]) {
+    match value {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    }
+}
+
+/// Returns the number that the digits stand for. There must be at most 18 of them, so that it does not
+/// overflow.
+fn number(digits: &[u8]) -> Option<i64> {
+    let add = |number: i64, &digit: &u8| {
+        let digit = digit.wrapping_sub(b'0');
+        (digit < 10).then(|| 10 * number + i64::from(digit))
+    };
+    digits.iter().try_fold(0, add)
+}
+
+fn integer(value: &[u8]) -> Option<i64> {
+    let (is_negative, digits) = signed(value);
+    if !(1..=18).contains(&digits.len()) {
+        return None;
+    }
+    number(digits).map(|number| if is_negative { -number } else { number })
+}
+
+/// The powers of ten up to 10^15, which are exact.
+const POWERS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// Parses a number of at most 15 digits without an exponent. The digits and the power of ten are exact, so the
+/// quotient is the nearest float.
+fn float(value: &[u8]) -> Option<f64> {
+    let (is_negative, digits) = signed(value);
+    if !(1..=16).contains(&digits.len()) {
+        return None;
+    }
+    let (whole, fraction) = match digits.iter().position(|&byte| byte == b'.') {
+        Some(point) => (&digits[..point], &digits[point + 1..]),
+        None => (digits, &digits[..0]),
+    };
+    let has_fraction = whole.len() < digits.len();
+    if whole.is_empty() || has_fraction && fraction.is_empty() || whole.len() + fraction.len() > 15
+    {
+        return None;
+    }
+    let power = POWERS.get(fraction.len())?;
+    let scaled = number(whole)? as f64 * power + number(fraction)? as f64;
+    let number = scaled / power;
+    Some(if is_negative { -number } else { number })
+}
+
+/// Parses a date such as 2024-02-29, and returns the days since 1970.
+fn date(value: &[u8]) -> Option<i32> {
+    let &[a, b, c, d, b'-', e, f, b'-', g, h] = value else { return None };
+    let year = number(&[a, b, c, d])?;
+    let (month, day) = (number(&[e, f])?, number(&[g, h])?);
+    // Every month has these days.
+    if !(1..=12).contains(&month) || !(1..=28).contains(&day) {
+        return None;
+    }
+    // Years begin in March, so that the leap day is the last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = days + (153 * month + 2) / 5 + day - 1 - 719_468;
+    i32::try_from(days).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_those_of_arrow() {
+        let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..100_000 {
+            let length = random.usize(..20);
+            let value: Vec<u8> =
+                (0..length).map(|_| b"0123456789-.+e5"[random.usize(..15)]).collect();
+            if let Some(parsed) = integer(&value) {
+                assert_eq!(Some(parsed), Int64Type::parse(&text(&value)), "{}", text(&value));
+            }
+            let digits =
+                [random.i64(-1 << 40..1 << 40), random.i64(0..1 << 20)].map(|n| n.to_string());
+            for value in [value, digits.join(".").into_bytes(), digits[1].clone().into_bytes()] {
+                if let Some(parsed) = float(&value) {
+                    let expected = Float64Type::parse(&text(&value)).map(f64::to_bits);
+                    assert_eq!(Some(parsed.to_bits()), expected, "{}", text(&value));
+                }
+            }
+        }
+        assert_eq!(float(b"-0.0").map(f64::to_bits), Some((-0.0f64).to_bits()));
+        assert_eq!(float(b"21168.23"), Some(21168.23));
+        for day in -719_162..100_000 {
+            let value = Date32Type::to_naive_date_opt(day).unwrap().to_string();
+            let parsed = date(value.as_bytes());
+            assert!(parsed.is_none_or(|parsed| parsed == day), "{value}: {parsed:?}");
+        }
+        assert_eq!(date(b"1970-01-01"), Some(0));
+        assert_eq!(date(b"2000-02-28"), Some(11_015));
+        assert_eq!(date(b"2000-13-01"), None);
+    }
+
+    #[test]
+    fn quotes_are_removed() {
+        assert_eq!(unescaped(b"a\"\"b\"\""), b"a\"b\"");
+        assert_eq!(unescaped(b"\"\""), b"\"");
+    }
+}
