@@ -152,11 +152,10 @@ fn flags_of_build_rows_are_carried_over_to_the_cpu() {
     }
 }
 
-/// A plan is abandoned because GPU memory is short, after it has returned the flags of build rows. The next
-/// plan joins some chunks, and then the device is lost. The flags of the first plan do not contain these
-/// chunks, so the CPU must not continue with them.
+/// A plan is abandoned because memory is refused. The next plan joins some chunks, and then the device is lost, at
+/// any of its waits. The join then returns the right rows, or it fails because only the device knew the flags.
 #[test]
-fn flags_that_an_abandoned_plan_returned_are_not_used() {
+fn a_device_that_is_lost_after_an_escalation_returns_no_wrong_rows() {
     let build = [keyed((0..24).map(|i| i % 12))];
     let sides: [&[RecordBatch]; 2] = [&build, &probe()];
     let (mut escalated, mut continued, mut lost) = (0, 0, 0);
