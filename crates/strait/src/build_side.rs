@@ -10,7 +10,7 @@
 //! 4. The choice is open.
 //!
 //! [`BuildSide::step`] says what to do while the sides are read: which side to read next, or which side builds.
-//! The statistics of rule 3 may be wrong. So they only decide which side is read first, and for how long. If
+//! The statistics of rules 2 and 3 may be wrong. So they only decide which side is read first, and for how long. If
 //! the choice is open, the join always reads the side with fewer bytes so far, until one side ends. That side
 //! builds. So the join holds no more bytes of the other side than of the build side, apart from the last
 //! batches.
@@ -69,8 +69,11 @@ pub(crate) enum Step {
 impl BuildSide {
     /// Chooses the build side by the statistics of the left and the right side, as far as they tell.
     pub(crate) fn choose(wishes: Wishes, statistics: &[Statistics; 2]) -> BuildSide {
-        if let Some(side) = wishes.asked.or_else(|| beside_stream(wishes, statistics)) {
+        if let Some(side) = wishes.asked {
             return BuildSide::Fixed(side);
+        }
+        if let Some((side, at_most)) = beside_stream(wishes, statistics) {
+            return BuildSide::Expected { side, at_most };
         }
         let Some(side) = smaller(statistics) else { return BuildSide::Open };
         let other = &statistics[side.other() as usize];
@@ -109,8 +112,9 @@ impl BuildSide {
 }
 
 /// Returns the side that is not a stream, if rows are wanted promptly, the other side is a stream, and this
-/// side is known to be small enough to be read first.
-fn beside_stream(wishes: Wishes, statistics: &[Statistics; 2]) -> Option<Side> {
+/// side is known to be small enough to be read first. Also returns how many bytes of it are read at most before
+/// the statistics count as wrong.
+fn beside_stream(wishes: Wishes, statistics: &[Statistics; 2]) -> Option<(Side, u64)> {
     let [left, right] = statistics;
     let side = match (left.stream, right.stream) {
         (false, true) => Side::Left,
@@ -118,8 +122,10 @@ fn beside_stream(wishes: Wishes, statistics: &[Statistics; 2]) -> Option<Side> {
         _ => return None,
     };
     let of_limit = wishes.memory_limit.map_or(u64::MAX, |limit| limit / OF_LIMIT);
-    let small = statistics[side as usize].bytes? <= MAX_BESIDE_STREAM.min(of_limit);
-    (wishes.prompt && small).then_some(side)
+    let most = MAX_BESIDE_STREAM.min(of_limit);
+    let small = statistics[side as usize].bytes? <= most;
+    // The size of a file may be much smaller than the size of its rows.
+    (wishes.prompt && small).then_some((side, 2 * most))
 }
 
 /// Returns the side with fewer bytes, or with fewer rows if the bytes of a side are unknown.
@@ -184,21 +190,24 @@ mod tests {
         let stream = Statistics::unknown().with_stream(true);
         let table = |bytes| of(None, Some(bytes));
         let chosen = |wishes, left, right| BuildSide::choose(wishes, &[left, right]);
-        let (fixed, open) = (BuildSide::Fixed, BuildSide::Open);
-        assert_eq!(chosen(prompt, stream, table(5)), fixed(Side::Right));
-        assert_eq!(chosen(prompt, table(5), stream), fixed(Side::Left));
+        let open = BuildSide::Open;
+        // The statistics of the table may be wrong, so they are not trusted for ever.
+        let beside = |side| BuildSide::Expected { side, at_most: 2 * MAX_BESIDE_STREAM };
+        assert_eq!(chosen(prompt, stream, table(5)), beside(Side::Right));
+        assert_eq!(chosen(prompt, table(5), stream), beside(Side::Left));
         assert_eq!(chosen(Wishes::default(), table(5), stream), open);
         assert_eq!(chosen(prompt, stream, stream), open);
         assert_eq!(chosen(prompt, table(5), Statistics::unknown()), open);
         assert_eq!(chosen(prompt, Statistics::rows(5), stream), open);
-        assert_eq!(chosen(prompt, table(MAX_BESIDE_STREAM), stream), fixed(Side::Left));
+        assert_eq!(chosen(prompt, table(MAX_BESIDE_STREAM), stream), beside(Side::Left));
         assert_eq!(chosen(prompt, table(MAX_BESIDE_STREAM + 1), stream), open);
         let limited = Wishes { memory_limit: Some(4 * MIB), ..prompt };
-        assert_eq!(chosen(limited, table(MIB), stream), fixed(Side::Left));
+        let expected = BuildSide::Expected { side: Side::Left, at_most: 2 * MIB };
+        assert_eq!(chosen(limited, table(MIB), stream), expected);
         assert_eq!(chosen(limited, table(MIB + 1), stream), open);
         // A stream may have a known size, too. Then the size decides if the other side is too large.
         let known = table(9).with_stream(true);
-        assert_eq!(chosen(prompt, table(5 * MIB), known), fixed(Side::Left));
+        assert_eq!(chosen(prompt, table(5 * MIB), known), beside(Side::Left));
         let expected = BuildSide::Expected { side: Side::Right, at_most: 10 * MIB };
         assert_eq!(chosen(limited, table(5 * MIB), known), expected);
     }

@@ -148,7 +148,10 @@ impl BufferedSource {
     fn reserve(&self, buffer: &mut Buffer, morsel: Morsel, spare: u64) -> Result<()> {
         let batch = &morsel.batch;
         if batch.num_rows() == 0 {
-            // It is not kept. A reservation could fail, depending on which batches came before it.
+            // It is not kept. A reservation could fail, depending on which batches came before it. But it counts
+            // as read: otherwise a side with only such batches would always be the side with fewer bytes, and
+            // the other side would never be read.
+            self.bytes.fetch_add(frame(batch), Ordering::Relaxed);
             return Ok(());
         }
         let what = format!("holding rows of the {} table, so far,", self.side().name());
@@ -441,7 +444,7 @@ mod tests {
         assert!(source.advance(0).expect("no rows need no memory"));
         assert!(!source.advance(0).expect("the end"));
         assert_eq!(source.known_rows(), Some(1000));
-        drop(other);
+        assert!(source.read_bytes() > budget.used() - other.bytes());
     }
 
     /// A batch that is refused at first shares a buffer with a held batch. The buffer must count once.

@@ -142,7 +142,9 @@ fn is_candidate(p: &Prediction, request: &Request) -> bool {
     let on = request.device.as_ref().filter(|_| p.on_gpu);
     let streams = request.case(p.algorithm, on).probe_side() == ProbeSide::Streamed;
     let unlimited = !p.on_gpu && request.limit.is_none();
-    let holds = streams || known || unlimited || request.asked.is_some();
+    // If rows are wanted promptly, a stream that may pause is not held.
+    let may_hold = (known || unlimited) && (!request.probe.stream || asked_device);
+    let holds = streams || may_hold || request.asked.is_some();
     as_asked && partitions && fits && holds && (p.on_gpu || !asked_device)
 }
 
@@ -212,6 +214,20 @@ mod tests {
         let plan = choose(sorted);
         let of = |a| plan.predictions.iter().find(|p| p.algorithm == a).map(|p| p.seconds);
         assert!(of(Algorithm::SortMerge) < of(Algorithm::Radix));
+    }
+
+    /// A stream may pause. If it were held, no row could be returned before it ends.
+    #[test]
+    fn a_stream_whose_rows_are_wanted_promptly_is_not_held() {
+        let machine = machine();
+        let mut sorted = request(&machine, 1 << 24, 1 << 24, None);
+        (sorted.build.sorted, sorted.probe.sorted) = (true, true);
+        let held = choose(sorted);
+        assert_ne!(held.details.probe_side, ProbeSide::Streamed, "{held}");
+        let mut stream = request(&machine, 1 << 24, 1 << 24, None);
+        (stream.build.sorted, stream.probe.sorted, stream.probe.stream) = (true, true, true);
+        let streamed = choose(stream);
+        assert_eq!(streamed.details.probe_side, ProbeSide::Streamed, "{streamed}");
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Case<'_> {
         Crossing {
             build: build * (link.per_row + link.per_build_row) as f64,
             probe: times * probe * link.per_row as f64,
-            back: probe * per_probe_row + build * flagged[0] + probe * flagged[1],
+            // The flags of probe rows come back with every part of the build side.
+            back: probe * per_probe_row + build * flagged[0] + times * probe * flagged[1],
             spilled: self.spilled(build + probe),
         }
     }
@@ -118,8 +119,8 @@ mod tests {
     const BUILD: u64 = 1 << 20;
     const PROBE: u64 = 4 * BUILD;
 
-    /// Returns the bytes over the link, from what the plan shows and the rows that are flagged.
-    fn shown(plan: &Plan, memory: u64, flagged: u64) -> u64 {
+    /// Returns the bytes over the link, from what the plan shows and the build and probe rows that are flagged.
+    fn shown(plan: &Plan, memory: u64, flagged: [u64; 2]) -> u64 {
         let link = plan.details.over_the_link.expect("a plan for a GPU");
         let times = match plan.algorithm {
             Algorithm::MultiPass => plan.details.parts.expect("multi-pass has parts"),
@@ -135,7 +136,7 @@ mod tests {
             false => PROBE * link.per_match,
         };
         let sent = BUILD * (link.per_row + link.per_build_row) + times * PROBE * link.per_row;
-        sent + 2 * spilled + results + flagged * link.per_flag
+        sent + 2 * spilled + results + (flagged[0] + times * flagged[1]) * link.per_flag
     }
 
     #[test]
@@ -143,15 +144,15 @@ mod tests {
         let mut several_passes = 0;
         for algorithm in Algorithm::ALL {
             for (join_type, count_only, flagged) in [
-                (JoinType::Inner, true, 0),
-                (JoinType::Inner, false, 0),
-                (JoinType::Right, false, 0),
-                (JoinType::Left, false, BUILD),
-                (JoinType::Full, false, BUILD),
-                (JoinType::LeftSemi, false, BUILD),
-                (JoinType::LeftAnti, false, BUILD),
-                (JoinType::RightSemi, false, PROBE),
-                (JoinType::RightAnti, false, PROBE),
+                (JoinType::Inner, true, [0, 0]),
+                (JoinType::Inner, false, [0, 0]),
+                (JoinType::Right, false, [0, 0]),
+                (JoinType::Left, false, [BUILD, 0]),
+                (JoinType::Full, false, [BUILD, 0]),
+                (JoinType::LeftSemi, false, [BUILD, 0]),
+                (JoinType::LeftAnti, false, [BUILD, 0]),
+                (JoinType::RightSemi, false, [0, PROBE]),
+                (JoinType::RightAnti, false, [0, PROBE]),
             ] {
                 for memory in [1 << 30, 1 << 24] {
                     for wide_rows in [false, true] {

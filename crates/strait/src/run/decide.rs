@@ -171,6 +171,8 @@ impl BoundJoin {
             // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
         }
+        // It matters only to a join whose rows are wanted promptly that a stream may pause.
+        probe.stream &= self.join.prompt;
         let mut learned = known.learned.clone();
         learned.shapes = device.as_ref().and_then(|device| device.shapes);
         let device = device.map(|Usable { name, budget, open, .. }| GpuCandidate {

@@ -231,8 +231,9 @@ impl Ready {
                 ));
             }
             let statistics = &mut bound.join.statistics[side as usize];
-            if *statistics == Statistics::unknown() {
-                *statistics = input.statistics();
+            if *statistics == Statistics::unknown().with_stream(statistics.stream) {
+                let known = input.statistics();
+                *statistics = known.with_stream(known.stream || statistics.stream);
             }
         }
         let budget = match &bound.join.memory_budget {

@@ -88,6 +88,33 @@ fn the_table_beside_a_stream_builds() {
     }
 }
 
+/// One side returns a few rows and then batches without rows for ever, as an idle stream does. The join still reads
+/// the other side to its end.
+#[test]
+fn batches_without_rows_do_not_keep_the_other_side_from_being_read() {
+    for side in [Side::Left, Side::Right] {
+        let (table, first) = (super::keyed(0..1000), super::keyed(0..10));
+        let (schema, empty) = (first.schema(), first.slice(0, 0));
+        let begun = Instant::now();
+        let idle = std::iter::from_fn(move || {
+            std::thread::sleep(Duration::from_millis(1));
+            (begun.elapsed() < Duration::from_secs(60)).then(|| Ok(empty.clone()))
+        });
+        let stream = RecordBatchIterator::new(std::iter::once(Ok(first)).chain(idle), schema);
+        let parts = (0..100).map(|i| Ok(table.slice(i * 10, 10))).collect::<Vec<_>>();
+        let table = RecordBatchIterator::new(parts, table.schema());
+        let join = Join::inner().on("k").device(Processor::Cpu).prompt(true);
+        let out = match side {
+            Side::Left => join.run(table, stream),
+            Side::Right => join.run(stream, table),
+        };
+        let mut out = out.expect("starts");
+        let rows = out.next().expect("there are rows").expect("succeeds").num_rows();
+        assert!(rows > 0 && begun.elapsed() < Duration::from_secs(30), "{side:?}");
+        drop(out);
+    }
+}
+
 /// A reader reserves memory in the budget of the join while it reads, as decoders do. Output that the consumer
 /// has not taken yet must not let it fail.
 #[test]
