@@ -58,7 +58,7 @@ pub(crate) struct JoinArguments {
     ///
     /// Arrow files (.arrow, .feather, .ipc) have no dictionary columns: dictionary columns become plain
     /// columns, also in nested types. Streams (.arrows, -) keep dictionary columns. Parquet files keep them
-    /// if Parquet can.
+    /// if Parquet can. In JSON, NaN and infinite numbers become null.
     #[arg(short, long, value_name = "OUT", conflicts_with = "count")]
     pub(crate) output: Option<Destination>,
 

@@ -174,6 +174,13 @@ impl Splitter<'_> {
     /// Ends a field.
     #[inline]
     fn end(&mut self, at: usize, is_line_end: bool) -> Option<()> {
+        if self.fields == 1 && is_line_end {
+            // An empty line is no record, but it looks like a record of one empty field.
+            let start = self.found.checked_sub(1).map_or(0, |last| self.ends[last] as usize + 1);
+            if matches!(&self.text[start..at], [] | [b'\r']) {
+                return None;
+            }
+        }
         *self.ends.get_mut(self.found)? = at as u32;
         self.found += 1;
         if is_line_end {

@@ -7,6 +7,8 @@ use memchr::{memchr, memchr_iter, memrchr};
 pub(super) fn whole_records(text: &[u8], delimiter: u8) -> Option<(usize, u64)> {
     // Old files have carriage returns only.
     [b'\n', b'\r'].into_iter().find_map(|line_end| {
+        // A line feed may follow a carriage return at the end of the text. They are one line end.
+        let text = if line_end == b'\r' { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
         let end = last_end(text, delimiter, line_end)?;
         Some((end, memchr_iter(line_end, &text[..end]).count() as u64))
     })

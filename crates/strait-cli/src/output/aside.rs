@@ -30,7 +30,11 @@ impl Aside {
                 bail!("{shown} exists already; add --overwrite to replace it, or write elsewhere")
             }
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if target.is_symlink() {
+                    bail!("{shown} is a link to a file that does not exist; name the file itself")
+                }
+            }
             Err(error) => return Err(error).with_context(|| format!("cannot write {shown}")),
         }
         let folder = folder_of(target);

@@ -13,6 +13,7 @@ mod sink;
 mod stdout;
 mod temporary;
 mod text;
+mod times;
 mod types;
 mod unpack;
 mod watched;

@@ -19,6 +19,12 @@ use crate::interrupt;
 /// The end of every temporary name.
 const ENDING: &str = ".strait.tmp";
 
+/// The bytes of the target's name that are part of a temporary name.
+const LONGEST_NAME: usize = 100;
+
+/// The random characters of a temporary name.
+const RANDOM: usize = 6;
+
 /// A file is created before it is locked. So a file that is younger than this may get its lock soon.
 const YOUNG: Duration = Duration::from_secs(60);
 
@@ -42,21 +48,33 @@ impl Temporary {
             }
         };
         // Where files cannot be locked, nobody removes leftovers.
-        let _ = made.file().try_lock();
+        let _ = made.file().lock();
         Ok(made)
     }
 
     fn named(target: &Path, permissions: Option<Permissions>) -> io::Result<Temporary> {
+        let replaced = permissions.clone();
         let make = || {
             let prefix = prefix(target);
             let mut builder = tempfile::Builder::new();
-            builder.prefix(&prefix).suffix(ENDING);
+            builder.prefix(&prefix).suffix(ENDING).rand_bytes(RANDOM);
             if let Some(permissions) = permissions.or_else(ordinary) {
                 builder.permissions(permissions);
             }
             builder.tempfile_in(folder_of(target))
         };
-        interrupt::make(make, NamedTempFile::path).map(Temporary::Named)
+        let made = interrupt::make(make, NamedTempFile::path)?;
+        // The process's umask has changed the permissions of the new file.
+        let kept =
+            replaced.map_or(Ok(()), |permissions| made.as_file().set_permissions(permissions));
+        let made = Temporary::Named(made);
+        match kept {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                made.remove();
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -101,15 +119,16 @@ impl Temporary {
 fn linked(file: &File, target: &Path) -> io::Result<PathBuf> {
     let prefix = prefix(target);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(ENDING);
+    builder.prefix(&prefix).suffix(ENDING).rand_bytes(RANDOM);
     // The builder tries other names if the first exists.
     let made = builder.make_in(folder_of(target), |path| link(file, path))?;
     made.into_temp_path().keep().map_err(|error| error.error)
 }
 
 fn prefix(target: &Path) -> String {
+    // With the random part and the ending, the name must not become too long.
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    format!(".{name}.")
+    format!(".{}.", &name[..name.floor_char_boundary(LONGEST_NAME)])
 }
 
 pub(super) fn folder_of(path: &Path) -> &Path {
@@ -180,7 +199,11 @@ fn remove_leftovers(folder: &Path) {
 
 fn is_temporary(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    name.starts_with('.') && name.ends_with(ENDING)
+    let random = name.strip_suffix(ENDING).and_then(|name| name.rsplit_once('.'));
+    random.is_some_and(|(start, random)| {
+        let is_random = random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric());
+        is_random && start.len() > 1 && start.starts_with('.')
+    })
 }
 
 /// Returns whether the temporary file has no process any more.
@@ -274,15 +297,17 @@ mod tests {
             file.set_modified(time).unwrap();
             file
         };
-        drop(put(".dead.csv.abc.strait.tmp", old));
-        drop(put(".young.csv.abc.strait.tmp", SystemTime::now()));
+        drop(put(".dead.csv.abc123.strait.tmp", old));
+        drop(put(".young.csv.abc123.strait.tmp", SystemTime::now()));
         drop(put(".other.tmp", old));
-        let locked = put(".alive.csv.abc.strait.tmp", old);
+        drop(put(".mine.strait.tmp", old));
+        let locked = put(".alive.csv.abc123.strait.tmp", old);
         locked.lock().unwrap();
         Temporary::new(&target, None).unwrap().remove();
         let mut left = names(folder.path());
         left.sort();
-        let kept = [".alive.csv.abc.strait.tmp", ".other.tmp", ".young.csv.abc.strait.tmp"];
-        assert_eq!(left, kept);
+        let alive = [".alive.csv.abc123.strait.tmp", ".mine.strait.tmp", ".other.tmp"];
+        assert_eq!(left[..3], alive);
+        assert_eq!(left[3..], [".young.csv.abc123.strait.tmp"]);
     }
 }

@@ -19,6 +19,7 @@ use super::destination::{Notation, Squeeze};
 use super::encode::{Bytes, STANDING_SHARE};
 use super::pieces::Pieces;
 use super::sink::SinkOptions;
+use super::times;
 use super::zones::{printable_batch, printable_schema};
 use crate::memory::Memory;
 
@@ -44,7 +45,8 @@ pub(super) fn open(
     options: &SinkOptions,
     bytes: Bytes,
 ) -> anyhow::Result<Blocks<TextLane, Bytes>> {
-    check(notation, schema)?;
+    let schema = printable_schema(schema);
+    check(notation, &schema)?;
     let memory = &options.memory;
     let threads = options.threads.max(1) as u64;
     let context = squeeze.context_bytes();
@@ -58,7 +60,6 @@ pub(super) fn open(
         }
     };
     let standing = memory.limit().map_or(0, |_| COPIES * block + context);
-    let schema = printable_schema(schema);
     let lane = || {
         Ok(TextLane {
             schema: Arc::clone(&schema),
@@ -120,6 +121,7 @@ impl TextLane {
                 builder.with_header(false).build(&mut self.text).write(rows)?;
             }
             Notation::JsonLines => {
+                times::check(rows)?;
                 // With nulls, the first line names all columns.
                 let builder = WriterBuilder::new().with_explicit_nulls(true);
                 builder.build::<_, LineDelimited>(&mut self.text).write(rows)?;

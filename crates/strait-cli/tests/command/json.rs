@@ -152,6 +152,53 @@ fn errors_name_the_line() {
     sandbox.strait("join array.json cities.csv --on id").fails(&["array.json", "jq"]);
 }
 
+/// After the sample, Arrow's parser would make 2.9 the integer 2, and accept lines that are not JSON.
+#[test]
+fn lines_after_the_sample_are_checked() {
+    let sandbox = Sandbox::with_people();
+    let join = "join late.jsonl cities.csv --on id --count --csv-sample 1";
+    for (late, message) in [
+        ("{\"id\":2.7}", "line 2: column \"id\" is of type Int64"),
+        ("{\"id\":\"2\"}", "this value is of type Utf8"),
+        ("{\"id\":2,\"l\":[1.5]}", "column \"l\" is of type Int64"),
+        ("{\"id\":2,\"o\":{\"x\":1.5}}", "column \"o.x\" is of type Int64"),
+        ("{\"id\":02}", "line 2: invalid number"),
+        ("{\"id\":2,}", "line 2: trailing comma"),
+        ("{\"id\":2}{\"id\":3}\n{\"id\":\n4}", "line 2: trailing characters"),
+    ] {
+        sandbox.write("late.jsonl", format!("{{\"id\":1,\"l\":[1],\"o\":{{\"x\":1}}}}\n{late}\n"));
+        sandbox.strait(join).fails(&["late.jsonl", message]);
+    }
+    // A new field is left out, with a warning.
+    sandbox.write("late.jsonl", "{\"id\":1}\n{\"id\":2,\"new\":5}\n");
+    let run = sandbox.strait(join);
+    assert!(run.stderr.contains("line 2: field \"new\" was not in the first lines"), "{run:?}");
+    assert_eq!(run.ok(), "2\n");
+}
+
+#[test]
+fn times_are_written_or_are_an_error() {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Date32Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
+
+    let sandbox = Sandbox::with_people();
+    let times = |day: i32| {
+        let id: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        let at: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![0]).with_timezone("UTC"));
+        let day: ArrayRef = Arc::new(Date32Array::from(vec![day]));
+        RecordBatch::try_from_iter([("id", id), ("at", at), ("day", day)]).unwrap()
+    };
+    sandbox.parquet("t.parquet", &times(1));
+    let join = "join t.parquet cities.csv --on id --select id,at,day --overwrite -o out.jsonl";
+    sandbox.strait(join).ok();
+    let line = "{\"id\":1,\"at\":\"1970-01-01T00:00:00Z\",\"day\":\"1970-01-02\"}\n";
+    assert_eq!(sandbox.read("out.jsonl"), line);
+    sandbox.parquet("t.parquet", &times(i32::MAX));
+    sandbox.strait(join).fails(&["JSON cannot hold a value of column \"day\""]);
+    assert_eq!(sandbox.read("out.jsonl"), line);
+}
+
 /// A compressed line of 300 MB passes any small limit.
 #[test]
 fn a_long_line_does_not_pass_the_limit() {

@@ -503,3 +503,26 @@ fn the_second_of_two_writers_is_told_of_overwrite() {
     assert_eq!(sandbox.read("out.csv"), "first\n");
     assert!(!sandbox.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", sandbox.names());
 }
+
+#[test]
+fn long_names_are_written_and_replaced() {
+    let sandbox = Sandbox::with_people();
+    let name = format!("{}.csv", "n".repeat(250));
+    for _ in 0..2 {
+        let join = format!("join people.csv cities.csv --on city=id --overwrite -o {name}");
+        sandbox.strait(&join).ok();
+    }
+    assert!(sandbox.read(&name).contains("Oslo"));
+    assert_eq!(sandbox.names().len(), 3);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_link_to_nothing_is_refused_before_the_join() {
+    let sandbox = Sandbox::with_people();
+    std::os::unix::fs::symlink("nowhere.csv", sandbox.path("link.csv")).unwrap();
+    for more in ["", "--overwrite"] {
+        let join = format!("join people.csv cities.csv --on city=id -o link.csv {more}");
+        sandbox.strait(&join).fails(&["link.csv is a link to a file that does not exist"]);
+    }
+}

@@ -245,3 +245,32 @@ fn csv_errors_name_their_line() {
     let join = "join people.csv bad.csv --on city=k --csv-sample 100";
     sandbox.strait(join).fails(&[&format!("bad.csv, line {line}, field 2"), "not UTF-8"]);
 }
+
+/// An empty line is no row, however long the lines are, and whoever parses them.
+#[test]
+fn empty_lines_of_one_column_are_no_rows() {
+    let sandbox = Sandbox::new();
+    for value in ["1", "1000000", "a long text that is not a number"] {
+        let line = format!("{value}\n");
+        let text = format!("\nk\n{line}\n{line}\r\n{line}\n");
+        sandbox.write("one.csv", &text);
+        sandbox.write("crlf.csv", text.replace('\n', "\r\n").replace("\r\r", "\r"));
+        for name in ["one.csv", "crlf.csv"] {
+            let join = format!("join {name} {name} --on k --type left-semi --nulls-equal --count");
+            assert_eq!(sandbox.strait(&join).ok(), "3\n", "{value} in {name}");
+        }
+    }
+}
+
+/// A block of text ends between a carriage return and its line feed.
+#[test]
+fn a_line_end_of_two_bytes_may_be_cut() {
+    let sandbox = Sandbox::new();
+    for less in 0..4 {
+        let long = "x".repeat((1 << 20) - less);
+        let rest = "yyyyyyyyyyyyyyyyyyyy\r\n".repeat(3);
+        sandbox.write("cut.csv", format!("k\r\n{long}\r\n{rest}"));
+        let run = sandbox.strait("join cut.csv cut.csv --on k --type left-semi --count");
+        assert_eq!(run.ok(), "4\n", "{less}");
+    }
+}

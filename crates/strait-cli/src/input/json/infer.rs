@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{anyhow, bail};
 use arrow::datatypes::{DataType, Field, Fields, Schema};
 use indexmap::IndexMap;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{BLOCK, COLUMN, Lines, check, checked, syntax};
 use crate::failure::{of_join, one_line};
@@ -46,13 +46,7 @@ pub(in crate::input) fn infer(
         for (number, line) in lines.numbered() {
             left -= 1;
             let wrong = |why: String| anyhow!("{shown}, line {number}: {why}");
-            check_start(line).map_err(wrong)?;
-            let mut deserializer = serde_json::Deserializer::from_slice(line);
-            let seen = (&mut deserializer)
-                .deserialize_map(Object { fields: &mut fields, walk: &mut walk });
-            if let Err(error) = seen.and_then(|()| deserializer.end()) {
-                return Err(wrong(walk.conflict.take().unwrap_or_else(|| syntax(&error))));
-            }
+            walked(line, &mut fields, &mut walk).map_err(wrong)?;
         }
         lines.base = walk.bytes;
         lines.reserve(lines.text.len() as u64).map_err(refused)?;
@@ -141,6 +135,15 @@ impl Kind {
         }
     }
 
+    /// Returns the kind of a type that was inferred.
+    fn of(data_type: &DataType) -> Kind {
+        match data_type {
+            DataType::List(values) => Kind::List(Box::new(Kind::of(values.data_type()))),
+            DataType::Struct(fields) => Kind::Object(kinds_of(fields)),
+            scalar => Kind::Scalar(scalar.clone()),
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Kind::Scalar(_) => "a single value",
@@ -154,9 +157,51 @@ fn fields_of(fields: IndexMap<String, Kind>) -> Fields {
     fields.into_iter().map(|(name, kind)| Field::new(name, kind.data_type(), true)).collect()
 }
 
+/// The columns of a table whose types are known. They do not change any more.
+pub(super) struct Known {
+    fields: IndexMap<String, Kind>,
+    walk: Walk,
+    /// A field that is not a column.
+    pub(super) unknown: Option<String>,
+}
+
+impl Known {
+    pub(super) fn new(schema: &Schema) -> Known {
+        let fields = kinds_of(schema.fields());
+        Known { fields, walk: Walk { is_final: true, ..Walk::default() }, unknown: None }
+    }
+
+    /// Checks a line.
+    pub(super) fn check(&mut self, line: &[u8]) -> Result<(), String> {
+        let checked = walked(line, &mut self.fields, &mut self.walk);
+        if self.unknown.is_none() {
+            self.unknown = self.walk.unknown.take();
+        }
+        checked
+    }
+}
+
+fn kinds_of(fields: &Fields) -> IndexMap<String, Kind> {
+    fields.iter().map(|field| (field.name().clone(), Kind::of(field.data_type()))).collect()
+}
+
+/// Walks through a line, and adds its fields to those that were seen.
+fn walked(line: &[u8], fields: &mut IndexMap<String, Kind>, walk: &mut Walk) -> Result<(), String> {
+    check_start(line)?;
+    walk.path.clear();
+    let mut deserializer = serde_json::Deserializer::from_slice(line);
+    let seen = (&mut deserializer).deserialize_map(Object { fields, walk });
+    seen.and_then(|()| deserializer.end())
+        .map_err(|error| walk.conflict.take().unwrap_or_else(|| syntax(&error)))
+}
+
 /// The state of a walk through a line.
 #[derive(Debug, Default)]
 struct Walk {
+    /// Whether the types are known, so that values have to fit them.
+    is_final: bool,
+    /// A field that is not known, if the types are.
+    unknown: Option<String>,
     /// The names of the fields that the current value is in.
     path: Vec<String>,
     /// Says where a value does not go with the values before it.
@@ -174,13 +219,22 @@ struct Value<'a> {
 
 impl<'a> Value<'a> {
     fn scalar<E: Error>(self, data_type: &DataType) -> Result<(), E> {
-        if let Kind::Scalar(seen) = self.kind
-            && let Some(merged) = merge(seen, data_type)
-        {
-            *seen = merged;
-            return Ok(());
+        let Kind::Scalar(seen) = self.kind else { return self.conflict("a single value") };
+        match merge(seen, data_type) {
+            Some(merged) if merged == *seen => Ok(()),
+            Some(merged) if !self.walk.is_final => {
+                *seen = merged;
+                Ok(())
+            }
+            _ => {
+                let column = self.walk.path.join(".");
+                self.walk.conflict = Some(format!(
+                    "column \"{column}\" is of type {seen}, as the first lines suggested, but this value is of \
+                     type {data_type}; --csv-sample all infers types from all lines"
+                ));
+                Err(E::custom("conflict"))
+            }
         }
-        self.conflict("a single value")
     }
 
     /// Makes the kind `made`, unless it is of that variant already.
@@ -198,7 +252,7 @@ impl<'a> Value<'a> {
     fn conflict<E: Error>(self, here: &str) -> Result<(), E> {
         let column = self.walk.path.join(".");
         self.walk.conflict = Some(format!(
-            "column \"{column}\" is {here} here, but {} in an earlier line",
+            "column \"{column}\" is {here} here, but {} in earlier lines",
             self.kind.name()
         ));
         Err(E::custom("conflict"))
@@ -284,6 +338,11 @@ impl<'de> Visitor<'de> for Object<'_> {
                 Some((known, _)) if *known == name => position,
                 _ => match fields.get_index_of(name.as_ref()) {
                     Some(at) => at,
+                    None if walk.is_final => {
+                        walk.unknown = Some(name.into_owned());
+                        object.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
                     None => {
                         walk.fields += 1;
                         walk.bytes += COLUMN + 3 * name.len() as u64;

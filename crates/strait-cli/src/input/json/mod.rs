@@ -22,6 +22,7 @@ use super::text::{MAX_RECORD, Opened, open_now};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
+use infer::Known;
 pub(super) use infer::{final_type, infer, merge};
 
 /// Lines are parsed in blocks of about this many bytes.
@@ -60,7 +61,8 @@ pub(super) fn read(
     let base = COLUMN * schema.flattened_fields().len() as u64;
     let bytes = open_now(file.path, file.squeeze, memory)?;
     let lines = Lines::new(bytes, base, memory).map_err(refused)?;
-    Ok(Box::new(JsonReader { name, schema, lines, block: block.max(1) }))
+    let known = Known::new(&file.schema);
+    Ok(Box::new(JsonReader { name, schema, known, lines, block: block.max(1) }))
 }
 
 /// Reads whole lines, and reserves the memory to parse them.
@@ -136,6 +138,8 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 struct JsonReader {
     name: String,
     schema: SchemaRef,
+    /// All columns of the table. Every line is checked against them.
+    known: Known,
     lines: Lines,
     /// The bytes of a block of lines.
     block: u64,
@@ -152,10 +156,29 @@ impl JsonReader {
             if rows == 0 {
                 continue;
             }
+            self.check()?;
             let parsed = caught(|| parsed(&self.schema, &self.lines.text, rows));
             let parsed = parsed.unwrap_or_else(|why| Err(ArrowError::JsonError(why)));
             return parsed.map(Some).map_err(|error| Told(self.explain(&error)).into());
         }
+    }
+
+    /// Checks that each line is one object, and that the types of the columns hold its values. Arrow's parser
+    /// does not: it makes 2.9 an integer, for example.
+    fn check(&mut self) -> Result<(), Told> {
+        let (name, was_known) = (&self.name, self.known.unknown.is_none());
+        for (number, line) in self.lines.numbered() {
+            let wrong = |why| Told(format!("{name}, line {number}: {why}"));
+            self.known.check(line).map_err(wrong)?;
+            if let (true, Some(field)) = (was_known, &self.known.unknown) {
+                log::warn!(
+                    "{name}, line {number}: field \"{field}\" was not in the first lines, so it is left out; \
+                     --csv-sample all finds all fields"
+                );
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Says which line is wrong, and why.
