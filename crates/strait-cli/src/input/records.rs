@@ -2,8 +2,8 @@
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-/// Returns the end of the last whole record, and the number of line ends before it. The text begins at the
-/// start of a record, and more text may follow.
+/// Finds the last complete record of a text. Returns the position after it, and the number of line ends before
+/// that position. The text must begin with a record. Its last record may be incomplete.
 pub(super) fn whole_records(text: &[u8], delimiter: u8) -> Option<(usize, u64)> {
     // Old files have carriage returns only.
     [b'\n', b'\r'].into_iter().find_map(|line_end| {

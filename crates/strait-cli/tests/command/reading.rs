@@ -64,7 +64,7 @@ fn compared(sandbox: &Sandbox, more: &str) -> String {
     sandbox.strait(&format!("join left.parquet right.parquet --on k {more} --explain")).ok()
 }
 
-/// The lines of a plan about row groups that are left out.
+/// Returns those lines of a plan that say how many row groups are not read.
 fn left_out(plan: &str) -> Vec<&str> {
     plan.lines().filter(|line| line.contains("left out")).collect()
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow::array::{StringArray, StringViewArray};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
@@ -20,25 +20,30 @@ fn with_text(keys: impl IntoIterator<Item = i64>, bytes: usize) -> RecordBatch {
     RecordBatch::try_from_iter([("k", keys), ("t", texts)]).expect("columns of one length")
 }
 
+/// Returns a reader of one batch that then pauses until something is sent.
+fn pausing(first: RecordBatch) -> (mpsc::Sender<()>, impl RecordBatchReader + Send) {
+    let (seen, wait) = mpsc::channel::<()>();
+    let (wait, schema) = (Mutex::new(wait), first.schema());
+    let mut next = Some(first);
+    let batches = std::iter::from_fn(move || {
+        let batch = next.take();
+        if batch.is_none() {
+            let _ = wait.lock().expect("not poisoned").recv_timeout(Duration::from_secs(30));
+        }
+        batch.map(Ok)
+    });
+    (seen, RecordBatchIterator::new(batches, schema))
+}
+
 /// The second batch of the reader comes only after the consumer has seen rows of the first. Another worker that
 /// waits for memory must not wait for the one that waits for the reader.
 #[test]
 fn prompt_rows_come_while_the_reader_blocks() {
     for threads in [1, 2, 4] {
         let (build, first) = (with_text(0..1, 20_000), with_text((0..1000).map(|_| 0), 0));
-        let (seen, wait) = mpsc::channel::<()>();
-        let (wait, schema) = (Mutex::new(wait), first.schema());
-        let mut next = Some(first);
-        let batches = std::iter::from_fn(move || {
-            let batch = next.take();
-            if batch.is_none() {
-                let _ = wait.lock().expect("not poisoned").recv_timeout(Duration::from_secs(30));
-            }
-            batch.map(Ok)
-        });
+        let (seen, reader) = pausing(first);
         let join = Join::inner().on("k").build_side(Side::Left).device(Processor::Cpu);
         let join = join.algorithm(Algorithm::NoPartition).threads(threads).prompt(true);
-        let reader = RecordBatchIterator::new(batches, schema);
         let begun = Instant::now();
         // The output of the first batch takes 20 MB.
         let mut out = join.memory_limit(10 << 20).run(whole(&build), reader).expect("starts");
@@ -55,17 +60,7 @@ fn prompt_rows_come_while_the_reader_blocks() {
 fn the_table_beside_a_stream_builds() {
     for (side, threads) in [(Side::Left, 1), (Side::Left, 3), (Side::Right, 2)] {
         let (table, first) = (super::keyed(0..1000), super::keyed(0..10));
-        let (seen, wait) = mpsc::channel::<()>();
-        let (wait, schema) = (Mutex::new(wait), first.schema());
-        let mut next = Some(first);
-        let batches = std::iter::from_fn(move || {
-            let batch = next.take();
-            if batch.is_none() {
-                let _ = wait.lock().expect("not poisoned").recv_timeout(Duration::from_secs(30));
-            }
-            batch.map(Ok)
-        });
-        let stream = RecordBatchIterator::new(batches, schema);
+        let (seen, reader) = pausing(first);
         let join = Join::inner().on("k").device(Processor::Cpu).threads(threads).prompt(true);
         let join = join
             .statistics(side, Statistics::unknown().with_bytes(8000))
@@ -77,8 +72,8 @@ fn the_table_beside_a_stream_builds() {
         let table = RecordBatchIterator::new(parts, schema);
         let begun = Instant::now();
         let out = match side {
-            Side::Left => join.run(table, stream),
-            Side::Right => join.run(stream, table),
+            Side::Left => join.run(table, reader),
+            Side::Right => join.run(reader, table),
         };
         let mut out = out.expect("starts");
         let rows = out.next().expect("there are rows").expect("succeeds").num_rows();
