@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares two builds of the command, workload by workload, in turns.
 
-    scripts/in_turns.py BEFORE AFTER [--rounds 5] [--only W2s,W8] [-- ARGUMENTS]
+    scripts/in_turns.py BEFORE AFTER [--rounds 5] [--joins 9] [--only W2s,W8] [-- ARGUMENTS]
 
 Each round runs every workload of the README's CPU tables with either binary, one after the other, so that a
 machine whose speed changes from minute to minute changes it for both. One such run is the median of nine
-joins; the times are medians over the rounds. ARGUMENTS go to `strait bench join`, `--threads 16` for example.
+joins, or of as many as `--joins` says: joins of 0.1 s need some forty for a steady median. The times are
+medians over the rounds. ARGUMENTS go to `strait bench join`, `--threads 16` for example.
 A workload that is more than 5 % slower makes the exit status 1.
 """
 
@@ -31,9 +32,9 @@ MODES = ["aggregate", "materialise"]
 SLOWER = 1.05
 
 
-def seconds(binary, workload, mode, more):
+def seconds(binary, workload, mode, joins, more):
     command = [binary, "bench", "join", *WORKLOADS[workload].split(), "--mode", mode]
-    command += ["--repeat", "9", "--format", "json", *more]
+    command += ["--repeat", str(joins), "--format", "json", *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -49,6 +50,7 @@ def main():
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--joins", type=int, default=9)
     parser.add_argument("--only", default=",".join(WORKLOADS))
     options = parser.parse_args(arguments)
 
@@ -60,7 +62,7 @@ def main():
             for round_number in range(options.rounds):
                 turn = [options.before, options.after]
                 for binary in turn if round_number % 2 == 0 else reversed(turn):
-                    times[binary].append(seconds(binary, workload, mode, more))
+                    times[binary].append(seconds(binary, workload, mode, options.joins, more))
             before, after = (statistics.median(times[b]) for b in (options.before, options.after))
             print(f"{workload},{mode},{before:.4f},{after:.4f},{after / before:.3f}", flush=True)
             if after / before > SLOWER:
