@@ -7,6 +7,7 @@ use console::style;
 use strait::{Join, Output, Side};
 
 use crate::arguments::{CsvArguments, DemoArguments, Show, Source, TpchTable};
+use crate::busy::Busy;
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::generate::write_tpch;
@@ -101,8 +102,9 @@ fn join(
     let join = progress::attach(join, Show::Auto, rows);
     let bound = join.bind(Output::Rows, left.schema(), right.schema())?;
     let threads = arguments.threads.unwrap_or_else(cores);
-    let left = left.input(bound.columns(Side::Left), threads);
-    let right = right.input(bound.columns(Side::Right), threads);
+    let busy = Busy::default();
+    let left = left.input(bound.columns(Side::Left), threads, &busy.left);
+    let right = right.input(bound.columns(Side::Right), threads, &busy.right);
     previewed(bound.run(left, right).map_err(failure::of_join)?, None, &memory)
 }
 

@@ -7,6 +7,7 @@ use arrow::array::RecordBatch;
 use strait::{BoundJoin, Input, Join, JoinReader, JoinType, NullEquality, Output, Report, Side};
 
 use crate::arguments::{JoinArguments, Show, Source};
+use crate::busy::{Busy, Running};
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::input::{FoundFiles, InputTable, find};
@@ -185,22 +186,25 @@ fn execute(
     pruned: &str,
 ) -> anyhow::Result<()> {
     let threads = arguments.threads.unwrap_or_else(cores);
-    let left = left.input(bound.columns(Side::Left), threads);
-    let right = right.input(bound.columns(Side::Right), threads);
+    let running = Running::begin(threads);
+    let left = left.input(bound.columns(Side::Left), threads, &running.busy.left);
+    let right = right.input(bound.columns(Side::Right), threads, &running.busy.right);
     if arguments.count {
         let (rows, report) = bound.count(left, right).map_err(failure::of_join)?;
         progress::clear();
         // Only the number goes to stdout.
         if arguments.explain_analyze {
-            eprint!("{report}\n{pruned}");
+            eprint!("{}", reported(Some(report), &running, ["", pruned]));
         }
         return print(&format!("{rows}\n"));
     }
     // Opens the output first, so that a folder that cannot be written is reported before the join runs.
     let sink = match &arguments.output {
-        Some(destination) => {
-            Some(Sink::open(destination, options(arguments, memory), &bound.schema())?)
-        }
+        Some(destination) => Some(Sink::open(
+            destination,
+            options(arguments, memory, &running.busy),
+            &bound.schema(),
+        )?),
         None => None,
     };
     // A join that the limit stops has no report, but it has a plan.
@@ -209,24 +213,25 @@ fn execute(
     let notes = [&*plan, pruned];
     if let Some(sink) = sink {
         let written = write(arguments, (bound, left, right), sink, memory)?;
-        return announce(arguments, written, notes);
+        return announce(arguments, written, &running, notes);
     }
     let reader = bound.run(left, right).map_err(failure::of_join)?;
     if arguments.explain_analyze {
         let (_, report) = drain(reader, arguments.limit, memory, |_| Ok(()))?;
         progress::clear();
-        return print(&reported(report, notes));
+        return print(&reported(report, &running, notes));
     }
     preview(reader, arguments.limit, memory)
 }
 
-fn options(arguments: &JoinArguments, memory: &Memory) -> SinkOptions {
+fn options(arguments: &JoinArguments, memory: &Memory, busy: &Busy) -> SinkOptions {
     SinkOptions {
         overwrite: arguments.overwrite,
         compression: arguments.compression,
         threads: arguments.threads.unwrap_or_else(cores),
         row_group_rows: arguments.row_group_rows,
         memory: memory.for_writing(),
+        busy: busy.clone(),
     }
 }
 
@@ -269,10 +274,15 @@ fn write(
 }
 
 /// Tells the user what was written.
-fn announce(arguments: &JoinArguments, written: Written, notes: [&str; 2]) -> anyhow::Result<()> {
+fn announce(
+    arguments: &JoinArguments,
+    written: Written,
+    running: &Running,
+    notes: [&str; 2],
+) -> anyhow::Result<()> {
     let (rows, report) = written;
     progress::clear();
-    let analyzed = arguments.explain_analyze.then(|| reported(report, notes));
+    let analyzed = arguments.explain_analyze.then(|| reported(report, running, notes));
     match &arguments.output {
         Some(Destination::File(path, _)) => {
             if arguments.progress != Show::Never {
@@ -288,10 +298,11 @@ fn announce(arguments: &JoinArguments, written: Written, notes: [&str; 2]) -> an
     }
 }
 
-/// Returns the text of the report, or the `plan` if there is no report, and what was left out.
-fn reported(report: Option<Report>, [plan, pruned]: [&str; 2]) -> String {
+/// Returns the text of the report and how busy the threads were, or the `plan` if there is no report, and what was
+/// left out.
+fn reported(report: Option<Report>, running: &Running, [plan, pruned]: [&str; 2]) -> String {
     match report {
-        Some(report) => format!("{report}\n{pruned}"),
+        Some(report) => format!("{report}\n{}{pruned}", running.table(report.gathering)),
         None => format!("{plan}{pruned}the join was stopped by --limit, so there is no report\n"),
     }
 }

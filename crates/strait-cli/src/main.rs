@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod busy;
 mod demo;
 mod devices;
 mod digits;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::schedule::{catch_panic, lock};
+use crate::stopwatch::thread_time;
 
 /// The callback of [`Join::on_progress`](crate::Join::on_progress).
 pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
@@ -103,9 +104,26 @@ pub(crate) struct Counters {
     /// The output rows that the callback sees: the largest value that `found` has had. So the number never
     /// decreases.
     output_rows: AtomicU64,
+    /// The CPU time that all workers together have spent on gathering output, in nanoseconds.
+    gathering: AtomicU64,
 }
 
 impl Counters {
+    /// Runs `gather`, and adds its CPU time to the time that workers spend on gathering output.
+    pub(crate) fn gathering<T>(&self, gather: impl FnOnce() -> T) -> T {
+        let begun = thread_time();
+        let gathered = gather();
+        let spent = thread_time().saturating_sub(begun);
+        let spent = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        self.gathering.fetch_add(spent, Ordering::Relaxed);
+        gathered
+    }
+
+    /// Returns the CPU time that all workers together have spent on gathering output.
+    pub(crate) fn gathered(&self) -> Duration {
+        Duration::from_nanos(self.gathering.load(Ordering::Relaxed))
+    }
+
     /// Adds output rows.
     pub(crate) fn add_output(&self, rows: u64) {
         let found = self.found.fetch_add(rows, Ordering::Relaxed) + rows;

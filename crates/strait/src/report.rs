@@ -43,6 +43,9 @@ pub struct Report {
     pub output_rows: u64,
     /// The number of pairs with equal key words, before verification and filter.
     pub candidates: u64,
+    /// The CPU time that all threads together spent on gathering the columns of the output. It is part of the
+    /// stages that find matches.
+    pub gathering: Duration,
     /// The most memory that was reserved at once, in bytes: input that is held, tables, and unfinished
     /// output. With a [shared budget](crate::Join::memory_budget), it includes the memory of other owners.
     pub peak_memory: u64,

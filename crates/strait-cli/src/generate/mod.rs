@@ -15,6 +15,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
 use crate::arguments::{GenerateArguments, Target};
+use crate::busy::Busy;
 use crate::digits::counted;
 use crate::join::cores;
 use crate::memory::Memory;
@@ -71,6 +72,7 @@ where
         threads,
         row_group_rows: None,
         memory: Memory::new(None),
+        busy: Busy::default(),
     };
     let sink = Sink::open(&destination, options, &parts.schema)?;
     let rows = AtomicU64::new(0);

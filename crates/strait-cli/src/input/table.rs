@@ -17,6 +17,7 @@ use super::reader::TableReader;
 use super::source::TableSource;
 use super::{csv, hive, ipc, json, parquet, sizes};
 use crate::arguments::CsvArguments;
+use crate::busy::{Step, Timed};
 use crate::memory::Memory;
 
 /// A table to be read.
@@ -196,11 +197,12 @@ impl InputTable {
         Ok(())
     }
 
-    /// Reads exactly `columns`, in this order. Up to `threads` workers of the join decode the files.
-    pub(crate) fn input(self, columns: &[usize], threads: usize) -> Input {
+    /// Reads exactly `columns`, in this order. Up to `threads` workers of the join decode the files. The time for
+    /// it is added to `busy`.
+    pub(crate) fn input(self, columns: &[usize], threads: usize, busy: &Arc<Step>) -> Input {
         match self.reading(columns, threads) {
-            Reading::Source(source) => Input::source(source),
-            Reading::Reader(reader) => reader.into(),
+            Reading::Source(source) => Input::source(Timed::new(source, busy)),
+            Reading::Reader(reader) => Timed::new(reader, busy).into(),
         }
     }
 

@@ -12,6 +12,7 @@ use super::destination::{Compression, Destination, FileFormat};
 use super::encode::{Drain, open};
 use super::stdout::Closed;
 use super::watched::{Fault, Watched};
+use crate::busy::Busy;
 use crate::failure;
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -27,6 +28,8 @@ pub(crate) struct SinkOptions {
     pub(crate) row_group_rows: Option<usize>,
     /// The memory from which encoders make their reservations.
     pub(crate) memory: Memory,
+    /// The times for encoding and writing.
+    pub(crate) busy: Busy,
 }
 
 /// Output that is being written. If it is dropped before [`Sink::finish`], it leaves no file.
@@ -35,6 +38,7 @@ pub(crate) struct Sink {
     fault: Fault,
     aside: Option<Aside>,
     name: String,
+    busy: Busy,
 }
 
 impl Sink {
@@ -55,10 +59,13 @@ impl Sink {
             }
         };
         let fault = Fault::default();
-        let bytes = BufWriter::with_capacity(1 << 18, Watched::new(drain, fault.clone()));
+        let bytes = BufWriter::with_capacity(
+            1 << 18,
+            Watched::new(drain, fault.clone(), &options.busy.writing),
+        );
         let output = open(format, &options, schema, bytes)
             .map_err(|error| explain(&fault, &name, aside.is_some(), error))?;
-        Ok(Sink { output, fault, aside, name })
+        Ok(Sink { output, fault, aside, name, busy: options.busy })
     }
 
     /// Writes rows that may come in any order. Threads may call it at the same time.
@@ -83,15 +90,17 @@ impl Sink {
     }
 
     fn called(&self, write: impl FnOnce(&dyn Output) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        let written = caught(|| write(&*self.output)).unwrap_or_else(|why| Err(anyhow!(why)));
+        let write = || caught(|| write(&*self.output)).unwrap_or_else(|why| Err(anyhow!(why)));
+        let written = self.busy.output.time(write);
         written.map_err(|error| explain(&self.fault, &self.name, self.aside.is_some(), error))
     }
 
     /// Finishes the output. A file gets its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let Sink { output, fault, aside, name } = self;
+        let Sink { output, fault, aside, name, busy } = self;
         let is_file = aside.is_some();
-        let finished = caught(|| output.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
+        let finish = || caught(|| output.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
+        let finished = busy.output.time(finish);
         finished.map_err(|error| explain(&fault, &name, is_file, error))?;
         match aside {
             None => Ok(()),

@@ -4,6 +4,8 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::busy::Step;
+
 /// The first failure of a [`Watched`] writer.
 #[derive(Clone, Default)]
 pub(super) struct Fault(Arc<Mutex<Option<io::Error>>>);
@@ -28,21 +30,23 @@ impl Fault {
     }
 }
 
-/// A writer that records its first failure.
+/// A writer that records its first failure, and the time of its calls.
 pub(super) struct Watched<W> {
     inner: W,
     fault: Fault,
+    /// The time for writing.
+    writing: Arc<Step>,
 }
 
 impl<W: Write> Watched<W> {
-    pub(super) fn new(inner: W, fault: Fault) -> Self {
-        Watched { inner, fault }
+    pub(super) fn new(inner: W, fault: Fault, writing: &Arc<Step>) -> Self {
+        Watched { inner, fault, writing: Arc::clone(writing) }
     }
 }
 
 impl<W: Write> Write for Watched<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let result = self.inner.write(bytes);
+        let result = self.writing.time(|| self.inner.write(bytes));
         self.fault.note(result)
     }
 

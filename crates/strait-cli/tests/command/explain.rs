@@ -64,6 +64,30 @@ fn explain_analyze_runs_and_reports() {
     assert!(stream.stderr.contains("throughput"));
 }
 
+/// The report says how busy the threads were with each step of the job.
+#[test]
+fn explain_analyze_says_how_busy_each_step_was() {
+    let sandbox = Sandbox::new();
+    let ids: Vec<i64> = (0..50_000).collect();
+    let texts: Vec<String> = ids.iter().map(|id| format!("text {id}")).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    sandbox.parquet("a.parquet", &batch(("id", &ids), ("p", &texts)));
+    sandbox.parquet("b.parquet", &batch(("id", &ids), ("q", &texts)));
+    let run = "join a.parquet b.parquet --on id --explain-analyze --threads 2";
+    let steps = |report: &str| -> Vec<String> {
+        let table = report.split("how busy 2 threads were").nth(1).expect(report).to_string();
+        let rows = table.lines().skip(1).map(|line| line.get(2..24).unwrap_or(line).trim());
+        rows.map(str::to_string).collect()
+    };
+    let written = steps(&sandbox.strait(&format!("{run} -o out.parquet")).ok());
+    for step in ["reading left", "reading right", "joining", "gathering", "encoding"] {
+        assert!(written.iter().any(|shown| shown == step), "{step} is not in {written:?}");
+    }
+    let counted = steps(&sandbox.strait(&format!("{run} --count")).stderr);
+    assert!(counted.iter().any(|shown| shown == "joining"), "{counted:?}");
+    assert!(!counted.iter().any(|shown| shown == "encoding"), "{counted:?}");
+}
+
 /// With `--limit`, the table beside a stream is the build side, unless it is too large for the memory limit.
 #[test]
 fn the_build_side_beside_a_stream_is_explained() {

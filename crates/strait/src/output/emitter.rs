@@ -175,7 +175,8 @@ impl<'a> Emitter<'a> {
         let mut bytes = plan.bytes(sides, &picked, len);
         let gathered = self.patiently(fewer(len), || {
             let reserved = sink.budget.reserve(bytes, OUTPUT)?;
-            let batch = plan.gather(sides, &picked, rows.marks.as_deref(), len);
+            let gather = || plan.gather(sides, &picked, rows.marks.as_deref(), len);
+            let batch = sink.counters.gathering(gather);
             let batch = batch.map_err(Error::arrow("gathering output rows"))?;
             sink.parcel(batch, reserved, &mut bytes)
         });
@@ -237,7 +238,7 @@ impl<'a> Emitter<'a> {
         let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| parcel.batch()).collect();
         let mut bytes = concat_bytes(schema, &parts);
         let Ok(reserved) = self.sink.budget.reserve(bytes, OUTPUT) else { return Ok(None) };
-        match concat(schema, &parts) {
+        match self.sink.counters.gathering(|| concat(schema, &parts)) {
             Ok(batch) => Ok(self.sink.parcel(batch, reserved, &mut bytes).ok()),
             Err(error) if too_long(&error) => Ok(None),
             Err(error) => Err(Error::arrow("gathering output rows")(error)),

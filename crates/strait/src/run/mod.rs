@@ -161,6 +161,7 @@ impl BoundJoin {
             right_rows: seen.right_rows,
             output_rows: counters.found(),
             candidates: candidates.into_inner(),
+            gathering: counters.gathered(),
             peak_memory: budget.peak(),
             crossed: watch.crossed().into(),
             gpu: watch.gpu(),
