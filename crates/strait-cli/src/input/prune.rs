@@ -133,3 +133,36 @@ impl<'a> KeyColumn<'a> {
         nulls_match && has_nulls || self.bounds(group).is_none_or(|bounds| bounds.meets(other))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parquet::file::metadata::ColumnChunkMetaData;
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::types::SchemaDescriptor;
+
+    use super::*;
+
+    /// A row group with the keys 1 to 5, by statistics of the current kind or of the deprecated one.
+    fn group(is_deprecated: bool) -> RowGroupMetaData {
+        let schema = parse_message_type("message m { REQUIRED INT64 k; }").unwrap();
+        let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+        let known = Statistics::int64(Some(1), Some(5), None, Some(0), is_deprecated);
+        let column = ColumnChunkMetaData::builder(schema.column(0)).set_statistics(known);
+        let column = column.set_num_values(5).build().unwrap();
+        let group = RowGroupMetaData::builder(schema).set_num_rows(5);
+        group.add_column_metadata(column).build().unwrap()
+    }
+
+    /// Old writers compared some types wrongly, so their bounds prove nothing.
+    #[test]
+    fn deprecated_bounds_are_not_used() {
+        let key = KeyColumn { data_type: &DataType::Int64, leaf: 0, is_by_bytes: false };
+        let elsewhere = Bounds::Integers(7, 9);
+        assert_eq!(key.bounds(&group(false)), Some(Bounds::Integers(1, 5)));
+        assert!(!key.may_match(&group(false), &elsewhere, false));
+        assert_eq!(key.bounds(&group(true)), None);
+        assert!(key.may_match(&group(true), &elsewhere, false));
+    }
+}
