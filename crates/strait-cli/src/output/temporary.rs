@@ -8,7 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -87,14 +87,18 @@ impl Temporary {
     /// Gives the file its name. It replaces a file of this name only if `overwrite` says so.
     pub(super) fn persist(self, target: &Path, overwrite: bool) -> io::Result<()> {
         match self {
-            Temporary::Unnamed(file) if !overwrite => link(&file, target),
-            Temporary::Unnamed(file) => {
-                // A link cannot replace a file, but a rename can. The signal handler waits for both.
-                interrupt::uninterrupted(|| {
-                    let named = linked(&file, target)?;
-                    fs::rename(&named, target).inspect_err(|_| drop(fs::remove_file(&named)))
-                })
-            }
+            Temporary::Unnamed(file) => match name(&file, target, overwrite) {
+                Ok(()) => Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+                // Some file systems create unnamed files but do not name them. The rows are not lost for that.
+                Err(why) => {
+                    log::info!(
+                        "{} is copied, because it cannot be linked: {why}",
+                        target.display()
+                    );
+                    copied(&file, target)?.persist(target, overwrite)
+                }
+            },
             Temporary::Named(named) => {
                 let path = named.path().to_path_buf();
                 let renamed = interrupt::forget_after(&path, || match overwrite {
@@ -111,6 +115,35 @@ impl Temporary {
         if let Temporary::Named(named) = self {
             let path = named.path().to_path_buf();
             interrupt::forget_after(&path, || drop(named));
+        }
+    }
+}
+
+/// Gives an unnamed file its name.
+fn name(file: &File, target: &Path, overwrite: bool) -> io::Result<()> {
+    if !overwrite {
+        return link(file, target);
+    }
+    // A link cannot replace a file, but a rename can. The signal handler waits for both.
+    interrupt::uninterrupted(|| {
+        let named = linked(file, target)?;
+        fs::rename(&named, target).inspect_err(|_| drop(fs::remove_file(&named)))
+    })
+}
+
+/// Copies a file to a new one with a temporary name.
+fn copied(file: &File, target: &Path) -> io::Result<Temporary> {
+    let made = Temporary::named(target, Some(file.metadata()?.permissions()))?;
+    let copy = || {
+        let (mut from, mut to) = (file, made.file());
+        from.seek(io::SeekFrom::Start(0))?;
+        io::copy(&mut from, &mut to)
+    };
+    match copy() {
+        Ok(_) => Ok(made),
+        Err(error) => {
+            made.remove();
+            Err(error)
         }
     }
 }
@@ -283,6 +316,23 @@ mod tests {
         fs::create_dir(&target).unwrap();
         for make in KINDS {
             assert!(make(&target).unwrap().persist(&target, true).is_err());
+            assert_eq!(names(folder.path()), ["rows"]);
+        }
+    }
+
+    /// The system does not link a file whose last name was removed. So its bytes are copied.
+    #[test]
+    fn a_file_that_cannot_be_linked_is_copied() {
+        for overwrite in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let (target, removed) = (folder.path().join("rows"), folder.path().join("removed"));
+            let mut open = OpenOptions::new();
+            let mut file = open.read(true).write(true).create_new(true).open(&removed).unwrap();
+            file.write_all(b"new").unwrap();
+            fs::remove_file(&removed).unwrap();
+            assert!(name(&file, &target, overwrite).is_err());
+            Temporary::Unnamed(file).persist(&target, overwrite).unwrap();
+            assert_eq!(fs::read(&target).unwrap(), b"new");
             assert_eq!(names(folder.path()), ["rows"]);
         }
     }
