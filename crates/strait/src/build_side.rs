@@ -18,6 +18,9 @@
 use crate::options::Side;
 use crate::statistics::Statistics;
 
+/// The bytes that a batch counts for besides the bytes of its rows. So a side with only empty batches does not
+/// stay the side with fewer bytes for ever: the other side is read, too.
+const BYTES_PER_BATCH: u64 = 512;
 /// The bytes of a row, if only the number of rows is known.
 const BYTES_PER_ROW: u64 = 16;
 /// Bytes of a side that are read in any case, if statistics say that it is the smaller one.
@@ -54,7 +57,19 @@ pub(crate) struct Wishes {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReadSoFar {
     pub(crate) bytes: [u64; 2],
+    /// The numbers of batches, including empty ones.
+    pub(crate) batches: [u64; 2],
     pub(crate) ended: [bool; 2],
+}
+
+impl ReadSoFar {
+    /// Returns the bytes of each side that decide which side is read next: each batch counts.
+    fn counted(self) -> [u64; 2] {
+        let of = |side: usize| {
+            self.bytes[side].saturating_add(self.batches[side].saturating_mul(BYTES_PER_BATCH))
+        };
+        [of(0), of(1)]
+    }
 }
 
 /// What happens next while the sides are read.
@@ -92,10 +107,8 @@ impl BuildSide {
     /// Returns which side is read next, or which side builds.
     pub(crate) fn step(self, read: ReadSoFar) -> Step {
         let ended = |side: Side| read.ended[side as usize];
-        let fewer_bytes = match read.bytes[0] <= read.bytes[1] {
-            true => Side::Left,
-            false => Side::Right,
-        };
+        let fewer = |[left, right]: [u64; 2]| if left <= right { Side::Left } else { Side::Right };
+        let fewer_bytes = fewer(read.bytes);
         match self {
             BuildSide::Fixed(side) if ended(side) => Step::Build(side),
             BuildSide::Fixed(side) => Step::Read(side),
@@ -103,10 +116,10 @@ impl BuildSide {
             _ if ended(Side::Left) && ended(Side::Right) => Step::Build(fewer_bytes),
             _ if ended(Side::Left) => Step::Build(Side::Left),
             _ if ended(Side::Right) => Step::Build(Side::Right),
-            BuildSide::Expected { side, at_most } if read.bytes[side as usize] <= at_most => {
+            BuildSide::Expected { side, at_most } if read.counted()[side as usize] <= at_most => {
                 Step::Read(side)
             }
-            BuildSide::Expected { .. } | BuildSide::Open => Step::Read(fewer_bytes),
+            BuildSide::Expected { .. } | BuildSide::Open => Step::Read(fewer(read.counted())),
         }
     }
 }
@@ -215,7 +228,7 @@ mod tests {
     #[test]
     fn a_fixed_side_is_read_to_its_end() {
         let fixed = BuildSide::Fixed(Side::Right);
-        let step = |bytes, ended| fixed.step(ReadSoFar { bytes, ended });
+        let step = |bytes, ended| fixed.step(ReadSoFar { bytes, ended, ..ReadSoFar::default() });
         assert_eq!(step([0, 0], [false, false]), Step::Read(Side::Right));
         assert_eq!(step([0, u64::MAX], [true, false]), Step::Read(Side::Right));
         assert_eq!(step([0, 9], [false, true]), Step::Build(Side::Right));
@@ -225,7 +238,7 @@ mod tests {
     #[test]
     fn an_expected_side_is_read_until_the_statistics_prove_wrong() {
         let expected = BuildSide::Expected { side: Side::Right, at_most: 10 };
-        let step = |bytes, ended| expected.step(ReadSoFar { bytes, ended });
+        let step = |bytes, ended| expected.step(ReadSoFar { bytes, ended, ..ReadSoFar::default() });
         assert_eq!(step([0, 10], [false, false]), Step::Read(Side::Right));
         assert_eq!(step([0, 11], [false, false]), Step::Read(Side::Left));
         assert_eq!(step([12, 11], [false, false]), Step::Read(Side::Right));
@@ -236,7 +249,8 @@ mod tests {
 
     #[test]
     fn an_open_choice_follows_the_bytes_until_a_side_ends() {
-        let step = |bytes, ended| BuildSide::Open.step(ReadSoFar { bytes, ended });
+        let step =
+            |bytes, ended| BuildSide::Open.step(ReadSoFar { bytes, ended, ..ReadSoFar::default() });
         assert_eq!(step([0, 0], [false, false]), Step::Read(Side::Left));
         assert_eq!(step([3, 2], [false, false]), Step::Read(Side::Right));
         assert_eq!(step([3, 4], [false, false]), Step::Read(Side::Left));
@@ -245,5 +259,21 @@ mod tests {
         assert_eq!(step([3, 4], [false, true]), Step::Build(Side::Right));
         assert_eq!(step([3, 2], [true, true]), Step::Build(Side::Right));
         assert_eq!(step([2, 2], [true, true]), Step::Build(Side::Left));
+    }
+
+    /// A side that delivers only empty batches has no bytes, but does not keep the other side from being read.
+    #[test]
+    fn empty_batches_count() {
+        let step =
+            |bytes, batches| BuildSide::Open.step(ReadSoFar { bytes, batches, ended: [false; 2] });
+        assert_eq!(step([0, 1000], [1, 1]), Step::Read(Side::Left));
+        assert_eq!(step([0, 1000], [3, 1]), Step::Read(Side::Right));
+        let expected = BuildSide::Expected { side: Side::Left, at_most: 1 << 20 };
+        let read = |batches| ReadSoFar { bytes: [0, 9], batches, ended: [false; 2] };
+        assert_eq!(expected.step(read([2048, 1])), Step::Read(Side::Left));
+        assert_eq!(expected.step(read([2049, 1])), Step::Read(Side::Right));
+        // Only bytes decide which of two sides builds.
+        let both = ReadSoFar { bytes: [0, 9], batches: [100, 1], ended: [true; 2] };
+        assert_eq!(BuildSide::Open.step(both), Step::Build(Side::Left));
     }
 }

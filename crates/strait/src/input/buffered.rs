@@ -31,6 +31,8 @@ pub(crate) struct BufferedSource {
     ended: AtomicBool,
     /// The bytes of all batches that were read.
     bytes: AtomicU64,
+    /// The number of batches that were read, including empty ones.
+    batches: AtomicU64,
     /// The bytes of the largest batch that was read. A batch has no size before it is read, so this is the
     /// expected size of the next one.
     largest: AtomicU64,
@@ -62,8 +64,8 @@ impl BufferedSource {
         let (pulled, waiting, footprint) = Default::default();
         let buffer = Buffer { pulled, waiting, footprint, rows: 0, ledger };
         let (buffer, ended) = (Mutex::new(buffer), AtomicBool::new(false));
-        let (bytes, largest) = (AtomicU64::new(0), AtomicU64::new(0));
-        BufferedSource { feed, buffer, ended, bytes, largest }
+        let (bytes, batches, largest) = Default::default();
+        BufferedSource { feed, buffer, ended, bytes, batches, largest }
     }
 
     pub(crate) fn side(&self) -> Side {
@@ -79,6 +81,11 @@ impl BufferedSource {
     /// wait.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of batches that were read, including empty ones.
+    pub(super) fn read_batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
     }
 
     /// Returns whether the source has returned its last batch. Other workers may still bring batches that
@@ -148,10 +155,8 @@ impl BufferedSource {
     fn reserve(&self, buffer: &mut Buffer, morsel: Morsel, spare: u64) -> Result<()> {
         let batch = &morsel.batch;
         if batch.num_rows() == 0 {
-            // It is not kept. A reservation could fail, depending on which batches came before it. But it counts
-            // as read: otherwise a side with only such batches would always be the side with fewer bytes, and
-            // the other side would never be read.
-            self.bytes.fetch_add(frame(batch), Ordering::Relaxed);
+            // It is not kept. A reservation could fail, depending on which batches came before it.
+            self.batches.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
         let what = format!("holding rows of the {} table, so far,", self.side().name());
@@ -170,6 +175,7 @@ impl BufferedSource {
         };
         buffer.footprint.seen.extend(fresh);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
         let (first_row, rows) = (morsel.first_row.unwrap_or(buffer.rows), batch.num_rows());
         for at in (0..rows).step_by(MAX_ROWS_PER_BATCH) {
             let len = MAX_ROWS_PER_BATCH.min(rows - at);
@@ -444,7 +450,8 @@ mod tests {
         assert!(source.advance(0).expect("no rows need no memory"));
         assert!(!source.advance(0).expect("the end"));
         assert_eq!(source.known_rows(), Some(1000));
-        assert!(source.read_bytes() > budget.used() - other.bytes());
+        assert_eq!(source.read_bytes(), budget.used() - other.bytes());
+        assert_eq!(source.read_batches(), 2);
     }
 
     /// A batch that is refused at first shares a buffer with a held batch. The buffer must count once.

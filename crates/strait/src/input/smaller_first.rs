@@ -21,7 +21,8 @@ pub(crate) fn read_smaller_first(
     let source = |side: Side| if side == Side::Left { &left } else { &right };
     let step = || {
         let bytes = [left.read_bytes(), right.read_bytes()];
-        rule.step(ReadSoFar { bytes, ended: [left.ended(), right.ended()] })
+        let batches = [left.read_batches(), right.read_batches()];
+        rule.step(ReadSoFar { bytes, batches, ended: [left.ended(), right.ended()] })
     };
     // Many workers may read the one side that the rule starts with, also under a limit.
     if let Some(side) = rule.side() {
