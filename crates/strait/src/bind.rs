@@ -18,7 +18,7 @@ use crate::key::{Equality, KeyPlan};
 use crate::matches::BoundFilter;
 use crate::options::Side;
 use crate::output::{Origin, Output, OutputPlan};
-use crate::plan::Statistics;
+use crate::plan::{JobCosts, Statistics};
 use crate::resolve;
 use crate::run::candidate;
 use crate::settings;
@@ -132,6 +132,12 @@ impl BoundJoin {
     /// [`columns`](BoundJoin::columns) are known, so a caller can look up statistics for just these.
     pub fn statistics(mut self, side: Side, statistics: Statistics) -> Self {
         self.join = self.join.statistics(side, statistics);
+        self
+    }
+
+    /// Gives the expected work of reading and writing to the planner: see [`Join::job_costs`].
+    pub fn job_costs(mut self, costs: JobCosts) -> Self {
+        self.join = self.join.job_costs(costs);
         self
     }
 

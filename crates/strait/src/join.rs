@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::memory::MemoryBudget;
 use crate::options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, Side};
 use crate::overrides::TestOverrides;
-use crate::plan::Statistics;
+use crate::plan::{JobCosts, Statistics};
 use crate::progress::{OnProgress, Progress};
 
 /// A builder that describes a join: its type, its keys, and how it runs.
@@ -52,6 +52,7 @@ pub struct Join {
     pub(crate) gpu_options: GpuOptions,
     pub(crate) build_side: Option<Side>,
     pub(crate) statistics: [Statistics; 2],
+    pub(crate) job_costs: JobCosts,
     pub(crate) batch_size: usize,
     pub(crate) prompt: bool,
     pub(crate) progress: Option<OnProgress>,
@@ -83,6 +84,7 @@ impl Join {
             gpu_options: GpuOptions::default(),
             build_side: None,
             statistics: [Statistics::unknown(); 2],
+            job_costs: JobCosts::none(),
             batch_size: DEFAULT_BATCH_SIZE,
             prompt: false,
             progress: None,
@@ -229,6 +231,13 @@ impl Join {
     /// the device. Where the join counts rows and bytes itself, the counts replace the statistics.
     pub fn statistics(mut self, side: Side, statistics: Statistics) -> Self {
         self.statistics[side as usize] = statistics;
+        self
+    }
+
+    /// Gives the expected work of reading and writing to the planner, which adds it to the predicted times of
+    /// both processors. By default, the planner predicts the time of the join alone.
+    pub fn job_costs(mut self, costs: JobCosts) -> Self {
+        self.job_costs = costs;
         self
     }
 

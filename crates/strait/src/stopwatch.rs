@@ -75,6 +75,8 @@ pub struct GpuWork {
     pub parts: u64,
     /// The radix bits of each pass that partitioned the build side.
     pub radix_bits: Vec<u32>,
+    /// The bytes of a table that were in GPU memory, if the rest of the table could lie in host memory.
+    pub table_in_gpu_memory: Option<u64>,
     /// The number of chunks of the probe side whose results came back in the order of the probe rows.
     pub chunks_in_order: u64,
     /// The number of chunks that were looked up in a table and whose results came back in any order.

@@ -245,11 +245,18 @@ impl Prospect {
     }
 }
 
-/// Returns the GPUs of this machine. They are looked for only once: without a GPU, looking takes longer than
-/// a join of small tables.
+static DETECTED: OnceLock<Result<Vec<cuda::Gpu>>> = OnceLock::new();
+
+/// Returns the GPUs of this machine. They are looked for only once: initialising the driver takes longer than a
+/// join of small tables.
 pub(crate) fn detected() -> &'static Result<Vec<cuda::Gpu>> {
-    static DETECTED: OnceLock<Result<Vec<cuda::Gpu>>> = OnceLock::new();
     DETECTED.get_or_init(cuda::Gpu::detect)
+}
+
+/// Returns whether [`detected`] takes no time, because this process has looked for GPUs before. Does not
+/// initialise the driver.
+pub(crate) fn detection_is_free() -> bool {
+    DETECTED.get().is_some() || cuda::is_initialised()
 }
 
 /// The default memory of a simulated device.

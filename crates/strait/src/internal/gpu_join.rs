@@ -13,7 +13,8 @@ use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::{Algorithm, JoinType};
 use crate::plan::{
-    BeforeSurvey, Facts, GpuCandidate, HostMemory, InGpuMemory, Plan, Request, Statistics, choose,
+    BeforeSurvey, Facts, GpuCandidate, HostMemory, InGpuMemory, JobCosts, Plan, Request,
+    Statistics, choose,
 };
 
 /// Joins two tables in GPU memory, build side first. The clock starts with the call, and stops when the last
@@ -74,6 +75,8 @@ fn plan([build, probe]: [&GpuTable; 2], algorithm: Algorithm, request: &JoinRequ
         probe: Statistics::rows(probe.rows),
         threads: build.gpu.workers.threads(),
         limit: None,
+        prompt: false,
+        costs: JobCosts::none(),
         key: KeyEncoding::of_words(word),
         facts,
         device: Some(GpuCandidate {

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::options::JoinType;
-use crate::plan::{Facts, GpuCandidate, HostMemory, Plan, Request, Statistics, choose};
+use crate::plan::{Facts, GpuCandidate, HostMemory, JobCosts, Plan, Request, Statistics, choose};
 use crate::settings::check_partitioner;
 use crate::transfer::{BlockColumn, Drain};
 
@@ -70,6 +70,8 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         probe: known(probe),
         threads: build.gpu.workers.threads(),
         limit: None,
+        prompt: false,
+        costs: JobCosts::none(),
         key: KeyEncoding::of_words(build.word.width()),
         facts: Facts {
             gpu_options: request.gpu_options,

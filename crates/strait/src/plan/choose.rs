@@ -3,12 +3,14 @@
 use crate::gpu_options::Partitioner;
 use crate::key::KeyEncoding;
 use crate::options::{Algorithm, JoinType, Side};
-use crate::plan::cost::{predict, predict_on};
+use crate::plan::cost::predict;
+use crate::plan::gpu_cost::{least_seconds_of_first_use, predict_on};
 use crate::plan::refine::{Facts, GpuFacts};
 use crate::plan::rules::Case;
-use crate::plan::{Plan, PlanDevice, Prediction, ProbeSide, Reason, Statistics};
+use crate::plan::{JobCosts, Plan, PlanDevice, Prediction, ProbeSide, Reason, Statistics};
 
 /// The facts that the planner chooses by.
+#[derive(Clone)]
 pub(crate) struct Request {
     /// The algorithm that the caller asked for, if any.
     pub(crate) asked: Option<Algorithm>,
@@ -20,6 +22,10 @@ pub(crate) struct Request {
     pub(crate) probe: Statistics,
     pub(crate) threads: usize,
     pub(crate) limit: Option<u64>,
+    /// Whether rows are wanted before the join reads more input.
+    pub(crate) prompt: bool,
+    /// The work of reading and writing, besides the join.
+    pub(crate) costs: JobCosts,
     pub(crate) key: KeyEncoding,
     pub(crate) facts: Facts,
     /// The GPU that the plan may use.
@@ -117,9 +123,23 @@ pub(crate) fn choose(request: Request) -> Plan {
         memory_limit: request.limit,
         seed: None,
         reason,
+        gpu_skipped: false,
         abandoned: Vec::new(),
         predictions,
+        job_costs: request.costs,
         facts,
+    }
+}
+
+impl Plan {
+    /// Returns whether a GPU could end earlier than this plan for the CPU, if this process has not looked for
+    /// GPUs yet. Both processors have the same threads to read and write, so only the join counts. A GPU is also
+    /// looked for if the memory limit is too small for the CPU.
+    pub(crate) fn gpu_may_gain(&self) -> bool {
+        let mut on_cpu = self.predictions.iter().filter(|p| !p.on_gpu);
+        let chosen = on_cpu.find(|p| p.algorithm == self.algorithm);
+        let gain = |p: &Prediction| p.seconds - p.read_write_seconds > least_seconds_of_first_use();
+        self.reason == Reason::LeastMemory || chosen.is_none_or(gain)
     }
 }
 
@@ -143,7 +163,8 @@ fn is_candidate(p: &Prediction, request: &Request) -> bool {
     let streams = request.case(p.algorithm, on).probe_side() == ProbeSide::Streamed;
     let unlimited = !p.on_gpu && request.limit.is_none();
     // If rows are wanted promptly, a stream that may pause is not held.
-    let may_hold = (known || unlimited) && (!request.probe.stream || asked_device);
+    let may_pause = request.prompt && request.probe.stream;
+    let may_hold = (known || unlimited) && (!may_pause || asked_device);
     let holds = streams || may_hold || request.asked.is_some();
     as_asked && partitions && fits && holds && (p.on_gpu || !asked_device)
 }
@@ -165,14 +186,19 @@ fn best(predictions: &[Prediction], limit: Option<u64>) -> (Option<Prediction>, 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::options::Yields;
     use crate::plan::{LinkBytes, Payload, PayloadColumn};
     use crate::word::Width;
 
-    fn request(machine: &Machine, build: u64, probe: u64, limit: Option<u64>) -> Request {
+    pub(in crate::plan) fn request(
+        machine: &Machine,
+        build: u64,
+        probe: u64,
+        limit: Option<u64>,
+    ) -> Request {
         Request {
             asked: None,
             partitioner: None,
@@ -182,6 +208,8 @@ mod tests {
             probe: Statistics::rows(probe).with_bytes(probe * 16),
             threads: 2,
             limit,
+            prompt: false,
+            costs: JobCosts::none(),
             key: KeyEncoding::of_words(Width::W64),
             facts: Facts::of_columns(Width::W64, Yields::Pairs, machine),
             device: None,
@@ -189,13 +217,13 @@ mod tests {
     }
 
     /// One build column of eight bytes, which may have nulls.
-    fn one_column() -> Payload {
+    pub(in crate::plan) fn one_column() -> Payload {
         let (name, width) = ("v".to_string(), Some(8));
         let columns = vec![PayloadColumn { column: 1, name, width, nullable: true }];
         Payload { by_values: true, columns }
     }
 
-    fn machine() -> Machine {
+    pub(in crate::plan) fn machine() -> Machine {
         Machine { cores: 2, l2: 2 << 20, last_level: 64 << 20, memory: 0 }
     }
 
@@ -226,6 +254,8 @@ mod tests {
         assert_ne!(held.details.probe_side, ProbeSide::Streamed, "{held}");
         let mut stream = request(&machine, 1 << 24, 1 << 24, None);
         (stream.build.sorted, stream.probe.sorted, stream.probe.stream) = (true, true, true);
+        assert_ne!(choose(stream.clone()).details.probe_side, ProbeSide::Streamed);
+        stream.prompt = true;
         let streamed = choose(stream);
         assert_eq!(streamed.details.probe_side, ProbeSide::Streamed, "{streamed}");
     }
@@ -238,7 +268,7 @@ mod tests {
         assert_eq!(plan.reason, Reason::LeastMemory);
     }
 
-    fn on_device(budget: u64, asked: bool) -> GpuCandidate {
+    pub(in crate::plan) fn on_device(budget: u64, asked: bool) -> GpuCandidate {
         let (name, memory) = ("a GPU".to_string(), HostMemory::Arrow);
         GpuCandidate { name, budget, asked, open: true, row_bytes: 8, memory }
     }

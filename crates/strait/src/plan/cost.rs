@@ -1,38 +1,40 @@
-//! Predicts the time and the memory of each algorithm.
+//! Predicts the time and the memory of each algorithm on the CPU. `gpu_cost.rs` predicts those on a GPU.
 //!
 //! Times are nanoseconds per row on one core, divided by the number of threads. The constants were measured
 //! on a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`). Their ratios matter
 //! more than their values.
 
 use crate::machine::Machine;
-use crate::options::{Algorithm, Yields};
-use crate::plan::choose::{GpuCandidate, HostMemory, Request};
+use crate::matches::Keep;
+use crate::options::{Algorithm, Side, Yields};
+use crate::plan::choose::Request;
+use crate::plan::refine::Facts;
 use crate::plan::rules::{MAX_PLANNED_ROWS, UNKNOWN_ROWS};
 use crate::plan::shape::is_dense;
-use crate::plan::{KeySource, Prediction, ProbeSide, Statistics};
+use crate::plan::{Prediction, Statistics};
 use crate::table::table_bytes;
 
 /// Nanoseconds per row.
-mod ns {
-    pub(super) const WORDS: f64 = 3.0;
-    pub(super) const PARTITION: f64 = 10.0;
-    pub(super) const INSERT: f64 = 10.0;
-    pub(super) const RANK: f64 = 200.0;
-    pub(super) const SORT: f64 = 32.0;
-    pub(super) const MERGE: f64 = 20.0;
+pub(super) mod ns {
+    pub(in crate::plan) const WORDS: f64 = 3.0;
+    pub(in crate::plan) const PARTITION: f64 = 10.0;
+    pub(in crate::plan) const INSERT: f64 = 10.0;
+    pub(in crate::plan) const RANK: f64 = 200.0;
+    pub(in crate::plan) const SORT: f64 = 32.0;
+    pub(in crate::plan) const MERGE: f64 = 20.0;
     /// A lookup in a hash table in the second-level cache, in the last-level cache, and in memory; and in an
     /// array that dense keys address.
-    pub(super) const PROBE: [f64; 3] = [4.0, 10.0, 28.0];
-    pub(super) const PROBE_ARRAY: [f64; 3] = [0.5, 2.5, 12.0];
+    pub(in crate::plan) const PROBE: [f64; 3] = [4.0, 10.0, 28.0];
+    pub(in crate::plan) const PROBE_ARRAY: [f64; 3] = [0.5, 2.5, 12.0];
     /// Gathering a row of payload in ascending order, and in random order.
-    pub(super) const GATHER: [f64; 2] = [1.5, 25.0];
+    pub(in crate::plan) const GATHER: [f64; 2] = [1.5, 25.0];
     /// For a join on a GPU: computing a word and storing it; and turning a returned pair into a row, without
     /// gathering its columns.
-    pub(super) const KEPT: f64 = 8.0;
-    pub(super) const RESOLVE: f64 = 16.0;
+    pub(in crate::plan) const KEPT: f64 = 8.0;
+    pub(in crate::plan) const RESOLVE: f64 = 16.0;
     /// The same if results come back in the order of the probe rows; and staging a key of a streamed side.
-    pub(super) const RESOLVE_IN_ORDER: f64 = 2.5;
-    pub(super) const STAGE: f64 = 5.5;
+    pub(in crate::plan) const RESOLVE_IN_ORDER: f64 = 2.5;
+    pub(in crate::plan) const STAGE: f64 = 5.5;
 }
 
 /// Seconds that a join on the CPU takes per thread, however few rows there are: to start threads and to wait
@@ -41,15 +43,15 @@ const SECONDS_PER_THREAD: f64 = 0.000_2;
 
 /// The sizes of both sides: the rows that may match, and the bytes. If the length of the probe side is
 /// unknown, it is assumed to be four times that of the build side.
-struct Sizes {
-    build_rows: f64,
-    probe_rows: f64,
-    build_bytes: u64,
-    probe_bytes: u64,
+pub(super) struct Sizes {
+    pub(super) build_rows: f64,
+    pub(super) probe_rows: f64,
+    pub(super) build_bytes: u64,
+    pub(super) probe_bytes: u64,
 }
 
 impl Sizes {
-    fn of(request: &Request) -> Sizes {
+    pub(super) fn of(request: &Request) -> Sizes {
         // Users can give any statistics. This limit and that of rows keep all results within 64 bits.
         const MAX_BYTES: u64 = 1 << 52;
         let all = |side: &Statistics| side.rows.map(|rows| rows.min(MAX_PLANNED_ROWS));
@@ -64,6 +66,34 @@ impl Sizes {
             build_bytes: bytes(request.build.bytes, build_rows),
             probe_bytes: bytes(request.probe.bytes, probe_rows),
         }
+    }
+}
+
+/// The work of reading and writing that the threads of a join do besides the join, in seconds of all threads
+/// together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadWrite {
+    /// Reading the build side.
+    pub(super) build: f64,
+    /// Reading the probe side, and writing the output.
+    pub(super) rest: f64,
+}
+
+impl ReadWrite {
+    /// Returns the work by the [costs](crate::JobCosts) that the caller stated. The prediction is that each
+    /// probe row has one match.
+    pub(super) fn of(request: &Request, sizes: &Sizes) -> ReadWrite {
+        let Facts { roles, count_only, .. } = &request.facts;
+        // If the build side is not known, the left side is assumed.
+        let build = request.build_side.unwrap_or(Side::Left);
+        let rows = match roles.pairs || roles.build == Keep::Nothing {
+            _ if *count_only => 0.0,
+            true => sizes.probe_rows,
+            false => sizes.build_rows,
+        };
+        let costs = &request.costs;
+        let rest = costs.reading(build.other()) + costs.writing(rows);
+        ReadWrite { build: costs.reading(build), rest }
     }
 }
 
@@ -118,9 +148,18 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request) -> Prediction {
         | Algorithm::Triton => (f64::INFINITY, u64::MAX),
     };
     let threads = request.threads.max(1) as f64;
-    let seconds = nanoseconds * 1e-9 / threads + threads * SECONDS_PER_THREAD;
-    let (device_bytes, crosses, link_seconds) = (0, 0, 0.0);
-    Prediction { algorithm, on_gpu: false, seconds, bytes, device_bytes, crosses, link_seconds }
+    let work = ReadWrite::of(request, &sizes);
+    let read_write_seconds = (work.build + work.rest) / threads;
+    Prediction {
+        algorithm,
+        on_gpu: false,
+        seconds: nanoseconds * 1e-9 / threads + threads * SECONDS_PER_THREAD + read_write_seconds,
+        read_write_seconds,
+        bytes,
+        device_bytes: 0,
+        crosses: 0,
+        link_seconds: 0.0,
+    }
 }
 
 /// Returns the bytes of the CPU's table over the whole build side, and the times of its lookups. It is an array
@@ -134,163 +173,6 @@ fn no_partition_table(request: &Request, sizes: &Sizes) -> (u64, [f64; 3]) {
     match cells.filter(|&cells| request.facts.keys.exact && is_dense(cells, rows)) {
         Some(cells) => (cells * word as u64 + repeated, ns::PROBE_ARRAY),
         None => (table_bytes(keys as usize, word, word) + repeated, ns::PROBE),
-    }
-}
-
-/// Constants of a GPU, measured on one with a PCIe 5.0 link.
-mod device {
-    /// Setup: pools, streams, reading back results.
-    pub(super) const SECONDS: f64 = 0.003;
-    /// Opening a GPU: its context, and loading the kernels.
-    pub(super) const OPEN: f64 = 0.3;
-    /// Bytes per second: staged by one thread, staged by many threads, over the link in one direction, and over the link in each
-    /// direction when both are busy.
-    pub(super) const STAGED: f64 = 4e9;
-    pub(super) const MAX_STAGED: f64 = 45e9;
-    pub(super) const LINK: f64 = 55e9;
-    pub(super) const BOTH_WAYS: f64 = 46e9;
-    /// Tuples per second: no-partition, radix, sort-merge.
-    pub(super) const TUPLES: [f64; 3] = [8e9, 20e9, 8e9];
-    /// Tuples held per row, besides its key word: tables or partitions.
-    pub(super) const HELD: u64 = 4;
-    /// Bytes per second that one CPU thread partitions for the GPU.
-    pub(super) const PARTITIONED: f64 = 1.0e9;
-    /// Bytes that are always needed: buffers for chunks and for output.
-    pub(super) const BUFFERS: u64 = 16 << 20;
-    /// Bytes of host memory for the chunks of a probe side that is read while it is joined.
-    pub(super) const CHUNKS: u64 = 1 << 29;
-    /// Seconds that a pipeline needs to start and to end.
-    pub(super) const PIPELINE: f64 = 0.002;
-    /// Build rows per second that are copied into place, and partitioned or inserted into a table. All of
-    /// them must be ready before the first probe row is looked up.
-    pub(super) const BUILT: f64 = 9e9;
-    /// The chunks of a streamed side need this fraction of memory, 1 / `STREAMED`, to cross the link at full
-    /// speed.
-    pub(super) const STREAMED: u64 = 4;
-}
-
-/// Predicts one algorithm on a GPU. `link.rs` counts the bytes that cross to it and that come back. The CPU
-/// gathers the columns that are not inlined.
-pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Request) -> Prediction {
-    let sizes = Sizes::of(request);
-    let threads = request.threads.max(1) as f64;
-    let case = request.case(algorithm, Some(on));
-    let [build, probe] = [sizes.build_rows, sizes.probe_rows];
-    let both = build + probe;
-    let word = case.word().bytes() as f64;
-    let yields = case.yields();
-    let words = |rows: f64| (rows * word) as u64;
-    let streamed = case.probe_side() == ProbeSide::Streamed;
-    let overlaps = streamed && on.memory == HostMemory::Arrow;
-    let crossing = case.crossing();
-    let (sent, back, spilled) = (crossing.build + crossing.probe, crossing.back, crossing.spilled);
-    let staged = match on.memory {
-        HostMemory::Pinned => device::LINK,
-        HostMemory::Pageable | HostMemory::Arrow => {
-            device::MAX_STAGED.min(device::STAGED * threads)
-        }
-    };
-    let inlined = case.inlining().bytes() > 0;
-    let resolve = match yields {
-        Yields::Count => 0.0,
-        Yields::Exists => ns::GATHER[0],
-        // Probe columns are slices. Build columns are gathered in any order, unless they are inlined.
-        Yields::Pairs if case.in_order() => {
-            ns::RESOLVE_IN_ORDER + if inlined { 0.0 } else { ns::GATHER[1] }
-        }
-        // Without partitions, pairs come back almost in the order of the probe rows.
-        Yields::Pairs => {
-            ns::RESOLVE
-                + ns::GATHER[usize::from(!inlined)]
-                + ns::GATHER[usize::from(!case.by_table())]
-        }
-    };
-    // Time is predicted as if nullable columns had no nulls. Memory is predicted as if they had.
-    let sources = [0, 1].map(|side| case.key_source(side));
-    let in_batches = on.memory == HostMemory::Arrow;
-    let made = in_batches && sources.contains(&KeySource::Computed);
-    let may_be_made = in_batches && sources != [KeySource::Column; 2];
-    let making = if made { both * ns::KEPT } else { 0.0 };
-    let on_cpu = (making + probe * resolve) * 1e-9 / threads;
-    // The workers stage a streamed side, and resolve its results, while it crosses.
-    let staging = if overlaps { probe * ns::STAGE * 1e-9 / threads } else { 0.0 };
-    let buffers = device::BUFFERS.min(on.budget / 2);
-    let rows = if yields == Yields::Pairs { words(2.0 * probe) } else { 0 };
-    let [table, radix, sort] = device::TUPLES;
-    let values = if inlined { words(build) } else { 0 };
-    let of_words = match may_be_made {
-        true => words(if streamed { build } else { both }),
-        false => 0,
-    };
-    let of_probe = match streamed {
-        true => sizes.probe_bytes.min(device::CHUNKS),
-        false => sizes.probe_bytes,
-    };
-    let mut held = sizes.build_bytes + of_probe + of_words + values;
-    // The time to bring both sides to the device, the probe side several times. If the probe side is streamed,
-    // results come back while the next rows cross to the device.
-    let both_ways = match overlaps {
-        true => crossing.build / staged + crossing.probe.max(back) / device::LINK,
-        false => (sent + back) / staged,
-    };
-    // The time of the link, the time of the device's own work, and its memory.
-    let (link, own, device_bytes) = match algorithm {
-        Algorithm::NoPartition => {
-            let tables = words(build) * (1 + 2 * device::HELD);
-            let link = both_ways + build / device::BUILT + device::PIPELINE;
-            (link, both / table, tables + buffers)
-        }
-        Algorithm::Radix | Algorithm::SortMerge => {
-            let rate = if algorithm == Algorithm::Radix { radix } else { sort };
-            let all = words(both) * (1 + 2 * device::HELD) + rows;
-            (both_ways, both / rate, all)
-        }
-        Algorithm::StreamedProbe => {
-            let partitions = words(build) * (1 + device::HELD);
-            let chunks =
-                buffers.max((on.budget / device::STREAMED).min(words(probe) * device::HELD));
-            let link = both_ways + build / device::BUILT + device::PIPELINE;
-            (link, both / radix, partitions + chunks)
-        }
-        Algorithm::MultiPass => {
-            let passes = case.parts().unwrap_or(1) as f64;
-            let tables = on.budget.min(words(build) * 3 + buffers);
-            let link = both_ways + build / device::BUILT + passes * device::PIPELINE;
-            (link, (build + passes * probe) / table, tables)
-        }
-        Algorithm::CpuPartitioned => {
-            // Tuples cross, not key words. The CPU has to make them first.
-            held += 2 * words(both);
-            let made = sent / (device::PARTITIONED * threads);
-            (made.max((sent + back) / device::LINK), both / radix, buffers * 2)
-        }
-        Algorithm::Triton => {
-            held += spilled as u64;
-            let first = (sent / staged).max(spilled / device::BOTH_WAYS);
-            let link = first + (spilled + back) / device::LINK + 2.0 * device::PIPELINE;
-            (link, 2.0 * both / radix, buffers * 2)
-        }
-    };
-    // If chunks are streamed, copies overlap with the device's own work. Triton works on its cached
-    // partitions after the last copy, so its time adds to the time of the link.
-    let seconds = match algorithm {
-        Algorithm::Radix | Algorithm::SortMerge | Algorithm::Triton => link + own,
-        _ if overlaps => {
-            let built = crossing.build / staged + build / device::BUILT;
-            link.max(own).max(built + staging + on_cpu)
-        }
-        _ => link.max(own),
-    };
-    let on_cpu = if overlaps { 0.0 } else { on_cpu };
-    let opening = if on.open { 0.0 } else { device::OPEN };
-    Prediction {
-        algorithm,
-        on_gpu: true,
-        seconds: opening + device::SECONDS + seconds + on_cpu,
-        bytes: held,
-        device_bytes: device_bytes + values,
-        crosses: (crossing.to_gpu() + crossing.to_host()) as u64,
-        link_seconds: crossing.to_gpu().max(crossing.to_host()) / device::LINK,
     }
 }
 

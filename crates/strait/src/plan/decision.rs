@@ -3,8 +3,8 @@
 use crate::gpu_options::Transfer;
 use crate::key::KeyEncoding;
 use crate::options::{Algorithm, JoinType, Side, Yields};
-use crate::plan::Statistics;
 use crate::plan::refine::Facts;
+use crate::plan::{JobCosts, Statistics};
 use crate::word::Width;
 
 /// A plan: what the join does, and why.
@@ -53,10 +53,15 @@ pub struct Plan {
     pub details: Details,
     /// The reason for this algorithm.
     pub reason: Reason,
+    /// Whether no GPU was looked for, because finding and opening one is predicted to take longer than this join
+    /// takes on the CPU.
+    pub gpu_skipped: bool,
     /// The plans that were tried before and abandoned, in this order.
     pub abandoned: Vec<Abandoned>,
     /// The predictions for all algorithms.
     pub predictions: Vec<Prediction>,
+    /// The work of reading and writing, as the caller stated it.
+    pub job_costs: JobCosts,
     /// The facts that the details follow from.
     pub(crate) facts: Facts,
 }
@@ -136,6 +141,10 @@ pub struct Details {
     /// The kind of table, if there is one table over the build side: for `no-partition`, and on a GPU for the
     /// parts of `multi-pass` and for a `radix` join that makes one pass over each side.
     pub table: Option<TableKind>,
+    /// The most bytes of the table that lie in GPU memory, if [`GpuOptions::table`](crate::GpuOptions::table) puts
+    /// it into host memory or into both; the rest lies in host memory. It is an estimate until the join has
+    /// measured GPU memory. `None` if the whole table lies in GPU memory, or if there is no such table.
+    pub table_in_gpu_memory: Option<u64>,
     /// The radix bits of each pass over the build side. It is an estimate until the build side has been read.
     /// Empty if the algorithm does not partition, and for a GPU that is not open, because the bits depend on
     /// its shared memory. For `cpu-partitioned` and `triton`, these are the bits of the first pass. Their
@@ -454,8 +463,12 @@ pub struct Prediction {
     pub algorithm: Algorithm,
     /// Whether it runs on a GPU.
     pub on_gpu: bool,
-    /// The time, without reading the inputs and without the work of the consumer.
+    /// The time of the whole job: of the join, and of the reading and writing that
+    /// [`Join::job_costs`](crate::Join::job_costs) states.
     pub seconds: f64,
+    /// The time of reading and writing alone. It is zero if no costs were stated. On a GPU, a part of it may
+    /// overlap with the join.
+    pub read_write_seconds: f64,
     /// The most host memory that it holds at once, including held inputs, in bytes.
     pub bytes: u64,
     /// The most GPU memory that it holds at once, in bytes.

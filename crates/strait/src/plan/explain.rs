@@ -14,7 +14,12 @@ use crate::plan::{
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = self.device.gpu_name().map_or(String::new(), |name| format!(" on {name}"));
-        writeln!(f, "{} join by {}{on}: {}", self.join_type, self.algorithm, self.reason)?;
+        let skipped = match self.gpu_skipped {
+            true => "; no GPU was looked for, because opening one takes longer",
+            false => "",
+        };
+        let Plan { join_type, algorithm, reason, .. } = self;
+        writeln!(f, "{join_type} join by {algorithm}{on}: {reason}{skipped}")?;
         for abandoned in &self.abandoned {
             let Abandoned { algorithm, device, reason } = abandoned;
             writeln!(f, "  {:<14} {algorithm} on {device}: {reason}", "abandoned")?;
@@ -44,7 +49,7 @@ impl fmt::Display for Plan {
         if let Some(escalation) = self.escalation {
             writeln!(f, "  {:<14} {escalation}, if GPU memory does not suffice", "then")?;
         }
-        write!(f, "  predicted, without reading and writing files:")?;
+        write!(f, "  predicted, {}:", self.with_reading())?;
         for p in &self.predictions {
             let chosen = p.algorithm == self.algorithm && p.on_gpu == self.device.is_gpu();
             let (name, seconds, memory) = (p.algorithm.name(), p.seconds, bytes(p.bytes));
@@ -93,6 +98,15 @@ impl fmt::Display for Reason {
 }
 
 impl Plan {
+    /// Says which reading and writing the predictions contain.
+    fn with_reading(&self) -> String {
+        let on_cpu = self.predictions.iter().find(|p| !p.on_gpu);
+        match on_cpu.map_or(0.0, |p| p.read_write_seconds) {
+            0.0 => "without reading and writing files".to_string(),
+            seconds => format!("with {seconds:.3} s of reading and writing on all threads"),
+        }
+    }
+
     /// Writes the details, one line each. A decision that is open shows its rule.
     fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let details = &self.details;
@@ -112,7 +126,12 @@ impl Plan {
         writeln!(f, "  {:<14} {tuple}", "tuples")?;
         writeln!(f, "  {:<14} {}", "build columns", details.inlining)?;
         if let Some(table) = &details.table {
-            writeln!(f, "  {:<14} {table}", "table")?;
+            let place = match details.table_in_gpu_memory {
+                None => String::new(),
+                Some(0) => ", in host memory".to_string(),
+                Some(most) => format!(", at most {} of it in GPU memory", bytes(most)),
+            };
+            writeln!(f, "  {:<14} {table}{place}", "table")?;
         }
         if !details.radix_bits.is_empty() {
             let bits: Vec<String> = details.radix_bits.iter().map(u32::to_string).collect();

@@ -38,6 +38,12 @@ pub(crate) fn table_rows(memory: u64, tuple: u64) -> u64 {
     slots * (LEAST_SLOTS - 1) / LEAST_SLOTS
 }
 
+/// Returns the most bytes of a hybrid table that lie in GPU memory. Some memory must stay free for the probe
+/// rows. (001 §5.3 fills the GPU memory.)
+pub(crate) fn hybrid_table_bytes(memory: u64) -> u64 {
+    memory / 8 * 5
+}
+
 #[cfg(test)]
 mod tests {
     use super::{cache_bytes, table_rows, working_set_rows};

@@ -7,7 +7,9 @@ use crate::options::{Algorithm, Yields};
 use crate::partition::gpu::Digits;
 use crate::plan::choose::HostMemory;
 use crate::plan::decision::{ResultOrder, TableKind};
-use crate::plan::gpu_memory::{FOR_TABLES, cache_bytes, table_rows, working_set_rows};
+use crate::plan::gpu_memory::{
+    FOR_TABLES, cache_bytes, hybrid_table_bytes, table_rows, working_set_rows,
+};
 use crate::plan::gpu_shape::{
     MAX_ROWS_AT_ONCE, first_pass_bits, is_array, is_one_pass, one_pass_bits, partitioning_bytes,
     radix_bits,
@@ -140,6 +142,17 @@ impl Case<'_> {
         match words.range.filter(|&range| is_array(words.matchable, range)) {
             Some((min, max)) => TableKind::Array { min, max },
             None => TableKind::Hash,
+        }
+    }
+
+    /// Decides how many bytes of the table of `no-partition` may lie in GPU memory. `None` if all of it does.
+    pub(super) fn table_in_gpu_memory(&self) -> Option<u64> {
+        let free = self.free()?;
+        match self.facts.gpu_options.table {
+            _ if self.algorithm != Algorithm::NoPartition => None,
+            TablePlace::Gpu => None,
+            TablePlace::Host => Some(0),
+            TablePlace::Hybrid => Some(hybrid_table_bytes(free)),
         }
     }
 

@@ -8,6 +8,12 @@ use crate::plan::decision::LinkBytes;
 use crate::plan::gpu_memory::cache_bytes;
 use crate::plan::rules::Case;
 
+/// The bytes per random access to host memory, as measured.
+const ACCESS_BYTES: f64 = 64.0;
+/// The accesses per row that is inserted into a table in host memory: one takes a slot, and another writes the
+/// value. It is less than two, because both may hit the same line in a cache.
+const ACCESSES_TO_INSERT: f64 = 1.6;
+
 /// The bytes of a whole join that cross the link, as predicted. They are not rounded, because times follow from
 /// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,12 +26,14 @@ pub(super) struct Crossing {
     pub(super) back: f64,
     /// The tuples of `triton` that do not fit its cache in GPU memory. They cross to the host and come back.
     pub(super) spilled: f64,
+    /// The accesses of kernels to a table in host memory, to the GPU.
+    pub(super) table: f64,
 }
 
 impl Crossing {
     /// Returns the bytes to the GPU.
     pub(super) fn to_gpu(self) -> f64 {
-        self.build + self.probe + self.spilled
+        self.build + self.probe + self.spilled + self.table
     }
 
     /// Returns the bytes to the host.
@@ -80,7 +88,23 @@ impl Case<'_> {
             // The flags of probe rows come back with every part of the build side.
             back: probe * per_probe_row + build * flagged[0] + times * probe * flagged[1],
             spilled: self.spilled(build + probe),
+            table: self.accesses() * ACCESS_BYTES,
         }
+    }
+
+    /// Returns the bytes of the table that lie in host memory, with two slots per row.
+    pub(super) fn table_in_host_memory(&self) -> f64 {
+        let Some(most) = self.table_in_gpu_memory() else { return 0.0 };
+        let slots = 2.0 * self.matchable_rows(0) as f64;
+        (slots * self.word().tuple() as f64 - most as f64).max(0.0)
+    }
+
+    /// Returns the accesses of kernels to the part of the table that lies in host memory.
+    pub(super) fn accesses(&self) -> f64 {
+        let [build, probe] = [0, 1].map(|side| self.matchable_rows(side) as f64);
+        let table = 2.0 * build * self.word().tuple() as f64;
+        let share = self.table_in_host_memory() / table.max(1.0);
+        share * (ACCESSES_TO_INSERT * build + probe)
     }
 
     /// Returns whether results may come back in the order of the probe rows.

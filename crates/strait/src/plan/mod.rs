@@ -11,6 +11,7 @@ mod choose;
 mod cost;
 mod decision;
 mod explain;
+mod gpu_cost;
 pub(crate) mod gpu_memory;
 mod gpu_rules;
 pub(crate) mod gpu_shape;
@@ -21,7 +22,7 @@ mod rules;
 mod shape;
 mod working_sets;
 
-pub use crate::statistics::Statistics;
+pub use crate::statistics::{JobCosts, Statistics};
 pub(crate) use choose::{GpuCandidate, HostMemory, Request, choose};
 pub use decision::{
     Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, Prediction,

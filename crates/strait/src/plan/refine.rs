@@ -282,7 +282,7 @@ impl Plan {
 pub(super) mod tests {
     use super::*;
     use crate::key::KeyEncoding;
-    use crate::plan::{GpuCandidate, Request, RowIdReason, TableKind, choose};
+    use crate::plan::{GpuCandidate, JobCosts, Request, RowIdReason, TableKind, choose};
 
     /// Returns the plan of a join with build columns `v` and `w` of four bytes each, which may have nulls.
     pub(in crate::plan) fn plan(
@@ -311,6 +311,8 @@ pub(super) mod tests {
             probe: Statistics::unknown(),
             threads: 2,
             limit: None,
+            prompt: false,
+            costs: JobCosts::none(),
             key: KeyEncoding::of_words(Width::W64),
             facts,
             device: gpu_memory.map(|budget| GpuCandidate {

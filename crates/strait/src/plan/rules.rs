@@ -46,6 +46,7 @@ impl Case<'_> {
             inlining: self.inlining(),
             probe_side: self.probe_side(),
             table,
+            table_in_gpu_memory: self.table_in_gpu_memory(),
             radix_bits,
             parts: self.parts(),
             part_rows: self.part_rows(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Device, Prospect, detected};
+use crate::device::{Device, Prospect, detected, detection_is_free};
 use crate::error::{Error, Result};
 use crate::gpu_options::Processor;
 use crate::join::Join;
@@ -47,18 +47,33 @@ fn without_gpu(join: &Join, why: &Error) -> Error {
     }
 }
 
-/// Returns the device that the planner may choose; `None` if it has no choice. A sort-merge join promises
-/// sorted output, which a GPU does not deliver. So it runs on a GPU only if the caller asks for that.
-pub(super) fn prospect(join: &Join) -> Option<Prospect> {
+/// The device that the planner may choose, as far as it is known without a search.
+pub(super) enum Candidate {
+    /// The planner has no choice, or there is no GPU.
+    None,
+    Known(Prospect),
+    /// Nobody has looked for GPUs yet. Looking initialises the driver, which takes longer than a small join.
+    NotLookedFor,
+}
+
+/// Returns the device that the planner may choose. A sort-merge join promises sorted output, which a GPU does not
+/// deliver. So it runs on a GPU only if the caller asks for that.
+pub(super) fn candidate(join: &Join) -> Candidate {
     if join.algorithm == Some(Algorithm::SortMerge) {
-        return None;
+        return Candidate::None;
     }
     if let Some(seed) = join.overrides.simulated {
-        return Some(Prospect::Simulated(seed));
+        return Candidate::Known(Prospect::Simulated(seed));
     }
-    if join.processor != Processor::Auto {
-        return None;
+    match join.processor {
+        Processor::Auto if !detection_is_free() => Candidate::NotLookedFor,
+        Processor::Auto => found().map_or(Candidate::None, Candidate::Known),
+        Processor::Cpu | Processor::Gpu(_) => Candidate::None,
     }
+}
+
+/// Looks for GPUs, and returns the first one.
+pub(super) fn found() -> Option<Prospect> {
     match detected() {
         Ok(gpus) => gpus.first().map(Prospect::Gpu),
         Err(why) => {
@@ -73,22 +88,30 @@ mod tests {
     use super::*;
     use crate::overrides::TestOverrides;
 
+    /// Returns the device that the planner may choose, without a search.
+    fn known(join: &Join) -> Option<Prospect> {
+        match candidate(join) {
+            Candidate::Known(prospect) => Some(prospect),
+            Candidate::None | Candidate::NotLookedFor => None,
+        }
+    }
+
     /// The planner may choose a device only if the caller named none, and never for a sort-merge join.
     #[test]
     fn a_device_is_asked_for_or_may_be_chosen() {
         let overrides =
             |auto| TestOverrides { simulated: Some(1), auto, ..TestOverrides::default() };
         let auto = Join::inner().test_overrides(overrides(true));
-        assert!(asked(&auto).unwrap().is_none() && prospect(&auto).is_some());
+        assert!(asked(&auto).unwrap().is_none() && known(&auto).is_some());
         let sorted = auto.algorithm(Algorithm::SortMerge);
-        assert!(asked(&sorted).unwrap().is_none() && prospect(&sorted).is_none());
+        assert!(asked(&sorted).unwrap().is_none() && known(&sorted).is_none());
         let named = Join::inner().algorithm(Algorithm::SortMerge).test_overrides(overrides(false));
         assert_eq!(
             asked(&named).unwrap().map(|d| d.name().to_string()).as_deref(),
             Some("simulated")
         );
         let on_cpu = Join::inner().device(Processor::Cpu);
-        assert!(asked(&on_cpu).unwrap().is_none() && prospect(&on_cpu).is_none());
+        assert!(asked(&on_cpu).unwrap().is_none() && matches!(candidate(&on_cpu), Candidate::None));
     }
 
     /// The name and the memory of a device are known before it is opened.
@@ -99,7 +122,7 @@ mod tests {
             auto: true,
             ..TestOverrides::default()
         });
-        let simulated = prospect(&join).unwrap();
+        let simulated = known(&join).unwrap();
         assert_eq!(
             (simulated.name(), simulated.budget(join.gpu_memory)),
             ("simulated", crate::device::SIMULATED_MEMORY)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::Array;
 
-use super::candidate;
+use super::candidate::{self, Candidate};
 use crate::algorithm::gpu::learned_of_device;
 use crate::bind::BoundJoin;
 use crate::build_side::{BuildSide, Wishes};
@@ -81,7 +81,27 @@ impl BoundJoin {
             let budget = device.memory().budget;
             return (self.plan(known, Some(Usable::opened(&**device, budget))), None);
         }
-        let prospect = candidate::prospect(&self.join);
+        self.prospects_among(known, candidate::candidate(&self.join), candidate::found)
+    }
+
+    /// Does the same if the caller asked for no device. Looks for a GPU only if one could end before the CPU does.
+    fn prospects_among(
+        &self,
+        known: &Known<'_>,
+        candidate: Candidate,
+        look: impl FnOnce() -> Option<Prospect>,
+    ) -> (Plan, Option<Prospect>) {
+        let prospect = match candidate {
+            Candidate::None => None,
+            Candidate::Known(prospect) => Some(prospect),
+            Candidate::NotLookedFor => {
+                let on_cpu = self.plan(known, None);
+                if !on_cpu.gpu_may_gain() {
+                    return (Plan { gpu_skipped: true, ..on_cpu }, None);
+                }
+                look()
+            }
+        };
         let plan = self.plan(
             known,
             prospect.as_ref().map(|prospect| Usable {
@@ -171,8 +191,6 @@ impl BoundJoin {
             // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
         }
-        // It matters only to a join whose rows are wanted promptly that a stream may pause.
-        probe.stream &= self.join.prompt;
         let mut learned = known.learned.clone();
         learned.shapes = device.as_ref().and_then(|device| device.shapes);
         let device = device.map(|Usable { name, budget, open, .. }| GpuCandidate {
@@ -207,6 +225,8 @@ impl BoundJoin {
             probe,
             threads: self.join.threads,
             limit: self.join.memory_limit,
+            prompt: self.join.prompt,
+            costs: self.join.job_costs,
             key: self.keys.encoding(),
             facts,
         })
@@ -317,5 +337,72 @@ impl<'a> Known<'a> {
             _ => (*left, *right),
         };
         Known { machine, side, build, probe, learned: Learned::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+    use crate::output::Output;
+    use crate::plan::JobCosts;
+
+    /// Returns the plan of a join of two tables with this many rows, and whether it looked for a GPU.
+    fn planned(join: Join, rows: u64, candidate: Candidate) -> (Plan, bool) {
+        let schema = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
+        let statistics = Statistics::rows(rows).with_bytes(8 * rows);
+        let join = join.on("k").threads(16);
+        let join = join.statistics(Side::Left, statistics).statistics(Side::Right, statistics);
+        let bound = join.bind(Output::Count, &schema, &schema).unwrap();
+        let machine = Machine { cores: 16, l2: 2 << 20, last_level: 300 << 20, memory: 0 };
+        let known = Known::new(&machine, Some(Side::Left), &bound.join.statistics);
+        let looked = Cell::new(false);
+        let look = || {
+            looked.set(true);
+            Some(Prospect::Simulated(1))
+        };
+        let (plan, prospect) = bound.prospects_among(&known, candidate, look);
+        assert_eq!(prospect.is_some(), plan.device.is_gpu(), "{plan}");
+        (plan, looked.get())
+    }
+
+    /// Finding and opening a GPU takes half a second. Nobody looks for it if the CPU needs less.
+    #[test]
+    fn a_gpu_is_looked_for_only_if_it_could_gain() {
+        let unlimited = || Join::inner().gpu_memory(1 << 40);
+        for rows in [0, 1000, 1 << 24] {
+            let (plan, looked) = planned(unlimited(), rows, Candidate::NotLookedFor);
+            assert!(!looked && plan.gpu_skipped && !plan.device.is_gpu(), "{plan}");
+            assert!(plan.predictions.iter().all(|p| !p.on_gpu), "{plan}");
+            assert!(plan.to_string().contains("no GPU was looked for"), "{plan}");
+        }
+        let (plan, looked) = planned(unlimited(), 1 << 30, Candidate::NotLookedFor);
+        assert!(looked && !plan.gpu_skipped && plan.device.is_gpu(), "{plan}");
+        // A GPU that is known costs no search.
+        let known = Candidate::Known(Prospect::Simulated(1));
+        let (plan, looked) = planned(unlimited(), 1 << 24, known);
+        assert!(!looked && !plan.gpu_skipped && plan.device.is_gpu(), "{plan}");
+        let (plan, looked) = planned(unlimited(), 1 << 30, Candidate::None);
+        assert!(!looked && !plan.gpu_skipped && !plan.device.is_gpu(), "{plan}");
+    }
+
+    /// The threads read and write on both processors. A GPU gains only on the join.
+    #[test]
+    fn reading_and_writing_are_no_reason_to_look_for_a_gpu() {
+        let costs = JobCosts::none().with_reading(Side::Right, 1000.0);
+        let join = Join::inner().job_costs(costs);
+        let (plan, looked) = planned(join, 1 << 20, Candidate::NotLookedFor);
+        assert!(!looked && plan.gpu_skipped, "{plan}");
+        assert!(plan.predictions.iter().all(|p| p.seconds > 1000.0 / 16.0), "{plan}");
+    }
+
+    /// If no algorithm fits the memory limit on the CPU, its time does not tell whether a GPU could gain.
+    #[test]
+    fn a_gpu_is_looked_for_if_the_cpu_has_too_little_memory() {
+        let (_, looked) = planned(Join::inner().memory_limit(1), 1000, Candidate::NotLookedFor);
+        assert!(looked);
     }
 }

@@ -11,7 +11,7 @@ use arrow::datatypes::Int64Type;
 use strait::testing::{Fault, FaultKind, TestOverrides};
 use strait::{
     Algorithm, CallerCode, Error, Filter, GpuOptions, Join, JoinType, MemoryBudget, Output,
-    Partitioner, PlanDevice, ProbeSide, Processor, Report, Side, TablePlace, Transfer,
+    Partitioner, PlanDevice, ProbeSide, Processor, Reason, Report, Side, TablePlace, Transfer,
 };
 
 use super::{batches, ints, keyed, whole};
@@ -277,6 +277,36 @@ fn a_count_goes_on_on_the_cpu_whatever_fails() {
             }
         }
     }
+}
+
+/// If a GPU fails in the middle of the probe side, the CPU gets the flags of the build rows. For a key that
+/// occurs more than once, the CPU looks only at the flag of one row. So a GPU must flag all rows of a key, or
+/// none of them.
+#[test]
+fn flags_that_come_over_from_a_gpu_cover_all_rows_of_a_key() {
+    let build = keyed((0..60).map(|row| row % 20));
+    let probe = keyed((0..120).map(|row| (row * 7) % 30));
+    let parts = (0..24).map(|part| probe.slice(5 * part, 5)).collect::<Vec<_>>();
+    let mut continued = 0;
+    for join_type in [JoinType::LeftSemi, JoinType::LeftAnti, JoinType::Left, JoinType::Full] {
+        let join = Join::new(join_type).on("k").build_side(Side::Left).threads(1);
+        let count = |join: &Join| join.count(whole(&build), batches(probe.schema(), parts.clone()));
+        let expected = count(&join.clone().device(Processor::Cpu)).unwrap().0;
+        for kind in [FaultKind::Launch, FaultKind::Copy, FaultKind::Record] {
+            for nth in 0..40 {
+                let fault = Some(Fault { kind, nth });
+                let force = TestOverrides { simulated: Some(nth), auto: true, fault, ..tiny() };
+                match count(&join.clone().test_overrides(force)) {
+                    Ok((rows, report)) => {
+                        assert_eq!(rows, expected, "{join_type}, {kind:?} {nth}");
+                        continued += usize::from(report.plan.reason == Reason::Continues);
+                    }
+                    Err(error) => assert!(of_device(&error), "{join_type}, {kind:?}: {error}"),
+                }
+            }
+        }
+    }
+    assert!(continued > 10, "the CPU continued {continued} times");
 }
 
 #[test]

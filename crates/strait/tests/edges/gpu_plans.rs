@@ -52,6 +52,9 @@ fn compare(plan: &Plan, work: &GpuWork) {
     let ordered = line(&text, "results").is_some_and(|line| line.starts_with("in probe order"));
     assert_eq!(work.chunks_in_order > 0, ordered, "{what}");
     assert!(!ordered || work.chunks_unordered == 0, "{what}");
+    let most = plan.details.table_in_gpu_memory;
+    assert_eq!(work.table_in_gpu_memory.is_some(), most.is_some(), "{what}");
+    assert!(work.table_in_gpu_memory <= most, "{what}");
 }
 
 /// Compares the plan before a join with the plan of its report. Decisions may have been open, but what was
@@ -143,6 +146,30 @@ fn rows_cross_as_the_plan_says() -> Result<(), Error> {
         compare(&report.plan, work);
         compare_before(&before, &report.plan);
     }
+    Ok(())
+}
+
+/// With less and less GPU memory, less and less of a hybrid table lies there. A table in host memory has no part
+/// in GPU memory.
+#[test]
+fn a_table_lies_where_the_plan_says() -> Result<(), Error> {
+    let (build, probe) = (table("v", 40_000, 1), table("w", 80_000, 2));
+    let run = |place: TablePlace, memory: u64| -> Result<(Plan, Option<u64>), Error> {
+        let options = GpuOptions::new().table(place);
+        let join = Join::inner().algorithm(Algorithm::NoPartition).gpu_options(options);
+        let join = join.gpu_memory(memory).test_overrides(simulated(7));
+        let (_, report) = joined(&join, &build, &probe)?;
+        let Some(work) = &report.gpu else { panic!("{report}") };
+        compare(&report.plan, work);
+        Ok((report.plan.clone(), work.table_in_gpu_memory))
+    };
+    assert_eq!(run(TablePlace::Gpu, 4 << 20)?.1, None);
+    assert_eq!(run(TablePlace::Host, 4 << 20)?.1, Some(0));
+    let (plan, whole) = run(TablePlace::Hybrid, 4 << 20)?;
+    assert_eq!(whole, Some(16 * (2 * 40_000 + 2)), "all of it: {plan}");
+    let (plan, part) = run(TablePlace::Hybrid, 3 << 19)?;
+    assert_eq!(part, plan.details.table_in_gpu_memory, "a part of it: {plan}");
+    assert!(part < whole && plan.to_string().contains("of it in GPU memory"), "{plan}");
     Ok(())
 }
 

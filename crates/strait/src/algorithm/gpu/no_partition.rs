@@ -12,11 +12,10 @@
 
 use super::machinery::look_up::{TableOf, look_up, stream_past};
 use super::machinery::stream::release;
-use super::machinery::table::{self, Rows};
+use super::machinery::table::{self, Place, Rows};
 use super::{DeviceSide, JoinResult, Receiver, Session, Wanted, check_rows};
 use crate::device::abi;
 use crate::error::Result;
-use crate::gpu_options::TablePlace;
 use crate::options::Algorithm;
 use crate::plan::{InGpuMemory, Learned, Plan};
 use crate::transfer::{HostSide, Incoming, TransferContext, load};
@@ -30,7 +29,7 @@ pub(super) fn join(
     wanted: &Wanted,
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
-    let table = table::build(session, plan, build, TablePlace::Gpu)?;
+    let table = table::build(session, plan, build, Place::Device)?;
     look_up(session, table, Rows::of(probe), wanted, to)
 }
 
@@ -66,7 +65,7 @@ pub(super) fn join_surveyed(
         return Ok(None);
     }
     let array = table::direct(min, max);
-    let table = table::array(session, Rows::of(build), array, TablePlace::Gpu)?;
+    let table = table::array(session, Rows::of(build), array, Place::Device)?;
     session.mark("build table")?;
     let Some(table) = table else { return Ok(None) };
     look_up(session, table, Rows::of(probe), wanted, to).map(Some)
@@ -79,9 +78,10 @@ fn build_from_host(
     plan: &mut Plan,
     build: &HostSide,
 ) -> Result<abi::DeviceTable> {
-    let (session, place) = (link.session, plan.facts.gpu_options.table);
+    let session = link.session;
+    let place = Place::planned(session, plan);
     let mut repeated = false;
-    if place != TablePlace::Gpu {
+    if place != Place::Device {
         let point = session.point();
         let slot_count = 2 * build.rows + 2;
         let slots = table::slots(session, slot_count * session.word.tuple(), place)?;
@@ -96,6 +96,7 @@ fn build_from_host(
         session.release_since(point)?;
     }
     let side = load(link, build)?;
+    let place = Place::planned(session, plan);
     let table = match repeated {
         true => table::build_groups(session, plan, &side, place)?,
         false => table::build(session, plan, &side, place)?,

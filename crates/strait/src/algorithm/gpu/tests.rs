@@ -11,7 +11,9 @@ use crate::key::KeyEncoding;
 use crate::machine::Machine;
 use crate::matches::{FlagPlan, FlaggedBy};
 use crate::options::{JoinType, Yields};
-use crate::plan::{Facts, GpuCandidate, HostMemory, Request, ResultOrder, Statistics, choose};
+use crate::plan::{
+    Facts, GpuCandidate, HostMemory, JobCosts, Request, ResultOrder, Statistics, choose,
+};
 use crate::schedule::Workers;
 use crate::transfer::{BlockColumn, Drain, HostColumn};
 use crate::word::Width;
@@ -89,6 +91,8 @@ impl Case {
             probe: Statistics::rows(probe as u64),
             threads: 2,
             limit: None,
+            prompt: false,
+            costs: JobCosts::none(),
             key: KeyEncoding::of_words(Width::W64),
             facts,
             device: Some(GpuCandidate {

@@ -1,5 +1,7 @@
 //! Which GPUs are there, and if there is none, why? Holding a [`Gpu`] proves that driver and device exist.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use super::context::Context;
@@ -99,6 +101,14 @@ impl Gpu {
     }
 }
 
+/// Whether this process has initialised the driver.
+static INITIALISED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether this process has initialised the driver, so that it takes little time to look for GPUs.
+pub(crate) fn is_initialised() -> bool {
+    INITIALISED.load(Ordering::Relaxed)
+}
+
 /// Loads and initialises the driver.
 fn driver() -> Result<()> {
     // SAFETY: loads the driver's library, which may be loaded into any process.
@@ -118,7 +128,10 @@ fn driver() -> Result<()> {
     }
     // SAFETY: the library and its function exist.
     match unsafe { sys::cuInit(0) } {
-        CUresult::CUDA_SUCCESS => Ok(()),
+        CUresult::CUDA_SUCCESS => {
+            INITIALISED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
         CUresult::CUDA_ERROR_NO_DEVICE => Err(none()),
         CUresult::CUDA_ERROR_STUB_LIBRARY => Err(Error::NoGpu {
             why: "libcuda.so is the toolkit's stub, not a driver; install the NVIDIA driver, or take the stubs' folder from LD_LIBRARY_PATH".to_string(),

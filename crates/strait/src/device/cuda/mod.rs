@@ -66,6 +66,7 @@ use streams::Streams;
 
 pub use crate::device::gpu::{Architecture, Gpu, Link};
 pub use compile::{CompiledKernel, compile_kernels, kernel_cache};
+pub(crate) use detect::is_initialised;
 pub use nvrtc::Nvrtc;
 pub(crate) use shared::{is_open, open, shared};
 

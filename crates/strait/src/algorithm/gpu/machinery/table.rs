@@ -13,17 +13,37 @@
 
 use crate::device::{DeviceSide, DeviceStage, Session, View, abi};
 use crate::error::Result;
-use crate::gpu_options::TablePlace;
 use crate::plan::gpu_shape::{SLOT, hash_table_bits};
 use crate::plan::{Learned, LearnedWords, Plan, TableKind};
 use crate::transfer::{HostSide, Pipeline, TransferContext};
+
+/// Where the slots of a table lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Device,
+    /// At most `most_on_device` bytes in device memory, and the rest in host memory.
+    Both {
+        most_on_device: u64,
+    },
+}
+
+impl Place {
+    /// Returns the place that the plan chooses, now that the free memory is known.
+    pub(crate) fn planned(session: &Session<'_>, plan: &mut Plan) -> Place {
+        plan.refine(Learned { free: Some(session.left()), ..Learned::default() });
+        match plan.details.table_in_gpu_memory {
+            None => Place::Device,
+            Some(most_on_device) => Place::Both { most_on_device },
+        }
+    }
+}
 
 /// Surveys the keys of a side, and builds the kind of table that the plan then chooses.
 pub(crate) fn build(
     session: &Session<'_>,
     plan: &mut Plan,
     build: &DeviceSide,
-    place: TablePlace,
+    place: Place,
 ) -> Result<abi::DeviceTable> {
     let range = surveyed(session, plan, build)?;
     let once = match range {
@@ -43,7 +63,7 @@ pub(crate) fn build_groups(
     session: &Session<'_>,
     plan: &mut Plan,
     build: &DeviceSide,
-    place: TablePlace,
+    place: Place,
 ) -> Result<abi::DeviceTable> {
     let range = surveyed(session, plan, build)?;
     let table = grouped(session, build, range, place)?;
@@ -109,24 +129,24 @@ pub(crate) fn direct(min: u64, max: u64) -> abi::DeviceTable {
     abi::DeviceTable { slot_count: max - min + 1, min, direct: 1, ..abi::DeviceTable::default() }
 }
 
-/// Allocates a table's slots: in device memory, in host memory, or up to 5/8 of the free device memory and the
-/// rest in host memory (001 §5.2, §5.3; 001 fills the device memory).
-pub(crate) fn slots(session: &Session<'_>, bytes: u64, place: TablePlace) -> Result<View> {
+/// Allocates a table's slots: in device memory, or in device memory and host memory (001 §5.2, §5.3).
+pub(crate) fn slots(session: &Session<'_>, bytes: u64, place: Place) -> Result<View> {
     const WHAT: &str = "the hash table";
-    let on_device = match place {
-        TablePlace::Gpu => return session.allocate(bytes, WHAT),
-        TablePlace::Host => 0,
-        // Some memory must stay free for the probe rows.
-        TablePlace::Hybrid => bytes.min(session.left() / 8 * 5),
-    };
-    session.range(bytes, on_device, WHAT)
+    match place {
+        Place::Device => session.allocate(bytes, WHAT),
+        Place::Both { most_on_device } => {
+            let on_device = bytes.min(most_on_device);
+            session.record_work(|work| work.table_in_gpu_memory = Some(on_device));
+            session.range(bytes, on_device, WHAT)
+        }
+    }
 }
 
 /// Builds a hashed table whose slots hold values. Returns `None` if a key occurs more than once.
 pub(crate) fn single(
     session: &Session<'_>,
     build: Rows,
-    place: TablePlace,
+    place: Place,
 ) -> Result<Option<abi::DeviceTable>> {
     let mut table = hashed(session, build.rows);
     let slots = slots(session, table.slot_count * session.word.tuple(), place)?;
@@ -143,7 +163,7 @@ pub(crate) fn array(
     session: &Session<'_>,
     build: Rows,
     range: abi::DeviceTable,
-    place: TablePlace,
+    place: Place,
 ) -> Result<Option<abi::DeviceTable>> {
     let slots = slots(session, range.slot_count * session.word.bytes(), place)?;
     let taken = session.allocate(range.slot_count.div_ceil(32) * 4, "the table's bits")?;
@@ -181,7 +201,7 @@ fn grouped(
     session: &Session<'_>,
     build: &DeviceSide,
     range: Option<abi::DeviceTable>,
-    place: TablePlace,
+    place: Place,
 ) -> Result<abi::DeviceTable> {
     let mut table = range.unwrap_or_else(|| hashed(session, build.rows));
     let slot_bytes = if table.direct != 0 { 8 } else { SLOT };

@@ -12,11 +12,10 @@
 //! instead of twice, so this join is faster if the probe side is much longer.
 
 use super::super::machinery::look_up::look_up;
-use super::super::machinery::table::{Rows, single};
+use super::super::machinery::table::{Place, Rows, single};
 use super::super::{DeviceSide, JoinResult, Receiver, Session, Wanted};
 use crate::device::View;
 use crate::error::Result;
-use crate::gpu_options::TablePlace;
 use crate::partition::gpu::{Digits, ordered};
 
 /// Joins two sides by the top `bits` bits. Returns `None` if a build key occurs more than once.
@@ -37,7 +36,7 @@ pub(super) fn join(
     };
     let tuples = ordered(session, build, &digits, &mut None, "the partitioned build side")?;
     session.mark("partition build side")?;
-    let table = single(session, rows(build, tuples), TablePlace::Gpu)?;
+    let table = single(session, rows(build, tuples), Place::Device)?;
     session.mark("build table")?;
     session.release(&[tuples])?;
     let Some(table) = table else { return Ok(None) };
