@@ -4,10 +4,13 @@ use std::io::IsTerminal;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
-use strait::{BoundJoin, Input, Join, JoinReader, JoinType, NullEquality, Output, Report, Side};
+use strait::{
+    BoundJoin, Input, JobCosts, Join, JoinReader, JoinType, NullEquality, Output, Report, Side,
+};
 
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::busy::{Busy, Running};
+use crate::costs::writing_per_row;
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::input::{FoundFiles, InputTable, find};
@@ -43,7 +46,8 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     execute(arguments, bound, (left, right), &memory, &pruned)
 }
 
-/// Adds the statistics of both tables' files to the join, for `--explain` and for the run.
+/// Adds the statistics of both tables' files, and the work of reading and writing, to the join: for `--explain`
+/// and for the run.
 fn with_statistics(
     arguments: &JoinArguments,
     bound: BoundJoin,
@@ -66,7 +70,12 @@ fn with_statistics(
             known.bytes = known.bytes.or_else(|| table.file_bytes());
         }
     }
-    bound.statistics(Side::Left, left_known).statistics(Side::Right, right_known)
+    let costs = JobCosts::none()
+        .with_reading(Side::Left, left.read_seconds(bound.columns(Side::Left)))
+        .with_reading(Side::Right, right.read_seconds(bound.columns(Side::Right)))
+        .with_writing_per_row(writing_per_row(arguments.output.as_ref(), &bound.schema()));
+    let bound = bound.statistics(Side::Left, left_known).statistics(Side::Right, right_known);
+    bound.job_costs(costs)
 }
 
 /// Leaves out the row groups of a side whose rows cannot match, if unmatched rows of this side are not output.

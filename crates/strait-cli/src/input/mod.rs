@@ -32,6 +32,7 @@ mod table;
 mod text;
 mod thrift;
 mod values;
+mod work;
 
 pub(crate) use find::{FoundFiles, find};
 pub(crate) use table::InputTable;

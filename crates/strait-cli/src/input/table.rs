@@ -15,7 +15,7 @@ use super::parquet::Footer;
 use super::prune::{Bounds, KeyColumn};
 use super::reader::TableReader;
 use super::source::TableSource;
-use super::{csv, hive, ipc, json, parquet, sizes};
+use super::{csv, hive, ipc, json, parquet, sizes, work};
 use crate::arguments::CsvArguments;
 use crate::busy::{Step, Timed};
 use crate::memory::Memory;
@@ -138,6 +138,15 @@ impl InputTable {
             statistics.key_range = ranges.and_then(|ranges| ranges.into_iter().reduce(widest));
         }
         statistics
+    }
+
+    /// Estimates the seconds that one core needs to read and decode the `columns`. Zero for a stream: its length is
+    /// not known.
+    pub(crate) fn read_seconds(&self, columns: &[usize]) -> f64 {
+        match &self.rows {
+            Rows::Stdin(_) => 0.0,
+            Rows::Files(files) => work::seconds(files, columns),
+        }
     }
 
     /// Returns bounds of all values of a column, if all files have them.

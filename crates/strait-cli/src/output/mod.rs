@@ -20,7 +20,7 @@ mod watched;
 mod zones;
 
 pub(crate) use aside::{Aside, resolved};
-pub(crate) use destination::{Compression, Destination, FileFormat};
+pub(crate) use destination::{Compression, Destination, FileFormat, Notation, Squeeze};
 pub(crate) use joined::JoinedRows;
 pub(crate) use preview::Preview;
 pub(crate) use sink::{Sink, SinkOptions};

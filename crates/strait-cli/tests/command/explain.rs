@@ -45,6 +45,29 @@ fn open_decisions_are_explained_and_then_made() {
     }
 }
 
+/// The predictions contain the work of reading and writing. So CSV costs more than Parquet, and output more than
+/// a count.
+#[test]
+fn predictions_contain_reading_and_writing() {
+    let sandbox = Sandbox::new();
+    let ids: Vec<i64> = (0..200_000).collect();
+    let rows = batch(("id", &ids), ("q", &vec!["some text"; ids.len()]));
+    sandbox.parquet("a.parquet", &rows);
+    let lines: String = ids.iter().map(|id| format!("{id},some text\n")).collect();
+    sandbox.write("a.csv", format!("id,q\n{lines}"));
+    let milliseconds = |arguments: &str| {
+        let line = "join {} --on id --device cpu --threads 1 --explain";
+        let plan = sandbox.strait(&line.replace("{}", arguments)).ok();
+        let (_, after) = plan.split_once("predicted, with ").unwrap_or_else(|| panic!("{plan}"));
+        let (seconds, _) = after.split_once(" s of reading and writing").unwrap();
+        (seconds.parse::<f64>().unwrap() * 1000.0).round() as u64
+    };
+    let count = milliseconds("a.parquet a.parquet --count");
+    let parquet = milliseconds("a.parquet a.parquet -o out.parquet");
+    let csv = milliseconds("a.csv a.parquet -o out.csv");
+    assert!(0 < count && count < parquet && parquet < csv, "{count} {parquet} {csv}");
+}
+
 #[test]
 fn explain_analyze_runs_and_reports() {
     let sandbox = parquet_pair();
