@@ -267,6 +267,11 @@ impl Transfer {
         }
     }
 
+    /// Returns whether kernels read the columns in host memory.
+    pub(crate) fn reads_in_place(self) -> bool {
+        matches!(self, Transfer::ZeroCopy | Transfer::Coherence)
+    }
+
     /// Returns whether worker threads stage rows that are not in pinned memory.
     pub(crate) fn stages(self) -> bool {
         matches!(self, Transfer::Auto | Transfer::StagedCopy)

@@ -97,8 +97,8 @@ pub use options::{
 };
 pub use output::{Aggregate, Output, ReservedBatch, Sink};
 pub use plan::{
-    Abandoned, Details, HoldReason, Inlining, JobCosts, KeySource, LinkBytes, Plan, PlanDevice,
-    Prediction, ProbeSide, Reason, ResultOrder, RowIdReason, Statistics, TableKind,
+    Abandoned, ChunkRows, Details, HoldReason, Inlining, JobCosts, KeySource, LinkBytes, Plan,
+    PlanDevice, Prediction, ProbeSide, Reason, ResultOrder, RowIdReason, Statistics, TableKind,
 };
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;

@@ -75,6 +75,9 @@ pub struct GpuWork {
     pub parts: u64,
     /// The radix bits of each pass that partitioned the build side.
     pub radix_bits: Vec<u32>,
+    /// The most rows of a chunk, or tuples, that crossed to the GPU together. If `multi-pass` was refused memory,
+    /// this is about the chunks since then.
+    pub chunk_rows: u64,
     /// The bytes of a table that were in GPU memory, if the rest of the table could lie in host memory.
     pub table_in_gpu_memory: Option<u64>,
     /// The number of chunks of the probe side whose results came back in the order of the probe rows.

@@ -9,6 +9,7 @@ use crate::device::abi::MAX_PARTITIONS;
 use crate::error::{Error, Result};
 use crate::gpu_options::{Partitioner, Transfer};
 use crate::plan::first_pass_transfer;
+use crate::plan::gpu_shape::{chunk_of_columns, unit_rows};
 use crate::transfer::{HostColumn, Place, Run};
 use crate::word::{KeyWord, Mixers};
 
@@ -55,7 +56,11 @@ pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> 
     let session = table.gpu.session(table.word.width())?;
     let pinned = table.placement == HostPlacement::Pinned;
     let transfer = first_pass_transfer(Transfer::Auto, pinned, partitioner.for_triton()?, counted);
-    let link = table.gpu.transfer_context(&session, transfer);
+    let most_rows = match transfer.reads_in_place() {
+        true => unit_rows(0, table.word.width()),
+        false => chunk_of_columns(transfer, table.word.width(), 2),
+    };
+    let link = table.gpu.transfer_context(&session, transfer, most_rows);
     let pass = partition_side(&link, &side, partitioner, bits, counted)?;
     let started = Instant::now();
     let partitions = pass()?;

@@ -33,7 +33,7 @@ pub fn join_from_host_memory(
     let mut plan = plan(tables, request);
     let started = Instant::now();
     let session = build.gpu.session(build.word.width())?;
-    let link = build.gpu.transfer_context(&session, plan.transfer()?);
+    let link = build.gpu.transfer_context(&session, plan.transfer()?, plan.chunk_rows()?.build);
     let mut back = Back {
         drain: Drain::new(),
         handed: Handed { keys: wanted.keys, value_bytes: build.word.bytes() as usize, to },

@@ -10,6 +10,7 @@ use crate::device::{DeviceSide, DeviceStage, HostView, abi};
 use crate::error::{Error, Result};
 use crate::gpu_options::Transfer;
 use crate::memory::{Buffer, Shared};
+use crate::plan::gpu_shape::chunk_of_columns;
 use crate::schedule::share;
 use crate::transfer::{HostColumn, HostSide, Pipeline, TransferContext};
 
@@ -105,7 +106,8 @@ impl HostTable {
         let side = self.side(false)?;
         let session = self.gpu.session(self.word.width())?;
         let transfer = transfer.resolved(self.placement == HostPlacement::Pinned);
-        let link = self.gpu.transfer_context(&session, transfer);
+        let most_rows = chunk_of_columns(transfer, self.word.width(), 1);
+        let link = self.gpu.transfer_context(&session, transfer, most_rows);
         let started = Instant::now();
         read_keys(&link, &side)?;
         session.device.synchronize(session.compute)?;

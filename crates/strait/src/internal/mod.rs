@@ -87,8 +87,9 @@ impl OpenGpu {
         &'a self,
         session: &'a Session<'a>,
         transfer: Transfer,
+        most_rows: u64,
     ) -> TransferContext<'a> {
-        TransferContext { session, workers: &self.workers, transfer, most_rows: None }
+        TransferContext { session, workers: &self.workers, transfer, most_rows }
     }
 
     /// Returns an error unless two tables belong to the same GPU and have words of the same size.

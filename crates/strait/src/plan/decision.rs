@@ -161,6 +161,9 @@ pub struct Details {
     /// [`Transfer::StagedCopy`] for Arrow batches, which are not in pinned memory, and to
     /// [`Transfer::PinnedCopy`] for the tuples of `cpu-partitioned`.
     pub transfer: Option<Transfer>,
+    /// The most rows that cross to the GPU together; `None` on the CPU. Chunks are shorter if memory does not
+    /// suffice for so many rows.
+    pub chunk_rows: Option<ChunkRows>,
     /// Whether results come back from the GPU in the order of the probe rows; `None` on the CPU.
     pub order: Option<ResultOrder>,
     /// The bytes that cross the link between host and GPU; `None` on the CPU.
@@ -441,6 +444,29 @@ pub struct LinkBytes {
     pub probe_bits: bool,
     /// The bytes back to the host per row of a side whose matches are flagged.
     pub per_flag: u64,
+}
+
+/// The most rows of a chunk. The rows of a chunk cross to the GPU together.
+///
+/// ```
+/// # use arrow::datatypes::{DataType, Field, Schema};
+/// # let schema = Schema::new(vec![Field::new("id", DataType::Int64, false)]);
+/// use strait::{Join, Output, Processor};
+///
+/// let join = Join::inner().on("id").device(Processor::Cpu);
+/// let plan = join.bind(Output::Rows, &schema, &schema)?.explain();
+/// assert_eq!(plan.details.chunk_rows, None, "no rows cross to a GPU");
+/// # Ok::<(), strait::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct ChunkRows {
+    /// The most rows of a chunk of the build side.
+    pub build: u64,
+    /// The most rows of a chunk of the probe side.
+    pub probe: u64,
+    /// The most tuples that cross together when working sets are joined; `None` if there are no working sets.
+    pub tuples: Option<u64>,
 }
 
 /// The predicted costs of one algorithm.

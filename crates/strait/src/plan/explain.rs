@@ -7,8 +7,8 @@ use crate::options::{Algorithm, Yields};
 use crate::plan::rules::UNKNOWN_ROWS;
 use crate::plan::shape::CELLS_PER_ROW;
 use crate::plan::{
-    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, ProbeSide,
-    Reason, ResultOrder, RowIdReason, Statistics, TableKind,
+    Abandoned, ChunkRows, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice,
+    ProbeSide, Reason, ResultOrder, RowIdReason, Statistics, TableKind,
 };
 
 impl fmt::Display for Plan {
@@ -159,6 +159,11 @@ impl Plan {
         }
         if let (Some(transfer), Some(link)) = (details.transfer, details.over_the_link) {
             writeln!(f, "  {:<14} {transfer}; {link}", "over the link")?;
+        }
+        if let Some(ChunkRows { build, probe, tuples }) = details.chunk_rows {
+            let tuples = tuples.map_or(String::new(), |n| format!(", and {n} tuples"));
+            let text = format!("at most {build} build rows, {probe} probe rows{tuples}");
+            writeln!(f, "  {:<14} {text}", "chunks")?;
         }
         Ok(())
     }

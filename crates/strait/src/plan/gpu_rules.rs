@@ -6,19 +6,23 @@ use crate::matches::{FlagPlan, FoundBy};
 use crate::options::{Algorithm, Yields};
 use crate::partition::gpu::Digits;
 use crate::plan::choose::HostMemory;
-use crate::plan::decision::{ResultOrder, TableKind};
+use crate::plan::decision::{ChunkRows, ProbeSide, ResultOrder, TableKind};
 use crate::plan::gpu_memory::{
     FOR_TABLES, cache_bytes, hybrid_table_bytes, table_rows, working_set_rows,
 };
 use crate::plan::gpu_shape::{
-    MAX_ROWS_AT_ONCE, first_pass_bits, is_array, is_one_pass, one_pass_bits, partitioning_bytes,
-    radix_bits,
+    MAX_ROWS_AT_ONCE, PARTITIONED_ROWS, STREAMED_ROWS, chunk_of_columns, chunk_of_tuples,
+    first_pass_bits, is_array, is_one_pass, one_pass_bits, partitioning_bytes, radix_bits,
+    unit_rows,
 };
+use crate::plan::refine::Facts;
 use crate::plan::rules::Case;
 
 /// If a test forces several parts: the minimum number of rows per part, and the number of parts.
 const TINY_PART: u64 = 11;
 const TINY_PARTS: u64 = 6;
+/// The rows per chunk if a test forces short chunks.
+const TINY_CHUNK: u64 = 7;
 
 /// Decides how columns cross to the GPU in the first pass of `triton`. `counted` says whether the tuples per
 /// partition are counted before a kernel writes them over the link. While the kernel writes, the copy engine
@@ -230,6 +234,33 @@ impl Case<'_> {
         Some(left.div_ceil(left.div_ceil(fit).max(1)))
     }
 
+    /// Decides the rows per chunk of each pipeline.
+    pub(super) fn chunk_rows(&self) -> Option<ChunkRows> {
+        let (word, transfer, gpu) = (self.word(), self.transfer()?, self.gpu?);
+        let Facts { gpu_options, overrides, learned, .. } = self.facts;
+        let of_columns = |columns: u64| match self.algorithm {
+            Algorithm::CpuPartitioned => PARTITIONED_ROWS,
+            Algorithm::Triton if transfer.reads_in_place() => {
+                unit_rows(cache_bytes(self.free().unwrap_or(0), gpu_options.cache), word)
+            }
+            _ => chunk_of_columns(transfer, word, columns),
+        };
+        let arrow = gpu.columns == HostMemory::Arrow;
+        let probe = match self.probe_side() {
+            ProbeSide::Streamed if arrow => STREAMED_ROWS,
+            // Only tables without Arrow batches have a column of probe values.
+            _ => of_columns(1 + u64::from(!arrow && self.has_values())),
+        };
+        let working_sets = matches!(self.algorithm, Algorithm::CpuPartitioned | Algorithm::Triton);
+        let tiny = if overrides.tiny_chunks { TINY_CHUNK } else { u64::MAX };
+        let most = learned.most_chunk_rows.unwrap_or(u64::MAX).min(tiny);
+        Some(ChunkRows {
+            build: of_columns(1 + u64::from(self.has_values())).min(most),
+            probe: probe.min(most),
+            tuples: working_sets.then(|| chunk_of_tuples(word).min(most)),
+        })
+    }
+
     /// Decides how rows cross to the GPU.
     pub(super) fn transfer(&self) -> Option<Transfer> {
         let pinned = self.gpu?.columns == HostMemory::Pinned;
@@ -253,7 +284,7 @@ mod tests {
     use crate::matches::Roles;
     use crate::options::{JoinType, Side};
     use crate::plan::refine::tests::plan;
-    use crate::plan::{Divided, HoldReason, Learned, Plan, ProbeSide};
+    use crate::plan::{Divided, HoldReason, Learned, Plan};
 
     /// Returns a plan for a GPU, after the join has learned these facts.
     fn refined(plan: &Plan, learned: Learned) -> Plan {
@@ -333,5 +364,34 @@ mod tests {
         let few = [Some(10), None];
         let few = refined(&long, Learned { matchable: few, ..unique(false) });
         assert_eq!(few.details.radix_bits, [2]);
+    }
+
+    /// The method, the columns and the algorithm decide the rows per chunk.
+    #[test]
+    fn pipelines_have_chunks_of_their_own_length() {
+        let chunks = |algorithm: Algorithm, transfer: Transfer| {
+            let change = |facts: &mut Facts| {
+                facts.gpu_options = GpuOptions::new().transfer(transfer);
+            };
+            let plan = plan(algorithm, Some(1 << 34), change);
+            let chunks = plan.details.chunk_rows.expect("a plan for a GPU");
+            (chunks.build, chunks.probe, chunks.tuples)
+        };
+        let auto = Transfer::Auto;
+        // A staged chunk has 512 MiB: here, keys and inlined columns of 8 bytes each.
+        assert_eq!(chunks(Algorithm::NoPartition, auto), (32 << 20, 4 << 20, None));
+        assert_eq!(chunks(Algorithm::Radix, auto), (32 << 20, 64 << 20, None));
+        assert_eq!(chunks(Algorithm::Radix, Transfer::PinnedCopy), (16 << 20, 16 << 20, None));
+        let partitioned = chunks(Algorithm::CpuPartitioned, auto);
+        assert_eq!(partitioned, (16 << 20, 16 << 20, Some(8 << 20)));
+        // 1/16 of the cache, which takes 9/16 of 16 GiB: kernels of `triton` read so many tuples at once.
+        let unit = (9u64 << 30) / 16 / 16;
+        assert_eq!(chunks(Algorithm::Triton, Transfer::ZeroCopy), (unit, unit, Some(8 << 20)));
+        // After memory was refused, chunks are shorter.
+        let open = plan(Algorithm::MultiPass, Some(1 << 34), |_| {});
+        let shorter = refined(&open, Learned { most_chunk_rows: Some(9), ..Learned::default() });
+        let shorter = shorter.details.chunk_rows.expect("a plan for a GPU");
+        assert_eq!((shorter.build, shorter.probe), (9, 9));
+        assert!(open.to_string().contains("chunks         at most 33554432 build rows"), "{open}");
     }
 }

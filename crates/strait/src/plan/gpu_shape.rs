@@ -5,7 +5,7 @@
 //! sizes that are learned too late for a plan, such as the radix bits of one working set.
 
 use crate::device::{Shape, abi, l2};
-use crate::gpu_options::RadixPartitioner;
+use crate::gpu_options::{RadixPartitioner, Transfer};
 use crate::options::Algorithm;
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS};
 use crate::plan::shape::CELLS_PER_ROW;
@@ -36,6 +36,48 @@ const LONGER: u64 = 3;
 const ONE_PASS_BITS: u32 = 8;
 /// The most radix bits of several passes together.
 const PASSES_BITS: u32 = 24;
+/// The bytes per chunk and column: long enough for the link and for kernel launches, short enough to overlap
+/// copies and stages.
+const CHUNK_BYTES: u64 = 128 << 20;
+/// The bytes per staged chunk, all columns together. Workers wait for one another at the end of each chunk, so
+/// chunks are long.
+const STAGED_BYTES: u64 = 512 << 20;
+/// The rows per chunk of a side that is read while it is joined. Such chunks stay in host memory from reading to
+/// writing. So they are short, but long enough for full link speed.
+pub(super) const STREAMED_ROWS: u64 = 4 << 20;
+/// The rows per chunk that the CPU partitions: enough that each partition's run is long enough for the link.
+pub(super) const PARTITIONED_ROWS: u64 = 16 << 20;
+/// The minimum and maximum rows that a kernel of `triton` reads over the link at once. Kernels flush their buffers
+/// at the end, so the rows should be many. But several such units ([`UNITS_OF_CACHE`]) must fit the cache, so that
+/// little of it stays empty.
+const UNIT: [u64; 2] = [1 << 20, 1 << 26];
+const UNITS_OF_CACHE: u64 = 16;
+/// Units end at line boundaries, because each warp reads one or two whole lines.
+const LINE: u64 = 128;
+
+/// Returns the rows per chunk of a held side with so many columns.
+pub(crate) fn chunk_of_columns(transfer: Transfer, word: Width, columns: u64) -> u64 {
+    match transfer.stages() {
+        true => STAGED_BYTES / (word.bytes() * columns),
+        false => CHUNK_BYTES / word.bytes(),
+    }
+}
+
+/// Returns the tuples per chunk of a working set.
+pub(super) fn chunk_of_tuples(word: Width) -> u64 {
+    CHUNK_BYTES / word.tuple()
+}
+
+/// Returns the rows that a kernel of `triton` reads over the link at once. `cache` is the GPU memory that caches
+/// partitions.
+pub(crate) fn unit_rows(cache: u64, word: Width) -> u64 {
+    let [least, most] = UNIT;
+    match cache {
+        0 => most,
+        _ => (cache / UNITS_OF_CACHE / word.tuple()).clamp(least, most) / LINE * LINE,
+    }
+}
+
 /// The approximate number of partitions per working set.
 const PARTITIONS_PER_SET: u64 = 4;
 

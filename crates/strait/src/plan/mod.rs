@@ -25,8 +25,8 @@ mod working_sets;
 pub use crate::statistics::{JobCosts, Statistics};
 pub(crate) use choose::{GpuCandidate, HostMemory, Request, choose};
 pub use decision::{
-    Abandoned, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice, Prediction,
-    ProbeSide, Reason, ResultOrder, RowIdReason, TableKind,
+    Abandoned, ChunkRows, Details, HoldReason, Inlining, KeySource, LinkBytes, Plan, PlanDevice,
+    Prediction, ProbeSide, Reason, ResultOrder, RowIdReason, TableKind,
 };
 pub(crate) use gpu_rules::first_pass_transfer;
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};

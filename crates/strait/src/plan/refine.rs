@@ -16,7 +16,7 @@ use crate::overrides::TestOverrides;
 use crate::plan::choose::HostMemory;
 use crate::plan::rules::Case;
 use crate::plan::working_sets::pack;
-use crate::plan::{HoldReason, Inlining, KeySource, Plan, ResultOrder, Statistics};
+use crate::plan::{ChunkRows, HoldReason, Inlining, KeySource, Plan, ResultOrder, Statistics};
 use crate::word::Width;
 
 /// Returns whether results in the order of the probe rows take fewer bytes than pairs. `rows` results have
@@ -115,6 +115,8 @@ pub(crate) struct Learned {
     pub(crate) unique: Option<bool>,
     /// The rows of a part that needed more GPU memory than there is.
     pub(crate) refused: Option<u64>,
+    /// The most rows of a chunk, after memory was refused.
+    pub(crate) most_chunk_rows: Option<u64>,
     /// The build rows that were divided into parts.
     pub(crate) divided: Option<Divided>,
     /// The form of the key words and values that the abandoned algorithm already made. The next algorithm
@@ -205,6 +207,7 @@ impl Learned {
             free: new.free.or(self.free),
             unique: new.unique.or(self.unique),
             refused: new.refused.or(self.refused),
+            most_chunk_rows: new.most_chunk_rows.or(self.most_chunk_rows),
             divided: new.divided.or(self.divided),
             made: new.made.or(self.made.take()),
         };
@@ -247,6 +250,12 @@ impl Plan {
     pub(crate) fn transfer(&self) -> Result<Transfer> {
         let missing = || Error::internal("a plan for the CPU has no transfer method");
         self.details.transfer.ok_or_else(missing)
+    }
+
+    /// Returns the rows per chunk. Fails if the plan is not for a GPU.
+    pub(crate) fn chunk_rows(&self) -> Result<ChunkRows> {
+        let missing = || Error::internal("a plan for the CPU has no chunks");
+        self.details.chunk_rows.ok_or_else(missing)
     }
 
     /// Returns the most build rows of a part. Fails if the algorithm does not divide the build side.

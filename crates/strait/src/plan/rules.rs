@@ -51,6 +51,7 @@ impl Case<'_> {
             parts: self.parts(),
             part_rows: self.part_rows(),
             transfer: self.transfer(),
+            chunk_rows: self.chunk_rows(),
             order: self.order(),
             over_the_link: self.over_the_link(),
         }

@@ -61,17 +61,9 @@ pub(crate) use runs::{Place, Produce, Run};
 
 /// Slots per ring: stages read one, two are being copied or have arrived, and one is being filled.
 pub(crate) const SLOTS: usize = 4;
-/// The default bytes per chunk and column: long enough for the link and for kernel launches, short enough to
-/// overlap copies and stages.
-const CHUNK_BYTES: u64 = 128 << 20;
-/// The default bytes per staged chunk, all columns together. Workers wait for one another at the end of each
-/// chunk, so chunks are long.
-const STAGED_BYTES: u64 = 512 << 20;
 /// The limits of a chunk of a side that is read while it is joined. Such chunks stay in host memory from
 /// reading to writing. So they are short, but long enough for full link speed.
 pub(crate) mod streamed_chunk {
-    /// The most rows.
-    pub(crate) const ROWS: u64 = 4 << 20;
     /// The most bytes of the rows, with all their columns. About eight chunks are in host memory at once: in the
     /// ring, on their way back, and in the hands of the workers.
     pub(crate) const BYTES: u64 = 64 << 20;
@@ -86,22 +78,22 @@ pub(crate) struct TransferContext<'a> {
     pub(crate) workers: &'a Workers,
     /// The method, as the plan says. [`Transfer::Auto`] stages, like [`Transfer::StagedCopy`].
     pub(crate) transfer: Transfer,
-    /// The maximum number of rows per chunk. `None` means the default length for the method.
-    pub(crate) most_rows: Option<u64>,
+    /// The most rows per chunk, as the plan says. Chunks are shorter if memory does not suffice for so many.
+    pub(crate) most_rows: u64,
 }
 
-impl TransferContext<'_> {
+impl<'a> TransferContext<'a> {
+    /// Returns the same with other chunks.
+    pub(crate) fn with_chunks_of(&self, most_rows: u64) -> TransferContext<'a> {
+        TransferContext { most_rows, ..*self }
+    }
+
     /// Returns the rows per chunk. The ring, and `extra` more bytes per row, may together take `share` bytes
     /// of device memory.
     pub(crate) fn chunk_rows(&self, side: &HostSide, extra: u64, share: u64) -> u64 {
         let row_bytes = self.ring_bytes(side) + extra;
         let fit = share.checked_div(row_bytes).unwrap_or(u64::MAX);
-        let word = self.session.word.bytes();
-        let wish = match self.transfer {
-            Transfer::StagedCopy | Transfer::Auto => STAGED_BYTES / (word * side.columns()),
-            _ => CHUNK_BYTES / word,
-        };
-        fit.min(self.most_rows.unwrap_or(wish)).min(side.rows).max(1)
+        fit.min(self.most_rows).min(side.rows).max(1)
     }
 
     /// Returns the rows per chunk of a probe side, like [`chunk_rows`](TransferContext::chunk_rows).
@@ -112,12 +104,12 @@ impl TransferContext<'_> {
         let word = self.session.word.bytes();
         // The ring has one column of packed keys, and the keys of one chunk are unpacked.
         let row_bytes = (SLOTS as u64 + 1) * word + extra;
-        let wish = self.most_rows.unwrap_or(streamed_chunk::ROWS);
         // Under a limit, a chunk takes a small share of the memory that is left. If that share is too small
         // for one piece per worker, the chunk is made still shorter.
         const SHARE: u64 = streamed_chunk::SHARE;
         let workers = self.workers.threads() as u64;
-        let whole = self.session.portion(SHARE, (wish * word) as usize)? as u64;
+        let whole =
+            self.session.portion(SHARE, self.most_rows.saturating_mul(word) as usize)? as u64;
         let bytes = match workers * packed::unit(self.session.word) <= whole {
             true => whole,
             false => self.session.portion(SHARE * workers, whole as usize)? as u64,
@@ -130,7 +122,7 @@ impl TransferContext<'_> {
     pub(crate) fn chunk_of_tuples(&self, extra: u64, share: u64) -> u64 {
         let tuple = self.session.word.tuple();
         let fit = share / (SLOTS as u64 * tuple + extra);
-        fit.min(self.most_rows.unwrap_or(CHUNK_BYTES / tuple)).max(1)
+        fit.min(self.most_rows).max(1)
     }
 
     /// Returns the device memory that a ring takes per row of a chunk.

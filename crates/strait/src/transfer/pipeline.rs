@@ -136,6 +136,7 @@ impl<'a> Pipeline<'a> {
             self.session.device.wait(self.session.compute, sent)?;
         }
         let side = self.feed.arrive(self.session, slot)?;
+        self.session.record_work(|work| work.chunk_rows = work.chunk_rows.max(side.rows));
         self.lent += 1;
         Ok(Some(DeviceChunk { side, slot }))
     }

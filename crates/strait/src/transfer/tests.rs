@@ -68,8 +68,7 @@ fn loaded(seed: u64, transfer: Transfer, lie: Lie, keys: &[u64], values: Option<
         values: values.map(|values| column(values, &value_batches, 0)),
         rows: keys.len() as u64,
     };
-    let link =
-        TransferContext { session: &session, workers: &workers, transfer, most_rows: Some(13) };
+    let link = TransferContext { session: &session, workers: &workers, transfer, most_rows: 13 };
     let loaded = load(&link, &side);
     if lie == Lie::Batches(short) && !matches!(transfer, Transfer::Auto | Transfer::StagedCopy) {
         let refused = loaded.err().map(|error| error.to_string()).unwrap_or_default();
@@ -147,7 +146,7 @@ fn runs_become_chunks() {
             session: &session,
             workers: &workers,
             transfer: Transfer::Auto,
-            most_rows: None,
+            most_rows: 1000,
         };
         let tuples: Vec<u32> = (0..2 * 60).collect();
         let pinned = device.pinned(60 * 8, "a test").unwrap();
@@ -195,7 +194,7 @@ fn a_second_chunk_is_refused() {
         session: &session,
         workers: &workers,
         transfer: Transfer::Auto,
-        most_rows: None,
+        most_rows: 1000,
     };
     let keys = [1u64, 2, 3];
     // SAFETY: the slice outlives the pipeline.

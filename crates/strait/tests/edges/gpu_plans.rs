@@ -52,6 +52,9 @@ fn compare(plan: &Plan, work: &GpuWork) {
     let ordered = line(&text, "results").is_some_and(|line| line.starts_with("in probe order"));
     assert_eq!(work.chunks_in_order > 0, ordered, "{what}");
     assert!(!ordered || work.chunks_unordered == 0, "{what}");
+    let Some(chunks) = plan.details.chunk_rows else { panic!("{what}") };
+    let longest = chunks.build.max(chunks.probe).max(chunks.tuples.unwrap_or(0));
+    assert!((1..=longest).contains(&work.chunk_rows), "{what}");
     let most = plan.details.table_in_gpu_memory;
     assert_eq!(work.table_in_gpu_memory.is_some(), most.is_some(), "{what}");
     assert!(work.table_in_gpu_memory <= most, "{what}");
@@ -145,6 +148,26 @@ fn rows_cross_as_the_plan_says() -> Result<(), Error> {
         let Some(work) = &report.gpu else { panic!("{report}") };
         compare(&report.plan, work);
         compare_before(&before, &report.plan);
+    }
+    Ok(())
+}
+
+/// Chunks are as long as the plan says, in every pipeline.
+#[test]
+fn chunks_are_as_long_as_the_plan_says() -> Result<(), Error> {
+    let (build, probe) = (table("v", BUILD_ROWS, 1), table("w", 2 * BUILD_ROWS, 2));
+    for algorithm in Algorithm::ALL {
+        for tiny_chunks in [false, true] {
+            let overrides = TestOverrides { tiny_chunks, ..simulated(8) };
+            let join = Join::inner().algorithm(algorithm).test_overrides(overrides);
+            let (before, report) = joined(&join, &build, &probe)?;
+            let Some(work) = &report.gpu else { panic!("{report}") };
+            compare(&report.plan, work);
+            assert_eq!(before.details.chunk_rows, report.plan.details.chunk_rows, "{report}");
+            let Some(chunks) = report.plan.details.chunk_rows else { panic!("{report}") };
+            assert_eq!([chunks.build, chunks.probe] == [7, 7], tiny_chunks, "{report}");
+            assert_eq!(work.chunk_rows == 7, tiny_chunks, "{report}");
+        }
     }
     Ok(())
 }

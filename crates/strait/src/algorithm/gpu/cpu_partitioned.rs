@@ -22,9 +22,6 @@ use crate::transfer::{HostSide, Place, Run, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
 
-/// Rows per chunk that the CPU partitions: enough that each partition's run is long enough for the link.
-const CHUNK_ROWS: u64 = 16 << 20;
-
 /// Joins two sides.
 pub(super) fn join(
     link: &TransferContext<'_>,
@@ -34,7 +31,9 @@ pub(super) fn join(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
-    let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
+    let chunks = plan.chunk_rows()?;
+    let of_tuples = &link.with_chunks_of(chunks.tuples.unwrap_or(chunks.probe));
+    let mut sets = WorkingSets::new(of_tuples, [build.rows, probe.rows], wanted)?;
     plan.refine(Learned { free: Some(session.left()), ..Learned::default() });
     let fit = plan.part_rows()?;
     sets.bits = plan.radix_bits();
@@ -50,7 +49,8 @@ pub(super) fn join(
     // partitioned. Its other blocks, and the other sets, are joined afterwards.
     let mut first_blocks = blocks(build.of(first), fit, session.word.tuple()).into_iter();
     let first_block = first_blocks.next().unwrap_or_default();
-    let mut probe = CpuPartitioner::new(link, probe, sets.bits);
+    let of_probe = &link.with_chunks_of(chunks.probe);
+    let mut probe = CpuPartitioner::new(of_probe, probe, sets.bits);
     join_while_partitioning(&mut sets, first_block, first, &mut probe, to)?;
     let probe = probe.partitions;
 
@@ -94,7 +94,7 @@ impl<'a> CpuPartitioner<'a> {
 
     /// Partitions the next chunk. Returns `false` if there is none.
     fn next_chunk(&mut self) -> Result<bool> {
-        let step = self.link.most_rows.unwrap_or(CHUNK_ROWS);
+        let step = self.link.most_rows;
         let rows = self.at..(self.at + step).min(self.side.rows);
         if rows.is_empty() {
             return Ok(false);

@@ -145,17 +145,19 @@ fn join_as_planned(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     if build.rows == 0 {
+        let link = &link.with_chunks_of(plan.chunk_rows()?.probe);
         return without_matches(link, probe, to);
     }
     if !probe.streams() && probe.held()?.rows == 0 {
         return Ok(JoinResult::default());
     }
-    let link = &TransferContext { transfer: plan.transfer()?, ..*link };
     let probe_rows = if probe.streams() { None } else { Some(probe.held()?.rows) };
     plan.refine(Learned {
         matchable: [Some(build.rows), probe_rows],
         ..learned_of_device(link.session.device)
     });
+    let (transfer, most_rows) = (plan.transfer()?, plan.chunk_rows()?.build);
+    let link = &TransferContext { transfer, most_rows, ..*link };
     match plan.algorithm {
         Algorithm::NoPartition => {
             no_partition::join_from_host(link, plan, build, probe, wanted, to)
@@ -167,7 +169,8 @@ fn join_as_planned(
         }
         Algorithm::Triton => triton::join(link, plan, [build, probe.held()?], wanted, to),
         Algorithm::Radix | Algorithm::SortMerge => {
-            let [build, probe] = [load(link, build)?, load(link, probe.held()?)?];
+            let probe_link = &link.with_chunks_of(plan.chunk_rows()?.probe);
+            let [build, probe] = [load(link, build)?, load(probe_link, probe.held()?)?];
             Ok(join(link.session, plan, false, [&build, &probe], wanted, to)?.found)
         }
     }

@@ -29,7 +29,6 @@ pub(super) fn join(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
-    let mut link = TransferContext { ..*link };
     let mut found = JoinResult::default();
     let mut done = Divided::default();
     while done.rows < build.rows {
@@ -40,12 +39,13 @@ pub(super) fn join(
             probe.held()?;
             plan.refine(Learned { held: Some(reason), ..Learned::default() });
         }
+        let link = &link.with_chunks_of(plan.chunk_rows()?.build);
         let point = session.point();
         let mut watched = Watched { to, blocks: 0 };
         // There is no table if a key occurred more than once.
         let joined = match plan.details.table {
-            Some(_) => by_table(&link, plan, &part, probe, wanted, &mut watched),
-            None => by_partitions(&link, plan, &part, probe, wanted, &mut watched),
+            Some(_) => by_table(link, plan, &part, probe, wanted, &mut watched),
+            None => by_partitions(link, plan, &part, probe, wanted, &mut watched),
         };
         let untouched = watched.blocks == 0;
         session.release_since(point)?;
@@ -60,8 +60,11 @@ pub(super) fn join(
             // Another process took GPU memory, or the part needs more than predicted. Smaller parts and
             // chunks help, as long as no row of this part has been written.
             Err(Error::DeviceMemory { .. }) if untouched && rows > 1 => {
-                plan.refine(Learned { refused: Some(rows), ..Learned::default() });
-                link.most_rows = Some(link.probe_rows(probe, 0, u64::MAX)?.div_ceil(2));
+                let chunks = link.with_chunks_of(plan.chunk_rows()?.probe);
+                let half = chunks.probe_rows(probe, 0, u64::MAX)?.div_ceil(2);
+                let (refused, most_chunk_rows) = (Some(rows), Some(half));
+                plan.refine(Learned { refused, most_chunk_rows, ..Learned::default() });
+                session.record_work(|work| work.chunk_rows = 0);
             }
             Err(error) => return Err(error),
         }
@@ -127,5 +130,6 @@ fn by_table(
     session.mark("build table")?;
     plan.refine(Learned { unique: Some(true), ..Learned::default() });
     let past = TableOf { table, build: *first..first + side.rows, order: plan.order()? };
+    let link = &link.with_chunks_of(plan.chunk_rows()?.probe);
     stream_past(link, past, probe, wanted, to).map(Some)
 }

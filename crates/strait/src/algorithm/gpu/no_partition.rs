@@ -46,7 +46,7 @@ pub(super) fn join_from_host(
     let table = build_from_host(link, plan, build)?;
     plan.refine(Learned { unique: Some(table.groups == 0), ..Learned::default() });
     let past = TableOf { table, build: 0..build.rows, order: plan.order()? };
-    stream_past(link, past, probe, wanted, to)
+    stream_past(&link.with_chunks_of(plan.chunk_rows()?.probe), past, probe, wanted, to)
 }
 
 /// Surveys the build keys and asks the plan which algorithm is best for them. If it is this one, joins by a

@@ -47,6 +47,7 @@ pub(super) fn join_loaded(
     let held = radix.partition_alone(session, &build, "the partitioned build side")?;
     release(session, &build)?;
     session.mark("partition build side")?;
+    let link = &link.with_chunks_of(plan.chunk_rows()?.probe);
     let mut stream = ProbeStream::new(link, probe, wanted, partitioning(session))?;
     let tasks = radix.tasks(session, build.rows, stream.chunk_rows);
     let mut output_loop = OutputLoop::new(session, &stream.wanted, tasks as u32)?;

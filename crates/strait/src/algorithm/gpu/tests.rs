@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::matches::{FlagPlan, FlaggedBy};
 use crate::options::{JoinType, Yields};
 use crate::plan::{
-    Facts, GpuCandidate, HostMemory, JobCosts, Request, ResultOrder, Statistics, choose,
+    Facts, GpuCandidate, HostMemory, JobCosts, Learned, Request, ResultOrder, Statistics, choose,
 };
 use crate::schedule::Workers;
 use crate::transfer::{BlockColumn, Drain, HostColumn};
@@ -123,6 +123,7 @@ fn check(case: &Case, build: &[u64], probe: &[u64]) -> Result<()> {
 fn checked(case: &Case, build: &[u64], probe: &[u64]) -> Result<usize> {
     let Case { seed, memory, gpu_options, flavour, chunk_rows, .. } = case;
     let mut plan = case.plan([build.len(), probe.len()]);
+    plan.refine(Learned { most_chunk_rows: *chunk_rows, ..Learned::default() });
     let settings = Settings { memory: *memory, shape: TINY, seed: *seed, ..Settings::default() };
     let device = Simulated::new(settings);
     let session = Session::new(&device, Width::W64)?;
@@ -131,7 +132,7 @@ fn checked(case: &Case, build: &[u64], probe: &[u64]) -> Result<usize> {
         session: &session,
         workers: &workers,
         transfer: plan.transfer()?,
-        most_rows: *chunk_rows,
+        most_rows: plan.chunk_rows()?.build,
     };
     let side = |keys: &[u64]| -> Result<HostSide> {
         let column = match case.pinned() {

@@ -28,7 +28,7 @@ use super::{JoinResult, Receiver, Session, Wanted};
 use crate::error::Result;
 use crate::gpu_options::{Histogram, Partitioner, TritonPartitioner};
 use crate::plan::gpu_memory::cache_bytes;
-use crate::plan::{Learned, Plan};
+use crate::plan::{ChunkRows, Learned, Plan};
 use crate::transfer::{HostSide, TransferContext};
 use scatter::{Counts, Units};
 
@@ -41,7 +41,9 @@ pub(super) fn join(
     to: &mut dyn Receiver,
 ) -> Result<JoinResult> {
     let session = link.session;
-    let mut sets = WorkingSets::new(link, [build.rows, probe.rows], wanted)?;
+    let ChunkRows { probe: of_probe, tuples, .. } = plan.chunk_rows()?;
+    let of_tuples = &link.with_chunks_of(tuples.unwrap_or(of_probe));
+    let mut sets = WorkingSets::new(of_tuples, [build.rows, probe.rows], wanted)?;
     let free = session.left();
     plan.refine(Learned { free: Some(free), ..Learned::default() });
     let gpu_options = plan.facts.gpu_options;
@@ -51,9 +53,10 @@ pub(super) fn join(
     let bytes = (build.rows + probe.rows) * session.word.tuple();
     let partitioner = gpu_options.triton_partitioner()?;
     let pass = Pass { partitioner, bits, histogram: gpu_options.histogram, cache, bytes };
-    let build = pass.partition(link, build)?;
+    let chunks = plan.chunk_rows()?;
+    let build = pass.partition(&link.with_chunks_of(chunks.build), build)?;
     session.mark("partition over the link")?;
-    let probe = pass.partition(link, probe)?;
+    let probe = pass.partition(&link.with_chunks_of(chunks.probe), probe)?;
     session.mark("partition over the link")?;
     let packed = plan.working_sets(&build.rows)?;
     join_sets(&mut sets, &packed, [&build, &probe], fit, to)?;

@@ -25,12 +25,6 @@ use crate::word::Width;
 
 /// The alignment of partitions in bytes: a cache line of the GPU.
 const LINE: u64 = 128;
-/// The minimum and maximum rows of a unit that a kernel reads over the link. Kernels flush their buffers at
-/// the end of each unit, so units should be long. But several units ([`UNITS_OF_CACHE`]) must fit the cache,
-/// so that little of it stays empty.
-const UNIT: [u64; 2] = [1 << 20, 1 << 26];
-const UNITS_OF_CACHE: u64 = 16;
-
 /// Who counts the tuples per partition, for each unit.
 pub(super) enum Counts {
     /// The device, from the unit in its memory.
@@ -60,16 +54,8 @@ impl Units {
     ) -> Units {
         let session = link.session;
         let transfer = link.transfer;
-        if counted && in_place(transfer) {
-            let [least, most] = UNIT;
-            let fine = pass.cache / UNITS_OF_CACHE / session.word.tuple();
-            // Units end at line boundaries, because each warp reads one or two whole lines.
-            let rows = match pass.cache {
-                0 => most,
-                _ => fine.clamp(least, most) / LINE * LINE,
-            };
-            let rows = link.most_rows.unwrap_or(rows).min(side.rows).max(1);
-            return Units { transfer, rows };
+        if counted && transfer.reads_in_place() {
+            return Units { transfer, rows: link.most_rows.min(side.rows).max(1) };
         }
         let buffers = scatter_bytes(session, pass, how);
         let rows = link.chunk_rows(side, 0, pass.free(session, buffers) / 2);
@@ -78,7 +64,7 @@ impl Units {
 
     /// Returns the same with all rows in one unit, unless the columns must be copied to the device.
     pub(super) fn in_one_piece(self, side: &HostSide) -> Units {
-        match in_place(self.transfer) {
+        match self.transfer.reads_in_place() {
             true => Units { rows: side.rows.max(1), ..self },
             false => self,
         }
@@ -89,11 +75,6 @@ impl Units {
         let start = (unit * self.rows).min(side.rows);
         start..(start + self.rows).min(side.rows)
     }
-}
-
-/// Returns whether kernels read the columns in host memory.
-fn in_place(transfer: Transfer) -> bool {
-    matches!(transfer, Transfer::ZeroCopy | Transfer::Coherence)
 }
 
 /// Partitions a side unit by unit. `--histogram` says who counts.

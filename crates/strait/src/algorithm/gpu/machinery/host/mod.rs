@@ -53,9 +53,6 @@ pub(crate) use chunk::{Rest, Written};
 use keys::Keys;
 use receive::{Resolver, ResultReceiver};
 
-/// Rows per chunk if a test forces several chunks.
-const TINY_CHUNK: u64 = 7;
-
 /// The outcome of an attempt to join on a device.
 pub(crate) struct Attempt {
     pub(crate) joined: Result<()>,
@@ -211,7 +208,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         session,
         workers: &cx.workers,
         transfer: build.plan.transfer()?,
-        most_rows: cx.overrides.tiny_chunks.then_some(TINY_CHUNK),
+        most_rows: build.plan.chunk_rows()?.build,
     };
     let build_side = build.keys.side();
     let found = cx.watch.time("join on device", || {
