@@ -66,7 +66,13 @@ pub(crate) const SLOTS: usize = 4;
 pub(crate) mod streamed_chunk {
     /// The most bytes of the rows, with all their columns. About eight chunks are in host memory at once: in the
     /// ring, on their way back, and in the hands of the workers.
-    pub(crate) const BYTES: u64 = 64 << 20;
+    ///
+    /// All workers together decode the rows of a chunk, and later gather and encode them. So each worker needs some
+    /// batches of a chunk: with four workers or fewer, 64 MiB suffice.
+    pub(crate) fn bytes(workers: usize) -> u64 {
+        const PER_WORKER: u64 = 16 << 20;
+        (workers as u64 * PER_WORKER).clamp(64 << 20, 256 << 20)
+    }
     /// Under a memory limit, the rows take at most 1/16 of the memory that is left, and so do their keys.
     pub(crate) const SHARE: u64 = 16;
 }

@@ -29,6 +29,7 @@ use crate::memory::{Budget, Plain, Refused};
 use crate::options::Side;
 use crate::output::{OutputPoint, SharedSink};
 use crate::partition::{RowId, key_words};
+use crate::schedule::Workers;
 use crate::table::Flags;
 use crate::transfer::{ChunkSource, HostSide, Read, streamed_chunk};
 use crate::word::KeyWord;
@@ -199,10 +200,11 @@ pub(super) struct ProbeReader<'a, K> {
 }
 
 /// Returns the maximum bytes of a chunk's rows, at the start of a stream.
-pub(super) fn chunk_bytes(budget: &Budget) -> u64 {
+pub(super) fn chunk_bytes(budget: &Budget, workers: &Workers) -> u64 {
+    let most = streamed_chunk::bytes(workers.threads());
     match budget.limit() {
-        Some(_) => (budget.left() / streamed_chunk::SHARE).clamp(1, streamed_chunk::BYTES),
-        None => streamed_chunk::BYTES,
+        Some(_) => (budget.left() / streamed_chunk::SHARE).clamp(1, most),
+        None => most,
     }
 }
 

@@ -170,7 +170,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         word,
         // Whether a column has nulls is learned chunk by chunk.
         in_place: details.probe_keys != KeySource::Computed,
-        chunk_bytes: chunk_bytes(&cx.budget),
+        chunk_bytes: chunk_bytes(&cx.budget, &cx.workers),
         needed,
         spare: spare_bytes(cx),
         alive: Arc::new(()),
