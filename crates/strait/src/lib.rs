@@ -87,7 +87,7 @@ mod word;
 pub use bind::BoundJoin;
 pub use error::{CallerCode, Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
-pub use input::{Input, Morsel, Source, SourceContext};
+pub use input::{Input, KeyFilter, Morsel, Source, SourceContext};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
 pub use key::{KeyEncoding, KeyForm};
 pub use machine::Machine;

@@ -39,6 +39,9 @@ pub struct Report {
     pub left_rows: u64,
     /// The number of rows read from the right table.
     pub right_rows: u64,
+    /// The number of rows that a [`Source`](crate::Source) left out because they cannot match. They are part of
+    /// `left_rows` or `right_rows`.
+    pub left_out_rows: u64,
     /// The number of output rows.
     pub output_rows: u64,
     /// The number of pairs with equal key words, before verification and filter.
@@ -103,6 +106,10 @@ impl fmt::Display for Report {
         writeln!(f, "  {:<22} {seconds:>10.3} s", "total")?;
         writeln!(f, "  {:<22} {:>12}", "left rows", self.left_rows)?;
         writeln!(f, "  {:<22} {:>12}", "right rows", self.right_rows)?;
+        if self.left_out_rows > 0 {
+            let left_out = self.left_out_rows;
+            writeln!(f, "  {:<22} {left_out:>12} before decoding", "rows left out")?;
+        }
         writeln!(f, "  {:<22} {:>12}", "candidate pairs", self.candidates)?;
         writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
         writeln!(f, "  {:<22} {:>12}", "peak memory", bytes(self.peak_memory))?;

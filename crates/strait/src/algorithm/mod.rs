@@ -11,6 +11,7 @@
 //! A join that does not fit its memory limit ends with an error. There is no spilling yet.
 
 pub(crate) mod gpu;
+mod morsel_words;
 mod no_partition;
 mod radix;
 mod seeds;

@@ -13,11 +13,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::morsel_words::{BLOCK, MorselWords, TableLookup};
 use super::{
     Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::{Error, Result};
-use crate::input::{BufferedSource, ReservedMorsel};
+use crate::input::{BufferedSource, KeyFilter, ReservedMorsel};
 use crate::key::KeyPlan;
 use crate::matches::{FoundBy, Matcher, Unit};
 use crate::materialise::Columns;
@@ -27,14 +28,12 @@ use crate::partition::{Load, Passes, Placing, RowId, Words, key_words, partition
 use crate::plan::{Learned, LearnedWords, TableKind};
 use crate::progress::Stage;
 use crate::schedule::Workers;
-use crate::table::{BuildTable, Cursor, DenseTable, HashTable, MorselKeys, Pairs};
+use crate::table::{BuildTable, Cursor, DenseTable, HashTable, Pairs};
 use crate::word::KeyWord;
 use crate::word::Width;
 
 /// Probe rows that a worker takes at a time.
 const MORSEL: usize = 32 * 1024;
-/// Rows of a morsel whose words are computed at a time, so that the words stay in the nearest cache.
-const BLOCK: usize = 4 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
     for_widths!(job.plan, join(cx, job))
@@ -133,6 +132,12 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
         let (workers, side, keep) =
             (&self.workers, self.build.side.other(), self.matcher.roles.probe);
         let ask = self.matcher.ask(self.build, self.cap);
+        let lookup = TableLookup::new(self.keys, self.table, side);
+        let filter = match self.matcher.roles.drops_unmatched_probe_rows() {
+            true => self.probe.key_filter(&lookup),
+            false => None,
+        };
+        let filter = filter.as_ref().map(|filter| filter as &dyn KeyFilter);
         workers.run(|worker| {
             let mut emitter = Emitter::new(self.sink, worker);
             let mut keys = MorselWords::<K>::default();
@@ -140,7 +145,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
             loop {
                 workers.check()?;
                 emitter.relieve()?;
-                let Some((_started, morsel)) = self.next(&mut emitter)? else { break };
+                let Some((_started, morsel)) = self.next(&mut emitter, filter)? else { break };
                 let batches = std::slice::from_ref(&morsel.batch);
                 let unit = emitter.patiently(Refused::Fails, || {
                     let columns = Columns::of_batch(&morsel.batch, morsel.first_row);
@@ -168,13 +173,19 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
         })
     }
 
-    /// Takes the next rows of the probe side. Returns `None` at its end.
-    fn next<'e>(&self, emitter: &mut Emitter<'e>) -> Result<Option<(Started<'e>, ReservedMorsel)>> {
+    /// Takes the next rows of the probe side. Returns `None` at its end. The source may leave out rows that
+    /// cannot match according to `filter`.
+    fn next<'e>(
+        &self,
+        emitter: &mut Emitter<'e>,
+        filter: Option<&dyn KeyFilter>,
+    ) -> Result<Option<(Started<'e>, ReservedMorsel)>> {
         loop {
             // A concurrent source is called before the work starts, so that workers call it at the same time.
             let concurrent = self.probe.concurrent();
-            let mut fetch =
-                || emitter.read(self.spare, |spare, resting| self.probe.fetch(spare, resting));
+            let mut fetch = || {
+                emitter.read(self.spare, |spare, resting| self.probe.fetch(spare, resting, filter))
+            };
             if concurrent && !fetch()? {
                 return Ok(None);
             }
@@ -261,41 +272,4 @@ fn one_key_per_hash<K: KeyWord, I: RowId>(
         }
     });
     outcome.and_then(|()| compare(&mut rows))
-}
-
-/// The words of a block of rows, placed as the table needs them.
-#[derive(Default)]
-struct MorselWords<K> {
-    /// The words of the rows that may match.
-    words: Vec<K>,
-    /// The numbers of these rows, if not all rows may match.
-    rows: Option<Vec<u32>>,
-}
-
-impl<K: KeyWord> MorselWords<K> {
-    fn fill<I: RowId>(
-        &mut self,
-        keys: &KeyPlan,
-        table: &BuildTable<K, I>,
-        side: crate::options::Side,
-        batch: &arrow::array::RecordBatch,
-    ) -> Result<()> {
-        let valid = keys.words(side, batch, &mut self.words)?;
-        if let BuildTable::Hash(_) = table {
-            K::mix_all(&mut self.words, keys.mixer());
-        }
-        self.rows = valid.map(|valid| {
-            let rows: Vec<u32> = valid.valid_indices().map(|i| i as u32).collect();
-            // Row numbers ascend, so no word is overwritten before it is moved.
-            rows.iter().enumerate().for_each(|(i, &row)| self.words[i] = self.words[row as usize]);
-            self.words.truncate(rows.len());
-            rows
-        });
-        Ok(())
-    }
-
-    /// Returns the keys. The first row of the block is row `first` of the morsel.
-    fn view(&self, first: usize) -> MorselKeys<'_, K> {
-        MorselKeys { words: &self.words, rows: self.rows.as_deref(), first }
-    }
 }

@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 
 use super::MAX_ROWS_PER_BATCH;
 use super::feed::Feed;
+use super::key_filter::{CheckedFilter, KeyFilter, KeyLookup};
 use super::relation::{Held, Relation};
 use super::source::Morsel;
 use crate::error::{Error, Result};
@@ -115,7 +116,7 @@ impl BufferedSource {
             return self.advance_within(&mut buffer, spare, None);
         }
         drop(buffer);
-        let Some(morsel) = self.pull(None)? else { return Ok(false) };
+        let Some(morsel) = self.pull(None, None)? else { return Ok(false) };
         self.reserve(&mut lock(&self.buffer), morsel, spare)?;
         Ok(true)
     }
@@ -129,7 +130,7 @@ impl BufferedSource {
     ) -> Result<bool> {
         let morsel = match buffer.pulled.pop_front() {
             Some(morsel) => morsel,
-            None => match self.pull(resting)? {
+            None => match self.pull(resting, None)? {
                 Some(morsel) => morsel,
                 None => return Ok(false),
             },
@@ -139,11 +140,15 @@ impl BufferedSource {
     }
 
     /// Calls the source, unless it has ended.
-    fn pull(&self, resting: Option<&Resting<'_>>) -> Result<Option<Morsel>> {
+    fn pull(
+        &self,
+        resting: Option<&Resting<'_>>,
+        keys: Option<&dyn KeyFilter>,
+    ) -> Result<Option<Morsel>> {
         if self.ended() {
             return Ok(None);
         }
-        let pulled = self.feed.pull(resting)?;
+        let pulled = self.feed.pull(resting, keys)?;
         if pulled.is_none() {
             self.ended.store(true, Ordering::Relaxed);
         }
@@ -192,8 +197,13 @@ impl BufferedSource {
     ///
     /// If other workers hold memory, `spare` is the number of bytes that the batch must leave free. Then the
     /// expected bytes of the batch are reserved before the call. So not all workers read a batch at the same
-    /// time if there is memory for one.
-    pub(crate) fn fetch(&self, spare: Option<u64>, resting: &Resting<'_>) -> Result<bool> {
+    /// time if there is memory for one. The source may leave out rows that cannot match according to `keys`.
+    pub(crate) fn fetch(
+        &self,
+        spare: Option<u64>,
+        resting: &Resting<'_>,
+        keys: Option<&dyn KeyFilter>,
+    ) -> Result<bool> {
         if !self.feed.concurrent || lock(&self.buffer).has_rows() {
             return Ok(true);
         }
@@ -201,7 +211,7 @@ impl BufferedSource {
             Some(spare) => self.room(spare)?,
             None => None,
         };
-        let morsel = self.pull(Some(resting))?;
+        let morsel = self.pull(Some(resting), keys)?;
         let mut buffer = lock(&self.buffer);
         drop(room);
         // A batch may be empty. Then none waits, but the source has not ended.
@@ -229,6 +239,12 @@ impl BufferedSource {
         budget.reserve_leaving(bytes, spare, "a batch that is being read").map(Some)
     }
 
+    /// Returns the filter that [`fetch`](BufferedSource::fetch) may offer to the source: see
+    /// [`Feed::key_filter`].
+    pub(crate) fn key_filter<'a>(&self, lookup: &'a dyn KeyLookup) -> Option<CheckedFilter<'a>> {
+        self.feed.key_filter(lookup)
+    }
+
     /// Reads one more batch of a concurrent source, if there is memory for it besides `spare` bytes. Returns
     /// false at the end of the input, or if there is too little memory.
     pub(super) fn advance_within_budget(&self, spare: u64) -> Result<bool> {
@@ -238,7 +254,7 @@ impl BufferedSource {
                 return Ok(false);
             }
             let room = self.room(spare)?;
-            let Some(morsel) = self.pull(None)? else { return Ok(false) };
+            let Some(morsel) = self.pull(None, None)? else { return Ok(false) };
             let mut buffer = lock(&self.buffer);
             drop(room);
             self.reserve(&mut buffer, morsel, spare).map(|()| true)

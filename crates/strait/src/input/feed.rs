@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{Array, RecordBatch};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use arrow::error::ArrowError;
 
+use super::key_filter::{CheckedFilter, KeyFilter, KeyLookup};
 use super::reader::ReaderSource;
 use super::source::{Input, Kind, Morsel, Source, SourceContext};
 use crate::error::{CallerCode, Error, Result};
@@ -66,12 +67,19 @@ impl Feed {
     }
 
     /// Returns the next morsel of the source, checked and counted; `None` at the end. It has a row number if
-    /// the output needs one. The worker counts as idle while it waits, if it is `resting`.
-    pub(super) fn pull(&self, resting: Option<&Resting<'_>>) -> Result<Option<Morsel>> {
+    /// the output needs one. The worker counts as idle while it waits, if it is `resting`. The source may
+    /// leave out rows that cannot match according to `keys`.
+    pub(super) fn pull(
+        &self,
+        resting: Option<&Resting<'_>>,
+        keys: Option<&dyn KeyFilter>,
+    ) -> Result<Option<Morsel>> {
         let idle = resting.and_then(Resting::idle);
-        let called = self.call();
+        let called = self.call(keys);
         drop(idle);
-        let pulled = called.and_then(|morsel| morsel.map(|m| self.check(m)).transpose());
+        let may_leave_out = keys.is_some();
+        let checked = |morsel: Morsel| self.check(morsel, may_leave_out);
+        let pulled = called.and_then(|morsel| morsel.map(checked).transpose());
         pulled.inspect_err(|error| {
             // If memory was refused, the caller may wait for it and call again.
             let refused = matches!(error, Error::MemoryLimit { .. });
@@ -80,13 +88,13 @@ impl Feed {
     }
 
     /// Calls the source.
-    fn call(&self) -> Result<Option<Morsel>> {
+    fn call(&self, key_filter: Option<&dyn KeyFilter>) -> Result<Option<Morsel>> {
         let Some(source) = &self.source else { return Ok(None) };
         if self.failed.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
         let (budget, cancelled) = (&self.budget, [&*self.cancelled, &self.failed]);
-        let context = SourceContext { budget, cancelled };
+        let context = SourceContext { budget, cancelled, key_filter };
         match catch_panic(|| source.next(&context)) {
             // A source that sees the cancellation may return anything.
             Ok(_) if context.cancelled() => Err(Error::Cancelled),
@@ -105,14 +113,42 @@ impl Feed {
         }
     }
 
+    /// Returns the filter for this source, unless the output has the numbers of its rows, or it is a reader.
+    pub(super) fn key_filter<'a>(&self, lookup: &'a dyn KeyLookup) -> Option<CheckedFilter<'a>> {
+        if self.expected.row_numbers || !self.concurrent {
+            return None;
+        }
+        let fields = self.expected.schema.fields();
+        let key = |&needed: &usize| {
+            let index = match &self.expected.columns {
+                Some(columns) => *columns.get(needed)?,
+                None => needed,
+            };
+            Some((index, Arc::clone(fields.get(needed)?)))
+        };
+        let keys: Option<Vec<_>> = lookup.columns().iter().map(key).collect();
+        Some(CheckedFilter::new(self.side, keys?, lookup))
+    }
+
     /// Projects, checks and counts a morsel.
-    fn check(&self, morsel: Morsel) -> Result<Morsel> {
-        let Morsel { mut batch, first_row } = morsel;
+    fn check(&self, morsel: Morsel, may_leave_out: bool) -> Result<Morsel> {
+        let Morsel { mut batch, first_row, left_out } = morsel;
+        if left_out > 0 && !may_leave_out {
+            let what = format!("its source left out {left_out} rows without a key filter");
+            return Err(self.invalid(what));
+        }
         if let Some(columns) = &self.expected.columns {
             let projected = batch.project(columns);
             batch = projected.map_err(|error| Error::arrow(self.doing())(error))?;
         }
-        self.check_schema(&batch)?;
+        check_columns(self.side, self.expected.schema.fields(), batch.columns())?;
+        // Some of Arrow's kernels return such batches.
+        if let Some(short) = batch.columns().iter().find(|c| c.len() != batch.num_rows()) {
+            let (rows, len, is) = (batch.num_rows(), short.len(), short.data_type());
+            return Err(self.invalid(format!(
+                "its source returned a batch of {rows} rows with a column of {len} rows, of type {is}"
+            )));
+        }
         let rows = batch.num_rows() as u64;
         let first_row = match (self.expected.row_numbers, first_row) {
             (false, _) => None,
@@ -127,8 +163,13 @@ impl Feed {
             Side::Left => &self.counters.left_rows,
             Side::Right => &self.counters.right_rows,
         };
-        counter.fetch_add(rows, Ordering::Relaxed);
-        Ok(Morsel { batch, first_row })
+        counter.fetch_add(rows.saturating_add(left_out), Ordering::Relaxed);
+        if left_out > 0 {
+            // They are not joined, but done.
+            self.counters.done.fetch_add(left_out, Ordering::Relaxed);
+            self.counters.left_out_rows.fetch_add(left_out, Ordering::Relaxed);
+        }
+        Ok(Morsel { batch, first_row, left_out })
     }
 
     fn doing(&self) -> String {
@@ -139,29 +180,6 @@ impl Feed {
     pub(super) fn invalid(&self, what: String) -> Error {
         Error::arrow(self.doing())(ArrowError::InvalidArgumentError(what))
     }
-
-    fn check_schema(&self, batch: &RecordBatch) -> Result<()> {
-        let changed = |detail| Error::SchemaChanged { side: self.side.name(), detail };
-        let (expected, found) = (self.expected.schema.fields(), batch.columns());
-        if expected.len() != found.len() {
-            return Err(changed(format!("{} columns, not {}", found.len(), expected.len())));
-        }
-        for (field, column) in expected.iter().zip(found) {
-            if field.data_type() != column.data_type() {
-                let (name, was, is) = (field.name(), field.data_type(), column.data_type());
-                return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
-            }
-            // The key plan relies on these columns having no nulls. A null there would lose matches.
-            let nulls = if field.is_nullable() { 0 } else { nulls_of(column) };
-            if nulls > 0 {
-                let name = field.name();
-                return Err(changed(format!(
-                    "column \"{name}\" is declared non-nullable and has {nulls} null(s); declare it nullable"
-                )));
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Feed {
@@ -171,6 +189,29 @@ impl Drop for Feed {
             log::warn!("dropping the source of the {} table panicked: {message}", self.side.name());
         }
     }
+}
+
+/// Checks the columns of a side against their fields in the bound schema.
+pub(super) fn check_columns(side: Side, fields: &[FieldRef], columns: &[ArrayRef]) -> Result<()> {
+    let changed = |detail| Error::SchemaChanged { side: side.name(), detail };
+    if fields.len() != columns.len() {
+        return Err(changed(format!("{} columns, not {}", columns.len(), fields.len())));
+    }
+    for (field, column) in fields.iter().zip(columns) {
+        if field.data_type() != column.data_type() {
+            let (name, was, is) = (field.name(), field.data_type(), column.data_type());
+            return Err(changed(format!("column \"{name}\" is {is}, not {was}")));
+        }
+        // The key plan relies on these columns having no nulls. A null there would lose matches.
+        let nulls = if field.is_nullable() { 0 } else { nulls_of(column) };
+        if nulls > 0 {
+            let name = field.name();
+            return Err(changed(format!(
+                "column \"{name}\" is declared non-nullable and has {nulls} null(s); declare it nullable"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of null rows. It includes nulls in dictionary values, in values of runs, and in null

@@ -10,6 +10,7 @@
 mod buffered;
 mod chunk;
 mod feed;
+mod key_filter;
 mod reader;
 mod relation;
 mod smaller_first;
@@ -20,6 +21,8 @@ use arrow::array::RecordBatchReader;
 pub(crate) use buffered::{BufferedSource, ReservedMorsel};
 pub(crate) use chunk::{Chunk, ChunkLimits};
 pub(crate) use feed::{Expected, Feed};
+pub use key_filter::KeyFilter;
+pub(crate) use key_filter::KeyLookup;
 pub(crate) use relation::{Location, Piece, Places, Relation};
 pub(crate) use smaller_first::read_smaller_first;
 pub use source::{Input, Morsel, Source, SourceContext};

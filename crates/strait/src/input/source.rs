@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
 use super::Reader;
+use super::key_filter::KeyFilter;
 use crate::memory::MemoryBudget;
 use crate::statistics::Statistics;
 
@@ -21,8 +22,9 @@ use crate::statistics::Statistics;
 ///
 /// # Contract
 ///
-/// - `next` returns each row of the table once, in some morsel. `None` means that no morsel is left to hand
-///   out. Calls of other workers that run at this time may still return morsels.
+/// - `next` returns each row of the table once, in some morsel. It may leave out rows that cannot match
+///   according to [`SourceContext::key_filter`]. `None` means that no morsel is left to hand out. Calls of
+///   other workers that run at this time may still return morsels.
 /// - `next` must return soon after [`SourceContext::cancelled`] becomes true. The end of a join waits for all
 ///   calls. The call may return any result then, for example `Err(Error::Cancelled.into())`.
 /// - Any error ends the join, except [`Error::MemoryLimit`](crate::Error::MemoryLimit). After this error, the
@@ -112,18 +114,26 @@ pub trait Source: Send + Sync {
 pub struct Morsel {
     pub(super) batch: RecordBatch,
     pub(super) first_row: Option<u64>,
+    /// The number of rows that the source left out.
+    pub(super) left_out: u64,
 }
 
 impl Morsel {
     /// Creates a morsel of a table whose order does not matter.
     pub fn new(batch: RecordBatch) -> Morsel {
-        Morsel { batch, first_row: None }
+        Morsel { batch, first_row: None, left_out: 0 }
     }
 
     /// Creates a morsel with the number of its first row in the table. The first row of a table has the
     /// number 0, and no number is left out.
     pub fn numbered(batch: RecordBatch, first_row: u64) -> Morsel {
-        Morsel { batch, first_row: Some(first_row) }
+        Morsel { batch, first_row: Some(first_row), left_out: 0 }
+    }
+
+    /// Says that the source left out this many rows because of [`SourceContext::key_filter`], since it returned
+    /// its last morsel. They count as read. The batch may be empty.
+    pub fn leaving_out(self, rows: u64) -> Morsel {
+        Morsel { left_out: rows, ..self }
     }
 }
 
@@ -153,6 +163,7 @@ impl Morsel {
 pub struct SourceContext<'a> {
     pub(super) budget: &'a Arc<MemoryBudget>,
     pub(super) cancelled: [&'a AtomicBool; 2],
+    pub(super) key_filter: Option<&'a dyn KeyFilter>,
 }
 
 impl SourceContext<'_> {
@@ -165,6 +176,15 @@ impl SourceContext<'_> {
     /// again and again, and must return soon after it becomes true.
     pub fn cancelled(&self) -> bool {
         self.cancelled.iter().any(|cancelled| cancelled.load(Ordering::Relaxed))
+    }
+
+    /// Returns a filter that says which rows may have a match. The source may leave out the other rows, which
+    /// the join does not need. It should say how many with [`Morsel::leaving_out`].
+    ///
+    /// It is `None` if the join needs all rows, and while the keys of the other table are not known yet. So a
+    /// source that gets `None` in one call may get a filter in a later one. A filter is for one call only.
+    pub fn key_filter(&self) -> Option<&dyn KeyFilter> {
+        self.key_filter
     }
 }
 

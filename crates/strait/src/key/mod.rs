@@ -38,9 +38,10 @@ mod seed;
 mod slices;
 mod verify;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema};
 
@@ -246,6 +247,13 @@ impl KeyPlan {
         Ok(Some((values, bias)))
     }
 
+    /// Returns the key columns of a side, in ascending order and each once.
+    pub(crate) fn columns(&self, side: Side) -> Vec<usize> {
+        let index = |column: &KeyColumn| column.indices[pair::part(side)];
+        let indices: BTreeSet<usize> = self.columns.iter().map(index).collect();
+        indices.into_iter().collect()
+    }
+
     /// Clears `out` and fills it with one word per row of `batch`. `K` must be `u32` for [`Width::W32`] and
     /// `u64` for [`Width::W64`]. Returns the rows that may match; `None` if all may. The words of other rows
     /// are unspecified.
@@ -255,12 +263,24 @@ impl KeyPlan {
         batch: &RecordBatch,
         out: &mut Vec<K>,
     ) -> Result<Option<NullBuffer>> {
+        self.words_of(side, batch.num_rows(), |index| batch.columns().get(index), out)
+    }
+
+    /// Does the same as [`words`](KeyPlan::words) for the `rows` rows of some columns. `array` returns the
+    /// column with an index.
+    pub(crate) fn words_of<'a, K: KeyWord>(
+        &self,
+        side: Side,
+        rows: usize,
+        array: impl Fn(usize) -> Option<&'a ArrayRef>,
+        out: &mut Vec<K>,
+    ) -> Result<Option<NullBuffer>> {
         debug_assert_eq!(self.width() == Width::W32, K::BITS == 32);
         out.clear();
-        out.reserve(batch.num_rows());
+        out.reserve(rows);
         let mut valid = None;
         for (i, column) in self.columns.iter().enumerate() {
-            let peeled = column.peel(side, batch)?;
+            let peeled = column.peel_array(side, array(column.indices[pair::part(side)]))?;
             if !self.nulls_may_match(column) {
                 valid = NullBuffer::union(valid.as_ref(), peeled.nulls.as_ref());
             }
@@ -274,7 +294,7 @@ impl KeyPlan {
             }
         }
         if self.mode == Mode::Collide {
-            out.resize(batch.num_rows(), K::from_u64(COLLISION));
+            out.resize(rows, K::from_u64(COLLISION));
         }
         Ok(valid.filter(|valid| valid.null_count() > 0))
     }

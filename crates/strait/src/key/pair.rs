@@ -138,8 +138,12 @@ impl KeyColumn {
 
     /// Returns the column of a batch, without its encoding.
     pub(super) fn peel(&self, side: Side, batch: &RecordBatch) -> Result<Peeled> {
+        self.peel_array(side, batch.columns().get(self.indices[part(side)]))
+    }
+
+    /// Returns the given column of a side, without its encoding.
+    pub(super) fn peel_array(&self, side: Side, array: Option<&ArrayRef>) -> Result<Peeled> {
         let (index, expected) = (self.indices[part(side)], &self.types[part(side)]);
-        let array = batch.columns().get(index);
         let Some(array) = array.filter(|array| array.data_type().equals_datatype(expected)) else {
             let found = array.map_or("none".to_string(), |array| array.data_type().to_string());
             let detail = format!("key column {index} should be {expected} and is {found}");

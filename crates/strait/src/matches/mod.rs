@@ -74,6 +74,11 @@ impl Roles {
         self.pairs && self.build == Keep::Nothing
     }
 
+    /// Returns whether the output has no trace of probe rows without a match.
+    pub(crate) fn drops_unmatched_probe_rows(self) -> bool {
+        matches!(self.probe, Keep::Nothing | Keep::Matched)
+    }
+
     pub(crate) fn of(join_type: JoinType, build_side: Side) -> Roles {
         let (pairs, left, right) = match join_type {
             JoinType::Inner => (true, Keep::Nothing, Keep::Nothing),

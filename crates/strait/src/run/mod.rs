@@ -8,7 +8,7 @@ pub(crate) mod candidate;
 mod decide;
 mod entry;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use self::decide::Known;
@@ -159,6 +159,7 @@ impl BoundJoin {
             elapsed: watch.elapsed(),
             left_rows: seen.left_rows,
             right_rows: seen.right_rows,
+            left_out_rows: counters.left_out_rows.load(Ordering::Relaxed),
             output_rows: counters.found(),
             candidates: candidates.into_inner(),
             gathering: counters.gathered(),

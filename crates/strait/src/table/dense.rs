@@ -6,6 +6,7 @@ use crate::memory::Buffer;
 use crate::partition::{Partitions, RowId};
 use crate::processor::prefetch;
 use crate::table::bits::{self, words_for};
+use crate::table::exists::append_exists;
 use crate::table::fill::{Region, fill_all};
 use crate::table::pairs::Pairs;
 use crate::table::probe::{Ask, Cursor, Groups, Lookup, NEAR, ProbeResult, probe_batch};
@@ -96,6 +97,15 @@ impl<K: KeyWord, I: RowId> DenseTable<K, I> {
         let keys: usize = there.iter().map(|word| word.count_ones() as usize).sum();
         let there = (keys < span).then_some(there);
         Ok(DenseTable { cells, there, many, groups, min })
+    }
+
+    /// Appends one bit per word (not placed) to `bits`: whether the table has it.
+    pub(super) fn append_exists(&self, words: &[K], bits: &mut Vec<u64>) {
+        let full = Full { cells: &self.cells[..], min: self.min.to_u64() };
+        match self.there.as_deref() {
+            None => append_exists::<K, I, _>(&full, words, bits),
+            Some(there) => append_exists::<K, I, _>(&Gaps { cells: full, there }, words, bits),
+        }
     }
 
     /// Finds the pairs of probe keys (not placed) from the cursor on.

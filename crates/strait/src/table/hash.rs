@@ -24,6 +24,7 @@ use crate::memory::{Budget, Buffer, Plain, Shared};
 use crate::partition::{Partitions, RowId, Tuple, top_bits};
 use crate::processor::prefetch;
 use crate::table::bits::words_for;
+use crate::table::exists::append_exists;
 use crate::table::fill::{self, Entered, Region, fill_all};
 use crate::table::pairs::Pairs;
 use crate::table::perfect::{self, PerfectTable};
@@ -386,6 +387,15 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         match self.again.as_ref().and_then(|again| again.after(left, || self.perfect(again))) {
             Some(table) => probe_batch(keys, table, groups, ask, (cursor, pairs)),
             None => probe_batch(keys, self, groups, ask, (cursor, pairs)),
+        }
+    }
+
+    /// Appends one bit per word (placed) to `bits`: whether the table has it.
+    pub(super) fn append_exists(&self, words: &[K], bits: &mut Vec<u64>) {
+        // These lookups do not count as probes, because few of the rows come back as probe rows.
+        match self.again.as_ref().and_then(|again| again.table.get()) {
+            Some(Some(table)) => append_exists(table, words, bits),
+            _ => append_exists(self, words, bits),
         }
     }
 

@@ -22,6 +22,7 @@
 
 mod bits;
 mod dense;
+mod exists;
 mod fill;
 mod flags;
 mod hash;
@@ -60,6 +61,15 @@ impl<K: KeyWord, I: RowId> BuildTable<K, I> {
         match self {
             BuildTable::Hash(table) => table.probe(keys, ask, cursor, pairs),
             BuildTable::Dense(table) => table.probe(keys, ask, cursor, pairs),
+        }
+    }
+
+    /// Appends one bit per word to `bits`: whether a build row has the word. The words must be placed for a hash
+    /// table, and not placed for a dense table. They may be any words. The bits begin at a new element.
+    pub(crate) fn append_exists(&self, words: &[K], bits: &mut Vec<u64>) {
+        match self {
+            BuildTable::Hash(table) => table.append_exists(words, bits),
+            BuildTable::Dense(table) => table.append_exists(words, bits),
         }
     }
 }

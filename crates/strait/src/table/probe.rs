@@ -86,7 +86,7 @@ pub(super) trait Lookup<K, I> {
 pub(super) const NEAR: usize = 1 << 20;
 
 /// The number of probe keys whose table lines are prefetched before the first of them is searched.
-const AHEAD: usize = 32;
+pub(super) const AHEAD: usize = 32;
 
 /// Looks up the probe keys from the cursor on, until `pairs` holds `ask.cap` pairs or the keys end.
 pub(super) fn probe_batch<K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>(

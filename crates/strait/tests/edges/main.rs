@@ -1,4 +1,4 @@
-//! Edge cases by name: sizes, keys, inlined payload, encodings, runs of rows, names, faults in the caller's
+//! Edge cases by name: sizes, keys, key filters, inlined payload, encodings, runs of rows, names, faults in the caller's
 //! code, filters, limits and progress.
 
 mod chosen;
@@ -10,6 +10,7 @@ mod filters;
 mod floats;
 mod gpu_plans;
 mod inlined;
+mod key_filters;
 mod keys;
 mod limits;
 mod names;

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use arrow::array::{RecordBatch, RecordBatchReader};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchReader};
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use strait::{Morsel, ReservedBatch, Sink, Source, SourceContext};
+use strait::{KeyFilter, Morsel, ReservedBatch, Sink, Source, SourceContext};
 
 use super::check::{Failure, ensure};
 use super::readers::{Fed, Feed, Gate, Taking};
@@ -16,7 +17,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A source of the batches of a reader. It misbehaves as the reader does.
+/// A source of the batches of a reader. It misbehaves as the reader does. In most of its batches, it leaves out
+/// rows that cannot match.
 pub(crate) struct FedTogether {
     schema: SchemaRef,
     feed: Feed,
@@ -65,9 +67,38 @@ impl Source for FedTogether {
         }
         Ok(Some(match self.numbered {
             true => Morsel::numbered(batch, first_row),
-            false => Morsel::new(batch),
+            false => match context.key_filter() {
+                Some(keys) => without_some(batch, first_row, keys)?,
+                None => Morsel::new(batch),
+            },
         }))
     }
+}
+
+/// Leaves out none, some or all of the rows of a batch that cannot match. The number of the first row decides.
+fn without_some(
+    batch: RecordBatch,
+    first_row: u64,
+    keys: &dyn KeyFilter,
+) -> Result<Morsel, ArrowError> {
+    let way = first_row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62;
+    if way == 0 {
+        return Ok(Morsel::new(batch));
+    }
+    let columns: Vec<_> = keys.columns().iter().map(|&i| batch.column(i).clone()).collect();
+    let may_match = keys.may_match(&columns)?;
+    let kept = may_match.iter().enumerate().map(|(row, bit)| bit || (way == 1 && row % 2 == 0));
+    let kept = BooleanArray::from(kept.collect::<Vec<bool>>());
+    let rest = filter_record_batch(&batch, &kept)?;
+    // Arrow's kernel makes arrays of length zero if values have no bytes.
+    let is_whole = |column: &ArrayRef| {
+        column.len() == rest.num_rows() && column.to_data().validate_full().is_ok()
+    };
+    if !rest.columns().iter().all(is_whole) {
+        return Ok(Morsel::new(batch));
+    }
+    let left_out = batch.num_rows() - rest.num_rows();
+    Ok(Morsel::new(rest).leaving_out(left_out as u64))
 }
 
 /// The error of a sink that has taken enough batches.
