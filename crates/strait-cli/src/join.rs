@@ -11,6 +11,7 @@ use strait::{
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::busy::{Busy, Running};
 use crate::costs::writing_per_row;
+use crate::casts;
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::input::{FoundFiles, InputTable, find};
@@ -28,22 +29,23 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let memory = Memory::new(arguments.memory);
     let mut left = InputTable::open(left, &arguments.csv, &memory)?;
     let mut right = InputTable::open(right, &arguments.csv, &memory)?;
+    let casts = casts::apply(arguments, &mut left, &mut right)?;
     prune(arguments, &mut left, &mut right);
-    let pruned = [&left, &right].map(pruned).concat();
+    let notes = casts + &[&left, &right].map(pruned).concat();
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
     let join = progress::attach(described(arguments, &memory), arguments.progress, rows);
     let bound = join
         .bind(output, left.schema(), right.schema())
-        .map_err(|error| named(error, &left.name, &right.name))?;
+        .map_err(|error| named(error, &left, &right))?;
     left.check(bound.columns(Side::Left))?;
     right.check(bound.columns(Side::Right))?;
     let bound = with_statistics(arguments, bound, &left, &right);
     if arguments.explain {
-        return print(&format!("{}\n{pruned}", bound.explain()));
+        return print(&format!("{}\n{notes}", bound.explain()));
     }
-    execute(arguments, bound, (left, right), &memory, &pruned)
+    execute(arguments, bound, (left, right), &memory, &notes)
 }
 
 /// Adds the statistics of both tables' files, and the work of reading and writing, to the join: for `--explain`
@@ -168,22 +170,22 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
     Aside::check(path, arguments.overwrite)
 }
 
-/// Adds the name of the file to the library's message.
-fn named(error: strait::Error, left: &str, right: &str) -> anyhow::Error {
+/// Adds the name of the file, or a cast that may help, to the library's message.
+fn named(error: strait::Error, left: &InputTable, right: &InputTable) -> anyhow::Error {
     use strait::Error::{AmbiguousColumn, KeyType, UnknownColumn};
     let name = match &error {
         UnknownColumn { side, .. } | AmbiguousColumn { side, .. } | KeyType { side, .. } => {
             match *side {
-                "left" => Some(left),
-                "right" => Some(right),
+                "left" => Some(&left.name),
+                "right" => Some(&right.name),
                 _ => None,
             }
         }
         _ => None,
     };
-    match name.map(str::to_string) {
+    match name.cloned() {
         Some(name) => anyhow::Error::from(error).context(name),
-        None => error.into(),
+        None => casts::advised(error, left.schema(), right.schema()),
     }
 }
 
@@ -192,7 +194,7 @@ fn execute(
     bound: BoundJoin,
     (left, right): (InputTable, InputTable),
     memory: &Memory,
-    pruned: &str,
+    found: &str,
 ) -> anyhow::Result<()> {
     let threads = arguments.threads.unwrap_or_else(cores);
     let running = Running::begin(threads);
@@ -203,7 +205,7 @@ fn execute(
         progress::clear();
         // Only the number goes to stdout.
         if arguments.explain_analyze {
-            eprint!("{}", reported(Some(report), &running, ["", pruned]));
+            eprint!("{}", reported(Some(report), &running, ["", found]));
         }
         return print(&format!("{rows}\n"));
     }
@@ -219,7 +221,7 @@ fn execute(
     // A join that the limit stops has no report, but it has a plan.
     let shows_plan = arguments.explain_analyze && arguments.limit.is_some();
     let plan = if shows_plan { format!("{}\n", bound.explain()) } else { String::new() };
-    let notes = [&*plan, pruned];
+    let notes = [&*plan, found];
     if let Some(sink) = sink {
         let written = write(arguments, (bound, left, right), sink, memory)?;
         return announce(arguments, written, &running, notes);
@@ -308,11 +310,11 @@ fn announce(
 }
 
 /// Returns the text of the report and how busy the threads were, or the `plan` if there is no report, and what was
-/// left out.
-fn reported(report: Option<Report>, running: &Running, [plan, pruned]: [&str; 2]) -> String {
+/// `found` in the files.
+fn reported(report: Option<Report>, running: &Running, [plan, found]: [&str; 2]) -> String {
     match report {
-        Some(report) => format!("{report}\n{}{pruned}", running.table(report.gathering)),
-        None => format!("{plan}{pruned}the join was stopped by --limit, so there is no report\n"),
+        Some(report) => format!("{report}\n{}{found}", running.table(report.gathering)),
+        None => format!("{plan}{found}the join was stopped by --limit, so there is no report\n"),
     }
 }
 

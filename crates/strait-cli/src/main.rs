@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod busy;
+mod casts;
 mod costs;
 mod demo;
 mod devices;

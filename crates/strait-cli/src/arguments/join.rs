@@ -10,6 +10,7 @@ use strait::{FloatEquality, JoinType};
 use super::device::{Choice, DeviceArguments, algorithm};
 use super::names::{self, KeyPairs, Names, Pair};
 use super::size;
+use super::types::{self, Cast};
 use crate::output::{Compression, Destination, FileFormat};
 
 const EXAMPLES: &str = "\
@@ -19,6 +20,9 @@ Examples:
 
   Keep every row of the left table, and write some columns to a Parquet file:
     strait join people.csv cities.csv --on city,country --type left --select name,mayor -o out.parquet
+
+  Join text keys with numbers:
+    strait join people.csv cities.parquet --on city=id --cast city=int64
 
   Folders (year=2024/ becomes a column), globs, pipes:
     strait join sales/ 'shops/*.csv.gz' --on shop -o - | strait join - regions.arrow --on region
@@ -78,6 +82,15 @@ pub(crate) struct JoinArguments {
         value_parser = row_group_rows
     )]
     pub(crate) row_group_rows: Option<usize>,
+
+    /// Gives a column another type before the join, as in id=int64; may be repeated
+    ///
+    /// A column that both tables have is cast in both; left.COLUMN or right.COLUMN names one of them. The types
+    /// are int8 to int64, uint8 to uint64, float32, float64, text, bool, date, timestamp(s|ms|us|ns),
+    /// timestamp(UNIT,ZONE), decimal(DIGITS,SCALE) and binary, and SQL's names such as bigint, double and
+    /// varchar. A value that cannot be cast is an error.
+    #[arg(long = "cast", value_name = "COLUMN=TYPE", value_parser = types::cast)]
+    pub(crate) casts: Vec<Cast>,
 
     /// The output columns, in this order, separated by commas
     #[arg(long, value_name = "COLUMNS", value_parser = names::names, conflicts_with = "count")]
@@ -170,7 +183,13 @@ pub(crate) struct CsvArguments {
     pub(crate) no_header: bool,
 
     /// How many rows of each CSV or JSON file are read to infer types: a number, or all
-    #[arg(long = "csv-sample", value_name = "ROWS", default_value = "100000", value_parser = sample)]
+    #[arg(
+        long = "sample",
+        alias = "csv-sample",
+        value_name = "ROWS",
+        default_value = "100000",
+        value_parser = sample
+    )]
     pub(crate) sample: Sample,
 }
 

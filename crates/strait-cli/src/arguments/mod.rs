@@ -9,6 +9,7 @@ mod jobs;
 mod join;
 mod names;
 mod size;
+mod types;
 
 use std::path::PathBuf;
 
@@ -27,6 +28,7 @@ pub(crate) use generate::{
 };
 pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
+pub(crate) use types::{Cast, UTC, name as type_name};
 
 const EXAMPLES: &str = "\
 Examples:

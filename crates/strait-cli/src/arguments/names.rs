@@ -22,6 +22,11 @@ pub(crate) struct KeyPairs(pub(crate) Vec<Pair>);
 #[derive(Debug, Clone)]
 pub(crate) struct Names(pub(crate) Vec<String>);
 
+/// Splits `a=b`. Returns `None` if there is not exactly one `=`.
+pub(super) fn halves(text: &str) -> Option<(String, String)> {
+    <[String; 2]>::try_from(split(text, '=')).ok().map(|[left, right]| (left, right))
+}
+
 fn pair(text: &str) -> Result<Pair, String> {
     match split(text, '=').as_slice() {
         [both] => name(both).map(|both| (both.clone(), both)),
@@ -32,7 +37,8 @@ fn pair(text: &str) -> Result<Pair, String> {
     }
 }
 
-fn name(text: &str) -> Result<String, String> {
+/// Parses one name.
+pub(super) fn name(text: &str) -> Result<String, String> {
     let mut plain = String::with_capacity(text.len());
     let mut characters = text.trim().chars();
     while let Some(c) = characters.next() {

@@ -1,24 +1,30 @@
-//! The rows of CSV files, for many workers at the same time.
+//! The rows of text files, for many workers at the same time.
 //!
 //! One worker at a time reads text of a file, and cuts it after a whole record. Then it parses this block,
 //! while another worker reads the next one. Several files are read at the same time.
 
-use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, FieldRef};
 use arrow::error::ArrowError;
-use strait::{Error, MemoryReservation};
+use strait::Error;
 
-use super::csv::{Block, CsvFile, Parser, explain};
+use super::block::{Block, BlockReader, TextParser};
+use super::cast::cast_batch;
+use super::columns::Columns;
 use super::format::Format;
-use super::records::whole_records;
+use super::reader::is_told;
 use super::table::Files;
-use super::text::{MAX_RECORD, Opened, open};
+use super::text::open;
+use super::{csv, json};
 use crate::failure::Told;
 use crate::memory::Memory;
 use crate::panics::caught;
+
+/// Memory per value that is cast.
+const CAST: u64 = 80;
 
 /// A call that waits for another one checks this often whether the join was cancelled.
 const WAKES: Duration = Duration::from_millis(10);
@@ -28,8 +34,9 @@ pub(super) struct Blocks {
     state: Mutex<State>,
     /// Notified when there is a file or a block for another call, and at the end.
     changed: Condvar,
-    /// The wanted columns, in the order of the files.
+    /// The wanted columns, in the order of the files, and their types after casts.
     columns: Vec<usize>,
+    fields: Vec<FieldRef>,
     /// The largest number of open files.
     most: usize,
     memory: Memory,
@@ -41,8 +48,8 @@ struct State {
     idle: Vec<TextFile>,
     /// The next file to open.
     next: usize,
-    /// Blocks with records that were not parsed yet, and the index of their file.
-    waiting: Vec<(usize, Block)>,
+    /// Blocks with records that were not parsed yet.
+    waiting: Vec<Task>,
     /// The number of calls that open or read a file, and of those that parse a block.
     reading: usize,
     parsing: usize,
@@ -52,16 +59,17 @@ struct State {
 enum Step {
     Open(usize),
     Read(TextFile),
-    Parse(usize, Block),
+    Parse(Task),
 }
 
 impl Blocks {
     /// Prepares to read the given columns on up to `threads` threads.
-    pub(super) fn new(columns: &[usize], threads: usize, memory: &Memory) -> Blocks {
+    pub(super) fn new(columns: &Columns, threads: usize, memory: &Memory) -> Blocks {
         // The decompressors of several files would take much of a small limit.
         let most = if memory.limit().is_some() { 1 } else { threads.max(1) };
         let (state, changed) = Default::default();
-        Blocks { state, changed, columns: columns.to_vec(), most, memory: memory.clone() }
+        let (columns, fields) = (columns.stored().to_vec(), columns.stored_fields().to_vec());
+        Blocks { state, changed, columns, fields, most, memory: memory.clone() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -75,16 +83,17 @@ impl Blocks {
         cancelled: impl Fn() -> bool,
     ) -> Result<Option<(usize, RecordBatch)>, ArrowError> {
         while let Some(step) = self.take(files.files.len(), &cancelled) {
-            let block = match step {
+            let task = match step {
                 Step::Open(index) => {
                     self.open(files, index)?;
                     continue;
                 }
                 Step::Read(file) => self.read(files, file)?,
-                Step::Parse(index, block) => Some((index, block)),
+                Step::Parse(task) => Some(task),
             };
-            let Some((index, block)) = block else { continue };
-            if let Some(batch) = self.parse(files, index, block)? {
+            let Some(task) = task else { continue };
+            let index = task.index;
+            if let Some(batch) = self.parse(files, task)? {
                 return Ok(Some((index, batch)));
             }
         }
@@ -95,9 +104,9 @@ impl Blocks {
     fn take(&self, files: usize, cancelled: impl Fn() -> bool) -> Option<Step> {
         let mut state = self.state();
         while !cancelled() {
-            if let Some((index, block)) = state.waiting.pop() {
+            if let Some(task) = state.waiting.pop() {
                 state.parsing += 1;
-                return Some(Step::Parse(index, block));
+                return Some(Step::Parse(task));
             }
             if let Some(file) = state.idle.pop() {
                 state.reading += 1;
@@ -134,14 +143,10 @@ impl Blocks {
     }
 
     /// Reads a block, and leaves the file to other calls. Returns `None` at the end of the file.
-    fn read(
-        &self,
-        files: &Files,
-        mut file: TextFile,
-    ) -> Result<Option<(usize, Block)>, ArrowError> {
-        let index = file.index;
-        let read = caught(|| file.block(&self.memory));
-        let read = read.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
+    fn read(&self, files: &Files, mut file: TextFile) -> Result<Option<Task>, ArrowError> {
+        let (index, parser) = (file.index, Arc::clone(&file.parser));
+        let read = caught(|| file.next(&self.memory));
+        let read = read.unwrap_or_else(|why| Err(ArrowError::ParseError(why)));
         let mut state = self.state();
         state.reading -= 1;
         if !matches!(read, Ok(None)) {
@@ -150,24 +155,19 @@ impl Blocks {
         state.parsing += usize::from(matches!(read, Ok(Some(_))));
         drop(state);
         self.changed.notify_all();
-        let read = read.map_err(|error| explained(files, index, error, |line| line))?;
-        Ok(read.map(|block| (index, block)))
+        read.map_err(|error| explained(files, index, error, |error| parser.explain(error, None)))
     }
 
     /// Parses some records of a block, and leaves the other records to other calls.
-    fn parse(
-        &self,
-        files: &Files,
-        index: usize,
-        mut block: Block,
-    ) -> Result<Option<RecordBatch>, ArrowError> {
-        let parsed = block.parse(&self.memory);
-        let parsed =
-            parsed.map_err(|error| explained(files, index, error, |record| block.line(record)));
+    fn parse(&self, files: &Files, mut task: Task) -> Result<Option<RecordBatch>, ArrowError> {
+        let Task { index, parser, block } = &mut task;
+        let parsed = self.cast_rows(files, *index, &**parser, block).map_err(|error| {
+            explained(files, *index, error, |error| parser.explain(error, Some(block)))
+        });
         let mut state = self.state();
         state.parsing -= 1;
-        if !block.is_done() {
-            state.waiting.push((index, block));
+        if !task.block.is_done() {
+            state.waiting.push(task);
         }
         drop(state);
         self.changed.notify_all();
@@ -175,19 +175,30 @@ impl Blocks {
     }
 }
 
-/// Explains an error in a file. A refused reservation stays one, because the join may try again.
-fn explained(
-    files: &Files,
-    index: usize,
-    error: ArrowError,
-    line: impl Fn(u64) -> u64,
-) -> ArrowError {
-    match Error::from_arrow(error) {
-        Error::Arrow { source, .. } => {
-            let path = &files.files[index].found.path;
-            Told(explain(path, Some(&files.stored), &files.csv, &source, line)).into()
-        }
-        refused => files.explained(index, None, refused.into()),
+impl Blocks {
+    /// Parses some records of a block, and casts their values.
+    fn cast_rows(
+        &self,
+        files: &Files,
+        index: usize,
+        parser: &dyn TextParser,
+        block: &mut Block,
+    ) -> Result<Option<RecordBatch>, ArrowError> {
+        let types = self.columns.iter().map(|&column| files.stored.field(column).data_type());
+        let is_cast = |(from, field): &(&DataType, &FieldRef)| *from != field.data_type();
+        let casts = types.zip(&self.fields).filter(is_cast).count() as u64;
+        // The memory is reserved before records are taken from the block.
+        let most = CAST * casts * (block.lines + 1) + 2 * block.text.len() as u64;
+        let what = parser.what();
+        let _casting = self.memory.reserve(if casts > 0 { most } else { 0 }, what)?;
+        let Some(batch) = parser.parse(block, &self.memory)? else { return Ok(None) };
+        let before = block.rows;
+        block.rows += batch.num_rows() as u64;
+        let path = files.files[index].found.path.display();
+        let place =
+            |row: usize| format!("{path}, line {}", parser.line(block, before + row as u64));
+        let cast = cast_batch(batch, &self.fields);
+        cast.map(Some).map_err(|error| error.at(|wrong| place(wrong.row)))
     }
 }
 
@@ -195,15 +206,16 @@ fn explained(
 struct TextFile {
     /// Its index in the table.
     index: usize,
-    parser: Arc<Parser>,
-    bytes: Opened,
-    has_ended: bool,
-    /// Text that was read and is in no block. It begins with a record.
-    text: Vec<u8>,
-    /// The memory of the text.
-    reservation: MemoryReservation,
-    /// The number of lines in the blocks so far.
-    lines: u64,
+    parser: Arc<dyn TextParser>,
+    reader: BlockReader,
+}
+
+/// Some records of a file that were not parsed yet.
+struct Task {
+    /// The index of the file in the table.
+    index: usize,
+    parser: Arc<dyn TextParser>,
+    block: Block,
 }
 
 impl TextFile {
@@ -215,74 +227,42 @@ impl TextFile {
     ) -> Result<TextFile, ArrowError> {
         let file = &files.files[index];
         let path = &*file.found.path;
-        let Format::Csv(text) = file.found.format else {
-            return Err(Told(format!("{} is not read as text", path.display())).into());
+        let squeeze = match file.found.format {
+            Format::Csv(text) => text.squeeze,
+            Format::Json(squeeze) => squeeze,
+            _ => return Err(Told(format!("{} is not read as text", path.display())).into()),
         };
         log::trace!("reading {}", path.display());
-        let bytes = open(path, text.squeeze, memory)?;
-        let facts = CsvFile { path, text, schema: &files.stored, record: file.record };
-        let parser = Parser::new(&facts, &files.csv, columns, memory);
-        let parser = parser.map_err(|error| Told(format!("{error:#}")))?;
-        let reservation = memory.reserve(0, &parser.what)?;
-        let (parser, text) = (Arc::new(parser), Vec::new());
-        Ok(TextFile { index, parser, bytes, has_ended: false, text, reservation, lines: 0 })
+        let bytes = open(path, squeeze, memory)?;
+        let told = |error: anyhow::Error| Told(format!("{error:#}"));
+        let parser: Arc<dyn TextParser> = match file.found.format {
+            Format::Csv(text) => {
+                let facts = csv::CsvFile { path, text, schema: &files.stored, record: file.record };
+                Arc::new(csv::Parser::new(&facts, &files.csv, columns, memory).map_err(told)?)
+            }
+            _ => Arc::new(json::Parser::new(path, &files.stored, columns, memory).map_err(told)?),
+        };
+        let reader = BlockReader::new(bytes, memory, parser.what())?;
+        Ok(TextFile { index, parser, reader })
     }
 
     /// Returns the next records; `None` at the end of the file. If memory is refused, it can be called again.
-    fn block(&mut self, memory: &Memory) -> Result<Option<Block>, ArrowError> {
-        let what = &self.parser.what;
-        let mut length = self.text.len().max(self.parser.block as usize);
-        let (end, lines) = loop {
-            memory.resize(&mut self.reservation, length as u64, what)?;
-            fill(&mut self.bytes, &mut self.text, length, &mut self.has_ended)?;
-            match whole_records(&self.text, self.parser.delimiter) {
-                // The last record needs no line end.
-                found if self.has_ended => break (self.text.len(), found.map_or(0, |f| f.1)),
-                Some(found) => break found,
-                None => {}
-            }
-            if length as u64 > MAX_RECORD {
-                let why = "a record is longer than 2 GiB; is a quote missing?";
-                return Err(io::Error::other(why).into());
-            }
-            length *= 2;
-        };
-        if end == 0 {
-            return Ok(None);
-        }
-        let rest = &self.text[end..];
-        let for_rest = memory.reserve(rest.len() as u64, what)?;
-        let rest = rest.to_vec();
-        let mut text = std::mem::replace(&mut self.text, rest);
-        text.truncate(end);
-        let held = (text, std::mem::replace(&mut self.reservation, for_rest));
-        let before = self.lines;
-        self.lines += lines;
-        Ok(Some(Block::new(&self.parser, held, lines, before)))
+    fn next(&mut self, memory: &Memory) -> Result<Option<Task>, ArrowError> {
+        let block = self.reader.next(&*self.parser, memory)?;
+        let parser = || Arc::clone(&self.parser);
+        Ok(block.map(|block| Task { index: self.index, parser: parser(), block }))
     }
 }
 
-/// Reads until the text has the given length, or until the file ends.
-fn fill(
-    bytes: &mut impl Read,
-    text: &mut Vec<u8>,
-    length: usize,
-    has_ended: &mut bool,
-) -> io::Result<()> {
-    let mut filled = text.len();
-    text.reserve_exact(length - filled);
-    text.resize(length, 0);
-    let read = loop {
-        if filled == length || *has_ended {
-            break Ok(());
-        }
-        match bytes.read(&mut text[filled..]) {
-            Ok(0) => *has_ended = true,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(error),
-        }
-    };
-    text.truncate(filled);
-    read
+/// Explains an error in a file. A refused reservation stays one, because the join may try again.
+fn explained(
+    files: &Files,
+    index: usize,
+    error: ArrowError,
+    explain: impl Fn(&ArrowError) -> String,
+) -> ArrowError {
+    match Error::from_arrow(error) {
+        Error::Arrow { source, .. } if !is_told(&source) => Told(explain(&source)).into(),
+        told_or_refused => files.explained(index, None, told_or_refused.into()),
+    }
 }

@@ -4,17 +4,20 @@
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
-use super::hive;
 use super::table::Files;
+use super::{cast, hive};
+use crate::memory::Memory;
 
 /// The columns of a table that are wanted, and their order.
 pub(super) struct Columns {
     wanted: Vec<usize>,
     /// The wanted columns that are stored in the files, in the order of the files.
     stored: Vec<usize>,
+    /// The fields of these columns after casts.
+    stored_fields: Vec<FieldRef>,
     /// The schema of the wanted columns only.
     schema: SchemaRef,
 }
@@ -28,25 +31,34 @@ impl Columns {
         let mut stored: Vec<usize> = wanted.iter().copied().filter(|&i| i < stored).collect();
         stored.sort_unstable();
         stored.dedup();
-        Columns { wanted: wanted.to_vec(), stored, schema }
+        let stored_fields = stored.iter().map(|&i| table.fields()[i].clone()).collect();
+        Columns { wanted: wanted.to_vec(), stored, stored_fields, schema }
     }
 
     pub(super) fn stored(&self) -> &[usize] {
         &self.stored
     }
 
+    pub(super) fn stored_fields(&self) -> &[FieldRef] {
+        &self.stored_fields
+    }
+
     pub(super) fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Arranges the columns of a file's batch in the wanted order.
+    /// Arranges the columns of a file's batch in the wanted order, and casts them. If memory is refused, it can
+    /// be called again.
     pub(super) fn arranged(
         &self,
         files: &Files,
         index: usize,
         batch: &RecordBatch,
+        memory: &Memory,
     ) -> Result<RecordBatch, ArrowError> {
         let rows = batch.num_rows();
+        let path = &files.files[index].found.path;
+        let batch = cast_within(memory, batch, &self.stored_fields, || path.display().to_string())?;
         let column = |(position, wanted): (usize, &usize)| match self.stored.binary_search(wanted) {
             Ok(at) => Some(batch.column(at).clone()),
             Err(_) => {
@@ -65,10 +77,30 @@ impl Columns {
             })
     }
 
-    /// Arranges the columns of a batch that has all columns of the table.
-    pub(super) fn picked(&self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-        let columns = self.wanted.iter().map(|&wanted| batch.column(wanted).clone()).collect();
+    /// Arranges the columns of a batch of stdin, which has all columns of the table, and casts them.
+    pub(super) fn picked(
+        &self,
+        batch: &RecordBatch,
+        memory: &Memory,
+    ) -> Result<RecordBatch, ArrowError> {
+        let picked = batch.project(&self.wanted)?;
+        let picked = cast_within(memory, &picked, self.schema.fields(), || "stdin".to_string())?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+        RecordBatch::try_new_with_options(self.schema.clone(), picked.columns().to_vec(), &options)
     }
+}
+
+/// Casts the columns of a batch, and reserves memory meanwhile. The error names the place.
+fn cast_within(
+    memory: &Memory,
+    batch: &RecordBatch,
+    fields: &[FieldRef],
+    place: impl Fn() -> String,
+) -> Result<RecordBatch, ArrowError> {
+    let needed = cast::memory(batch, fields);
+    let _held = match needed {
+        0 => None,
+        needed => Some(memory.reserve(needed, &format!("casting columns of {}", place()))?),
+    };
+    cast::cast_batch(batch.clone(), fields).map_err(|error| error.at(|_| place()))
 }

@@ -1,7 +1,6 @@
 //! CSV files: infers types from a sample of rows, and then parses all rows with these types.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use arrow::array::RecordBatch;
@@ -10,11 +9,11 @@ use arrow::csv::reader::{Decoder, Format as Layout};
 use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use regex::Regex;
-use strait::MemoryReservation;
 
+use super::block::{Block, Records, TextParser};
 use super::fields::Fields;
 use super::format::Text;
-use super::records::lines_before;
+use super::records::{lines_before, whole_records};
 use super::text::{Scanned, open_now};
 use super::{schema, values};
 use crate::arguments::CsvArguments;
@@ -109,22 +108,22 @@ const BLOCK: u64 = 1 << 20;
 
 /// Parses blocks of a CSV file.
 pub(super) struct Parser {
+    path: PathBuf,
+    arguments: CsvArguments,
     layout: Layout,
-    pub(super) delimiter: u8,
+    delimiter: u8,
     has_header: bool,
     /// All columns of the file.
     schema: SchemaRef,
     /// The wanted columns, in the order of the file, and their schema.
     columns: Vec<usize>,
     wanted: SchemaRef,
-    /// The values that mean null, besides the empty one.
-    nulls: Vec<String>,
     /// The most rows in a batch.
     rows: u64,
     /// The length of a block.
-    pub(super) block: u64,
+    block: u64,
     /// The purpose of the memory, for error messages.
-    pub(super) what: String,
+    what: String,
 }
 
 impl Parser {
@@ -143,13 +142,14 @@ impl Parser {
             block = (limit / BATCH_SHARE / (2 + MOST_FIELDS)).clamp(1 << 12, BLOCK);
         }
         Ok(Parser {
+            path: file.path.to_path_buf(),
+            arguments: arguments.clone(),
             layout: layout(file.text, arguments)?,
             delimiter: arguments.delimiter.unwrap_or(file.text.delimiter),
             has_header: !arguments.no_header,
             schema: file.schema.clone(),
             columns: columns.to_vec(),
             wanted: file.schema.project(columns)?.into(),
-            nulls: arguments.nulls.clone(),
             rows: rows.max(1),
             block,
             what: format!("parsing {}", file.path.display()),
@@ -163,100 +163,106 @@ impl Parser {
     }
 }
 
-/// Whole records of a CSV file.
-pub(super) struct Block {
-    parser: Arc<Parser>,
-    text: Vec<u8>,
-    /// The number of lines, and of the lines before it in the file.
-    lines: u64,
-    lines_before: u64,
-    is_checked: bool,
-    /// The number of bytes that were parsed.
-    at: usize,
-    reservation: MemoryReservation,
+impl Records for Parser {
+    fn what(&self) -> &str {
+        &self.what
+    }
+
+    fn length(&self) -> u64 {
+        self.block
+    }
+
+    fn whole(&self, text: &[u8]) -> Option<(usize, u64)> {
+        whole_records(text, self.delimiter)
+    }
+
+    fn too_long(&self) -> &'static str {
+        "a record is longer than 2 GiB; is a quote missing?"
+    }
 }
 
-impl Block {
-    /// A block of `lines` lines. Its text is reserved.
-    pub(super) fn new(
-        parser: &Arc<Parser>,
-        (text, reservation): (Vec<u8>, MemoryReservation),
-        lines: u64,
-        lines_before: u64,
-    ) -> Block {
-        let (parser, is_checked, at) = (Arc::clone(parser), false, 0);
-        Block { parser, text, lines, lines_before, is_checked, at, reservation }
-    }
-
-    /// Returns whether all records were parsed.
-    pub(super) fn is_done(&self) -> bool {
-        self.is_checked && self.at >= self.text.len()
-    }
-
-    /// Parses the next records. If memory is refused, it can be called again.
-    pub(super) fn parse(&mut self, memory: &Memory) -> Result<Option<RecordBatch>, ArrowError> {
-        let fields = self.parser.schema.fields().len().max(1) as u64;
-        let rows = self.parser.rows.min(self.lines + 1);
-        let text = self.text.len() as u64;
-        let short_fields = SHORT_FIELD.saturating_mul(fields).saturating_mul(self.lines + 1);
+impl TextParser for Parser {
+    fn parse(&self, block: &mut Block, memory: &Memory) -> Result<Option<RecordBatch>, ArrowError> {
+        let fields = self.schema.fields().len().max(1) as u64;
+        let rows = self.rows.min(block.lines + 1);
+        let text = block.text.len() as u64;
+        let short_fields = SHORT_FIELD.saturating_mul(fields).saturating_mul(block.lines + 1);
         let is_short = short_fields <= MOST_FIELDS * text;
         let most = (PARSED * text + FIELD * fields * rows).max(if is_short {
             text + short_fields
         } else {
             0
         });
-        memory.resize(&mut self.reservation, text + most, &self.parser.what)?;
-        let parsed = caught(|| self.parsed(rows, is_short));
+        memory.resize(&mut block.reservation, text + most, &self.what)?;
+        let parsed = caught(|| self.parsed(block, rows, is_short));
         let parsed = parsed.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
         // The consumer of the batch reserves memory for it.
-        memory.resize(&mut self.reservation, text, &self.parser.what)?;
+        memory.resize(&mut block.reservation, text, &self.what)?;
         parsed
     }
 
-    fn parsed(&mut self, rows: u64, is_short: bool) -> Result<Option<RecordBatch>, ArrowError> {
-        if !self.is_checked {
+    fn line(&self, block: &Block, row: u64) -> u64 {
+        self.record_line(block, row + 1 + u64::from(self.begins(block)))
+    }
+
+    fn explain(&self, error: &ArrowError, block: Option<&Block>) -> String {
+        let line = |record| block.map_or(record, |block| self.record_line(block, record));
+        explain(&self.path, Some(&self.schema), &self.arguments, error, line)
+    }
+}
+
+impl Parser {
+    fn parsed(
+        &self,
+        block: &mut Block,
+        rows: u64,
+        is_short: bool,
+    ) -> Result<Option<RecordBatch>, ArrowError> {
+        if !block.is_checked {
             // Arrow's parser concatenates the fields of a batch before it checks them. It would accept a
             // character that a delimiter cuts in two.
-            if std::str::from_utf8(&self.text).is_err() {
+            if std::str::from_utf8(&block.text).is_err() {
                 let error = ArrowError::CsvError("a character that is not UTF-8".to_string());
-                return Err(self.first_error(rows).unwrap_or(error));
+                return Err(self.first_error(block, rows).unwrap_or(error));
             }
-            self.is_checked = true;
-            if let Some(batch) = is_short.then(|| self.usual()).flatten() {
-                self.at = self.text.len();
+            block.is_checked = true;
+            if let Some(batch) = is_short.then(|| self.usual(block)).flatten() {
+                block.at = block.text.len();
                 return Ok((batch.num_rows() > 0).then_some(batch));
             }
         }
-        let mut decoder = self.parser.decoder(self.has_header() && self.at == 0, rows);
-        match decode(&mut decoder, &self.text, &mut self.at) {
+        let mut decoder = self.decoder(self.begins(block) && block.at == 0, rows);
+        match decode(&mut decoder, &block.text, &mut block.at) {
             Ok(batch) => Ok(batch),
             // Only the error that the whole block causes has the right record.
-            Err(error) => Err(self.first_error(rows).unwrap_or(error)),
+            Err(error) => Err(self.first_error(block, rows).unwrap_or(error)),
         }
     }
 
     /// Parses the whole block, if its text and its types are the usual ones. This is much faster than Arrow's
     /// parser.
-    fn usual(&self) -> Option<RecordBatch> {
-        let Parser { delimiter, schema, columns, wanted, nulls, .. } = &*self.parser;
+    fn usual(&self, block: &Block) -> Option<RecordBatch> {
+        let Parser { delimiter, schema, columns, wanted, arguments, .. } = self;
         if !wanted.fields().iter().all(|field| values::is_known(field.data_type())) {
             return None;
         }
-        let (all, lines) = (schema.fields().len(), usize::try_from(self.lines).ok()?);
-        let fields = Fields::split(&self.text, *delimiter, all, lines)?;
-        values::batch(&fields, (columns, wanted), usize::from(self.has_header()), nulls)
+        let (all, lines) = (schema.fields().len(), usize::try_from(block.lines).ok()?);
+        let fields = Fields::split(&block.text, *delimiter, all, lines)?;
+        let first = usize::from(self.begins(block));
+        values::batch(&fields, (columns, wanted), first, &arguments.nulls)
     }
 
-    fn has_header(&self) -> bool {
-        self.parser.has_header && self.lines_before == 0
+    /// Returns whether a block begins with the header.
+    fn begins(&self, block: &Block) -> bool {
+        self.has_header && block.lines_before == 0
     }
 
     /// Parses the whole block, and returns the first error.
-    fn first_error(&self, rows: u64) -> Option<ArrowError> {
-        let mut decoder = self.parser.decoder(self.has_header(), rows);
+    fn first_error(&self, block: &Block, rows: u64) -> Option<ArrowError> {
+        let mut decoder = self.decoder(self.begins(block), rows);
         let mut at = 0;
-        while at < self.text.len() {
-            if let Err(error) = decode(&mut decoder, &self.text, &mut at) {
+        while at < block.text.len() {
+            if let Err(error) = decode(&mut decoder, &block.text, &mut at) {
                 return Some(error);
             }
         }
@@ -265,8 +271,8 @@ impl Block {
 
     /// Returns the number of the line in the file that has a record of the block. The first record, which may
     /// be the header, has the number 1.
-    pub(super) fn line(&self, record: u64) -> u64 {
-        self.lines_before + lines_before(&self.text, self.parser.delimiter, record) + 1
+    fn record_line(&self, block: &Block, record: u64) -> u64 {
+        block.lines_before + lines_before(&block.text, self.delimiter, record) + 1
     }
 }
 
@@ -299,7 +305,7 @@ fn layout(text: Text, arguments: &CsvArguments) -> anyhow::Result<Layout> {
 }
 
 /// Says which line of which file is invalid, and what to try. `line` converts the number of a record.
-pub(super) fn explain(
+fn explain(
     path: &Path,
     schema: Option<&Schema>,
     arguments: &CsvArguments,
@@ -320,7 +326,7 @@ pub(super) fn explain(
         });
         return format!(
             "{shown}, line {}: column {} has \"{value}\", which is not of type {data_type}{sampled}; \
-             --csv-sample all infers types from every row, --csv-null {value} makes it null",
+             --sample all infers types from every row, --csv-null {value} makes it null",
             of_record(record, 1),
             name(schema, column)
         );
@@ -328,7 +334,7 @@ pub(super) fn explain(
     if let Some([column, record, why]) = captures(BAD_TIME, &text) {
         return format!(
             "{shown}, line {}: column {} does not hold a time as the first rows suggested ({why}); \
-             --csv-sample all infers types from every row",
+             --sample all infers types from every row",
             of_record(record, 1),
             name(schema, column)
         );
@@ -377,6 +383,8 @@ fn name(schema: Option<&Schema>, column: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arrow::datatypes::Field;
 
     use super::*;
@@ -393,7 +401,7 @@ mod tests {
         let text = Text { delimiter: b',', squeeze: Squeeze::None };
         let file = CsvFile { path: Path::new("t.csv"), text, schema: &schema, record: 20 };
         let arguments = CsvArguments { nulls: vec!["NA".to_string()], ..CsvArguments::default() };
-        let parser = Arc::new(Parser::new(&file, &arguments, &[0, 1, 2, 3], &memory).unwrap());
+        let parser = Parser::new(&file, &arguments, &[0, 1, 2, 3], &memory).unwrap();
         let mut random = fastrand::Rng::with_seed(11);
         let choices: [&[&str]; 4] = [
             &["1", "-77", "", "\"5\"", "NA", "+3", "9223372036854775807", "000000000000000000012"],
@@ -414,12 +422,13 @@ mod tests {
             let mut expected = Vec::new();
             let (mut decoder, mut at) = (parser.decoder(true, lines + 1), 0);
             let decoded = decode(&mut decoder, &text, &mut at).map(|batch| expected.extend(batch));
-            let held = (text, memory.reserve(0, "a test").unwrap());
-            let mut block = Block::new(&parser, held, lines, 0);
-            usual += u64::from(block.usual().is_some());
+            let reservation = memory.reserve(0, "a test").unwrap();
+            let (lines_before, is_checked, at, rows) = (0, false, 0, 0);
+            let mut block = Block { text, lines, lines_before, is_checked, at, rows, reservation };
+            usual += u64::from(parser.usual(&block).is_some());
             let mut found = Vec::new();
             while !block.is_done() {
-                match block.parse(&memory) {
+                match parser.parse(&mut block, &memory) {
                     Ok(batch) => found.extend(batch),
                     Err(_) => break,
                 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use arrow::datatypes::DataType;
+
 /// The format of an input file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -42,6 +44,21 @@ impl Format {
             Format::Csv(_) => "CSV",
             Format::Json(_) => "JSON lines",
             Format::Ipc => "Arrow IPC",
+        }
+    }
+
+    /// Whether files of this format are text.
+    pub(super) fn is_text(self) -> bool {
+        matches!(self, Format::Csv(_) | Format::Json(_))
+    }
+
+    /// Returns the type with which a column is read if it is to be cast. The values of text files are cast from
+    /// their text, whatever the first rows suggested.
+    pub(super) fn read_as(self, inferred: &DataType) -> DataType {
+        match self {
+            Format::Csv(_) => DataType::Utf8,
+            Format::Json(_) if !inferred.is_nested() => DataType::Utf8,
+            _ => inferred.clone(),
         }
     }
 

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::bail;
-use arrow::array::{ArrayRef, Date32Array, Int64Array, StringArray, new_null_array};
-use arrow::compute::cast;
+use arrow::array::{ArrayRef, Date32Array, Int64Array, StringArray, UInt32Array, new_null_array};
+use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Field};
 
+use super::cast::{cast_array, shown};
 use super::find::FoundFile;
+use super::table::TableFile;
 
 /// Hive's name for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -84,9 +86,41 @@ pub(super) fn column(partition: &Partition, data_type: &DataType, rows: usize) -
             Some(days) => Arc::new(Date32Array::from_value(days, rows)),
             None => new_null_array(data_type, rows),
         },
-        (_, Some(text)) => Arc::new(StringArray::from_iter_values(std::iter::repeat_n(text, rows))),
+        (DataType::Utf8, Some(text)) => {
+            Arc::new(StringArray::from_iter_values(std::iter::repeat_n(text, rows)))
+        }
+        // The cast was checked before.
+        (_, Some(text)) => {
+            let value = cast_array(&one(text), data_type);
+            let repeated =
+                value.and_then(|value| take(&value, &UInt32Array::from_value(0, rows), None).ok());
+            repeated.unwrap_or_else(|| new_null_array(data_type, rows))
+        }
         (_, None) => new_null_array(data_type, rows),
     }
+}
+
+/// Rejects a type that the value of a folder cannot be cast to.
+pub(super) fn check_cast(files: &[TableFile], key: &str, to: &DataType) -> anyhow::Result<()> {
+    for TableFile { found, .. } in files {
+        let partition = found.partitions.iter().find(|partition| partition.key == key);
+        let Some(value) = partition.and_then(|partition| partition.value.as_deref()) else {
+            continue;
+        };
+        if cast_array(&one(value), to).is_none() {
+            bail!(
+                "{}: folder column \"{key}\" has \"{value}\", which cannot be cast to {}; --cast the column to \
+                 another type",
+                found.path.display(),
+                shown(to)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn one(value: &str) -> ArrayRef {
+    Arc::new(StringArray::from(vec![value]))
 }
 
 /// Returns the days since 1970 of a date `YYYY-MM-DD`.
@@ -97,8 +131,7 @@ fn date(text: &str) -> Option<i32> {
     if !shaped {
         return None;
     }
-    let text: ArrayRef = Arc::new(StringArray::from(vec![text]));
-    let days = cast(&text, &DataType::Date32).ok()?;
+    let days = cast(&one(text), &DataType::Date32).ok()?;
     let days = days.as_any().downcast_ref::<Date32Array>()?;
     days.iter().next().flatten()
 }

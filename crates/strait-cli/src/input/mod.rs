@@ -1,10 +1,13 @@
 //! The input tables: their files, their columns, and how their rows are read.
 //!
 //! [`mod@find`] lists files and opens none. [`mod@table`] reads as much as is needed for the schema.
-//! [`source`] reads the rows of Parquet and CSV files on the workers of the join, and [`reader`] the rows of
+//! [`source`] reads the rows of Parquet and text files on the workers of the join, and [`reader`] the rows of
 //! Arrow files, one file after another. Both read only the columns that the join needs.
 
+mod block;
 mod blocks;
+mod cast;
+mod casting;
 mod codec;
 mod columns;
 mod csv;

@@ -8,8 +8,8 @@ use strait::Error;
 
 use super::columns::Columns;
 use super::format::Format;
+use super::ipc;
 use super::table::{Files, TableFile};
-use super::{ipc, json};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -20,6 +20,7 @@ type Batches = Box<dyn RecordBatchReader + Send>;
 pub(crate) struct TableReader {
     columns: Columns,
     rows: Remaining,
+    memory: Memory,
 }
 
 /// The part of the table that was not read yet.
@@ -30,28 +31,27 @@ enum Remaining {
         /// The file that is being read, and its index.
         open: Option<(usize, Batches)>,
         next: usize,
-        memory: Memory,
     },
 }
 
 impl TableReader {
-    pub(super) fn stdin(reader: Batches, columns: Columns) -> Self {
-        TableReader { columns, rows: Remaining::Stdin(Some(reader)) }
+    pub(super) fn stdin(reader: Batches, columns: Columns, memory: &Memory) -> Self {
+        TableReader { columns, rows: Remaining::Stdin(Some(reader)), memory: memory.clone() }
     }
 
     pub(super) fn files(files: Files, columns: Columns, memory: &Memory) -> Self {
-        let rows = Remaining::Files { files, open: None, next: 0, memory: memory.clone() };
-        TableReader { columns, rows }
+        let rows = Remaining::Files { files, open: None, next: 0 };
+        TableReader { columns, rows, memory: memory.clone() }
     }
 
     /// Returns the next batch of the open source, or of the next file.
     fn advance(&mut self) -> Result<Option<RecordBatch>, Told> {
-        let columns = &self.columns;
+        let (columns, memory) = (&self.columns, &self.memory);
         match &mut self.rows {
             Remaining::Stdin(open) => loop {
                 let Some(reader) = open else { return Ok(None) };
-                let batch =
-                    next(reader).map(|batch| batch.and_then(|batch| columns.picked(&batch)));
+                let batch = next(reader)
+                    .map(|batch| batch.and_then(|batch| columns.picked(&batch, memory)));
                 match batch {
                     Some(Ok(batch)) if batch.num_rows() == 0 => {}
                     Some(Ok(batch)) => return Ok(Some(batch)),
@@ -61,17 +61,17 @@ impl TableReader {
                     }
                 }
             },
-            Remaining::Files { files, open, next: at, memory } => loop {
+            Remaining::Files { files, open, next: at } => loop {
                 let Some((index, reader)) = open else {
                     let Some(file) = files.files.get(*at) else { return Ok(None) };
                     log::trace!("reading {}", file.found.path.display());
-                    let opened = open_file(file, files, columns.stored(), memory);
+                    let opened = open_file(file, columns.stored(), memory);
                     *open = Some((*at, opened.map_err(|error| Told(format!("{error:#}")))?));
                     *at += 1;
                     continue;
                 };
                 let batch = next(reader);
-                let arrange = |batch: RecordBatch| columns.arranged(files, *index, &batch);
+                let arrange = |batch: RecordBatch| columns.arranged(files, *index, &batch, memory);
                 match batch.map(|batch| batch.and_then(arrange)) {
                     Some(Ok(batch)) if batch.num_rows() == 0 => {}
                     Some(Ok(batch)) => return Ok(Some(batch)),
@@ -116,6 +116,11 @@ fn told(error: &ArrowError) -> Option<Told> {
     }
 }
 
+/// Returns whether an error needs no explanation.
+pub(super) fn is_told(error: &ArrowError) -> bool {
+    told(error).is_some()
+}
+
 impl Files {
     /// Returns the message about an error in a file, and in one of its row groups if that is known.
     fn told(&self, index: usize, group: Option<usize>, error: ArrowError) -> Told {
@@ -151,18 +156,9 @@ impl Files {
     }
 }
 
-fn open_file(
-    file: &TableFile,
-    files: &Files,
-    stored: &[usize],
-    memory: &Memory,
-) -> anyhow::Result<Batches> {
+fn open_file(file: &TableFile, stored: &[usize], memory: &Memory) -> anyhow::Result<Batches> {
     let path = &file.found.path;
     match file.found.format {
-        Format::Json(squeeze) => {
-            let schema = files.stored.clone();
-            json::read(&json::JsonFile { path, squeeze, schema }, stored, memory)
-        }
         Format::Ipc => ipc::read(path, Some(stored), memory),
         // A source reads these files.
         _ => anyhow::bail!("{} is not read by a reader", path.display()),

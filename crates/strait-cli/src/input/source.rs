@@ -1,4 +1,4 @@
-//! The source that a join gets for Parquet and CSV files. The workers of the join decode the rows.
+//! The source that a join gets for Parquet and text files. The workers of the join decode the rows.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -6,6 +6,7 @@ use arrow::error::ArrowError;
 use strait::{Morsel, Source, SourceContext};
 
 use super::blocks::Blocks;
+use super::casting::Casting;
 use super::columns::Columns;
 use super::row_groups::{Failure, ParquetFile, RowGroups};
 use super::sizes;
@@ -17,18 +18,21 @@ pub(crate) struct TableSource {
     columns: Columns,
     files: Files,
     rows: Rows,
+    casting: Casting,
+    memory: Memory,
 }
 
 enum Rows {
     Parquet(RowGroups),
-    Csv(Blocks),
+    Text(Blocks),
 }
 
 impl TableSource {
-    /// Prepares to read CSV files on up to `threads` threads.
-    pub(super) fn csv(files: Files, columns: Columns, threads: usize, memory: &Memory) -> Self {
-        let rows = Blocks::new(columns.stored(), threads, &memory.for_sources());
-        TableSource { columns, files, rows: Rows::Csv(rows) }
+    /// Prepares to read CSV files or JSON lines on up to `threads` threads.
+    pub(super) fn text(files: Files, columns: Columns, threads: usize, memory: &Memory) -> Self {
+        let memory = memory.for_sources();
+        let rows = Rows::Text(Blocks::new(&columns, threads, &memory));
+        TableSource { columns, files, rows, casting: Casting::default(), memory }
     }
 
     /// Prepares to read Parquet files on up to `threads` threads.
@@ -41,8 +45,9 @@ impl TableSource {
             let rows = |group| sizes::group_rows(footer.metadata().row_group(group));
             file.groups.iter().map(move |&group| (index, group, rows(group)))
         });
-        let rows = RowGroups::new(groups, stored, threads, &memory.for_sources());
-        TableSource { columns, files, rows: Rows::Parquet(rows) }
+        let memory = memory.for_sources();
+        let rows = Rows::Parquet(RowGroups::new(groups, stored, threads, &memory));
+        TableSource { columns, files, rows, casting: Casting::default(), memory }
     }
 
     /// Returns a batch that no other call returns; `None` at the end. Many workers may call it.
@@ -55,15 +60,17 @@ impl TableSource {
             let (path, footer) = (&*file.found.path, file.footer.as_ref()?);
             Some(ParquetFile { path, footer })
         };
-        let read = match &self.rows {
+        let read = || match &self.rows {
             Rows::Parquet(rows) => {
-                rows.next(file, cancelled).map_err(|failure| self.explained(failure))
+                rows.next(file, &cancelled).map_err(|failure| self.explained(failure))
             }
-            Rows::Csv(rows) => rows.next(&self.files, cancelled),
+            Rows::Text(rows) => rows.next(&self.files, &cancelled),
         };
-        let Some((index, batch)) = read? else { return Ok(None) };
-        let arranged = self.columns.arranged(&self.files, index, &batch);
-        arranged.map(Some).map_err(|error| self.files.explained(index, None, error))
+        let arrange = |(index, batch): &(usize, RecordBatch)| {
+            let arranged = self.columns.arranged(&self.files, *index, batch, &self.memory);
+            arranged.map_err(|error| self.files.explained(*index, None, error))
+        };
+        self.casting.next(read, arrange, &cancelled)
     }
 
     fn explained(&self, (part, error): Failure) -> ArrowError {
@@ -134,13 +141,18 @@ mod tests {
     }
 
     /// Writes the table in several formats.
-    fn files(folder: &Path) -> [std::path::PathBuf; 3] {
-        let paths = ["one.parquet", "many.parquet", "t.csv"].map(|name| folder.join(name));
+    fn files(folder: &Path) -> [std::path::PathBuf; 4] {
+        let names = ["one.parquet", "many.parquet", "t.csv", "t.jsonl"];
+        let paths = names.map(|name| folder.join(name));
         write_parquet(&paths[0], ROWS as usize);
         write_parquet(&paths[1], 7_001);
         let mut text = Vec::new();
         arrow::csv::Writer::new(&mut text).write(&table()).expect("writes");
         std::fs::write(&paths[2], text).expect("writes");
+        let mut writer = arrow_json::LineDelimitedWriter::new(Vec::new());
+        writer.write(&table()).expect("writes");
+        writer.finish().expect("writes");
+        std::fs::write(&paths[3], writer.into_inner()).expect("writes");
         paths
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use arrow::array::{RecordBatch, RecordBatchReader};
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use strait::{Input, Statistics};
 
@@ -15,7 +15,7 @@ use super::parquet::Footer;
 use super::prune::{Bounds, KeyColumn};
 use super::reader::TableReader;
 use super::source::TableSource;
-use super::{csv, hive, ipc, json, parquet, sizes, work};
+use super::{cast, csv, hive, ipc, json, parquet, sizes, work};
 use crate::arguments::CsvArguments;
 use crate::busy::{Step, Timed};
 use crate::memory::Memory;
@@ -82,8 +82,7 @@ impl InputTable {
             files.push(file);
         }
         let (stored, _) = stored.context("a table has at least one file")?;
-        let is_text =
-            |file: &TableFile| matches!(file.found.format, Format::Csv(_) | Format::Json(_));
+        let is_text = |file: &TableFile| file.found.format.is_text();
         let stored = if files.iter().any(is_text) { with_final_types(&stored) } else { stored };
         // If a file has a column itself, the folder's name is not used for it.
         folders.retain(|field| stored.index_of(field.name()).is_err());
@@ -102,6 +101,41 @@ impl InputTable {
     /// All columns of the table.
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// Gives a column another type. Returns a sentence about it.
+    pub(crate) fn cast(&mut self, column: usize, to: &DataType) -> anyhow::Result<String> {
+        let field = self.schema.field(column).clone();
+        let (name, from) = (field.name(), field.data_type());
+        let mut read_as = from.clone();
+        if let Rows::Files(files) = &mut self.rows {
+            let format = files.files.first().map(|file| file.found.format);
+            match files.stored.fields().get(column) {
+                Some(_) => {
+                    read_as = format.map_or(read_as, |format| format.read_as(from));
+                    files.stored = Arc::new(retyped(&files.stored, column, &read_as));
+                }
+                // The name of a folder is text.
+                None => {
+                    read_as = DataType::Utf8;
+                    hive::check_cast(&files.files, name, to)?;
+                }
+            }
+        }
+        if !cast::is_possible(&read_as, to) {
+            bail!(
+                "{}: column \"{name}\" has type {from}, which cannot be cast to {}; --cast it to another type",
+                self.name,
+                cast::shown(to)
+            );
+        }
+        self.schema = Arc::new(retyped(&self.schema, column, to));
+        Ok(format!("{}: column \"{name}\" is cast from {from} to {to}\n", self.name))
+    }
+
+    /// Returns whether a stored column is cast. The statistics of its files do not hold then.
+    fn is_cast(&self, stored: &Schema, column: usize) -> bool {
+        self.schema.field(column).data_type() != stored.field(column).data_type()
     }
 
     /// The number of rows, if the files tell it.
@@ -130,7 +164,8 @@ impl InputTable {
         let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         let (rows, bytes) = sizes.fold((0, 0), add);
         let mut statistics = Statistics::rows(rows).with_bytes(bytes);
-        if let Some(key) = key.and_then(|key| files.stored.index_of(key).ok()) {
+        let key = key.and_then(|key| files.stored.index_of(key).ok());
+        if let Some(key) = key.filter(|&key| !self.is_cast(&files.stored, key)) {
             let ranges = footers.iter().filter(|(_, groups)| !groups.is_empty());
             let ranges = ranges.map(|(footer, groups)| parquet::range(footer, groups, key));
             let widest = |a: (i128, i128), b: (i128, i128)| (a.0.min(b.0), a.1.max(b.1));
@@ -153,6 +188,9 @@ impl InputTable {
     pub(crate) fn bounds(&self, column: &str) -> Option<Bounds> {
         let Rows::Files(files) = &self.rows else { return None };
         let column = files.stored.index_of(column).ok()?;
+        if self.is_cast(&files.stored, column) {
+            return None;
+        }
         let mut all: Option<Bounds> = None;
         for (footer, groups) in files.footers()? {
             let key = KeyColumn::new(footer, column)?;
@@ -171,8 +209,12 @@ impl InputTable {
     /// Leaves out the row groups without any key that may match the other table, whose keys have the bounds
     /// `other`. With `nulls_match`, a null matches a null.
     pub(crate) fn prune(&mut self, column: &str, other: &Bounds, nulls_match: bool) {
-        let Rows::Files(files) = &mut self.rows else { return };
+        let Rows::Files(files) = &self.rows else { return };
         let Ok(column) = files.stored.index_of(column) else { return };
+        if self.is_cast(&files.stored, column) {
+            return;
+        }
+        let Rows::Files(files) = &mut self.rows else { return };
         for TableFile { footer, groups, .. } in &mut files.files {
             let Some(footer) = footer else { continue };
             let Some(key) = KeyColumn::new(footer, column) else { continue };
@@ -219,15 +261,15 @@ impl InputTable {
         match self.rows {
             Rows::Stdin(reader) => {
                 let columns = Columns::new(&self.schema, columns, self.schema.fields().len());
-                Reading::Reader(TableReader::stdin(reader, columns))
+                Reading::Reader(TableReader::stdin(reader, columns, &self.memory))
             }
             Rows::Files(files) => {
                 let columns = Columns::new(&self.schema, columns, files.stored.fields().len());
                 let all = |is: fn(Format) -> bool| files.files.iter().all(|f| is(f.found.format));
                 let source = if all(|format| format == Format::Parquet) {
                     TableSource::parquet
-                } else if all(|format| matches!(format, Format::Csv(_))) {
-                    TableSource::csv
+                } else if all(Format::is_text) {
+                    TableSource::text
                 } else {
                     return Reading::Reader(TableReader::files(files, columns, &self.memory));
                 };
@@ -348,6 +390,18 @@ fn merged(
         );
     }
     Ok(Schema::new(fields))
+}
+
+/// Returns the schema with another type of one column. Metadata of the field may describe its old type.
+fn retyped(schema: &Schema, column: usize, to: &DataType) -> Schema {
+    let field = |(i, field): (usize, &Arc<Field>)| match i == column {
+        true if field.data_type() != to => {
+            Arc::new(Field::new(field.name(), to.clone(), field.is_nullable()))
+        }
+        _ => Arc::clone(field),
+    };
+    let fields: Vec<_> = schema.fields().iter().enumerate().map(field).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
 /// Makes columns of text files without any value text columns.

@@ -141,7 +141,8 @@ fn number(digits: &[u8]) -> Option<i64> {
     digits.iter().try_fold(0, add)
 }
 
-fn integer(value: &[u8]) -> Option<i64> {
+/// Parses an integer of at most 18 digits.
+pub(super) fn integer(value: &[u8]) -> Option<i64> {
     let (is_negative, digits) = signed(value);
     if !(1..=18).contains(&digits.len()) {
         return None;
@@ -155,7 +156,7 @@ const POWERS: [f64; 16] =
 
 /// Parses a number of at most 15 digits without an exponent. The digits and the power of ten are exact, so the
 /// quotient is the nearest float.
-fn float(value: &[u8]) -> Option<f64> {
+pub(super) fn float(value: &[u8]) -> Option<f64> {
     let (is_negative, digits) = signed(value);
     if !(1..=16).contains(&digits.len()) {
         return None;

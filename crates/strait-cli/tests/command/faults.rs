@@ -119,10 +119,11 @@ fn csv_row_with_too_few_fields() {
     let run = sandbox.strait("join people.csv short.csv --on city=id");
     run.fails(&["short.csv, line 3: 1 field(s) where 2 are expected", "--csv-delimiter"]);
     // The same, after the rows from which types were inferred.
-    let run = sandbox.strait("join people.csv short.csv --on city=id --csv-sample 1 -o out.csv");
+    let run = sandbox.strait("join people.csv short.csv --on city=id --sample 1 -o out.csv");
     run.fails(&["short.csv, line 3: 1 field(s) where 2 are expected"]);
     assert!(!sandbox.path("out.csv").exists());
     sandbox.write("short.csv", "id,title\n1,Oslo\n2,Rome,3\n");
+    // The old name of the option still works.
     let run = sandbox.strait("join people.csv short.csv --on city=id --csv-sample 1");
     run.fails(&["short.csv, line 3:", "where 2 are expected"]);
 }
@@ -131,10 +132,10 @@ fn csv_row_with_too_few_fields() {
 fn csv_value_that_does_not_fit_what_the_sample_suggested() {
     let sandbox = Sandbox::with_people();
     sandbox.write("late.csv", "id,n\n1,5\n2,six\n");
-    let run = sandbox.strait("join people.csv late.csv --on city=id --csv-sample 1");
-    run.fails(&["late.csv, line 3: column \"n\" has \"six\"", "Int64", "--csv-sample all"]);
-    sandbox.strait("join people.csv late.csv --on city=id --csv-sample all").ok();
-    sandbox.strait("join people.csv late.csv --on city=id --csv-sample 1 --csv-null six").ok();
+    let run = sandbox.strait("join people.csv late.csv --on city=id --sample 1");
+    run.fails(&["late.csv, line 3: column \"n\" has \"six\"", "Int64", "--sample all"]);
+    sandbox.strait("join people.csv late.csv --on city=id --sample all").ok();
+    sandbox.strait("join people.csv late.csv --on city=id --sample 1 --csv-null six").ok();
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn columns_that_are_not_needed_are_not_read() {
     sandbox.strait("join people.csv c.parquet --on city=id").fails(&["cannot read c.parquet"]);
 
     sandbox.write("late.csv", "id,n\n1,5\n2,six\n");
-    let run = "join people.csv late.csv --on city=id --csv-sample 1";
+    let run = "join people.csv late.csv --on city=id --sample 1";
     assert_eq!(sandbox.strait(&format!("{run} --count")).ok(), "2\n");
     sandbox.strait(run).fails(&["late.csv, line 3"]);
 }

@@ -132,7 +132,7 @@ fn errors_name_the_line() {
         sandbox.write("bad.jsonl", format!("{good}\n{bad}\n{good}"));
         // With a sample of one line, the reader finds the line. Otherwise, the types are inferred from it.
         for sample in ["1", "all"] {
-            let join = "join bad.jsonl cities.csv --on id --select x -o out.csv --csv-sample";
+            let join = "join bad.jsonl cities.csv --on id --select x -o out.csv --sample";
             let run = sandbox.strait(&format!("{join} {sample}"));
             let is_text = bad.contains("five") && sample == "all";
             if is_text {
@@ -152,11 +152,64 @@ fn errors_name_the_line() {
     sandbox.strait("join array.json cities.csv --on id").fails(&["array.json", "jq"]);
 }
 
+/// Lines of several blocks, some of them blank. Their keys are the numbers below `rows`.
+fn lines(rows: usize) -> String {
+    let mut text = String::new();
+    for k in 0..rows {
+        let line = match k % 5 {
+            0 => format!("{{\"k\": {k}, \"t\": \"{}\"}}\n\n", "x".repeat(k % 200)),
+            1 => format!("{{\"t\": null, \"l\": [{k}, null], \"k\": {k}}}\r\n"),
+            2 => format!("{{\"k\":{k},\"o\":{{\"a\":\"\\u00e9\",\"b\":{k}}}}}\n"),
+            _ => format!("{{\"k\":{k},\"f\":{}.5}}\n", k % 10),
+        };
+        text += &line;
+    }
+    text
+}
+
+/// Several workers parse a file. Every line counts once, and errors name the line of the file.
+#[test]
+fn blocks_for_many_workers() {
+    let sandbox = Sandbox::with_people();
+    let rows = 80_000;
+    let text = lines(rows);
+    assert!(text.len() > 5 << 19);
+    sandbox.write("a.jsonl", &text);
+    sandbox.write("a.jsonl.gz", gzip(&text));
+    for part in 0..5 {
+        sandbox.write(&format!("parts/{part}.jsonl"), lines(rows / 10));
+    }
+    let keys: String = (0..rows).map(|k| format!("{k}\n")).collect();
+    sandbox.write("keys.csv", format!("k\n{keys}"));
+    let mut expected: Option<String> = None;
+    for file in ["a.jsonl", "a.jsonl.gz"] {
+        for more in ["--threads 1", "--threads 4", "--threads 3 --memory 24MiB"] {
+            let join = format!("join keys.csv {file} --on k {more} --sample 1000");
+            assert_eq!(sandbox.strait(&format!("{join} --count")).ok(), format!("{rows}\n"));
+            let join = format!("{join} --algorithm sort-merge -o out.jsonl --overwrite");
+            sandbox.strait(&join).ok();
+            let found = sandbox.read("out.jsonl");
+            assert_eq!(found.lines().count(), rows);
+            assert!(expected.get_or_insert_with(|| found.clone()) == &found, "{file} {more}");
+        }
+    }
+    let run = "join keys.csv parts --on k --count --threads 4";
+    assert_eq!(sandbox.strait(run).ok(), format!("{}\n", rows / 2));
+    let line = text.matches('\n').count() + 1;
+    for (bad, message) in [("{\"k\":1.5}", "column \"k\" is of type Int64"), ("{", "ends within")] {
+        sandbox.write("bad.jsonl", format!("{text}{bad}\n{}", lines(rows / 2)));
+        for more in ["", "--threads 1 --memory 32MiB"] {
+            let run = format!("join cities.csv bad.jsonl --on id=k --sample 1000 --count {more}");
+            sandbox.strait(&run).fails(&[&format!("bad.jsonl, line {line}: "), message]);
+        }
+    }
+}
+
 /// After the sample, Arrow's parser would make 2.9 the integer 2, and accept lines that are not JSON.
 #[test]
 fn lines_after_the_sample_are_checked() {
     let sandbox = Sandbox::with_people();
-    let join = "join late.jsonl cities.csv --on id --count --csv-sample 1";
+    let join = "join late.jsonl cities.csv --on id --count --sample 1";
     for (late, message) in [
         ("{\"id\":2.7}", "line 2: column \"id\" is of type Int64"),
         ("{\"id\":\"2\"}", "this value is of type Utf8"),

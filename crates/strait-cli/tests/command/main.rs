@@ -3,6 +3,7 @@
 // A test fails by panicking, also in the functions that it calls.
 #![allow(clippy::unwrap_used)]
 
+mod cast;
 mod devices;
 mod explain;
 mod faults;

@@ -207,7 +207,7 @@ fn csv_blocks_for_many_workers() {
     let mut expected: Option<String> = None;
     for file in ["c.csv", "c.csv.gz"] {
         for more in ["--threads 1", "--threads 4", "--threads 3 --memory 24MiB"] {
-            let join = format!("join keys.csv {file} --on k {more} --csv-sample 1000");
+            let join = format!("join keys.csv {file} --on k {more} --sample 1000");
             assert_eq!(sandbox.strait(&format!("{join} --count")).ok(), format!("{rows}\n"));
             let join = format!("{join} --algorithm sort-merge -o out.csv --overwrite");
             sandbox.strait(&join).ok();
@@ -235,14 +235,14 @@ fn csv_errors_name_their_line() {
     for (bad, message) in cases {
         sandbox.write("bad.csv", format!("{good}{bad}{}", csv(20_000)));
         for more in ["", "--select name", "--threads 1 --memory 64MiB"] {
-            let join = format!("join people.csv bad.csv --on city=k --csv-sample 100 {more}");
+            let join = format!("join people.csv bad.csv --on city=k --sample 100 {more}");
             sandbox.strait(&join).fails(&[&format!("bad.csv, line {line}: "), message]);
         }
     }
     let mut bytes = good.clone().into_bytes();
     bytes.extend(b"7,\xff,u,v\n");
     sandbox.write("bad.csv", bytes);
-    let join = "join people.csv bad.csv --on city=k --csv-sample 100";
+    let join = "join people.csv bad.csv --on city=k --sample 100";
     sandbox.strait(join).fails(&[&format!("bad.csv, line {line}, field 2"), "not UTF-8"]);
 }
 

@@ -10,8 +10,9 @@ use arrow::datatypes::{DataType, Field, Fields, Schema};
 use indexmap::IndexMap;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{BLOCK, COLUMN, Lines, check, checked, syntax};
+use super::{BLOCK, COLUMN, Lines, PARSED, check, checked, syntax};
 use crate::failure::{of_join, one_line};
+use crate::input::block::BlockReader;
 use crate::input::format::Squeeze;
 use crate::input::schema::MAX_COLUMNS;
 use crate::input::text::open_now;
@@ -27,34 +28,41 @@ pub(in crate::input) fn infer(
 ) -> anyhow::Result<Schema> {
     let shown = path.display();
     let refused = |error| of_join(error).context(format!("cannot read {shown}"));
-    let mut lines = Lines::new(open_now(path, squeeze, memory)?, 0, memory).map_err(refused)?;
-    let mut fields = IndexMap::new();
-    let mut walk = Walk::default();
-    let mut left = sample.unwrap_or(usize::MAX);
-    while left > 0 {
-        // A short line can have many new fields, and each takes more memory than its text.
-        let block = memory.limit().map_or(BLOCK, |limit| limit / 1024).min(BLOCK);
-        lines.advance(block, left).map_err(|error| match strait::Error::from_arrow(error) {
-            strait::Error::Arrow { source, .. } => {
-                anyhow!("cannot read {shown}: {}", one_line(&source.to_string()))
-            }
-            error => refused(error),
-        })?;
-        if lines.text.is_empty() {
-            break;
-        }
-        for (number, line) in lines.numbered() {
-            left -= 1;
+    let what = format!("inferring the types of {shown}");
+    // A short line can have many new fields, and each takes more memory than its text.
+    let block = memory.limit().map_or(BLOCK, |limit| limit / 1024).clamp(1, BLOCK);
+    let lines = Lines { block, what };
+    let opened = open_now(path, squeeze, memory)?;
+    let mut reader = BlockReader::new(opened, memory, &lines.what).map_err(refused)?;
+    let mut reservation = memory.reserve(0, &lines.what).map_err(refused)?;
+    let (mut fields, mut walk, mut seen) = (IndexMap::new(), Walk::default(), 0);
+    let sample = sample.unwrap_or(usize::MAX);
+    while seen < sample {
+        let read =
+            reader.next(&lines, memory).map_err(|error| {
+                match strait::Error::from_arrow(error) {
+                    strait::Error::Arrow { source, .. } => {
+                        anyhow!("cannot read {shown}: {}", one_line(&source.to_string()))
+                    }
+                    error => refused(error),
+                }
+            })?;
+        let Some(block) = read else { break };
+        let text = PARSED * block.text.len() as u64;
+        memory.resize(&mut reservation, walk.bytes + text, &lines.what).map_err(refused)?;
+        let numbered = (block.lines_before + 1..).zip(block.text.split(|&byte| byte == b'\n'));
+        let numbered = numbered.filter(|(_, line)| !line.trim_ascii().is_empty());
+        for (number, line) in numbered.take(sample - seen) {
+            seen += 1;
             let wrong = |why: String| anyhow!("{shown}, line {number}: {why}");
             walked(line, &mut fields, &mut walk).map_err(wrong)?;
         }
-        lines.base = walk.bytes;
-        lines.reserve(lines.text.len() as u64).map_err(refused)?;
+        memory.resize(&mut reservation, walk.bytes, &lines.what).map_err(refused)?;
         if walk.fields > MAX_COLUMNS {
             bail!("cannot read {shown}: its objects have more than {MAX_COLUMNS} different fields");
         }
     }
-    log::debug!("{shown}: types inferred from {} line(s)", lines.before);
+    log::debug!("{shown}: types inferred from {seen} line(s)");
     let schema = Schema::new(fields_of(fields));
     checked(schema, path)
 }
@@ -230,7 +238,7 @@ impl<'a> Value<'a> {
                 let column = self.walk.path.join(".");
                 self.walk.conflict = Some(format!(
                     "column \"{column}\" is of type {seen}, as the first lines suggested, but this value is of \
-                     type {data_type}; --csv-sample all infers types from all lines"
+                     type {data_type}; --sample all infers types from all lines"
                 ));
                 Err(E::custom("conflict"))
             }

@@ -1,0 +1,148 @@
+//! Blocks of text: whole records of a file, and the memory that they take.
+
+use std::io::{self, Read};
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use strait::MemoryReservation;
+
+use super::text::{MAX_RECORD, Opened};
+use crate::memory::Memory;
+
+/// How the text of a file is cut into blocks.
+pub(super) trait Records {
+    /// The purpose of the memory, for error messages.
+    fn what(&self) -> &str;
+
+    /// The usual length of a block. A block is longer if a record is.
+    fn length(&self) -> u64;
+
+    /// Finds the last complete record of a text. Returns the position after it, and the number of line ends
+    /// before that position. The text must begin with a record.
+    fn whole(&self, text: &[u8]) -> Option<(usize, u64)>;
+
+    /// The message about a record that is longer than a text column can be.
+    fn too_long(&self) -> &'static str;
+}
+
+/// Parses the blocks of a file. Many workers may call it.
+pub(super) trait TextParser: Records + Send + Sync {
+    /// Parses the next records of a block. If memory is refused, it can be called again.
+    fn parse(&self, block: &mut Block, memory: &Memory) -> Result<Option<RecordBatch>, ArrowError>;
+
+    /// Returns the number of the line in the file that has a row of a block. The first row has the number 0.
+    fn line(&self, block: &Block, row: u64) -> u64;
+
+    /// Says what is wrong with the file, and with which line if the error is in a block.
+    fn explain(&self, error: &ArrowError, block: Option<&Block>) -> String;
+}
+
+/// Whole records of a file.
+pub(super) struct Block {
+    pub(super) text: Vec<u8>,
+    /// The number of lines, and of the lines before it in the file.
+    pub(super) lines: u64,
+    pub(super) lines_before: u64,
+    /// Whether the text is known to be UTF-8.
+    pub(super) is_checked: bool,
+    /// The number of bytes and of rows that were parsed.
+    pub(super) at: usize,
+    pub(super) rows: u64,
+    /// The memory of the text, and of its parser while that runs.
+    pub(super) reservation: MemoryReservation,
+}
+
+impl Block {
+    /// Returns whether all records were parsed.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_checked && self.at >= self.text.len()
+    }
+}
+
+/// Reads a file block by block.
+pub(super) struct BlockReader {
+    bytes: Opened,
+    has_ended: bool,
+    /// Text that was read and is in no block. It begins with a record.
+    text: Vec<u8>,
+    /// The memory of the text.
+    reservation: MemoryReservation,
+    /// The number of lines in the blocks so far.
+    lines: u64,
+}
+
+impl BlockReader {
+    pub(super) fn new(bytes: Opened, memory: &Memory, what: &str) -> strait::Result<BlockReader> {
+        let reservation = memory.reserve(0, what)?;
+        Ok(BlockReader { bytes, has_ended: false, text: Vec::new(), reservation, lines: 0 })
+    }
+
+    /// Returns the next records; `None` at the end of the file. If memory is refused, it can be called again.
+    pub(super) fn next(
+        &mut self,
+        records: &dyn Records,
+        memory: &Memory,
+    ) -> Result<Option<Block>, ArrowError> {
+        let what = records.what();
+        let mut length = self.text.len().max(records.length() as usize);
+        let (end, lines) = loop {
+            memory.resize(&mut self.reservation, length as u64, what)?;
+            fill(&mut self.bytes, &mut self.text, length, &mut self.has_ended)?;
+            match records.whole(&self.text) {
+                // The last record needs no line end.
+                found if self.has_ended => break (self.text.len(), found.map_or(0, |f| f.1)),
+                Some(found) => break found,
+                None => {}
+            }
+            if length as u64 > MAX_RECORD {
+                return Err(io::Error::other(records.too_long()).into());
+            }
+            length *= 2;
+        };
+        if end == 0 {
+            return Ok(None);
+        }
+        let rest = &self.text[end..];
+        let for_rest = memory.reserve(rest.len() as u64, what)?;
+        let rest = rest.to_vec();
+        let mut text = std::mem::replace(&mut self.text, rest);
+        text.truncate(end);
+        let reservation = std::mem::replace(&mut self.reservation, for_rest);
+        let lines_before = self.lines;
+        self.lines += lines;
+        Ok(Some(Block {
+            text,
+            lines,
+            lines_before,
+            is_checked: false,
+            at: 0,
+            rows: 0,
+            reservation,
+        }))
+    }
+}
+
+/// Reads until the text has the given length, or until the file ends.
+fn fill(
+    bytes: &mut impl Read,
+    text: &mut Vec<u8>,
+    length: usize,
+    has_ended: &mut bool,
+) -> io::Result<()> {
+    let mut filled = text.len();
+    text.reserve_exact(length - filled);
+    text.resize(length, 0);
+    let read = loop {
+        if filled == length || *has_ended {
+            break Ok(());
+        }
+        match bytes.read(&mut text[filled..]) {
+            Ok(0) => *has_ended = true,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(error),
+        }
+    };
+    text.truncate(filled);
+    read
+}
