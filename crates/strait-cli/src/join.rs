@@ -10,13 +10,16 @@ use strait::{
 
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::busy::{Busy, Running};
-use crate::costs::writing_per_row;
 use crate::casts;
+use crate::costs::writing_per_row;
 use crate::digits::{counted, grouped};
 use crate::failure;
 use crate::input::{FoundFiles, InputTable, find};
 use crate::memory::Memory;
-use crate::output::{Aside, Destination, JoinedRows, Preview, Sink, SinkOptions, print, resolved};
+use crate::output::{
+    Aside, Destination, JoinedRows, MAX_ROW_GROUPS, Preview, Sink, SinkOptions, check_stdout,
+    print, resolved,
+};
 use crate::progress;
 
 /// The number of rows that are shown if neither an output nor a limit is given.
@@ -39,6 +42,7 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let bound = join
         .bind(output, left.schema(), right.schema())
         .map_err(|error| named(error, &left, &right))?;
+    check_row_groups(arguments, left.rows(), right.rows())?;
     left.check(bound.columns(Side::Left))?;
     right.check(bound.columns(Side::Right))?;
     let bound = with_statistics(arguments, bound, &left, &right);
@@ -154,7 +158,7 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
                 "an Arrow IPC stream is not for reading on a terminal; redirect stdout, or leave out -o to see the first rows"
             )
         }
-        Some(Destination::Stdout) => return Ok(()),
+        Some(Destination::Stdout) => return check_stdout(),
         Some(Destination::File(path, _)) => path,
     };
     let target = resolved(path)?;
@@ -168,6 +172,35 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
         }
     }
     Aside::check(path, arguments.overwrite)
+}
+
+/// Rejects row groups that are certain to be too many for a Parquet file. The arguments are the numbers of rows of
+/// both tables, if they are known.
+fn check_row_groups(
+    arguments: &JoinArguments,
+    left: Option<u64>,
+    right: Option<u64>,
+) -> anyhow::Result<()> {
+    use JoinType::{Full, Left, LeftMark, Right, RightMark};
+    let Some(rows) = arguments.row_group_rows else { return Ok(()) };
+    // The output has at least the rows of these sides.
+    let least = match arguments.join_type {
+        Left | LeftMark => left,
+        Right | RightMark => right,
+        Full => left.max(right),
+        _ => None,
+    };
+    let least = least.unwrap_or(0).min(arguments.limit.unwrap_or(u64::MAX));
+    let needed = least.div_ceil(MAX_ROW_GROUPS as u64);
+    if rows as u64 >= needed {
+        return Ok(());
+    }
+    bail!(
+        "--row-group-rows {rows} makes more than {} row groups of {}, and a Parquet file cannot have more; give at \
+         least --row-group-rows {needed}",
+        grouped(MAX_ROW_GROUPS as u64),
+        counted(least, "row")
+    )
 }
 
 /// Adds the name of the file, or a cast that may help, to the library's message.

@@ -22,6 +22,7 @@ mod zones;
 pub(crate) use aside::{Aside, resolved};
 pub(crate) use destination::{Compression, Destination, FileFormat, Notation, Squeeze};
 pub(crate) use joined::JoinedRows;
+pub(crate) use parquet::MAX_ROW_GROUPS;
 pub(crate) use preview::Preview;
 pub(crate) use sink::{Sink, SinkOptions};
-pub(crate) use stdout::{Closed, print};
+pub(crate) use stdout::{Closed, check_stdout, print};

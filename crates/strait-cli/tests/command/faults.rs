@@ -230,6 +230,40 @@ fn full_stdout() {
     }
 }
 
+/// Rust's runtime opens `/dev/null` in place of a closed stdout, so writes would seem to succeed.
+#[test]
+fn closed_stdout() {
+    let sandbox = Sandbox::with_people();
+    for arguments in ["-o -", "--count", "", "--explain"] {
+        let join = format!("$strait join people.csv cities.csv --on city=id {arguments}");
+        sandbox.shell(&format!("{join} >&-")).fails(&["stdout is closed", "redirect it"]);
+        sandbox.shell(&format!("{join} >/dev/null")).ok();
+    }
+    let run = "$strait join people.csv cities.csv --on city=id -o out.csv >&-";
+    sandbox.shell(run).ok();
+}
+
+#[test]
+fn too_many_row_groups() {
+    let sandbox = Sandbox::new();
+    let ids: Vec<i64> = (0..40_000).collect();
+    let titles = vec!["t"; ids.len()];
+    sandbox.parquet("a.parquet", &batch(("id", &ids), ("title", &titles)));
+    let join = |more: &str| {
+        let join = "join a.parquet a.parquet --on id --select id -o out.parquet";
+        sandbox.strait(&format!("{join} --row-group-rows {more}"))
+    };
+    // Before anything is written, if the number of rows is known.
+    join("1 --type left").fails(&["at least --row-group-rows 2", "40,000 rows"]);
+    join("1").fails(&[
+        "cannot write out.parquet",
+        "32,768 row groups",
+        "a larger --row-group-rows",
+    ]);
+    assert_eq!(sandbox.names(), ["a.parquet"]);
+    join("2 --type left").ok();
+}
+
 #[test]
 fn output_onto_an_input() {
     let sandbox = Sandbox::with_people();

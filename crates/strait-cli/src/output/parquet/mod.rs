@@ -13,7 +13,7 @@ mod words;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use parquet::arrow::ArrowWriter;
@@ -33,6 +33,7 @@ use super::encode::{Bytes, STANDING_SHARE};
 use super::pieces::Pieces;
 use super::sink::SinkOptions;
 use super::unpack::{unpacked, without_dictionaries};
+use crate::digits::grouped;
 use crate::memory::Memory;
 
 /// Rows per row group. Larger groups are no faster, and the groups of all threads take memory.
@@ -110,7 +111,7 @@ pub(super) fn open(
     });
     let lanes = (0..lanes).map(|_| GroupLane::new(&shared)).collect::<anyhow::Result<Vec<_>>>()?;
     let aside_rows = memory.limit().is_none().then_some(group_rows);
-    Ok(Blocks::new(lanes, ParquetTail { writer }, aside_rows))
+    Ok(Blocks::new(lanes, ParquetTail { writer, groups: 0 }, aside_rows))
 }
 
 fn properties(
@@ -298,12 +299,24 @@ impl GroupLane {
 /// The file that row groups are appended to.
 pub(super) struct ParquetTail {
     writer: SerializedFileWriter<Bytes>,
+    groups: usize,
 }
+
+/// The most row groups of a Parquet file. Their numbers are signed and have 16 bits.
+pub(crate) const MAX_ROW_GROUPS: usize = 1 << 15;
 
 impl Tail for ParquetTail {
     type Block = RowGroup;
 
     fn append(&mut self, RowGroup(columns): RowGroup) -> anyhow::Result<()> {
+        if self.groups == MAX_ROW_GROUPS {
+            bail!(
+                "it would need more than {} row groups, and a Parquet file cannot have more; give a larger \
+                 --row-group-rows, or leave it out and raise --memory",
+                grouped(MAX_ROW_GROUPS as u64)
+            );
+        }
+        self.groups += 1;
         let mut group = self.writer.next_row_group()?;
         columns.into_iter().try_for_each(|column| column.append_to(&mut group))?;
         group.close()?;
