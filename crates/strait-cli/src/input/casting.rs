@@ -4,15 +4,13 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use strait::Error;
 
+use super::row_groups::ReadRows;
+
 /// A call that waits for another one checks this often whether the join was cancelled.
 const WAKES: Duration = Duration::from_millis(10);
-
-/// A batch, and the index of its file.
-type Read = (usize, RecordBatch);
 
 /// The batches that were read and not cast yet.
 #[derive(Default)]
@@ -24,7 +22,7 @@ pub(super) struct Casting {
 
 #[derive(Default)]
 struct State {
-    waiting: Vec<Read>,
+    waiting: Vec<ReadRows>,
     /// The number of calls that read or cast a batch.
     active: usize,
 }
@@ -36,12 +34,12 @@ impl Casting {
 
     /// Returns a batch that was read by `read` and cast by `cast`; `None` at the end. No batch is lost if `cast`
     /// is refused memory, because it waits for the next call.
-    pub(super) fn next(
+    pub(super) fn next<T>(
         &self,
-        read: impl Fn() -> Result<Option<Read>, ArrowError>,
-        cast: impl Fn(&Read) -> Result<RecordBatch, ArrowError>,
+        read: impl Fn() -> Result<Option<ReadRows>, ArrowError>,
+        cast: impl Fn(&ReadRows) -> Result<T, ArrowError>,
         cancelled: impl Fn() -> bool,
-    ) -> Result<Option<RecordBatch>, ArrowError> {
+    ) -> Result<Option<T>, ArrowError> {
         loop {
             let waiting = {
                 let mut state = self.state();
@@ -54,7 +52,7 @@ impl Casting {
             state.active -= 1;
             self.changed.notify_all();
             match result? {
-                Some((Ok(batch), _)) => return Ok(Some(batch)),
+                Some((Ok(cast), _)) => return Ok(Some(cast)),
                 Some((Err(error), read)) => {
                     let error = Error::from_arrow(error);
                     if matches!(error, Error::MemoryLimit { .. }) {

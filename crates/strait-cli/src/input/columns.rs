@@ -43,6 +43,16 @@ impl Columns {
         &self.stored_fields
     }
 
+    /// Returns the columns at these positions, in this order.
+    pub(super) fn at(&self, positions: &[usize]) -> Option<Columns> {
+        let wanted = positions.iter().map(|&i| self.wanted.get(i).copied());
+        let wanted: Vec<usize> = wanted.collect::<Option<_>>()?;
+        let stored = self.stored.iter().copied().zip(self.stored_fields.iter().cloned());
+        let (stored, stored_fields) = stored.filter(|(column, _)| wanted.contains(column)).unzip();
+        let schema = Arc::new(self.schema.project(positions).ok()?);
+        Some(Columns { wanted, stored, stored_fields, schema })
+    }
+
     pub(super) fn schema(&self) -> &SchemaRef {
         &self.schema
     }

@@ -229,6 +229,19 @@ pub(super) enum Content<'a> {
 }
 
 impl Content<'_> {
+    /// Returns the most bytes of any `values` values of a page of `all` values. They need not be consecutive.
+    pub(super) fn most_of_any(&self, values: u64, all: u64, enough: u64) -> u64 {
+        let longest = match self {
+            Content::InDictionary(_, dictionary) => values.saturating_mul(dictionary.longest),
+            Content::Bytes(_) | Content::Deltas { .. } => u64::MAX,
+        };
+        match values {
+            0 => 0,
+            _ if longest <= enough => longest,
+            _ => longest.min(self.most(all, enough)),
+        }
+    }
+
     /// Returns the most bytes of `slots` consecutive values. Uses a bound that does not examine each value,
     /// if this bound is at most `enough`.
     pub(super) fn most(&self, slots: u64, enough: u64) -> u64 {

@@ -35,6 +35,7 @@ mod table;
 mod text;
 mod thrift;
 mod values;
+mod wanted;
 mod work;
 
 pub(crate) use find::{FoundFiles, find};

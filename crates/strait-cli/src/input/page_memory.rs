@@ -33,6 +33,16 @@ struct Books {
     columns: Vec<Column>,
 }
 
+/// What is known about the batches of a reader.
+pub(super) struct BatchShape {
+    /// The number of columns of the file.
+    pub(super) columns: usize,
+    /// The most rows in a batch.
+    pub(super) rows: usize,
+    /// The memory that is reserved before the first batch, because decoders allocate it at once.
+    pub(super) expected: u64,
+}
+
 /// The memory of a column.
 #[derive(Clone, Default)]
 struct Column {
@@ -78,20 +88,20 @@ impl PageMemory {
         memory: &Memory,
         refusal: &Refusal,
         what: String,
-        (columns, rows): (usize, usize),
+        batch: BatchShape,
     ) -> strait::Result<PageMemory> {
         let books = Books {
             reservation: memory.reserve(0, &what)?,
             ahead: 0,
             most: 0,
-            usual: 0,
-            columns: vec![Column::default(); columns],
+            usual: batch.expected,
+            columns: vec![Column::default(); batch.columns],
         };
         Ok(PageMemory {
             memory: memory.clone(),
             refusal: refusal.clone(),
             what,
-            rows: rows as u64,
+            rows: batch.rows as u64,
             books: Mutex::new(books),
         })
     }

@@ -17,6 +17,7 @@ use super::page_memory::{Needs, PageMemory};
 use super::thrift::{
     DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, INDEX_PAGE, PageHeader, page_header,
 };
+use super::wanted::Wanted;
 
 /// The numbers of bytes that are read to find a header, tried one after another. Most headers are short, but
 /// they may contain statistics with long values.
@@ -27,8 +28,8 @@ pub(super) struct Group {
     pub(super) file: Arc<File>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) group: usize,
-    /// The number of rows at its start that are skipped.
-    pub(super) skipped: u64,
+    /// The rows that the decoder returns.
+    pub(super) wanted: Arc<Wanted>,
     /// For each leaf, whether batches have copies of the values, so that they do not refer to pages.
     pub(super) copied: Vec<bool>,
     pub(super) held: Arc<PageMemory>,
@@ -45,7 +46,7 @@ impl RowGroups for Group {
             file: Arc::clone(&self.file),
             metadata: Arc::clone(&self.metadata),
             group: Some(self.group),
-            skipped: self.skipped,
+            wanted: Arc::clone(&self.wanted),
             column,
             are_copies: self.copied.get(column).copied().unwrap_or(false),
             held: Arc::clone(&self.held),
@@ -67,7 +68,7 @@ struct Chunks {
     file: Arc<File>,
     metadata: Arc<ParquetMetaData>,
     group: Option<usize>,
-    skipped: u64,
+    wanted: Arc<Wanted>,
     column: usize,
     are_copies: bool,
     held: Arc<PageMemory>,
@@ -103,7 +104,8 @@ impl Chunks {
             shape: Shape::new(chunk.column_descr()),
             dictionary: Dictionary::default(),
             column: self.column,
-            skipped: self.skipped,
+            row: 0,
+            wanted: Arc::clone(&self.wanted),
             held: Arc::clone(&self.held),
         })
     }
@@ -122,8 +124,9 @@ struct Pages {
     shape: Shape,
     dictionary: Dictionary,
     column: usize,
-    /// The number of rows that the decoder still skips, if each row has one value.
-    skipped: u64,
+    /// The first row of the next page, if each row has one value.
+    row: u64,
+    wanted: Arc<Wanted>,
     held: Arc<PageMemory>,
 }
 
@@ -251,23 +254,28 @@ impl Pages {
         self.held.admit_page(lengths)?;
         let content = self.shape.content(page, &self.dictionary)?;
         let enough = self.held.enough();
-        let (mut count, fixed) = (u64::from(page.num_values()), self.shape.fixed_bytes());
-        let most = match count.saturating_mul(fixed) <= enough {
-            true => count,
+        let (all, fixed) = (u64::from(page.num_values()), self.shape.fixed_bytes());
+        let most = match all.saturating_mul(fixed) <= enough {
+            true => all,
             false => self.shape.most_slots(page, self.held.rows())?,
         };
+        let mut count = all;
         if !self.shape.is_repeated() {
-            let skipped = self.skipped.min(count);
-            self.skipped -= skipped;
-            count -= skipped;
+            let end = self.row.saturating_add(all);
+            count = self.wanted.count(self.row..end);
+            self.row = end;
         }
+        let is_scattered = self.wanted.is_scattered();
         let needs = Needs {
             page: lengths + page.buffer().len() as u64,
             count,
             most,
             fixed,
             is_repeated: self.shape.is_repeated(),
-            bytes: |values| content.most(values, enough),
+            bytes: |values| match is_scattered {
+                true => content.most_of_any(values, all, enough),
+                false => content.most(values, enough),
+            },
         };
         self.held.admit_values(self.column, &needs)
     }
@@ -295,7 +303,7 @@ impl PageReader for Pages {
         if let Some(header) = self.header()? {
             self.at += unsigned(header.compressed)?;
             if header.kind != DICTIONARY_PAGE {
-                self.skipped = self.skipped.saturating_sub(header.values.max(0) as u64);
+                self.row = self.row.saturating_add(header.values.max(0) as u64);
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use arrow::error::ArrowError;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelector,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelection,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::file::metadata::{ParquetMetaDataReader, RowGroupMetaData};
@@ -21,9 +21,10 @@ use parquet::file::statistics::Statistics;
 use strait::MemoryReservation;
 
 use super::codec::{Codec, Shared};
-use super::page_memory::PageMemory;
+use super::page_memory::{BatchShape, PageMemory};
 use super::pages::Group;
 use super::thrift::footer_shape;
+use super::wanted::Wanted;
 use super::{ipc, levels, schema, sizes};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::{Memory, Refusal};
@@ -234,6 +235,34 @@ impl<'a> Chunks<'a> {
 
     /// Reads the rows after the first `skipped` rows.
     pub(super) fn read(&self, skipped: u64, memory: &Memory) -> Result<ParquetReader, ArrowError> {
+        let all = sizes::group_rows(self.footer.metadata().row_group(self.group));
+        let rows = self.batch_rows(memory);
+        self.open(Wanted::range(skipped..all.max(skipped)), (rows, 0), memory)
+    }
+
+    /// Reads only the wanted rows, in one batch.
+    pub(super) fn read_wanted(
+        &self,
+        wanted: Wanted,
+        memory: &Memory,
+    ) -> Result<ParquetReader, ArrowError> {
+        let rows = usize::try_from(wanted.rows()).unwrap_or(usize::MAX);
+        // The pages of a batch may be many, and each has few of its rows.
+        let group = self.footer.metadata().row_group(self.group);
+        let leaves = group.columns().iter().enumerate();
+        let leaves = leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf));
+        let fixed = leaves.map(|(_, leaf)| levels::Shape::new(leaf.column_descr()).fixed_bytes());
+        let expected = wanted.rows().saturating_mul(fixed.fold(0, u64::saturating_add));
+        self.open(wanted, (rows, expected), memory)
+    }
+
+    /// Reads the wanted rows in batches of `rows` rows, which need at least `expected` bytes.
+    fn open(
+        &self,
+        wanted: Wanted,
+        (rows, expected): (usize, u64),
+        memory: &Memory,
+    ) -> Result<ParquetReader, ArrowError> {
         let told = |error: anyhow::Error| {
             Told(format!("{:#}", error.context(format!("cannot read {}", self.path.display()))))
         };
@@ -241,23 +270,20 @@ impl<'a> Chunks<'a> {
         let metadata = Arc::clone(self.footer.metadata());
         let group = metadata.row_group(self.group);
         check_codecs(group, &self.mask).map_err(told)?;
-        let leaves = self.footer.parquet_schema().num_columns();
-        let (rows, in_group) = (self.batch_rows(memory), sizes::group_rows(group));
+        let columns = self.footer.parquet_schema().num_columns();
         let refusal = Refusal::default();
         let what = format!("decoding {}", self.path.display());
-        let held = Arc::new(PageMemory::new(memory, &refusal, what, (leaves, rows))?);
+        let batch = BatchShape { columns, rows, expected };
+        let held = Arc::new(PageMemory::new(memory, &refusal, what, batch)?);
         let open = || {
             let hint = Some(self.footer.schema().fields());
             let schema = self.footer.parquet_schema();
             let levels = parquet_to_arrow_field_levels(schema, self.mask.clone(), hint)?;
             let (group, copied, zstd) = (self.group, copied(self.footer), Shared::default());
             let (file, held) = (Arc::new(file), Arc::clone(&held));
-            let group = Group { file, metadata, group, skipped, copied, held, zstd };
-            let selected = (skipped > 0).then(|| {
-                let rest = in_group.saturating_sub(skipped);
-                let rows = |rows: u64| usize::try_from(rows).unwrap_or(usize::MAX);
-                vec![RowSelector::skip(rows(skipped)), RowSelector::select(rows(rest))].into()
-            });
+            let selected = wanted.selectors().map(RowSelection::from);
+            let wanted = Arc::new(wanted);
+            let group = Group { file, metadata, group, wanted, copied, held, zstd };
             ParquetRecordBatchReader::try_new_with_row_groups(&levels, &group, rows, selected)
         };
         let reader = caught(open).map_err(|why| told(anyhow!(why)))?;

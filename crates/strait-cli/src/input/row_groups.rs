@@ -7,6 +7,12 @@
 //! ```text
 //!  row groups   0: ████████ decoded   1: ████░░░░│▓▓░░ two workers   2: ████▓░░░ a worker
 //! ```
+//!
+//! If the join offers a key filter, a worker first tries the rows of a part in windows: see [`late`]. If
+//! many rows of a window may match, its rows are decoded as above, and so are the next windows. The number of
+//! windows between two tries doubles each time.
+
+mod late;
 
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,9 +25,13 @@ use strait::Error;
 use super::parquet::{Chunks, Footer, ParquetReader};
 use crate::memory::Memory;
 use crate::panics::caught;
+pub(super) use late::Keys;
 
 /// Under a memory limit, the decoders of a table may take one part in this many of it.
 const DECODERS_SHARE: u64 = 8;
+
+/// The most batches that a decoder reads between two tries of windows.
+const WHOLE: u64 = 64;
 
 /// A call that waits for another one checks this often whether the join was cancelled.
 const WAKES: Duration = Duration::from_millis(10);
@@ -38,8 +48,20 @@ pub(super) struct Part {
     /// The index of the table's file.
     pub(super) file: usize,
     pub(super) group: usize,
-    next: u64,
-    end: u64,
+    pub(super) next: u64,
+    pub(super) end: u64,
+    /// Whether all columns are decoded at once, because many of the rows may match.
+    is_whole: bool,
+}
+
+/// The rows that a call returns.
+pub(super) struct ReadRows {
+    /// The index of their file.
+    pub(super) file: usize,
+    /// `None` if all rows were left out.
+    pub(super) batch: Option<RecordBatch>,
+    /// The number of rows that were left out, because they cannot match.
+    pub(super) left_out: u64,
 }
 
 /// All rows that are to be read.
@@ -61,6 +83,11 @@ struct State {
     most: usize,
     ceiling: usize,
     opened: u64,
+    /// The number of calls that decode a window.
+    windows: usize,
+    /// The number of times that rows are decoded whole before the next try, and its value after the last try.
+    pause: u32,
+    last_pause: u32,
 }
 
 /// A part that a decoder reads.
@@ -75,6 +102,12 @@ struct Open {
     is_busy: bool,
     /// The decoder, unless a call uses it. The first call creates it.
     reader: Option<ParquetReader>,
+}
+
+/// What a call does next.
+enum Step<'k> {
+    Decode(Task),
+    Window(Part, &'k Keys<'k>),
 }
 
 /// A batch that a call decodes.
@@ -96,12 +129,21 @@ impl RowGroups {
         threads: usize,
         memory: &Memory,
     ) -> RowGroups {
-        let part = |(file, group, end)| Part { file, group, next: 0, end };
+        let part = |(file, group, end)| Part { file, group, next: 0, end, is_whole: false };
         let mut waiting: Vec<Part> = groups.map(part).filter(|part| part.end > 0).collect();
         waiting.reverse();
         // Under a limit, the first batch shows how much memory a decoder needs.
         let most = if memory.limit().is_some() { 1 } else { threads };
-        let state = State { waiting, open: Vec::new(), most, ceiling: threads, opened: 0 };
+        let state = State {
+            waiting,
+            open: Vec::new(),
+            most,
+            ceiling: threads,
+            opened: 0,
+            windows: 0,
+            pause: 0,
+            last_pause: 0,
+        };
         RowGroups {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -114,13 +156,21 @@ impl RowGroups {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decodes a batch, and returns it with the index of its file. Returns `None` if there are no more.
+    /// Decodes a batch. Returns `None` if there are no more. With `keys`, rows that cannot match may be left out.
     pub(super) fn next<'f>(
         &self,
         file: impl Fn(usize) -> Option<ParquetFile<'f>>,
+        keys: Option<&Keys<'_>>,
         cancelled: impl Fn() -> bool,
-    ) -> Result<Option<(usize, RecordBatch)>, Failure> {
-        while let Some(mut task) = self.take(&file, &cancelled) {
+    ) -> Result<Option<ReadRows>, Failure> {
+        while let Some(step) = self.take(&file, keys, &cancelled) {
+            let mut task = match step {
+                Step::Decode(task) => task,
+                Step::Window(part, keys) => match self.window(part, &file, keys, &cancelled)? {
+                    Some(read) => return Ok(Some(read)),
+                    None => continue,
+                },
+            };
             let Some(ParquetFile { path, footer }) = file(task.rows.file) else { break };
             let wanted = usize::try_from(task.rows.end - task.rows.next).unwrap_or(usize::MAX);
             let mut decode = || {
@@ -142,7 +192,8 @@ impl RowGroups {
                 Ok(None) => self.end(task.id),
                 Ok(Some(batch)) => {
                     self.put_back(task);
-                    return Ok(Some((rows.file, batch)));
+                    let batch = Some(batch);
+                    return Ok(Some(ReadRows { file: rows.file, batch, left_out: 0 }));
                 }
                 Err(error) => match Error::from_arrow(error) {
                     refused @ Error::MemoryLimit { .. } => {
@@ -162,26 +213,39 @@ impl RowGroups {
 
     /// Chooses the rows that a call decodes. Returns `None` if all rows are taken, or if the join was
     /// cancelled.
-    fn take<'f>(
+    fn take<'f, 'k>(
         &self,
         file: impl Fn(usize) -> Option<ParquetFile<'f>>,
+        keys: Option<&'k Keys<'k>>,
         cancelled: impl Fn() -> bool,
-    ) -> Option<Task> {
+    ) -> Option<Step<'k>> {
         let mut state = self.state();
         loop {
             if cancelled() {
                 return None;
             }
             if let Some(open) = state.open.iter_mut().find(|open| !open.is_busy) {
-                return Some(open.task());
+                return Some(Step::Decode(open.task()));
             }
-            if state.open.len() < state.most
-                && let Some(part) = state.waiting.pop().or_else(|| state.divide())
+            if state.open.len() + state.windows < state.most
+                && let Some(mut part) = state.waiting.pop().or_else(|| state.divide())
             {
                 let ParquetFile { path, footer } = file(part.file)?;
                 let chunks = Chunks::new(path, footer, part.group, &self.columns);
                 let (batch, is_divisible) = (chunks.batch_rows(&self.memory), chunks.can_skip());
-                let (id, batch) = (state.opened, batch.max(1) as u64);
+                let batch = batch.max(1) as u64;
+                if let Some(keys) = keys
+                    && !part.is_whole
+                {
+                    if state.pause == 0 {
+                        state.windows += 1;
+                        return Some(Step::Window(part, keys));
+                    }
+                    state.pause -= 1;
+                    let rest = part.split_off(WHOLE.saturating_mul(batch));
+                    state.waiting.extend(rest);
+                }
+                let id = state.opened;
                 state.opened += 1;
                 let (is_busy, reader) = (false, None);
                 state.open.push(Open { id, part, batch, is_divisible, is_busy, reader });
@@ -190,6 +254,7 @@ impl RowGroups {
             // A call that is refused memory leaves its rows to other calls.
             let is_final = self.memory.limit().is_none() || state.open.is_empty();
             let is_taken = |open: &Open| open.part.next >= open.part.end;
+            let is_final = is_final && state.windows == 0;
             if is_final && state.waiting.is_empty() && state.open.iter().all(is_taken) {
                 return None;
             }
@@ -201,9 +266,8 @@ impl RowGroups {
     /// Leaves the decoder to the next call.
     fn put_back(&self, task: Task) {
         let mut state = self.state();
-        if let (Some(limit), Some(reader)) = (self.memory.limit(), &task.reader) {
-            let most = limit / DECODERS_SHARE / reader.most_memory().max(1);
-            state.most = usize::try_from(most).unwrap_or(usize::MAX).min(state.ceiling).max(1);
+        if let Some(reader) = &task.reader {
+            state.learn(&self.memory, reader);
         }
         let Some(at) = state.open.iter().position(|open| open.id == task.id) else { return };
         let open = &mut state.open[at];
@@ -261,14 +325,32 @@ impl Open {
     }
 }
 
+impl Part {
+    /// Keeps the first `rows` rows, and returns the others, if there are any.
+    fn split_off(&mut self, rows: u64) -> Option<Part> {
+        let at = self.next.saturating_add(rows);
+        let rest = (at < self.end).then_some(Part { next: at, ..*self });
+        self.end = self.end.min(at);
+        rest
+    }
+}
+
 impl State {
+    /// Derives the number of decoders from the memory that one of them has needed.
+    fn learn(&mut self, memory: &Memory, reader: &ParquetReader) {
+        if let Some(limit) = memory.limit() {
+            let most = limit / DECODERS_SHARE / reader.most_memory().max(1);
+            self.most = usize::try_from(most).unwrap_or(usize::MAX).min(self.ceiling).max(1);
+        }
+    }
+
     /// Takes the second half of the open part with the most rows left. A batch is not divided.
     fn divide(&mut self) -> Option<Part> {
         let left = |open: &&mut Open| open.part.end - open.part.next;
         let open = self.open.iter_mut().filter(|open| open.is_divisible).max_by_key(left)?;
         let batches = left(&open).div_ceil(open.batch);
         let kept = (batches / 2).saturating_mul(open.batch);
-        let part = Part { next: open.part.next.saturating_add(kept), ..open.part };
+        let part = Part { next: open.part.next.saturating_add(kept), is_whole: true, ..open.part };
         open.part.end = part.next;
         (part.next < part.end).then_some(part)
     }

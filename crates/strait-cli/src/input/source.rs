@@ -1,14 +1,15 @@
 //! The source that a join gets for Parquet and text files. The workers of the join decode the rows.
 
 use arrow::array::RecordBatch;
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use strait::{Morsel, Source, SourceContext};
+use strait::{KeyFilter, Morsel, Source, SourceContext};
 
 use super::blocks::Blocks;
 use super::casting::Casting;
 use super::columns::Columns;
-use super::row_groups::{Failure, ParquetFile, RowGroups};
+use super::row_groups::{Failure, Keys, ParquetFile, ReadRows, RowGroups};
 use super::sizes;
 use super::table::Files;
 use crate::memory::Memory;
@@ -55,6 +56,16 @@ impl TableSource {
         &self,
         cancelled: impl Fn() -> bool,
     ) -> Result<Option<RecordBatch>, ArrowError> {
+        Ok(self.read_matching(None, cancelled)?.map(|(batch, _)| batch))
+    }
+
+    /// Does the same as [`read`](TableSource::read), but may leave out rows that cannot match according to a
+    /// filter. Also returns the number of these rows.
+    fn read_matching(
+        &self,
+        filter: Option<&dyn KeyFilter>,
+        cancelled: impl Fn() -> bool,
+    ) -> Result<Option<(RecordBatch, u64)>, ArrowError> {
         let file = |index: usize| {
             let file = self.files.files.get(index)?;
             let (path, footer) = (&*file.found.path, file.footer.as_ref()?);
@@ -62,15 +73,47 @@ impl TableSource {
         };
         let read = || match &self.rows {
             Rows::Parquet(rows) => {
-                rows.next(file, &cancelled).map_err(|failure| self.explained(failure))
+                let keyed = filter.and_then(|filter| self.keyed(filter));
+                let may_match = |index: usize, batch: &RecordBatch| match &keyed {
+                    Some((filter, columns)) => {
+                        let keys = columns.arranged(&self.files, index, batch, &self.memory)?;
+                        filter.may_match(keys.columns())
+                    }
+                    None => Ok(BooleanBuffer::new_set(batch.num_rows())),
+                };
+                let keys = keyed
+                    .as_ref()
+                    .map(|(_, columns)| Keys { columns: columns.stored(), may_match: &may_match });
+                let read = rows.next(file, keys.as_ref(), &cancelled);
+                read.map_err(|failure| self.explained(failure))
             }
-            Rows::Text(rows) => rows.next(&self.files, &cancelled),
+            Rows::Text(rows) => rows.next(&self.files, &cancelled).map(|read| {
+                read.map(|(file, batch)| ReadRows { file, batch: Some(batch), left_out: 0 })
+            }),
         };
-        let arrange = |(index, batch): &(usize, RecordBatch)| {
-            let arranged = self.columns.arranged(&self.files, *index, batch, &self.memory);
-            arranged.map_err(|error| self.files.explained(*index, None, error))
+        let arrange = |read: &ReadRows| {
+            let Some(batch) = &read.batch else {
+                return Ok((RecordBatch::new_empty(self.columns.schema().clone()), read.left_out));
+            };
+            let arranged = self.columns.arranged(&self.files, read.file, batch, &self.memory);
+            let arranged = arranged.map_err(|error| self.files.explained(read.file, None, error))?;
+            Ok((arranged, read.left_out))
         };
         self.casting.next(read, arrange, &cancelled)
+    }
+
+    /// Returns the filter and its columns, unless no other column of the files is needed, or no key column is
+    /// in the files. If columns are cast, all rows are needed: a value that cannot be cast is an error, also if
+    /// its row has no match.
+    fn keyed<'f>(&self, filter: &'f dyn KeyFilter) -> Option<(&'f dyn KeyFilter, Columns)> {
+        let columns = self.columns.at(filter.columns())?;
+        let all = || self.columns.stored().iter().zip(self.columns.stored_fields());
+        let stored = self.files.stored.fields();
+        let is_cast = all().any(|(&column, field)| {
+            stored.get(column).is_none_or(|stored| stored.data_type() != field.data_type())
+        });
+        let keys = columns.stored().len();
+        (!is_cast && 0 < keys && keys < self.columns.stored().len()).then_some((filter, columns))
     }
 
     fn explained(&self, (part, error): Failure) -> ArrowError {
@@ -84,7 +127,8 @@ impl Source for TableSource {
     }
 
     fn next(&self, context: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
-        Ok(self.read(|| context.cancelled())?.map(Morsel::new))
+        let read = self.read_matching(context.key_filter(), || context.cancelled())?;
+        Ok(read.map(|(batch, left_out)| Morsel::new(batch).leaving_out(left_out)))
     }
 }
 
@@ -156,19 +200,49 @@ mod tests {
         paths
     }
 
-    /// Reads a file on several threads. Returns the number of rows and the sum of the keys.
-    fn read(path: &Path, threads: usize, limit: Option<u64>) -> (i64, i64) {
+    /// A filter that rejects all keys whose remainder by `modulus` is at least `rest`.
+    struct Modulo {
+        modulus: i64,
+        rest: i64,
+    }
+
+    impl KeyFilter for Modulo {
+        fn columns(&self) -> &[usize] {
+            &[0]
+        }
+
+        fn may_match(&self, keys: &[ArrayRef]) -> Result<BooleanBuffer, ArrowError> {
+            let keys = keys[0].as_primitive::<Int64Type>().values().iter();
+            let may_match = keys.map(|key| key % self.modulus < self.rest);
+            Ok(may_match.collect::<Vec<bool>>().into())
+        }
+    }
+
+    /// Reads a file on several threads. Returns the number of rows and the sum of the keys. With a filter, rows
+    /// that it rejects are not in the sum, and rows that were left out are in the number.
+    fn read(
+        path: &Path,
+        threads: usize,
+        limit: Option<u64>,
+        filter: Option<&Modulo>,
+    ) -> (i64, i64) {
         let memory = Memory::new(limit);
         let source = open(path, threads, &memory);
+        let summed = |batch: &RecordBatch| {
+            let keys = batch.column(0).as_primitive::<Int64Type>().values().iter();
+            let accepted = keys.filter(|&key| filter.is_none_or(|f| key % f.modulus < f.rest));
+            (batch.num_rows() as i64, accepted.sum::<i64>())
+        };
         let (refusals, ended) = (AtomicU64::new(0), AtomicBool::new(false));
         let work = || {
             let (mut rows, mut sum) = (0, 0);
             // After the first `None`, the join does not call a source again.
             while !ended.load(Ordering::SeqCst) {
-                match source.read(|| false) {
-                    Ok(Some(batch)) => {
+                let filter = filter.map(|filter| filter as &dyn KeyFilter);
+                match source.read_matching(filter, || false) {
+                    Ok(Some((batch, left_out))) => {
                         let (more, keys) = summed(&batch);
-                        (rows, sum) = (rows + more, sum + keys);
+                        (rows, sum) = (rows + more + left_out as i64, sum + keys);
                     }
                     Ok(None) => ended.store(true, Ordering::SeqCst),
                     Err(error) => match Error::from_arrow(error) {
@@ -199,8 +273,26 @@ mod tests {
         for path in files(folder.path()) {
             for threads in [1, 2, 7] {
                 for limit in [None, Some(64 << 20), Some(10 << 20)] {
-                    let read = read(&path, threads, limit);
+                    let read = read(&path, threads, limit, None);
                     assert_eq!(read, (ROWS, SUM), "{path:?} {threads}");
+                }
+            }
+        }
+    }
+
+    /// No row that may match is lost, whether few rows match or many, and also if memory is refused.
+    #[test]
+    fn every_row_that_may_match_is_read_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for path in files(folder.path()) {
+            for (modulus, rest) in [(1000, 3), (5000, 900), (150_000, 1), (1000, 600), (1, 0)] {
+                let filter = Modulo { modulus, rest };
+                let sum = (0..ROWS).filter(|key| key % modulus < rest).sum();
+                for (threads, limit) in
+                    [(1, None), (7, None), (3, Some(64 << 20)), (2, Some(10 << 20))]
+                {
+                    let read = read(&path, threads, limit, Some(&filter));
+                    assert_eq!(read, (ROWS, sum), "{path:?} {modulus} {rest} {threads} {limit:?}");
                 }
             }
         }

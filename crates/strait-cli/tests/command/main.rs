@@ -13,6 +13,7 @@ mod inputs;
 mod interrupts;
 mod joins;
 mod json;
+mod late;
 mod outputs;
 mod reading;
 mod sandbox;
