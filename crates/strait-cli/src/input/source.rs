@@ -96,7 +96,8 @@ impl TableSource {
                 return Ok((RecordBatch::new_empty(self.columns.schema().clone()), read.left_out));
             };
             let arranged = self.columns.arranged(&self.files, read.file, batch, &self.memory);
-            let arranged = arranged.map_err(|error| self.files.explained(read.file, None, error))?;
+            let arranged =
+                arranged.map_err(|error| self.files.explained(read.file, None, error))?;
             Ok((arranged, read.left_out))
         };
         self.casting.next(read, arrange, &cancelled)
