@@ -2,6 +2,7 @@
 //! compared.
 
 use anyhow::{anyhow, bail};
+use arrow::compute::can_cast_types;
 use arrow::datatypes::{DataType, Schema};
 use strait::{Error, nearest_name};
 
@@ -98,7 +99,7 @@ pub(crate) fn advised(error: Error, left: &Schema, right: &Schema) -> anyhow::Er
     let mut casts = [(0, l, left_type, right_type), (1, r, right_type, left_type)];
     casts.sort_by_key(|(_, _, from, _)| rank(from));
     let suggested = casts.into_iter().find_map(|(side, name, from, to)| {
-        let to = type_name(to).filter(|_| !from.is_nested())?;
+        let to = type_name(to).filter(|_| can_cast_types(from, to))?;
         let is_in_both = left.index_of(name).is_ok() && right.index_of(name).is_ok();
         let side = if is_in_both { ["left.", "right."][side] } else { "" };
         Some(format!("--cast {side}{}={to}", escaped(name)))
@@ -120,11 +121,10 @@ fn escaped(name: &str) -> String {
 
 /// Quotes an option whose value a shell would change.
 fn quoted(cast: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.=+: ".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.=+:".contains(c);
     let (option, value) = cast.split_once(' ').unwrap_or((cast, ""));
-    if value.chars().all(|c| is_plain(c) && c != ' ') {
-        cast.into()
-    } else {
-        format!("{option} '{value}'")
+    match value.chars().all(is_plain) {
+        true => cast.to_string(),
+        false => format!("{option} '{value}'"),
     }
 }

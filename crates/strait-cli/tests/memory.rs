@@ -130,6 +130,33 @@ fn a_compressed_csv_bomb() {
 }
 
 #[test]
+fn json_lines_and_casts() {
+    let folder = tempfile::tempdir().unwrap();
+    small(folder.path());
+    let line = |k: i64| {
+        let list = vec![k.to_string(); (k % 40) as usize].join(",");
+        format!("{{\"k\":{k},\"t\":\"{}\",\"l\":[{list}]}}\n", "x".repeat((k % 100) as usize))
+    };
+    let lines: String = (0..100_000).map(line).collect();
+    fs::write(folder.path().join("lines.jsonl"), lines).unwrap();
+    let texts = table(10, 20_000, |range| {
+        let text = StringArray::from_iter_values(range.map(|k| format!("{k:020}")));
+        vec![("t".to_string(), Arc::new(text) as ArrayRef)]
+    });
+    parquet(&folder.path().join("texts.parquet"), &texts);
+    for (join, cast) in [
+        ("join small.parquet lines.jsonl --on k", "--cast right.k=text --cast left.k=text"),
+        ("join small.parquet texts.parquet --on k=t", "--cast t=int64"),
+    ] {
+        for limit in [16, 32, 64] {
+            within(folder.path(), &format!("{join} {cast} -o out.arrow --overwrite"), limit * MIB);
+        }
+        let join = format!("{join} {cast} -o out.arrow --overwrite");
+        assert!(within(folder.path(), &join, 256 * MIB));
+    }
+}
+
+#[test]
 fn wide_strings_in_parquet_and_arrow() {
     let folder = tempfile::tempdir().unwrap();
     small(folder.path());

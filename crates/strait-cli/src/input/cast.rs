@@ -145,9 +145,12 @@ fn text_bytes(array: &ArrayRef) -> u64 {
         DataType::FixedSizeBinary(bytes) => array.len() as u64 * (*bytes).max(0) as u64,
         DataType::Dictionary(..) => array.as_any_dictionary_opt().map_or(0, |dictionary| {
             let values = dictionary.values();
-            // A row may have the longest value.
-            let longest = (0..values.len()).map(|i| text_bytes(&values.slice(i, 1))).max();
-            longest.unwrap_or(0).saturating_mul(array.len() as u64)
+            if values.is_empty() {
+                return 0;
+            }
+            let length = |i: usize| text_bytes(&values.slice(i, 1));
+            let lengths: Vec<u64> = (0..values.len()).map(length).collect();
+            dictionary.normalized_keys().into_iter().map(|key| lengths[key]).sum()
         }),
         _ => 0,
     }
@@ -371,5 +374,28 @@ mod tests {
         assert_eq!(cast_to(used, DataType::Int64), right(&["7", "8", "7"]));
         let bad: ArrayRef = Arc::new(DictionaryArray::new(keys(&[0, 1]), values));
         assert_eq!(cast_to(bad, DataType::Int64), wrong(1, "x"));
+    }
+
+    /// A column takes no more memory than expected.
+    #[test]
+    fn memory_is_estimated_from_above() {
+        let numbers: ArrayRef =
+            Arc::new(Int64Array::from_iter_values((0..10_000).map(|i| i << 40)));
+        let texts = || (0..10_000).map(|i| format!("{i}.{}", "0".repeat(i % 30)));
+        let keys = Int32Array::from_iter_values((0..10_000).map(|i| i % 100));
+        let values = StringArray::from_iter_values(texts().take(100));
+        let columns: [(ArrayRef, DataType); 4] = [
+            (Arc::clone(&numbers), DataType::Utf8),
+            (numbers, DataType::Decimal256(60, 10)),
+            (Arc::new(StringArray::from_iter_values(texts())), DataType::Int64),
+            (Arc::new(DictionaryArray::new(keys, Arc::new(values))), DataType::Utf8),
+        ];
+        for (array, to) in columns {
+            let batch = RecordBatch::try_from_iter([("c", array)]).unwrap();
+            let fields = [Arc::new(Field::new("c", to.clone(), true))];
+            let expected = memory(&batch, &fields);
+            let (cast, held) = crate::counted::most_held(|| cast_batch(batch, &fields));
+            assert!(cast.is_ok() && held <= expected + (1 << 12), "{to}: {held}, {expected}");
+        }
     }
 }

@@ -100,6 +100,10 @@ impl TableSource {
                 arranged.map_err(|error| self.files.explained(read.file, None, error))?;
             Ok((arranged, read.left_out))
         };
+        if self.memory.limit().is_none() {
+            // No memory is refused, so no batch has to wait.
+            return read()?.map(|read| arrange(&read)).transpose();
+        }
         self.casting.next(read, arrange, &cancelled)
     }
 
@@ -140,7 +144,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
-    use arrow::datatypes::Int64Type;
+    use arrow::datatypes::{DataType, Int64Type};
     use parquet::arrow::ArrowWriter;
     use parquet::file::properties::WriterProperties;
     use strait::Error;
@@ -170,10 +174,15 @@ mod tests {
         writer.close().expect("writes");
     }
 
-    fn open(path: &Path, threads: usize, memory: &Memory) -> TableSource {
+    /// Opens a table, and casts its second column if `casts`.
+    fn open(path: &Path, threads: usize, memory: &Memory, casts: bool) -> TableSource {
         let found = find(&Given::Path(path.to_path_buf())).expect("a file");
         let opened = InputTable::open(found, &CsvArguments::default(), memory);
-        let Reading::Source(source) = opened.expect("a table").reading(&[0, 1], threads) else {
+        let mut table = opened.expect("a table");
+        if casts {
+            table.cast(1, &DataType::Binary).expect("text");
+        }
+        let Reading::Source(source) = table.reading(&[0, 1], threads) else {
             panic!("{} has a source", path.display());
         };
         source
@@ -225,10 +234,11 @@ mod tests {
         path: &Path,
         threads: usize,
         limit: Option<u64>,
+        casts: bool,
         filter: Option<&Modulo>,
     ) -> (i64, i64) {
         let memory = Memory::new(limit);
-        let source = open(path, threads, &memory);
+        let source = open(path, threads, &memory, casts);
         let summed = |batch: &RecordBatch| {
             let keys = batch.column(0).as_primitive::<Int64Type>().values().iter();
             let accepted = keys.filter(|&key| filter.is_none_or(|f| key % f.modulus < f.rest));
@@ -274,8 +284,10 @@ mod tests {
         for path in files(folder.path()) {
             for threads in [1, 2, 7] {
                 for limit in [None, Some(64 << 20), Some(10 << 20)] {
-                    let read = read(&path, threads, limit, None);
-                    assert_eq!(read, (ROWS, SUM), "{path:?} {threads}");
+                    for casts in [false, true] {
+                        let read = read(&path, threads, limit, casts, None);
+                        assert_eq!(read, (ROWS, SUM), "{path:?} {threads} {casts}");
+                    }
                 }
             }
         }
@@ -292,7 +304,7 @@ mod tests {
                 for (threads, limit) in
                     [(1, None), (7, None), (3, Some(64 << 20)), (2, Some(10 << 20))]
                 {
-                    let read = read(&path, threads, limit, Some(&filter));
+                    let read = read(&path, threads, limit, false, Some(&filter));
                     assert_eq!(read, (ROWS, sum), "{path:?} {modulus} {rest} {threads} {limit:?}");
                 }
             }
@@ -303,10 +315,11 @@ mod tests {
     #[test]
     fn refused_rows_come_later() {
         let folder = tempfile::tempdir().expect("a folder");
-        for path in files(folder.path()) {
+        let paths = files(folder.path());
+        for (path, casts) in paths.iter().flat_map(|path| [(path, false), (path, true)]) {
             let limit = 64 << 20;
             let memory = Memory::new(Some(limit));
-            let source = open(&path, 4, &memory);
+            let source = open(path, 4, &memory, casts);
             let (mut read, mut refusals) = ((0, 0), 0);
             for room in [0, 1 << 14, 1 << 18, 1 << 20, 3 << 20].into_iter().cycle() {
                 let rest = (limit - memory.budget().used()).saturating_sub(room);
