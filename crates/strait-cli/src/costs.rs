@@ -52,7 +52,7 @@ pub(crate) fn writing_per_row(output: Option<&Destination>, schema: &Schema) -> 
     let format = match output {
         None => return 0.0,
         Some(Destination::Stdout) => FileFormat::IpcStream,
-        Some(Destination::File(_, format)) => *format,
+        Some(Destination::File(_, format) | Destination::Object(_, format)) => *format,
     };
     let [fixed, text] = match format {
         FileFormat::Parquet => write::PARQUET,

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP remove temporary files and end the process with status 128 + the signal's number.
+//! SIGINT, SIGTERM and SIGHUP remove temporary files, abort uploads, and end the process with status 128 + the signal's number.
 //! SIGXFSZ is ignored: a write beyond the limit on file sizes then fails, and the command reports this.
 //!
 //! Temporary files are created, renamed and forgotten only under one lock. The signal handler takes this lock
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 
-use crate::progress;
+use crate::{progress, store};
 
 static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -49,6 +49,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
                 _ => {}
             }
         }
+        store::abort_uploads();
         eprintln!("interrupted");
         std::process::exit(128 + SIGNAL.load(Ordering::Relaxed));
     })

@@ -21,6 +21,7 @@ use crate::output::{
     print, resolved,
 };
 use crate::progress;
+use crate::store::Upload;
 
 /// The number of rows that are shown if neither an output nor a limit is given.
 const SHOWN: usize = 10;
@@ -160,18 +161,29 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
         }
         Some(Destination::Stdout) => return check_stdout(),
         Some(Destination::File(path, _)) => path,
+        Some(Destination::Object(location, _)) => {
+            for input in inputs {
+                if input.claims_object(location) {
+                    bail!("{}", is_input(location, input));
+                }
+            }
+            return Upload::check(location, arguments.overwrite);
+        }
     };
     let target = resolved(path)?;
     for input in inputs {
         if input.claims(&target) {
-            bail!(
-                "the output {} is part of the input {}; write elsewhere, and move the file there afterwards if it is to replace the input",
-                path.display(),
-                input.name
-            );
+            bail!("{}", is_input(&path.display(), input));
         }
     }
     Aside::check(path, arguments.overwrite)
+}
+
+fn is_input(output: &dyn std::fmt::Display, input: &FoundFiles) -> String {
+    format!(
+        "the output {output} is part of the input {}; write elsewhere, and move the file there afterwards if it is to replace the input",
+        input.name
+    )
 }
 
 /// Rejects row groups that are certain to be too many for a Parquet file. The arguments are the numbers of rows of
@@ -328,9 +340,9 @@ fn announce(
     progress::clear();
     let analyzed = arguments.explain_analyze.then(|| reported(report, running, notes));
     match &arguments.output {
-        Some(Destination::File(path, _)) => {
+        Some(file @ (Destination::File(..) | Destination::Object(..))) => {
             if arguments.progress != Show::Never {
-                eprintln!("wrote {} to {}", counted(rows, "row"), path.display());
+                eprintln!("wrote {} to {file}", counted(rows, "row"));
             }
             analyzed.map_or(Ok(()), |text| print(&text))
         }

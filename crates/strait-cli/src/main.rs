@@ -20,6 +20,7 @@ mod output;
 mod panics;
 mod progress;
 mod shell;
+mod store;
 
 use std::process::ExitCode;
 

@@ -12,6 +12,7 @@ use super::names::{self, KeyPairs, Names, Pair};
 use super::size;
 use super::types::{self, Cast};
 use crate::output::{Compression, Destination, FileFormat};
+use crate::store::Location;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +28,9 @@ Examples:
   Folders (year=2024/ becomes a column), globs, pipes:
     strait join sales/ 'shops/*.csv.gz' --on shop -o - | strait join - regions.arrow --on region
 
+  Object stores and web servers (if strait was built with them); AWS_*, GOOGLE_* and AZURE_* variables grant access:
+    strait join 's3://bucket/events/*.parquet' https://host/users.csv --on user_id -o gs://bucket/out.parquet
+
   On a GPU, holding at most 8 GiB of its memory:
     strait join a.parquet b.parquet --on id --device gpu --gpu-memory 8GiB -o out.parquet
     strait join a.parquet b.parquet --on id --device gpu --algorithm triton --cache 4GiB --count
@@ -40,6 +44,8 @@ Examples:
 ///
 /// LEFT and RIGHT are each a file, a folder or a quoted glob of Parquet, CSV, JSON lines (text also
 /// with .gz or .zst) or Arrow IPC files, or `-` for an Arrow IPC stream on stdin. Folders named key=value become columns.
+/// URLs with `s3://`, `gs://`, `az://` or `abfs://` name objects, folders (with a / at the end) or globs. `http://` and
+/// `https://` name one file.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct JoinArguments {
@@ -213,6 +219,8 @@ pub(crate) enum Source {
     Stdin,
     /// A file, a folder or a glob.
     Path(PathBuf),
+    /// An object, or several objects in a store.
+    Object(Location),
 }
 
 impl FromStr for Source {
@@ -221,7 +229,10 @@ impl FromStr for Source {
         match text {
             "" => Err("a path cannot be empty".to_string()),
             "-" => Ok(Source::Stdin),
-            path => Ok(Source::Path(PathBuf::from(path))),
+            text => Ok(match Location::parse(text) {
+                Some(location) => Source::Object(location),
+                None => Source::Path(PathBuf::from(text)),
+            }),
         }
     }
 }
@@ -239,14 +250,27 @@ pub(crate) enum Show {
 
 impl JoinArguments {
     /// Checks rules that involve several arguments.
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    pub(super) fn check(&self) -> Result<(), String> {
+        // Not while arguments are parsed, because that error would quote the URL with its signature.
+        for source in [&self.left, &self.right] {
+            if let Source::Object(location) = source {
+                location.check(false)?;
+            }
+        }
+        if let Some(Destination::Object(location, _)) = &self.output {
+            location.check(true)?;
+        }
+        Ok(self.check_formats()?)
+    }
+
+    fn check_formats(&self) -> Result<(), &'static str> {
         if self.left == Source::Stdin && self.right == Source::Stdin {
             return Err("LEFT and RIGHT cannot both be -: there is only one stdin");
         }
         let format = match &self.output {
             None => return Ok(()),
             Some(Destination::Stdout) => FileFormat::IpcStream,
-            Some(Destination::File(_, format)) => *format,
+            Some(Destination::File(_, format) | Destination::Object(_, format)) => *format,
         };
         if self.row_group_rows.is_some() && format != FileFormat::Parquet {
             return Err(

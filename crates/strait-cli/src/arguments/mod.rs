@@ -74,9 +74,7 @@ impl Command {
     /// Checks rules that involve several arguments. Returns the command at fault, and the message.
     fn check(&self) -> Result<(), (&'static [&'static str], String)> {
         match self {
-            Command::Join(join) => {
-                join.check().map_err(|message| (&["join"][..], message.to_string()))
-            }
+            Command::Join(join) => join.check().map_err(|message| (&["join"][..], message)),
             Command::Bench(BenchArguments { what: Bench::Beyond(beyond) }) => {
                 beyond.check().map_err(|message| (&["bench", "beyond"][..], message))
             }

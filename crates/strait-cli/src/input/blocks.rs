@@ -22,6 +22,7 @@ use super::{csv, json};
 use crate::failure::Told;
 use crate::memory::Memory;
 use crate::panics::caught;
+use crate::store;
 
 /// Memory per value that is cast.
 const CAST: u64 = 80;
@@ -262,7 +263,10 @@ fn explained(
     explain: impl Fn(&ArrowError) -> String,
 ) -> ArrowError {
     match Error::from_arrow(error) {
-        Error::Arrow { source, .. } if !is_told(&source) => Told(explain(&source)).into(),
+        Error::Arrow { source, .. } if !is_told(&source) => {
+            let fault = store::fault(&files.files[index].found.path);
+            fault.unwrap_or_else(|| Told(explain(&source))).into()
+        }
         told_or_refused => files.explained(index, None, told_or_refused.into()),
     }
 }

@@ -11,6 +11,7 @@ use glob::{MatchOptions, Pattern};
 use super::format::{Format, KNOWN};
 use super::hive::{self, Partition};
 use crate::arguments::Source;
+use crate::store::{self, Location};
 
 /// How globs match: `*` stays within a folder, and hidden files must be named explicitly.
 const MATCHING: MatchOptions = MatchOptions {
@@ -43,6 +44,7 @@ enum Origin {
     File,
     Folder(PathBuf),
     Glob(PathBuf),
+    Store(Location),
 }
 
 /// Lists the files of a table.
@@ -55,6 +57,7 @@ pub(crate) fn find(source: &Source) -> anyhow::Result<FoundFiles> {
                 origin: Origin::Stdin,
             });
         }
+        Source::Object(location) => return in_store(location),
         Source::Path(path) => path,
     };
     let name = path.display().to_string();
@@ -81,12 +84,26 @@ impl FoundFiles {
         matches!(self.origin, Origin::Stdin)
     }
 
+    /// Whether an object at `location` would belong to this table.
+    pub(crate) fn claims_object(&self, location: &Location) -> bool {
+        let path = Path::new(&location.to_string()).to_path_buf();
+        let is_below =
+            |folder: &Location| folder.is_folder() && path.starts_with(folder.to_string());
+        let matches = |glob: &Location| {
+            let pattern = Pattern::new(&glob.to_string());
+            glob.is_glob() && pattern.is_ok_and(|p| p.matches_path_with(&path, MATCHING))
+        };
+        let claims = |table: &Location| is_below(table) || matches(table);
+        self.files.iter().any(|file| file.path == path)
+            || matches!(&self.origin, Origin::Store(table) if claims(table))
+    }
+
     /// Whether a file at `path` (without links) would belong to this table.
     pub(crate) fn claims(&self, path: &Path) -> bool {
         let same = |file: &FoundFile| fs::canonicalize(&file.path).is_ok_and(|file| file == path);
         self.files.iter().any(same)
             || match &self.origin {
-                Origin::Stdin | Origin::File => false,
+                Origin::Stdin | Origin::File | Origin::Store(_) => false,
                 Origin::Folder(root) => {
                     fs::canonicalize(root).is_ok_and(|root| path.starts_with(root))
                 }
@@ -95,6 +112,45 @@ impl FoundFiles {
                     .and_then(|pattern| Pattern::new(&pattern.to_string_lossy()).ok())
                     .is_some_and(|pattern| pattern.matches_path_with(path, MATCHING)),
             }
+    }
+}
+
+/// Lists the objects of a table in a store.
+fn in_store(location: &Location) -> anyhow::Result<FoundFiles> {
+    let name = location.to_string();
+    let found = store::find(location, MATCHING)?;
+    let files = match location.is_folder() || location.is_glob() {
+        true => found.names.into_iter().filter_map(|path| by_name(&found.root, path)).collect(),
+        false => {
+            let objects = found.names.into_iter().map(|path| single_object(&name, path));
+            objects.collect::<anyhow::Result<Vec<_>>>()?
+        }
+    };
+    if files.is_empty() {
+        bail!(
+            "{name} holds no tables; they are recognised by {KNOWN}, and names that begin with `.` or \
+             `_` are skipped"
+        );
+    }
+    one_format(&name, &files)?;
+    log::debug!("{name}: {} object(s)", files.len());
+    Ok(FoundFiles { name, files, origin: Origin::Store(location.clone()) })
+}
+
+/// Recognises an object by its ending. The content of many objects would take as many requests.
+fn by_name(root: &Path, path: PathBuf) -> Option<FoundFile> {
+    let format = Format::by_ending(&path);
+    if format.is_none() {
+        log::debug!("skipping {}: not a table by its name", path.display());
+    }
+    Some(FoundFile { format: format?, partitions: hive::partitions(root, &path), path })
+}
+
+/// Recognises an object by the ending of its URL, or by its content.
+fn single_object(url: &str, path: PathBuf) -> anyhow::Result<FoundFile> {
+    match Format::by_ending(Path::new(url)) {
+        Some(format) => Ok(FoundFile { path, format, partitions: Vec::new() }),
+        None => single(&path).map_err(|error| store::fault(&path).map_or(error, Into::into)),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Determines the format of a file: from its ending, or else from its first bytes.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use arrow::datatypes::DataType;
+
+use super::file;
 
 /// The format of an input file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl Format {
         }
     }
 
-    fn by_ending(path: &Path) -> Option<Format> {
+    pub(super) fn by_ending(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         let (stem, squeeze) = match name.rsplit_once('.')? {
             (stem, "gz") => (stem, Squeeze::Gzip),
@@ -91,9 +92,7 @@ impl Format {
     }
 
     fn by_magic(path: &Path) -> io::Result<Option<Format>> {
-        let mut start = Vec::new();
-        File::open(path)?.take(8).read_to_end(&mut start)?;
-        Ok(match start.as_slice() {
+        Ok(match file::start(path, 8)?.as_slice() {
             [b'P', b'A', b'R', b'1', ..] => Some(Format::Parquet),
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some(Format::Ipc),
             // A stream begins with a continuation mark and the length of its schema.

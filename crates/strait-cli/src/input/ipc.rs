@@ -4,7 +4,6 @@
 //! message is compared with the bytes that exist and with the memory that may be used.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -18,8 +17,9 @@ use arrow::ipc::{self, Block, MessageHeader, MetadataVersion};
 use flatbuffers::VerifierOptions;
 use strait::MemoryReservation;
 
+use super::file::InputFile;
 use super::schema;
-use crate::failure::{of_join, one_line};
+use crate::failure::{of_join, of_stream, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
 
@@ -53,13 +53,13 @@ pub(super) fn read(
     memory: &Memory,
 ) -> anyhow::Result<Box<dyn RecordBatchReader + Send>> {
     let shown = path.display();
-    let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
+    let mut file = InputFile::open(path, memory).map_err(of_stream)?;
     let mut start = Vec::new();
     let length = (&mut file)
         .take(6)
         .read_to_end(&mut start)
         .and_then(|_| file.seek(SeekFrom::Start(0)))
-        .and_then(|_| Ok(file.metadata()?.len()))
+        .and_then(|_| file.size())
         .with_context(|| format!("cannot read {shown}"))?;
     let columns = columns.map(<[usize]>::to_vec);
     let open = || match start.as_slice() {
@@ -140,7 +140,7 @@ struct IpcReader {
 enum Messages {
     /// The blocks of a file: dictionaries first.
     Blocks {
-        file: File,
+        file: InputFile,
         length: u64,
         blocks: VecDeque<Block>,
     },
@@ -161,7 +161,7 @@ struct Message {
 
 impl IpcReader {
     fn file(
-        mut file: File,
+        mut file: InputFile,
         length: u64,
         columns: Option<Vec<usize>>,
         memory: &Memory,
@@ -400,7 +400,7 @@ impl Stream {
 
 /// Reads a message of a file whose footer begins at `length`.
 fn read_block(
-    file: &mut File,
+    file: &mut InputFile,
     length: u64,
     block: &Block,
     memory: &Memory,

@@ -4,6 +4,7 @@
 //! [`source`] reads the rows of Parquet and text files on the workers of the join, and [`reader`] the rows of
 //! Arrow files, one file after another. Both read only the columns that the join needs.
 
+mod ahead;
 mod block;
 mod blocks;
 mod cast;
@@ -12,6 +13,7 @@ mod codec;
 mod columns;
 mod csv;
 mod fields;
+mod file;
 mod find;
 mod format;
 mod hive;

@@ -1,7 +1,7 @@
 //! The pages of Parquet files. Headers are checked before their pages are read. The memory of a page and of
 //! its values is reserved before it is allocated.
 
-use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::arrow::arrow_reader::RowGroups;
@@ -9,9 +9,9 @@ use parquet::basic::Encoding;
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
-use parquet::file::reader::{ChunkReader, Length};
 
 use super::codec::{Codec, Shared};
+use super::file::PageFile;
 use super::levels::{Dictionary, Shape};
 use super::page_memory::{Needs, PageMemory};
 use super::thrift::{
@@ -25,7 +25,7 @@ const HEADER_BYTES: [usize; 3] = [512, 64 << 10, 16 << 20];
 
 /// The row group whose pages are read.
 pub(super) struct Group {
-    pub(super) file: Arc<File>,
+    pub(super) file: Arc<PageFile>,
     pub(super) metadata: Arc<ParquetMetaData>,
     pub(super) group: usize,
     /// The rows that the decoder returns.
@@ -65,7 +65,7 @@ impl RowGroups for Group {
 
 /// The chunks of one column. There is one, because one row group is read.
 struct Chunks {
-    file: Arc<File>,
+    file: Arc<PageFile>,
     metadata: Arc<ParquetMetaData>,
     group: Option<usize>,
     wanted: Arc<Wanted>,
@@ -90,10 +90,10 @@ impl Iterator for Chunks {
 
 impl Chunks {
     fn pages(&self, chunk: &ColumnChunkMetaData) -> Result<Pages> {
-        let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
-        let (start, length) = (unsigned(start)?, unsigned(chunk.compressed_size())?);
-        let end = start.checked_add(length).filter(|&end| end <= self.file.len());
-        let end = end.ok_or_else(|| bad("a column chunk lies past the end of the file"))?;
+        let Range { start, end } = chunk_bytes(chunk)?;
+        if end > self.file.size() {
+            return Err(bad("a column chunk lies past the end of the file"));
+        }
         self.held.begin_chunk(self.column, self.are_copies);
         Ok(Pages {
             file: Arc::clone(&self.file),
@@ -113,9 +113,17 @@ impl Chunks {
 
 impl PageIterator for Chunks {}
 
+/// Returns the position of a column chunk in its file.
+pub(super) fn chunk_bytes(chunk: &ColumnChunkMetaData) -> Result<Range<u64>> {
+    let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+    let (start, length) = (unsigned(start)?, unsigned(chunk.compressed_size())?);
+    let end = start.checked_add(length);
+    Ok(start..end.ok_or_else(|| bad("a column chunk lies past the end of the file"))?)
+}
+
 /// The pages of a column chunk.
 struct Pages {
-    file: Arc<File>,
+    file: Arc<PageFile>,
     /// The start of the next page, and the end of the chunk.
     at: u64,
     end: u64,
@@ -159,7 +167,7 @@ impl Pages {
         let left = self.end - self.at;
         for bytes in HEADER_BYTES {
             let bytes = left.min(bytes as u64) as usize;
-            if let Some(header) = page_header(&self.file.get_bytes(self.at, bytes)?) {
+            if let Some(header) = page_header(&self.file.bytes(self.at, bytes)?) {
                 return Ok(header);
             }
             if bytes as u64 == left {
@@ -182,7 +190,7 @@ impl Pages {
         let is_compressed = !(self.codec.is_none() || (is_v2 && !header.is_compressed));
         let decompressed = if is_compressed { uncompressed } else { 0 };
         self.held.admit_page(compressed.saturating_add(decompressed))?;
-        let raw = self.file.get_bytes(self.at, compressed as usize)?;
+        let raw = self.file.bytes(self.at, compressed as usize)?;
         self.at += compressed;
         // The levels of version 2 pages are never compressed.
         let plain = match is_v2 {

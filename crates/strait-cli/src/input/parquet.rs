@@ -1,7 +1,6 @@
 //! Parquet files: their footers and their rows.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,11 +20,12 @@ use parquet::file::statistics::Statistics;
 use strait::MemoryReservation;
 
 use super::codec::{Codec, Shared};
+use super::file::{Ends, PageFile};
 use super::page_memory::{BatchShape, PageMemory};
 use super::pages::Group;
 use super::thrift::footer_shape;
 use super::wanted::Wanted;
-use super::{ipc, levels, schema, sizes};
+use super::{ipc, levels, pages, schema, sizes};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::{Memory, Refusal};
 use crate::panics::caught;
@@ -66,7 +66,7 @@ impl std::ops::Deref for Footer {
 /// Reads the footer. If a file has none, the error says what is wrong with it.
 pub(super) fn footer(path: &Path, memory: &Memory) -> anyhow::Result<Footer> {
     let shown = path.display();
-    let mut file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
+    let mut file = Ends::open(path).with_context(|| format!("cannot read {shown}"))?;
     let (start, end) = ends(&mut file).with_context(|| format!("cannot read {shown}"))?;
     if start == *b"PARE" || end == *b"PARE" {
         bail!("{shown} {ENCRYPTED}");
@@ -113,24 +113,20 @@ fn refused(error: strait::Error, name: &str) -> anyhow::Error {
 /// Returns the bytes of the footer, and their reservation. Returns None if the file is shorter than it
 /// claims.
 fn footer_bytes(
-    file: &mut File,
+    file: &mut Ends,
     memory: &Memory,
     name: &str,
 ) -> anyhow::Result<Option<(Vec<u8>, MemoryReservation)>> {
     let context = || format!("cannot read {name}");
-    let end = file.metadata().with_context(context)?.len() - END;
-    let mut length = [0; 4];
-    file.seek(SeekFrom::Start(end)).with_context(context)?;
-    file.read_exact(&mut length).with_context(context)?;
+    let end = file.size() - END;
+    let length = four(file, end).with_context(context)?;
     let length = u64::from(u32::from_le_bytes(length));
     let Some(start) = end.checked_sub(length).filter(|&start| start >= MAGIC.len() as u64) else {
         return Ok(None);
     };
     let reservation = memory.reserve(2 * length, "the footer of a Parquet file");
     let reservation = reservation.map_err(|error| refused(error, name))?;
-    let mut bytes = vec![0; length as usize];
-    file.seek(SeekFrom::Start(start)).with_context(context)?;
-    file.read_exact(&mut bytes).with_context(context)?;
+    let bytes = file.read(start..start + length).with_context(context)?;
     Ok(Some((bytes, reservation)))
 }
 
@@ -174,18 +170,30 @@ fn check_arrow_schema(encoded: &str) -> Result<(), String> {
 }
 
 /// Returns the first and the last four bytes.
-fn ends(file: &mut File) -> std::io::Result<([u8; 4], [u8; 4])> {
-    let (mut start, mut end) = ([0; 4], [0; 4]);
-    if file.metadata()?.len() < 4 {
-        return Ok((start, end));
+fn ends(file: &mut Ends) -> std::io::Result<([u8; 4], [u8; 4])> {
+    let (size, mut end) = (file.size(), [0; 4]);
+    if size < 4 {
+        return Ok((end, end));
     }
-    file.read_exact(&mut start)?;
     // A file that consists only of the magic must not count as one with both.
-    if file.metadata()?.len() >= 12 {
-        file.seek(SeekFrom::End(-4))?;
-        file.read_exact(&mut end)?;
+    if size >= 12 {
+        end = four(file, size - 4)?;
     }
+    // The start of a complete object is not worth a request.
+    let start = if end == *MAGIC && file.is_far_from_start() { end } else { four(file, 0)? };
     Ok((start, end))
+}
+
+/// Returns four bytes of the file.
+fn four(file: &mut Ends, at: u64) -> std::io::Result<[u8; 4]> {
+    let bytes = file.read(at..at + 4)?;
+    bytes.try_into().map_err(|_| std::io::ErrorKind::UnexpectedEof.into())
+}
+
+/// An open file, and where the errors of its reader are kept.
+pub(super) struct Opened {
+    file: PageFile,
+    refusal: Refusal,
 }
 
 /// Some columns of a row group.
@@ -205,10 +213,31 @@ impl<'a> Chunks<'a> {
 
     /// Returns whether reading can begin at any row without decoding the rows before it.
     pub(super) fn can_skip(&self) -> bool {
+        // Of an object, the bytes before that row would be fetched twice.
+        let is_object = crate::store::object(self.path).is_some();
         let leaves = self.footer.parquet_schema().columns().iter().enumerate();
-        leaves
-            .filter(|(leaf, _)| self.mask.leaf_included(*leaf))
-            .all(|(_, c)| c.max_rep_level() == 0)
+        let mut leaves = leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf));
+        !is_object && leaves.all(|(_, c)| c.max_rep_level() == 0)
+    }
+
+    /// Returns the bytes of the column chunks.
+    fn ranges(&self) -> Vec<Range<u64>> {
+        let leaves = self.footer.metadata().row_group(self.group).columns().iter().enumerate();
+        let leaves = leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf));
+        let ranges = leaves.filter_map(|(_, chunk)| pages::chunk_bytes(chunk).ok());
+        ranges.collect()
+    }
+
+    /// Opens the file, and begins to fetch the column chunks if it is an object.
+    fn open_file(&self, memory: &Memory) -> std::io::Result<Opened> {
+        let refusal = Refusal::default();
+        Ok(Opened { file: PageFile::open(self.path, || self.ranges(), memory, &refusal)?, refusal })
+    }
+
+    /// Begins to fetch the column chunks if they are in an object, and if no memory limit forbids it.
+    pub(super) fn begin(&self, memory: &Memory) -> Option<Opened> {
+        let is_object = || crate::store::object(self.path).is_some();
+        if memory.limit().is_none() && is_object() { self.open_file(memory).ok() } else { None }
     }
 
     /// Returns the number of rows per batch: under a memory limit, wide rows make it smaller.
@@ -233,11 +262,16 @@ impl<'a> Chunks<'a> {
         rows.min(in_group) as usize
     }
 
-    /// Reads the rows after the first `skipped` rows.
-    pub(super) fn read(&self, skipped: u64, memory: &Memory) -> Result<ParquetReader, ArrowError> {
+    /// Reads the rows after the first `skipped` rows. `begun` is the file if it is open already.
+    pub(super) fn read(
+        &self,
+        begun: Option<Opened>,
+        skipped: u64,
+        memory: &Memory,
+    ) -> Result<ParquetReader, ArrowError> {
         let all = sizes::group_rows(self.footer.metadata().row_group(self.group));
         let rows = self.batch_rows(memory);
-        self.open(Wanted::range(skipped..all.max(skipped)), (rows, 0), memory)
+        self.open(begun, Wanted::range(skipped..all.max(skipped)), (rows, 0), memory)
     }
 
     /// Reads only the wanted rows, in one batch.
@@ -253,12 +287,13 @@ impl<'a> Chunks<'a> {
         let leaves = leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf));
         let fixed = leaves.map(|(_, leaf)| levels::Shape::new(leaf.column_descr()).fixed_bytes());
         let expected = wanted.rows().saturating_mul(fixed.fold(0, u64::saturating_add));
-        self.open(wanted, (rows, expected), memory)
+        self.open(None, wanted, (rows, expected), memory)
     }
 
     /// Reads the wanted rows in batches of `rows` rows, which need at least `expected` bytes.
     fn open(
         &self,
+        begun: Option<Opened>,
         wanted: Wanted,
         (rows, expected): (usize, u64),
         memory: &Memory,
@@ -266,12 +301,12 @@ impl<'a> Chunks<'a> {
         let told = |error: anyhow::Error| {
             Told(format!("{:#}", error.context(format!("cannot read {}", self.path.display()))))
         };
-        let file = File::open(self.path).map_err(|error| told(error.into()))?;
+        let opened = begun.map_or_else(|| self.open_file(memory), Ok);
+        let Opened { file, refusal } = opened.map_err(|error| told(error.into()))?;
         let metadata = Arc::clone(self.footer.metadata());
         let group = metadata.row_group(self.group);
         check_codecs(group, &self.mask).map_err(told)?;
         let columns = self.footer.parquet_schema().num_columns();
-        let refusal = Refusal::default();
         let what = format!("decoding {}", self.path.display());
         let batch = BatchShape { columns, rows, expected };
         let held = Arc::new(PageMemory::new(memory, &refusal, what, batch)?);

@@ -13,6 +13,7 @@ use super::table::{Files, TableFile};
 use crate::failure::{Told, of_join, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
+use crate::store;
 
 type Batches = Box<dyn RecordBatchReader + Send>;
 
@@ -66,7 +67,10 @@ impl TableReader {
                     let Some(file) = files.files.get(*at) else { return Ok(None) };
                     log::trace!("reading {}", file.found.path.display());
                     let opened = open_file(file, columns.stored(), memory);
-                    *open = Some((*at, opened.map_err(|error| Told(format!("{error:#}")))?));
+                    let told = |error| {
+                        store::fault(&file.found.path).unwrap_or_else(|| Told(format!("{error:#}")))
+                    };
+                    *open = Some((*at, opened.map_err(told)?));
                     *at += 1;
                     continue;
                 };
@@ -125,6 +129,9 @@ impl Files {
     /// Returns the message about an error in a file, and in one of its row groups if that is known.
     fn told(&self, index: usize, group: Option<usize>, error: ArrowError) -> Told {
         let found = &self.files[index].found;
+        if let Some(fault) = store::fault(&found.path) {
+            return fault;
+        }
         let name = found.path.display();
         // A refused reservation concerns the limit, not the file.
         let error = match Error::from_arrow(error) {

@@ -22,6 +22,7 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use strait::Error;
 
+use super::ahead::Ahead;
 use super::parquet::{Chunks, Footer, ParquetReader};
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -72,6 +73,7 @@ pub(super) struct RowGroups {
     /// The wanted columns, in the order of the files.
     columns: Vec<usize>,
     memory: Memory,
+    ahead: Ahead,
 }
 
 struct State {
@@ -149,6 +151,7 @@ impl RowGroups {
             changed: Condvar::new(),
             columns: columns.to_vec(),
             memory: memory.clone(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -178,7 +181,8 @@ impl RowGroups {
                     Some(reader) => reader,
                     closed => {
                         let chunks = Chunks::new(path, footer, task.rows.group, &self.columns);
-                        closed.insert(chunks.read(task.rows.next, &self.memory)?)
+                        let begun = self.ahead.take((task.rows.file, task.rows.group));
+                        closed.insert(chunks.read(begun, task.rows.next, &self.memory)?)
                     }
                 };
                 reader.read(wanted)
@@ -249,6 +253,7 @@ impl RowGroups {
                 state.opened += 1;
                 let (is_busy, reader) = (false, None);
                 state.open.push(Open { id, part, batch, is_divisible, is_busy, reader });
+                self.fetch_ahead(&state.waiting, &file);
                 continue;
             }
             // A call that is refused memory leaves its rows to other calls.
@@ -261,6 +266,15 @@ impl RowGroups {
             let waited = self.changed.wait_timeout(state, WAKES);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Begins to fetch the row groups that are opened next, if they are in objects.
+    fn fetch_ahead<'f>(&self, waiting: &[Part], file: impl Fn(usize) -> Option<ParquetFile<'f>>) {
+        let next = waiting.iter().rev().map(|part| (part.file, part.group));
+        self.ahead.begin(next, |(index, group)| {
+            let ParquetFile { path, footer } = file(index)?;
+            Chunks::new(path, footer, group, &self.columns).begin(&self.memory)
+        });
     }
 
     /// Leaves the decoder to the next call.

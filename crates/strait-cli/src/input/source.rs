@@ -13,6 +13,7 @@ use super::row_groups::{Failure, Keys, ParquetFile, ReadRows, RowGroups};
 use super::sizes;
 use super::table::Files;
 use crate::memory::Memory;
+use crate::store;
 
 /// The wanted columns of a table's files.
 pub(crate) struct TableSource {
@@ -109,7 +110,7 @@ impl TableSource {
 
     /// Returns the filter and its columns, unless no other column of the files is needed, or no key column is
     /// in the files. If columns are cast, all rows are needed: a value that cannot be cast is an error, also if
-    /// its row has no match.
+    /// its row has no match. The column chunks of an object are fetched as a whole, so nothing is gained there.
     fn keyed<'f>(&self, filter: &'f dyn KeyFilter) -> Option<(&'f dyn KeyFilter, Columns)> {
         let columns = self.columns.at(filter.columns())?;
         let all = || self.columns.stored().iter().zip(self.columns.stored_fields());
@@ -117,8 +118,10 @@ impl TableSource {
         let is_cast = all().any(|(&column, field)| {
             stored.get(column).is_none_or(|stored| stored.data_type() != field.data_type())
         });
+        let has_objects = self.files.files.iter().any(|f| store::object(&f.found.path).is_some());
         let keys = columns.stored().len();
-        (!is_cast && 0 < keys && keys < self.columns.stored().len()).then_some((filter, columns))
+        (!is_cast && !has_objects && 0 < keys && keys < self.columns.stored().len())
+            .then_some((filter, columns))
     }
 
     fn explained(&self, (part, error): Failure) -> ArrowError {

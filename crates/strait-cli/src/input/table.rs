@@ -15,10 +15,14 @@ use super::parquet::Footer;
 use super::prune::{Bounds, KeyColumn};
 use super::reader::TableReader;
 use super::source::TableSource;
-use super::{cast, csv, hive, ipc, json, parquet, sizes, work};
+use super::{cast, csv, file, hive, ipc, json, parquet, sizes, work};
 use crate::arguments::CsvArguments;
 use crate::busy::{Step, Timed};
 use crate::memory::Memory;
+use crate::store;
+
+/// The number of footers that are fetched from a store at the same time.
+const FOOTERS: usize = 16;
 
 /// A table to be read.
 pub(crate) struct InputTable {
@@ -69,8 +73,12 @@ impl InputTable {
         let mut folders = hive::fields(&found.files)?;
         let mut files = Vec::with_capacity(found.files.len());
         let mut stored: Option<(Schema, String)> = None;
-        for file in found.files {
-            let (schema, file) = schema_of(file, csv, memory)?;
+        for index in 0..found.files.len() {
+            fetch_footers(&found.files[index..], memory);
+            let file = found.files[index].clone();
+            let path = file.path.clone();
+            let (schema, file) = schema_of(file, csv, memory)
+                .map_err(|error| store::fault(&path).map_or(error, Into::into))?;
             let shown = file.found.path.display().to_string();
             stored = Some(match stored {
                 None => (schema, shown),
@@ -151,7 +159,7 @@ impl InputTable {
     /// The total size of the files, if there are files and the system tells their sizes.
     pub(crate) fn file_bytes(&self) -> Option<u64> {
         let Rows::Files(files) = &self.rows else { return None };
-        let length = |file: &TableFile| Some(file.found.path.metadata().ok()?.len());
+        let length = |file: &TableFile| file::size(&file.found.path);
         files.files.iter().map(length).sum()
     }
 
@@ -308,6 +316,17 @@ impl Files {
 pub(super) enum Reading {
     Source(TableSource),
     Reader(TableReader),
+}
+
+/// Begins to fetch the footers of the next objects. Each would take a request while nothing else is done.
+fn fetch_footers(files: &[FoundFile], memory: &Memory) {
+    // Under a memory limit, there may be no memory for them.
+    let most = if memory.limit().is_some() { 1 } else { FOOTERS };
+    for file in files.iter().take(most).filter(|file| file.format == Format::Parquet) {
+        let Some(object) = store::object(&file.path) else { return };
+        // If this fails, the request for the footer itself fails too.
+        let _ = object.fetch_tail();
+    }
 }
 
 fn schema_of(

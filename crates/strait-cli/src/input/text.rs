@@ -1,6 +1,5 @@
 //! The bytes of text files: decompresses them, and scans CSV for records that are too long.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -8,6 +7,7 @@ use arrow::error::ArrowError;
 use flate2::read::MultiGzDecoder;
 use strait::MemoryReservation;
 
+use super::file::InputFile;
 use super::format::Squeeze;
 use crate::failure::{Told, of_join};
 use crate::memory::{Memory, Refusal};
@@ -33,7 +33,7 @@ pub(super) fn open(path: &Path, squeeze: Squeeze, memory: &Memory) -> Result<Ope
     let told = |error| Told(format!("cannot read {}: {error}", path.display()));
     let what = format!("decompressing {}", path.display());
     let mut reservation = memory.reserve(DECOMPRESSOR, &what)?;
-    let mut file = BufReader::with_capacity(1 << 18, File::open(path).map_err(told)?);
+    let mut file = BufReader::with_capacity(1 << 18, InputFile::open(path, memory)?);
     let bytes: Box<dyn Read + Send> = match squeeze {
         Squeeze::None => Box::new(file),
         Squeeze::Gzip => Box::new(MultiGzDecoder::new(file)),

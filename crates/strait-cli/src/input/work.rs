@@ -1,8 +1,8 @@
 //! Estimates the work of reading a table's files.
 
 use super::format::{Format, Squeeze};
-use super::sizes;
 use super::table::{Files, TableFile};
+use super::{file, sizes};
 use crate::costs::{NANOSECOND, is_text, read};
 
 /// Returns the seconds that one core needs to read and decode the given columns of some files, as far as the
@@ -22,7 +22,7 @@ fn of_file(files: &Files, file: &TableFile, columns: &[usize]) -> f64 {
         let bytes = |columns: &[usize]| sizes::size(footer, &file.groups, columns).1 as f64;
         return bytes(&fixed) * read::PARQUET_FIXED + bytes(&texts) * read::PARQUET_TEXT;
     }
-    let bytes = file.found.path.metadata().map_or(0, |metadata| metadata.len()) as f64;
+    let bytes = file::size(&file.found.path).unwrap_or(0) as f64;
     let (text, squeezing) = match file.found.format {
         Format::Csv(text) => unsqueezed(bytes, text.squeeze),
         Format::Json(squeeze) => unsqueezed(bytes, squeeze),

@@ -1,9 +1,12 @@
 //! Determines the output file and its format from the name alone.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
+
+use crate::store::Location;
 
 /// The destination of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +15,8 @@ pub(crate) enum Destination {
     Stdout,
     /// A file.
     File(PathBuf, FileFormat),
+    /// An object in a store.
+    Object(Location, FileFormat),
 }
 
 /// The format of a file.
@@ -84,15 +89,30 @@ impl FileFormat {
     }
 }
 
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Destination::Stdout => f.write_str("stdout"),
+            Destination::File(path, _) => path.display().fmt(f),
+            Destination::Object(location, _) => location.fmt(f),
+        }
+    }
+}
+
 impl FromStr for Destination {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "-" {
             return Ok(Destination::Stdout);
         }
-        let path = PathBuf::from(text);
+        let location = Location::parse(text);
+        let path =
+            location.as_ref().map_or(PathBuf::from(text), |url| PathBuf::from(url.to_string()));
         match FileFormat::of(&path) {
-            Some(format) => Ok(Destination::File(path, format)),
+            Some(format) => Ok(match location {
+                Some(location) => Destination::Object(location, format),
+                None => Destination::File(path, format),
+            }),
             None => {
                 Err("the ending does not say which format to write; use .parquet, .csv, .tsv, \
                  .jsonl or .ndjson (text also with .gz or .zst), .arrow, .feather, .ipc or .arrows, \

@@ -18,13 +18,15 @@ use super::unpack::{unpacked, without_dictionaries};
 use super::watched::Watched;
 use super::{ipc, parquet, text};
 use crate::memory::Memory;
+use crate::store::UploadBytes;
 
 /// The final writer of the encoded bytes.
 pub(super) type Bytes = BufWriter<Watched<Drain>>;
 
-/// A file or stdout.
+/// A file, an object or stdout.
 pub(super) enum Drain {
     File(File),
+    Object(UploadBytes),
     Stdout(Stdout),
 }
 
@@ -32,6 +34,7 @@ impl Write for Drain {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Drain::File(file) => file.write(bytes),
+            Drain::Object(object) => object.write(bytes),
             Drain::Stdout(stdout) => stdout.write(bytes),
         }
     }
@@ -39,6 +42,7 @@ impl Write for Drain {
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
             Drain::File(file) => file.flush(),
+            Drain::Object(object) => object.flush(),
             Drain::Stdout(stdout) => stdout.flush(),
         }
     }

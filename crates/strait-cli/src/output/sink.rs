@@ -16,6 +16,7 @@ use crate::busy::Busy;
 use crate::failure;
 use crate::memory::Memory;
 use crate::panics::caught;
+use crate::store::Upload;
 
 /// The settings of a sink.
 #[derive(Debug, Clone)]
@@ -36,9 +37,23 @@ pub(crate) struct SinkOptions {
 pub(crate) struct Sink {
     output: Box<dyn Output>,
     fault: Fault,
-    aside: Option<Aside>,
+    target: Target,
     name: String,
     busy: Busy,
+}
+
+/// What becomes visible when the output is complete.
+enum Target {
+    Stdout,
+    File(Aside),
+    Object(Upload),
+}
+
+impl Target {
+    /// Whether the output appears completely or not at all.
+    fn is_whole(&self) -> bool {
+        !matches!(self, Target::Stdout)
+    }
 }
 
 impl Sink {
@@ -47,15 +62,20 @@ impl Sink {
         options: SinkOptions,
         schema: &SchemaRef,
     ) -> anyhow::Result<Sink> {
-        let (aside, drain, format, name) = match destination {
+        let (target, drain, format, name) = match destination {
             Destination::Stdout => {
                 let drain = Drain::Stdout(io::stdout());
-                (None, drain, FileFormat::IpcStream, "stdout".to_string())
+                (Target::Stdout, drain, FileFormat::IpcStream, "stdout".to_string())
             }
             Destination::File(path, format) => {
                 let aside = Aside::begin(path, options.overwrite)?;
                 let drain = Drain::File(aside.file()?);
-                (Some(aside), drain, *format, path.display().to_string())
+                (Target::File(aside), drain, *format, path.display().to_string())
+            }
+            Destination::Object(location, format) => {
+                let upload = Upload::begin(location, options.overwrite, &options.memory)?;
+                let drain = Drain::Object(upload.bytes());
+                (Target::Object(upload), drain, *format, location.to_string())
             }
         };
         let fault = Fault::default();
@@ -64,8 +84,8 @@ impl Sink {
             Watched::new(drain, fault.clone(), &options.busy.writing),
         );
         let output = open(format, &options, schema, bytes)
-            .map_err(|error| explain(&fault, &name, aside.is_some(), error))?;
-        Ok(Sink { output, fault, aside, name, busy: options.busy })
+            .map_err(|error| explain(&fault, &name, target.is_whole(), error))?;
+        Ok(Sink { output, fault, target, name, busy: options.busy })
     }
 
     /// Writes rows that may come in any order. Threads may call it at the same time.
@@ -92,19 +112,22 @@ impl Sink {
     fn called(&self, write: impl FnOnce(&dyn Output) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let write = || caught(|| write(&*self.output)).unwrap_or_else(|why| Err(anyhow!(why)));
         let written = self.busy.output.time(write);
-        written.map_err(|error| explain(&self.fault, &self.name, self.aside.is_some(), error))
+        written.map_err(|error| explain(&self.fault, &self.name, self.target.is_whole(), error))
     }
 
     /// Finishes the output. A file gets its name.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let Sink { output, fault, aside, name, busy } = self;
-        let is_file = aside.is_some();
+        let Sink { output, fault, target, name, busy } = self;
+        let is_file = target.is_whole();
         let finish = || caught(|| output.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
         let finished = busy.output.time(finish);
         finished.map_err(|error| explain(&fault, &name, is_file, error))?;
-        match aside {
-            None => Ok(()),
-            Some(aside) => aside.persist().map_err(|error| cannot_write(&name, is_file, &error)),
+        match target {
+            Target::Stdout => Ok(()),
+            Target::File(aside) => {
+                aside.persist().map_err(|error| cannot_write(&name, is_file, &error))
+            }
+            Target::Object(upload) => upload.complete(),
         }
     }
 }

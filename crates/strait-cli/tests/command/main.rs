@@ -18,4 +18,6 @@ mod outputs;
 mod reading;
 mod sandbox;
 mod shells;
+#[cfg(feature = "object-stores")]
+mod stores;
 mod usage;

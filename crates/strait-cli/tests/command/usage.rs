@@ -67,3 +67,19 @@ fn version() {
     let version = Sandbox::new().strait("--version").ok();
     assert_eq!(version, format!("strait {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+/// A build without object stores says how to get one with them.
+#[test]
+#[cfg(not(feature = "object-stores"))]
+fn urls_need_a_feature() {
+    let sandbox = Sandbox::with_people();
+    for arguments in [
+        "join people.csv s3://bucket/cities.csv --on city=id",
+        "join people.csv https://host/cities.csv?sig=secret --on city=id",
+        "join people.csv cities.csv --on city=id -o gs://bucket/out.csv",
+    ] {
+        let run = sandbox.strait(arguments);
+        run.refused(&["cargo build --release --features object-stores", "cargo install"]);
+        assert!(!run.stderr.contains("secret"), "{}", run.stderr);
+    }
+}

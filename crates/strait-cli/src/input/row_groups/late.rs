@@ -183,7 +183,7 @@ impl Window<'_> {
         let (most, step) = (self.all.batch_rows(self.memory), self.keys.batch_rows(self.memory));
         let bytes = Wanted::most_memory(end - start);
         let Ok(_reserved) = self.memory.reserve(bytes, WHAT) else { return Ok(None) };
-        let mut reader = self.keys.read(start, self.memory)?;
+        let mut reader = self.keys.read(None, start, self.memory)?;
         let (mut at, mut wanted) = (start, Wanted::default());
         while at < end {
             if cancelled() {
