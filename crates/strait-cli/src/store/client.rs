@@ -32,13 +32,18 @@ pub(super) const TIMEOUT: &str = "STRAIT_STORE_TIMEOUT";
 /// The default of that time.
 const DEFAULT_TIMEOUT: u64 = 30;
 
+/// A part of an upload may take this many times as long, because the parts share a link that may be slow.
+pub(super) const SENDING: u32 = 4;
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Each answer is checked, and requests are repeated in `object.rs`.
+    /// Bytes of objects. `object.rs` checks each answer, repeats requests, and gives up when no bytes come.
     Reading,
-    /// The connection repeats failed requests itself: those for descriptions, listings and uploads.
-    Other,
+    /// Descriptions and listings. The connection repeats failed requests itself.
+    Describing,
+    /// Uploads. The connection repeats failed requests itself.
+    Writing,
 }
 
 /// Returns the time in which a store must answer a request.
@@ -77,13 +82,19 @@ pub(super) fn connect(location: &Location, purpose: Purpose) -> anyhow::Result<S
     built.map_err(|error| anyhow!("cannot use {location}: {}", explain(&error, location)))
 }
 
-/// Timeouts that the environment does not set.
-fn timeouts() -> [(ClientConfigKey, String); 2] {
-    let seconds = timeout().as_secs();
-    let connecting = CONNECTING.as_secs().min(seconds);
+/// The times in which a connection must be made, and a request must end.
+fn timeouts(purpose: Purpose) -> [(ClientConfigKey, String); 2] {
+    let connecting = CONNECTING.min(timeout());
+    let request = match purpose {
+        // A request may last as long as bytes come.
+        Purpose::Reading => Duration::from_secs(24 * 3600),
+        Purpose::Describing => timeout(),
+        Purpose::Writing => SENDING * timeout(),
+    };
+    let seconds = |time: Duration| format!("{} seconds", time.as_secs());
     [
-        (ClientConfigKey::ConnectTimeout, format!("{connecting} seconds")),
-        (ClientConfigKey::Timeout, format!("{seconds} seconds")),
+        (ClientConfigKey::ConnectTimeout, seconds(connecting)),
+        (ClientConfigKey::Timeout, seconds(request)),
     ]
 }
 
@@ -99,7 +110,7 @@ fn retries(purpose: Purpose) -> RetryConfig {
 
 fn s3(location: &Location, purpose: Purpose) -> object_store::Result<Store> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(&location.authority);
-    for (key, value) in timeouts() {
+    for (key, value) in timeouts(purpose) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
     Ok(Arc::new(builder.with_retry(retries(purpose)).build()?))
@@ -107,7 +118,7 @@ fn s3(location: &Location, purpose: Purpose) -> object_store::Result<Store> {
 
 fn google(location: &Location, purpose: Purpose) -> object_store::Result<Store> {
     let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(&location.authority);
-    for (key, value) in timeouts() {
+    for (key, value) in timeouts(purpose) {
         builder = builder.with_config(GoogleConfigKey::Client(key), value);
     }
     Ok(Arc::new(builder.with_retry(retries(purpose)).build()?))
@@ -115,7 +126,7 @@ fn google(location: &Location, purpose: Purpose) -> object_store::Result<Store> 
 
 fn azure(location: &Location, purpose: Purpose) -> object_store::Result<Store> {
     let mut builder = MicrosoftAzureBuilder::from_env().with_url(location.with_key("").address());
-    for (key, value) in timeouts() {
+    for (key, value) in timeouts(purpose) {
         builder = builder.with_config(AzureConfigKey::Client(key), value);
     }
     Ok(Arc::new(builder.with_retry(retries(purpose)).build()?))
@@ -123,7 +134,7 @@ fn azure(location: &Location, purpose: Purpose) -> object_store::Result<Store> {
 
 fn web(location: &Location, purpose: Purpose) -> object_store::Result<Store> {
     let mut builder = HttpBuilder::new().with_url(location.address());
-    for (key, value) in timeouts() {
+    for (key, value) in timeouts(purpose) {
         builder = builder.with_config(key, value);
     }
     let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");

@@ -25,7 +25,7 @@ pub(crate) struct Found {
 /// Lists the objects of a table, and remembers their versions.
 pub(crate) fn find(location: &Location, matching: MatchOptions) -> anyhow::Result<Found> {
     let (store, listed) =
-        (connect(location, Purpose::Reading)?, connect(location, Purpose::Other)?);
+        (connect(location, Purpose::Reading)?, connect(location, Purpose::Describing)?);
     if !location.is_folder() && !location.is_glob() {
         let meta = head(location, &listed)?;
         let name = remember(location.clone(), &store, meta);

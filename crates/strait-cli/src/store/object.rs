@@ -4,10 +4,11 @@
 //! ETag, so an object that is replaced while it is read is an error and never a wrong answer.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -165,25 +166,28 @@ impl Object {
             return Ok(Bytes::new());
         }
         let _slot = SLOTS.acquire().await.map_err(|error| error.to_string())?;
-        let kind = self.location.kind().unwrap_or(Kind::Web);
-        let attempts = async {
-            let mut pauses = PAUSES.into_iter();
-            loop {
-                let failed = match self.attempt(range.clone()).await {
-                    Ok(bytes) => return Ok(bytes),
-                    Err(failed) => failed,
-                };
-                match pauses.next().filter(|_| failed.may_pass) {
-                    Some(pause) => {
-                        log::debug!("{}: {}; trying again", self.name.display(), failed.why);
-                        tokio::time::sleep(pause).await;
-                    }
-                    None => return Err(failed.why),
+        let (mut pauses, began) = (PAUSES.into_iter(), Instant::now());
+        loop {
+            let failed = match self.attempt(range.clone()).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(failed) => failed,
+            };
+            let again = failed.may_pass && began.elapsed() < timeout();
+            match pauses.next().filter(|_| again) {
+                Some(pause) => {
+                    log::debug!("{}: {}; trying again", self.name.display(), failed.why);
+                    tokio::time::sleep(pause).await;
                 }
+                None => return Err(failed.why),
             }
-        };
-        let ended = tokio::time::timeout(2 * timeout(), attempts).await;
-        ended.unwrap_or_else(|_| Err(too_slow(kind)))
+        }
+    }
+
+    /// Waits for the next part of an answer. A store that sends nothing for long is given up.
+    async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T, Failed> {
+        let kind = self.location.kind().unwrap_or(Kind::Web);
+        let slow = |_| Failed { why: too_slow(kind), may_pass: true };
+        tokio::time::timeout(timeout(), answer).await.map_err(slow)
     }
 
     /// Sends one request, and checks the answer.
@@ -194,7 +198,8 @@ impl Object {
         };
         let options =
             GetOptions { range: Some(GetRange::Bounded(range.clone())), ..Default::default() };
-        let found = self.store.get_opts(&self.key, options).await.map_err(of_store)?;
+        let found =
+            self.in_time(self.store.get_opts(&self.key, options)).await?.map_err(of_store)?;
         let version = Version { size: found.meta.size, e_tag: found.meta.e_tag.clone() };
         if !version.is_same(&self.version) {
             return Err(Failed::finally(
@@ -209,7 +214,7 @@ impl Object {
         let length = (range.end - range.start) as usize;
         let mut bytes = Vec::with_capacity(length);
         let mut body = found.into_stream();
-        while let Some(more) = body.next().await {
+        while let Some(more) = self.in_time(body.next()).await? {
             bytes.extend_from_slice(&more.map_err(of_store)?);
             if bytes.len() > length {
                 break;

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use object_store::path::Path as Key;
@@ -15,7 +16,7 @@ use strait::MemoryReservation;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::Location;
-use super::client::{Purpose, Store, connect, runtime, timeout, wait};
+use super::client::{self, Purpose, Store, connect, runtime, timeout, wait};
 use super::failure::explain;
 use super::list::key;
 use crate::interrupt;
@@ -37,8 +38,11 @@ const ABORTING: Duration = Duration::from_secs(10);
 static RUNNING: Mutex<Vec<Arc<Running>>> = Mutex::new(Vec::new());
 
 /// An upload as the store sees it.
+#[derive(Default)]
 struct Running {
     upload: Mutex<Option<Box<dyn MultipartUpload>>>,
+    /// Whether a request begins or completes the upload. Then `upload` is empty.
+    is_changing: AtomicBool,
     /// The parts that are being sent.
     sending: Mutex<Vec<AbortHandle>>,
 }
@@ -50,10 +54,30 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Aborts all uploads of this process. Only the signal handler calls it.
 pub(crate) fn abort_uploads() {
     let running = std::mem::take(&mut *locked(&RUNNING));
-    running.iter().for_each(|running| running.abort());
+    for running in running {
+        // An upload that is being completed appears as a whole, or it can be aborted afterwards.
+        let since = Instant::now();
+        while running.is_changing.load(Ordering::SeqCst) && since.elapsed() < ABORTING {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running.abort();
+    }
 }
 
 impl Running {
+    /// Calls `change`, which begins or completes the upload, and keeps what it returns.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(Option<Box<dyn MultipartUpload>>) -> (Option<Box<dyn MultipartUpload>>, T),
+    ) -> T {
+        self.is_changing.store(true, Ordering::SeqCst);
+        let before = locked(&self.upload).take();
+        let (after, result) = change(before);
+        *locked(&self.upload) = after;
+        self.is_changing.store(false, Ordering::SeqCst);
+        result
+    }
+
     fn abort(&self) {
         locked(&self.sending).drain(..).for_each(|part| part.abort());
         let Some(mut upload) = locked(&self.upload).take() else { return };
@@ -95,7 +119,7 @@ struct Parts {
 impl Upload {
     /// Checks that an object may be written, without changing anything.
     pub(crate) fn check(location: &Location, overwrite: bool) -> anyhow::Result<()> {
-        let store = connect(location, Purpose::Other)?;
+        let store = connect(location, Purpose::Describing)?;
         absent(location, &store, &key(location)?, overwrite, "exists already")
     }
 
@@ -106,24 +130,22 @@ impl Upload {
         memory: &Memory,
     ) -> anyhow::Result<Upload> {
         Upload::check(location, overwrite)?;
-        let (store, key) = (connect(location, Purpose::Other)?, key(location)?);
+        let (store, key) = (connect(location, Purpose::Writing)?, key(location)?);
         let reservation = memory.reserve(PART as u64, "a part of an upload");
         let reservation = reservation.map_err(crate::failure::of_join)?;
-        // A signal must not come between the beginning of the upload and its entry in the list.
-        let running = interrupt::uninterrupted(|| {
-            let begun = wait(async {
-                tokio::time::timeout(2 * timeout(), store.put_multipart(&key)).await
-            })?;
-            let upload = match begun {
-                Ok(Ok(upload)) => upload,
-                Ok(Err(error)) => bail!("cannot write {location}: {}", explain(&error, location)),
-                Err(_) => bail!("cannot write {location}: {}", slow(location)),
-            };
-            let (upload, sending) = (Mutex::new(Some(upload)), Mutex::default());
-            let running = Arc::new(Running { upload, sending });
-            locked(&RUNNING).push(Arc::clone(&running));
-            Ok(running)
-        })?;
+        // A signal aborts the upload, also if it comes while the upload begins.
+        let running = Arc::new(Running::default());
+        locked(&RUNNING).push(Arc::clone(&running));
+        let begun = running.change(|_| {
+            let request = store.put_multipart(&key);
+            match wait(async { tokio::time::timeout(2 * timeout(), request).await }) {
+                Ok(Ok(Ok(upload))) => (Some(upload), Ok(())),
+                Ok(Ok(Err(error))) => (None, Err(explain(&error, location))),
+                Ok(Err(_)) => (None, Err(slow(location))),
+                Err(error) => (None, Err(error.to_string())),
+            }
+        });
+        begun.map_err(|why| anyhow!("cannot write {location}: {why}"))?;
         let parts = Parts {
             location: location.clone(),
             running: Arc::clone(&running),
@@ -153,32 +175,25 @@ impl Upload {
         // Another process may have written the object since the beginning.
         let meanwhile = "was written by another process in the meantime";
         absent(location, &self.store, &self.key, self.overwrite, meanwhile)?;
-        let is_empty = locked(&self.parts).bytes == 0;
-        let patience = 4 * timeout();
-        // A signal waits until the store has answered.
-        interrupt::uninterrupted(|| {
-            if is_empty {
-                // An upload without parts cannot be completed.
-                let put = self.store.put(&self.key, PutPayload::new());
-                let put = wait(async { tokio::time::timeout(patience, put).await })?;
-                let put = put.map_err(|_| failed(&slow(location)))?;
-                put.map_err(|error| failed(&explain(&error, location)))?;
-                return Ok(());
+        let patience = client::SENDING * timeout();
+        if locked(&self.parts).bytes == 0 {
+            // An upload without parts cannot be completed. It is aborted, and an empty object is written.
+            let put = self.store.put(&self.key, PutPayload::new());
+            let put = wait(async { tokio::time::timeout(patience, put).await })?;
+            let put = put.map_err(|_| failed(&slow(location)))?;
+            return put.map(drop).map_err(|error| failed(&explain(&error, location)));
+        }
+        let completed = self.running.change(|upload| {
+            let Some(mut upload) = upload else { return (None, Err("it was aborted".to_string())) };
+            match wait(async { tokio::time::timeout(patience, upload.complete()).await }) {
+                Ok(Ok(Ok(_))) => (None, Ok(())),
+                // The drop of this value aborts the upload.
+                Ok(Ok(Err(error))) => (Some(upload), Err(explain(&error, location))),
+                Ok(Err(_)) => (Some(upload), Err(slow(location))),
+                Err(error) => (Some(upload), Err(error.to_string())),
             }
-            let Some(mut upload) = locked(&self.running.upload).take() else {
-                return Err(failed(&"it was aborted"));
-            };
-            let completed =
-                wait(async { tokio::time::timeout(patience, upload.complete()).await })?;
-            let error = match completed {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(error)) => explain(&error, location),
-                Err(_) => slow(location),
-            };
-            // The drop of this upload aborts it.
-            *locked(&self.running.upload) = Some(upload);
-            Err(anyhow!("cannot write {location}: {error}"))
-        })
+        });
+        completed.map_err(|why| anyhow!("cannot write {location}: {why}"))
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Rubbish,
     /// Does not answer.
     Silent,
+    /// Sends the answer in five pieces, with a pause of half a second before each.
+    Slow,
 }
 
 /// A request: its method, its path with the query, and the range that it asks for.
@@ -145,6 +147,15 @@ impl Fake {
             };
             let length =
                 if fault == Some(Fault::Cut) { answer.len() * 2 / 3 } else { answer.len() };
+            if fault == Some(Fault::Slow) {
+                let body = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+                let (head, body) = answer.split_at(body);
+                for piece in std::iter::once(head).chain(body.chunks(body.len() / 4 + 1)) {
+                    std::thread::sleep(Duration::from_millis(500));
+                    (&connection).write_all(piece).ok()?;
+                }
+                continue;
+            }
             (&connection).write_all(&answer[..length]).ok()?;
             if fault == Some(Fault::Cut) {
                 return None;

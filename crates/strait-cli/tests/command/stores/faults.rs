@@ -80,6 +80,17 @@ fn a_silent_store_is_given_up() {
     outcome(&mut command).fails(&["cannot read s3://b/cities.csv: no answer within 1 s"]);
 }
 
+/// The answer takes longer than the timeout. But no pause within it does.
+#[test]
+fn a_slow_store_is_waited_for() {
+    let (sandbox, fake) = failing(|_| Some(Fault::Slow));
+    let mut command = sandbox.command();
+    fake.configure(&mut command);
+    command.env("STRAIT_STORE_TIMEOUT", "1").args(JOIN.split_whitespace());
+    outcome(&mut command).ok();
+    joined(&sandbox);
+}
+
 #[test]
 fn nobody_listens() {
     let sandbox = Sandbox::with_people();

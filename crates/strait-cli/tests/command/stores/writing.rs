@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::fake::{Fake, Fault};
+use super::fake::{Fake, Fault, Request};
 use super::strait;
 use crate::sandbox::{Sandbox, sorted};
 
@@ -121,26 +121,42 @@ fn a_failed_join_writes_no_object() {
     assert!(fake.requests().iter().any(|request| request.method == "DELETE"));
 }
 
-#[test]
-fn an_interrupted_upload_is_aborted() {
+/// Starts a join with an output that is too large to finish, and interrupts it when a request has come.
+fn interrupted(fake: &Fake, request: fn(&Request) -> bool) -> Option<i32> {
     let sandbox = Sandbox::new();
     let rows: String = (0..100_000).map(|i| format!("7,{i}\n")).collect();
     sandbox.write("a.csv", format!("k,p\n{rows}"));
     sandbox.write("b.csv", format!("k,q\n{rows}"));
-    let fake = Fake::new();
     let mut command = sandbox.command();
     fake.configure(&mut command);
     command.args(format!("{LARGE} -o s3://b/out.csv").split_whitespace()).stderr(Stdio::null());
     let mut run = command.spawn().unwrap();
-    while !fake.requests().iter().any(|request| request.query.contains("partNumber=2")) {
+    while !fake.requests().iter().any(request) {
         assert_eq!(run.try_wait().unwrap(), None, "the run ended too early");
         std::thread::sleep(Duration::from_millis(10));
     }
     let id = run.id().to_string();
     let signalled = std::process::Command::new("kill").args(["-INT", &id]).status();
     assert!(signalled.unwrap().success());
-    assert_eq!(run.wait().unwrap().code(), Some(130));
+    run.wait().unwrap().code()
+}
+
+#[test]
+fn an_interrupted_upload_is_aborted() {
+    let fake = Fake::new();
+    let status = interrupted(&fake, |request| request.query.contains("partNumber=2"));
+    assert_eq!(status, Some(130));
     assert_eq!((fake.get("b/out.csv"), fake.uploads()), (None, 0));
+}
+
+/// The store creates the upload, but its answer takes two seconds.
+#[test]
+fn an_upload_is_aborted_while_it_begins() {
+    let fake =
+        Fake::failing(|request, _| request.query.starts_with("uploads").then_some(Fault::Slow));
+    let status = interrupted(&fake, |request| request.query.starts_with("uploads"));
+    assert_eq!((status, fake.uploads()), (Some(130), 0));
+    assert!(fake.requests().iter().any(|request| request.method == "DELETE"));
 }
 
 #[test]
