@@ -4,6 +4,8 @@ CARGO ?= cargo
 PYTHON ?= python3
 # The number of random joins that `make test` compares with the oracle.
 STRAIT_CASES ?= 100000
+# What is off by default, and tested all the same.
+FEATURES := strait-cli/object-stores
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
 EXAMPLES := two_tables files residual_filter progress gpu parallel
 ASAN_TESTS := cancel edges kernels memory properties runner
@@ -22,21 +24,23 @@ demo: ## join two generated TPC-H tables
 
 # The command and the library are both called strait. If cargo documented both at once, each would clear
 # doc/strait and write to it, and one could delete the files of the other.
+# All builds of `make check` and `make test` have the same features, so that dependencies are compiled once. The
+# exception is the check without default features: it is also the check of the command without object stores.
 check: ## format, lints (for other processors too), documentation, layers, links
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --workspace --features strait/portable -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) -- -D warnings
+	$(CARGO) clippy --workspace --features strait/portable,$(FEATURES) -- -D warnings
 	$(CARGO) clippy -p strait -p strait-cli --no-default-features -- -D warnings
 	! [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ] || $(CARGO) check -p strait --target $(AARCH64)
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --features object-stores --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --no-deps --document-private-items --quiet
 	$(PYTHON) .ci/layers.py
 	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md benchmarks/notes.md
 
-test: ## all tests, 100,000 random joins among them; installs NVRTC once, to compile the kernels
-	nvrtc="$$(PYTHON=$(PYTHON) scripts/nvrtc.sh)" && \
-	STRAIT_NVRTC="$$nvrtc" STRAIT_REQUIRE_NVRTC=1 STRAIT_CASES=$(STRAIT_CASES) \
-	$(CARGO) test --workspace --no-fail-fast
+test: ## all tests, 100,000 random joins among them; installs NVRTC, moto and Azurite once
+	nvrtc="$$(PYTHON=$(PYTHON) scripts/nvrtc.sh)" && stores="$$(PYTHON=$(PYTHON) scripts/stores.sh)" && \
+	STRAIT_NVRTC="$$nvrtc" STRAIT_REQUIRE_NVRTC=1 STRAIT_STORES="$$stores" STRAIT_CASES=$(STRAIT_CASES) \
+	$(CARGO) test --workspace --no-fail-fast --features $(FEATURES)
 	for example in $(EXAMPLES); do \
 	  "$${CARGO_TARGET_DIR:-target}/debug/examples/$$example" > /dev/null || exit 1; \
 	done
