@@ -14,7 +14,7 @@ use object_store::http::HttpBuilder;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::failure::explain;
+use super::failure::explain_settings;
 use super::{Kind, Location};
 
 /// A connection to one bucket, container or server.
@@ -79,7 +79,7 @@ pub(super) fn connect(location: &Location, purpose: Purpose) -> anyhow::Result<S
         Kind::Azure => azure(location, purpose),
         Kind::Web => web(location, purpose),
     };
-    built.map_err(|error| anyhow!("cannot use {location}: {}", explain(&error, location)))
+    built.map_err(|error| anyhow!("cannot use {location}: {}", explain_settings(&error, location)))
 }
 
 /// The times in which a connection must be made, and a request must end.

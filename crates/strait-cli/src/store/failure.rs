@@ -38,6 +38,15 @@ pub(super) fn explain(error: &Error, location: &Location) -> String {
     without_secrets(&one_line(&explained))
 }
 
+/// Explains why the settings of a store cannot be used.
+pub(super) fn explain_settings(error: &Error, location: &Location) -> String {
+    let advice = match location.kind() {
+        None | Some(Kind::Web) => "check the address",
+        Some(kind) => credentials(kind),
+    };
+    without_secrets(&one_line(&format!("{}; {advice}", innermost(error))))
+}
+
 /// Explains what is missing. Some answers do not tell whether the bucket is.
 fn missing(text: &str, answer: &str, location: &Location, kind: Kind) -> String {
     let container = kind.container();
@@ -102,9 +111,9 @@ pub(super) fn too_slow(kind: Kind) -> String {
 /// Names the variables that can lead to another server.
 fn endpoint(kind: Kind) -> &'static str {
     match kind {
-        Kind::S3 => ", and AWS_ENDPOINT_URL and AWS_REGION if they are set",
-        Kind::Google => ", and GOOGLE_BASE_URL if it is set",
-        Kind::Azure => ", and AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT",
+        Kind::S3 => ", and check AWS_ENDPOINT_URL and AWS_REGION if they are set",
+        Kind::Google => ", and check GOOGLE_BASE_URL if it is set",
+        Kind::Azure => ", and check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ENDPOINT",
         Kind::Web => "",
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Object {
 struct Version {
     size: u64,
     e_tag: Option<String>,
+    /// The second in which it was written.
+    written: i64,
 }
 
 /// A request that is being carried out. Dropping it ends the request.
@@ -96,8 +98,8 @@ pub(super) fn remember(location: Location, store: &Store, meta: ObjectMeta) -> P
         Arc::new(Object {
             name: name.clone(),
             store: Arc::clone(store),
+            version: Version::of(&meta),
             key: meta.location,
-            version: Version { size: meta.size, e_tag: meta.e_tag },
             location,
             tail: Mutex::default(),
             fault: Mutex::default(),
@@ -200,7 +202,7 @@ impl Object {
             GetOptions { range: Some(GetRange::Bounded(range.clone())), ..Default::default() };
         let found =
             self.in_time(self.store.get_opts(&self.key, options)).await?.map_err(of_store)?;
-        let version = Version { size: found.meta.size, e_tag: found.meta.e_tag.clone() };
+        let version = Version::of(&found.meta);
         if !version.is_same(&self.version) {
             return Err(Failed::finally(
                 "the object changed while it was read; start again when nobody writes it",
@@ -232,13 +234,18 @@ impl Object {
 }
 
 impl Version {
-    /// Whether two descriptions may be of the same content. Some web servers send no ETag.
+    fn of(meta: &ObjectMeta) -> Version {
+        let written = meta.last_modified.timestamp();
+        Version { size: meta.size, e_tag: meta.e_tag.clone(), written }
+    }
+
+    /// Whether two descriptions are of the same content. Some web servers send no ETag.
     fn is_same(&self, other: &Version) -> bool {
         // Azure writes the same ETag with quotes and, in listings, without.
         let bare = |tag: &str| tag.trim_start_matches("W/").trim_matches('"').to_string();
         let same_tag = match (&self.e_tag, &other.e_tag) {
             (Some(a), Some(b)) => bare(a) == bare(b),
-            _ => true,
+            _ => self.written == other.written,
         };
         self.size == other.size && same_tag
     }

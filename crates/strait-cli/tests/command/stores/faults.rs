@@ -109,6 +109,23 @@ fn nobody_listens() {
     run.fails(&[&format!("cannot read {url}: cannot talk to 127.0.0.1:{port}")]);
 }
 
+/// Settings that are missing or wrong are named before any request.
+#[test]
+fn settings_of_a_store() {
+    let sandbox = Sandbox::with_people();
+    let run = |url: &str, settings: &[(&str, &str)]| {
+        let mut command = sandbox.command();
+        super::configure(&mut command);
+        command.args(["join", "people.csv", url, "--on", "city=id"]);
+        outcome(command.envs(settings.iter().copied()))
+    };
+    run("az://c/a.csv", &[]).fails(&["cannot use az://c/a.csv", "AZURE_STORAGE_ACCOUNT_NAME"]);
+    run("https://[h/a.csv?sig=secret", &[])
+        .fails(&["cannot use https://[h/a.csv", "check the address"]);
+    let settings = [("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), ("AWS_ALLOW_HTTP", "false")];
+    run("s3://b/a.csv", &settings).fails(&["cannot read s3://b/a.csv", "set AWS_ALLOW_HTTP=true"]);
+}
+
 #[test]
 fn a_listing_that_makes_no_sense() {
     let sandbox = Sandbox::with_people();
