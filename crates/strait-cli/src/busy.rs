@@ -115,7 +115,7 @@ fn write_rows(
     rows: &[(&str, Duration)],
 ) -> fmt::Result {
     let threads = crate::digits::counted(threads as u64, "thread");
-    writeln!(text, "how busy {threads} were, in CPU seconds:")?;
+    writeln!(text, "how busy {threads} were (seconds of all threads together, and their share):")?;
     for (name, time) in rows.iter().filter(|(_, time)| *time > Duration::ZERO) {
         let share = time.as_secs_f64() / all.as_secs_f64().max(1e-9) * 100.0;
         writeln!(text, "  {name:<22} {:>10.3} s {share:>5.0} %", time.as_secs_f64())?;

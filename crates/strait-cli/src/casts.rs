@@ -89,7 +89,7 @@ pub(crate) fn advised(error: Error, left: &Schema, right: &Schema) -> anyhow::Er
     let Error::KeyTypes { left: l, left_type, right: r, right_type } = &error else {
         return error.into();
     };
-    // The types of which most values can be cast without a surprise come first.
+    // Types whose values can usually be cast without a surprise come first.
     let rank = |from: &DataType| match from {
         from if from.is_string() => 0,
         from if from.is_floating() => 1,

@@ -14,13 +14,14 @@ pub(crate) mod read {
     /// decompression.
     pub(crate) const PARQUET_FIXED: f64 = 0.5;
     pub(crate) const PARQUET_TEXT: f64 = 1.0;
-    /// A byte of a CSV file, and besides a value that the join needs.
+    /// Per byte of a CSV file. `CSV_VALUE` is added per value that the join needs.
     pub(crate) const CSV: f64 = 1.5;
     pub(crate) const CSV_VALUE: f64 = 27.0;
     pub(crate) const JSON: f64 = 6.8;
     pub(crate) const ARROW: f64 = 0.25;
-    /// A byte of text that is decompressed; and the bytes of text per byte of the file. (Those of zstd are
-    /// assumed.)
+    /// Decompression, per byte of text. `SQUEEZED` is the number of bytes of text per byte of the compressed file.
+    /// (For
+    /// zstd, it is assumed.)
     pub(crate) const GZIP: f64 = 2.3;
     pub(crate) const ZSTD: f64 = 0.7;
     pub(crate) const SQUEEZED: f64 = 2.7;
@@ -28,13 +29,13 @@ pub(crate) mod read {
 
 /// Writing, per value.
 mod write {
-    /// A value of a fixed width, and a text. Texts with few different values take as little time as numbers, and
-    /// long texts take three times as much.
+    /// The first number is for a value of a fixed width, and the second one for a text. It is an average: texts with
+    /// few different values take as little time as numbers, and long texts take three times as much.
     pub(super) const PARQUET: [f64; 2] = [12.0, 50.0];
     pub(super) const ARROW: [f64; 2] = [5.0, 12.0];
     pub(super) const CSV: f64 = 60.0;
     pub(super) const JSON: f64 = 80.0;
-    /// Compressing a value of a text file, besides.
+    /// Compression of a text file, per value. It is added to the time above.
     pub(super) const GZIP: f64 = 130.0;
     pub(super) const ZSTD: f64 = 37.0;
 }

@@ -181,7 +181,7 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
 
 fn is_input(output: &dyn std::fmt::Display, input: &FoundFiles) -> String {
     format!(
-        "the output {output} is part of the input {}; write elsewhere, and move the file there afterwards if it is to replace the input",
+        "the output {output} is part of the input {}; write to another place; to replace the input, move the file there after the join",
         input.name
     )
 }

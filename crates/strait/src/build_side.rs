@@ -18,8 +18,8 @@
 use crate::options::Side;
 use crate::statistics::Statistics;
 
-/// The bytes that a batch counts for besides the bytes of its rows. So a side with only empty batches does not
-/// stay the side with fewer bytes for ever: the other side is read, too.
+/// Each batch counts as this many bytes more than its rows have. Otherwise, a side with only empty batches would
+/// always be the side with fewer bytes, and the other side would never be read.
 const BYTES_PER_BATCH: u64 = 512;
 /// The bytes of a row, if only the number of rows is known.
 const BYTES_PER_ROW: u64 = 16;
@@ -63,7 +63,7 @@ pub(crate) struct ReadSoFar {
 }
 
 impl ReadSoFar {
-    /// Returns the bytes of each side that decide which side is read next: each batch counts.
+    /// Returns the bytes of each side, with [`BYTES_PER_BATCH`] more per batch. They decide which side is read next.
     fn counted(self) -> [u64; 2] {
         let of = |side: usize| {
             self.bytes[side].saturating_add(self.batches[side].saturating_mul(BYTES_PER_BATCH))

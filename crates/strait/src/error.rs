@@ -211,7 +211,7 @@ pub enum Error {
 
     /// The residual filter returned another number of booleans than it got rows.
     #[error(
-        "the residual filter answered {answers} rows for a batch of {rows}; it has to answer one boolean per row"
+        "the residual filter returned {answers} booleans for a batch of {rows} rows; it must return one boolean per row"
     )]
     FilterLength {
         /// The number of rows that the filter got.
@@ -244,7 +244,7 @@ pub enum Error {
 
     /// A table has more rows than a join on a GPU can address.
     #[error(
-        "a table with {rows} rows has too many rows for this algorithm on a GPU (at most {most}); use --algorithm multi-pass, or the CPU (--device cpu)"
+        "a table has {rows} rows, and this algorithm on a GPU can join at most {most}; use --algorithm multi-pass, or the CPU (--device cpu)"
     )]
     TooManyRows {
         /// The number of rows of the table.

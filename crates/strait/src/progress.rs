@@ -98,7 +98,7 @@ pub(crate) struct Counters {
     pub(crate) left_rows: AtomicU64,
     pub(crate) right_rows: AtomicU64,
     /// The rows that a source left out because they cannot match. They count as read, too.
-    pub(crate) left_out_rows: AtomicU64,
+    pub(crate) skipped_rows: AtomicU64,
     pub(crate) done: AtomicU64,
     pub(crate) total: AtomicU64,
     /// The output rows that the join has found. If the join starts again, the number goes back.

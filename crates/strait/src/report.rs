@@ -41,7 +41,7 @@ pub struct Report {
     pub right_rows: u64,
     /// The number of rows that a [`Source`](crate::Source) left out because they cannot match. They are part of
     /// `left_rows` or `right_rows`.
-    pub left_out_rows: u64,
+    pub skipped_rows: u64,
     /// The number of output rows.
     pub output_rows: u64,
     /// The number of pairs with equal key words, before verification and filter.
@@ -106,9 +106,9 @@ impl fmt::Display for Report {
         writeln!(f, "  {:<22} {seconds:>10.3} s", "total")?;
         writeln!(f, "  {:<22} {:>12}", "left rows", self.left_rows)?;
         writeln!(f, "  {:<22} {:>12}", "right rows", self.right_rows)?;
-        if self.left_out_rows > 0 {
-            let left_out = self.left_out_rows;
-            writeln!(f, "  {:<22} {left_out:>12} before decoding", "rows left out")?;
+        if self.skipped_rows > 0 {
+            let left_out = self.skipped_rows;
+            writeln!(f, "  {:<22} {left_out:>12} by their keys", "rows left out")?;
         }
         writeln!(f, "  {:<22} {:>12}", "candidate pairs", self.candidates)?;
         writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
@@ -129,7 +129,7 @@ impl fmt::Display for Report {
             ..=1 => writeln!(f)?,
             tried => writeln!(f, ", and {} after it", tried - 1)?,
         }
-        let rate = (self.left_rows + self.right_rows) as f64 / seconds.max(1e-9) / 1e6;
+        let rate = self.left_rows.saturating_add(self.right_rows) as f64 / seconds.max(1e-9) / 1e6;
         write!(f, "  {:<22} {rate:>12.1} M tuples/s", "throughput")
     }
 }

@@ -163,7 +163,7 @@ impl JobCosts {
     }
 }
 
-/// Returns a number of seconds from zero to 31 years. A number that is none counts as zero.
+/// Limits a number of seconds to the range from zero to 31 years. NaN becomes zero.
 fn plausible(seconds: f64) -> f64 {
     const MOST: f64 = 1e9;
     if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, MOST) }

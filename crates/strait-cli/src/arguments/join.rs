@@ -44,8 +44,9 @@ Examples:
 ///
 /// LEFT and RIGHT are each a file, a folder or a quoted glob of Parquet, CSV, JSON lines (text also
 /// with .gz or .zst) or Arrow IPC files, or `-` for an Arrow IPC stream on stdin. Folders named key=value become columns.
-/// URLs with `s3://`, `gs://`, `az://` or `abfs://` name objects, folders (with a / at the end) or globs. `http://` and
-/// `https://` name one file.
+/// A URL with `s3://`, `gs://`, `az://`, `abfs://` or `abfss://` is an object, a folder (if it ends in /) or a glob.
+/// A
+/// URL with `http://` or `https://` is one file.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct JoinArguments {
@@ -91,7 +92,8 @@ pub(crate) struct JoinArguments {
 
     /// Gives a column another type before the join, as in id=int64; may be repeated
     ///
-    /// A column that both tables have is cast in both; left.COLUMN or right.COLUMN names one of them. The types
+    /// If both tables have the column, it is cast in both. left.COLUMN or right.COLUMN casts it in one table. The
+    /// types
     /// are int8 to int64, uint8 to uint64, float32, float64, text, bool, date, timestamp(s|ms|us|ns),
     /// timestamp(UNIT,ZONE), decimal(DIGITS,SCALE) and binary, and SQL's names such as bigint, double and
     /// varchar. A value that cannot be cast is an error.
@@ -134,10 +136,10 @@ pub(crate) struct JoinArguments {
 
     /// Stops after N rows of output
     ///
-    /// If one table is a stream on stdin, the join does not wait for the end of the stream once it has N rows.
-    /// Condition: the files of the other table have at most 1 GiB, and the table takes at most a quarter of
-    /// --memory. Radix and sort-merge joins always wait for the end, and so do rows that depend on the whole
-    /// stream, such as unmatched rows of the other table.
+    /// If one table is a stream on stdin, the join can stop after N rows without waiting for the end of the stream.
+    /// This works if the files of the other table have at most 1 GiB and the table takes at most a quarter of
+    /// --memory. Radix and sort-merge joins always wait for the end of the stream. Rows that depend on the whole
+    /// stream, such as unmatched rows of the other table, also come only after its end.
     #[arg(long, value_name = "N", conflicts_with = "count")]
     pub(crate) limit: Option<u64>,
 

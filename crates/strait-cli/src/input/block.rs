@@ -30,7 +30,7 @@ pub(super) trait TextParser: Records + Send + Sync {
     /// Parses the next records of a block. If memory is refused, it can be called again.
     fn parse(&self, block: &mut Block, memory: &Memory) -> Result<Option<RecordBatch>, ArrowError>;
 
-    /// Returns the number of the line in the file that has a row of a block. The first row has the number 0.
+    /// Returns the line number in the file of row number `row` of a block. The first row of the block is row 0.
     fn line(&self, block: &Block, row: u64) -> u64;
 
     /// Says what is wrong with the file, and with which line if the error is in a block.
@@ -40,7 +40,7 @@ pub(super) trait TextParser: Records + Send + Sync {
 /// Whole records of a file.
 pub(super) struct Block {
     pub(super) text: Vec<u8>,
-    /// The number of lines, and of the lines before it in the file.
+    /// The number of lines of the block, and the number of lines before the block in the file.
     pub(super) lines: u64,
     pub(super) lines_before: u64,
     /// Whether the text is known to be UTF-8.

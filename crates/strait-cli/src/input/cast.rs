@@ -206,7 +206,7 @@ fn peeled(data_type: &DataType) -> &DataType {
     }
 }
 
-/// Removes fractions without a digit other than zero. Programs that store integers with missing values as floats
+/// Removes fractions that are zero, such as `.0`. Some programs store integers with missing values as floats, and
 /// write `7.0` for 7.
 fn without_fractions(array: &ArrayRef) -> Option<ArrayRef> {
     let text = by_arrow(array, &DataType::Utf8)?;
@@ -220,8 +220,8 @@ fn without_fractions(array: &ArrayRef) -> Option<ArrayRef> {
     Some(Arc::new(values.collect::<StringArray>()))
 }
 
-/// Returns whether the cast is more than an approximation. A number with a fraction is not an integer, and a
-/// number that is too large for a float is not infinite. Casts between times and between decimals may round.
+/// Returns whether the cast changed no value too much. A number with a fraction must not become an integer, and a
+/// finite number must not become infinite. Casts between times and between decimals may round.
 fn is_exact(array: &ArrayRef, result: &ArrayRef) -> Option<bool> {
     use DataType::{Date32, Date64, Float32, Float64, Timestamp};
     let (from, to) = (array.data_type(), result.data_type());

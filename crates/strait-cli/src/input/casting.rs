@@ -1,5 +1,6 @@
-//! Batches of Parquet files that wait for memory to be cast. A worker that is refused this memory leaves its batch
-//! to the next call.
+//! Batches of Parquet files that wait to be cast, because memory for the cast was refused. The worker that was
+//! refused
+//! leaves its batch to the next call.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

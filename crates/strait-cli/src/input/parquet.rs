@@ -179,7 +179,7 @@ fn ends(file: &mut Ends) -> std::io::Result<([u8; 4], [u8; 4])> {
     if size >= 12 {
         end = four(file, size - 4)?;
     }
-    // The start of a complete object is not worth a request.
+    // If the end is right, the start of an object is not checked: that would take another request.
     let start = if end == *MAGIC && file.is_far_from_start() { end } else { four(file, 0)? };
     Ok((start, end))
 }
@@ -213,7 +213,7 @@ impl<'a> Chunks<'a> {
 
     /// Returns whether reading can begin at any row without decoding the rows before it.
     pub(super) fn can_skip(&self) -> bool {
-        // Of an object, the bytes before that row would be fetched twice.
+        // For an object, two decoders would fetch the same bytes twice. So its row groups are not divided.
         let is_object = crate::store::object(self.path).is_some();
         let leaves = self.footer.parquet_schema().columns().iter().enumerate();
         let mut leaves = leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf));

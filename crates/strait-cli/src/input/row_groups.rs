@@ -8,9 +8,10 @@
 //!  row groups   0: ████████ decoded   1: ████░░░░│▓▓░░ two workers   2: ████▓░░░ a worker
 //! ```
 //!
-//! If the join offers a key filter, a worker first tries the rows of a part in windows: see [`late`]. If
-//! many rows of a window may match, its rows are decoded as above, and so are the next windows. The number of
-//! windows between two tries doubles each time.
+//! If the join offers a key filter, a worker first decodes only the keys of some rows, a *window*: see [`late`]. If
+//! many rows of the window may match, all columns of these rows are decoded as above, without windows, and so are
+//! many rows after them. Then a worker tries a window again. After each try that fails, about twice as many rows are
+//! decoded without windows.
 
 mod late;
 
@@ -31,7 +32,7 @@ pub(super) use late::Keys;
 /// Under a memory limit, the decoders of a table may take one part in this many of it.
 const DECODERS_SHARE: u64 = 8;
 
-/// The most batches that a decoder reads between two tries of windows.
+/// The most batches that one decoder reads without windows, before a worker may try a window again.
 const WHOLE: u64 = 64;
 
 /// A call that waits for another one checks this often whether the join was cancelled.
@@ -87,7 +88,8 @@ struct State {
     opened: u64,
     /// The number of calls that decode a window.
     windows: usize,
-    /// The number of times that rows are decoded whole before the next try, and its value after the last try.
+    /// The number of decoders that are still opened before a worker tries a window again, and the number that was set
+    /// after the last try.
     pause: u32,
     last_pause: u32,
 }

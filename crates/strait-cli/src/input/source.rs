@@ -25,7 +25,8 @@ pub(crate) struct TableSource {
 }
 
 enum Rows {
-    Parquet(RowGroups),
+    /// The row groups, and whether the keys of rows may be decoded before their other columns.
+    Parquet(RowGroups, bool),
     Text(Blocks),
 }
 
@@ -48,7 +49,9 @@ impl TableSource {
             file.groups.iter().map(move |&group| (index, group, rows(group)))
         });
         let memory = memory.for_sources();
-        let rows = Rows::Parquet(RowGroups::new(groups, stored, threads, &memory));
+        let may_decode_keys_first = may_decode_keys_first(&files, &columns);
+        let row_groups = RowGroups::new(groups, stored, threads, &memory);
+        let rows = Rows::Parquet(row_groups, may_decode_keys_first);
         TableSource { columns, files, rows, casting: Casting::default(), memory }
     }
 
@@ -73,7 +76,8 @@ impl TableSource {
             Some(ParquetFile { path, footer })
         };
         let read = || match &self.rows {
-            Rows::Parquet(rows) => {
+            Rows::Parquet(rows, may_decode_keys_first) => {
+                let filter = filter.filter(|_| *may_decode_keys_first);
                 let keyed = filter.and_then(|filter| self.keyed(filter));
                 let may_match = |index: usize, batch: &RecordBatch| match &keyed {
                     Some((filter, columns)) => {
@@ -108,25 +112,30 @@ impl TableSource {
         self.casting.next(read, arrange, &cancelled)
     }
 
-    /// Returns the filter and its columns, unless no other column of the files is needed, or no key column is
-    /// in the files. If columns are cast, all rows are needed: a value that cannot be cast is an error, also if
-    /// its row has no match. The column chunks of an object are fetched as a whole, so nothing is gained there.
+    /// Returns the filter and its columns. Returns `None` if the files have no key column, or if the join needs only
+    /// key columns of the files. Then all columns are decoded at once.
     fn keyed<'f>(&self, filter: &'f dyn KeyFilter) -> Option<(&'f dyn KeyFilter, Columns)> {
         let columns = self.columns.at(filter.columns())?;
-        let all = || self.columns.stored().iter().zip(self.columns.stored_fields());
-        let stored = self.files.stored.fields();
-        let is_cast = all().any(|(&column, field)| {
-            stored.get(column).is_none_or(|stored| stored.data_type() != field.data_type())
-        });
-        let has_objects = self.files.files.iter().any(|f| store::object(&f.found.path).is_some());
         let keys = columns.stored().len();
-        (!is_cast && !has_objects && 0 < keys && keys < self.columns.stored().len())
-            .then_some((filter, columns))
+        (0 < keys && keys < self.columns.stored().len()).then_some((filter, columns))
     }
 
     fn explained(&self, (part, error): Failure) -> ArrowError {
         self.files.explained(part.file, Some(part.group), error)
     }
+}
+
+/// Returns whether the keys of rows may be decoded first, so that rows without a match are left out. Returns false in
+/// two cases:
+///
+/// - A column is cast. A value that cannot be cast is an error, even if its row has no match.
+/// - A file is an object of a store. All bytes of its column chunks are fetched in any case.
+fn may_decode_keys_first(files: &Files, columns: &Columns) -> bool {
+    let stored = files.stored.fields();
+    let is_cast = columns.stored().iter().zip(columns.stored_fields()).any(|(&column, field)| {
+        stored.get(column).is_none_or(|stored| stored.data_type() != field.data_type())
+    });
+    !is_cast && files.files.iter().all(|file| store::object(&file.found.path).is_none())
 }
 
 impl Source for TableSource {
@@ -188,7 +197,7 @@ mod tests {
         let Reading::Source(source) = table.reading(&[0, 1], threads) else {
             panic!("{} has a source", path.display());
         };
-        source
+        *source
     }
 
     /// Returns the number of rows and the sum of the keys.

@@ -260,8 +260,8 @@ impl InputTable {
     /// it is added to `busy`.
     pub(crate) fn input(self, columns: &[usize], threads: usize, busy: &Arc<Step>) -> Input {
         match self.reading(columns, threads) {
-            Reading::Source(source) => Input::source(Timed::new(source, busy)),
-            Reading::Reader(reader) => Timed::new(reader, busy).into(),
+            Reading::Source(source) => Input::source(Timed::new(*source, busy)),
+            Reading::Reader(reader) => Timed::new(*reader, busy).into(),
         }
     }
 
@@ -269,7 +269,7 @@ impl InputTable {
         match self.rows {
             Rows::Stdin(reader) => {
                 let columns = Columns::new(&self.schema, columns, self.schema.fields().len());
-                Reading::Reader(TableReader::stdin(reader, columns, &self.memory))
+                Reading::Reader(Box::new(TableReader::stdin(reader, columns, &self.memory)))
             }
             Rows::Files(files) => {
                 let columns = Columns::new(&self.schema, columns, files.stored.fields().len());
@@ -279,9 +279,10 @@ impl InputTable {
                 } else if all(Format::is_text) {
                     TableSource::text
                 } else {
-                    return Reading::Reader(TableReader::files(files, columns, &self.memory));
+                    let reader = TableReader::files(files, columns, &self.memory);
+                    return Reading::Reader(Box::new(reader));
                 };
-                Reading::Source(source(files, columns, threads, &self.memory))
+                Reading::Source(Box::new(source(files, columns, threads, &self.memory)))
             }
         }
     }
@@ -300,7 +301,7 @@ impl InputTable {
                     batch.transpose()
                 }))
             }
-            Reading::Reader(reader) => Box::new(reader),
+            Reading::Reader(reader) => reader,
         }
     }
 }
@@ -314,11 +315,12 @@ impl Files {
 
 /// How a table is read.
 pub(super) enum Reading {
-    Source(TableSource),
-    Reader(TableReader),
+    Source(Box<TableSource>),
+    Reader(Box<TableReader>),
 }
 
-/// Begins to fetch the footers of the next objects. Each would take a request while nothing else is done.
+/// Begins to fetch the footers of the next objects at the same time. Otherwise, each request would wait for the one
+/// before it.
 fn fetch_footers(files: &[FoundFile], memory: &Memory) {
     // Under a memory limit, there may be no memory for them.
     let most = if memory.limit().is_some() { 1 } else { FOOTERS };

@@ -5,8 +5,8 @@ use std::ops::Range;
 use arrow::buffer::BooleanBuffer;
 use parquet::arrow::arrow_reader::RowSelector;
 
-/// Runs with fewer rows between them become one run. Skipping fewer rows takes longer than decoding them. The
-/// Parquet crate would also decode all rows if the runs were closer than this on average.
+/// If fewer rows than this lie between two runs, the runs become one. To skip so few rows takes longer than to decode
+/// them. The Parquet crate, too, decodes all rows if the runs are closer than this on average.
 const SHORTEST_GAP: u64 = 64;
 
 /// Rows of a row group, in ascending order. No two runs overlap.

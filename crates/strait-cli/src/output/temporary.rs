@@ -90,7 +90,7 @@ impl Temporary {
             Temporary::Unnamed(file) => match name(&file, target, overwrite) {
                 Ok(()) => Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-                // Some file systems create unnamed files but do not name them. The rows are not lost for that.
+                // Some file systems can create unnamed files but cannot name them. Then the file is copied.
                 Err(why) => {
                     log::info!(
                         "{} is copied, because it cannot be linked: {why}",

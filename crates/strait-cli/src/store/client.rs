@@ -32,13 +32,13 @@ pub(super) const TIMEOUT: &str = "STRAIT_STORE_TIMEOUT";
 /// The default of that time.
 const DEFAULT_TIMEOUT: u64 = 30;
 
-/// A part of an upload may take this many times as long, because the parts share a link that may be slow.
+/// A part of an upload may take this many times the timeout, because several parts share a link that may be slow.
 pub(super) const SENDING: u32 = 4;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Bytes of objects. `object.rs` checks each answer, repeats requests, and gives up when no bytes come.
+    /// Bytes of objects. `object.rs` checks each answer, repeats failed requests, and gives up if no bytes come.
     Reading,
     /// Descriptions and listings. The connection repeats failed requests itself.
     Describing,

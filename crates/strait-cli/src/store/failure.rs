@@ -64,11 +64,10 @@ fn missing(text: &str, answer: &str, location: &Location, kind: Kind) -> String 
 /// Explains errors that have no kind of their own.
 fn other(error: &Error, text: &str, location: &Location, kind: Kind) -> String {
     if text.contains("non-partial response") || text.contains("Content-Range header not present") {
-        return "the server does not answer requests for parts of a file; download the file first"
-            .into();
+        return "the server cannot send parts of a file; download the whole file first".into();
     }
     if text.contains("Requested ") && text.contains(", got ") {
-        return "the server answered with other bytes than asked for; try again, or download the file first".into();
+        return "the server sent another range of bytes than the requested one; try again, or download the whole file first".into();
     }
     if text.contains("redirect without LOCATION") {
         return "the bucket is in another region; set AWS_REGION".into();
@@ -102,7 +101,7 @@ fn other(error: &Error, text: &str, location: &Location, kind: Kind) -> String {
 /// The message about a store that does not answer in time.
 pub(super) fn too_slow(kind: Kind) -> String {
     format!(
-        "no answer within {} s; check the network{}, or set {TIMEOUT} to more seconds",
+        "no answer within {} s; check the network{}, or set {TIMEOUT} to a larger number of seconds",
         timeout().as_secs(),
         endpoint(kind)
     )

@@ -1,7 +1,7 @@
 //! Tables in object stores (S3, Google Cloud Storage, Azure) and on web servers.
 //!
 //! [`Location`] is the URL of an object. [`fn@find`] lists the objects of a table, and remembers the version of
-//! each. From then on, an object has a name that looks like a path, and [`fn@object`] returns the object of a name.
+//! each. After that, each object has a name that looks like a path, and [`fn@object`] finds the object by this name.
 //! [`Sequential`] and [`Ranges`] read it ahead of its decoder. [`Upload`] writes an object.
 //!
 //! All of this needs the cargo feature `object-stores`. Without it, `absent.rs` takes the place of the other

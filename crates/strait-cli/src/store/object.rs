@@ -43,7 +43,8 @@ pub(crate) struct Object {
     key: Key,
     version: Version,
     tail: Mutex<Option<Fetch>>,
-    /// The message about the first request that failed. Decoders would replace it by one of their own.
+    /// The message about the first request that failed. It is kept here, because a decoder would report another
+    /// error.
     fault: Mutex<Option<String>>,
 }
 
@@ -210,7 +211,7 @@ impl Object {
         }
         if found.range != range {
             return Err(Failed::finally(
-                "the store answered with other bytes than asked for; try again later",
+                "the store sent another range of bytes than the requested one; try again later",
             ));
         }
         let length = (range.end - range.start) as usize;
@@ -224,7 +225,7 @@ impl Object {
         }
         if bytes.len() != length {
             let why = format!(
-                "the store answered with {} bytes where {length} were asked for; try again later",
+                "the store sent {} bytes instead of the requested {length}; try again later",
                 bytes.len()
             );
             return Err(Failed { why, may_pass: true });

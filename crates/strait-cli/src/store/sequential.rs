@@ -1,8 +1,8 @@
 //! Reads an object from its start to its end, a few pieces ahead of its consumer.
 //!
-//! The first pieces are short, because the schema of a table needs only the start of its objects. A reader has
-//! memory for one piece from its beginning. It fetches more pieces at the same time only if there is memory for
-//! them, so it can be slowed down by a memory limit, but not stopped.
+//! The first pieces are short, because the schema of a table needs only the start of its objects. A reader
+//! reserves memory for one piece when it is created. It fetches more pieces at the same time only if there is memory
+//! for them. So a memory limit can slow a reader down, but cannot stop it.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};

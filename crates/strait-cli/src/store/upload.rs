@@ -31,7 +31,7 @@ const DOUBLING: usize = 1000;
 /// The most parts that are sent at the same time.
 const SENDING: usize = 4;
 
-/// A store must forget an aborted upload within this time. Otherwise it keeps the parts.
+/// The request that aborts an upload may take this long. After that, the store keeps the parts.
 const ABORTING: Duration = Duration::from_secs(10);
 
 /// The uploads that a signal aborts.
@@ -41,7 +41,7 @@ static RUNNING: Mutex<Vec<Arc<Running>>> = Mutex::new(Vec::new());
 #[derive(Default)]
 struct Running {
     upload: Mutex<Option<Box<dyn MultipartUpload>>>,
-    /// Whether a request begins or completes the upload. Then `upload` is empty.
+    /// Whether a request that begins or completes the upload is running. Meanwhile `upload` is empty.
     is_changing: AtomicBool,
     /// The parts that are being sent.
     sending: Mutex<Vec<AbortHandle>>,

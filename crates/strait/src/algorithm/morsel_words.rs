@@ -11,8 +11,8 @@ use crate::partition::RowId;
 use crate::table::{BuildTable, MorselKeys};
 use crate::word::KeyWord;
 
-/// Rows of a morsel whose words are computed at a time, so that the words stay in the nearest cache. It is a
-/// multiple of 64, so that the bits of a block are whole integers.
+/// The words of this many rows of a morsel are computed at a time, so that the words stay in the nearest cache. It is
+/// a multiple of 64, so that the bits of each block begin at a new `u64`.
 pub(super) const BLOCK: usize = 4 * 1024;
 
 /// Mixes words if the table needs it.

@@ -161,6 +161,11 @@ impl BufferedSource {
         let batch = &morsel.batch;
         if batch.num_rows() == 0 {
             // It is not kept. A reservation could fail, depending on which batches came before it.
+            if morsel.left_out > 0 {
+                // The source has shown how little memory its batches need. Otherwise, readers would go on to reserve
+                // the large share of a first batch, and few of them would read at the same time.
+                self.largest.fetch_max(1, Ordering::Relaxed);
+            }
             self.batches.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }

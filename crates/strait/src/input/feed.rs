@@ -17,6 +17,9 @@ use crate::progress::Counters;
 use crate::reading::ReadingThread;
 use crate::schedule::catch_panic;
 
+/// The most rows that a source may say it left out of one morsel. No table has so many.
+const MAX_LEFT_OUT: u64 = 1 << 48;
+
 /// What the join needs of the batches of a source.
 pub(crate) struct Expected {
     /// The schema of the batches after the projection.
@@ -137,6 +140,10 @@ impl Feed {
             let what = format!("its source left out {left_out} rows without a key filter");
             return Err(self.invalid(what));
         }
+        // The report adds up the rows of both sides.
+        if left_out > MAX_LEFT_OUT {
+            return Err(self.invalid(format!("its source says that it left out {left_out} rows")));
+        }
         if let Some(columns) = &self.expected.columns {
             let projected = batch.project(columns);
             batch = projected.map_err(|error| Error::arrow(self.doing())(error))?;
@@ -165,9 +172,9 @@ impl Feed {
         };
         counter.fetch_add(rows.saturating_add(left_out), Ordering::Relaxed);
         if left_out > 0 {
-            // They are not joined, but done.
+            // The join does not see these rows. They count as done, so that the progress reaches the total.
             self.counters.done.fetch_add(left_out, Ordering::Relaxed);
-            self.counters.left_out_rows.fetch_add(left_out, Ordering::Relaxed);
+            self.counters.skipped_rows.fetch_add(left_out, Ordering::Relaxed);
         }
         Ok(Morsel { batch, first_row, left_out })
     }

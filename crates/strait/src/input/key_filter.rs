@@ -12,7 +12,7 @@ use crate::options::Side;
 /// Says which rows of a table may have a match in the other table. [`SourceContext::key_filter`] returns it.
 ///
 /// A source that first decodes the key columns can leave out rows that cannot match, and need not decode their
-/// other columns. It is free to ask or not, and to leave out all or some of these rows.
+/// other columns. A source need not ask the filter, and it may leave out only some of these rows.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -62,7 +62,7 @@ use crate::options::Side;
 /// let names = Input::source(Names { schema, ended: AtomicBool::new(false) });
 /// let join = Join::inner().on("n").build_side(Side::Left);
 /// let (rows, report) = join.count(few, names)?;
-/// assert_eq!((rows, report.right_rows, report.left_out_rows), (1, 1000, 999));
+/// assert_eq!((rows, report.right_rows, report.skipped_rows), (1, 1000, 999));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

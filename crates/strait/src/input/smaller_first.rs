@@ -1,4 +1,4 @@
-//! Reads the build side. If it is not known yet, reads both sides until the rule of `build_side.rs` names it.
+//! Reads the build side. If the build side is not known yet, reads both sides until `build_side.rs` names it.
 
 use super::buffered::repeat;
 use super::{BufferedSource, Relation};
@@ -7,9 +7,10 @@ use crate::error::Result;
 use crate::options::Side;
 use crate::schedule::Workers;
 
-/// Reads the sides in the order of the `rule` until it names the build side, and then holds that side. At that
-/// point, the other side may have one batch more than the rule asked for, or one batch more per worker if a
-/// source is concurrent and memory is not limited. Under a limit, one worker reads both sides in turns:
+/// Reads the sides in the order that the `rule` says, until the rule names the build side. Returns the whole build
+/// side, and the other side with the batches that were read so far. These may be one batch more than the rule asked
+/// for, or one batch more per worker if a source is concurrent and memory is not limited. Under a limit, one worker
+/// reads both sides in turns:
 /// otherwise the bytes that are held, and so whether the limit suffices, would depend on which worker comes
 /// first.
 pub(crate) fn read_smaller_first(

@@ -130,8 +130,8 @@ impl Morsel {
         Morsel { batch, first_row: Some(first_row), left_out: 0 }
     }
 
-    /// Says that the source left out this many rows because of [`SourceContext::key_filter`], since it returned
-    /// its last morsel. They count as read. The batch may be empty.
+    /// Adds the number of rows that the source left out because of [`SourceContext::key_filter`]. Each such row is
+    /// counted in one morsel only. The rows count as read. The batch may be empty.
     pub fn leaving_out(self, rows: u64) -> Morsel {
         Morsel { left_out: rows, ..self }
     }

@@ -74,7 +74,7 @@ impl Roles {
         self.pairs && self.build == Keep::Nothing
     }
 
-    /// Returns whether the output has no trace of probe rows without a match.
+    /// Returns whether probe rows without a match have no effect on the output.
     pub(crate) fn drops_unmatched_probe_rows(self) -> bool {
         matches!(self.probe, Keep::Nothing | Keep::Matched)
     }

@@ -132,14 +132,17 @@ pub(crate) fn choose(request: Request) -> Plan {
 }
 
 impl Plan {
-    /// Returns whether a GPU could end earlier than this plan for the CPU, if this process has not looked for
-    /// GPUs yet. Both processors have the same threads to read and write, so only the join counts. A GPU is also
-    /// looked for if the memory limit is too small for the CPU.
+    /// Returns whether a join should look for a GPU, if this process has not done so yet. This is a plan for the CPU.
+    /// A GPU can be faster only if the join on the CPU takes longer than finding and opening a GPU. Reading and
+    /// writing do not count, because the same threads do this work in both cases. A join also looks for a GPU if the
+    /// memory limit is too small for the CPU.
     pub(crate) fn gpu_may_gain(&self) -> bool {
         let mut on_cpu = self.predictions.iter().filter(|p| !p.on_gpu);
         let chosen = on_cpu.find(|p| p.algorithm == self.algorithm);
-        let gain = |p: &Prediction| p.seconds - p.read_write_seconds > least_seconds_of_first_use();
-        self.reason == Reason::LeastMemory || chosen.is_none_or(gain)
+        let is_slow =
+            |p: &Prediction| p.seconds - p.read_write_seconds > least_seconds_of_first_use();
+        let is_too_large = |p: &Prediction| self.memory_limit.is_some_and(|limit| p.bytes > limit);
+        chosen.is_none_or(|p| is_slow(p) || is_too_large(p))
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) struct ReadWrite {
 }
 
 impl ReadWrite {
-    /// Returns the work by the [costs](crate::JobCosts) that the caller stated. The prediction is that each
+    /// Returns the work that follows from the [costs](crate::JobCosts) that the caller stated. It assumes that each
     /// probe row has one match.
     pub(super) fn of(request: &Request, sizes: &Sizes) -> ReadWrite {
         let Facts { roles, count_only, .. } = &request.facts;

@@ -161,8 +161,8 @@ pub struct Details {
     /// [`Transfer::StagedCopy`] for Arrow batches, which are not in pinned memory, and to
     /// [`Transfer::PinnedCopy`] for the tuples of `cpu-partitioned`.
     pub transfer: Option<Transfer>,
-    /// The most rows that cross to the GPU together; `None` on the CPU. Chunks are shorter if memory does not
-    /// suffice for so many rows.
+    /// The most rows that cross to the GPU together; `None` on the CPU. Chunks are shorter if memory does not suffice
+    /// for so many rows. Chunks of a streamed probe side are also shorter if the rows have many bytes.
     pub chunk_rows: Option<ChunkRows>,
     /// Whether results come back from the GPU in the order of the probe rows; `None` on the CPU.
     pub order: Option<ResultOrder>,

@@ -15,7 +15,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = self.device.gpu_name().map_or(String::new(), |name| format!(" on {name}"));
         let skipped = match self.gpu_skipped {
-            true => "; no GPU was looked for, because opening one takes longer",
+            true => {
+                "; no GPU was looked for, because finding and opening one takes longer than this join"
+            }
             false => "",
         };
         let Plan { join_type, algorithm, reason, .. } = self;
@@ -98,12 +100,14 @@ impl fmt::Display for Reason {
 }
 
 impl Plan {
-    /// Says which reading and writing the predictions contain.
+    /// Returns a text that says how much reading and writing the predictions of the CPU include.
     fn with_reading(&self) -> String {
         let on_cpu = self.predictions.iter().find(|p| !p.on_gpu);
         match on_cpu.map_or(0.0, |p| p.read_write_seconds) {
             0.0 => "without reading and writing files".to_string(),
-            seconds => format!("with {seconds:.3} s of reading and writing on all threads"),
+            seconds => {
+                format!("including {seconds:.3} s in which all threads read and write files")
+            }
         }
     }
 

@@ -9,11 +9,12 @@ use crate::plan::choose::{GpuCandidate, HostMemory, Request};
 use crate::plan::cost::{ReadWrite, Sizes, ns};
 use crate::plan::rules::Case;
 use crate::plan::{KeySource, Prediction, ProbeSide};
+use crate::transfer::streamed_chunk;
 
 /// Constants of a GPU, measured on one with a PCIe 5.0 link.
 mod device {
-    /// Finding a GPU: initialising the driver. On the H200 machine, `strait join --count` took 0.074 s with
-    /// `--device cpu`, and 0.256 s with a look at the GPUs.
+    /// Seconds to find the GPUs, which initialises the driver. On the H200 machine, `strait join --count` took
+    /// 0.074 s with `--device cpu`, and 0.256 s when it looked for GPUs.
     pub(super) const FIND: f64 = 0.18;
     /// Setup: pools, streams, reading back results.
     pub(super) const SECONDS: f64 = 0.003;
@@ -33,22 +34,22 @@ mod device {
     pub(super) const PARTITIONED: f64 = 1.0e9;
     /// Bytes that are always needed: buffers for chunks and for output.
     pub(super) const BUFFERS: u64 = 16 << 20;
-    /// Bytes of host memory for the chunks of a probe side that is read while it is joined.
-    pub(super) const CHUNKS: u64 = 1 << 29;
+    /// Chunks in host memory, if the probe side is read while it is joined.
+    pub(super) const CHUNKS: u64 = 8;
     /// Seconds that a pipeline needs to start and to end.
     pub(super) const PIPELINE: f64 = 0.002;
     /// Build rows per second that are copied into place, and partitioned or inserted into a table. All of
     /// them must be ready before the first probe row is looked up.
     pub(super) const BUILT: f64 = 9e9;
-    /// The share of their time that the threads decode and encode while they also feed a GPU. In whole jobs of
-    /// TPC-H SF 10 with 16 threads on the H200 machine, it was from 0.4 (25 columns) to 0.7 (4 columns).
+    /// While threads feed a GPU, they decode and encode only during this share of the time. In whole jobs of TPC-H
+    /// SF 10 with 16 threads on the H200 machine, the share was 0.4 (25 columns) to 0.7 (4 columns).
     pub(super) const BUSY: f64 = 0.5;
-    /// Random accesses to host memory per second, over the link. They are slow where they need an address
-    /// translation: the GPU keeps the translations of `NEAR` bytes.
+    /// Random accesses to host memory per second, over the link. The first rate is for `NEAR` bytes of memory, whose
+    /// address translations the GPU keeps. The second rate is for all other memory.
     pub(super) const ACCESSES: [f64; 2] = [640e6, 43e6];
     pub(super) const NEAR: f64 = (1u64 << 29) as f64;
-    /// The chunks of a streamed side need this fraction of memory, 1 / `STREAMED`, to cross the link at full
-    /// speed.
+    /// The chunks of a streamed side may take 1 / `STREAMED` of GPU memory. They need that much to cross the link at
+    /// full speed.
     pub(super) const STREAMED: u64 = 4;
 }
 
@@ -102,12 +103,12 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
         false => 0,
     };
     let of_probe = match streamed {
-        true => sizes.probe_bytes.min(device::CHUNKS),
+        true => sizes.probe_bytes.min(device::CHUNKS * streamed_chunk::bytes(request.threads)),
         false => sizes.probe_bytes,
     };
     let mut held = sizes.build_bytes + of_probe + of_words + values;
-    // The time to bring both sides to the device, the probe side several times. If the probe side is streamed,
-    // results come back while the next rows cross to the device.
+    // The time for both sides to cross to the device, and for the results to come back. `multi-pass` sends the probe
+    // side several times. If the probe side is streamed, results come back while the next rows cross.
     let both_ways = match overlaps {
         true => crossing.build / staged + crossing.probe.max(back) / device::LINK,
         false => sent / staged + back / device::LINK,

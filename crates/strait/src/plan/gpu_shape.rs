@@ -47,9 +47,9 @@ const STAGED_BYTES: u64 = 512 << 20;
 pub(super) const STREAMED_ROWS: u64 = 4 << 20;
 /// The rows per chunk that the CPU partitions: enough that each partition's run is long enough for the link.
 pub(super) const PARTITIONED_ROWS: u64 = 16 << 20;
-/// The minimum and maximum rows that a kernel of `triton` reads over the link at once. Kernels flush their buffers
-/// at the end, so the rows should be many. But several such units ([`UNITS_OF_CACHE`]) must fit the cache, so that
-/// little of it stays empty.
+/// The fewest and the most rows of a unit. A unit is the rows that a kernel of `triton` reads over the link at once.
+/// Units are long, because a kernel flushes its buffers at the end. But [`UNITS_OF_CACHE`] units must fit the cache,
+/// so that only a small part of the cache stays empty.
 const UNIT: [u64; 2] = [1 << 20, 1 << 26];
 const UNITS_OF_CACHE: u64 = 16;
 /// Units end at line boundaries, because each warp reads one or two whole lines.

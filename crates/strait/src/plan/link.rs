@@ -10,8 +10,8 @@ use crate::plan::rules::Case;
 
 /// The bytes per random access to host memory, as measured.
 const ACCESS_BYTES: f64 = 64.0;
-/// The accesses per row that is inserted into a table in host memory: one takes a slot, and another writes the
-/// value. It is less than two, because both may hit the same line in a cache.
+/// The number of accesses that insert one row into a table in host memory. There are two: one takes a slot, and one
+/// writes the value. They count as fewer than two, because both may hit the same line in a cache.
 const ACCESSES_TO_INSERT: f64 = 1.6;
 
 /// The bytes of a whole join that cross the link, as predicted. They are not rounded, because times follow from
@@ -22,7 +22,7 @@ pub(super) struct Crossing {
     pub(super) build: f64,
     /// The probe side, to the GPU. `multi-pass` sends it once per part of the build side.
     pub(super) probe: f64,
-    /// The results, to the host. The prediction is that each probe row has one match.
+    /// The results, to the host. It is assumed that each probe row has one match.
     pub(super) back: f64,
     /// The tuples of `triton` that do not fit its cache in GPU memory. They cross to the host and come back.
     pub(super) spilled: f64,

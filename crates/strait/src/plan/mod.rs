@@ -4,8 +4,8 @@
 //! `choose` is a pure function of the [`Statistics`] of both sides and the
 //! [`Machine`](crate::machine::Machine). It predicts the time and memory of each algorithm, and takes the
 //! fastest one that fits. [`rules`] and [`gpu_rules`] have one function per further decision. [`refine`] decides
-//! again when a running join has learned more. [`link`] counts the bytes that cross the link. [`shape`] derives the shapes of tables and partitions on the CPU
-//! from the number of rows and the cache sizes, [`gpu_shape`] those on a GPU.
+//! again when a running join has learned more. [`link`] counts the bytes that cross the link. [`shape`] computes the
+//! sizes of tables and partitions on the CPU, and [`gpu_shape`] those on a GPU.
 
 mod choose;
 mod cost;

@@ -84,7 +84,8 @@ impl BoundJoin {
         self.prospects_among(known, candidate::candidate(&self.join), candidate::found)
     }
 
-    /// Does the same if the caller asked for no device. Looks for a GPU only if one could end before the CPU does.
+    /// Does the same if the caller asked for no device. If the process has not looked for GPUs yet, calls `look` only
+    /// if a GPU could finish before the CPU.
     fn prospects_among(
         &self,
         known: &Known<'_>,
@@ -291,7 +292,7 @@ impl BoundJoin {
         (max - min).checked_add(1)
     }
 
-    /// Returns the statistics of a probe side that was read for a device, but then not joined there.
+    /// Returns the statistics of the probe rows that are left after a device failed.
     pub(super) fn probe_left(
         &self,
         known: &Known<'_>,
@@ -402,7 +403,13 @@ mod tests {
     /// If no algorithm fits the memory limit on the CPU, its time does not tell whether a GPU could gain.
     #[test]
     fn a_gpu_is_looked_for_if_the_cpu_has_too_little_memory() {
-        let (_, looked) = planned(Join::inner().memory_limit(1), 1000, Candidate::NotLookedFor);
-        assert!(looked);
+        let looked = |join: Join, rows| planned(join, rows, Candidate::NotLookedFor).1;
+        assert!(looked(Join::inner().memory_limit(1), 1000));
+        // The same holds if the caller has left only one algorithm.
+        for algorithm in [Algorithm::Radix, Algorithm::NoPartition] {
+            let asked = |limit| Join::inner().algorithm(algorithm).memory_limit(limit);
+            assert!(looked(asked(48 << 20), 4 << 20), "{algorithm}");
+            assert!(!looked(asked(8 << 30), 4 << 20), "{algorithm}");
+        }
     }
 }

@@ -159,7 +159,7 @@ impl BoundJoin {
             elapsed: watch.elapsed(),
             left_rows: seen.left_rows,
             right_rows: seen.right_rows,
-            left_out_rows: counters.left_out_rows.load(Ordering::Relaxed),
+            skipped_rows: counters.skipped_rows.load(Ordering::Relaxed),
             output_rows: counters.found(),
             candidates: candidates.into_inner(),
             gathering: counters.gathered(),

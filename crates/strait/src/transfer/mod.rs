@@ -64,11 +64,11 @@ pub(crate) const SLOTS: usize = 4;
 /// The limits of a chunk of a side that is read while it is joined. Such chunks stay in host memory from
 /// reading to writing. So they are short, but long enough for full link speed.
 pub(crate) mod streamed_chunk {
-    /// The most bytes of the rows, with all their columns. About eight chunks are in host memory at once: in the
-    /// ring, on their way back, and in the hands of the workers.
+    /// Returns the most bytes of a chunk's rows, with all their columns. About eight chunks are in host memory at
+    /// once: some are in the ring, some come back, and the workers write the rows of others.
     ///
-    /// All workers together decode the rows of a chunk, and later gather and encode them. So each worker needs some
-    /// batches of a chunk: with four workers or fewer, 64 MiB suffice.
+    /// All workers together decode the rows of one chunk, and later gather and encode them. So a chunk must have
+    /// some batches for each worker. With four workers or fewer, 64 MiB are enough for that.
     pub(crate) fn bytes(workers: usize) -> u64 {
         const PER_WORKER: u64 = 16 << 20;
         (workers as u64 * PER_WORKER).clamp(64 << 20, 256 << 20)

@@ -116,7 +116,7 @@ fn rows_that_are_left_out_are_counted_and_change_nothing() {
             assert_eq!((report.left_rows, report.right_rows), (100, 10_000));
             // If all words collide, every row may match.
             let left_out = if overrides.collide { 0 } else { 9900 };
-            assert_eq!(report.left_out_rows, left_out, "{join_type}");
+            assert_eq!(report.skipped_rows, left_out, "{join_type}");
             assert_eq!(report.to_string().contains("rows left out"), left_out > 0);
         }
     }
@@ -225,7 +225,7 @@ fn several_key_columns_are_found_in_a_wide_source() {
     let mut payloads: Vec<i64> = payloads.copied().collect();
     payloads.sort_unstable();
     assert_eq!(payloads, (0..1000).filter(|i| i % 20 < 10).collect::<Vec<_>>());
-    assert_eq!(report.left_out_rows, 500);
+    assert_eq!(report.skipped_rows, 500);
 }
 
 #[test]
@@ -319,4 +319,68 @@ fn pairs_get_no_filter() {
     let numbered = Input::source(Numbered(AtomicUsize::new(0), table.clone()));
     let pairs = join(JoinType::Inner).on("k").pairs(whole(&table), numbered).expect("binds");
     assert_eq!(drained(pairs).expect("the join succeeds").1.output_rows, 10);
+}
+
+/// A slow source that leaves out all its rows, and says how many there were. It notes how many calls run at once.
+struct Emptied {
+    table: RecordBatch,
+    calls: AtomicUsize,
+    says: u64,
+    running: AtomicUsize,
+    most: Arc<AtomicUsize>,
+}
+
+impl Source for Emptied {
+    fn schema(&self) -> SchemaRef {
+        self.table.schema()
+    }
+
+    fn next(&self, context: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
+        if self.calls.fetch_add(1, Ordering::SeqCst) >= 200 {
+            return Ok(None);
+        }
+        let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(running, Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        Ok(Some(match context.key_filter() {
+            Some(_) => Morsel::new(self.table.slice(0, 0)).leaving_out(self.says),
+            None => Morsel::new(self.table.clone()),
+        }))
+    }
+}
+
+/// Joins with such a source on 32 threads. Returns the number of calls at once, and the outcome.
+fn emptied(says: u64) -> (usize, strait::Result<(u64, u64)>) {
+    let most = Arc::new(AtomicUsize::new(0));
+    let (calls, running) = Default::default();
+    let table = keyed(1_000_000..1_000_100);
+    let source = Emptied { table, calls, says, running, most: Arc::clone(&most) };
+    let join = Join::inner().on("k").build_side(Side::Left).device(Processor::Cpu).threads(32);
+    let join = join.algorithm(Algorithm::NoPartition).memory_limit(256 << 20);
+    let counted = join.count(whole(&keyed(0..1000)), Input::source(source));
+    let counted = counted.map(|(rows, report)| {
+        // The text adds up the rows of both sides.
+        assert!(report.to_string().contains("throughput"));
+        (rows, report.skipped_rows)
+    });
+    (most.load(Ordering::SeqCst), counted)
+}
+
+/// Under a memory limit, the first batch of a source is expected to be large, so few calls run at once. A batch whose
+/// rows are all left out ends that.
+#[test]
+fn sources_that_leave_out_all_rows_are_read_by_many_workers() {
+    let (at_once, counted) = emptied(100);
+    let (rows, skipped) = counted.unwrap();
+    assert!(rows == 0 && skipped > 10_000, "{rows} rows, {skipped} skipped");
+    assert!(at_once > 8, "{at_once} calls at once");
+}
+
+#[test]
+fn absurd_numbers_of_rows_are_refused() {
+    for says in [u64::MAX, 1 << 63, (1 << 48) + 1] {
+        let error = emptied(says).1.unwrap_err().to_string();
+        assert!(error.contains("left out"), "{error}");
+    }
 }

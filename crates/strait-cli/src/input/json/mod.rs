@@ -32,7 +32,7 @@ const BLOCK: u64 = 1 << 20;
 /// column, in a buffer that is copied when it grows.
 const PARSED: u64 = 24;
 
-/// Memory of a null in a column of the table, and of one that a missing field in an array of objects causes.
+/// Memory of a null in a column of the table; and of a null that stands for a missing field of an object in an array.
 const NULL: u64 = 17;
 const NESTED_NULL: u64 = 3 * NULL;
 
@@ -81,7 +81,7 @@ pub(super) struct Parser {
     /// The wanted columns, in the order of the table, and their schema.
     columns: Vec<usize>,
     wanted: SchemaRef,
-    /// The number of all columns, nested ones too, and of those that have a value for every row.
+    /// The number of all columns, with nested ones; and the number of columns that have a value for every row.
     all: u64,
     flat: u64,
     /// The most rows in a batch.
@@ -119,7 +119,7 @@ impl Parser {
         })
     }
 
-    /// Parses lines, the first of which has a number. `fills` is the number of nulls that there is memory for.
+    /// Parses lines. `first` is the line number of the first one. There is memory for `fills` nulls.
     fn parsed(&self, text: &str, first: u64, fills: u64) -> Result<Parsed, ArrowError> {
         let lines = memchr_iter(b'\n', text.as_bytes()).count() + 1;
         let keeps = |i: usize| self.columns.binary_search(&i).is_ok();

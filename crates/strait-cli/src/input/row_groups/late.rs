@@ -6,8 +6,9 @@
 //!  columns        ██           █       ██   one batch
 //! ```
 //!
-//! A window ends when its wanted rows fill a batch. If too many rows of a window may match, decoding all columns
-//! at once takes less time, and the window is not used.
+//! A window ends when its wanted rows fill a batch. If too many rows of a window may match, it is faster to decode
+//! all
+//! columns at once. Then the result of the window is dropped, and its rows are decoded again.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::input::wanted::Wanted;
 use crate::memory::Memory;
 use crate::panics::caught;
 
-/// The most wanted rows: one in this many.
+/// A window is used only if at most one in this many of its rows may match.
 const FEW: u64 = 4;
 
 /// The most batches in a window whose keys are decoded first, and the same under a memory limit. A window has one
@@ -34,13 +35,14 @@ const LIMITED_WINDOW: u64 = 4;
 /// A window has at least this many batches, unless a part has fewer.
 const LEAST_WINDOW: u64 = 2;
 
-/// The most times in a row that rows are decoded whole between two tries.
+/// The most decoders that are opened one after the other between two tries.
 const MOST_WHOLE: u32 = 15;
 
 /// The purpose of the memory, for error messages.
 const WHAT: &str = "the keys of rows that may match";
 
-/// Returns the rows of a batch with the stored key columns that may match, given the index of their file.
+/// Returns which rows of a batch may match. The batch has the key columns that are stored in the files. The first
+/// argument is the index of the file.
 type MayMatch<'a> = &'a dyn Fn(usize, &RecordBatch) -> Result<BooleanBuffer, ArrowError>;
 
 /// The filter over the keys of a table, and the key columns that are stored in its files.
@@ -134,7 +136,7 @@ impl RowGroups {
         self.changed.notify_all();
     }
 
-    /// Ends a window. The given parts are left to later calls, the last one first.
+    /// Ends a window. Leaves the given parts to later calls. The next call takes the last one of them.
     fn end_window(&self, parts: impl IntoIterator<Item = Part>) {
         let mut state = self.state();
         state.windows -= 1;

@@ -45,8 +45,8 @@ fn a_store_that_keeps_failing_is_an_error() {
     for (fault, parts) in [
         (Fault::Cut, &["check the network"][..]),
         (Fault::Status(500), &["the server answered 500", "try again later"]),
-        (Fault::Short, &["other bytes than asked for"]),
-        (Fault::Whole, &["does not answer requests for parts of a file", "download"]),
+        (Fault::Short, &["another range of bytes"]),
+        (Fault::Whole, &["cannot send parts of a file", "download"]),
         (Fault::Changed, &["changed while it was read"]),
         (Fault::Status(403), &["access was denied (403", "AWS_ACCESS_KEY_ID"]),
         (Fault::Status(404), &["there is no such object"]),
