@@ -237,7 +237,7 @@ impl Plan {
         // Facts that the abandoned algorithm learned for itself.
         let learned = &mut plan.facts.learned;
         (learned.unique, learned.refused, learned.divided) = (None, None, None);
-        (learned.free, learned.most_chunk_rows) = (None, None);
+        learned.free = None;
         plan.refine(Learned { made: Some(made), ..Learned::default() });
         plan.after(self, why)
     }
