@@ -11,6 +11,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use crate::arguments::{UTC, type_name};
 use crate::failure::{Told, one_line};
+use crate::output::printable;
 use crate::panics::caught;
 
 /// Memory per row of a cast: a value of any type but text, and the same again for a check.
@@ -163,6 +164,8 @@ pub(super) fn cast_array(array: &ArrayRef, to: &DataType) -> Option<ArrayRef> {
         same if same == array.data_type() => Arc::clone(array),
         values => by_arrow(array, values)?,
     };
+    // Arrow knows time zones as offsets only. The values are in UTC.
+    let plain = printable(&plain).ok()?;
     let target = castable(to);
     let mut result = by_arrow(&plain, &target);
     if result.is_none() && to.is_integer() && plain.data_type().is_string() {

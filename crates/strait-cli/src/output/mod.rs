@@ -26,3 +26,4 @@ pub(crate) use parquet::MAX_ROW_GROUPS;
 pub(crate) use preview::Preview;
 pub(crate) use sink::{Sink, SinkOptions};
 pub(crate) use stdout::{Closed, check_stdout, print};
+pub(crate) use zones::printable;

@@ -134,6 +134,7 @@ fn name(file: &File, target: &Path, overwrite: bool) -> io::Result<()> {
 /// Copies a file to a new one with a temporary name.
 fn copied(file: &File, target: &Path) -> io::Result<Temporary> {
     let made = Temporary::named(target, Some(file.metadata()?.permissions()))?;
+    let _ = made.file().lock();
     let copy = || {
         let (mut from, mut to) = (file, made.file());
         from.seek(io::SeekFrom::Start(0))?;

@@ -30,7 +30,7 @@ pub(super) fn printable_batch(
 }
 
 /// Returns an array with UTC in place of each time zone that Arrow cannot print.
-pub(super) fn printable(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+pub(crate) fn printable(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     if retyped(array.data_type(), &in_utc) == *array.data_type() {
         return Ok(Arc::clone(array));
     }

@@ -188,7 +188,11 @@ fn without_secrets(text: &str) -> String {
                 .iter()
                 .any(|part| name.contains(part))
     };
-    let secrets = std::env::vars().filter(|(name, value)| {
+    // Other variables may be no text.
+    let variables = std::env::vars_os();
+    let variables =
+        variables.filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+    let secrets = variables.filter(|(name, value)| {
         is_secret(&name.to_ascii_uppercase()) && value.len() >= SHORTEST_SECRET
     });
     secrets.fold(text.to_string(), |text, (_, value)| text.replace(&value, "…"))

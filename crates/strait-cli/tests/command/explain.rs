@@ -58,8 +58,9 @@ fn predictions_contain_reading_and_writing() {
     let milliseconds = |arguments: &str| {
         let line = "join {} --on id --device cpu --threads 1 --explain";
         let plan = sandbox.strait(&line.replace("{}", arguments)).ok();
-        let (_, after) = plan.split_once("predicted, with ").unwrap_or_else(|| panic!("{plan}"));
-        let (seconds, _) = after.split_once(" s of reading and writing").unwrap();
+        let (_, after) =
+            plan.split_once("predicted, including ").unwrap_or_else(|| panic!("{plan}"));
+        let (seconds, _) = after.split_once(" s in which all threads").unwrap();
         (seconds.parse::<f64>().unwrap() * 1000.0).round() as u64
     };
     let count = milliseconds("a.parquet a.parquet --count");

@@ -272,7 +272,7 @@ fn output_onto_an_input() {
     let before = sandbox.read("people.csv");
     let run = |arguments: &str| {
         let run = format!("join {arguments} --on city=id --overwrite");
-        sandbox.strait(&run).fails(&["is part of the input", "write elsewhere"]);
+        sandbox.strait(&run).fails(&["is part of the input", "write to another place"]);
         sandbox.strait(&run.replace("--overwrite", "")).fails(&["is part of the input"]);
     };
     run("people.csv cities.csv -o people.csv");

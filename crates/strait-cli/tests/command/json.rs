@@ -266,3 +266,16 @@ fn a_long_line_does_not_pass_the_limit() {
     let run = sandbox.strait("join bomb.jsonl.gz cities.csv --on id --memory 32MiB");
     run.fails(&["bomb.jsonl.gz", "memory"]);
 }
+
+/// A negative zero is an integer, so it does not make large integers of its column floats, which would be rounded.
+#[test]
+fn a_negative_zero_is_an_integer() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.jsonl", "{\"k\":-0}\n{\"k\":9007199254740993}\n{\"k\":-0.0}\n");
+    sandbox.write("b.jsonl", "{\"k\":0}\n{\"k\":9007199254740992}\n");
+    assert_eq!(sandbox.strait("join a.jsonl b.jsonl --on k --count").ok(), "2\n");
+    // The same after the sample, and beside floats.
+    assert_eq!(sandbox.strait("join b.jsonl a.jsonl --on k --count --sample 1").ok(), "2\n");
+    sandbox.write("c.jsonl", "{\"k\":0.5}\n{\"k\":-0}\n{\"k\":-0.0}\n");
+    assert_eq!(sandbox.strait("join c.jsonl c.jsonl --on k --count").ok(), "5\n");
+}

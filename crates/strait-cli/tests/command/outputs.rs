@@ -526,3 +526,40 @@ fn a_link_to_nothing_is_refused_before_the_join() {
         sandbox.strait(&join).fails(&["link.csv is a link to a file that does not exist"]);
     }
 }
+
+/// Parquet has no unit for seconds. Such times become milliseconds, at any depth, so that other programs see times.
+#[test]
+fn seconds_become_milliseconds_in_parquet() {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch, StructArray, TimestampSecondArray};
+    use arrow::datatypes::{DataType, Field, TimeUnit};
+    use parquet::basic::LogicalType;
+    let sandbox = Sandbox::new();
+    sandbox.write("t.csv", "id,t\n1,2024-03-24T19:00:00\n2,\n");
+    let times = |values: Vec<Option<i64>>| -> ArrayRef {
+        std::sync::Arc::new(TimestampSecondArray::from(values).with_timezone("+00:00"))
+    };
+    let nested = |times: ArrayRef| {
+        let field = Field::new("at", times.data_type().clone(), true);
+        let nested: ArrayRef = std::sync::Arc::new(StructArray::from(vec![(field.into(), times)]));
+        let ids: ArrayRef = std::sync::Arc::new(Int64Array::from(vec![1, 2]));
+        RecordBatch::try_from_iter([("id", ids), ("s", nested)]).unwrap()
+    };
+    sandbox.ipc_file("n.arrow", &nested(times(vec![Some(5), None])));
+    sandbox.strait("join t.csv n.arrow --on id -o o.parquet").ok();
+    let file = std::fs::File::open(sandbox.path("o.parquet")).unwrap();
+    let reader =
+        parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let leaves = reader.parquet_schema().columns().to_vec();
+    let is_time =
+        |i: usize| matches!(leaves[i].logical_type_ref(), Some(LogicalType::Timestamp { .. }));
+    assert!(is_time(1) && is_time(2), "{leaves:?}");
+    let millis = DataType::Timestamp(TimeUnit::Millisecond, None);
+    assert_eq!(*reader.schema().field(1).data_type(), millis);
+    let rows: Vec<RecordBatch> = reader.build().unwrap().map(Result::unwrap).collect();
+    let text = arrow::util::pretty::pretty_format_batches(&rows).unwrap().to_string();
+    assert!(text.contains("2024-03-24T19:00:00") && text.contains("1970-01-01T00:00:05"), "{text}");
+    // A time that milliseconds cannot hold is an error.
+    sandbox.ipc_file("n.arrow", &nested(times(vec![Some(i64::MAX / 2), None])));
+    let run = sandbox.strait("join t.csv n.arrow --on id -o o.parquet --overwrite");
+    run.fails(&["\"s\"", "milliseconds"]);
+}

@@ -197,13 +197,13 @@ impl Column {
                     values.append(value);
                 }
             }
-            (Values::Int64(values), Token::Number(text, true)) => {
+            (Values::Int64(values), Token::Number(text, _)) => {
                 push(values, keeps, signed(text)?);
             }
             (Values::UInt64(values), Token::Number(text, true)) => {
                 push(values, keeps, text.parse().map_err(|_| Wrong)?);
             }
-            (Values::Decimal(values, _), Token::Number(text, true)) => {
+            (Values::Decimal(values, _), Token::Number(text, _)) => {
                 push(values, keeps, wide(text)?);
             }
             (Values::Float64(values), Token::Number(text, _)) => push(values, keeps, number(text)?),
@@ -320,12 +320,14 @@ fn push<T>(values: &mut Vec<T>, keeps: bool, value: T) {
     }
 }
 
-/// Returns an integer. Serde takes -0 for a float, so it is not one.
+/// Returns an integer. A negative zero is the integer 0, also if it is written as -0.0: [types](super::infer) are
+/// inferred with this rule, too.
 fn signed(text: &str) -> Result<i64, Wrong> {
-    match integer(text.as_bytes()) {
-        Some(0) if text.starts_with('-') => Err(Wrong),
+    let is_zero = || text.starts_with('-') && number(text).is_ok_and(|value| value == 0.0);
+    match integer(text.as_bytes()).or_else(|| text.parse().ok()) {
         Some(value) => Ok(value),
-        None => text.parse().map_err(|_| Wrong),
+        None if is_zero() => Ok(0),
+        None => Err(Wrong),
     }
 }
 

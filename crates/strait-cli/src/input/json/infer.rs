@@ -299,8 +299,11 @@ impl<'de> Visitor<'de> for Value<'_> {
         self.scalar(if is_signed { &DataType::Int64 } else { &DataType::UInt64 })
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
-        self.scalar(&DataType::Float64)
+    /// Serde takes `-0` for a float. It is an integer here: otherwise one such value would make all integers of its
+    /// column floats, and large ones would change.
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        let is_negative_zero = value == 0.0 && value.is_sign_negative();
+        self.scalar(if is_negative_zero { &DataType::Int64 } else { &DataType::Float64 })
     }
 
     fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {

@@ -8,6 +8,7 @@ mod columns;
 mod dictionary;
 mod encodings;
 mod rle;
+mod seconds;
 mod words;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use super::sink::SinkOptions;
 use super::unpack::{unpacked, without_dictionaries};
 use crate::digits::grouped;
 use crate::memory::Memory;
+use seconds::{converted, in_milliseconds};
 
 /// Rows per row group. Larger groups are no faster, and the groups of all threads take memory.
 const GROUP_ROWS: usize = 1 << 18;
@@ -69,6 +71,7 @@ pub(super) fn open(
     options: &SinkOptions,
     bytes: Bytes,
 ) -> anyhow::Result<Blocks<GroupLane, ParquetTail>> {
+    let schema = &in_milliseconds(schema);
     let memory = &options.memory;
     let codec = match options.compression {
         None | Some(Compression::Zstd) => Codec::ZSTD(ZstdLevel::default()),
@@ -89,6 +92,7 @@ pub(super) fn open(
         None => options.threads.max(1) as u64,
     };
     let properties = properties(codec, schema, lanes, memory.limit());
+    let rows_schema = Arc::clone(schema);
     let schema = writable(schema);
     let (writer, _) = ArrowWriter::try_new(bytes, schema.clone(), Some(properties.clone().build()))
         .and_then(ArrowWriter::into_serialized_writer)
@@ -98,6 +102,7 @@ pub(super) fn open(
     let words = memory.limit().is_none();
     let descr = writer.schema_descr();
     let shared = Arc::new(Shared {
+        rows_schema,
         columns: Columns::new((schema, descr), properties, codec, group_rows, words)?,
         codec,
         begun: AtomicU64::new(0),
@@ -139,6 +144,8 @@ fn properties(
 
 /// What all lanes of a file share.
 struct Shared {
+    /// The schema of the rows, with milliseconds in place of seconds.
+    rows_schema: SchemaRef,
     columns: Columns,
     codec: Codec,
     /// The number of row groups that were begun.
@@ -181,6 +188,7 @@ impl Lane for GroupLane {
     type Block = RowGroup;
 
     fn write(&mut self, batch: &RecordBatch, done: Done<'_>) -> anyhow::Result<()> {
+        let batch = &converted(&self.shared.rows_schema, batch)?;
         let Some(limit) = self.shared.memory.limit() else {
             return self.write_rows(batch, done);
         };
