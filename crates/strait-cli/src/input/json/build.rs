@@ -320,7 +320,7 @@ fn push<T>(values: &mut Vec<T>, keeps: bool, value: T) {
     }
 }
 
-/// Returns an integer. A negative zero is the integer 0, also if it is written as -0.0: [types](super::infer) are
+/// Returns an integer. A negative zero is the integer 0, also if it is written as -0.0: [types](mod@super::infer) are
 /// inferred with this rule, too.
 fn signed(text: &str) -> Result<i64, Wrong> {
     let is_zero = || text.starts_with('-') && number(text).is_ok_and(|value| value == 0.0);
