@@ -76,7 +76,7 @@ fn csv_types_are_inferred() {
         parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
     let types: Vec<_> =
         reader.schema().fields().iter().map(|f| f.data_type().to_string()).collect();
-    assert_eq!(types, ["Int64", "Float64", "Date32", "Timestamp(s)", "Boolean", "Utf8", "Utf8"]);
+    assert_eq!(types, ["Int64", "Float64", "Date32", "Timestamp(ms)", "Boolean", "Utf8", "Utf8"]);
 }
 
 #[test]

@@ -434,7 +434,6 @@ mod tests {
         let (schema, memory) = (schema(), Memory::new(None));
         let wrong = [
             ("{\"i\":2.9}", "column \"i\" is of type Int64"),
-            ("{\"i\":-0}", "column \"i\" is of type Int64"),
             ("{\"i\":9223372036854775808}", "this value is of type UInt64"),
             ("{\"u\":-1}", "column \"u\" is of type UInt64"),
             ("{\"w\":1.5}", "column \"w\" is of type Decimal128"),
