@@ -98,7 +98,7 @@ impl GpuWork {
 /// Returns the CPU time of this thread; zero if the system does not measure it.
 pub(crate) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the structure, which lives on this stack.
+    // SAFETY: the pointer is valid. The call writes only to this local variable.
     match unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } {
         0 => Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32),
         _ => Duration::ZERO,

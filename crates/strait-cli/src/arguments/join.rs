@@ -136,7 +136,7 @@ pub(crate) struct JoinArguments {
 
     /// Stops after N rows of output
     ///
-    /// If one table is a stream on stdin, the join can stop after N rows without waiting for the end of the stream.
+    /// If one table comes from stdin, the join stops after N rows. It does not wait for the end of stdin.
     /// This works if the files of the other table have at most 1 GiB and the table takes at most a quarter of
     /// --memory. Radix and sort-merge joins always wait for the end of the stream. Rows that depend on the whole
     /// stream, such as unmatched rows of the other table, also come only after its end.

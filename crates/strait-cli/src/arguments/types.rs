@@ -41,7 +41,7 @@ const UNITS: [(&[&str], TimeUnit); 4] = [
     (&["ns", "nanosecond"], TimeUnit::Nanosecond),
 ];
 
-/// Parses `COLUMN=TYPE`. A backslash makes the next character part of the column's name.
+/// Parses `COLUMN=TYPE`. After a backslash, any character (such as `=`) is part of the column's name.
 pub(super) fn cast(text: &str) -> Result<Cast, String> {
     let Some((column, to)) = names::halves(text) else {
         return Err("write COLUMN=TYPE, as in id=int64, and `\\=` for a `=` in a name".to_string());

@@ -14,10 +14,11 @@ use crate::failure::{Told, one_line};
 use crate::output::printable;
 use crate::panics::caught;
 
-/// Memory per row of a cast: a value of any type but text, and the same again for a check.
+/// The bytes per row that a cast needs: the new value, and a second copy of it, because the cast is checked. Text is
+/// counted separately.
 const VALUE: u64 = 80;
 
-/// Memory per row of a number or time that becomes text, in a buffer that is copied when it grows.
+/// The bytes per row that a cast from a number or a time to text needs. The buffer of the text is copied when it grows.
 const PRINTED: u64 = 300;
 
 /// Returns whether some values of one type can be cast to the other type.

@@ -133,7 +133,7 @@ impl Upload {
         let (store, key) = (connect(location, Purpose::Writing)?, key(location)?);
         let reservation = memory.reserve(PART as u64, "a part of an upload");
         let reservation = reservation.map_err(crate::failure::of_join)?;
-        // A signal aborts the upload, also if it comes while the upload begins.
+        // If a signal arrives, the upload is aborted. This also holds while the upload begins.
         let running = Arc::new(Running::default());
         locked(&RUNNING).push(Arc::clone(&running));
         let begun = running.change(|_| {

@@ -78,7 +78,7 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
         Yields::Pairs if case.in_order() => {
             ns::RESOLVE_IN_ORDER + if inlined { 0.0 } else { ns::GATHER[1] }
         }
-        // Without partitions, pairs come back almost in the order of the probe rows.
+        // If no side is partitioned, the order of the pairs is almost the order of the probe rows.
         Yields::Pairs => {
             ns::RESOLVE
                 + ns::GATHER[usize::from(!inlined)]
