@@ -4,9 +4,7 @@ use std::io::IsTerminal;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
-use strait::{
-    BoundJoin, Input, JobCosts, Join, JoinReader, JoinType, NullEquality, Output, Report, Side,
-};
+use strait::{BoundJoin, Input, JobCosts, Join, JoinReader, NullEquality, Output, Report, Side};
 
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::busy::{Busy, Running};
@@ -87,15 +85,8 @@ fn with_statistics(
 
 /// Leaves out the row groups of a side whose rows cannot match, if unmatched rows of this side are not output.
 fn prune(arguments: &JoinArguments, left: &mut InputTable, right: &mut InputTable) {
-    use JoinType::{
-        Inner, Left, LeftAnti, LeftMark, LeftSemi, Right, RightAnti, RightMark, RightSemi,
-    };
-    let (prunes_left, prunes_right) = match arguments.join_type {
-        Inner | LeftSemi | RightSemi => (true, true),
-        Left | LeftAnti | LeftMark => (false, true),
-        Right | RightAnti | RightMark => (true, false),
-        _ => (false, false),
-    };
+    let prunes = |side: Side| !arguments.join_type.returns_unmatched(side);
+    let (prunes_left, prunes_right) = (prunes(Side::Left), prunes(Side::Right));
     for (left_key, right_key) in arguments.keys() {
         let (of_left, of_right) = (left.bounds(left_key), right.bounds(right_key));
         if let (true, Some(other)) = (prunes_left, of_right) {
@@ -193,15 +184,10 @@ fn check_row_groups(
     left: Option<u64>,
     right: Option<u64>,
 ) -> anyhow::Result<()> {
-    use JoinType::{Full, Left, LeftMark, Right, RightMark};
     let Some(rows) = arguments.row_group_rows else { return Ok(()) };
-    // The output has at least the rows of these sides.
-    let least = match arguments.join_type {
-        Left | LeftMark => left,
-        Right | RightMark => right,
-        Full => left.max(right),
-        _ => None,
-    };
+    let of_side =
+        |side, rows| Some(rows).filter(|_| arguments.join_type.returns_all(side)).flatten();
+    let least: Option<u64> = of_side(Side::Left, left).max(of_side(Side::Right, right));
     let least = least.unwrap_or(0).min(arguments.limit.unwrap_or(u64::MAX));
     let needed = least.div_ceil(MAX_ROW_GROUPS as u64);
     if rows as u64 >= needed {

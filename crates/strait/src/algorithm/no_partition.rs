@@ -90,6 +90,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
         probe,
         cap,
         spare: spare_bytes(cx),
+        key_filter: job.plan.details.key_filter,
     };
     cx.watch.time("probe", || {
         // A tuple has a row id, or the inlined columns of the row.
@@ -121,6 +122,8 @@ struct Probing<'a, K: KeyWord, I: RowId> {
     cap: usize,
     /// Bytes that must stay free when a worker takes a morsel while other workers have one.
     spare: u64,
+    /// Whether the source gets the table as a filter.
+    key_filter: bool,
 }
 
 impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
@@ -133,7 +136,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
             (&self.workers, self.build.side.other(), self.matcher.roles.probe);
         let ask = self.matcher.ask(self.build, self.cap);
         let lookup = TableLookup::new(self.keys, self.table, side);
-        let filter = match self.matcher.roles.drops_unmatched_probe_rows() {
+        let filter = match self.key_filter {
             true => self.probe.key_filter(&lookup),
             false => None,
         };

@@ -99,6 +99,33 @@ impl Roles {
     }
 }
 
+impl JoinType {
+    /// Returns whether the output has the rows of a side that have no match. Mark joins return them, too.
+    ///
+    /// ```
+    /// use strait::{JoinType, Side};
+    ///
+    /// assert!(JoinType::LeftAnti.returns_unmatched(Side::Left));
+    /// assert!(!JoinType::LeftAnti.returns_unmatched(Side::Right));
+    /// ```
+    pub fn returns_unmatched(self, side: Side) -> bool {
+        matches!(Roles::of(self, side).build, Keep::Unmatched | Keep::Marked)
+    }
+
+    /// Returns whether the output has each row of a side at least once.
+    ///
+    /// ```
+    /// use strait::{JoinType, Side};
+    ///
+    /// assert!(JoinType::Left.returns_all(Side::Left));
+    /// assert!(!JoinType::LeftAnti.returns_all(Side::Left));
+    /// ```
+    pub fn returns_all(self, side: Side) -> bool {
+        let roles = Roles::of(self, side);
+        roles.build == Keep::Marked || (roles.pairs && roles.build == Keep::Unmatched)
+    }
+}
+
 /// A residual filter whose columns are resolved.
 pub(crate) struct BoundFilter {
     pub(crate) columns: Vec<(Side, usize)>,

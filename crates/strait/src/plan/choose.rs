@@ -74,7 +74,8 @@ impl Request {
     /// Returns an algorithm with the facts of this request. `on` is the GPU that it runs on, if any.
     pub(super) fn case(&self, algorithm: Algorithm, on: Option<&GpuCandidate>) -> Case<'_> {
         let gpu = on.map(GpuCandidate::facts);
-        Case { algorithm, gpu, build: &self.build, probe: &self.probe, facts: &self.facts }
+        let Request { build, probe, facts, threads, .. } = self;
+        Case { algorithm, gpu, build, probe, facts, threads: *threads }
     }
 }
 

@@ -138,6 +138,9 @@ pub struct Details {
     pub inlining: Inlining,
     /// Whether the probe side is streamed or held.
     pub probe_side: ProbeSide,
+    /// Whether the source of the probe side gets a [`KeyFilter`](crate::KeyFilter), and may leave out rows that have
+    /// no match.
+    pub key_filter: bool,
     /// The kind of table, if there is one table over the build side: for `no-partition`, and on a GPU for the
     /// parts of `multi-pass` and for a `radix` join that makes one pass over each side.
     pub table: Option<TableKind>,
@@ -162,7 +165,7 @@ pub struct Details {
     /// [`Transfer::PinnedCopy`] for the tuples of `cpu-partitioned`.
     pub transfer: Option<Transfer>,
     /// The most rows that cross to the GPU together; `None` on the CPU. Chunks are shorter if memory does not suffice
-    /// for so many rows. Chunks of a streamed probe side are also shorter if the rows have many bytes.
+    /// for so many rows.
     pub chunk_rows: Option<ChunkRows>,
     /// Whether results come back from the GPU in the order of the probe rows; `None` on the CPU.
     pub order: Option<ResultOrder>,
@@ -465,6 +468,10 @@ pub struct ChunkRows {
     pub build: u64,
     /// The most rows of a chunk of the probe side.
     pub probe: u64,
+    /// The most bytes of a chunk's rows, with all their columns, if the probe side is streamed from Arrow batches.
+    /// Such chunks stay in host memory until their rows are written. Under a memory limit, it is an estimate until
+    /// the first chunk is read.
+    pub probe_bytes: Option<u64>,
     /// The most tuples that cross together when working sets are joined; `None` if there are no working sets.
     pub tuples: Option<u64>,
 }

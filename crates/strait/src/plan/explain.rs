@@ -164,9 +164,10 @@ impl Plan {
         if let (Some(transfer), Some(link)) = (details.transfer, details.over_the_link) {
             writeln!(f, "  {:<14} {transfer}; {link}", "over the link")?;
         }
-        if let Some(ChunkRows { build, probe, tuples }) = details.chunk_rows {
+        if let Some(ChunkRows { build, probe, probe_bytes, tuples }) = details.chunk_rows {
             let tuples = tuples.map_or(String::new(), |n| format!(", and {n} tuples"));
-            let text = format!("at most {build} build rows, {probe} probe rows{tuples}");
+            let bytes = probe_bytes.map_or(String::new(), |n| format!(" ({} at most)", bytes(n)));
+            let text = format!("at most {build} build rows, {probe} probe rows{bytes}{tuples}");
             writeln!(f, "  {:<14} {text}", "chunks")?;
         }
         Ok(())

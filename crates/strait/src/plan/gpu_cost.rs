@@ -9,7 +9,6 @@ use crate::plan::choose::{GpuCandidate, HostMemory, Request};
 use crate::plan::cost::{ReadWrite, Sizes, ns};
 use crate::plan::rules::Case;
 use crate::plan::{KeySource, Prediction, ProbeSide};
-use crate::transfer::streamed_chunk;
 
 /// Constants of a GPU, measured on one with a PCIe 5.0 link.
 mod device {
@@ -102,9 +101,10 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
         true => words(if streamed { build } else { both }),
         false => 0,
     };
-    let of_probe = match streamed {
-        true => sizes.probe_bytes.min(device::CHUNKS * streamed_chunk::bytes(request.threads)),
-        false => sizes.probe_bytes,
+    let chunk_bytes = case.chunk_rows().and_then(|chunks| chunks.probe_bytes);
+    let of_probe = match chunk_bytes {
+        Some(chunk) => sizes.probe_bytes.min(device::CHUNKS * chunk),
+        None => sizes.probe_bytes,
     };
     let mut held = sizes.build_bytes + of_probe + of_words + values;
     // The time for both sides to cross to the device, and for the results to come back. `multi-pass` sends the probe

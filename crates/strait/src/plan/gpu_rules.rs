@@ -13,7 +13,7 @@ use crate::plan::gpu_memory::{
 use crate::plan::gpu_shape::{
     MAX_ROWS_AT_ONCE, PARTITIONED_ROWS, STREAMED_ROWS, chunk_of_columns, chunk_of_tuples,
     first_pass_bits, is_array, is_one_pass, one_pass_bits, partitioning_bytes, radix_bits,
-    unit_rows,
+    streamed_bytes, unit_rows,
 };
 use crate::plan::refine::Facts;
 use crate::plan::rules::Case;
@@ -177,8 +177,7 @@ impl Case<'_> {
         let fit = match self.algorithm {
             Algorithm::MultiPass if learned.unique == Some(false) => {
                 // Columns, partitions, and the memory for partitioning.
-                let columns = 1 + u64::from(self.has_values());
-                free / 8 * FOR_TABLES / (columns * word.bytes() + partitioning)
+                free / 8 * FOR_TABLES / (self.to_gpu_per_row()[0] + partitioning)
             }
             Algorithm::MultiPass => table_rows(free, word.tuple()),
             Algorithm::CpuPartitioned => working_set_rows(free, word.tuple() + partitioning).max(1),
@@ -198,13 +197,6 @@ impl Case<'_> {
         // After memory was refused, parts are at most half as long.
         let refused = learned.refused.map_or(u64::MAX, |rows| rows.div_ceil(2));
         Some(fit.min(MAX_ROWS_AT_ONCE).min(tiny).min(refused))
-    }
-
-    /// Returns whether build rows have values that cross the link: inlined columns, or the payload of tables
-    /// without Arrow batches.
-    fn has_values(&self) -> bool {
-        let payload = self.gpu.is_some_and(|gpu| gpu.row_bytes > self.facts.keys.width.bytes());
-        payload || self.inlining().bytes() > 0
     }
 
     /// Returns the build rows that were not divided into parts yet.
@@ -234,29 +226,27 @@ impl Case<'_> {
         Some(left.div_ceil(left.div_ceil(fit).max(1)))
     }
 
-    /// Decides the rows per chunk of each pipeline.
+    /// Decides the sizes of the chunks of each pipeline.
     pub(super) fn chunk_rows(&self) -> Option<ChunkRows> {
         let (word, transfer, gpu) = (self.word(), self.transfer()?, self.gpu?);
         let Facts { gpu_options, overrides, learned, .. } = self.facts;
-        let of_columns = |columns: u64| match self.algorithm {
+        let of_columns = |row_bytes: u64| match self.algorithm {
             Algorithm::CpuPartitioned => PARTITIONED_ROWS,
             Algorithm::Triton if transfer.reads_in_place() => {
                 unit_rows(cache_bytes(self.free().unwrap_or(0), gpu_options.cache), word)
             }
-            _ => chunk_of_columns(transfer, word, columns),
+            _ => chunk_of_columns(transfer, word, row_bytes),
         };
-        let arrow = gpu.columns == HostMemory::Arrow;
-        let probe = match self.probe_side() {
-            ProbeSide::Streamed if arrow => STREAMED_ROWS,
-            // Only tables without Arrow batches have a column of probe values.
-            _ => of_columns(1 + u64::from(!arrow && self.has_values())),
-        };
+        let streamed = gpu.columns == HostMemory::Arrow && self.probe_side() == ProbeSide::Streamed;
+        let [build_row, probe_row] = self.to_gpu_per_row();
+        let probe = if streamed { STREAMED_ROWS } else { of_columns(probe_row) };
         let working_sets = matches!(self.algorithm, Algorithm::CpuPartitioned | Algorithm::Triton);
         let tiny = if overrides.tiny_chunks { TINY_CHUNK } else { u64::MAX };
         let most = learned.most_chunk_rows.unwrap_or(u64::MAX).min(tiny);
         Some(ChunkRows {
-            build: of_columns(1 + u64::from(self.has_values())).min(most),
+            build: of_columns(build_row).min(most),
             probe: probe.min(most),
+            probe_bytes: streamed.then(|| streamed_bytes(self.threads, learned.left_for_chunks)),
             tuples: working_sets.then(|| chunk_of_tuples(word).min(most)),
         })
     }
@@ -375,6 +365,7 @@ mod tests {
             };
             let plan = plan(algorithm, Some(1 << 34), change);
             let chunks = plan.details.chunk_rows.expect("a plan for a GPU");
+            assert_eq!(chunks.probe_bytes.is_some(), algorithm == Algorithm::NoPartition);
             (chunks.build, chunks.probe, chunks.tuples)
         };
         let auto = Transfer::Auto;

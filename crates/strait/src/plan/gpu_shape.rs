@@ -9,6 +9,7 @@ use crate::gpu_options::{RadixPartitioner, Transfer};
 use crate::options::Algorithm;
 use crate::plan::gpu_memory::{FOR_TABLES, LEAST_SLOTS, MAX_SLOTS};
 use crate::plan::shape::CELLS_PER_ROW;
+use crate::transfer::STREAMED_SHARE;
 use crate::word::Width;
 
 /// The most rows of a side, or of a part of it, that a GPU joins at once. Positions in tables and runs have 32
@@ -55,12 +56,24 @@ const UNITS_OF_CACHE: u64 = 16;
 /// Units end at line boundaries, because each warp reads one or two whole lines.
 const LINE: u64 = 128;
 
-/// Returns the rows per chunk of a held side with so many columns.
-pub(crate) fn chunk_of_columns(transfer: Transfer, word: Width, columns: u64) -> u64 {
+/// Returns the rows per chunk of a held side, if so many bytes per row cross to the GPU.
+pub(crate) fn chunk_of_columns(transfer: Transfer, word: Width, row_bytes: u64) -> u64 {
     match transfer.stages() {
-        true => STAGED_BYTES / (word.bytes() * columns),
+        true => STAGED_BYTES / row_bytes,
         false => CHUNK_BYTES / word.bytes(),
     }
+}
+
+/// Returns the most bytes of a streamed chunk's rows, with all their columns. `left` is the memory that a limit
+/// leaves. About eight chunks are in host memory at once: some are in the ring, some come back, and the workers write
+/// the rows of others.
+///
+/// All workers together decode the rows of one chunk, and later gather and encode them. So a chunk must have some
+/// batches for each worker. With four workers or fewer, 64 MiB are enough for that.
+pub(super) fn streamed_bytes(threads: usize, left: Option<u64>) -> u64 {
+    const PER_WORKER: u64 = 16 << 20;
+    let most = (threads as u64).saturating_mul(PER_WORKER).clamp(64 << 20, 256 << 20);
+    left.map_or(most, |left| (left / STREAMED_SHARE).clamp(1, most))
 }
 
 /// Returns the tuples per chunk of a working set.

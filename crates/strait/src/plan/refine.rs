@@ -103,6 +103,8 @@ pub(crate) struct Learned {
     pub(crate) sampled_cells: Option<u64>,
     /// The bytes that a memory limit leaves before columns are inlined for a GPU.
     pub(crate) memory_left: Option<u64>,
+    /// The bytes that a memory limit leaves before the first chunk of a streamed probe side is read.
+    pub(crate) left_for_chunks: Option<u64>,
     /// The reason why the probe side is held, once it is held.
     pub(crate) held: Option<HoldReason>,
     /// The rows that may match, build side first.
@@ -201,6 +203,7 @@ impl Learned {
             words: new.words.or(self.words),
             sampled_cells: new.sampled_cells.or(self.sampled_cells),
             memory_left: new.memory_left.or(self.memory_left),
+            left_for_chunks: new.left_for_chunks.or(self.left_for_chunks),
             held: new.held.or(self.held),
             matchable: both(new.matchable, self.matchable),
             shapes: new.shapes.or(self.shapes),
@@ -284,7 +287,8 @@ impl Plan {
 
     fn case(&self, algorithm: Algorithm) -> Case<'_> {
         let (build, probe): (&Statistics, &Statistics) = (&self.build, &self.probe);
-        Case { algorithm, gpu: self.facts.gpu, build, probe, facts: &self.facts }
+        let Plan { facts, threads, .. } = self;
+        Case { algorithm, gpu: facts.gpu, build, probe, facts, threads: *threads }
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Case<'a> {
     pub(super) build: &'a Statistics,
     pub(super) probe: &'a Statistics,
     pub(super) facts: &'a Facts,
+    /// The threads of the join.
+    pub(super) threads: usize,
 }
 
 impl Case<'_> {
@@ -45,6 +47,7 @@ impl Case<'_> {
             probe_keys: self.key_source(1),
             inlining: self.inlining(),
             probe_side: self.probe_side(),
+            key_filter: self.key_filter(),
             table,
             table_in_gpu_memory: self.table_in_gpu_memory(),
             radix_bits,
@@ -86,6 +89,14 @@ impl Case<'_> {
                 Some(HoldReason::Partitioned)
             }
         }
+    }
+
+    /// Decides whether the source of the probe side gets a filter over the build keys. It then may leave out probe
+    /// rows without a match, so the output must not need them. Only one table over the whole build side can be
+    /// such a filter.
+    fn key_filter(&self) -> bool {
+        let one_table = self.algorithm == Algorithm::NoPartition && !self.on_gpu();
+        one_table && self.facts.roles.drops_unmatched_probe_rows()
     }
 
     /// Returns whether a side can be read while it is joined. On a GPU, only staging can transfer such a side:

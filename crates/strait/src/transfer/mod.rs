@@ -61,21 +61,9 @@ pub(crate) use runs::{Place, Produce, Run};
 
 /// Slots per ring: stages read one, two are being copied or have arrived, and one is being filled.
 pub(crate) const SLOTS: usize = 4;
-/// The limits of a chunk of a side that is read while it is joined. Such chunks stay in host memory from
-/// reading to writing. So they are short, but long enough for full link speed.
-pub(crate) mod streamed_chunk {
-    /// Returns the most bytes of a chunk's rows, with all their columns. About eight chunks are in host memory at
-    /// once: some are in the ring, some come back, and the workers write the rows of others.
-    ///
-    /// All workers together decode the rows of one chunk, and later gather and encode them. So a chunk must have
-    /// some batches for each worker. With four workers or fewer, 64 MiB are enough for that.
-    pub(crate) fn bytes(workers: usize) -> u64 {
-        const PER_WORKER: u64 = 16 << 20;
-        (workers as u64 * PER_WORKER).clamp(64 << 20, 256 << 20)
-    }
-    /// Under a memory limit, the rows take at most 1/16 of the memory that is left, and so do their keys.
-    pub(crate) const SHARE: u64 = 16;
-}
+/// Under a memory limit, the rows of a chunk that is read while it is joined take at most 1/16 of the memory that is
+/// left, and so do their keys.
+pub(crate) const STREAMED_SHARE: u64 = 16;
 
 /// The session, the workers and the method that a transfer uses.
 #[derive(Clone, Copy)]
@@ -112,7 +100,7 @@ impl<'a> TransferContext<'a> {
         let row_bytes = (SLOTS as u64 + 1) * word + extra;
         // Under a limit, a chunk takes a small share of the memory that is left. If that share is too small
         // for one piece per worker, the chunk is made still shorter.
-        const SHARE: u64 = streamed_chunk::SHARE;
+        const SHARE: u64 = STREAMED_SHARE;
         let workers = self.workers.threads() as u64;
         let whole =
             self.session.portion(SHARE, self.most_rows.saturating_mul(word) as usize)? as u64;

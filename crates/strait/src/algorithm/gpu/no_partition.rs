@@ -79,7 +79,7 @@ fn build_from_host(
     build: &HostSide,
 ) -> Result<abi::DeviceTable> {
     let session = link.session;
-    let place = Place::planned(session, plan);
+    let place = Place::by_free_memory(session, plan);
     let mut repeated = false;
     if place != Place::Device {
         let point = session.point();
@@ -96,7 +96,7 @@ fn build_from_host(
         session.release_since(point)?;
     }
     let side = load(link, build)?;
-    let place = Place::planned(session, plan);
+    let place = Place::by_free_memory(session, plan);
     let table = match repeated {
         true => table::build_groups(session, plan, &side, place)?,
         false => table::build(session, plan, &side, place)?,

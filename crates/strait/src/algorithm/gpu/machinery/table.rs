@@ -28,8 +28,8 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Returns the place that the plan chooses, now that the free memory is known.
-    pub(crate) fn planned(session: &Session<'_>, plan: &mut Plan) -> Place {
+    /// Measures the free memory, and returns the place that the plan then chooses.
+    pub(crate) fn by_free_memory(session: &Session<'_>, plan: &mut Plan) -> Place {
         plan.refine(Learned { free: Some(session.left()), ..Learned::default() });
         match plan.details.table_in_gpu_memory {
             None => Place::Device,

@@ -25,13 +25,12 @@ use crate::input::{BufferedSource, Chunk, ChunkLimits};
 use crate::key::KeyPlan;
 use crate::matches::{Matcher, Unit};
 use crate::materialise::Columns;
-use crate::memory::{Budget, Plain, Refused};
+use crate::memory::{Plain, Refused};
 use crate::options::Side;
 use crate::output::{OutputPoint, SharedSink};
 use crate::partition::{RowId, key_words};
-use crate::schedule::Workers;
 use crate::table::Flags;
-use crate::transfer::{ChunkSource, HostSide, Read, streamed_chunk};
+use crate::transfer::{ChunkSource, HostSide, Read};
 use crate::word::KeyWord;
 use crate::word::Width;
 
@@ -187,8 +186,7 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) word: Width,
     /// Whether key columns may be staged from where they lie.
     pub(super) in_place: bool,
-    /// The maximum bytes of a chunk's rows. It is fixed at the start. Otherwise chunks would become very
-    /// short while other chunks occupy memory.
+    /// The maximum bytes of a chunk's rows, as the plan says at the start of the stream.
     pub(super) chunk_bytes: u64,
     /// The memory that must stay free while the whole side is read.
     pub(super) needed: u64,
@@ -197,15 +195,6 @@ pub(super) struct ProbeReader<'a, K> {
     /// One reference per chunk in memory, besides this one.
     pub(super) alive: Arc<()>,
     pub(super) key_word: PhantomData<K>,
-}
-
-/// Returns the maximum bytes of a chunk's rows, at the start of a stream.
-pub(super) fn chunk_bytes(budget: &Budget, workers: &Workers) -> u64 {
-    let most = streamed_chunk::bytes(workers.threads());
-    match budget.limit() {
-        Some(_) => (budget.left() / streamed_chunk::SHARE).clamp(1, most),
-        None => most,
-    }
 }
 
 impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {

@@ -43,12 +43,12 @@ use crate::input::BufferedSource;
 use crate::matches::{FoundBy, Matcher, Unit};
 use crate::memory::Plain;
 use crate::partition::{RowId, key_words};
-use crate::plan::{KeySource, Plan, ProbeSide};
+use crate::plan::{KeySource, Learned, Plan, ProbeSide};
 use crate::progress::Stage;
 use crate::transfer::{Drain, Incoming, TransferContext};
 use crate::word::KeyWord;
 use crate::word::Width;
-use chunk::{Probe, ProbeReader, chunk_bytes};
+use chunk::{Probe, ProbeReader};
 pub(crate) use chunk::{Rest, Written};
 use keys::Keys;
 use receive::{Resolver, ResultReceiver};
@@ -104,18 +104,18 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     needed: u64,
     device: &dyn Device,
 ) -> Result<()> {
-    let details = &job.plan.details;
-    let word = details.word();
+    let (word, build_keys) = (plan.details.word(), plan.details.build_keys);
     let session = Session::within(device, word, job.keys.seed().mixers(), &cx.budget)?;
     let session = session.waiting_with(job.sink.flow, job.sink.cancelled);
 
     cx.counters.enter(Stage::Partition, job.build.rows());
+    // If the plan learns later that the results can come back in order, `stream_past` changes who flags the rows.
     let matcher = job.matcher(cx, job.keys.exact(), FoundBy::GpuUnordered);
     let inlining = job.inlined_columns()?;
     let inlined = inlining.is_some();
     let build_keys = cx.watch.time("key words", || {
         let (side, build, inlining) = (job.build_side, job.build, inlining.as_ref());
-        let in_place = details.build_keys == KeySource::Column;
+        let in_place = build_keys == KeySource::Column;
         if in_place && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, build, inlining)? {
             return Ok(keys);
         }
@@ -158,8 +158,12 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     probe: &Probe,
     needed: u64,
 ) -> Result<()> {
-    let details = &job.plan.details;
-    let word = details.word();
+    // The limit is decided once. Otherwise chunks would become very short while other chunks occupy memory.
+    let left_for_chunks = cx.budget.limit().map(|_| cx.budget.left());
+    build.plan.refine(Learned { left_for_chunks, ..Learned::default() });
+    let details = &build.plan.details;
+    let (word, probe_side) = (details.word(), details.probe_side);
+    let chunk_bytes = build.plan.chunk_rows()?.probe_bytes;
     let reader = ProbeReader::<K> {
         cx,
         keys: job.keys,
@@ -170,7 +174,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         word,
         // Whether a column has nulls is learned chunk by chunk.
         in_place: details.probe_keys != KeySource::Computed,
-        chunk_bytes: chunk_bytes(&cx.budget, &cx.workers),
+        chunk_bytes: chunk_bytes.unwrap_or(u64::MAX),
         needed,
         spare: spare_bytes(cx),
         alive: Arc::new(()),
@@ -178,7 +182,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     };
     let incoming = Incoming::on_demand(&reader);
     let mut wanted = build.wanted;
-    if details.probe_side != ProbeSide::Streamed {
+    if probe_side != ProbeSide::Streamed {
         wanted.expected_rows = incoming.held()?.rows;
     }
     if cx.overrides.tiny_chunks {
