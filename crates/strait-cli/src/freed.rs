@@ -1,12 +1,12 @@
-//! Decides when the allocator returns freed memory to the system.
+//! Decides which pages the allocator uses, and when it returns freed memory to the system.
 //!
-//! The system counts that memory as used by the process, but no reservation counts it. If the allocator
-//! returned it at once, ordinary joins would spend much of their time on page faults. So the allocator keeps
-//! it until the process comes near its limit, and returns it at once from then on.
+//! The system counts freed memory as used by the process, but no reservation counts it. If the allocator returned it
+//! at once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
+//! comes near its limit, and returns it at once from then on.
 //!
-//! The allocator also stops using huge pages: from the start under a small limit, otherwise near the limit.
-//! Huge pages take memory that no reservation counts: the system provides 2 MiB where the process uses 4 KiB.
-//! The join's own large buffers keep huge pages, because they fill them.
+//! The allocator uses no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
+//! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at
+//! most 6 % of the time (benchmarks/notes.md). The join's own large buffers keep huge pages, because they fill them.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
@@ -18,10 +18,6 @@ use std::time::Instant;
 const LOOK_US: u64 = 1000;
 
 const LARGE: u64 = 4 << 20;
-
-/// Up to this limit the allocator never uses huge pages. Under a larger limit it uses them until the
-/// process comes near the limit.
-const SMALL_LIMIT: u64 = 1 << 30;
 
 /// The page size: `/proc/self/statm` counts in pages.
 const PAGE: u64 = 4096;
@@ -49,9 +45,6 @@ impl Freed {
             returned: AtomicBool::new(false),
             size,
         };
-        if limit <= SMALL_LIMIT {
-            without_huge_pages();
-        }
         freed.look(0);
         freed
     }
@@ -73,7 +66,6 @@ impl Freed {
         let held = self.size.as_ref().and_then(resident).unwrap_or(u64::MAX);
         let near = held.saturating_add(more) > self.limit - self.limit / 4;
         if near && !self.returned.swap(true, Ordering::Relaxed) {
-            without_huge_pages();
             return_freed();
         }
     }
@@ -98,8 +90,8 @@ const PURGE_DELAY: c_int = 15;
 /// `mi_option_allow_thp` in mimalloc.h of version 3.
 const ALLOW_THP: c_int = 43;
 
-/// Makes the allocator use only small pages from now on.
-fn without_huge_pages() {
+/// Makes the allocator use only small pages from now on. Called once, when the process starts.
+pub(crate) fn without_huge_pages() {
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at any
     // time. The allocator reads this one when it requests more memory from the system.
     unsafe { mi_option_set(ALLOW_THP, 0) };
@@ -142,8 +134,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn under_a_limit_the_heap_has_no_huge_pages() {
-        let _freed = Freed::new(64 << 20);
+    fn the_heap_has_no_huge_pages() {
+        without_huge_pages();
         let (start, end) = heap().unwrap();
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mapping = smaps.lines().skip_while(|line| addresses(line) != Some((start, end)));

@@ -38,6 +38,7 @@ mod counted;
 static ALLOCATOR: counted::Counted = counted::Counted;
 
 fn main() -> ExitCode {
+    freed::without_huge_pages();
     let cli = Cli::read();
     logger::install(cli.verbose);
     panics::install();
