@@ -177,7 +177,7 @@ impl Case<'_> {
         let fit = match self.algorithm {
             Algorithm::MultiPass if learned.unique == Some(false) => {
                 // Columns, partitions, and the memory for partitioning.
-                free / 8 * FOR_TABLES / (self.to_gpu_per_row()[0] + partitioning)
+                free / 8 * FOR_TABLES / (self.to_gpu_per_row()?[0] + partitioning)
             }
             Algorithm::MultiPass => table_rows(free, word.tuple()),
             Algorithm::CpuPartitioned => working_set_rows(free, word.tuple() + partitioning).max(1),
@@ -238,7 +238,7 @@ impl Case<'_> {
             _ => chunk_of_columns(transfer, word, row_bytes),
         };
         let streamed = gpu.columns == HostMemory::Arrow && self.probe_side() == ProbeSide::Streamed;
-        let [build_row, probe_row] = self.to_gpu_per_row();
+        let [build_row, probe_row] = self.to_gpu_per_row()?;
         let probe = if streamed { STREAMED_ROWS } else { of_columns(probe_row) };
         let working_sets = matches!(self.algorithm, Algorithm::CpuPartitioned | Algorithm::Triton);
         let tiny = if overrides.tiny_chunks { TINY_CHUNK } else { u64::MAX };

@@ -46,7 +46,7 @@ impl Case<'_> {
     /// Returns the bytes per row that cross the link; `None` on the CPU.
     pub(super) fn over_the_link(&self) -> Option<LinkBytes> {
         let word = self.word().bytes();
-        let [build_row, per_row] = self.to_gpu_per_row();
+        let [build_row, per_row] = self.to_gpu_per_row()?;
         let per_build_row = build_row - per_row;
         let in_order = self.in_order();
         let [flags_build, flags_probe] = self.flagged();
@@ -61,17 +61,17 @@ impl Case<'_> {
         Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, probe_bits, per_flag })
     }
 
-    /// Returns the bytes per row that cross to the GPU, build side first.
-    pub(super) fn to_gpu_per_row(&self) -> [u64; 2] {
+    /// Returns the bytes per row that cross to the GPU, build side first; `None` on the CPU.
+    pub(super) fn to_gpu_per_row(&self) -> Option<[u64; 2]> {
         let word = self.word().bytes();
         // A column of key words crosses. Tables without Arrow batches may also have a column of values.
-        let row = self.gpu.map_or(0, |gpu| gpu.row_bytes).max(word);
-        match self.algorithm {
+        let row = self.gpu?.row_bytes.max(word);
+        Some(match self.algorithm {
             // The CPU makes tuples, which always have a value besides the key word.
             Algorithm::CpuPartitioned => [2 * word; 2],
             _ if self.inlining().bytes() > 0 => [row + word, row],
             _ => [row; 2],
-        }
+        })
     }
 
     /// Returns the bytes of the whole join that cross the link, if each probe row has one match, and if results
