@@ -4,7 +4,7 @@
 //! at once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
 //! comes near its limit, and returns it at once from then on.
 //!
-//! The allocator uses no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
+//! The allocator asks for no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
 //! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at
 //! most 6 % of the time (benchmarks/notes.md). The join's own large buffers keep huge pages, because they fill them.
 

@@ -130,9 +130,7 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     if let Some(columns) = arguments.selected() {
         join = join.select(columns);
     }
-    if let Some(threads) = arguments.threads {
-        join = join.threads(threads);
-    }
+    join = join.threads(arguments.threads());
     if memory.limit().is_some() {
         join = join.memory_budget(memory.budget());
     }
@@ -227,7 +225,7 @@ fn execute(
     memory: &Memory,
     found: &str,
 ) -> anyhow::Result<()> {
-    let threads = arguments.threads.unwrap_or_else(cores);
+    let threads = arguments.threads();
     let running = Running::begin(threads);
     let left = left.input(bound.columns(Side::Left), threads, &running.busy.left);
     let right = right.input(bound.columns(Side::Right), threads, &running.busy.right);
@@ -270,7 +268,7 @@ fn options(arguments: &JoinArguments, memory: &Memory, busy: &Busy) -> SinkOptio
     SinkOptions {
         overwrite: arguments.overwrite,
         compression: arguments.compression,
-        threads: arguments.threads.unwrap_or_else(cores),
+        threads: arguments.threads(),
         row_group_rows: arguments.row_group_rows,
         memory: memory.for_writing(),
         busy: busy.clone(),

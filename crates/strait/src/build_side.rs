@@ -82,6 +82,11 @@ pub(crate) enum Step {
 }
 
 impl BuildSide {
+    /// Returns the build side that a plan is made for. As long as it is not known, this is the left side.
+    pub(crate) fn or_assumed(known: Option<Side>) -> Side {
+        known.unwrap_or(Side::Left)
+    }
+
     /// Chooses the build side by the statistics of the left and the right side, as far as they tell.
     pub(crate) fn choose(wishes: Wishes, statistics: &[Statistics; 2]) -> BuildSide {
         if let Some(side) = wishes.asked {

@@ -58,9 +58,8 @@ fn predictions_contain_reading_and_writing() {
     let milliseconds = |arguments: &str| {
         let line = "join {} --on id --device cpu --threads 1 --explain";
         let plan = sandbox.strait(&line.replace("{}", arguments)).ok();
-        let (_, after) =
-            plan.split_once("predicted, including ").unwrap_or_else(|| panic!("{plan}"));
-        let (seconds, _) = after.split_once(" s in which all threads").unwrap();
+        let (_, after) = plan.split_once("predicted, with ").unwrap_or_else(|| panic!("{plan}"));
+        let (seconds, _) = after.split_once(" s on the CPU").unwrap();
         (seconds.parse::<f64>().unwrap() * 1000.0).round() as u64
     };
     let count = milliseconds("a.parquet a.parquet --count");
@@ -125,9 +124,9 @@ fn the_build_side_beside_a_stream_is_explained() {
         ("- b.parquet --limit 1", "build side     right"),
         ("b.parquet - --limit 1", "build side     left"),
         ("large.csv - --limit 1", "build side     left"),
-        ("large.csv - --limit 1 --memory 8MiB", "the side that proves smaller"),
-        ("b.parquet -", "the side that proves smaller"),
-        ("a.parquet b.csv --limit 1", "the side that proves smaller"),
+        ("large.csv - --limit 1 --memory 8MiB", "the side that ends first"),
+        ("b.parquet -", "the side that ends first"),
+        ("a.parquet b.csv --limit 1", "the side that ends first"),
     ];
     for (run, rule) in rules {
         let run = format!("join {run} --on id --explain");
@@ -146,4 +145,21 @@ fn a_join_that_the_limit_stops_shows_its_plan() {
     assert!(stopped.contains("stopped by --limit"), "{stopped}");
     let whole = sandbox.strait(&format!("{run} --explain-analyze --limit 2")).ok();
     assert!(whole.contains("what happened") && !whole.contains("stopped"), "{whole}");
+}
+
+/// Every thread needs room for its rows. With more threads than that, most of them would wait for memory.
+#[test]
+fn a_memory_limit_bounds_the_threads() {
+    let sandbox = parquet_pair();
+    for (settings, threads) in [
+        ("--threads 3 --memory 1GiB", 3),
+        ("--threads 64 --memory 128MiB", 8),
+        ("--threads 64 --memory 1MiB", 1),
+        ("--threads 64", 64),
+    ] {
+        let plan =
+            sandbox.strait(&format!("join a.parquet b.parquet --on id --explain {settings}")).ok();
+        let line = plan.lines().find(|line| line.contains("threads  ")).expect(&plan);
+        assert_eq!(line.split_whitespace().last(), Some(&*threads.to_string()), "{plan}");
+    }
 }

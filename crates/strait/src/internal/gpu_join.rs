@@ -86,7 +86,7 @@ fn plan([build, probe]: [&GpuTable; 2], algorithm: Algorithm, request: &JoinRequ
             open: true,
             row_bytes: word.bytes(),
             // Nothing crosses the link, so this does not matter.
-            memory: HostMemory::Pinned,
+            columns: HostMemory::Pinned,
         }),
     })
 }

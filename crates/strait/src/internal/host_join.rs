@@ -55,7 +55,7 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
         let bytes = Some(table.rows * row_bytes);
         Statistics { rows: Some(table.rows), bytes, ..Statistics::default() }
     };
-    let memory = match (build.placement, probe.placement) {
+    let columns = match (build.placement, probe.placement) {
         (HostPlacement::Pinned, HostPlacement::Pinned) => HostMemory::Pinned,
         _ => HostMemory::Pageable,
     };
@@ -77,7 +77,7 @@ fn plan([build, probe]: [&HostTable; 2], request: &JoinRequest) -> Plan {
             gpu_options: request.gpu_options,
             ..Facts::of_columns(build.word.width(), request.result.yields(), &Machine::detect())
         },
-        device: Some(GpuCandidate { name, budget, asked: true, open: true, row_bytes, memory }),
+        device: Some(GpuCandidate { name, budget, asked: true, open: true, row_bytes, columns }),
     })
 }
 

@@ -44,22 +44,22 @@ pub(crate) struct GpuCandidate {
     pub(crate) open: bool,
     /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
     pub(crate) row_bytes: u64,
-    pub(crate) memory: HostMemory,
+    pub(crate) columns: HostMemory,
 }
 
 impl GpuCandidate {
     /// Returns the facts that the details of a plan depend on.
     fn facts(&self) -> GpuFacts {
-        GpuFacts { memory: self.budget, columns: self.memory, row_bytes: self.row_bytes }
+        GpuFacts { gpu_bytes: self.budget, columns: self.columns, row_bytes: self.row_bytes }
     }
 }
 
 /// The host memory that holds the rows before they cross to a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostMemory {
-    /// Pinned memory, with the key words. Words in other memory are staged.
+    /// The key words are in pinned memory.
     Pinned,
-    /// Pageable memory, with the key words.
+    /// The key words are in pageable memory, and are staged.
     Pageable,
     /// Arrow batches. The [key source](crate::plan::KeySource) tells whether words must be computed first.
     Arrow,
@@ -74,8 +74,8 @@ impl Request {
     /// Returns an algorithm with the facts of this request. `on` is the GPU that it runs on, if any.
     pub(super) fn case(&self, algorithm: Algorithm, on: Option<&GpuCandidate>) -> Case<'_> {
         let gpu = on.map(GpuCandidate::facts);
-        let Request { build, probe, facts, threads, .. } = self;
-        Case { algorithm, gpu, build, probe, facts, threads: *threads }
+        let Request { build, probe, facts, threads, limit, .. } = self;
+        Case { algorithm, gpu, build, probe, facts, threads: *threads, limit: *limit }
     }
 }
 
@@ -273,8 +273,8 @@ pub(super) mod tests {
     }
 
     pub(in crate::plan) fn on_device(budget: u64, asked: bool) -> GpuCandidate {
-        let (name, memory) = ("a GPU".to_string(), HostMemory::Arrow);
-        GpuCandidate { name, budget, asked, open: true, row_bytes: 8, memory }
+        let (name, columns) = ("a GPU".to_string(), HostMemory::Arrow);
+        GpuCandidate { name, budget, asked, open: true, row_bytes: 8, columns }
     }
 
     /// A build side of a few times the budget is joined in passes, one of many times the budget in
@@ -286,9 +286,9 @@ pub(super) mod tests {
             let mut request = request(&machine, rows, rows, None);
             request.threads = 16;
             request.facts.count_only = true;
-            let memory = HostMemory::Pinned;
+            let columns = HostMemory::Pinned;
             request.device =
-                Some(GpuCandidate { row_bytes: 16, memory, ..on_device(16 << 30, true) });
+                Some(GpuCandidate { row_bytes: 16, columns, ..on_device(16 << 30, true) });
             choose(request).algorithm
         };
         assert_eq!(plan(1 << 30), Algorithm::MultiPass);
@@ -341,7 +341,8 @@ pub(super) mod tests {
             per_match: 16,
             per_probe_row: 8,
             probe_bits: true,
-            per_flag: 0,
+            per_build_flag: 0,
+            per_probe_flag: 0,
         };
         assert_eq!(large.details.over_the_link, Some(bytes));
         // 3.2 GB of keys and columns go there, and 2.2 GB of results come back.
@@ -375,11 +376,11 @@ pub(super) mod tests {
     #[test]
     fn words_that_are_made_are_counted() {
         let machine = machine();
-        let predicted = |memory: HostMemory, nullable: Option<bool>, algorithm: Algorithm| {
+        let predicted = |columns: HostMemory, nullable: Option<bool>, algorithm: Algorithm| {
             let mut request = request(&machine, 1 << 26, 1 << 26, None);
             request.facts.count_only = true;
             request.facts.keys.in_column = [nullable; 2];
-            request.device = Some(GpuCandidate { memory, ..on_device(1 << 36, true) });
+            request.device = Some(GpuCandidate { columns, ..on_device(1 << 36, true) });
             let all = choose(request).predictions;
             let of = all.iter().find(|p| p.on_gpu && p.algorithm == algorithm).unwrap();
             (of.seconds, of.bytes)

@@ -4,9 +4,10 @@
 //! on a server core of 2023 with 2 MiB of second-level cache (`benchmarks/notes.md`). Their ratios matter
 //! more than their values.
 
+use crate::build_side::BuildSide;
 use crate::machine::Machine;
 use crate::matches::Keep;
-use crate::options::{Algorithm, Side, Yields};
+use crate::options::{Algorithm, Yields};
 use crate::plan::choose::Request;
 use crate::plan::refine::Facts;
 use crate::plan::rules::{MAX_PLANNED_ROWS, UNKNOWN_ROWS};
@@ -84,8 +85,7 @@ impl ReadWrite {
     /// probe row has one match.
     pub(super) fn of(request: &Request, sizes: &Sizes) -> ReadWrite {
         let Facts { roles, count_only, .. } = &request.facts;
-        // If the build side is not known, the left side is assumed.
-        let build = request.build_side.unwrap_or(Side::Left);
+        let build = BuildSide::or_assumed(request.build_side);
         let rows = match roles.pairs || roles.build == Keep::Nothing {
             _ if *count_only => 0.0,
             true => sizes.probe_rows,

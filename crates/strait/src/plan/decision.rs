@@ -138,8 +138,8 @@ pub struct Details {
     pub inlining: Inlining,
     /// Whether the probe side is streamed or held.
     pub probe_side: ProbeSide,
-    /// Whether the source of the probe side gets a [`KeyFilter`](crate::KeyFilter), and may leave out rows that have
-    /// no match.
+    /// Whether the source of the probe side may get a [`KeyFilter`](crate::KeyFilter), and leave out rows that have no
+    /// match. Readers get none, and no source gets one if the output has row numbers.
     pub key_filter: bool,
     /// The kind of table, if there is one table over the build side: for `no-partition`, and on a GPU for the
     /// parts of `multi-pass` and for a `radix` join that makes one pass over each side.
@@ -445,8 +445,10 @@ pub struct LinkBytes {
     pub per_probe_row: u64,
     /// Whether one bit per probe row comes back, which tells whether the row has a match.
     pub probe_bits: bool,
-    /// The bytes back to the host per row of a side whose matches are flagged.
-    pub per_flag: u64,
+    /// The bytes back to the host per build row, if a flag of each build row comes back.
+    pub per_build_flag: u64,
+    /// The bytes back to the host per probe row, if a flag of each probe row comes back.
+    pub per_probe_flag: u64,
 }
 
 /// The most rows of a chunk. The rows of a chunk cross to the GPU together.

@@ -39,7 +39,8 @@ impl fmt::Display for Plan {
                 writeln!(f, "  {:<14} {other}, {size}{rule}; {held}", "probe side")?;
             }
             None => {
-                let smaller = "the side that proves smaller while both are read";
+                let smaller =
+                    "the side that ends first when both are read in turns; planned as left";
                 writeln!(f, "  {:<14} {smaller}", "build side")?;
                 writeln!(f, "  {:<14} the other side; {held}", "probe side")?;
             }
@@ -82,7 +83,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::Fastest => "fastest by prediction",
             Reason::FastestWithin { limit } => {
-                return write!(f, "fastest by prediction that fits {}", bytes(*limit));
+                return write!(f, "fastest by prediction among those that fit {}", bytes(*limit));
             }
             Reason::LeastMemory => {
                 "no algorithm is predicted to fit the memory limit; this one needs the least memory"
@@ -106,7 +107,7 @@ impl Plan {
         match on_cpu.map_or(0.0, |p| p.read_write_seconds) {
             0.0 => "without reading and writing files".to_string(),
             seconds => {
-                format!("including {seconds:.3} s in which all threads read and write files")
+                format!("with {seconds:.3} s on the CPU for reading and writing files")
             }
         }
     }
@@ -129,6 +130,10 @@ impl Plan {
         let tuple = format!("key words of {word_bits} bits, values of {value_bits} bits");
         writeln!(f, "  {:<14} {tuple}", "tuples")?;
         writeln!(f, "  {:<14} {}", "build columns", details.inlining)?;
+        if details.key_filter {
+            let text = "the source of the probe side may leave out rows without a match";
+            writeln!(f, "  {:<14} {text}", "key filter")?;
+        }
         if let Some(table) = &details.table {
             let place = match details.table_in_gpu_memory {
                 None => String::new(),
@@ -277,18 +282,26 @@ impl fmt::Display for LinkBytes {
         if per_build_row > 0 {
             write!(f, ", {} more per build row if columns are inlined", bytes(per_build_row))?;
         }
-        let flagged = self.per_flag > 0;
-        match per_match {
-            0 if flagged => f.write_str("; one flag per row comes back"),
-            0 if self.probe_bits => f.write_str("; one bit per probe row comes back"),
-            0 => f.write_str("; a count comes back"),
+        let flags = match [self.per_build_flag > 0, self.per_probe_flag > 0] {
+            [true, true] => Some("one flag per row"),
+            [true, false] => Some("one flag per build row"),
+            [false, true] => Some("one flag per probe row"),
+            [false, false] => None,
+        };
+        match (per_match, flags) {
+            (0, Some(flags)) => write!(f, "; {flags} comes back"),
+            (0, None) if self.probe_bits => f.write_str("; one bit per probe row comes back"),
+            (0, None) => f.write_str("; a count comes back"),
             _ => {
                 write!(f, "; {} per match come back", bytes(per_match))?;
                 if per_probe_row > 0 {
                     let row = bytes(per_probe_row);
-                    write!(f, ", or {row} and a bit per probe row if build keys occur once")?;
+                    write!(
+                        f,
+                        ", or {row} and one bit per probe row, if each build key occurs once"
+                    )?;
                 }
-                if flagged { f.write_str("; and one flag per build row") } else { Ok(()) }
+                flags.map_or(Ok(()), |flags| write!(f, "; and {flags}"))
             }
         }
     }

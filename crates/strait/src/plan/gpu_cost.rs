@@ -64,10 +64,10 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
     let yields = case.yields();
     let words = |rows: f64| (rows * word) as u64;
     let streamed = case.probe_side() == ProbeSide::Streamed;
-    let overlaps = streamed && on.memory == HostMemory::Arrow;
+    let overlaps = streamed && on.columns == HostMemory::Arrow;
     let crossing = case.crossing();
     let (sent, back, spilled) = (crossing.build + crossing.probe, crossing.back, crossing.spilled);
-    let pinned = on.memory == HostMemory::Pinned;
+    let pinned = on.columns == HostMemory::Pinned;
     let staged = case.transfer().map_or(device::LINK, |by| sent_per_second(by, pinned, threads));
     let inlined = case.inlining().bytes() > 0;
     let resolve = match yields {
@@ -86,7 +86,7 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
     };
     // Time is predicted as if nullable columns had no nulls. Memory is predicted as if they had.
     let sources = [0, 1].map(|side| case.key_source(side));
-    let in_batches = on.memory == HostMemory::Arrow;
+    let in_batches = on.columns == HostMemory::Arrow;
     let made = in_batches && sources.contains(&KeySource::Computed);
     let may_be_made = in_batches && sources != [KeySource::Column; 2];
     let making = if made { both * ns::KEPT } else { 0.0 };
@@ -225,11 +225,11 @@ mod tests {
 
     /// Returns the request of a count of rows of 16 bytes in host memory, with 16 threads and `budget` bytes of
     /// GPU memory.
-    fn count(build: u64, probe: u64, memory: HostMemory, budget: u64) -> Request {
+    fn count(build: u64, probe: u64, columns: HostMemory, budget: u64) -> Request {
         let machine = Machine { cores: 16, last_level: 300 << 20, ..machine() };
         let mut request = request(&machine, build, probe, None);
         (request.threads, request.facts.count_only) = (16, true);
-        let candidate = GpuCandidate { row_bytes: 16, memory, ..on_device(budget, true) };
+        let candidate = GpuCandidate { row_bytes: 16, columns, ..on_device(budget, true) };
         request.device = Some(candidate);
         request
     }

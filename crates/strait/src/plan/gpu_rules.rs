@@ -99,7 +99,7 @@ impl Case<'_> {
 
     /// Returns the free GPU memory, as it was measured or as it is predicted.
     pub(super) fn free(&self) -> Option<u64> {
-        Some(self.facts.learned.free.unwrap_or(self.gpu?.memory))
+        Some(self.facts.learned.free.unwrap_or(self.gpu?.gpu_bytes))
     }
 
     /// Decides the kind of table and the radix bits of each pass. The bits are known once the GPU is open,
@@ -239,6 +239,8 @@ impl Case<'_> {
         };
         let streamed = gpu.columns == HostMemory::Arrow && self.probe_side() == ProbeSide::Streamed;
         let [build_row, probe_row] = self.to_gpu_per_row()?;
+        // Before the join runs, the whole limit is left.
+        let left = learned.left_for_chunks.or(self.limit);
         let probe = if streamed { STREAMED_ROWS } else { of_columns(probe_row) };
         let working_sets = matches!(self.algorithm, Algorithm::CpuPartitioned | Algorithm::Triton);
         let tiny = if overrides.tiny_chunks { TINY_CHUNK } else { u64::MAX };
@@ -246,7 +248,7 @@ impl Case<'_> {
         Some(ChunkRows {
             build: of_columns(build_row).min(most),
             probe: probe.min(most),
-            probe_bytes: streamed.then(|| streamed_bytes(self.threads, learned.left_for_chunks)),
+            probe_bytes: streamed.then(|| streamed_bytes(self.threads, left)),
             tuples: working_sets.then(|| chunk_of_tuples(word).min(most)),
         })
     }

@@ -1,6 +1,7 @@
 //! What crosses the link between host memory and GPU memory. This is the only place that counts these bytes:
 //! the plan shows the [`LinkBytes`] per row, and the predictions use the same bytes times rows ([`Crossing`]).
 
+use crate::gpu_options::Histogram;
 use crate::matches::{FlaggedBy, FoundBy};
 use crate::options::{Algorithm, Yields};
 use crate::plan::ResultOrder;
@@ -13,6 +14,12 @@ const ACCESS_BYTES: f64 = 64.0;
 /// The number of accesses that insert one row into a table in host memory. There are two: one takes a slot, and one
 /// writes the value. They count as fewer than two, because both may hit the same line in a cache.
 const ACCESSES_TO_INSERT: f64 = 1.6;
+
+/// Returns whether results in the order of the probe rows take fewer bytes than pairs. `rows` results have
+/// come back, and `matched` of them have a match.
+pub(crate) fn order_pays(matched: u64, rows: u64) -> bool {
+    matched >= rows / 2
+}
 
 /// The bytes of a whole join that cross the link, as predicted. They are not rounded, because times follow from
 /// them.
@@ -49,16 +56,24 @@ impl Case<'_> {
         let [build_row, per_row] = self.to_gpu_per_row()?;
         let per_build_row = build_row - per_row;
         let in_order = self.in_order();
-        let [flags_build, flags_probe] = self.flagged();
+        let [per_build_flag, per_probe_flag] = self.flagged().map(u64::from);
         let per_match = match self.yields() {
             Yields::Count | Yields::Exists => 0,
-            // A value of each side. Tables without Arrow batches also get the key back if they have values.
+            // One value of each side. Tables that are not Arrow batches also get the key back, if they have a
+            // column of values.
             Yields::Pairs => self.gpu?.row_bytes.max(word) + word,
         };
-        let per_flag = u64::from(flags_build || flags_probe);
         let per_probe_row = if per_match > 0 && in_order { word } else { 0 };
         let probe_bits = in_order;
-        Some(LinkBytes { per_row, per_build_row, per_match, per_probe_row, probe_bits, per_flag })
+        Some(LinkBytes {
+            per_row,
+            per_build_row,
+            per_match,
+            per_probe_row,
+            probe_bits,
+            per_build_flag,
+            per_probe_flag,
+        })
     }
 
     /// Returns the bytes per row that cross to the GPU, build side first; `None` on the CPU.
@@ -83,17 +98,21 @@ impl Case<'_> {
             true => link.per_probe_row as f64 + 1.0 / 8.0,
             false => link.per_match as f64,
         };
-        let flagged =
-            self.flagged().map(|flagged| if flagged { link.per_flag as f64 } else { 0.0 });
         let times = match self.algorithm {
             Algorithm::MultiPass => self.parts().unwrap_or(1) as f64,
             _ => 1.0,
         };
+        // The GPU reads the keys of `triton` a first time to count the tuples per partition.
+        let counts = self.algorithm == Algorithm::Triton
+            && self.facts.gpu_options.histogram == Histogram::Gpu;
+        let counted = if counts { self.word().bytes() } else { 0 };
         Crossing {
-            build: build * (link.per_row + link.per_build_row) as f64,
-            probe: times * probe * link.per_row as f64,
+            build: build * (link.per_row + link.per_build_row + counted) as f64,
+            probe: times * probe * (link.per_row + counted) as f64,
             // The flags of probe rows come back with every part of the build side.
-            back: probe * per_probe_row + build * flagged[0] + times * probe * flagged[1],
+            back: probe * per_probe_row
+                + build * link.per_build_flag as f64
+                + times * probe * link.per_probe_flag as f64,
             spilled: self.spilled(build + probe),
             table: self.accesses() * ACCESS_BYTES,
         }
@@ -140,10 +159,11 @@ impl Case<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu_options::GpuOptions;
     use crate::matches::Roles;
     use crate::options::{JoinType, Side};
     use crate::plan::refine::tests::plan;
-    use crate::plan::{HostMemory, Learned, Plan};
+    use crate::plan::{HostMemory, Learned, Plan, Prediction};
     use crate::word::Width;
 
     /// The rows of the plans.
@@ -167,7 +187,10 @@ mod tests {
             false => PROBE * link.per_match,
         };
         let sent = BUILD * (link.per_row + link.per_build_row) + times * PROBE * link.per_row;
-        sent + 2 * spilled + results + (flagged[0] + times * flagged[1]) * link.per_flag
+        sent + 2 * spilled
+            + results
+            + flagged[0] * link.per_build_flag
+            + times * flagged[1] * link.per_probe_flag
     }
 
     #[test]
@@ -203,6 +226,19 @@ mod tests {
             }
         }
         assert!(several_passes > 0);
+    }
+
+    #[test]
+    fn keys_cross_twice_if_the_gpu_counts_them_first() {
+        let crosses = |histogram: Histogram| {
+            let plan = plan(Algorithm::Triton, Some(1 << 30), |facts| {
+                facts.gpu_options = GpuOptions::new().histogram(histogram);
+            });
+            let triton = |p: &&Prediction| p.on_gpu && p.algorithm == Algorithm::Triton;
+            plan.predictions.iter().find(triton).expect("a prediction for the GPU").crosses
+        };
+        let once = crosses(Histogram::Cpu);
+        assert_eq!(crosses(Histogram::Gpu), once + (BUILD + PROBE) * 8);
     }
 
     #[test]

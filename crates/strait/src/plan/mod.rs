@@ -30,6 +30,5 @@ pub use decision::{
 };
 pub(crate) use gpu_rules::first_pass_transfer;
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
-pub(crate) use refine::{
-    Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn, order_pays,
-};
+pub(crate) use link::order_pays;
+pub(crate) use refine::{Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};

@@ -19,12 +19,6 @@ use crate::plan::working_sets::pack;
 use crate::plan::{ChunkRows, HoldReason, Inlining, KeySource, Plan, ResultOrder, Statistics};
 use crate::word::Width;
 
-/// Returns whether results in the order of the probe rows take fewer bytes than pairs. `rows` results have
-/// come back, and `matched` of them have a match.
-pub(crate) fn order_pays(matched: u64, rows: u64) -> bool {
-    matched >= rows / 2
-}
-
 /// The facts that the [details](crate::plan::Details) of a plan follow from, apart from the [`Statistics`] of
 /// both sides.
 #[derive(Debug, Clone)]
@@ -49,7 +43,7 @@ pub(crate) struct Facts {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GpuFacts {
     /// The GPU memory that the plan may use, in bytes.
-    pub(crate) memory: u64,
+    pub(crate) gpu_bytes: u64,
     /// The host memory that holds the columns.
     pub(crate) columns: HostMemory,
     /// The bytes per row that always cross to the GPU: the key word, and the value if there is one.
@@ -287,8 +281,8 @@ impl Plan {
 
     fn case(&self, algorithm: Algorithm) -> Case<'_> {
         let (build, probe): (&Statistics, &Statistics) = (&self.build, &self.probe);
-        let Plan { facts, threads, .. } = self;
-        Case { algorithm, gpu: facts.gpu, build, probe, facts, threads: *threads }
+        let Plan { facts, threads, memory_limit: limit, .. } = self;
+        Case { algorithm, gpu: facts.gpu, build, probe, facts, threads: *threads, limit: *limit }
     }
 }
 
@@ -335,7 +329,7 @@ pub(super) mod tests {
                 asked: true,
                 open: true,
                 row_bytes: 8,
-                memory: HostMemory::Arrow,
+                columns: HostMemory::Arrow,
             }),
         })
     }
@@ -359,7 +353,8 @@ pub(super) mod tests {
                 facts.filtered = verified;
             });
             let link = plan.details.over_the_link.expect("a plan for a GPU");
-            let told = (link.per_match, link.probe_bits, link.per_flag);
+            let flag = link.per_build_flag.max(link.per_probe_flag);
+            let told = (link.per_match, link.probe_bits, flag);
             assert_eq!(told, expected, "{join_type}, verified: {verified}");
         }
     }
@@ -401,6 +396,8 @@ pub(super) mod tests {
         assert_eq!(table(&|facts| facts.filtered = true), RowIdReason::MatchesAreVerified);
         let flagged = |facts: &mut Facts| facts.roles = Roles::of(JoinType::Full, Side::Left);
         assert_eq!(table(&flagged), RowIdReason::BuildRowsAreFlagged);
+        let semi = |facts: &mut Facts| facts.roles = Roles::of(JoinType::RightSemi, Side::Left);
+        assert_eq!(table(&semi), RowIdReason::NoColumns);
         let of_payload = |change: fn(&mut Payload)| {
             table(&move |facts| facts.payload.iter_mut().for_each(change))
         };

@@ -1,6 +1,7 @@
 //! The rules by which the details of a plan follow from facts. There is one function per decision. The
 //! predictions use the same functions. `gpu_rules.rs` has the decisions that only plans for a GPU have.
 
+use crate::matches::Keep;
 use crate::materialise::MAX_INLINED;
 use crate::options::{Algorithm, Yields};
 use crate::partition::RowId;
@@ -30,6 +31,8 @@ pub(super) struct Case<'a> {
     pub(super) facts: &'a Facts,
     /// The threads of the join.
     pub(super) threads: usize,
+    /// The memory limit of the join.
+    pub(super) limit: Option<u64>,
 }
 
 impl Case<'_> {
@@ -91,7 +94,7 @@ impl Case<'_> {
         }
     }
 
-    /// Decides whether the source of the probe side gets a filter over the build keys. It then may leave out probe
+    /// Decides whether the source of the probe side may get a filter over the build keys. It then may leave out probe
     /// rows without a match, so the output must not need them. Only one table over the whole build side can be
     /// such a filter.
     fn key_filter(&self) -> bool {
@@ -204,8 +207,11 @@ impl Case<'_> {
         if !keys.exact || *filtered {
             return Some(RowIdReason::MatchesAreVerified);
         }
-        if !roles.only_columns_of_build() {
+        if roles.build != Keep::Nothing {
             return Some(RowIdReason::BuildRowsAreFlagged);
+        }
+        if !roles.pairs {
+            return Some(RowIdReason::NoColumns);
         }
         if !payload.by_values {
             return Some(RowIdReason::RowNumbersAreReturned);

@@ -200,10 +200,9 @@ impl BoundJoin {
             asked: self.device.is_some() || self.join.overrides.simulated.is_some(),
             open,
             row_bytes: self.keys.width().bytes(),
-            memory: HostMemory::Arrow,
+            columns: HostMemory::Arrow,
         });
-        // If the build side is not known, the left side is assumed.
-        let assumed = side.unwrap_or(Side::Left);
+        let assumed = BuildSide::or_assumed(side);
         let facts = Facts {
             keys: KeyFacts::of(&self.keys, assumed),
             roles: Roles::of(self.join.join_type, assumed),
@@ -333,9 +332,9 @@ impl<'a> Known<'a> {
         side: Option<Side>,
         [left, right]: &[Statistics; 2],
     ) -> Known<'a> {
-        let (build, probe) = match side {
-            Some(Side::Right) => (*right, *left),
-            _ => (*left, *right),
+        let (build, probe) = match BuildSide::or_assumed(side) {
+            Side::Right => (*right, *left),
+            Side::Left => (*left, *right),
         };
         Known { machine, side, build, probe, learned: Learned::default() }
     }

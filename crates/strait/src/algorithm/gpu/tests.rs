@@ -81,7 +81,7 @@ impl Case {
         let mut facts = Facts::of_columns(Width::W64, Yields::Pairs, &machine);
         facts.gpu_options = self.gpu_options;
         facts.overrides.tiny_partitions = self.tiny_parts;
-        let memory = if self.pinned() { HostMemory::Pinned } else { HostMemory::Pageable };
+        let columns = if self.pinned() { HostMemory::Pinned } else { HostMemory::Pageable };
         let mut plan = choose(Request {
             asked: Some(self.algorithm),
             partitioner: self.gpu_options.partitioner,
@@ -101,7 +101,7 @@ impl Case {
                 asked: true,
                 open: true,
                 row_bytes: 8,
-                memory,
+                columns,
             }),
         });
         plan.escalation = self.escalation;
