@@ -1,6 +1,7 @@
 //! Blocks of text: whole records of a file, and the memory that they take.
 
 use std::io::{self, Read};
+use std::ops::{Deref, Range};
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
@@ -37,9 +38,44 @@ pub(super) trait TextParser: Records + Send + Sync {
     fn explain(&self, error: &ArrowError, block: Option<&Block>) -> String;
 }
 
+/// The text of a block.
+pub(super) struct BlockText {
+    bytes: Vec<u8>,
+    /// The part of the bytes that is the text.
+    range: Range<usize>,
+    /// Whether the bytes are a piece of the file, which has the usual length. The next piece can use its memory.
+    is_piece: bool,
+}
+
+impl BlockText {
+    /// The text in a part of a piece.
+    pub(super) fn part(bytes: Vec<u8>, range: Range<usize>) -> BlockText {
+        BlockText { bytes, range, is_piece: true }
+    }
+
+    /// Returns all bytes, if they are a piece of the file.
+    pub(super) fn into_piece(self) -> Option<Vec<u8>> {
+        self.is_piece.then_some(self.bytes)
+    }
+}
+
+impl From<Vec<u8>> for BlockText {
+    fn from(bytes: Vec<u8>) -> BlockText {
+        BlockText { range: 0..bytes.len(), bytes, is_piece: false }
+    }
+}
+
+impl Deref for BlockText {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.range.clone()]
+    }
+}
+
 /// Whole records of a file.
 pub(super) struct Block {
-    pub(super) text: Vec<u8>,
+    pub(super) text: BlockText,
     /// The number of lines of the block, and the number of lines before the block in the file.
     pub(super) lines: u64,
     pub(super) lines_before: u64,
@@ -53,13 +89,23 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// A block whose records were not parsed yet.
+    pub(super) fn new(
+        text: BlockText,
+        lines: u64,
+        lines_before: u64,
+        reservation: MemoryReservation,
+    ) -> Block {
+        Block { text, lines, lines_before, is_checked: false, at: 0, rows: 0, reservation }
+    }
+
     /// Returns whether all records were parsed.
     pub(super) fn is_done(&self) -> bool {
         self.is_checked && self.at >= self.text.len()
     }
 }
 
-/// Reads a file block by block.
+/// Reads a file block by block, from its start to its end.
 pub(super) struct BlockReader {
     bytes: Opened,
     has_ended: bool,
@@ -110,15 +156,7 @@ impl BlockReader {
         let reservation = std::mem::replace(&mut self.reservation, for_rest);
         let lines_before = self.lines;
         self.lines += lines;
-        Ok(Some(Block {
-            text,
-            lines,
-            lines_before,
-            is_checked: false,
-            at: 0,
-            rows: 0,
-            reservation,
-        }))
+        Ok(Some(Block::new(text.into(), lines, lines_before, reservation)))
     }
 }
 

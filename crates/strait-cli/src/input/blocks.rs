@@ -1,7 +1,9 @@
 //! The rows of text files, for many workers at the same time.
 //!
-//! One worker at a time reads text of a file, and cuts it after a whole record. Then it parses this block,
-//! while another worker reads the next one. Several files are read at the same time.
+//! A worker reads text of a file, cuts it after a whole record, and parses this block. Many workers read pieces of a
+//! plain file at the same time. Only one worker at a time reads a stream: a compressed file, an object of a store, or
+//! any file under a memory limit, because pieces that wait for their turn take memory. Several files are read at the
+//! same time.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +16,8 @@ use strait::Error;
 use super::block::{Block, BlockReader, TextParser};
 use super::cast::cast_batch;
 use super::columns::Columns;
-use super::format::Format;
+use super::format::{Format, Squeeze};
+use super::pieces::{Pieces, Spare};
 use super::reader::is_told;
 use super::table::Files;
 use super::text::open;
@@ -38,29 +41,66 @@ pub(super) struct Blocks {
     /// The wanted columns, in the order of the files, and their types after casts.
     columns: Vec<usize>,
     fields: Vec<FieldRef>,
-    /// The largest number of open files.
+    /// The number of workers, and the largest number of open streams.
+    threads: usize,
     most: usize,
     memory: Memory,
 }
 
 #[derive(Default)]
 struct State {
-    /// Open files that no call reads.
-    idle: Vec<TextFile>,
+    /// Streams that no call reads.
+    streams: Vec<(Origin, BlockReader)>,
+    /// Files that have pieces which no call has read.
+    pieces: Vec<(Origin, Arc<Pieces>)>,
     /// The next file to open.
     next: usize,
     /// Blocks with records that were not parsed yet.
     waiting: Vec<Task>,
+    /// Memory for pieces of files.
+    spare: Vec<Spare>,
     /// The number of calls that open or read a file, and of those that parse a block.
     reading: usize,
     parsing: usize,
 }
 
+/// An open file.
+#[derive(Clone)]
+struct Origin {
+    /// Its index in the table.
+    index: usize,
+    parser: Arc<dyn TextParser>,
+}
+
+/// Some records of a file that were not parsed yet.
+struct Task {
+    origin: Origin,
+    block: Block,
+}
+
 /// The next step of a call.
 enum Step {
     Open(usize),
-    Read(TextFile),
+    Read(Origin, BlockReader),
+    ReadPiece(Origin, Arc<Pieces>, u64),
     Parse(Task),
+}
+
+impl State {
+    /// Chooses a file that a call reads from.
+    fn read(&mut self) -> Option<Step> {
+        for at in 0..self.pieces.len() {
+            let pieces = Arc::clone(&self.pieces[at].1);
+            if let Some(number) = pieces.claim() {
+                let origin = match pieces.is_claimed() {
+                    true => self.pieces.remove(at).0,
+                    false => self.pieces[at].0.clone(),
+                };
+                return Some(Step::ReadPiece(origin, pieces, number));
+            }
+        }
+        self.streams.pop().map(|(origin, reader)| Step::Read(origin, reader))
+    }
 }
 
 impl Blocks {
@@ -70,7 +110,7 @@ impl Blocks {
         let most = if memory.limit().is_some() { 1 } else { threads.max(1) };
         let (state, changed) = Default::default();
         let (columns, fields) = (columns.stored().to_vec(), columns.stored_fields().to_vec());
-        Blocks { state, changed, columns, fields, most, memory: memory.clone() }
+        Blocks { state, changed, columns, fields, threads, most, memory: memory.clone() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -89,11 +129,14 @@ impl Blocks {
                     self.open(files, index)?;
                     continue;
                 }
-                Step::Read(file) => self.read(files, file)?,
+                Step::Read(origin, reader) => self.read(files, origin, reader)?,
+                Step::ReadPiece(origin, pieces, number) => {
+                    self.read_piece(files, origin, &pieces, number)?
+                }
                 Step::Parse(task) => Some(task),
             };
             let Some(task) = task else { continue };
-            let index = task.index;
+            let index = task.origin.index;
             if let Some(batch) = self.parse(files, task)? {
                 return Ok(Some((index, batch)));
             }
@@ -109,9 +152,9 @@ impl Blocks {
                 state.parsing += 1;
                 return Some(Step::Parse(task));
             }
-            if let Some(file) = state.idle.pop() {
+            if let Some(step) = state.read() {
                 state.reading += 1;
-                return Some(Step::Read(file));
+                return Some(step);
             }
             if state.next < files && state.reading < self.most {
                 (state.next, state.reading) = (state.next + 1, state.reading + 1);
@@ -128,12 +171,13 @@ impl Blocks {
     }
 
     fn open(&self, files: &Files, index: usize) -> Result<(), ArrowError> {
-        let opened = TextFile::open(files, index, &self.columns, &self.memory);
+        let opened = self.opened(files, index);
         let mut state = self.state();
         state.reading -= 1;
         self.changed.notify_all();
         match opened {
-            Ok(file) => state.idle.push(file),
+            Ok((origin, Opened::Stream(reader))) => state.streams.push((origin, reader)),
+            Ok((origin, Opened::Pieces(pieces))) => state.pieces.push((origin, Arc::new(pieces))),
             Err(error) => {
                 // If memory was refused, another call opens it. There is one open file at a time then.
                 state.next = state.next.min(index);
@@ -143,31 +187,75 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads a block, and leaves the file to other calls. Returns `None` at the end of the file.
-    fn read(&self, files: &Files, mut file: TextFile) -> Result<Option<Task>, ArrowError> {
-        let (index, parser) = (file.index, Arc::clone(&file.parser));
-        let read = caught(|| file.next(&self.memory));
+    /// Reads a block of a stream, and leaves the stream to other calls. Returns `None` at its end.
+    fn read(
+        &self,
+        files: &Files,
+        origin: Origin,
+        mut reader: BlockReader,
+    ) -> Result<Option<Task>, ArrowError> {
+        let read = caught(|| reader.next(&*origin.parser, &self.memory));
         let read = read.unwrap_or_else(|why| Err(ArrowError::ParseError(why)));
         let mut state = self.state();
-        state.reading -= 1;
         if !matches!(read, Ok(None)) {
-            state.idle.push(file);
+            state.streams.push((origin.clone(), reader));
         }
+        self.end_read(state, files, origin, read.map(|block| block.into_iter().collect()))
+    }
+
+    /// Reads a piece of a file. Returns `None` if the pieces before it were not read yet.
+    fn read_piece(
+        &self,
+        files: &Files,
+        origin: Origin,
+        pieces: &Pieces,
+        number: u64,
+    ) -> Result<Option<Task>, ArrowError> {
+        let spare = self.state().spare.pop();
+        let read = caught(|| pieces.read(number, &*origin.parser, &self.memory, spare));
+        let read = read.unwrap_or_else(|why| Err(ArrowError::ParseError(why)));
+        self.end_read(self.state(), files, origin, read)
+    }
+
+    /// Notes the end of a call that has read. Returns its first block, and leaves the others to other calls.
+    fn end_read(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        files: &Files,
+        origin: Origin,
+        read: Result<Vec<Block>, ArrowError>,
+    ) -> Result<Option<Task>, ArrowError> {
+        state.reading -= 1;
+        let read = read.map(|blocks| {
+            let mut blocks = blocks.into_iter();
+            let first = blocks.next();
+            // The last one that waits is parsed first.
+            state.waiting.extend(blocks.rev().map(|block| Task { origin: origin.clone(), block }));
+            first
+        });
         state.parsing += usize::from(matches!(read, Ok(Some(_))));
         drop(state);
         self.changed.notify_all();
-        read.map_err(|error| explained(files, index, error, |error| parser.explain(error, None)))
+        match read {
+            Ok(block) => Ok(block.map(|block| Task { origin, block })),
+            Err(error) => {
+                let explain = |error: &ArrowError| origin.parser.explain(error, None);
+                Err(explained(files, origin.index, error, explain))
+            }
+        }
     }
 
     /// Parses some records of a block, and leaves the other records to other calls.
     fn parse(&self, files: &Files, mut task: Task) -> Result<Option<RecordBatch>, ArrowError> {
-        let Task { index, parser, block } = &mut task;
+        let Task { origin: Origin { index, parser }, block } = &mut task;
         let parsed = self.cast_rows(files, *index, &**parser, block).map_err(|error| {
             explained(files, *index, error, |error| parser.explain(error, Some(block)))
         });
         let mut state = self.state();
         state.parsing -= 1;
-        if !task.block.is_done() {
+        if task.block.is_done() {
+            state.spare.extend(Spare::of(task.block));
+        } else {
             state.waiting.push(task);
         }
         drop(state);
@@ -203,30 +291,15 @@ impl Blocks {
     }
 }
 
-/// A file that is read block by block.
-struct TextFile {
-    /// Its index in the table.
-    index: usize,
-    parser: Arc<dyn TextParser>,
-    reader: BlockReader,
+/// How a file is read.
+enum Opened {
+    Stream(BlockReader),
+    Pieces(Pieces),
 }
 
-/// Some records of a file that were not parsed yet.
-struct Task {
-    /// The index of the file in the table.
-    index: usize,
-    parser: Arc<dyn TextParser>,
-    block: Block,
-}
-
-impl TextFile {
-    fn open(
-        files: &Files,
-        index: usize,
-        columns: &[usize],
-        memory: &Memory,
-    ) -> Result<TextFile, ArrowError> {
-        let file = &files.files[index];
+impl Blocks {
+    fn opened(&self, files: &Files, index: usize) -> Result<(Origin, Opened), ArrowError> {
+        let (file, memory, columns) = (&files.files[index], &self.memory, &self.columns);
         let path = &*file.found.path;
         let squeeze = match file.found.format {
             Format::Csv(text) => text.squeeze,
@@ -234,7 +307,6 @@ impl TextFile {
             _ => return Err(Told(format!("{} is not read as text", path.display())).into()),
         };
         log::trace!("reading {}", path.display());
-        let bytes = open(path, squeeze, memory)?;
         let told = |error: anyhow::Error| Told(format!("{error:#}"));
         let parser: Arc<dyn TextParser> = match file.found.format {
             Format::Csv(text) => {
@@ -243,15 +315,20 @@ impl TextFile {
             }
             _ => Arc::new(json::Parser::new(path, &files.stored, columns, memory).map_err(told)?),
         };
-        let reader = BlockReader::new(bytes, memory, parser.what())?;
-        Ok(TextFile { index, parser, reader })
-    }
-
-    /// Returns the next records; `None` at the end of the file. If memory is refused, it can be called again.
-    fn next(&mut self, memory: &Memory) -> Result<Option<Task>, ArrowError> {
-        let block = self.reader.next(&*self.parser, memory)?;
-        let parser = || Arc::clone(&self.parser);
-        Ok(block.map(|block| Task { index: self.index, parser: parser(), block }))
+        let is_plain = squeeze == Squeeze::None && store::object(path).is_none();
+        let pieces = if is_plain && memory.limit().is_none() {
+            Pieces::open(path, parser.length(), self.threads)?
+        } else {
+            None
+        };
+        let opened = match pieces {
+            Some(pieces) => Opened::Pieces(pieces),
+            None => {
+                let bytes = open(path, squeeze, memory)?;
+                Opened::Stream(BlockReader::new(bytes, memory, parser.what())?)
+            }
+        };
+        Ok((Origin { index, parser }, opened))
     }
 }
 

@@ -423,8 +423,7 @@ mod tests {
             let (mut decoder, mut at) = (parser.decoder(true, lines + 1), 0);
             let decoded = decode(&mut decoder, &text, &mut at).map(|batch| expected.extend(batch));
             let reservation = memory.reserve(0, "a test").unwrap();
-            let (lines_before, is_checked, at, rows) = (0, false, 0, 0);
-            let mut block = Block { text, lines, lines_before, is_checked, at, rows, reservation };
+            let mut block = Block::new(text.into(), lines, 0, reservation);
             usual += u64::from(parser.usual(&block).is_some());
             let mut found = Vec::new();
             while !block.is_done() {

@@ -26,6 +26,7 @@ mod levels;
 mod page_memory;
 mod pages;
 mod parquet;
+mod pieces;
 mod prune;
 mod reader;
 mod records;

@@ -15,6 +15,9 @@ use crate::memory::{Memory, Refusal};
 /// The longest record. Text columns cannot hold more in one batch.
 pub(super) const MAX_RECORD: u64 = i32::MAX as u64;
 
+/// The bytes that some programs write before the first record.
+pub(super) const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
+
 /// The buffers of a decompressor, in addition to its window.
 const DECOMPRESSOR: u64 = 512 << 10;
 
@@ -53,7 +56,7 @@ pub(super) fn open(path: &Path, squeeze: Squeeze, memory: &Memory) -> Result<Ope
     let mut bytes = BufReader::with_capacity(1 << 18, bytes);
     let mut start = Vec::new();
     (&mut bytes).take(3).read_to_end(&mut start).map_err(told)?;
-    if start == b"\xef\xbb\xbf" {
+    if start == BYTE_ORDER_MARK {
         start.clear();
     }
     Ok(Opened { bytes: Box::new(io::Cursor::new(start).chain(bytes)), _reservation: reservation })

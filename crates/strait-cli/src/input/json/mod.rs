@@ -322,8 +322,7 @@ mod tests {
 
     fn block(text: &str, memory: &Memory) -> Block {
         let (text, lines) = (text.as_bytes().to_vec(), text.matches('\n').count() as u64);
-        let reservation = memory.reserve(0, "a test").unwrap();
-        Block { text, lines, lines_before: 0, is_checked: false, at: 0, rows: 0, reservation }
+        Block::new(text.into(), lines, 0, memory.reserve(0, "a test").unwrap())
     }
 
     /// Parses a text, and returns its batches.
