@@ -36,7 +36,7 @@ mod write {
     pub(super) const CSV: f64 = 60.0;
     pub(super) const JSON: f64 = 80.0;
     /// Compression of a text file, per value. It is added to the time above.
-    pub(super) const GZIP: f64 = 130.0;
+    pub(super) const GZIP: f64 = 75.0;
     pub(super) const ZSTD: f64 = 37.0;
 }
 

@@ -11,7 +11,7 @@ use arrow::array::{RecordBatch, new_empty_array};
 use arrow::csv;
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 use arrow_json::writer::{EncoderOptions, LineDelimited, WriterBuilder, make_encoder};
-use flate2::write::GzEncoder;
+use libdeflater::{CompressionLvl, Compressor};
 use strait::MemoryReservation;
 
 use super::blocks::{Blocks, Lane, Tail};
@@ -32,6 +32,9 @@ const SMALLEST_BLOCK: u64 = 16 << 10;
 /// A lane takes this many times the size of a block: for rows that become text of up to four times their size,
 /// for the text before them, and for the compressed text.
 const COPIES: u64 = 6;
+
+/// The level of libdeflate for gzip. Files are as small as with level 6 of zlib, in half of the time.
+const GZIP_LEVEL: i32 = 5;
 
 /// Ordered rows are put aside until there are this many.
 const ASIDE_ROWS: usize = 1 << 15;
@@ -187,7 +190,7 @@ impl Squeeze {
     fn context_bytes(self) -> u64 {
         match self {
             Squeeze::None => 0,
-            Squeeze::Gzip => 384 << 10,
+            Squeeze::Gzip => 768 << 10,
             Squeeze::Zstd => 2 << 20,
         }
     }
@@ -197,10 +200,14 @@ impl Squeeze {
         match self {
             Squeeze::None => Ok(text.to_vec()),
             Squeeze::Gzip => {
-                let bytes = Vec::with_capacity(text.len() / 2);
-                let mut encoder = GzEncoder::new(bytes, flate2::Compression::default());
-                encoder.write_all(text)?;
-                encoder.finish()
+                let level = CompressionLvl::new(GZIP_LEVEL).unwrap_or_default();
+                let mut compressor = Compressor::new(level);
+                let mut bytes = vec![0; compressor.gzip_compress_bound(text.len())];
+                let length = compressor.gzip_compress(text, &mut bytes);
+                bytes.truncate(length.map_err(std::io::Error::other)?);
+                // The block may wait for others before it is written.
+                bytes.shrink_to_fit();
+                Ok(bytes)
             }
             Squeeze::Zstd => zstd::bulk::compress(text, zstd::DEFAULT_COMPRESSION_LEVEL),
         }
