@@ -13,7 +13,8 @@ use regex::Regex;
 use super::block::{Block, Records, TextParser};
 use super::fields::Fields;
 use super::format::Text;
-use super::records::{lines_before, whole_records};
+use super::records::{CsvRecords, lines_before};
+use super::sampled::{self, Sample, Sampled};
 use super::text::{Scanned, open_now};
 use super::{schema, values};
 use crate::arguments::CsvArguments;
@@ -31,24 +32,36 @@ pub(super) fn infer(
     arguments: &CsvArguments,
     memory: &Memory,
 ) -> anyhow::Result<(Schema, u64)> {
+    let delimiter = arguments.delimiter.unwrap_or(text.delimiter);
+    let layout = layout(text, arguments)?;
+    let sample = Sample { path, squeeze: text.squeeze, delimiter, layout: &layout, arguments };
+    let Sampled { schema, rows, record } =
+        match caught(|| sampled::infer(&sample, memory)).unwrap_or_default() {
+            Some(sampled) => sampled,
+            None => infer_with_arrow(&sample, memory)?,
+        };
+    if schema.fields().is_empty() {
+        bail!("{} is empty: a CSV file needs at least a header", path.display());
+    }
+    schema::check(&schema).map_err(|why| anyhow!("cannot read {}: {why}", path.display()))?;
+    log::debug!("{}: types inferred from {rows} row(s)", path.display());
+    Ok((schema, record))
+}
+
+/// Infers names and types. The errors name the file.
+fn infer_with_arrow(sample: &Sample<'_>, memory: &Memory) -> anyhow::Result<Sampled> {
+    let Sample { path, squeeze, delimiter, layout, arguments } = *sample;
     let refusal = Refusal::default();
     let refused = |error| of_join(error).context(format!("cannot read {}", path.display()));
-    let delimiter = arguments.delimiter.unwrap_or(text.delimiter);
-    let opened = open_now(path, text.squeeze, memory)?;
+    let opened = open_now(path, squeeze, memory)?;
     let mut reader = Scanned::new(opened, delimiter, memory, &refusal).map_err(refused)?;
-    let layout = layout(text, arguments)?;
     let inferred = caught(|| layout.infer_schema(&mut reader, arguments.sample.0));
     let inferred = inferred.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
     let (schema, rows) = inferred.map_err(|error| match refusal.take() {
         Some(error) => refused(error),
         None => anyhow!(explain(path, None, arguments, &error, |line| line)),
     })?;
-    if schema.fields().is_empty() {
-        bail!("{} is empty: a CSV file needs at least a header", path.display());
-    }
-    schema::check(&schema).map_err(|why| anyhow!("cannot read {}: {why}", path.display()))?;
-    log::debug!("{}: types inferred from {rows} row(s)", path.display());
-    Ok((schema, reader.scan().average()))
+    Ok(Sampled { schema, rows, record: reader.scan().average() })
 }
 
 /// Returns a type that can hold the values of both types.
@@ -111,7 +124,7 @@ pub(super) struct Parser {
     path: PathBuf,
     arguments: CsvArguments,
     layout: Layout,
-    delimiter: u8,
+    records: CsvRecords,
     has_header: bool,
     /// All columns of the file.
     schema: SchemaRef,
@@ -120,10 +133,6 @@ pub(super) struct Parser {
     wanted: SchemaRef,
     /// The most rows in a batch.
     rows: u64,
-    /// The length of a block.
-    block: u64,
-    /// The purpose of the memory, for error messages.
-    what: String,
 }
 
 impl Parser {
@@ -141,18 +150,18 @@ impl Parser {
             rows = rows.min(limit / BATCH_SHARE / (PARSED * file.record + FIELD * fields));
             block = (limit / BATCH_SHARE / (2 + MOST_FIELDS)).clamp(1 << 12, BLOCK);
         }
+        let what = format!("parsing {}", file.path.display());
+        let delimiter = arguments.delimiter.unwrap_or(file.text.delimiter);
         Ok(Parser {
             path: file.path.to_path_buf(),
             arguments: arguments.clone(),
             layout: layout(file.text, arguments)?,
-            delimiter: arguments.delimiter.unwrap_or(file.text.delimiter),
+            records: CsvRecords { delimiter, block, what },
             has_header: !arguments.no_header,
             schema: file.schema.clone(),
             columns: columns.to_vec(),
             wanted: file.schema.project(columns)?.into(),
             rows: rows.max(1),
-            block,
-            what: format!("parsing {}", file.path.display()),
         })
     }
 
@@ -165,19 +174,19 @@ impl Parser {
 
 impl Records for Parser {
     fn what(&self) -> &str {
-        &self.what
+        self.records.what()
     }
 
     fn length(&self) -> u64 {
-        self.block
+        self.records.length()
     }
 
     fn whole(&self, text: &[u8]) -> Option<(usize, u64)> {
-        whole_records(text, self.delimiter)
+        self.records.whole(text)
     }
 
     fn too_long(&self) -> &'static str {
-        "a record is longer than 2 GiB; is a quote missing?"
+        self.records.too_long()
     }
 }
 
@@ -193,11 +202,11 @@ impl TextParser for Parser {
         } else {
             0
         });
-        memory.resize(&mut block.reservation, text + most, &self.what)?;
+        memory.resize(&mut block.reservation, text + most, self.what())?;
         let parsed = caught(|| self.parsed(block, rows, is_short));
         let parsed = parsed.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
         // The consumer of the batch reserves memory for it.
-        memory.resize(&mut block.reservation, text, &self.what)?;
+        memory.resize(&mut block.reservation, text, self.what())?;
         parsed
     }
 
@@ -242,12 +251,12 @@ impl Parser {
     /// Parses the whole block, if its text and its types are the usual ones. This is much faster than Arrow's
     /// parser.
     fn usual(&self, block: &Block) -> Option<RecordBatch> {
-        let Parser { delimiter, schema, columns, wanted, arguments, .. } = self;
+        let Parser { records, schema, columns, wanted, arguments, .. } = self;
         if !wanted.fields().iter().all(|field| values::is_known(field.data_type())) {
             return None;
         }
         let (all, lines) = (schema.fields().len(), usize::try_from(block.lines).ok()?);
-        let fields = Fields::split(&block.text, *delimiter, all, lines)?;
+        let fields = Fields::split(&block.text, records.delimiter, all, lines)?;
         let first = usize::from(self.begins(block));
         values::batch(&fields, (columns, wanted), first, &arguments.nulls)
     }
@@ -272,7 +281,7 @@ impl Parser {
     /// Returns the number of the line in the file that has a record of the block. The first record, which may
     /// be the header, has the number 1.
     fn record_line(&self, block: &Block, record: u64) -> u64 {
-        block.lines_before + lines_before(&block.text, self.delimiter, record) + 1
+        block.lines_before + lines_before(&block.text, self.records.delimiter, record) + 1
     }
 }
 

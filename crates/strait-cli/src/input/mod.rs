@@ -31,6 +31,7 @@ mod prune;
 mod reader;
 mod records;
 mod row_groups;
+mod sampled;
 mod schema;
 mod sizes;
 mod source;

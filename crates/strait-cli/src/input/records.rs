@@ -2,6 +2,35 @@
 
 use memchr::{memchr, memchr_iter, memrchr};
 
+use super::block::Records;
+
+/// Cuts CSV text after whole records.
+pub(super) struct CsvRecords {
+    pub(super) delimiter: u8,
+    /// The length of a block.
+    pub(super) block: u64,
+    /// The purpose of the memory, for error messages.
+    pub(super) what: String,
+}
+
+impl Records for CsvRecords {
+    fn what(&self) -> &str {
+        &self.what
+    }
+
+    fn length(&self) -> u64 {
+        self.block
+    }
+
+    fn whole(&self, text: &[u8]) -> Option<(usize, u64)> {
+        whole_records(text, self.delimiter)
+    }
+
+    fn too_long(&self) -> &'static str {
+        "a record is longer than 2 GiB; is a quote missing?"
+    }
+}
+
 /// Finds the last complete record of a text. Returns the position after it, and the number of line ends before
 /// that position. The text must begin with a record. Its last record may be incomplete.
 pub(super) fn whole_records(text: &[u8], delimiter: u8) -> Option<(usize, u64)> {

@@ -57,13 +57,7 @@ impl Values<'_> {
     /// Returns the values without their quotes. `None` means null.
     fn iter(&self) -> impl Iterator<Item = Option<Cow<'_, [u8]>>> {
         self.fields.column(self.column, self.first).map(|field| {
-            let value = match field {
-                [b'"', value @ .., b'"'] => match memchr::memchr(b'"', value) {
-                    None => Cow::Borrowed(value),
-                    Some(_) => Cow::Owned(unescaped(value)),
-                },
-                value => Cow::Borrowed(value),
-            };
+            let value = unquoted(field);
             let is_null =
                 value.is_empty() || self.nulls.iter().any(|null| null.as_bytes() == &*value);
             (!is_null).then_some(value)
@@ -108,6 +102,18 @@ impl Values<'_> {
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
         StringArray::try_new(offsets, text.into(), validity.finish()).ok()
+    }
+}
+
+/// Returns the value of a field, without its quotes.
+#[inline]
+pub(super) fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
+    match field {
+        [b'"', value @ .., b'"'] => match memchr::memchr(b'"', value) {
+            None => Cow::Borrowed(value),
+            Some(_) => Cow::Owned(unescaped(value)),
+        },
+        value => Cow::Borrowed(value),
     }
 }
 
