@@ -118,11 +118,11 @@ impl Splitter<'_> {
     /// Finds the fields that end in a chunk. Returns `None` if the parser has to decide.
     #[inline]
     fn chunk(&mut self, at: usize, chunk: &[u8; CHUNK], delimiter: u8) -> Option<()> {
-        let line_ends = bits(chunk, |byte| byte == b'\n');
         let ends = bits(chunk, |byte| byte == delimiter || byte == b'\n');
-        let quotes = bits(chunk, |byte| byte == b'"');
-        if quotes != 0 || self.quoted.is_some() {
-            let mut found = ends | quotes;
+        // This takes less time than bits, and most chunks have no quotes.
+        let has_quotes = chunk.iter().fold(0, |found, &byte| found | u8::from(byte == b'"')) != 0;
+        if has_quotes || self.quoted.is_some() {
+            let mut found = ends | bits(chunk, |byte| byte == b'"');
             while found != 0 {
                 let at = at + found.trailing_zeros() as usize;
                 self.special(at, self.text[at])?;
@@ -132,8 +132,8 @@ impl Splitter<'_> {
         }
         let mut found = ends;
         while found != 0 {
-            let bit = found.trailing_zeros();
-            self.end(at + bit as usize, line_ends >> bit & 1 == 1)?;
+            let bit = found.trailing_zeros() as usize;
+            self.end(at + bit, chunk[bit] == b'\n')?;
             found &= found - 1;
         }
         Some(())

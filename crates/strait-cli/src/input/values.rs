@@ -109,16 +109,16 @@ impl Values<'_> {
 #[inline]
 pub(super) fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
     match field {
-        [b'"', value @ .., b'"'] => match memchr::memchr(b'"', value) {
-            None => Cow::Borrowed(value),
-            Some(_) => Cow::Owned(unescaped(value)),
-        },
+        [b'"', value @ .., b'"'] => unescaped(value),
         value => Cow::Borrowed(value),
     }
 }
 
 /// Replaces two quotes by one.
-fn unescaped(value: &[u8]) -> Vec<u8> {
+fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'"', value).is_none() {
+        return Cow::Borrowed(value);
+    }
     let mut plain = Vec::with_capacity(value.len());
     let mut rest = value;
     while let Some(quote) = memchr::memchr(b'"', rest) {
@@ -126,7 +126,7 @@ fn unescaped(value: &[u8]) -> Vec<u8> {
         rest = rest.get(quote + 2..).unwrap_or_default();
     }
     plain.extend_from_slice(rest);
-    plain
+    Cow::Owned(plain)
 }
 
 /// Splits the sign off.
@@ -167,18 +167,26 @@ pub(super) fn float(value: &[u8]) -> Option<f64> {
     if !(1..=16).contains(&digits.len()) {
         return None;
     }
-    let (whole, fraction) = match digits.iter().position(|&byte| byte == b'.') {
-        Some(point) => (&digits[..point], &digits[point + 1..]),
-        None => (digits, &digits[..0]),
-    };
-    let has_fraction = whole.len() < digits.len();
-    if whole.is_empty() || has_fraction && fraction.is_empty() || whole.len() + fraction.len() > 15
-    {
-        return None;
+    // The number without its point, and the number of digits before the point.
+    let (mut scaled, mut whole) = (0, digits.len());
+    for (at, &byte) in digits.iter().enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit < 10 {
+            scaled = 10 * scaled + i64::from(digit);
+        } else if byte == b'.' && whole == digits.len() && at > 0 {
+            whole = at;
+        } else {
+            return None;
+        }
     }
-    let power = POWERS.get(fraction.len())?;
-    let scaled = number(whole)? as f64 * power + number(fraction)? as f64;
-    let number = scaled / power;
+    let fraction = match digits.len() - whole {
+        0 if whole > 15 => return None,
+        0 => 0,
+        // A point needs digits after it.
+        1 => return None,
+        point_and_fraction => point_and_fraction - 1,
+    };
+    let number = scaled as f64 / POWERS.get(fraction)?;
     Some(if is_negative { -number } else { number })
 }
 
@@ -187,8 +195,14 @@ fn date(value: &[u8]) -> Option<i32> {
     let &[a, b, c, d, b'-', e, f, b'-', g, h] = value else { return None };
     let year = number(&[a, b, c, d])?;
     let (month, day) = (number(&[e, f])?, number(&[g, h])?);
-    // Every month has these days.
-    if !(1..=12).contains(&month) || !(1..=28).contains(&day) {
+    let days = match month {
+        // Arrow knows the leap years.
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=days).contains(&day) {
         return None;
     }
     // Years begin in March, so that the leap day is the last one.
@@ -236,7 +250,8 @@ mod tests {
 
     #[test]
     fn quotes_are_removed() {
-        assert_eq!(unescaped(b"a\"\"b\"\""), b"a\"b\"");
-        assert_eq!(unescaped(b"\"\""), b"\"");
+        assert_eq!(&*unescaped(b"a\"\"b\"\""), b"a\"b\"");
+        assert_eq!(&*unescaped(b"\"\""), b"\"");
+        assert_eq!(&*unescaped(b"ab"), b"ab");
     }
 }
