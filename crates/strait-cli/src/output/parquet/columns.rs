@@ -9,25 +9,23 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::{
     ArrowColumnChunk, ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves,
 };
-use parquet::basic::{Compression as Codec, Encoding};
+use parquet::basic::{Encoding, Type};
 use parquet::file::properties::WriterPropertiesBuilder;
 use parquet::file::writer::SerializedRowGroupWriter;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 
 use super::super::encode::Bytes;
+use super::chunk::OwnChunk;
 use super::codec::PageCodec;
-use super::encodings::{self, ColumnEncoding};
-use super::words::{WordChunk, WordColumn, holds_words};
+use super::encodings::{self, ColumnEncoding, Setting};
+use super::numbers::{NumberColumn, holds_numbers};
+use super::strings::{StringColumn, holds_strings};
 
 /// Makes the columns of row groups.
 pub(super) struct Columns {
     pub(super) schema: SchemaRef,
     properties: WriterPropertiesBuilder,
-    codec: Codec,
-    /// Rows per row group.
-    group_rows: usize,
-    /// Whether a [`WordColumn`] may encode strings.
-    words: bool,
+    setting: Setting,
     /// One entry per column chunk of a row group: the index of the field in the schema, and the Parquet
     /// description of the column.
     leaves: Vec<(usize, ColumnDescPtr)>,
@@ -40,24 +38,20 @@ pub(super) struct Columns {
 /// The encodings of all columns.
 struct Chosen {
     factory: ArrowRowGroupWriterFactory,
-    /// The fields that a [`WordColumn`] encodes, by position.
-    words: Vec<bool>,
+    /// The encodings of the fields that are encoded here, by position.
+    own: Vec<Option<ColumnEncoding>>,
 }
 
 impl Columns {
-    /// With `words`, strings with few different values are encoded by a [`WordColumn`].
     pub(super) fn new(
         (schema, descr): (SchemaRef, &SchemaDescriptor),
         properties: WriterPropertiesBuilder,
-        codec: Codec,
-        group_rows: usize,
-        words: bool,
+        setting: Setting,
     ) -> anyhow::Result<Columns> {
         let unsampled = Chosen::new(&schema, properties.clone(), Vec::new())?;
         let leaf = |leaf| (descr.get_column_root_idx(leaf), descr.column(leaf));
         let leaves = (0..descr.num_columns()).map(leaf).collect();
-        let sampled = OnceLock::new();
-        Ok(Columns { schema, properties, codec, group_rows, words, leaves, unsampled, sampled })
+        Ok(Columns { schema, properties, setting, leaves, unsampled, sampled: OnceLock::new() })
     }
 
     /// Returns the encodings for a row group that begins with these rows. The first batch that is large enough
@@ -66,26 +60,25 @@ impl Columns {
         if let Some(chosen) = self.sampled.get() {
             return Ok(chosen);
         }
-        let compressed = self.codec != Codec::UNCOMPRESSED;
         let mut properties = self.properties.clone();
         let mut known = false;
-        let mut words = vec![false; self.schema.fields().len()];
-        for (position, (field, array)) in
-            self.schema.fields().iter().zip(rows.columns()).enumerate()
-        {
-            let chosen = encodings::choose(array, self.group_rows, compressed);
+        let mut own = vec![None; self.schema.fields().len()];
+        for ((field, array), own) in self.schema.fields().iter().zip(rows.columns()).zip(&mut own) {
+            let chosen = encodings::choose(array, &self.setting);
             let Some(encoding) = chosen else { continue };
             known = true;
             log::debug!("column {}: {encoding:?}", field.name());
-            let path = ColumnPath::new(vec![field.name().clone()]);
+            let data_type = field.data_type();
+            if self.setting.own && (holds_strings(data_type) || holds_numbers(data_type)) {
+                *own = chosen;
+                continue;
+            }
             let encoding = match encoding {
-                ColumnEncoding::Dictionary => {
-                    words[position] = self.words && holds_words(field.data_type());
-                    continue;
-                }
+                ColumnEncoding::Dictionary => continue,
                 ColumnEncoding::Plain => Encoding::PLAIN,
                 ColumnEncoding::Differences => Encoding::DELTA_BINARY_PACKED,
             };
+            let path = ColumnPath::new(vec![field.name().clone()]);
             properties = properties
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path, encoding);
@@ -93,7 +86,7 @@ impl Columns {
         if !known {
             return Ok(&self.unsampled);
         }
-        let chosen = Chosen::new(&self.schema, properties, words)?;
+        let chosen = Chosen::new(&self.schema, properties, own)?;
         Ok(self.sampled.get_or_init(|| chosen))
     }
 
@@ -101,12 +94,17 @@ impl Columns {
     pub(super) fn begin(&self, group: usize, rows: &RecordBatch) -> anyhow::Result<Vec<Column>> {
         let chosen = self.chosen(rows)?;
         let columns = chosen.factory.create_column_writers(group)?.into_iter().zip(&self.leaves);
-        let column =
-            |(column, (field, descr)): (_, &(usize, ColumnDescPtr))| match chosen.words.get(*field)
-            {
-                Some(true) => Column::Words(Box::new(WordColumn::new(Arc::clone(descr)))),
-                _ => Column::Arrow(Box::new(column)),
-            };
+        let column = |(column, (field, descr)): (_, &(usize, ColumnDescPtr))| {
+            let descr = Arc::clone(descr);
+            match chosen.own.get(*field).copied().flatten() {
+                None => Column::Arrow(Box::new(column)),
+                Some(encoding) if descr.physical_type() == Type::BYTE_ARRAY => {
+                    let dictionary = encoding == ColumnEncoding::Dictionary;
+                    Column::Strings(Box::new(StringColumn::new(descr, dictionary)))
+                }
+                Some(encoding) => Column::Numbers(Box::new(NumberColumn::new(descr, encoding))),
+            }
+        };
         Ok(columns.map(column).collect())
     }
 }
@@ -115,33 +113,35 @@ impl Chosen {
     fn new(
         schema: &SchemaRef,
         properties: WriterPropertiesBuilder,
-        words: Vec<bool>,
+        own: Vec<Option<ColumnEncoding>>,
     ) -> anyhow::Result<Chosen> {
         // Only the factory is needed. It has the properties of its writer.
         let writer =
             ArrowWriter::try_new(std::io::sink(), Arc::clone(schema), Some(properties.build()))?;
         let (_, factory) = writer.into_serialized_writer()?;
-        Ok(Chosen { factory, words })
+        Ok(Chosen { factory, own })
     }
 }
 
 /// A column chunk that is being encoded.
 pub(super) enum Column {
     Arrow(Box<ArrowColumnWriter>),
-    Words(Box<WordColumn>),
+    Strings(Box<StringColumn>),
+    Numbers(Box<NumberColumn>),
 }
 
 /// A column chunk that is complete.
 pub(super) enum Chunk {
     Arrow(ArrowColumnChunk),
-    Words(WordChunk),
+    Own(OwnChunk),
 }
 
 impl Column {
     pub(super) fn close(self, codec: &mut PageCodec) -> anyhow::Result<Chunk> {
         Ok(match self {
             Column::Arrow(column) => Chunk::Arrow(column.close()?),
-            Column::Words(column) => Chunk::Words(column.close(codec)?),
+            Column::Strings(column) => Chunk::Own(column.close(codec)?),
+            Column::Numbers(column) => Chunk::Own(column.close(codec)?),
         })
     }
 
@@ -150,7 +150,7 @@ impl Column {
         match self {
             Column::Arrow(column) => column.memory_size() as u64,
             // Not used under a memory limit.
-            Column::Words(_) => 0,
+            Column::Strings(_) | Column::Numbers(_) => 0,
         }
     }
 }
@@ -166,7 +166,11 @@ pub(super) fn encode(
     let lacks = "a batch has columns that its schema lacks";
     for (field, array) in schema.fields().iter().zip(arrays) {
         let first = match columns.next().context(lacks)? {
-            Column::Words(column) => {
+            Column::Strings(column) => {
+                column.write(array, codec)?;
+                continue;
+            }
+            Column::Numbers(column) => {
                 column.write(array, codec)?;
                 continue;
             }
@@ -178,7 +182,7 @@ pub(super) fn encode(
         for leaf in leaves {
             match columns.next().context(lacks)? {
                 Column::Arrow(column) => column.write(&leaf)?,
-                Column::Words(_) => bail!(lacks),
+                Column::Strings(_) | Column::Numbers(_) => bail!(lacks),
             }
         }
     }
@@ -192,7 +196,7 @@ impl Chunk {
     ) -> anyhow::Result<()> {
         match self {
             Chunk::Arrow(chunk) => chunk.append_to_row_group(group)?,
-            Chunk::Words(chunk) => group.append_column(&chunk.bytes, chunk.close)?,
+            Chunk::Own(chunk) => group.append_column(&chunk.bytes, chunk.close)?,
         }
         Ok(())
     }

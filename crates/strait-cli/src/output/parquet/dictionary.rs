@@ -1,100 +1,198 @@
-//! The dictionary of a column chunk of strings, with a cache in front of its hash table.
+//! The dictionaries of column chunks of strings and of integers.
+//!
+//! Both have an open hash table of value numbers. A slot has the number of a value plus one, or zero:
+//!
+//! ```text
+//!  slots    0  3  0  0  1  2  0  0
+//!              │        │  └──────── value 1, whose slot was taken by value 0
+//!              │        └─────────── value 0
+//!              └──────────────────── value 2
+//! ```
+//!
+//! The hash function is seeded at random. If a value is not among a number of slots, the dictionary is taken
+//! for full. So no input makes lookups slow.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
-/// The most bytes of a dictionary.
-const MOST_BYTES: usize = 1 << 20;
+/// The most bytes of a dictionary of integers. Readers need all of it for any page.
+const MOST_NUMBERS: usize = (1 << 20) / size_of::<i64>();
 
-/// The number of words in the cache, as a power of two.
-const CACHE_BITS: u32 = 12;
+/// The most slots that a lookup visits.
+const MOST_STEPS: usize = 512;
 
-/// The dictionary of a column chunk.
+/// An open hash table of value numbers. At least half of its slots are empty.
+struct Slots {
+    slots: Vec<u32>,
+    seed: u64,
+    len: u32,
+}
+
+/// What a lookup finds.
+enum Found {
+    Value(u32),
+    /// The value is new. This slot is empty.
+    Empty(usize),
+    Full,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        Slots { slots: vec![0; 256], seed: RandomState::new().hash_one(0_u8), len: 0 }
+    }
+
+    #[inline]
+    fn find(&self, hash: u32, is_equal: impl Fn(u32) -> bool) -> Found {
+        let mask = self.slots.len() - 1;
+        let mut slot = hash as usize & mask;
+        for _ in 0..MOST_STEPS {
+            match self.slots[slot].checked_sub(1) {
+                None => return Found::Empty(slot),
+                Some(value) if is_equal(value) => return Found::Value(value),
+                Some(_) => slot = (slot + 1) & mask,
+            }
+        }
+        Found::Full
+    }
+
+    /// Adds the next value to an empty slot. Returns its number.
+    fn add(&mut self, slot: usize, hash: impl Fn(u32) -> u32) -> u32 {
+        let value = self.len;
+        self.len += 1;
+        self.slots[slot] = self.len;
+        if self.len as usize > self.slots.len() / 2 {
+            let mut slots = vec![0; 4 * self.slots.len()];
+            let mask = slots.len() - 1;
+            for value in 0..self.len {
+                let mut slot = hash(value) as usize & mask;
+                while slots[slot] != 0 {
+                    slot = (slot + 1) & mask;
+                }
+                slots[slot] = value + 1;
+            }
+            self.slots = slots;
+        }
+        value
+    }
+}
+
+/// Multiplies to 128 bits and folds them, so that each bit of the result depends on all bits of both.
+#[inline]
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> u64::BITS) as u64
+}
+
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The dictionary of a column chunk of strings.
 pub(super) struct Words {
     /// The words as plain values.
     plain: Vec<u8>,
     words: Vec<Word>,
-    indices: HashMap<Box<[u8]>, u32>,
-    /// Words by a cheap hash of their bytes. An entry may be any word.
-    cache: Box<[u32]>,
+    slots: Slots,
+    /// The most bytes of the plain values.
+    most_bytes: usize,
 }
 
 struct Word {
     /// Its bytes in the plain values.
-    start: usize,
-    end: usize,
+    start: u32,
+    end: u32,
     /// The number of the page in which it was last used.
     page: u32,
-}
-
-impl Default for Words {
-    fn default() -> Self {
-        let cache = vec![0; 1 << CACHE_BITS].into_boxed_slice();
-        Words { plain: Vec::new(), words: Vec::new(), indices: HashMap::new(), cache }
-    }
+    hash: u32,
 }
 
 impl Words {
+    pub(super) fn new(most_bytes: usize) -> Words {
+        let most_bytes = most_bytes.min(u32::MAX as usize);
+        Words { plain: Vec::new(), words: Vec::new(), slots: Slots::new(), most_bytes }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Takes the words as plain values. The dictionary must not be used after that.
-    pub(super) fn take_plain(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.plain)
+    /// The words as plain values.
+    pub(super) fn plain(&self) -> &[u8] {
+        &self.plain
     }
 
     /// Returns the index of a word, and whether the page uses it for the first time. Adds the word if it is
     /// new. Returns None if it is new and the dictionary is full.
     #[inline]
     pub(super) fn index(&mut self, value: &[u8], page: u32) -> Option<(u32, bool)> {
-        let slot = slot(value);
-        let cached = self.cache[slot];
-        if let Some(word) = self.words.get_mut(cached as usize)
-            && self.plain[word.start..word.end] == *value
-        {
-            let first = word.page != page;
-            word.page = page;
-            return Some((cached, first));
-        }
-        let index = self.find_or_add(value)?;
-        self.cache[slot] = index;
+        let hash = hash(value, self.slots.seed);
+        let found = self.slots.find(hash, |index| {
+            let word = &self.words[index as usize];
+            word.hash == hash && self.plain[word.start as usize..word.end as usize] == *value
+        });
+        let index = match found {
+            Found::Value(index) => index,
+            Found::Empty(slot) => self.add(value, hash, slot)?,
+            Found::Full => return None,
+        };
         let word = &mut self.words[index as usize];
         let first = word.page != page;
         word.page = page;
         Some((index, first))
     }
 
-    fn find_or_add(&mut self, value: &[u8]) -> Option<u32> {
-        if let Some(&index) = self.indices.get(value) {
-            return Some(index);
-        }
-        if self.plain.len() + 4 + value.len() > MOST_BYTES {
+    fn add(&mut self, value: &[u8], hash: u32, slot: usize) -> Option<u32> {
+        if self.plain.len() + 4 + value.len() > self.most_bytes {
             return None;
         }
-        let index = self.words.len() as u32;
         self.plain.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        let start = self.plain.len();
+        let start = self.plain.len() as u32;
         self.plain.extend_from_slice(value);
-        self.words.push(Word { start, end: self.plain.len(), page: u32::MAX });
-        self.indices.insert(value.into(), index);
-        Some(index)
+        self.words.push(Word { start, end: self.plain.len() as u32, page: u32::MAX, hash });
+        Some(self.slots.add(slot, |index| self.words[index as usize].hash))
     }
 }
 
-/// Returns the place of a value in the cache, from its length and from its first and last bytes.
 #[inline]
-fn slot(value: &[u8]) -> usize {
-    let n = value.len();
-    let eight = |at: usize| value[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let four = |at: usize| {
-        value[at..].first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)))
+fn hash(value: &[u8], seed: u64) -> u32 {
+    let (words, rest) = value.as_chunks::<8>();
+    let mut hash = seed ^ value.len() as u64;
+    for word in words {
+        hash = folded(hash ^ u64::from_le_bytes(*word), ODD);
+    }
+    // The last eight bytes, of which some may be in the words above.
+    let last = match value.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => rest.iter().fold(0, |all, &byte| all << 8 | u64::from(byte)),
     };
-    let (first, last) = match n {
-        0 => (0, 0),
-        1..4 => (u64::from(value[0]), u64::from(value[n / 2]) << 8 | u64::from(value[n - 1])),
-        4..8 => (four(0), four(n - 4)),
-        _ => (eight(0), eight(n - 8)),
-    };
-    let mixed = (first ^ last.rotate_left(29) ^ n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (u64::BITS - CACHE_BITS)) as usize
+    folded(hash ^ last, ODD ^ seed) as u32
+}
+
+/// The dictionary of a column chunk of integers.
+pub(super) struct Numbers {
+    values: Vec<i64>,
+    slots: Slots,
+}
+
+impl Numbers {
+    pub(super) fn new() -> Numbers {
+        Numbers { values: Vec::new(), slots: Slots::new() }
+    }
+
+    pub(super) fn values(&self) -> &[i64] {
+        &self.values
+    }
+
+    /// Returns the index of a value. Adds the value if it is new. Returns None if it is new and the dictionary
+    /// is full.
+    #[inline]
+    pub(super) fn index(&mut self, value: i64) -> Option<u32> {
+        let seed = self.slots.seed;
+        let hash = |value: i64| folded(value as u64 ^ seed, ODD) as u32;
+        match self.slots.find(hash(value), |index| self.values[index as usize] == value) {
+            Found::Value(index) => Some(index),
+            Found::Empty(slot) if self.values.len() < MOST_NUMBERS => {
+                self.values.push(value);
+                Some(self.slots.add(slot, |index| hash(self.values[index as usize])))
+            }
+            Found::Empty(_) | Found::Full => None,
+        }
+    }
 }

@@ -10,6 +10,9 @@ use std::hash::{BuildHasher, RandomState};
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::DataType;
+use parquet::basic::Compression as Codec;
+
+use super::strings::{MOST_WORDS, holds_strings};
 
 /// The most rows of a sample.
 const SAMPLE_ROWS: usize = 8192;
@@ -20,14 +23,25 @@ const FEWEST_ROWS: usize = 1024;
 /// The most bytes of a dictionary. The writer gives up a dictionary of 1 MiB, and the estimate may be too low.
 const DICTIONARY_BYTES: f64 = 768.0 * 1024.0;
 
+/// The same for strings that are encoded by a [`StringColumn`](super::strings::StringColumn).
+const WORDS_BYTES: f64 = 0.75 * MOST_WORDS as f64;
+
+/// If at least this part of the strings repeats the string before it, a dictionary takes less time than the
+/// compression of plain values. The sizes are about the same.
+const REPEATS_PAY: f64 = 0.5;
+
 /// A dictionary pays if the column takes at most this part of its plain size.
 const DICTIONARY_PAYS: f64 = 0.8;
 
 /// Differences take less time than a dictionary. So they are chosen even if they are larger by this factor.
 const DIFFERENCES_PAY: f64 = 1.1;
 
-/// Differences take more time than plain values. So they must take at most this part of the plain size.
+/// Differences must take at most this part of the plain size.
 const PLAIN_LOSES: f64 = 0.9;
+
+/// Differences need no compression, which takes more time than they do. Snappy is chosen for speed, so there
+/// they may be larger than compressed plain values by this factor.
+const PLAIN_LOSES_TO_SNAPPY: f64 = 2.25;
 
 /// The bytes of a plain value that repeats the value before it, after compression.
 const REPEATED_BYTES: f64 = 0.7;
@@ -42,31 +56,43 @@ pub(super) enum ColumnEncoding {
     Differences,
 }
 
-/// Chooses the encoding of a column for row groups of `group_rows` rows. Returns None if the sample says too
-/// little, or if the type is always encoded in the same way.
-pub(super) fn choose(
-    array: &ArrayRef,
-    group_rows: usize,
-    compressed: bool,
-) -> Option<ColumnEncoding> {
+/// What the encodings of a file depend on.
+pub(super) struct Setting {
+    /// Rows per row group.
+    pub(super) group_rows: usize,
+    pub(super) codec: Codec,
+    /// Whether columns may be encoded here. Otherwise, Arrow's writer encodes all of them.
+    pub(super) own: bool,
+}
+
+/// Chooses the encoding of a column. Returns None if the sample says too little, or if the type is always encoded
+/// in the same way.
+pub(super) fn choose(array: &ArrayRef, setting: &Setting) -> Option<ColumnEncoding> {
     let rows = array.len().min(SAMPLE_ROWS);
     if rows < FEWEST_ROWS {
         return None;
     }
     let sample = Sample::of(&array.slice(0, rows))?;
+    let compressed = setting.codec != Codec::UNCOMPRESSED;
     let plain = if compressed { sample.compressed_bytes() } else { sample.plain_bytes };
-    let distinct = sample.distinct(group_rows);
+    let distinct = sample.distinct(setting.group_rows);
     let in_dictionary = distinct * sample.plain_bytes;
     let index = distinct.max(2.0).log2().ceil() / 8.0;
-    let dictionary = match in_dictionary <= DICTIONARY_BYTES {
-        true => index + in_dictionary / group_rows as f64,
+    let words = setting.own && holds_strings(array.data_type());
+    let dictionary = match in_dictionary <= if words { WORDS_BYTES } else { DICTIONARY_BYTES } {
+        true => index + in_dictionary / setting.group_rows as f64,
         false => f64::INFINITY,
     };
+    let repeats = words && dictionary.is_finite() && sample.repeats() >= REPEATS_PAY;
+    let plain_loses = match setting.codec {
+        Codec::SNAPPY if setting.own => PLAIN_LOSES_TO_SNAPPY,
+        _ => PLAIN_LOSES,
+    };
     Some(match sample.difference_bytes() {
-        Some(bytes) if bytes <= PLAIN_LOSES * plain && bytes <= DIFFERENCES_PAY * dictionary => {
+        Some(bytes) if bytes <= plain_loses * plain && bytes <= DIFFERENCES_PAY * dictionary => {
             ColumnEncoding::Differences
         }
-        _ if dictionary <= DICTIONARY_PAYS * plain => ColumnEncoding::Dictionary,
+        _ if repeats || dictionary <= DICTIONARY_PAYS * plain => ColumnEncoding::Dictionary,
         _ => ColumnEncoding::Plain,
     })
 }
@@ -145,8 +171,7 @@ impl Sample {
     /// Estimates the bytes of a plain value after compression. Bytes that are the same in all integers take
     /// little, and so do values that repeat the value before them.
     fn compressed_bytes(&self) -> f64 {
-        let repeats = self.values.windows(2).filter(|pair| pair[0] == pair[1]).count();
-        let repeats = repeats as f64 / self.values.len().max(1) as f64;
+        let repeats = self.repeats();
         let mut new_bytes = self.plain_bytes;
         if self.integers {
             let least = self.values.iter().min().copied().unwrap_or(0);
@@ -155,6 +180,12 @@ impl Sample {
             new_bytes = (f64::from(bits.div_ceil(8)) + 0.5).min(self.plain_bytes);
         }
         (1.0 - repeats) * new_bytes + repeats * REPEATED_BYTES
+    }
+
+    /// Returns the part of the values that repeat the value before them.
+    fn repeats(&self) -> f64 {
+        let repeats = self.values.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        repeats as f64 / self.values.len().max(1) as f64
     }
 
     /// Estimates the number of different values in `rows` rows.
@@ -205,8 +236,14 @@ mod tests {
 
     const ROWS: usize = 1 << 18;
 
+    /// Chooses the encoding that Zstandard compresses.
     fn chosen(array: impl Array + 'static) -> Option<ColumnEncoding> {
-        choose(&(Arc::new(array) as ArrayRef), ROWS, true)
+        let codec = Codec::ZSTD(parquet::basic::ZstdLevel::default());
+        chosen_for(codec, true, Arc::new(array))
+    }
+
+    fn chosen_for(codec: Codec, own: bool, array: ArrayRef) -> Option<ColumnEncoding> {
+        choose(&array, &Setting { group_rows: ROWS, codec, own })
     }
 
     fn random(most: i64) -> impl Iterator<Item = i64> {
@@ -246,9 +283,28 @@ mod tests {
         let keys = Int32Array::from_iter_values((0..8192).map(|i| i / 4 * 7));
         assert_eq!(chosen(keys), Some(Differences));
         let prices = random(50_000_000).flat_map(|price| [price; 4]);
-        let prices: ArrayRef = Arc::new(Int64Array::from_iter_values(prices.take(8192)));
-        assert_eq!(choose(&prices, ROWS, true), Some(Plain));
-        assert_eq!(choose(&prices, ROWS, false), Some(Differences));
+        let prices = Int64Array::from_iter_values(prices.take(8192));
+        assert_eq!(chosen(prices.clone()), Some(Plain));
+        let prices: ArrayRef = Arc::new(prices);
+        for own in [true, false] {
+            let with = |codec| chosen_for(codec, own, Arc::clone(&prices));
+            assert_eq!(with(Codec::UNCOMPRESSED), Some(Differences));
+            assert_eq!(with(Codec::SNAPPY), Some(if own { Differences } else { Plain }));
+        }
+    }
+
+    /// The comments of orders, in each of their items.
+    #[test]
+    fn repeated_strings_get_a_large_dictionary() {
+        use ColumnEncoding::{Dictionary, Plain};
+        let comments = |items: i32| {
+            let comments = (0..8192).map(|i| format!("a comment of some length {:20}", i / items));
+            Arc::new(StringArray::from_iter_values(comments)) as ArrayRef
+        };
+        let chosen = |own, items| chosen_for(Codec::SNAPPY, own, comments(items));
+        assert_eq!(chosen(true, 4), Some(Dictionary));
+        assert_eq!(chosen(false, 4), Some(Plain), "too large for the dictionary of Arrow's writer");
+        assert_eq!(chosen(true, 1), Some(Plain));
     }
 
     #[test]

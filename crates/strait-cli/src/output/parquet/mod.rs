@@ -3,13 +3,22 @@
 //! A row group holds encoded bytes only. Under a memory limit, it ends early when it becomes too large for
 //! the limit.
 
+mod bits;
+mod bounds;
+mod chunk;
 mod codec;
 mod columns;
+mod delta;
 mod dictionary;
 mod encodings;
+mod numbers;
+mod page;
+mod recent;
 mod rle;
+#[cfg(test)]
+mod round_trip;
 mod seconds;
-mod words;
+mod strings;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +37,7 @@ use strait::MemoryReservation;
 
 use self::codec::PageCodec;
 use self::columns::{Chunk, Column, Columns, encode};
+use self::encodings::Setting;
 use super::blocks::{Blocks, Lane, Tail};
 use super::destination::Compression;
 use super::encode::{Bytes, STANDING_SHARE};
@@ -99,11 +109,11 @@ pub(super) fn open(
         .context("cannot write these columns as Parquet")?;
     let group_rows = options.row_group_rows.unwrap_or(GROUP_ROWS);
     // Under a memory limit, Arrow's writers count their memory and make smaller pages.
-    let words = memory.limit().is_none();
+    let setting = Setting { group_rows, codec, own: memory.limit().is_none() };
     let descr = writer.schema_descr();
     let shared = Arc::new(Shared {
         rows_schema,
-        columns: Columns::new((schema, descr), properties, codec, group_rows, words)?,
+        columns: Columns::new((schema, descr), properties, setting)?,
         codec,
         begun: AtomicU64::new(0),
         group_rows,

@@ -1,35 +1,35 @@
 //! Parquet's hybrid of run-length encoding and bit packing, for dictionary indices and definition levels.
 
-/// A repeated value is encoded as a run if it comes at least this often in a row.
-const SHORTEST_RUN: usize = 8;
+use super::bits::{self, TOGETHER, varint};
 
 /// Bit-packed values come in groups of this many.
 const GROUP: usize = 8;
 
-/// Returns the number of bits of values up to `most`. It is at least one.
-pub(super) fn bit_width(most: u32) -> u32 {
-    (u32::BITS - most.leading_zeros()).max(1)
+/// Appends the indices of values in a dictionary with `count` values, after their width.
+pub(super) fn encode_indices(indices: &[u32], count: usize, out: &mut Vec<u8>) {
+    let width = bits::width(count.saturating_sub(1) as u64).max(1);
+    out.push(width as u8);
+    encode(indices, width, out);
 }
 
-/// Appends `values`, which have up to `width` bits.
+/// Appends `values`, which have up to `width` bits. A run begins with a group of equal values, and all others are
+/// bit-packed.
 pub(super) fn encode(values: &[u32], width: u32, out: &mut Vec<u8>) {
-    // Values from `packed` up to `at` will be bit-packed.
+    // Values from `packed` up to `at` will be bit-packed. They fill their groups.
     let (mut packed, mut at) = (0, 0);
-    while at < values.len() {
-        let value = values[at];
-        let run = values[at..].iter().take_while(|&&other| other == value).count();
-        // The packed values before a run must fill their groups. The run gives them its first values.
-        let missing = (GROUP - (at - packed) % GROUP) % GROUP;
-        if run >= missing + SHORTEST_RUN {
-            pack(&values[packed..at + missing], width, out);
-            let run = run - missing;
-            varint((run as u64) << 1, out);
-            out.extend_from_slice(&value.to_le_bytes()[..width.div_ceil(8) as usize]);
-            at += missing + run;
-            packed = at;
-        } else {
-            at += run;
+    while let Some(group) = values[at..].first_chunk::<GROUP>() {
+        let value = group[0];
+        if group.iter().fold(0, |all, other| all | (other ^ value)) != 0 {
+            at += GROUP;
+            continue;
         }
+        pack(&values[packed..at], width, out);
+        let rest = &values[at + GROUP..];
+        let run = GROUP + rest.iter().take_while(|&&other| other == value).count();
+        varint((run as u64) << 1, out);
+        out.extend_from_slice(&value.to_le_bytes()[..width.div_ceil(8) as usize]);
+        at += run;
+        packed = at;
     }
     pack(&values[packed..], width, out);
 }
@@ -42,26 +42,20 @@ fn pack(values: &[u32], width: u32, out: &mut Vec<u8>) {
     let groups = values.len().div_ceil(GROUP);
     varint((groups as u64) << 1 | 1, out);
     let end = out.len() + groups * width as usize;
-    let (mut bits, mut count) = (0_u64, 0);
-    for &value in values {
-        bits |= u64::from(value) << count;
-        count += width;
-        if count >= u32::BITS {
-            out.extend_from_slice(&(bits as u32).to_le_bytes());
-            bits >>= u32::BITS;
-            count -= u32::BITS;
+    for some in values.chunks(TOGETHER) {
+        let mut together = [0; TOGETHER];
+        for (together, &value) in together.iter_mut().zip(some) {
+            *together = u64::from(value);
         }
+        bits::pack(&together, width, out);
     }
-    out.extend_from_slice(&bits.to_le_bytes()[..count.div_ceil(8) as usize]);
-    out.resize(end, 0);
+    out.truncate(end);
 }
 
-fn varint(mut value: u64, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
+/// Appends a run of `count` times the value 1, of one bit.
+pub(super) fn encode_ones(count: usize, out: &mut Vec<u8>) {
+    varint((count as u64) << 1, out);
+    out.push(1);
 }
 
 #[cfg(test)]
@@ -131,6 +125,13 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&[5; 1_000_000], 3, &mut bytes);
         assert_eq!(bytes.len(), 4);
-        assert_eq!((bit_width(0), bit_width(1), bit_width(2), bit_width(u32::MAX)), (1, 1, 2, 32));
+        let mut ones = Vec::new();
+        encode_ones(20_000, &mut ones);
+        assert_eq!(decode(&ones, 1, 20_000), [1; 20_000]);
+        for (count, width) in [(0, 1), (1, 1), (2, 1), (3, 2), (256, 8), (257, 9)] {
+            bytes.clear();
+            encode_indices(&[0], count, &mut bytes);
+            assert_eq!(bytes[0], width);
+        }
     }
 }
