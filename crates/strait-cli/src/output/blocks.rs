@@ -14,11 +14,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::Builder;
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
 
 use super::encode::slice_bytes;
+use crate::busy::Step;
+use crate::panics::caught;
 
 /// Encodes rows into blocks. One thread uses it at a time.
 pub(super) trait Lane: Send {
@@ -61,8 +64,8 @@ pub(super) trait Output: Send + Sync {
     /// same time. They appear in the order of their numbers.
     fn write_part(&self, part: u64, rows: &[RecordBatch]) -> anyhow::Result<()>;
 
-    /// Completes the output.
-    fn finish(self: Box<Self>) -> anyhow::Result<()>;
+    /// Completes the output. Threads end the blocks of the lanes, and add their time to `encoding`.
+    fn finish(self: Box<Self>, encoding: &Step) -> anyhow::Result<()>;
 }
 
 /// The lanes of an output, and its file.
@@ -198,19 +201,45 @@ impl<L: Lane, T: Tail<Block = L::Block>> Output for Blocks<L, T> {
         self.append_part(part, blocks)
     }
 
-    fn finish(self: Box<Self>) -> anyhow::Result<()> {
+    fn finish(self: Box<Self>, encoding: &Step) -> anyhow::Result<()> {
         lock(&self.ordered).end_part();
         self.encode_ordered()?;
         let Blocks { lanes, file, .. } = *self;
         let File { mut tail, .. } = file.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for lane in lanes {
-            let mut lane = lane.into_inner().unwrap_or_else(PoisonError::into_inner);
-            if let Some(block) = lane.close()? {
-                tail.append(block)?;
-            }
-        }
+        close_all(&lanes, encoding, |block| tail.append(block))?;
         tail.finish()
     }
+}
+
+/// Ends the blocks of all lanes at the same time. Passes them to `append`, in the order of the lanes.
+fn close_all<L: Lane>(
+    lanes: &[Mutex<L>],
+    encoding: &Step,
+    mut append: impl FnMut(L::Block) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let Some((first, others)) = lanes.split_first() else { return Ok(()) };
+    let close = |lane: &Mutex<L>| lock(lane).close();
+    std::thread::scope(|scope| {
+        // The workers of the join have nothing to do now. So no more threads run than before.
+        let thread = |lane| {
+            let close = move || encoding.time(|| caught(|| close(lane)));
+            (lane, Builder::new().spawn_scoped(scope, close))
+        };
+        let threads: Vec<_> = others.iter().map(thread).collect();
+        close(first)?.map_or(Ok(()), &mut append)?;
+        for (lane, thread) in threads {
+            let closed = match thread {
+                Ok(thread) => {
+                    let closed = thread.join().unwrap_or_else(|_| Err("a thread failed".into()));
+                    closed.map_err(anyhow::Error::msg)??
+                }
+                // The system has no more threads.
+                Err(_) => close(lane)?,
+            };
+            closed.map_or(Ok(()), &mut append)?;
+        }
+        Ok(())
+    })
 }
 
 impl Ordered {
@@ -307,7 +336,7 @@ mod tests {
     fn one_writer_fills_one_block_after_the_other() {
         let (output, tail) = output(3, None);
         (0..5).try_for_each(|i| output.write(&batch(i * 3..i * 3 + 3))).unwrap();
-        output.finish().unwrap();
+        output.finish(&Step::default()).unwrap();
         let lengths: Vec<usize> = lock(&tail.0).iter().map(Vec::len).collect();
         assert_eq!(lengths, [4, 4, 4, 3]);
     }
@@ -327,7 +356,7 @@ mod tests {
                     });
                 }
             });
-            output.finish().unwrap();
+            output.finish(&Step::default()).unwrap();
             let mut rows: Vec<i64> = lock(&tail.0).concat();
             rows.sort_unstable();
             assert_eq!(rows, (0..5600).collect::<Vec<_>>());
@@ -349,7 +378,7 @@ mod tests {
                 (0..300).try_for_each(|i| output.write_in_order(batch(i * 3..i * 3 + 3))).unwrap();
                 helper.join().unwrap().unwrap();
             });
-            output.finish().unwrap();
+            output.finish(&Step::default()).unwrap();
             assert_eq!(lock(&tail.0).concat(), (0..900).collect::<Vec<_>>());
         }
         let (output, tail) = output(2, None);
@@ -359,7 +388,7 @@ mod tests {
                 .write_part(part as u64, &[batch(start..start + 6), batch(start + 6..start + 10)])
                 .unwrap();
         }
-        output.finish().unwrap();
+        output.finish(&Step::default()).unwrap();
         assert_eq!(lock(&tail.0).concat(), (0..40).collect::<Vec<_>>());
     }
 }

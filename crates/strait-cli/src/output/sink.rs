@@ -119,7 +119,8 @@ impl Sink {
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let Sink { output, fault, target, name, busy } = self;
         let is_file = target.is_whole();
-        let finish = || caught(|| output.finish()).unwrap_or_else(|why| Err(anyhow!(why)));
+        let finish =
+            || caught(|| output.finish(&busy.output)).unwrap_or_else(|why| Err(anyhow!(why)));
         let finished = busy.output.time(finish);
         finished.map_err(|error| explain(&fault, &name, is_file, error))?;
         match target {
