@@ -336,6 +336,47 @@ fn rows_that_the_sample_did_not_suggest() {
     }
 }
 
+/// The comments of orders are repeated in each of their items. Some are missing, empty or very long.
+#[test]
+fn repeated_comments_in_parquet() {
+    let sandbox = Sandbox::new();
+    let comments = (0..9_000_i64).map(|i| match i % 1000 {
+        0 => None,
+        1 => Some(String::new()),
+        2 => Some(format!("{i} is long: {}", "x".repeat(20_000))),
+        _ => Some(format!("the comment of order {i}, which is longer than a view")),
+    });
+    let orders: [(&str, ArrayRef); 3] = [
+        ("k", Arc::new(Int64Array::from_iter_values(0..9_000))),
+        (
+            "price",
+            Arc::new(Int64Array::from_iter((0..9_000).map(|i| (i % 7 > 0).then_some(i * 48271)))),
+        ),
+        ("comment", Arc::new(comments.collect::<arrow::array::StringViewArray>())),
+    ];
+    let items: [(&str, ArrayRef); 2] = [
+        ("k", Arc::new(Int64Array::from_iter_values((0..36_010).map(|i| i / 4)))),
+        ("item", Arc::new(Int64Array::from_iter_values(0..36_010))),
+    ];
+    sandbox.parquet("orders.parquet", &RecordBatch::try_from_iter(orders).unwrap());
+    sandbox.parquet("items.parquet", &RecordBatch::try_from_iter(items).unwrap());
+    // The last items have no order.
+    let join = "join orders.parquet items.parquet --on k --type right --threads 2";
+    sandbox.strait(&format!("{join} -o o.csv")).ok();
+    let expected = sandbox.read("o.csv");
+    assert_eq!(expected.lines().count(), 36_011);
+    for codec in ["none", "snappy", "zstd"] {
+        sandbox.strait(&format!("{join} -o o.parquet --overwrite --compression {codec}")).ok();
+        // As CSV, an empty string is not a null.
+        sandbox
+            .strait(
+                "join o.parquet items.parquet --on item --type left-semi -o again.csv --overwrite",
+            )
+            .ok();
+        assert!(sorted(&sandbox.read("again.csv")) == sorted(&expected), "{codec}");
+    }
+}
+
 #[test]
 fn a_limit_on_several_threads() {
     let sandbox = Sandbox::new();
