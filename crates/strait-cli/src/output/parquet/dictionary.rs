@@ -196,3 +196,46 @@ impl Numbers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_indices() {
+        let mut words = Words::new(1 << 20);
+        // Words that are equal but for a byte, at any place and of any length.
+        let text = |i: usize| "abcdefghijklmnopqrstu"[..i % 21].to_string() + &i.to_string();
+        for page in 0..2 {
+            for i in 0..5000 {
+                let expected = Some((i as u32, true));
+                assert_eq!(words.index(text(i).as_bytes(), page), expected, "page {page}");
+            }
+            assert_eq!(words.index(text(7).as_bytes(), page), Some((7, false)));
+        }
+        assert_eq!(words.len(), 5000);
+        assert_eq!(words.plain()[..5], [1, 0, 0, 0, b'0']);
+    }
+
+    #[test]
+    fn a_dictionary_of_words_may_be_full() {
+        let mut words = Words::new(16);
+        assert_eq!(words.index(b"", 0), Some((0, true)));
+        assert_eq!(words.index(b"eight by", 0), Some((1, true)));
+        assert_eq!(words.index(b"x", 0), None);
+        assert_eq!(words.index(b"eight by", 1), Some((1, true)));
+    }
+
+    #[test]
+    fn numbers_keep_their_indices() {
+        let mut numbers = Numbers::new();
+        let value = |i: usize| (i as i64).wrapping_mul(1 << 44) ^ i as i64;
+        for _ in 0..2 {
+            for i in 0..MOST_NUMBERS {
+                assert_eq!(numbers.index(value(i)), Some(i as u32));
+            }
+        }
+        assert_eq!(numbers.values().len(), MOST_NUMBERS);
+        assert_eq!(numbers.index(-1), None, "the dictionary is full");
+    }
+}
