@@ -57,8 +57,8 @@ fn properties(gpu: &Gpu) -> Vec<(String, String)> {
     let row = |name: &str, value: String| (format!("  {name}"), value);
     let can = |can: bool| if can { "yes" } else { "no" }.to_string();
     let mapped = match (gpu.virtual_memory, gpu.host_virtual_memory) {
-        (true, true) => "of the GPU and the host at one range of addresses",
-        (true, false) => "of the GPU alone",
+        (true, true) => "GPU memory and host memory, in one range of addresses",
+        (true, false) => "only GPU memory",
         (false, _) => "none",
     };
     vec![
@@ -67,7 +67,7 @@ fn properties(gpu: &Gpu) -> Vec<(String, String)> {
         row("memory", format!("{}, {free}", strait::bytes(gpu.memory))),
         row("multiprocessors", gpu.processors.to_string()),
         row("l2 cache", strait::bytes(gpu.l2)),
-        row("shared memory", format!("{} a block", strait::bytes(gpu.shared_memory))),
+        row("shared memory", format!("{} per block", strait::bytes(gpu.shared_memory))),
         row("link", format!("{link} at {}", gpu.bus)),
         row("driver", driver),
         row("pageable access", can(gpu.pageable_access)),
@@ -132,7 +132,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
                 kernel.word_bytes,
                 strait::bytes(kernel.bytes),
                 kernel.elapsed.as_secs_f64(),
-                if kernel.kept { "  had been compiled" } else { "" },
+                if kernel.kept { "  compiled before" } else { "" },
             );
             count += 1;
             failed = failed.take().or(print(&line).err());
@@ -149,7 +149,7 @@ fn compile(named: &[Architecture]) -> anyhow::Result<()> {
 /// Returns only the reason: the row already says what it is about.
 fn none(error: &strait::Error) -> String {
     match error {
-        strait::Error::NoGpu { why } => format!("none: {why}; joins run on the CPU meanwhile"),
+        strait::Error::NoGpu { why } => format!("none: {why}; without a GPU, joins run on the CPU"),
         other => format!("none: {other}"),
     }
 }

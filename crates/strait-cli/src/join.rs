@@ -145,7 +145,7 @@ fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::
         None => return Ok(()),
         Some(Destination::Stdout) if std::io::stdout().is_terminal() => {
             bail!(
-                "an Arrow IPC stream is not for reading on a terminal; redirect stdout, or leave out -o to see the first rows"
+                "an Arrow IPC stream cannot be shown on a terminal; redirect stdout, or leave out -o to see the first rows"
             )
         }
         Some(Destination::Stdout) => return check_stdout(),

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     logger::install(cli.verbose);
     panics::install();
     if let Err(error) = interrupt::install() {
-        log::warn!("interrupts will not clean up: {error:#}");
+        log::warn!("temporary files will remain after an interrupt: {error:#}");
     }
     let result = match cli.command {
         Command::Join(arguments) => join::run(&arguments),

@@ -104,7 +104,7 @@ pub enum Error {
 
     /// The memory limit is too small.
     #[error(
-        "the memory limit of {} is too small: {what} needs {} more, {} are in use; raise the limit to at least {}{hint}",
+        "the memory limit of {} is too small: {what} needs {} more, and {} are already in use; raise the limit to at least {}{hint}",
         bytes(*.limit), bytes(*.needed), bytes(*.used), at_least(.used.saturating_add(*.needed))
     )]
     MemoryLimit {

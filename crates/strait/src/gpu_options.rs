@@ -186,7 +186,7 @@ impl TritonPartitioner {
                     "histogram",
                     "the dma partitioner needs no histogram",
                     format!(
-                        "give --histogram none, or another partitioner than dma for {}",
+                        "use --histogram none, or choose a partitioner other than dma for --histogram {}",
                         histogram.name()
                     ),
                 ))

@@ -30,8 +30,9 @@ use crate::input::Reader;
 use crate::options::Side;
 use crate::schedule::{catch_panic, lock, wait_while};
 
-/// The thread answers after this time if it has a batch. Readers of tables in memory deliver many batches in
-/// this time, which share the cost of two thread switches.
+/// The thread collects batches for this long before it answers (at least one batch, and at most `most` batches). An
+/// answer costs two thread switches. A reader of a table in memory delivers many batches in this time, and they share
+/// this cost.
 const ANSWER_AFTER: Duration = Duration::from_micros(100);
 /// How long a join waits for a reader that is being dropped, and how long the end of a join waits for a
 /// reader that is being called. Most readers return within this time.

@@ -23,7 +23,7 @@ pub(crate) fn check(join: &Join) -> Result<()> {
         return Err(Error::invalid_option(
             "algorithm",
             format!("{algorithm} runs on a GPU only, and the join is to run on the CPU"),
-            format!("{anywhere} run anywhere"),
+            format!("{anywhere} run on the CPU and on a GPU"),
         ));
     }
     check_partitioning(join.algorithm, &join.gpu_options)
@@ -80,7 +80,9 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         let on_cpu = Join::inner().algorithm(Algorithm::Triton).device(Processor::Cpu);
-        assert!(refused(on_cpu).contains("no-partition, radix, sort-merge run anywhere"));
+        assert!(
+            refused(on_cpu).contains("no-partition, radix, sort-merge run on the CPU and on a GPU")
+        );
         let radix = Join::inner().algorithm(Algorithm::Radix);
         let other = refused(radix.clone().gpu_options(by(Partitioner::Linear)));
         assert!(other.contains("it takes look-back, bucket-pool, shared-histogram"), "{other}");

@@ -13,9 +13,8 @@ use super::size;
 /// The processor of a join, and the GPU options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
-    /// The processor: auto, cpu, gpu or gpu:N. auto uses a GPU if it is predicted to be faster (copies
-    /// included), and continues on the CPU if the GPU fails and that is possible. If gpu or gpu:N fails, the
-    /// join fails
+    /// The processor: auto, cpu, gpu or gpu:N. auto uses a GPU if the join is predicted to be faster there, with all
+    /// copies. If that GPU fails, the CPU continues if it can. If gpu or gpu:N fails, the join fails
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 
@@ -29,8 +28,8 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "P", value_parser = partitioner())]
     pub(crate) partitioner: Option<Partitioner>,
 
-    /// How rows cross to a GPU; by default, the copy engine moves rows in pinned memory, and all threads
-    /// stage other rows
+    /// How rows get to a GPU. By default, the copy engine copies rows that are in pinned memory. Other rows are first
+    /// copied into pinned buffers by all threads
     #[arg(long, value_name = "METHOD", value_parser = transfer())]
     pub(crate) transfer: Option<Transfer>,
 
@@ -117,7 +116,7 @@ fn about(algorithm: Algorithm) -> &'static str {
         }
         Algorithm::Radix => "Partitions both tables until pairs of partitions fit a cache",
         Algorithm::SortMerge => {
-            "Sorts both tables, then merges them. The output is sorted by key on the CPU (auto always uses the CPU); unsorted with --device gpu"
+            "Sorts both tables and merges them. On the CPU, the output is sorted by key. With --device gpu, it is not sorted. --device auto always takes the CPU"
         }
         Algorithm::StreamedProbe => {
             "On a GPU: partitions the smaller table in GPU memory and streams the other table past it"
@@ -129,7 +128,7 @@ fn about(algorithm: Algorithm) -> &'static str {
             "On a GPU: the CPU partitions both tables, and the GPU joins the partitions"
         }
         Algorithm::Triton => {
-            "The GPU partitions both tables; partitions that do not fit GPU memory go to host memory"
+            "On a GPU: partitions both tables; partitions that do not fit GPU memory go to host memory"
         }
         _ => "",
     }

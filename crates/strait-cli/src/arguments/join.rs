@@ -82,11 +82,11 @@ pub(crate) struct JoinArguments {
     #[arg(long, requires = "output")]
     pub(crate) overwrite: bool,
 
-    /// How to compress Parquet [default: zstd] or Arrow output (zstd or none) [default: none]
+    /// How to compress the output. Parquet: zstd, snappy or none [default: zstd]. Arrow: zstd or none [default: none]
     #[arg(long, value_enum, value_name = "CODEC", requires = "output")]
     pub(crate) compression: Option<Compression>,
 
-    /// The most rows of a row group of Parquet output [default: 262144, and fewer if --memory requires it]
+    /// The largest number of rows per row group of Parquet output [default: 262144; fewer if --memory is small]
     #[arg(
         long,
         value_name = "N",
@@ -151,8 +151,8 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// How to join. streamed-probe, multi-pass, cpu-partitioned and triton run on a GPU, with tables that may
-    /// be larger than its memory
+    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. Their tables may be
+    /// larger than GPU memory (with streamed-probe, only the larger table)
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 

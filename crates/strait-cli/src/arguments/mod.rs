@@ -41,11 +41,11 @@ Examples:
 `strait join --help` has more. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted
 (129 by SIGHUP, 143 by SIGTERM).";
 
-/// Joins tables in Parquet, CSV and Arrow files.
+/// Joins tables in Parquet, CSV, JSON lines and Arrow files.
 #[derive(Debug, Parser)]
 #[command(name = "strait", version, after_help = EXAMPLES, propagate_version = true)]
 pub(crate) struct Cli {
-    /// Reports on stderr what the command does; twice reports more
+    /// Reports on stderr what the command does; -vv reports more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 

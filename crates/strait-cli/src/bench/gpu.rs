@@ -243,7 +243,7 @@ impl Line {
 }
 
 fn shown(lines: &[Line], read_rate: f64, uniform: [f64; 3]) -> String {
-    let header = ["workload", "algorithm", "yields", "ms", "G tuples/s", "a row, of uniform"];
+    let header = ["workload", "algorithm", "yields", "ms", "G tuples/s", "time per row / uniform"];
     let mut rows = vec![header.map(str::to_string).to_vec()];
     for line in lines {
         let at = ALGORITHMS.iter().position(|a| a.name() == line.algorithm);
@@ -263,7 +263,7 @@ fn shown(lines: &[Line], read_rate: f64, uniform: [f64; 3]) -> String {
     }
     let mut text = aligned(&rows, 3);
     text.push_str(&format!(
-        "\n{:.0} GB/s are read in sequence; of that, each stage moves:\n",
+        "\nSequential reads reach {:.0} GB/s. Each stage reaches this share of it:\n",
         read_rate / 1e9
     ));
     for line in lines.iter().filter(|line| !line.workload.starts_with("hard")) {

@@ -12,7 +12,7 @@ use crate::failure;
 /// Returns the requested GPU. If none was requested, the error says with `what` why one is needed.
 pub(super) fn the_gpu(device: Processor, what: &str) -> anyhow::Result<Gpu> {
     let Processor::Gpu(number) = device else {
-        bail!("{what}: --device gpu or gpu:N");
+        bail!("{what}; give --device gpu or gpu:N");
     };
     let gpus = Gpu::detect().map_err(failure::of_join)?;
     gpus.get(number).cloned().with_context(|| format!("there is no GPU {number}"))

@@ -164,7 +164,7 @@ impl Study {
     fn axis(self) -> Axis {
         match self {
             Study::Size | Study::Threads => Axis::Powers("rows of each table"),
-            Study::Ratio => Axis::Log("probe rows a build row"),
+            Study::Ratio => Axis::Log("probe rows per build row"),
             Study::Skew => Axis::Linear("Zipf exponent of the probe keys"),
             Study::Selectivity => Axis::Linear("probe rows that match, %"),
             Study::Payload => Axis::Log("payload columns of each table"),

@@ -100,7 +100,7 @@ pub(super) struct CsvFile<'a> {
 /// The most fields in a batch. The parser allocates 16 bytes per field before it reads any.
 const MAX_FIELDS: u64 = 4 << 20;
 
-/// A batch may take one part in this many of a memory limit.
+/// A batch may take at most 1/N of a memory limit, where N is this number.
 const BATCH_SHARE: u64 = 16;
 
 /// Memory per byte of text in a batch: the parser's buffer, which may be twice as large as the text and is

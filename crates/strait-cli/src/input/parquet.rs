@@ -45,7 +45,7 @@ const MAX_ELEMENTS: u64 = 3 * schema::MAX_COLUMNS as u64;
 const ENCRYPTED: &str =
     "is an encrypted Parquet file, which Strait does not read; decrypt it first";
 
-/// A batch may take one part in this many of a memory limit.
+/// A batch may take at most 1/N of a memory limit, where N is this number.
 const BATCH_SHARE: u64 = 16;
 
 /// A file's footer, and its memory reservation.

@@ -29,7 +29,7 @@ use crate::memory::Memory;
 use crate::panics::caught;
 pub(super) use late::Keys;
 
-/// Under a memory limit, the decoders of a table may take one part in this many of it.
+/// The decoders of a table may take at most 1/N of a memory limit, where N is this number.
 const DECODERS_SHARE: u64 = 8;
 
 /// The most batches that one decoder reads without windows, before a worker may try a window again.

@@ -361,7 +361,7 @@ fn merged(
     (other, other_name): (&Schema, &str),
     format: Format,
 ) -> anyhow::Result<Schema> {
-    let advice = "pick files with the same columns by a quoted glob, or write them again alike";
+    let advice = "choose files with the same columns by a quoted glob, or write the files again with the same columns";
     let is_json = matches!(format, Format::Json(_));
     let mut fields = Vec::with_capacity(first.fields().len());
     for (i, field) in first.fields().iter().enumerate() {

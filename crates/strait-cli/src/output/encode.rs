@@ -48,8 +48,8 @@ impl Write for Drain {
     }
 }
 
-/// Writers reserve one part in this many of a memory limit before the join begins. Later, the join could use
-/// the memory that they need.
+/// Writers reserve 1/N of a memory limit before the join begins, where N is this number. Later, the join could
+/// already have taken the memory that they need.
 pub(super) const STANDING_SHARE: u64 = 16;
 
 const MESSAGE: &str = "encoding an Arrow message";

@@ -60,7 +60,8 @@ impl<'a> JoinedRows<'a> {
             return Ok(());
         }
         let batch = batch.slice(0, rows);
-        // The reservation lives until the rows are encoded, or put aside without a memory limit.
+        // The reservation lives until the rows are encoded. Without a memory limit, it may end earlier, when the rows
+        // are put aside.
         if ordered { self.sink.write_in_order(batch) } else { self.sink.write(&batch) }
     }
 

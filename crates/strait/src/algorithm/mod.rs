@@ -45,7 +45,8 @@ pub(crate) struct Job<'a> {
     pub(crate) roles: Roles,
     pub(crate) build: &'a Relation,
     pub(crate) build_side: crate::options::Side,
-    /// The conductor takes it. It is still there if the join has to start again with another seed.
+    /// The conductor takes the probe side when the seed is final. If the join starts again with another seed before
+    /// that, the probe side is still here.
     pub(crate) probe: &'a mut Option<BufferedSource>,
     pub(crate) sink: &'a SharedSink<'a>,
     /// Conductors obey the plan, and refine it by the facts that they learn.
@@ -274,8 +275,7 @@ fn read_to_end(cx: &Context<'_>, source: &BufferedSource, needed: u64) -> Result
 fn has_left(budget: &Budget, needed: u64) -> Result<()> {
     match budget.limit() {
         Some(limit) if budget.left() < needed => Err(Error::MemoryLimit {
-            what: "the CPU, which must be able to join both held tables if the GPU fails,"
-                .to_string(),
+            what: "taking over on the CPU if the GPU fails".to_string(),
             needed,
             used: budget.used(),
             limit,
@@ -319,7 +319,7 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
         | Algorithm::Triton => Err(Error::invalid_option(
             "algorithm",
             format!("{} runs on a GPU only", job.plan.algorithm),
-            format!("{} run anywhere", Algorithm::names_anywhere()),
+            format!("{} run on the CPU and on a GPU", Algorithm::names_anywhere()),
         )),
     }
 }
@@ -337,10 +337,10 @@ macro_rules! for_widths {
 }
 use for_widths;
 
-/// Returns the maximum number of candidate pairs per worker. For joins that produce rows, it is one output
-/// batch, up to a bound, because the batch size is the user's choice. For all others, it is small enough for
-/// the cache, but long enough for the processor to detect sequential reads. Under a limit, the pairs of one
-/// worker take at most an eighth of the free memory. But a limit never lowers the number below 256 pairs.
+/// Returns the maximum number of candidate pairs per worker. A join that produces rows takes one output batch, but
+/// at most `MAX_PAIRS`, because the user may choose any batch size. A join that counts takes fewer pairs: they fit
+/// the cache, but are enough for the processor to detect sequential reads. Under a limit, the pairs of one worker
+/// take at most an eighth of the free memory, but a limit never lowers the number below 256.
 fn pair_cap(cx: &Context<'_>, sink: &SharedSink<'_>) -> usize {
     const MAX_PAIRS: usize = 1 << 18;
     const LEAST_PAIRS: u64 = 256;

@@ -41,8 +41,9 @@ const SAMPLE: usize = 4096;
 const ONE_OF: usize = 32;
 /// Consecutive rows per slice of the sample.
 const SLICE: usize = 64;
-/// This many different keys are too many if they have the same hash, or if they lie in the space that one key
-/// takes on average. With a suitable seed, the probability of that is less than 10^-9.
+/// A seed is bad if this many rows of the sample have the same hash but not the same key, or if this many different
+/// keys lie in a space in which one key is expected. With a suitable seed, the probability of this is about 10^-9
+/// at most.
 const CROWD: usize = 16;
 
 /// The seed that a join used.

@@ -97,8 +97,8 @@ layouts! {
         most: u64,
         /// The [`Control`].
         control: u64,
-        /// The list of [`Redo`] entries. It has room for every round of every task from the control's `next`
-        /// on.
+        /// The list of [`Redo`] entries. It has room for one entry per round of each task, from the task in the
+        /// control's `next` on.
         redo: u64,
         /// Whether keys are mixed, and have to be unmixed when they are written.
         mixed: u32,

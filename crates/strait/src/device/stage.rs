@@ -25,7 +25,7 @@ use crate::word::Width;
 pub(crate) enum Flavour {
     /// Writes them.
     Pairs,
-    /// Writes them, and flags the rows of both sides.
+    /// Writes them, and flags the rows of each side that has flags.
     PairsFlagged,
     /// Flags the rows, and writes nothing.
     Exists,

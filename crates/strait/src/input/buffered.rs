@@ -160,16 +160,18 @@ impl BufferedSource {
     fn reserve(&self, buffer: &mut Buffer, morsel: Morsel, spare: u64) -> Result<()> {
         let batch = &morsel.batch;
         if batch.num_rows() == 0 {
-            // It is not kept. A reservation could fail, depending on which batches came before it.
+            // A batch without rows is dropped, and nothing is reserved for it. Otherwise, whether memory suffices could
+            // depend on its place among the batches.
             if morsel.left_out > 0 {
-                // The source has shown how little memory its batches need. Otherwise, readers would go on to reserve
-                // the large share of a first batch, and few of them would read at the same time.
+                // The source left out all rows, so this batch took almost no memory. Without this line, every call
+                // would reserve the large share of a first batch, and few workers could read at the same time.
                 self.largest.fetch_max(1, Ordering::Relaxed);
             }
             self.batches.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        let what = format!("holding rows of the {} table, so far,", self.side().name());
+        let what =
+            format!("holding the rows of the {} table that were read so far", self.side().name());
         let (bytes, fresh) = buffer.footprint.of(batch);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
         let held = match &buffer.ledger {

@@ -10,9 +10,8 @@ use crate::schedule::Workers;
 /// Reads the sides in the order that the `rule` says, until the rule names the build side. Returns the whole build
 /// side, and the other side with the batches that were read so far. These may be one batch more than the rule asked
 /// for, or one batch more per worker if a source is concurrent and memory is not limited. Under a limit, one worker
-/// reads both sides in turns:
-/// otherwise the bytes that are held, and so whether the limit suffices, would depend on which worker comes
-/// first.
+/// reads both sides in turns. With several workers, the bytes that are held would depend on which worker comes first,
+/// and so would the success of the join.
 pub(crate) fn read_smaller_first(
     left: BufferedSource,
     right: BufferedSource,

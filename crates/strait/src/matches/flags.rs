@@ -14,7 +14,7 @@
 //! | [`FoundBy::GpuUnordered`] | pairs, some may be no match | matcher | matcher |
 //! | | pairs, all are matches | search | matcher |
 //! | | only which rows have a match | search | search |
-//! | [`FoundBy::GpuInOrder`] | pairs | as above | as above |
+//! | [`FoundBy::GpuInOrder`] | pairs | as for `GpuUnordered` | as for `GpuUnordered` |
 //! | | only which rows have a match | search | bits |
 //!
 //! If candidates have to be verified, pairs are found ([`Roles::yields`]), because only the matcher can tell
@@ -66,7 +66,7 @@ impl FlagPlan {
     pub(crate) fn of(roles: Roles, yields: Yields, all_match: bool, found: FoundBy) -> FlagPlan {
         use FlaggedBy::{Matcher, Search};
         let [build, probe] = match (found, yields) {
-            // A join counts its matches only if it keeps no rows by their flag.
+            // Only a count is found, and this happens only if the join type returns no rows by their flag.
             (_, Yields::Count) => return FlagPlan::default(),
             (FoundBy::CpuLookup, Yields::Exists) => [Search, Matcher],
             (FoundBy::CpuLookup | FoundBy::CpuMerge, Yields::Pairs) => [Matcher, Matcher],

@@ -120,8 +120,9 @@ impl Flow {
             if before != moves {
                 (moves, least) = (before, u64::MAX);
             }
-            // The attempt has released its own reservations. If others released memory after it failed, it is
-            // repeated at the latest when nobody else is left.
+            // The failed attempt has released its own reservations. Memory that others released after the failure and
+            // before this line is not noticed here. But the attempt is repeated at the latest when no other
+            // participant is left.
             let level = budget.used();
             let less = |used| used < level.min(least) || (used < level && self.moves() != moves);
             let idle = self.idle(budget);

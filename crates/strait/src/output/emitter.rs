@@ -110,9 +110,9 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// Runs `read`, which calls a concurrent source. Its first argument is the number of bytes that the batch
-    /// must leave free. `None`: no other worker is reading or working. If memory is refused or scarce, this
-    /// method waits like [`start`](Emitter::start).
+    /// Runs `read`, which calls a concurrent source. Its first argument is the number of bytes that the batch must
+    /// leave free, or `None` if no other worker is reading or working. If memory is refused or scarce, this method
+    /// waits like [`start`](Emitter::start).
     pub(crate) fn read<T>(
         &mut self,
         spare: u64,

@@ -16,7 +16,7 @@ use crate::word::Width;
 /// bits.
 pub(crate) const MAX_ROWS_AT_ONCE: u64 = (1 << 31) - 1;
 
-/// For fewer build rows than this, an array may be as long as for this many rows.
+/// With fewer build rows than this, an array may be as long as with this many rows.
 const FEW_ROWS: u64 = 1024;
 
 /// The most slots per build row in a hash table. More than two slots are used only if the table stays in the L2

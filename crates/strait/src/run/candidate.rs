@@ -41,13 +41,13 @@ fn without_gpu(join: &Join, why: &Error) -> Error {
         (Processor::Auto, Some(algorithm)) => Error::invalid_option(
             "algorithm",
             format!("{algorithm} runs on a GPU only, and none can be used ({why})"),
-            format!("{} run anywhere", Algorithm::names_anywhere()),
+            format!("{} run on the CPU and on a GPU", Algorithm::names_anywhere()),
         ),
         _ => why.clone(),
     }
 }
 
-/// The device that the planner may choose, as far as it is known without a search.
+/// The device that the planner may choose. GPUs are looked for only if this takes almost no time.
 pub(super) enum Candidate {
     /// The planner has no choice, or there is no GPU.
     None,

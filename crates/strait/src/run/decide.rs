@@ -84,8 +84,8 @@ impl BoundJoin {
         self.prospects_among(known, candidate::candidate(&self.join), candidate::found)
     }
 
-    /// Does the same if the caller asked for no device. If the process has not looked for GPUs yet, calls `look` only
-    /// if a GPU could finish before the CPU.
+    /// Returns the plan, and the device to open for it, if the caller asked for no device. If this process has not
+    /// looked for GPUs yet, calls `look` only if a GPU could finish before the CPU.
     fn prospects_among(
         &self,
         known: &Known<'_>,
@@ -180,7 +180,7 @@ impl BoundJoin {
         self.plan_by(known, device, self.join.algorithm)
     }
 
-    /// Does the same by the algorithm that is asked for.
+    /// Plans for the CPU and for a device, if there is one. `asked` is the algorithm that must be used, if any.
     fn plan_by(
         &self,
         known: &Known<'_>,

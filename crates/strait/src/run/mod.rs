@@ -74,7 +74,7 @@ impl BoundJoin {
             BufferedSource::new(feed, ledger.clone())
         };
         let (left, right) = (source(Side::Left, left), source(Side::Right, right));
-        // After the readers were handed to the reading thread: if this fails, they are dropped there.
+        // This comes after the readers were handed to the reading thread. If it fails, the reading thread drops them.
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
         let rule = self.build_side();
         let (build, probe) =

@@ -1,9 +1,9 @@
 //! Sorts tuples that fit the cache, on one thread.
 //!
 //! It starts with the most significant digit in which keys differ. So a random input needs only about as many
-//! bits as its length has, not all bits of the key: 8,192 tuples with 64-bit keys take one pass into groups
-//! of about four, and insertion sorts each group on its way back. Groups that stay large, because their keys
-//! are close, take further passes on the bits in which they differ. A group of equal keys takes none.
+//! bits as its length has, not all bits of the key: 8,192 tuples with 64-bit keys take one pass into groups of about
+//! four. Then an insertion sort orders each group while the group is copied back. Groups that stay large, because
+//! their keys are close, take further passes on the bits in which they differ. A group of equal keys takes none.
 
 use crate::partition::{RowId, Tuple};
 use crate::word::KeyWord;

@@ -21,9 +21,8 @@ pub(crate) struct Segment {
 
 /// Splits the merge of two sorted lists into up to `parts` segments with nearly the same number of tuples.
 ///
-/// Segments are in key order, cover both lists, and are never empty. A group that is larger than a segment
-/// should be reduces their number. The split balances tuples, not pairs: all pairs of a key are in one
-/// segment.
+/// Segments are in key order, cover both lists, and are never empty. If a group is larger than a segment should be,
+/// there are fewer segments. The split balances tuples, not pairs: all pairs of a key are in one segment.
 pub(crate) fn split<K: KeyWord, I: RowId>(
     a: &[Tuple<K, I>],
     b: &[Tuple<K, I>],

@@ -329,8 +329,8 @@ impl<K: KeyWord, I: RowId> HashTable<K, I> {
         partitions: &Partitions<K, I>,
         bits: u32,
     ) -> Result<Self> {
-        // Different keys are spread evenly apart from random variation, for which the slots suffice. If a
-        // partition has more tuples than that, most of them have equal keys.
+        // Different keys are spread almost evenly, and the slots suffice for the random variation. If a partition has
+        // more tuples than these slots, most of its tuples have equal keys.
         let average = (partitions.tuples.len() >> bits) + 32;
         let keys = partitions.tuples.len();
         if let Some(table) = Self::filled(cx, bits, average, |p| partitions.tuples(p))? {

@@ -282,8 +282,9 @@ fn each_one<const MODERN: bool, K: KeyWord, I: RowId, B: RowId, P: ProbeKeys<K>>
     }
 }
 
-/// Calls `on_found(values of the group done, index, found)` for every key that exists, until it returns
-/// false. It is called again for a key whose group it did not finish. Groups are prefetched, too.
+/// Calls `on_found(done, index, found)` for every key that exists, until it returns false. `done` is the number of
+/// values of the group that were paired before. `on_found` updates it, and sets it to 0 at the end of the group. A key
+/// whose group is not finished is passed to the next call again. Groups are prefetched, too.
 #[inline(always)]
 fn each_found<const MODERN: bool, K: KeyWord, I: RowId, P: ProbeKeys<K>>(
     keys: &P,

@@ -64,8 +64,8 @@ pub(super) fn shown(card: &Card, setting: &Setting, lines: &[Line]) -> String {
         ]);
     }
     let mut text = format!(
-        "{}; {} of GPU memory, {}\nOf the link: the busier way, of what one way could carry in theory. \
-         Cold: the first run, whose host memory is still to be pinned.\n\n{}",
+        "{}; {} of GPU memory, {}\n\"Of the link\": the traffic in the busier direction, as a share of what \
+         one direction can carry in theory. \"Cold\": the first run, whose host memory is not pinned yet.\n\n{}",
         card.named(),
         strait::bytes(setting.gpu_memory),
         counted(setting.threads as u64, "thread"),

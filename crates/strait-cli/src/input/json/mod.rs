@@ -36,7 +36,7 @@ const PARSED: u64 = 24;
 const NULL: u64 = 17;
 const NESTED_NULL: u64 = 3 * NULL;
 
-/// A block, and the nulls of a batch, may each take one part in this many of a memory limit.
+/// A block, and the nulls of a batch, may each take at most 1/N of a memory limit, where N is this number.
 const BLOCK_SHARE: u64 = 16;
 
 /// The most values in a batch, apart from those in arrays.

@@ -24,7 +24,7 @@ use crate::input::wanted::Wanted;
 use crate::memory::Memory;
 use crate::panics::caught;
 
-/// A window is used only if at most one in this many of its rows may match.
+/// A window is used only if at most 1/N of its rows may match, where N is this number.
 const FEW: u64 = 4;
 
 /// The most batches in a window whose keys are decoded first, and the same under a memory limit. A window has one

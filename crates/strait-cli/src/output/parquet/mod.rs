@@ -67,7 +67,7 @@ const CONTEXT_GROWTH: u64 = 192 << 10;
 /// contexts.
 const COPIES: u64 = 3;
 
-/// The row groups of all lanes together end when they take one part in this many of the memory limit.
+/// A row group ends when it takes more than its lane's share of 1/N of a memory limit, where N is this number.
 const GROUP_SHARE: u64 = 8;
 
 /// Under a memory limit, there are only so many lanes that each row group may have this many bytes. With more

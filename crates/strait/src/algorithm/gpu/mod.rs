@@ -96,7 +96,7 @@ pub(crate) fn join(
         | Algorithm::Triton => Err(Error::invalid_option(
             "algorithm",
             format!("{algorithm} joins tables in host memory"),
-            format!("in GPU memory there are {}", Algorithm::names_anywhere()),
+            format!("for tables in GPU memory, use one of {}", Algorithm::names_anywhere()),
         )),
     }?;
     for window in &windows {

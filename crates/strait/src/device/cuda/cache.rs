@@ -61,7 +61,7 @@ impl Cache {
             Ok(code) => Some(code),
             Err(Unfit::Absent) => None,
             Err(Unfit::Odd(why)) => {
-                log::warn!("{} is not used, but compiled anew: {why}", path.display());
+                log::warn!("{} is not used: {why}; the kernel is compiled again", path.display());
                 None
             }
         }
@@ -131,7 +131,7 @@ fn ours(metadata: &Metadata, what: &str) -> Result<(), Unfit> {
     }
     if metadata.mode() & 0o022 != 0 {
         return Err(Unfit::Odd(format!(
-            "{what} can be written by other users, which `chmod go-w` mends"
+            "other users may write to {what}; forbid this with `chmod go-w`"
         )));
     }
     Ok(())

@@ -10,7 +10,8 @@ use super::link;
 use crate::device::gpu::{Architecture, Gpu, LEAST_CAPABILITY};
 use crate::error::{Error, Result};
 
-/// Every driver function that this crate calls. A missing one is found here; calling it would panic.
+/// Every driver function that this crate calls. All are looked up first, because a call of a function that the driver
+/// does not have would panic.
 const FUNCTIONS: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
@@ -114,7 +115,7 @@ fn driver() -> Result<()> {
     // SAFETY: loads the driver's library, which may be loaded into any process.
     if !unsafe { sys::is_culib_present() } {
         return Err(Error::NoGpu {
-            why: "no NVIDIA driver was found (looked for libcuda.so and libcuda.so.1); install the driver, or in a container give it the GPUs (docker run --gpus all)".to_string(),
+            why: "no NVIDIA driver was found (looked for libcuda.so and libcuda.so.1); install the driver; in a container, give the container access to the GPUs (docker run --gpus all)".to_string(),
         });
     }
     for name in FUNCTIONS {
@@ -134,7 +135,7 @@ fn driver() -> Result<()> {
         }
         CUresult::CUDA_ERROR_NO_DEVICE => Err(none()),
         CUresult::CUDA_ERROR_STUB_LIBRARY => Err(Error::NoGpu {
-            why: "libcuda.so is the toolkit's stub, not a driver; install the NVIDIA driver, or take the stubs' folder from LD_LIBRARY_PATH".to_string(),
+            why: "libcuda.so is a stub of the CUDA toolkit, not a driver; install the NVIDIA driver, or remove the folder of the stubs from LD_LIBRARY_PATH".to_string(),
         }),
         code => Err(failure(code, "starting the driver")),
     }
@@ -142,12 +143,12 @@ fn driver() -> Result<()> {
 
 fn none() -> Error {
     let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(set) => format!("CUDA_VISIBLE_DEVICES is \"{set}\", which hides others; "),
+        Ok(set) => format!("CUDA_VISIBLE_DEVICES is \"{set}\", which hides all other GPUs; "),
         Err(_) => String::new(),
     };
     Error::NoGpu {
         why: format!(
-            "the NVIDIA driver is there, but it has no GPU; {visible}nvidia-smi -L lists those it knows"
+            "an NVIDIA driver was found, but it has no GPU; {visible}nvidia-smi -L lists the GPUs that it knows"
         ),
     }
 }

@@ -46,12 +46,12 @@ fn hint(code: CUresult) -> &'static str {
         | CUresult::CUDA_ERROR_LAUNCH_FAILED
         | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
         | CUresult::CUDA_ERROR_ASSERT => {
-            "; this is a bug in Strait, please report it; the process cannot use the GPU any more, the CPU joins the same tables"
+            "; this is a bug in Strait; please report it; this process can no longer use the GPU; use the CPU (--device cpu)"
         }
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
         | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
         | CUresult::CUDA_ERROR_INVALID_IMAGE => {
-            "; a newer driver, or an NVRTC of the driver's version in STRAIT_NVRTC, may help"
+            "; use a newer driver, or set STRAIT_NVRTC to an NVRTC of the driver's version"
         }
         CUresult::CUDA_ERROR_LAUNCH_TIMEOUT => {
             "; a display's watchdog ended the kernel: use a GPU that drives no display"
@@ -60,13 +60,13 @@ fn hint(code: CUresult) -> &'static str {
             "; the GPU reports a hardware fault: see nvidia-smi"
         }
         CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
-            "; another process has the GPU to itself: see nvidia-smi"
+            "; another process uses this GPU exclusively: see nvidia-smi"
         }
         CUresult::CUDA_ERROR_SYSTEM_NOT_READY | CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
             "; the driver was changed or is still starting: restart the machine or its services"
         }
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            "; other processes hold the GPU's memory (see nvidia-smi), or a smaller --gpu-memory leaves the driver its share"
+            "; other processes may use GPU memory (nvidia-smi lists them); end them, or set a smaller --gpu-memory"
         }
         _ => "",
     }

@@ -1,5 +1,5 @@
 //! Which kernels does a stage launch, and with how many blocks? The [table of stages](crate::device::stage)
-//! says so, in the words of this file.
+//! says so, and uses the functions of this file for it.
 
 use std::ffi::c_void;
 

@@ -34,10 +34,7 @@ struct Owner {
 pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Arc<Managed>> {
     if !device.gpu.managed_access {
         return Err(Error::unsupported(
-            format!(
-                "{} does not share managed memory with the host while it works",
-                device.gpu.name
-            ),
+            format!("{} and the host cannot use managed memory at the same time", device.gpu.name),
             "use --transfer staged-copy",
         ));
     }

@@ -23,7 +23,10 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
         check(code, "mapping pinned memory")?;
         if *address.get_or_insert(seen) + at != seen {
             return Err(Error::unsupported(
-                format!("{} does not see pinned memory where the host does", device.gpu.name),
+                format!(
+                    "{} cannot map this pinned memory as one range of addresses",
+                    device.gpu.name
+                ),
                 "use --transfer staged-copy",
             ));
         }
@@ -36,7 +39,7 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
 pub(super) fn coherent(device: &CudaDevice, memory: HostView) -> Result<Memory> {
     if !device.gpu.pageable_access {
         return Err(Error::unsupported(
-            format!("{} does not read memory by itself that is not pinned", device.gpu.name),
+            format!("{} cannot read host memory that is not pinned", device.gpu.name),
             "use --transfer staged-copy",
         ));
     }

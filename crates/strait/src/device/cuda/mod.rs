@@ -110,7 +110,7 @@ impl CudaDevice {
         self.gpu.processors
     }
 
-    /// How its kernels are shaped: as they were compiled.
+    /// Returns the tuning values with which the device's kernels were compiled.
     pub(super) fn policy(&self, word: Width) -> Policy {
         policy::policy(policy::shared_bytes_of(self.gpu.architecture.capability()), word)
     }

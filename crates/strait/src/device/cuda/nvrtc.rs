@@ -199,9 +199,9 @@ fn search() -> Result<Nvrtc> {
                 log::trace!("no NVRTC in {place:?}: {why}");
                 // A missing file is normal. A file that does not load is worth reporting.
                 if named.is_some() {
-                    failure = format!(" where {VARIABLE} says ({why})");
+                    failure = format!(" at the path in {VARIABLE} ({why})");
                 } else if Path::new(place).is_file() {
-                    failure = format!(" in working order ({why})");
+                    failure = format!(" in a form that can be loaded ({why})");
                 }
             }
         }

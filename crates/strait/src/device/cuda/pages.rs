@@ -62,7 +62,7 @@ impl Registrar for Arc<Context> {
             | CUresult::CUDA_ERROR_NOT_SUPPORTED
             | CUresult::CUDA_ERROR_OPERATING_SYSTEM => Err(Error::unsupported(
                 format!(
-                    "the system does not let {what} be pinned, as it does not with a file that is mapped for reading"
+                    "the system does not allow {what} to be pinned; for example, a file that is mapped read-only cannot be pinned"
                 ),
                 "use --transfer staged-copy, which copies from any memory",
             )),

@@ -196,8 +196,8 @@ impl Policy {
         u64::from(partitions + SPARES) * room
     }
 
-    /// Blocks with long buffers, on a card of so many multiprocessors: fewer where there are few
-    /// rows, since each writes a partition's last tuples by themselves.
+    /// Returns the number of blocks with long buffers, on a card with this many multiprocessors. With few rows there
+    /// are fewer blocks, because each block writes the last tuples of every partition separately.
     pub(crate) fn long_blocks(word: Width, partitions: u32, rows: u64, processors: u32) -> u64 {
         let fill = u64::from(partitions) * u64::from(LONG_BYTES) * LONGS_PER_BLOCK;
         let tiles = rows.div_ceil(u64::from(SCATTER_THREADS * SCATTER_ITEMS));

@@ -201,7 +201,7 @@ impl<S: Source> Pool<S> {
 
     fn refused(&self, state: &State, needed: u64, what: &str, by_driver: bool) -> Error {
         let hint = if by_driver {
-            "the driver has no more although the budget does: other processes use the GPU (nvidia-smi lists them); end them, or lower --gpu-memory so that joins are cut to fit"
+            "the GPU has no more free memory, although the budget is not used up; other processes may use it (nvidia-smi lists them); end them, or lower --gpu-memory"
         } else {
             "raise --gpu-memory, or join on the CPU"
         };

@@ -139,7 +139,7 @@ fn unsupported(gpu: &Gpu) -> Error {
             "{} with a driver for CUDA {major}.{minor} cannot map its own memory and the host's into one range",
             gpu.name
         ),
-        "a driver for CUDA 12.2 or later may, or choose an algorithm that needs no such range, as with --algorithm cpu-partitioned",
+        "use a driver for CUDA 12.2 or later, another algorithm (such as --algorithm cpu-partitioned), or the CPU (--device cpu)",
     )
 }
 

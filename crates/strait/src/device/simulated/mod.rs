@@ -312,7 +312,7 @@ impl HostAccess for Simulated {
 
     unsafe fn coherent(&self, memory: HostView) -> Result<Memory> {
         if !self.coherent {
-            let why = "this device does not read memory by itself that is not pinned";
+            let why = "this device cannot read host memory that is not pinned";
             return Err(Error::unsupported(why, "use --transfer staged-copy"));
         }
         // SAFETY: the caller keeps the memory until the returned value gives the address back.

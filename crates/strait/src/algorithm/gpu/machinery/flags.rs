@@ -84,8 +84,8 @@ pub(crate) fn opened(
     window.as_mut().map(|window| window.open(session, first, rows)).transpose()
 }
 
-/// Like [`closed`], but also after a failure on which the CPU may continue: then the flags found so far still
-/// go to the receiver, because the CPU needs them. Returns the first error.
+/// Does what [`closed`] does after a success. Also does it after a failure if the CPU may continue, because the CPU
+/// needs the flags that were found so far. Returns the first error.
 pub(crate) fn closed_after(
     joined: Result<()>,
     window: &Option<Window>,

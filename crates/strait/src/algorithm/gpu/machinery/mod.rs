@@ -8,7 +8,7 @@
 //! | [`in_order`] | looks a chunk up, and returns one result per probe row, in their order |
 //! | [`partitions`] | partitions a side in GPU memory, and joins co-partitions |
 //! | [`stream`] | streams the probe side to the device, chunk by chunk |
-//! | [`host_partitions`] | holds partitions in host memory, and packs them into working sets |
+//! | [`host_partitions`] | holds partitions in host memory, as lists of runs |
 //! | [`working_set`] | joins partitions in host memory, one working set at a time |
 //! | [`output_loop`] | writes output of any size through buffers of a fixed size |
 //! | [`flags`] | records which rows have a match |
