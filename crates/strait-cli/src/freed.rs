@@ -2,7 +2,7 @@
 //!
 //! The system counts freed memory as used by the process, but no reservation counts it. If the allocator returned it
 //! at once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
-//! comes near its limit, and returns it at once from then on.
+//! comes near its limit, and returns it at once from then on. Without a limit it keeps all of it.
 //!
 //! The allocator asks for no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
 //! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at
@@ -87,6 +87,9 @@ unsafe extern "C" {
 /// `mi_option_purge_delay` in mimalloc.h of version 3.
 const PURGE_DELAY: c_int = 15;
 
+/// The delay of an allocator that returns no memory.
+const NEVER: c_long = -1;
+
 /// `mi_option_allow_thp` in mimalloc.h of version 3.
 const ALLOW_THP: c_int = 43;
 
@@ -117,6 +120,12 @@ fn heap() -> Option<(usize, usize)> {
 fn addresses(line: &str) -> Option<(usize, usize)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+}
+
+/// Makes the allocator keep what is freed from now on. [`return_freed`] cannot return this memory later.
+pub(crate) fn keep_freed() {
+    // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at any time.
+    unsafe { mi_option_set(PURGE_DELAY, NEVER) };
 }
 
 /// Makes the allocator return all free memory now, and from now on as soon as it is free.

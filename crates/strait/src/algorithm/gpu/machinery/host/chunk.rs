@@ -71,8 +71,8 @@ struct InProgress {
     failed: bool,
 }
 
-/// The state of the output at the start, or after a chunk: exactly the rows of all chunks up to it have been
-/// written.
+/// The state of the output at the start of the join, or at the end of a chunk. At this point, the output has all rows
+/// of this chunk and of the chunks before it, and no others.
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
     pub(crate) output: OutputPoint,

@@ -136,7 +136,7 @@ impl Receiver for ResultReceiver<'_> {
 
     fn end_chunk(&mut self) -> Result<()> {
         let chunk = self.probe.found()?;
-        // Flags that were returned before do not contain this chunk.
+        // Flags that were returned earlier do not include the matches of this chunk.
         self.probe.flags_returned(self.resolver.build_keys == 0);
         self.drain.mark(BlockTag { chunk, content: Content::End });
         Ok(())
