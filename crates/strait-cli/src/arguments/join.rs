@@ -188,7 +188,7 @@ pub(crate) struct CsvArguments {
     pub(crate) delimiter: Option<u8>,
 
     /// A text that means null in CSV files, in addition to the empty field; may be repeated
-    #[arg(long = "csv-null", value_name = "S")]
+    #[arg(long = "csv-null", value_name = "S", allow_hyphen_values = true)]
     pub(crate) nulls: Vec<String>,
 
     /// CSV files have no header: columns are called column_1, column_2, …

@@ -18,7 +18,7 @@ use flatbuffers::VerifierOptions;
 use strait::MemoryReservation;
 
 use super::file::InputFile;
-use super::schema;
+use super::{detached, schema};
 use crate::failure::{of_join, of_stream, one_line};
 use crate::memory::Memory;
 use crate::panics::caught;
@@ -285,9 +285,14 @@ impl IpcReader {
         version: MetadataVersion,
     ) -> Result<RecordBatch> {
         let schema = self.schema.clone();
-        RecordBatchDecoder::try_new(body, batch, schema, &self.dictionaries, &version)?
+        let batch = RecordBatchDecoder::try_new(body, batch, schema, &self.dictionaries, &version)?
             .with_projection(self.columns.as_deref())
-            .read_record_batch()
+            .read_record_batch()?;
+        // A limit may have no room for the copy.
+        match self.memory.limit() {
+            None => detached::detached(batch, body.len()),
+            Some(_) => Ok(batch),
+        }
     }
 
     /// Checks the lengths in a batch's metadata. Reserves the memory that decoding needs in addition to the

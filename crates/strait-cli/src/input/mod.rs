@@ -12,6 +12,7 @@ mod casting;
 mod codec;
 mod columns;
 mod csv;
+mod detached;
 mod fields;
 mod file;
 mod find;

@@ -60,8 +60,6 @@ struct Cutting {
     /// The position of that end in the file, and the number of lines before it.
     at: u64,
     lines: u64,
-    /// Whether a piece was shorter than expected, because the file was cut short. No later piece counts.
-    has_ended: bool,
     /// Pieces that were read before their turn, by number.
     waiting: BTreeMap<u64, Piece>,
 }
@@ -186,7 +184,10 @@ impl Pieces {
             let (records, lines) = records.whole(&bytes[first..]).unwrap_or_default();
             Found { first, last: first + records, lines }
         });
-        let is_last = end >= self.size || (read as u64) < wanted;
+        if (read as u64) < wanted {
+            return Err(shorter());
+        }
+        let is_last = end >= self.size;
         Ok(Piece { start, end, bytes, is_last, found, reservation })
     }
 
@@ -198,17 +199,14 @@ impl Pieces {
         records: &dyn Records,
         memory: &Memory,
     ) -> Result<Option<Block>, ArrowError> {
-        let Cutting { at, lines, has_ended, .. } = cutting;
-        if *has_ended || piece.end <= *at {
-            *has_ended |= piece.is_last;
+        let Cutting { at, lines, .. } = cutting;
+        if piece.end <= *at {
             return Ok(None);
         }
-        *has_ended = piece.is_last;
         let lines_before = *lines;
         let Some(begin) = at.checked_sub(piece.start) else {
             // The record is longer than the bytes that were read before the piece.
-            let (mut block, is_last) = self.long(*at..piece.end, records, memory)?;
-            *has_ended |= is_last;
+            let mut block = self.long(*at..piece.end, records, memory)?;
             (*at, *lines) = (*at + block.text.len() as u64, lines_before + block.lines);
             block.lines_before = lines_before;
             return Ok(Some(block));
@@ -230,14 +228,14 @@ impl Pieces {
         Ok(Some(Block::new(text, found, lines_before, piece.reservation)))
     }
 
-    /// Reads a range of the file, and more of it until a record has ended. Returns a block of whole records, and
-    /// whether the file ends there. The number of lines before it is not known here.
+    /// Reads a range of the file, and more of it until a record has ended. Returns a block of whole records. The number
+    /// of lines before it is not known here.
     fn long(
         &self,
         Range { start, end }: Range<u64>,
         records: &dyn Records,
         memory: &Memory,
-    ) -> Result<(Block, bool), ArrowError> {
+    ) -> Result<Block, ArrowError> {
         let mut reservation = memory.reserve(0, records.what())?;
         let (mut text, mut length) = (Vec::new(), end - start);
         loop {
@@ -247,7 +245,10 @@ impl Pieces {
             text.resize(length as usize, 0);
             let read = read_at(&self.file, &mut text[before..], start + before as u64)?;
             text.truncate(before + read);
-            let is_last = start + length >= self.size || (text.len() as u64) < length;
+            if (text.len() as u64) < length {
+                return Err(shorter());
+            }
+            let is_last = start + length >= self.size;
             let (end, lines) = match records.whole(&text) {
                 found if is_last => (text.len(), found.map_or(0, |found| found.1)),
                 Some(found) => found,
@@ -260,7 +261,7 @@ impl Pieces {
                 }
             };
             text.truncate(end);
-            return Ok((Block::new(text.into(), lines, 0, reservation), is_last));
+            return Ok(Block::new(text.into(), lines, 0, reservation));
         }
     }
 }
@@ -279,6 +280,11 @@ impl Spare {
     pub(super) fn of(block: Block) -> Option<Spare> {
         Some(Spare { bytes: block.text.into_piece()?, reservation: block.reservation })
     }
+}
+
+/// The error about a file that had more bytes when it was opened. Rows would be lost, and the last one could be cut.
+fn shorter() -> ArrowError {
+    io::Error::other("it became shorter while it was read").into()
 }
 
 /// Reads until the buffer is full or the file ends. Returns the number of bytes.

@@ -47,7 +47,7 @@ pub(super) fn open(
     schema: &SchemaRef,
     options: &SinkOptions,
     bytes: Bytes,
-) -> anyhow::Result<Blocks<TextLane, Bytes>> {
+) -> anyhow::Result<Blocks<TextLane, TextTail>> {
     let schema = printable_schema(schema);
     check(notation, &schema)?;
     let memory = &options.memory;
@@ -81,7 +81,7 @@ pub(super) fn open(
     };
     let lanes = (0..lanes).map(|_| lane()).collect::<anyhow::Result<Vec<_>>>()?;
     let aside_rows = memory.limit().is_none().then_some(ASIDE_ROWS);
-    let mut tail = bytes;
+    let mut tail = TextTail { bytes, squeeze, is_empty: true };
     if let Notation::Delimited(delimiter) = notation {
         tail.append(squeeze.squeezed(&header(&schema, delimiter)?)?)?;
     }
@@ -173,15 +173,28 @@ impl Lane for TextLane {
     }
 }
 
-impl Tail for Bytes {
+/// Writes blocks of text one after the other.
+pub(super) struct TextTail {
+    bytes: Bytes,
+    squeeze: Squeeze,
+    /// Whether nothing was written.
+    is_empty: bool,
+}
+
+impl Tail for TextTail {
     type Block = Vec<u8>;
 
     fn append(&mut self, block: Vec<u8>) -> anyhow::Result<()> {
-        Ok(self.write_all(&block)?)
+        self.is_empty = false;
+        Ok(self.bytes.write_all(&block)?)
     }
 
     fn finish(mut self) -> anyhow::Result<()> {
-        Ok(self.flush()?)
+        // A compressed file without text has a member or frame without text.
+        if self.is_empty {
+            self.bytes.write_all(&self.squeeze.squeezed(b"")?)?;
+        }
+        Ok(self.bytes.flush()?)
     }
 }
 

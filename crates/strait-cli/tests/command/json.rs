@@ -1,6 +1,6 @@
 //! JSON lines as input and as output.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use crate::sandbox::{Sandbox, batch, sorted};
 
@@ -63,6 +63,22 @@ fn rows_become_lines() {
         let again = format!("join out.{ending} cities.csv --on id --count");
         assert_eq!(sandbox.strait(&again).ok(), "2\n", "{ending}");
     }
+}
+
+/// A file without bytes is no gzip file, and no zstd file either.
+#[test]
+fn compressed_files_without_rows_are_valid() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.csv", "id\n1\n");
+    sandbox.write("b.csv", "id\n2\n");
+    sandbox.strait("join a.csv b.csv --on id -o out.jsonl.gz").ok();
+    let mut text = String::new();
+    let bytes = std::fs::read(sandbox.path("out.jsonl.gz")).unwrap();
+    flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text).unwrap();
+    sandbox.strait("join a.csv b.csv --on id -o out.jsonl.zst").ok();
+    let bytes = std::fs::read(sandbox.path("out.jsonl.zst")).unwrap();
+    assert!(!bytes.is_empty() && zstd::decode_all(&bytes[..]).unwrap().is_empty());
+    assert_eq!(text, "");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A column chunk that is encoded here: its pages, its statistics and its page index.
 
 use std::io::{Chain, Cursor, Read};
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use parquet::basic::{BoundaryOrder, Compression as Codec, Encoding, PageType};
 use parquet::column::page::{CompressedPage, Page, PageWriter};
 use parquet::column::writer::ColumnCloseResult;
-use parquet::errors::Result;
+use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{
     ColumnChunkMetaData, ColumnIndexBuilder, OffsetIndexBuilder, PageEncodingStats,
 };
@@ -59,6 +60,23 @@ pub(super) struct Ending<'a> {
 }
 
 impl Pages {
+    /// Rejects values that the type of the column does not allow.
+    pub(super) fn check_range(
+        &self,
+        least: i64,
+        most: i64,
+        range: &RangeInclusive<i64>,
+    ) -> Result<()> {
+        if range.contains(&least) && range.contains(&most) {
+            return Ok(());
+        }
+        Err(ParquetError::General(format!(
+            "column \"{}\" has a value with more than the {} digits of its type; give it a wider type with --cast",
+            self.descr.name(),
+            self.descr.type_precision()
+        )))
+    }
+
     pub(super) fn new(descr: ColumnDescPtr) -> Pages {
         let column_index = ColumnIndexBuilder::new(descr.physical_type());
         Pages {

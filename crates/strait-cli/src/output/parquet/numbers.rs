@@ -3,6 +3,8 @@
 //! Arrow's column writer encodes one value at a time. This writer collects the values of a page, and encodes
 //! them together.
 
+use std::ops::RangeInclusive;
+
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::{DataType, TimeUnit};
 use parquet::basic::{Encoding, Type};
@@ -36,6 +38,8 @@ pub(super) fn holds_numbers(data_type: &DataType) -> bool {
 pub(super) struct NumberColumn {
     /// Whether Parquet stores 32-bit integers.
     narrow: bool,
+    /// The values that the column can hold. Arrow does not check the digits of decimals.
+    range: RangeInclusive<i64>,
     encoding: ColumnEncoding,
     dictionary: Numbers,
     levels: Levels,
@@ -53,6 +57,7 @@ impl NumberColumn {
     pub(super) fn new(descr: ColumnDescPtr, encoding: ColumnEncoding) -> NumberColumn {
         NumberColumn {
             narrow: descr.physical_type() == Type::INT32,
+            range: range(&descr),
             encoding,
             dictionary: Numbers::new(),
             levels: Levels::default(),
@@ -71,8 +76,7 @@ impl NumberColumn {
         match array.data_type().primitive_width() {
             Some(4) => self.write_rows(array, data.buffer::<i32>(0), i64::from, codec),
             Some(8) => self.write_rows(array, data.buffer::<i64>(0), |v| v, codec),
-            // The digits of such decimals fit.
-            Some(16) => self.write_rows(array, data.buffer::<i128>(0), |v| v as i64, codec),
+            Some(16) => self.write_rows(array, data.buffer::<i128>(0), nearest, codec),
             _ => {
                 let other = array.data_type();
                 Err(ParquetError::General(format!("a column of integers has {other}")))
@@ -112,8 +116,11 @@ impl NumberColumn {
     }
 
     fn end_page(&mut self, codec: &mut PageCodec) -> Result<()> {
-        let encoding = self.encode();
         let bounds = least(&self.values).zip(greatest(&self.values));
+        if let Some((least, most)) = bounds {
+            self.pages.check_range(least, most, &self.range)?;
+        }
+        let encoding = self.encode();
         if let Some((least, most)) = bounds {
             self.order.add(least, most);
             let (all_least, all_most) = self.bounds.unwrap_or((least, most));
@@ -191,6 +198,21 @@ impl NumberColumn {
     }
 }
 
+/// Returns the values that a column can hold.
+fn range(descr: &ColumnDescPtr) -> RangeInclusive<i64> {
+    let digits = u32::try_from(descr.type_precision()).unwrap_or(0);
+    match 10i64.checked_pow(digits) {
+        Some(end) if digits > 0 => 1 - end..=end - 1,
+        _ if descr.physical_type() == Type::INT32 => i64::from(i32::MIN)..=i64::from(i32::MAX),
+        _ => i64::MIN..=i64::MAX,
+    }
+}
+
+/// Returns the nearest integer of 64 bits. A decimal of at most 18 digits is one.
+fn nearest(value: i128) -> i64 {
+    value.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 fn plain(values: &[i64], narrow: bool, out: &mut Vec<u8>) {
     let start = out.len();
     if narrow {
@@ -211,7 +233,7 @@ mod tests {
     use super::super::round_trip::{codecs, halves, read_back};
     use super::*;
     use ColumnEncoding::{Dictionary, Differences, Plain};
-    use arrow::array::{Int32Array, Int64Array};
+    use arrow::array::{Decimal128Array, Int32Array, Int64Array};
     use arrow::compute::cast;
     use parquet::basic::Compression as Codec;
     use parquet::file::metadata::ParquetMetaData;
@@ -265,6 +287,30 @@ mod tests {
             check_all(with_nulls(0..rows));
         }
         check_all(Arc::new(Int64Array::new_null(21_000)));
+    }
+
+    /// Arrow lets an array have decimals with more digits than its type. Their bytes, or their statistics, would be
+    /// those of other values.
+    #[test]
+    fn decimals_beyond_their_digits_are_refused() {
+        for (data_type, value) in [
+            (DataType::Decimal128(9, 2), 1_000_000_000),
+            (DataType::Decimal128(9, 2), -1_000_000_000_000),
+            (DataType::Decimal128(18, 2), 1_i128 << 64),
+        ] {
+            for encoding in [Dictionary, Differences, Plain] {
+                let values = Decimal128Array::from_iter_values([5, value, 7]);
+                let array: ArrayRef = Arc::new(values.with_data_type(data_type.clone()));
+                let (_, metadata) = read_back((&data_type, true), Codec::SNAPPY, |descr, codec| {
+                    let mut column = NumberColumn::new(descr.clone(), encoding);
+                    column.write(&array, codec).unwrap();
+                    let refused = column.close(codec).map(|_| ()).unwrap_err().to_string();
+                    assert!(refused.contains("digits of its type"), "{refused}");
+                    NumberColumn::new(descr, encoding).close(codec).unwrap()
+                });
+                assert_eq!(metadata.num_row_groups(), 1);
+            }
+        }
     }
 
     /// Differences of such values overflow.
