@@ -45,6 +45,7 @@ impl Freed {
             returned: AtomicBool::new(false),
             size,
         };
+        return_after(DELAY_MS);
         freed.look(0);
         freed
     }
@@ -90,6 +91,9 @@ const PURGE_DELAY: c_int = 15;
 /// The delay of an allocator that returns no memory.
 const NEVER: c_long = -1;
 
+/// The delay under a limit that is not near, in milliseconds.
+const DELAY_MS: c_long = 1000;
+
 /// `mi_option_allow_thp` in mimalloc.h of version 3.
 const ALLOW_THP: c_int = 43;
 
@@ -122,10 +126,16 @@ fn addresses(line: &str) -> Option<(usize, usize)> {
     Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
 }
 
-/// Makes the allocator keep what is freed from now on. [`return_freed`] cannot return this memory later.
+/// Makes the allocator keep what is freed from now on, until there is a limit. [`return_freed`] cannot return this
+/// memory later. Called once, when the process starts.
 pub(crate) fn keep_freed() {
+    return_after(NEVER);
+}
+
+/// Makes the allocator return what is freed from now on after so many milliseconds.
+fn return_after(delay: c_long) {
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at any time.
-    unsafe { mi_option_set(PURGE_DELAY, NEVER) };
+    unsafe { mi_option_set(PURGE_DELAY, delay) };
 }
 
 /// Makes the allocator return all free memory now, and from now on as soon as it is free.

@@ -39,6 +39,7 @@ static ALLOCATOR: counted::Counted = counted::Counted;
 
 fn main() -> ExitCode {
     freed::without_huge_pages();
+    freed::keep_freed();
     let cli = Cli::read();
     logger::install(cli.verbose);
     panics::install();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use strait::{Error, Machine, MemoryBudget, MemoryReservation, Result};
 
-use crate::freed::{self, Freed};
+use crate::freed::Freed;
 
 /// Requests of at least this size are compared with the machine's free memory. Smaller ones are not, because
 /// the lookup takes longer than most of them.
@@ -70,9 +70,6 @@ impl Memory {
     /// A budget of `limit` bytes; without a limit, one that only counts.
     pub(crate) fn new(limit: Option<u64>) -> Memory {
         let freed = limit.map(|limit| Arc::new(Freed::new(limit)));
-        if limit.is_none() {
-            freed::keep_freed();
-        }
         Memory { budget: MemoryBudget::new(limit), output: Arc::default(), freed, waits: true }
     }
 
