@@ -35,7 +35,7 @@ mod write {
     pub(super) const ARROW: [f64; 2] = [5.0, 12.0];
     pub(super) const CSV: f64 = 60.0;
     pub(super) const JSON: f64 = 80.0;
-    /// Compression of a text file, per value. It is added to the time above.
+    /// The additional time per value if the text file is compressed.
     pub(super) const GZIP: f64 = 75.0;
     pub(super) const ZSTD: f64 = 37.0;
 }

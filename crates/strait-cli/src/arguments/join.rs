@@ -82,7 +82,8 @@ pub(crate) struct JoinArguments {
     #[arg(long, requires = "output")]
     pub(crate) overwrite: bool,
 
-    /// How to compress the output. Parquet: zstd, snappy or none [default: zstd]. Arrow: zstd or none [default: none]
+    /// How to compress the output: for Parquet zstd, snappy or none [default: zstd]; for Arrow zstd or none
+    /// [default: none]
     #[arg(long, value_enum, value_name = "CODEC", requires = "output")]
     pub(crate) compression: Option<Compression>,
 
@@ -143,8 +144,8 @@ pub(crate) struct JoinArguments {
     ///
     /// If one table comes from stdin, the join stops after N rows. It does not wait for the end of stdin.
     /// This works if the files of the other table have at most 1 GiB and the table takes at most a quarter of
-    /// --memory. Radix and sort-merge joins always wait for the end of the stream. Rows that depend on the whole
-    /// stream, such as unmatched rows of the other table, also come only after its end.
+    /// --memory. Radix and sort-merge joins always wait for the end of stdin. Some rows are known only at the end of
+    /// stdin, for example rows of the other table that have no match. The join also waits for these rows.
     #[arg(long, value_name = "N", conflicts_with = "count")]
     pub(crate) limit: Option<u64>,
 

@@ -180,7 +180,8 @@ impl BoundJoin {
         self.plan_by(known, device, self.join.algorithm)
     }
 
-    /// Plans for the CPU and for a device, if there is one. `asked` is the algorithm that must be used, if any.
+    /// Makes a plan. It compares the CPU with the device, if there is a device. If `asked` has an algorithm, the plan
+    /// uses this algorithm.
     fn plan_by(
         &self,
         known: &Known<'_>,

@@ -299,8 +299,8 @@ impl<'de> Visitor<'de> for Value<'_> {
         self.scalar(if is_signed { &DataType::Int64 } else { &DataType::UInt64 })
     }
 
-    /// Serde takes `-0` for a float. It is an integer here: otherwise one such value would make all integers of its
-    /// column floats, and large ones would change.
+    /// Serde reads `-0` as a float. Here it counts as an integer. Otherwise a single `-0` would turn a column of integers
+    /// into floats, and floats cannot hold all large integers.
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
         let is_negative_zero = value == 0.0 && value.is_sign_negative();
         self.scalar(if is_negative_zero { &DataType::Int64 } else { &DataType::Float64 })
