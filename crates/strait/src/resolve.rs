@@ -121,7 +121,9 @@ fn row_columns(
         for (i, field) in left.fields().iter().enumerate() {
             let column = match merged.iter().find(|&&(l, ..)| l == i) {
                 Some((l, r, t)) => merged_column(join, (*l, field), (*r, right.field(*r)), t),
-                None => (may_be_absent(field, absent), Origin::Column(Side::Left, i)),
+                None => {
+                    (may_be_absent(field, absent), origin(join, (left, right), keys, Side::Left, i))
+                }
             };
             columns.push(column);
         }
@@ -140,7 +142,7 @@ fn row_columns(
                 let name = format!("{}{}", field.name(), join.suffix);
                 field = field.with_name(name);
             }
-            columns.push((field, Origin::Column(Side::Right, i)));
+            columns.push((field, origin(join, (left, right), keys, Side::Right, i)));
         }
     }
     Ok(columns)
@@ -157,9 +159,6 @@ fn merged_column(
     (r, right): (usize, &Field),
     data_type: &DataType,
 ) -> OutputColumn {
-    // Equal values have equal bits. The exception is floats, which may differ in the sign of zero or in a
-    // NaN's payload.
-    let same_bits = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
     match join.join_type {
         JoinType::Right => (right.clone(), Origin::Column(Side::Right, r)),
         JoinType::Full => {
@@ -167,11 +166,40 @@ fn merged_column(
             let field = left.clone().with_data_type(data_type.clone()).with_nullable(nullable);
             (field, Origin::Coalesced { left: l, right: r, data_type: data_type.clone() })
         }
-        JoinType::Inner if left.data_type() == right.data_type() && same_bits(data_type) => {
+        JoinType::Inner if same_values(join, left, right) => {
             (left.clone(), Origin::Either { left: l, right: r })
         }
         _ => (left.clone(), Origin::Column(Side::Left, l)),
     }
+}
+
+/// Returns the origin of a column of one side. In an inner join, a key column has the same values on both sides,
+/// also if its name differs there.
+fn origin(
+    join: &Join,
+    (left, right): (&Schema, &Schema),
+    keys: &[(usize, usize)],
+    side: Side,
+    column: usize,
+) -> Origin {
+    let same = |&&(l, r): &&(usize, usize)| {
+        let here = match side {
+            Side::Left => l,
+            Side::Right => r,
+        };
+        here == column && same_values(join, left.field(l), right.field(r))
+    };
+    match keys.iter().find(same) {
+        Some(&(left, right)) if join.join_type == JoinType::Inner => Origin::Either { left, right },
+        _ => Origin::Column(side, column),
+    }
+}
+
+/// Returns whether two key columns hold the same value wherever their rows match. Equal values of one type have
+/// equal bits. The exception is floats, which may differ in the sign of zero or in a NaN's payload.
+fn same_values(join: &Join, left: &Field, right: &Field) -> bool {
+    let same_bits = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
+    left.data_type() == right.data_type() && same_bits(left.data_type())
 }
 
 /// Returns the type of a merged key. Only a full join mixes values of both sides. It returns `None` if no

@@ -429,6 +429,11 @@ impl Picked {
         }
     }
 
+    /// Returns whether the rows are consecutive rows of one batch, so that nothing is copied.
+    pub(crate) fn sliced(&self) -> bool {
+        self.run.is_some()
+    }
+
     /// Returns whether the rows are in ascending order. Inlined values have no order.
     pub(crate) fn rising(&self) -> bool {
         match &self.chosen {

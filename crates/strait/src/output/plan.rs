@@ -15,8 +15,8 @@ use crate::options::Side;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Column(Side, usize),
-    /// A key with the same name and type on both sides of an inner join. Equal values have equal bits, so
-    /// either side can be read.
+    /// A key with the same type on both sides of an inner join. Equal values have equal bits, so either side
+    /// can be read.
     Either {
         left: usize,
         right: usize,
@@ -99,18 +99,19 @@ impl OutputPlan {
         bytes.sum()
     }
 
-    /// Returns the side to read values from that both sides have. It is the side whose rows come in ascending
-    /// order, because they are close to each other in memory. It is never a side that has only inlined
-    /// columns.
+    /// Returns the side to read values from that both sides have. It is the side whose rows are consecutive,
+    /// because a slice copies nothing. Next best are rows in ascending order, because they are close to each
+    /// other in memory. It is never a side that has only inlined columns.
     fn nearer(&self, picked: &[Option<Picked>; 2]) -> Side {
-        let whole = |side: Side| {
-            let picked = picked[side as usize].as_ref();
-            picked.filter(|picked| !matches!(picked.chosen, Chosen::Values(_)))
+        let rank = |side: Side| match &picked[side as usize] {
+            Some(picked) if picked.sliced() => 3,
+            Some(picked) if picked.rising() => 2,
+            Some(picked) if !matches!(picked.chosen, Chosen::Values(_)) => 1,
+            _ => 0,
         };
-        match (whole(Side::Left), whole(Side::Right)) {
-            (Some(_), Some(right)) if right.rising() => Side::Right,
-            (None, Some(_)) => Side::Right,
-            _ => Side::Left,
+        match rank(Side::Right) > rank(Side::Left) {
+            true => Side::Right,
+            false => Side::Left,
         }
     }
 

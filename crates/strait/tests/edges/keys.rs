@@ -1,7 +1,10 @@
 //! Keys that are hard on hash tables and partitions: all equal, all null, all alike.
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
 use strait::testing::TestOverrides;
-use strait::{Algorithm, Join, JoinType, NullEquality};
+use strait::{Algorithm, Join, JoinType, NullEquality, Side};
 
 use super::{count, ints, keyed, whole};
 
@@ -109,4 +112,33 @@ fn the_report_names_the_algorithm_that_ran() {
         let text = report.to_string();
         assert!(text.contains(algorithm.name()), "{text}");
     }
+}
+
+/// Matching rows of an inner join have equal keys. So both key columns of the output are slices of the probe side,
+/// also if their names differ, and no key of the build side is gathered.
+#[test]
+fn keys_of_an_inner_join_are_slices_of_the_probe_side() {
+    let text = |n: i64| format!("a key that is too long for a view {n}");
+    let table = |name: &str, keys: Vec<i64>| {
+        let column: ArrayRef = Arc::new(StringArray::from_iter_values(keys.into_iter().map(text)));
+        RecordBatch::try_from_iter([(name, column)]).expect("one column")
+    };
+    let build = table("a", (0..50).rev().collect());
+    let probe = table("b", (0..1000).map(|n| n % 50).collect());
+    let join = Join::inner().on_pair("a", "b").build_side(Side::Left);
+    let joined = join.algorithm(Algorithm::NoPartition).run(whole(&build), whole(&probe));
+    let mut rows = 0;
+    for batch in joined.expect("starts") {
+        let batch = batch.expect("joins");
+        rows += batch.num_rows();
+        assert_eq!(batch.column(0), batch.column(1));
+        for column in batch.columns() {
+            let strings = column.as_string::<i32>();
+            assert_eq!(
+                strings.values().as_ptr(),
+                probe.column(0).as_string::<i32>().values().as_ptr()
+            );
+        }
+    }
+    assert_eq!(rows, 1000);
 }
