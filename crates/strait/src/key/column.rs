@@ -4,13 +4,16 @@
 //! are read in the common form of the pair, as a stream of 64-bit values. The stream goes into a [`Sink`]:
 //! the packer, the hasher, or a buffer. The match on types is outside every loop.
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, new_null_array};
-use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::array::{
+    Array, ArrayRef, AsArray, MutableArrayData, RunArray, UInt32Array, make_array, new_null_array,
+};
+use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow::compute::take;
 use arrow::datatypes::{
     ArrowNativeType, DataType, Float16Type, Float32Type, Float64Type, Int16Type, Int32Type,
     Int64Type, IntervalDayTime, IntervalMonthDayNano, IntervalUnit, RunEndIndexType, i256,
 };
+use arrow::error::ArrowError;
 
 use super::common_form::Form;
 use super::float::Float;
@@ -35,21 +38,27 @@ pub(super) struct Peeled {
 }
 
 impl Peeled {
-    pub(super) fn new(array: &ArrayRef) -> Result<Peeled> {
-        let nulls = array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
-        let mut values = array.clone();
+    /// Removes the encoding of an array. With `compact`, there is no index if there are more values than rows,
+    /// as in a slice of a large dictionary: the values are gathered, one per row. All of this takes time and memory
+    /// for the rows of the array, not for its values. A long array is read in many slices that share their values.
+    pub(super) fn new(array: &ArrayRef, compact: bool) -> Result<Peeled> {
+        let (mut values, mut nulls) = (array.clone(), None);
         let mut index: Option<Vec<u32>> = None;
-        while let Some((inner, step)) = peel_once(values.as_ref())? {
-            index = Some(match index {
-                None => step,
-                Some(outer) => outer.iter().map(|&i| at(&step, i)).collect(),
-            });
-            values = inner;
+        while let Some((inner, step)) = peel_once(values.as_ref(), index.as_deref())? {
+            nulls = either(nulls, values.nulls().cloned(), index.as_deref());
+            (values, index) = (inner, Some(step));
         }
         if index.is_some() && values.is_empty() {
             values = new_null_array(values.data_type(), 1);
         }
-        Ok(Peeled { values, index, nulls })
+        let compact = compact && can_gather(values.data_type());
+        if let Some(index) = index.take_if(|index| compact && values.len() > index.len()) {
+            values = gather(&values, index)
+                .map_err(Error::arrow("cannot take a key column's values from its dictionary"))?;
+        }
+        // The nulls of a union have to be computed, so this comes after the values were gathered.
+        nulls = either(nulls, values.logical_nulls(), index.as_deref());
+        Ok(Peeled { values, index, nulls: nulls.filter(|nulls| nulls.null_count() > 0) })
     }
 
     /// Replaces values of type null by nulls of another type, so that they can be read as that type.
@@ -67,19 +76,46 @@ impl Peeled {
         }
         self
     }
+}
 
-    /// Removes the index if there are more values than rows, as in a slice of a large dictionary.
-    pub(super) fn compacted(mut self) -> Result<Peeled> {
-        if has_empty_values(self.values.data_type()) {
-            // Arrow's `take` would lose the number of such values.
-            return Ok(self);
+/// Returns the rows that are null in `outer`, or whose value is null. Row `i` has value `index[i]`, or value `i`
+/// without an index.
+fn either(
+    outer: Option<NullBuffer>,
+    of_values: Option<NullBuffer>,
+    index: Option<&[u32]>,
+) -> Option<NullBuffer> {
+    let of_values = of_values.filter(|nulls| nulls.null_count() > 0);
+    let of_rows = match (of_values, index) {
+        (Some(nulls), Some(index)) => {
+            let is_valid = |i: usize| index.get(i).is_some_and(|&i| nulls.is_valid(i as usize));
+            Some(NullBuffer::new(BooleanBuffer::collect_bool(index.len(), is_valid)))
         }
-        if let Some(index) = self.index.take_if(|index| self.values.len() > index.len()) {
-            self.values = take(&self.values, &UInt32Array::from(index), None)
-                .map_err(Error::arrow("cannot take a key column's values from its dictionary"))?;
-        }
-        Ok(self)
+        (nulls, _) => nulls,
+    };
+    NullBuffer::union(outer.as_ref(), of_rows.as_ref())
+}
+
+/// Returns whether [`gather`] takes time for the gathered values only. The exception are types with both empty
+/// values and runs: `take` loses the empty values, and `MutableArrayData` searches all runs for each value.
+fn can_gather(data_type: &DataType) -> bool {
+    let has_runs = || anywhere(data_type, |t| matches!(t, DataType::RunEndEncoded(..)));
+    !has_empty_values(data_type) || !has_runs()
+}
+
+/// Returns the values at some positions.
+fn gather(values: &ArrayRef, index: Vec<u32>) -> std::result::Result<ArrayRef, ArrowError> {
+    if !has_empty_values(values.data_type()) {
+        return take(values, &UInt32Array::from(index), None);
     }
+    // `take` computes the number of values from their bytes, so it loses empty values. `MutableArrayData` is
+    // slower, and counts the values that it copies.
+    let data = values.to_data();
+    let mut gathered = MutableArrayData::new(vec![&data], false, index.len());
+    for at in index {
+        gathered.try_extend(0, at as usize, at as usize + 1)?;
+    }
+    Ok(make_array(gathered.freeze()))
 }
 
 /// Returns whether a type has values of zero bytes, possibly nested.
@@ -93,18 +129,19 @@ fn at(index: &[u32], i: u32) -> u32 {
     index.get(i as usize).copied().unwrap_or(0)
 }
 
-/// Returns the values of a dictionary or of runs, and the index of each row's value.
-fn peel_once(array: &dyn Array) -> Result<Option<(ArrayRef, Vec<u32>)>> {
+/// Returns the values of a dictionary or of runs, and the index of the value of each row. `rows` are the rows to
+/// find the values of; `None` for all.
+fn peel_once(array: &dyn Array, rows: Option<&[u32]>) -> Result<Option<(ArrayRef, Vec<u32>)>> {
     let (values, index) = match array.data_type() {
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
             let len = dictionary.values().len();
-            (dictionary.values().clone(), dictionary_index(dictionary.keys(), len))
+            (dictionary.values().clone(), dictionary_index(dictionary.keys(), len, rows))
         }
         DataType::RunEndEncoded(ends, _) => match ends.data_type() {
-            DataType::Int16 => runs::<Int16Type>(array),
-            DataType::Int32 => runs::<Int32Type>(array),
-            _ => runs::<Int64Type>(array),
+            DataType::Int16 => runs::<Int16Type>(array, rows),
+            DataType::Int32 => runs::<Int32Type>(array, rows),
+            _ => runs::<Int64Type>(array, rows),
         },
         _ => return Ok(None),
     };
@@ -117,42 +154,65 @@ fn peel_once(array: &dyn Array) -> Result<Option<(ArrayRef, Vec<u32>)>> {
     Ok(Some((values, index)))
 }
 
-fn dictionary_index(keys: &dyn Array, len: usize) -> Vec<u32> {
+fn dictionary_index(keys: &dyn Array, len: usize, rows: Option<&[u32]>) -> Vec<u32> {
     // The key of a null may be anything, so it is forced into bounds.
-    fn bounded<T: ArrowNativeType>(keys: &dyn Array, len: usize) -> Vec<u32> {
-        let inside = |key: usize| if key < len { key as u32 } else { 0 };
-        native::<T>(keys).iter().map(|key| inside(key.as_usize())).collect()
+    fn bounded<T: ArrowNativeType>(keys: &dyn Array, len: usize, rows: Option<&[u32]>) -> Vec<u32> {
+        let inside = |key: &T| if key.as_usize() < len { key.as_usize() as u32 } else { 0 };
+        let keys = native::<T>(keys);
+        match rows {
+            None => keys.iter().map(inside).collect(),
+            Some(rows) => {
+                rows.iter().map(|&row| keys.get(row as usize).map_or(0, inside)).collect()
+            }
+        }
     }
     match keys.data_type() {
-        DataType::Int8 => bounded::<i8>(keys, len),
-        DataType::Int16 => bounded::<i16>(keys, len),
-        DataType::Int32 => bounded::<i32>(keys, len),
-        DataType::Int64 => bounded::<i64>(keys, len),
-        DataType::UInt8 => bounded::<u8>(keys, len),
-        DataType::UInt16 => bounded::<u16>(keys, len),
-        DataType::UInt32 => bounded::<u32>(keys, len),
-        _ => bounded::<u64>(keys, len),
+        DataType::Int8 => bounded::<i8>(keys, len, rows),
+        DataType::Int16 => bounded::<i16>(keys, len, rows),
+        DataType::Int32 => bounded::<i32>(keys, len, rows),
+        DataType::Int64 => bounded::<i64>(keys, len, rows),
+        DataType::UInt8 => bounded::<u8>(keys, len, rows),
+        DataType::UInt16 => bounded::<u16>(keys, len, rows),
+        DataType::UInt32 => bounded::<u32>(keys, len, rows),
+        _ => bounded::<u64>(keys, len, rows),
     }
 }
 
-fn runs<R: RunEndIndexType>(array: &dyn Array) -> (ArrayRef, Vec<u32>) {
+fn runs<R: RunEndIndexType>(array: &dyn Array, rows: Option<&[u32]>) -> (ArrayRef, Vec<u32>) {
     let array = array.as_run::<R>();
+    match rows {
+        // The array is the dictionary of few rows, so the runs of these rows are searched.
+        Some(rows) if rows.len() < array.len() => {
+            let run = |&row: &u32| array.get_physical_index(row as usize) as u32;
+            (array.values().clone(), rows.iter().map(run).collect())
+        }
+        Some(rows) => {
+            let (values, index) = all_runs(array);
+            (values, rows.iter().map(|&row| at(&index, row)).collect())
+        }
+        None => all_runs(array),
+    }
+}
+
+/// Returns the values of the runs in this array, and the run of each row.
+fn all_runs<R: RunEndIndexType>(array: &RunArray<R>) -> (ArrayRef, Vec<u32>) {
+    if array.is_empty() {
+        return (array.values().slice(0, 0), Vec::new());
+    }
     let (offset, end) = (array.offset(), array.offset() + array.len());
     let mut index = Vec::with_capacity(array.len());
-    // The array may be one of many slices, each of which has all run ends. Start at the first run of this
-    // slice.
-    let first = if array.is_empty() { 0 } else { array.get_start_physical_index() };
-    for (run, run_end) in array.run_ends().values().iter().enumerate().skip(first) {
-        if index.len() == array.len() {
-            break;
-        }
+    // The array may be one of many slices, each of which has all runs. Take only the runs of this slice, because
+    // the values may be encoded, too.
+    let (first, last) = (array.get_start_physical_index(), array.get_end_physical_index());
+    let ends = array.run_ends().values().iter().take(last + 1).skip(first);
+    for (run, run_end) in ends.enumerate() {
         let reached = run_end.as_usize().clamp(offset, end) - offset;
         if reached > index.len() {
             index.resize(reached, run as u32);
         }
     }
     index.resize(array.len(), 0);
-    (array.values().clone(), index)
+    (array.values().slice(first, last + 1 - first), index)
 }
 
 /// Returns the values of a primitive array as `T`, which must have the array's width and alignment.
@@ -325,4 +385,137 @@ fn too_large(data_type: &DataType, value: impl std::fmt::Display) -> Error {
         ),
         "cast the column to a wider decimal first",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{
+        DictionaryArray, FixedSizeBinaryArray, FixedSizeListArray, Int32Array, Int64Array,
+        ListArray, StructArray, new_empty_array,
+    };
+    use arrow::buffer::{Buffer, OffsetBuffer};
+    use arrow::datatypes::Field;
+
+    use super::*;
+
+    const VALUES: usize = 1000;
+    const ROWS: usize = 10;
+
+    fn field(name: &str, array: &ArrayRef) -> Arc<Field> {
+        Arc::new(Field::new(name, array.data_type().clone(), true))
+    }
+
+    /// A dictionary whose rows refer to its values in another order, and every fifth row to a null key.
+    fn dictionary(values: ArrayRef) -> ArrayRef {
+        let key = |i: usize| (i % 5 != 4).then_some((i * 7 % values.len()) as i32);
+        let keys = Int32Array::from_iter((0..values.len()).map(key));
+        Arc::new(DictionaryArray::new(keys, values))
+    }
+
+    /// Runs of two rows each.
+    fn runs(values: ArrayRef) -> ArrayRef {
+        let ends = Int32Array::from_iter_values((1..=values.len() as i32).map(|run| 2 * run));
+        Arc::new(RunArray::<Int32Type>::try_new(&ends, &values).expect("ascending ends"))
+    }
+
+    fn numbers() -> ArrayRef {
+        Arc::new(Int64Array::from_iter((0..VALUES as i64).map(|i| (i % 11 != 3).then_some(i))))
+    }
+
+    fn third_is_null() -> Option<NullBuffer> {
+        Some((0..VALUES).map(|i| i % 3 != 0).collect())
+    }
+
+    fn empty_binaries() -> ArrayRef {
+        let nulls = third_is_null();
+        let array = FixedSizeBinaryArray::try_new_with_len(0, Buffer::default(), nulls, VALUES);
+        Arc::new(array.expect("no bytes"))
+    }
+
+    fn empty_lists() -> ArrayRef {
+        let (item, items) = (DataType::Int32, new_empty_array(&DataType::Int32));
+        let item = Arc::new(Field::new("item", item, true));
+        let nulls = third_is_null();
+        let array = FixedSizeListArray::try_new_with_length(item, 0, items, nulls, VALUES);
+        Arc::new(array.expect("no elements"))
+    }
+
+    /// Values that have no bytes, alone and inside other values.
+    fn with_empty_values() -> Vec<ArrayRef> {
+        let (binaries, lists) = (empty_binaries(), empty_lists());
+        let columns = [("n", numbers()), ("b", Arc::clone(&binaries)), ("l", Arc::clone(&lists))];
+        let columns = columns.map(|(name, array)| (field(name, &array), array));
+        let structs: ArrayRef = Arc::new(StructArray::from(columns.to_vec()));
+        let one = OffsetBuffer::from_lengths(vec![1; VALUES]);
+        let item = field("item", &structs);
+        let nested: ArrayRef = Arc::new(ListArray::new(item, one, Arc::clone(&structs), None));
+        vec![binaries, lists, structs, nested]
+    }
+
+    /// Checks that a slice has the same values and nulls as these rows of the whole array.
+    fn check(array: &ArrayRef, first: usize, compact: bool) -> Peeled {
+        let what = format!("{} from {first}", array.data_type());
+        let whole = Peeled::new(array, false).expect(&what);
+        let slice = Peeled::new(&array.slice(first, ROWS), compact).expect(&what);
+        let nulls = array.slice(first, ROWS).logical_nulls().filter(|n| n.null_count() > 0);
+        assert_eq!(slice.nulls, nulls, "{what}");
+        let value = |of: &Peeled, row: usize| {
+            let at = of.index.as_ref().map_or(row, |index| index[row] as usize);
+            of.values.slice(at, 1)
+        };
+        for row in (0..ROWS).filter(|&row| nulls.as_ref().is_none_or(|n| n.is_valid(row))) {
+            assert_eq!(&value(&slice, row), &value(&whole, first + row), "{what}, row {row}");
+        }
+        slice
+    }
+
+    #[test]
+    fn a_slice_of_a_dictionary_takes_only_the_values_of_its_rows() {
+        for values in with_empty_values().into_iter().chain([numbers()]) {
+            for first in [0, 333, VALUES - ROWS] {
+                let slice = check(&dictionary(Arc::clone(&values)), first, true);
+                let taken = (slice.values.len(), slice.index.is_none());
+                assert_eq!(taken, (ROWS, true), "{}", values.data_type());
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_of_nested_encodings_takes_only_the_values_of_its_rows() {
+        let dictionaries = dictionary(dictionary(numbers()));
+        for array in [
+            runs(numbers()),
+            runs(dictionary(numbers())),
+            dictionary(runs(numbers())),
+            dictionary(runs(dictionary(numbers()))),
+            runs(dictionaries),
+        ] {
+            for first in [0, 333, VALUES - ROWS] {
+                let what = format!("{} from {first}", array.data_type());
+                let slice = check(&array, first, true);
+                assert!(slice.values.len() <= ROWS, "{what}: {} values", slice.values.len());
+                check(&array, first, false);
+                // Each step reads as many values as there are rows, not all runs.
+                let mut step: (ArrayRef, Option<Vec<u32>>) = (array.slice(first, ROWS), None);
+                while let Some(next) = peel_once(&step.0, step.1.as_deref()).expect(&what) {
+                    assert_eq!(next.1.len(), ROWS, "{what}: {}", step.0.data_type());
+                    step = (next.0, Some(next.1));
+                }
+            }
+        }
+        let (of_slice, _) =
+            peel_once(&runs(numbers()).slice(333, ROWS), None).expect("runs").expect("an encoding");
+        assert_eq!(of_slice.len(), ROWS / 2 + 1);
+    }
+
+    #[test]
+    fn values_with_both_runs_and_empty_values_keep_their_index() {
+        let half: ArrayRef = runs(numbers().slice(0, VALUES / 2));
+        let columns = [("r", half), ("b", empty_binaries())];
+        let columns = columns.map(|(name, array)| (field(name, &array), array));
+        let array = dictionary(Arc::new(StructArray::from(columns.to_vec())));
+        assert!(check(&array, 333, true).index.is_some());
+    }
 }

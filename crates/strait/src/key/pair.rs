@@ -149,12 +149,9 @@ impl KeyColumn {
             let detail = format!("key column {index} should be {expected} and is {found}");
             return Err(Error::SchemaChanged { side: side.name(), detail });
         };
-        let peeled = Peeled::new(array)?;
-        match self.form {
-            // Strings keep their index: gathering them could exceed the range of offsets.
-            Form::Bytes => Ok(peeled.standing_in(&self.plain_type)),
-            _ => peeled.standing_in(&self.plain_type).compacted(),
-        }
+        // Strings keep their index: gathering them could exceed the range of offsets.
+        let compact = self.form != Form::Bytes;
+        Ok(Peeled::new(array, compact)?.standing_in(&self.plain_type))
     }
 
     /// Passes the values, in a form of at most 64 bits, to a sink.
