@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{FieldRef, SchemaRef};
 
 use super::MAX_ROWS_PER_BATCH;
 use super::feed::Feed;
@@ -20,6 +20,9 @@ use crate::schedule::{Workers, lock};
 /// Before the first batch was read, a batch is expected to take 1/`FIRST_SHARE` of the memory limit. So only a
 /// few workers call a concurrent source for its first batches.
 const FIRST_SHARE: u64 = 8;
+
+/// The bytes that a value without a fixed width is expected to take, such as a string.
+const VARIABLE_WIDTH: usize = 32;
 
 /// A side that is still being read. Any number of workers may use it.
 ///
@@ -37,6 +40,8 @@ pub(crate) struct BufferedSource {
     /// The bytes of the largest batch that was read. A batch has no size before it is read, so this is the
     /// expected size of the next one.
     largest: AtomicU64,
+    /// The most rows that the source left out in a call that returned no rows.
+    left_out: AtomicU64,
 }
 
 /// The batches that were read and not handed out yet.
@@ -65,8 +70,8 @@ impl BufferedSource {
         let (pulled, waiting, footprint) = Default::default();
         let buffer = Buffer { pulled, waiting, footprint, rows: 0, ledger };
         let (buffer, ended) = (Mutex::new(buffer), AtomicBool::new(false));
-        let (bytes, batches, largest) = Default::default();
-        BufferedSource { feed, buffer, ended, bytes, batches, largest }
+        let (bytes, batches, largest, left_out) = Default::default();
+        BufferedSource { feed, buffer, ended, bytes, batches, largest, left_out }
     }
 
     pub(crate) fn side(&self) -> Side {
@@ -162,11 +167,7 @@ impl BufferedSource {
         if batch.num_rows() == 0 {
             // A batch without rows is dropped, and nothing is reserved for it. Otherwise, whether memory suffices could
             // depend on its place among the batches.
-            if morsel.left_out > 0 {
-                // The source left out all rows, so this batch took almost no memory. Without this line, every call
-                // would reserve the large share of a first batch, and few workers could read at the same time.
-                self.largest.fetch_max(1, Ordering::Relaxed);
-            }
+            self.left_out.fetch_max(morsel.left_out, Ordering::Relaxed);
             self.batches.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
@@ -239,11 +240,30 @@ impl BufferedSource {
     fn room(&self, spare: u64) -> Result<Option<Reservation>> {
         let budget = &self.feed.budget;
         let Some(limit) = budget.limit() else { return Ok(None) };
-        let bytes = match self.largest.load(Ordering::Relaxed) {
-            0 => limit / FIRST_SHARE,
-            largest => largest,
-        };
+        let bytes = self.expected_bytes(limit);
         budget.reserve_leaving(bytes, spare, "a batch that is being read").map(Some)
+    }
+
+    /// Returns the expected bytes of the next batch.
+    ///
+    /// While the source leaves out all rows, no batch tells its size. If each call reserved the large share of a
+    /// first batch, only few workers could read. If it reserved almost nothing, all workers would decode a whole
+    /// batch when the first matching rows come, as in a sorted table. So it reserves memory for the rows that were
+    /// left out in one call: the next call may return as many.
+    fn expected_bytes(&self, limit: u64) -> u64 {
+        let first = limit / FIRST_SHARE;
+        match (self.largest.load(Ordering::Relaxed), self.left_out.load(Ordering::Relaxed)) {
+            (0, 0) => first,
+            (0, rows) => first.min(rows.saturating_mul(self.row_bytes())),
+            (largest, _) => largest,
+        }
+    }
+
+    /// Returns the bytes that a row is expected to take, by the types of its columns.
+    fn row_bytes(&self) -> u64 {
+        let fields = self.feed.expected.schema.fields();
+        let width = |field: &FieldRef| field.data_type().primitive_width();
+        fields.iter().map(|field| width(field).unwrap_or(VARIABLE_WIDTH) as u64).sum()
     }
 
     /// Returns the filter that [`fetch`](BufferedSource::fetch) may offer to the source: see
@@ -442,20 +462,28 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use arrow::array::{ArrayRef, Int64Array, RecordBatchIterator};
+    use arrow::buffer::BooleanBuffer;
+    use arrow::error::ArrowError;
 
     use super::*;
     use crate::input::feed::Expected;
-    use crate::memory::Budget;
+    use crate::input::{Input, Source, SourceContext};
+    use crate::memory::{Budget, Flow};
     use crate::reading::ReadingThread;
 
     fn source(batches: Vec<RecordBatch>, budget: &Arc<Budget>) -> BufferedSource {
         let schema = batches[0].schema();
         let reader = RecordBatchIterator::new(batches.into_iter().map(Ok), Arc::clone(&schema));
+        buffered(reader.into(), budget)
+    }
+
+    fn buffered(input: Input, budget: &Arc<Budget>) -> BufferedSource {
+        let schema = input.schema();
         let (ledger, cancelled) = (Arc::new(Ledger::new(budget)), Arc::<AtomicBool>::default());
         let reading = ReadingThread::new(1, &cancelled);
         let expected = Expected { schema, columns: None, row_numbers: false };
         let counters = Arc::default();
-        let (input, running) = ((Side::Left, reader.into()), (&cancelled, &counters));
+        let (input, running) = ((Side::Left, input), (&cancelled, &counters));
         let feed = Feed::new(input, expected, &reading, budget, running);
         BufferedSource::new(feed, Some(ledger))
     }
@@ -497,5 +525,61 @@ mod tests {
         let second = source.read_bytes() - first;
         assert!((80_000..88_000).contains(&second), "{second} bytes");
         assert_eq!(source.read_bytes(), budget.used());
+    }
+
+    /// A table of 100 keys per call. The first 10 calls leave out all their rows.
+    struct Sorted {
+        calls: AtomicUsize,
+        batch: RecordBatch,
+    }
+
+    impl Source for Sorted {
+        fn schema(&self) -> SchemaRef {
+            self.batch.schema()
+        }
+
+        fn next(&self, _: &SourceContext<'_>) -> std::result::Result<Option<Morsel>, ArrowError> {
+            Ok(Some(match self.calls.fetch_add(1, Ordering::Relaxed) {
+                0..10 => Morsel::new(self.batch.slice(0, 0)).leaving_out(100),
+                _ => Morsel::new(self.batch.clone()),
+            }))
+        }
+    }
+
+    struct AnyKey;
+
+    impl KeyFilter for AnyKey {
+        fn columns(&self) -> &[usize] {
+            &[0]
+        }
+
+        fn may_match(&self, keys: &[ArrayRef]) -> std::result::Result<BooleanBuffer, ArrowError> {
+            Ok(BooleanBuffer::new_set(keys[0].len()))
+        }
+    }
+
+    /// A call reserves memory for the rows that were left out before, because the next call may return as many. It
+    /// does not reserve the share of a first batch, because then few workers could read at the same time.
+    #[test]
+    fn rows_that_were_left_out_tell_the_size_of_a_batch() {
+        let column = Arc::new(Int64Array::from_iter_values(0..100)) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("k", column)]).expect("a column");
+        let budget = Budget::new(Some(1 << 20));
+        let source = buffered(Input::source(Sorted { calls: 0.into(), batch }), &budget);
+        let flow = Flow::default();
+        let reserved = || {
+            let room = source.room(0).expect("memory is free");
+            room.expect("memory is limited").bytes()
+        };
+        assert_eq!(reserved(), (1 << 20) / FIRST_SHARE);
+        for _ in 0..10 {
+            assert!(
+                source.fetch(Some(0), &flow.resting(&budget, true), Some(&AnyKey)).expect("fits")
+            );
+            assert_eq!(reserved(), 8 * 100);
+        }
+        assert!(source.fetch(Some(0), &flow.resting(&budget, true), Some(&AnyKey)).expect("fits"));
+        assert_eq!(reserved(), source.read_bytes());
+        assert!((800..2000).contains(&reserved()), "{} bytes", reserved());
     }
 }
