@@ -90,12 +90,13 @@ impl<'a> Job<'a> {
 
     /// Returns the build side's columns with the payload inlined, if the plan inlines it.
     fn inlined_columns(&self) -> Result<Option<Columns>> {
-        let Inlining::Inlined { columns, .. } = &self.plan.details.inlining else {
-            return Ok(None);
-        };
-        let inlined = Columns::inlining(self.build, &self.sink.plan.gathered(self.build_side));
-        let refused = || format!("the plan inlines {columns:?}, which is not possible");
-        inlined.map(Some).ok_or_else(|| Error::internal(refused()))
+        match &self.plan.details.inlining {
+            Inlining::Inlined { .. } => {
+                let gathered = self.sink.plan.gathered(self.build_side);
+                Columns::inlining(self.build, &gathered).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Returns the build side as a unit. Its columns are inlined if `inlining` is given.

@@ -16,6 +16,7 @@ use arrow::buffer::{Buffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::error::ArrowError;
 
+use crate::error::{Error, Result};
 use crate::input::Piece;
 use crate::materialise::{Column, sum};
 use crate::memory::{copy_past_cache, filled};
@@ -39,32 +40,47 @@ struct Field {
 pub(crate) const MAX_INLINED: usize = 8;
 
 impl InlineLayout {
-    /// Returns `None` unless there are columns, all without nulls, that fit.
-    pub(super) fn new(columns: &[Column], wanted: &[usize]) -> Option<InlineLayout> {
+    /// Lays out the columns that the plan inlines. Fails with an internal error if they have nulls or do not fit.
+    /// The rest of this file relies on that.
+    pub(super) fn new(columns: &[Column], wanted: &[usize]) -> Result<InlineLayout> {
         let mut layout = InlineLayout { fields: Vec::new(), bytes: 0 };
         for &column in wanted {
             if layout.field(column).is_none() {
-                let fixed = columns.get(column)?.fixed.as_ref().filter(|fixed| fixed.complete())?;
+                let fixed = columns.get(column).and_then(|column| column.fixed.as_ref());
+                let Some(fixed) = fixed.filter(|fixed| fixed.complete()) else {
+                    return Err(Error::internal(format!(
+                        "the plan inlines column {column}, which has nulls or no fixed width"
+                    )));
+                };
                 let width = fixed.width();
                 layout.fields.push(Field { column, shift: 8 * layout.bytes, width });
                 layout.bytes += width;
             }
         }
-        (1..=MAX_INLINED).contains(&layout.bytes).then_some(layout)
+        match layout.bytes {
+            1..=MAX_INLINED => Ok(layout),
+            bytes => Err(Error::internal(format!("the plan inlines {bytes} bytes per row"))),
+        }
     }
 
     fn field(&self, column: usize) -> Option<Field> {
         self.fields.iter().find(|field| field.column == column).copied()
     }
 
-    /// Returns the values of each chunk without copying, if there is only one column, as wide as `I`.
+    /// Returns the values of each chunk without copying. There must be only one column, as wide as `I`. Returns
+    /// `None` if an array is less aligned than `I`, which only the arrays tell.
     pub(super) fn in_place<I: RowId + ArrowNativeType>(
         &self,
         columns: &[Column],
-    ) -> Option<Vec<ScalarBuffer<I>>> {
+    ) -> Result<Option<Vec<ScalarBuffer<I>>>> {
         let field = match self.fields.as_slice() {
             [field] if field.width == size_of::<I>() => field,
-            _ => return None,
+            fields => {
+                let (columns, bytes, word) = (fields.len(), self.bytes, size_of::<I>());
+                return Err(Error::internal(format!(
+                    "{columns} columns of {bytes} bytes are not one column of {word} bytes"
+                )));
+            }
         };
         let of_chunk = |chunk: &ArrayRef| {
             let data = chunk.to_data();
@@ -73,7 +89,7 @@ impl InlineLayout {
             let aligned = buffer.as_ptr().cast::<I>().is_aligned();
             aligned.then(|| ScalarBuffer::new(buffer.clone(), data.offset(), data.len()))
         };
-        columns[field.column].chunks.iter().map(of_chunk).collect()
+        Ok(columns[field.column].chunks.iter().map(of_chunk).collect())
     }
 
     /// Returns the values of a piece: the column's own buffer if possible, otherwise computed in `scratch`.
@@ -121,7 +137,7 @@ impl InlineLayout {
         column: usize,
         values: &Values,
         pooled: bool,
-    ) -> Result<Buffer, ArrowError> {
+    ) -> std::result::Result<Buffer, ArrowError> {
         let missing = || ArrowError::ComputeError(format!("column {column} is not inlined"));
         let field = self.field(column).ok_or_else(missing)?;
         Ok(match values {
@@ -219,3 +235,43 @@ macro_rules! bits {
 }
 
 bits!(u8, u16, u32, u64);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int32Array, Int64Array, StringArray};
+
+    use super::*;
+
+    fn column(array: impl Array + 'static) -> Column {
+        Column::new(&array.data_type().clone(), vec![Arc::new(array)])
+    }
+
+    /// The plan decides what is inlined. Columns that contradict the plan are a defect.
+    #[test]
+    fn columns_that_the_plan_must_not_inline_are_internal_errors() {
+        let columns = [
+            column(Int64Array::from(vec![1, 2])),
+            column(Int64Array::from(vec![Some(1), None])),
+            column(StringArray::from(vec!["a", "b"])),
+            column(Int32Array::from(vec![1, 2])),
+        ];
+        assert!(InlineLayout::new(&columns, &[0, 0]).is_ok());
+        for wrong in [&[1][..], &[2], &[0, 3], &[], &[9]] {
+            let error = InlineLayout::new(&columns, wrong).err();
+            assert!(matches!(error, Some(Error::Internal { .. })), "{wrong:?}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn only_one_column_as_wide_as_a_word_is_used_in_place() {
+        let columns = [3, 4].map(|first| column(Int32Array::from(vec![first, 2])));
+        let one = InlineLayout::new(&columns, &[1]).unwrap();
+        let values = one.in_place::<u32>(&columns).unwrap().expect("aligned");
+        assert_eq!(values.iter().map(|v| v.to_vec()).collect::<Vec<_>>(), [[4, 2]]);
+        let two = InlineLayout::new(&columns, &[0, 1]).unwrap();
+        assert!(matches!(one.in_place::<u64>(&columns), Err(Error::Internal { .. })));
+        assert!(matches!(two.in_place::<u64>(&columns), Err(Error::Internal { .. })));
+    }
+}

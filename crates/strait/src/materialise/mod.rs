@@ -34,7 +34,7 @@ use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 use arrow::error::ArrowError;
 
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::Location;
 use crate::input::{Piece, Places, Relation};
 use crate::memory::Reservation;
@@ -181,20 +181,21 @@ impl Columns {
         Columns { first_row, ..Columns::of_held(chunk) }
     }
 
-    /// Returns the columns of a held side, with the `gathered` ones inlined. Returns `None` if there are
-    /// none, if they are too wide, or if they have nulls.
-    pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Option<Self> {
+    /// Returns the columns of a held side, with the `gathered` ones inlined. The plan decides that. Fails with an
+    /// internal error if there are none, if they are too wide, or if they have nulls.
+    pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Result<Self> {
         let mut columns = Columns::of_held(relation);
         columns.inlined = Some(InlineLayout::new(&columns.columns, gathered)?);
-        Some(columns)
+        Ok(columns)
     }
 
-    /// Returns the inlined values of each batch without copying, if they are those of one column that is as
-    /// wide as `I`.
+    /// Returns the inlined values of each batch without copying. The plan decides that: they must be the values of
+    /// one column that is as wide as `I`. Returns `None` if a batch is not aligned for that.
     pub(crate) fn inlined_in_place<I: RowId + ArrowNativeType>(
         &self,
-    ) -> Option<Vec<ScalarBuffer<I>>> {
-        self.inlined.as_ref()?.in_place(&self.columns)
+    ) -> Result<Option<Vec<ScalarBuffer<I>>>> {
+        let inlined = self.inlined.as_ref();
+        inlined.ok_or_else(|| Error::internal("no columns are inlined"))?.in_place(&self.columns)
     }
 
     /// Returns the inlined values of a piece's rows, in row order.

@@ -265,6 +265,17 @@ impl Inlining {
             Inlining::BuildSideUnknown | Inlining::RowIds(_) => 0,
         }
     }
+
+    /// Returns whether the inlined value of a row is the value of one column that is as wide as a key word. Then the
+    /// values can be staged from the batches, like key words that come [from the column](KeySource::Column).
+    pub(crate) fn is_one_word(&self, word: Width) -> bool {
+        match self {
+            Inlining::Inlined { columns, bytes } => {
+                columns.len() == 1 && *bytes as u64 == word.bytes()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The reason why tuples hold row ids instead of the build columns of the output.

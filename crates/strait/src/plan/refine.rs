@@ -184,6 +184,21 @@ impl KeyFacts {
     }
 }
 
+impl KeySource {
+    /// Decides where the key words of a chunk of the probe side come from, when the chunk has been read: from the
+    /// column, or computed. A held side is one chunk.
+    ///
+    /// The fact that decides is whether the key column of this chunk has nulls. The plan of a streamed side cannot
+    /// know it: a chunk may have nulls although the chunks before it had none, and the nulls in the [`Statistics`]
+    /// are what the caller says about the side.
+    pub(crate) fn of_chunk(self, has_nulls: bool) -> KeySource {
+        match self {
+            KeySource::Column | KeySource::ColumnIfNoNulls if !has_nulls => KeySource::Column,
+            _ => KeySource::Computed,
+        }
+    }
+}
+
 impl Learned {
     /// Adds facts. They replace older facts of the same kind.
     fn add(&mut self, new: Learned) {
@@ -415,6 +430,29 @@ pub(super) mod tests {
         assert_eq!(wide, RowIdReason::TooWide { bytes: 8, most: 4 });
         let scarce = |facts: &mut Facts| facts.learned.memory_left = Some((64 << 20) - 1);
         assert_eq!(reason(Algorithm::Triton, Some(1 << 30), &scarce), RowIdReason::MemoryLimit);
+    }
+
+    #[test]
+    fn nulls_decide_where_the_key_words_of_a_chunk_come_from() {
+        for planned in [KeySource::Column, KeySource::ColumnIfNoNulls] {
+            assert_eq!(planned.of_chunk(false), KeySource::Column);
+            assert_eq!(planned.of_chunk(true), KeySource::Computed);
+        }
+        // The plan may have other reasons to compute the words.
+        assert_eq!(KeySource::Computed.of_chunk(false), KeySource::Computed);
+    }
+
+    #[test]
+    fn one_column_as_wide_as_a_word_is_staged_from_its_batches() {
+        let of = |names: &[&str], bytes| {
+            let columns = names.iter().map(|name| name.to_string()).collect();
+            Inlining::Inlined { columns, bytes }
+        };
+        assert!(of(&["v"], 8).is_one_word(Width::W64) && of(&["v"], 4).is_one_word(Width::W32));
+        assert!(
+            !of(&["v"], 4).is_one_word(Width::W64) && !of(&["v", "w"], 8).is_one_word(Width::W64)
+        );
+        assert!(!Inlining::RowIds(RowIdReason::Test).is_one_word(Width::W64));
     }
 
     #[test]

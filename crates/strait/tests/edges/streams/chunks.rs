@@ -10,10 +10,10 @@ use arrow::array::{
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int8Type, Int32Type};
 use strait::testing::TestOverrides;
-use strait::{Algorithm, Error, Join, JoinType, Output, Processor, Side};
+use strait::{Algorithm, Error, Join, JoinType, Output, Processor, Side, Statistics};
 
 use super::super::{batches, drained, keyed, whole};
-use super::rows_of;
+use super::{rows_of, tiny};
 
 /// All batches share one dictionary of 80 MB. A chunk has room for 64 MiB. The dictionary must not count once
 /// per batch and once more per cut: 8 batches of 4000 rows are a few chunks, not hundreds.
@@ -189,6 +189,29 @@ fn encoded_columns_of_a_stream_are_those_of_the_cpu() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// The key words of a chunk come from its column, unless the chunk has nulls. The statistics may say that there are
+/// no nulls, and the first chunks may have none.
+#[test]
+fn nulls_may_come_in_a_later_chunk() {
+    let probe = |key: fn(i64) -> Option<i64>| {
+        let keys: ArrayRef = Arc::new(Int64Array::from_iter((0..100).map(key)));
+        RecordBatch::try_from_iter_with_nullable([("k", keys, true)]).unwrap()
+    };
+    let probe = [probe(Some), probe(|i| (i % 3 != 0).then_some(i)), probe(Some)];
+    let build = [keyed(0..50)];
+    for said in [Statistics::unknown(), Statistics::unknown().with_nulls(0)] {
+        for algorithm in [Algorithm::NoPartition, Algorithm::StreamedProbe] {
+            let join = Join::new(JoinType::Right).on("k").build_side(Side::Left);
+            let join = join.statistics(Side::Right, said).algorithm(algorithm);
+            let cpu = join.clone().algorithm(Algorithm::NoPartition).device(Processor::Cpu);
+            let expected = rows_of(&cpu, Output::Rows, &build, &probe, false).unwrap();
+            let join = join.test_overrides(tiny(7));
+            let found = rows_of(&join, Output::Rows, &build, &probe, false).unwrap();
+            assert_eq!(found, expected, "{algorithm}, {said:?}");
         }
     }
 }

@@ -29,6 +29,7 @@ use crate::memory::{Plain, Refused};
 use crate::options::Side;
 use crate::output::{OutputPoint, SharedSink};
 use crate::partition::{RowId, key_words};
+use crate::plan::KeySource;
 use crate::table::Flags;
 use crate::transfer::{ChunkSource, HostSide, Read};
 use crate::word::KeyWord;
@@ -184,8 +185,8 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) side: Side,
     pub(super) probe: &'a Probe,
     pub(super) word: Width,
-    /// Whether key columns may be staged from where they lie.
-    pub(super) in_place: bool,
+    /// Where the plan says that key words come from. Each chunk may [decide](KeySource::of_chunk) further.
+    pub(super) key_source: KeySource,
     /// The maximum bytes of a chunk's rows, as the plan says at the start of the stream.
     pub(super) chunk_bytes: u64,
     /// The memory that must stay free while the whole side is read.
@@ -242,16 +243,13 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
         }
     }
 
-    /// Computes the key words of a chunk, unless they can be staged from where they lie.
+    /// Prepares the key words of a chunk, and its columns.
     fn prepare(&self, chunk: &Chunk, columns: Columns) -> Result<(Keys, Unit)> {
         let (cx, side, rows) = (self.cx, self.side, &chunk.rows);
-        let in_place = match self.in_place {
-            true => Keys::in_place::<K>(cx, self.keys, side, rows, None)?,
-            false => None,
-        };
-        let keys = match in_place {
-            Some(keys) => keys,
-            None => Keys::of(cx, key_words::<K>(cx, self.keys, side, rows)?, self.word, None)?,
+        let has_nulls = self.keys.nulls_in_column(side, rows.batches())? == Some(true);
+        let keys = match self.key_source.of_chunk(has_nulls) {
+            KeySource::Column => Keys::in_place::<K>(cx, self.keys, side, rows, None)?,
+            _ => Keys::of(cx, key_words::<K>(cx, self.keys, side, rows)?, self.word, None)?,
         };
         let unit = self.matcher.unit(side, columns, rows.batches(), self.matcher.flags().probe)?;
         Ok((keys, unit))

@@ -11,7 +11,7 @@ use arrow::datatypes::ArrowNativeType;
 
 use crate::context::Context;
 use crate::device::HostView;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::{Piece, Relation};
 use crate::key::KeyPlan;
 use crate::materialise::Columns;
@@ -58,29 +58,43 @@ impl WordColumn {
 }
 
 impl Keys {
-    /// Returns the words of a plain column without copying them, or `None` if words have to be computed.
+    /// Returns the words of a plain column without copying them. The plan decides that, by [`KeySource::Column`].
+    /// Fails with an internal error if the words have to be computed.
+    ///
+    /// `inlining` has the inlined columns, and whether the plan says that they [are one
+    /// word](crate::plan::Inlining::is_one_word).
+    ///
+    /// [`KeySource::Column`]: crate::plan::KeySource::Column
     pub(super) fn in_place<K: KeyWord + RowId + Plain + ArrowNativeType>(
         cx: &Context<'_>,
         keys: &KeyPlan,
         side: Side,
         relation: &Relation,
-        inlining: Option<&Columns>,
-    ) -> Result<Option<Keys>> {
-        let Some((words, bias)) = keys.unbiased_values::<K>(side, relation.batches())? else {
-            return Ok(None);
-        };
+        inlining: Option<(&Columns, bool)>,
+    ) -> Result<Keys> {
+        let words = keys.unbiased_values::<K>(side, relation.batches())?;
+        let (words, bias) = words.ok_or_else(|| {
+            let side = side.name();
+            Error::internal(format!("the key words of the {side} table are not in its column"))
+        })?;
         let values = match inlining {
             None => None,
-            Some(columns) => match columns.inlined_in_place::<K>() {
-                Some(batches) => Some(WordColumn::in_batches(batches, 0)),
-                None => {
-                    let pieces = relation.pieces(PIECE).into_iter().map(|piece| (piece, None));
-                    Some(inlined::<K>(cx, &pieces.collect::<Vec<_>>(), columns)?)
-                }
-            },
+            Some((columns, is_one_word)) => {
+                let in_batches = match is_one_word {
+                    true => columns.inlined_in_place::<K>()?,
+                    false => None,
+                };
+                Some(match in_batches {
+                    Some(batches) => WordColumn::in_batches(batches, 0),
+                    None => {
+                        let pieces = relation.pieces(PIECE).into_iter().map(|piece| (piece, None));
+                        inlined::<K>(cx, &pieces.collect::<Vec<_>>(), columns)?
+                    }
+                })
+            }
         };
         let words = WordColumn::in_batches(words, bias);
-        Ok(Some(Keys { words, values, rows: relation.rows(), row_of: None }))
+        Ok(Keys { words, values, rows: relation.rows(), row_of: None })
     }
 
     pub(super) fn of<K: KeyWord + Plain>(

@@ -115,11 +115,20 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
     let inlined = inlining.is_some();
     let build_keys = cx.watch.time("key words", || {
         let (side, build, inlining) = (job.build_side, job.build, inlining.as_ref());
-        let in_place = build_keys == KeySource::Column;
-        if in_place && let Some(keys) = Keys::in_place::<K>(cx, job.keys, side, build, inlining)? {
-            return Ok(keys);
+        match build_keys {
+            KeySource::Column => {
+                let is_one_word = plan.details.inlining.is_one_word(word);
+                let inlining = inlining.map(|columns| (columns, is_one_word));
+                Keys::in_place::<K>(cx, job.keys, side, build, inlining)
+            }
+            KeySource::Computed => {
+                Keys::of(cx, key_words::<K>(cx, job.keys, side, build)?, word, inlining)
+            }
+            // The build side has been read, so its nulls are known.
+            KeySource::ColumnIfNoNulls => {
+                Err(Error::internal("the plan left open where the build side's key words are"))
+            }
         }
-        Keys::of(cx, key_words::<K>(cx, job.keys, side, build)?, word, inlining)
     })?;
     let mut unit = job.build_unit(cx, &matcher, inlining)?;
     let wanted = wanted(&matcher);
@@ -172,8 +181,7 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
         side: job.build_side.other(),
         probe,
         word,
-        // Whether a column has nulls is learned chunk by chunk.
-        in_place: details.probe_keys != KeySource::Computed,
+        key_source: details.probe_keys,
         chunk_bytes: chunk_bytes.unwrap_or(u64::MAX),
         needed,
         spare: spare_bytes(cx),
