@@ -92,7 +92,7 @@ impl<'a> Job<'a> {
     fn inlined_columns(&self) -> Result<Option<Columns>> {
         match &self.plan.details.inlining {
             Inlining::Inlined { .. } => {
-                let gathered = self.sink.plan.gathered(self.build_side);
+                let gathered = self.sink.output_plan.gathered(self.build_side);
                 Columns::inlining(self.build, &gathered).map(Some)
             }
             _ => Ok(None),
@@ -109,7 +109,7 @@ impl<'a> Job<'a> {
         let (side, build) = (self.build_side, self.build);
         let columns = match inlining {
             Some(columns) => columns,
-            None => Columns::of_relation(cx, build, &self.sink.plan.gathered(side))?,
+            None => Columns::of_relation(cx, build, &self.sink.output_plan.gathered(side))?,
         };
         matcher.unit(side, columns, build.batches(), matcher.flags().build)
     }
@@ -125,7 +125,7 @@ impl<'a> Job<'a> {
     ) -> Result<[Unit; 2]> {
         let build = self.build_unit(cx, matcher, inlining)?;
         let side = self.build_side.other();
-        let columns = Columns::of_relation(cx, probe, &self.sink.plan.gathered(side))?;
+        let columns = Columns::of_relation(cx, probe, &self.sink.output_plan.gathered(side))?;
         Ok([build, matcher.unit(side, columns, probe.batches(), matcher.flags().probe)?])
     }
 
@@ -346,7 +346,7 @@ fn pair_cap(cx: &Context<'_>, sink: &SharedSink<'_>) -> usize {
     const MAX_PAIRS: usize = 1 << 18;
     const LEAST_PAIRS: u64 = 256;
     let fit = (cx.budget.left() / 8 / PAIR_BYTES).clamp(LEAST_PAIRS, MAX_PAIRS as u64);
-    let most = match sink.plan.output {
+    let most = match sink.output_plan.output {
         _ if cx.overrides.tiny_chunks => 3,
         Output::Count => 4096,
         Output::Rows | Output::Pairs => MAX_PAIRS,
@@ -404,7 +404,7 @@ fn spare_bytes(cx: &Context<'_>) -> u64 {
 
 /// Writes the rows of a held side that the join type selects by their flags, on all workers. Each worker
 /// holds at most `cap` rows, in the memory of its candidate pairs.
-fn emit_all_unmatched(
+fn emit_all_by_flag(
     (workers, cap): (&Workers, usize),
     matcher: &Matcher<'_>,
     unit: &Unit,
@@ -419,7 +419,7 @@ fn emit_all_unmatched(
     workers.each(tasks, |task, worker| {
         let mut emitter = Emitter::new(sink, worker);
         let range: Range<usize> = task * ROWS_PER_TASK..((task + 1) * ROWS_PER_TASK).min(unit.rows);
-        matcher.emit_unmatched(unit, keep, (range, cap), &mut emitter)?;
+        matcher.emit_by_flag(unit, keep, (range, cap), &mut emitter)?;
         emitter.finish()
     })
 }

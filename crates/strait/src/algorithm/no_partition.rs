@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use super::morsel_words::{BLOCK, MorselWords, TableLookup};
 use super::{
-    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
+    Context, Job, emit_all_by_flag, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, KeyFilter, ReservedMorsel};
@@ -55,7 +55,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
     let table = build_table::<K, I>(cx, &job, words, load)?;
 
     let inlined = inlining.is_some();
-    let gathered = job.sink.plan.gathered(side);
+    let gathered = job.sink.output_plan.gathered(side);
     let flatten = || Columns::of_relation(cx, build, &gathered);
     let build_columns = match inlining {
         Some(columns) => columns,
@@ -104,9 +104,8 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
 
     cx.counters.enter(Stage::Unmatched, build.rows());
     let with = (&probing.workers, cap);
-    let emit_unmatched =
-        || emit_all_unmatched(with, &matcher, &build_unit, job.roles.build, job.sink);
-    cx.watch.time("unmatched build rows", emit_unmatched)
+    let emit_by_flag = || emit_all_by_flag(with, &matcher, &build_unit, job.roles.build, job.sink);
+    cx.watch.time("unmatched build rows", emit_by_flag)
 }
 
 /// The probing of a table by all workers.
@@ -169,7 +168,7 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 }
                 // The pairs refer to rows of this morsel, so they must be resolved before the next one.
                 resolve(&unit, &mut pairs, &mut emitter)?;
-                self.matcher.emit_unmatched(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
+                self.matcher.emit_by_flag(&unit, keep, (0..unit.rows, self.cap), &mut emitter)?;
                 self.cx.counters.done.fetch_add(unit.rows as u64, Ordering::Relaxed);
             }
             emitter.finish()

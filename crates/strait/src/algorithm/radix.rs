@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
-    Context, Job, emit_all_unmatched, for_widths, pair_cap, spare_bytes, workers_with_scratch,
+    Context, Job, emit_all_by_flag, for_widths, pair_cap, spare_bytes, workers_with_scratch,
 };
 use crate::error::Result;
 use crate::input::Relation;
@@ -69,8 +69,8 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     cx.counters.enter(Stage::Unmatched, build.rows() + probe.rows());
     cx.watch.time("unmatched rows", || {
         let with = (&partitions.workers, cap);
-        emit_all_unmatched(with, &matcher, &probe_unit, job.roles.probe, job.sink)?;
-        emit_all_unmatched(with, &matcher, &build_unit, job.roles.build, job.sink)
+        emit_all_by_flag(with, &matcher, &probe_unit, job.roles.probe, job.sink)?;
+        emit_all_by_flag(with, &matcher, &build_unit, job.roles.build, job.sink)
     })
 }
 

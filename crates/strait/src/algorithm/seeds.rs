@@ -106,7 +106,7 @@ fn sample(build: &Relation, seed: u64) -> Vec<RecordBatch> {
         state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
         let row = ((u128::from(state) * u128::from(rows)) >> 64) as u64;
         let at = build.places().locate(row);
-        let (batch, first) = (&build.batches()[at.chunk as usize], at.row as usize);
+        let (batch, first) = (&build.batches()[at.batch as usize], at.row as usize);
         batch.slice(first, SLICE.min(batch.num_rows() - first))
     };
     (0..slices).map(slice).collect()
@@ -120,11 +120,11 @@ fn suits_sample<K: KeyWord>(
 ) -> Result<bool> {
     let mut found: Vec<(K, Location)> = Vec::new();
     let mut words = Vec::new();
-    for (chunk, batch) in (0u32..).zip(sample) {
+    for (number, batch) in (0u32..).zip(sample) {
         let valid = keys.words::<K>(side, batch, &mut words)?;
         let rows = (0u32..).zip(&words);
         let rows = rows.filter(|&(row, _)| valid.as_ref().is_none_or(|v| v.is_valid(row as usize)));
-        found.extend(rows.map(|(row, &word)| (word, Location { chunk, row })));
+        found.extend(rows.map(|(row, &word)| (word, Location { batch: number, row })));
     }
     found.sort_unstable_by_key(|&(word, _)| word);
     if keys.hashed() && one_hash(cx, keys, (side, sample), &found)? {

@@ -60,11 +60,11 @@ impl Relation {
     pub(crate) fn pieces(&self, most: usize) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut first_row = 0;
-        for (chunk, batch) in self.batches.iter().enumerate() {
+        for (batch, rows) in self.batches.iter().map(RecordBatch::num_rows).enumerate() {
             let mut at = 0;
-            while at < batch.num_rows() {
-                let len = most.min(batch.num_rows() - at);
-                pieces.push(Piece { chunk, at, len, first_row });
+            while at < rows {
+                let len = most.min(rows - at);
+                pieces.push(Piece { batch, at, len, first_row });
                 first_row += len;
                 at += len;
             }
@@ -74,14 +74,15 @@ impl Relation {
 
     /// Returns the rows of a piece as a slice, without copying.
     pub(crate) fn piece(&self, piece: &Piece) -> RecordBatch {
-        self.batches[piece.chunk].slice(piece.at, piece.len)
+        self.batches[piece.batch].slice(piece.at, piece.len)
     }
 }
 
 /// A run of rows inside one batch of a [`Relation`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
-    pub(crate) chunk: usize,
+    /// The number of the batch.
+    pub(crate) batch: usize,
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) first_row: usize,
@@ -91,7 +92,7 @@ pub(crate) struct Piece {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Location {
     /// The number of the batch.
-    pub(crate) chunk: u32,
+    pub(crate) batch: u32,
     /// The row within the batch.
     pub(crate) row: u32,
 }
@@ -118,12 +119,12 @@ impl Places {
         let shift = if batches <= 1 { 63 } else { (end / batches).max(1).ilog2() };
         let mut hints = Vec::new();
         if batches > 1 {
-            let mut chunk = 0;
+            let mut batch = 0;
             for granule in 0..=(end >> shift) {
-                while chunk + 1 < batches as usize && starts[chunk + 1] <= granule << shift {
-                    chunk += 1;
+                while batch + 1 < batches as usize && starts[batch + 1] <= granule << shift {
+                    batch += 1;
                 }
-                hints.push(chunk as u32);
+                hints.push(batch as u32);
             }
         }
         Places { starts, shift, hints }
@@ -134,13 +135,13 @@ impl Places {
     }
 
     /// Returns the number of batches.
-    pub(crate) fn chunks(&self) -> usize {
+    pub(crate) fn batches(&self) -> usize {
         self.starts.len() - 1
     }
 
     /// Returns the number of rows of a batch.
-    pub(crate) fn rows_of(&self, chunk: usize) -> usize {
-        match (self.starts.get(chunk), self.starts.get(chunk + 1)) {
+    pub(crate) fn rows_of(&self, batch: usize) -> usize {
+        match (self.starts.get(batch), self.starts.get(batch + 1)) {
             (Some(start), Some(end)) => (end - start) as usize,
             _ => 0,
         }
@@ -153,9 +154,9 @@ impl Places {
             return None;
         }
         let first = self.locate(rows.start);
-        let (chunk, at) = (first.chunk as usize, first.row as usize);
+        let (batch, at) = (first.batch as usize, first.row as usize);
         let end = at + (rows.end - rows.start) as usize;
-        (end <= self.rows_of(chunk)).then_some((chunk, at..end))
+        (end <= self.rows_of(batch)).then_some((batch, at..end))
     }
 
     /// Returns the first rows of all batches, and the number of rows.
@@ -172,15 +173,15 @@ impl Places {
     #[inline]
     pub(crate) fn locate(&self, row: u64) -> Location {
         if self.single() {
-            return Location { chunk: 0, row: row as u32 };
+            return Location { batch: 0, row: row as u32 };
         }
         let granule = (row >> self.shift) as usize;
-        let mut chunk = self.hints[granule] as usize;
-        if self.starts[chunk + 1] <= row {
+        let mut batch = self.hints[granule] as usize;
+        if self.starts[batch + 1] <= row {
             let last = self.hints.get(granule + 1).map_or(self.starts.len() - 2, |&h| h as usize);
-            chunk += self.starts[chunk + 1..=last].partition_point(|&start| start <= row);
+            batch += self.starts[batch + 1..=last].partition_point(|&start| start <= row);
         }
-        Location { chunk: chunk as u32, row: (row - self.starts[chunk]) as u32 }
+        Location { batch: batch as u32, row: (row - self.starts[batch]) as u32 }
     }
 }
 
@@ -199,12 +200,12 @@ mod tests {
         ] {
             let places = Places::new(lengths.iter().copied());
             let mut row = 0;
-            for (chunk, &len) in lengths.iter().enumerate() {
+            for (batch, &len) in lengths.iter().enumerate() {
                 for at in 0..len {
                     let found = places.locate(row);
                     assert_eq!(
-                        (found.chunk as usize, found.row as usize),
-                        (chunk, at),
+                        (found.batch as usize, found.row as usize),
+                        (batch, at),
                         "{lengths:?}"
                     );
                     row += 1;

@@ -64,7 +64,7 @@ pub(super) fn ranks(
             if row % LOOK_EVERY == 0 {
                 workers.check()?;
             }
-            let at = Location { chunk: narrow(chunk, "batches")?, row: narrow(row, "rows")? };
+            let at = Location { batch: narrow(chunk, "batches")?, row: narrow(row, "rows")? };
             let may_match =
                 nulls_match || values.columns.iter().all(|column| is_valid(&column.nulls, at));
             valid.append(may_match);
@@ -86,7 +86,7 @@ pub(super) fn ranks(
             workers.check()?;
         }
         rank += u64::from(before.is_some_and(|before| compare(before, entry).is_ne()));
-        let chunk = entry.at.chunk as usize;
+        let chunk = entry.at.batch as usize;
         let side = usize::from(chunk >= left.len());
         words[side][starts[chunk] + entry.at.row as usize] = rank;
         before = Some(entry);
@@ -228,7 +228,7 @@ impl Column {
 }
 
 fn value<T: ArrowNativeType>(chunks: &[ScalarBuffer<T>], at: Location) -> T {
-    chunks[at.chunk as usize][at.row as usize]
+    chunks[at.batch as usize][at.row as usize]
 }
 
 fn first_bytes(bytes: &[u8]) -> u64 {
@@ -239,5 +239,5 @@ fn first_bytes(bytes: &[u8]) -> u64 {
 }
 
 fn bytes(chunks: &[Bytes], at: Location) -> &[u8] {
-    chunks[at.chunk as usize].get(at.row)
+    chunks[at.batch as usize].get(at.row)
 }

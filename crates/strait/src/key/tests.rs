@@ -143,7 +143,7 @@ fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
         .ranks(&l_chunks, &r_chunks, (&Workers::new(2, Arc::default()), &Budget::new(None)))
         .unwrap();
     let ranked_valid = |ranked: &Ranked, i| ranked.valid.as_ref().is_none_or(|v| v.is_valid(i));
-    let at = |i: usize| Location { chunk: (i / size) as u32, row: (i % size) as u32 };
+    let at = |i: usize| Location { batch: (i / size) as u32, row: (i % size) as u32 };
     for (i, a) in left.rows.iter().enumerate() {
         for (j, b) in right.rows.iter().enumerate() {
             let order = order(a, b);
@@ -724,8 +724,8 @@ fn nested_keys_are_the_same_in_slices() {
     let with = (&one_worker(), &Budget::new(None));
     let whole = plan.values(Side::Left, from_ref(&table.batch), with).unwrap();
     let cut = plan.values(Side::Right, &chunks(&table.batch, 1000), with).unwrap();
-    let at = |row: usize| Location { chunk: 0, row: row as u32 };
-    let cut_at = |row: usize| Location { chunk: (row / 1000) as u32, row: (row % 1000) as u32 };
+    let at = |row: usize| Location { batch: 0, row: row as u32 };
+    let cut_at = |row: usize| Location { batch: (row / 1000) as u32, row: (row % 1000) as u32 };
     let rows: Vec<Location> = (0..ROWS).map(at).collect();
     let same_rows: Vec<Location> = (0..ROWS).map(cut_at).collect();
     let next_rows: Vec<Location> = (0..ROWS).map(|row| cut_at((row + 1) % ROWS)).collect();

@@ -245,7 +245,7 @@ impl<T: ArrowNativeType> Lookup for Many<'_, T> {
     type Value = T;
     #[inline(always)]
     fn at(self, location: Location) -> T {
-        self.0[location.chunk as usize][location.row as usize]
+        self.0[location.batch as usize][location.row as usize]
     }
 }
 
@@ -281,7 +281,7 @@ impl<'a> Lookup for ManyBytes<'a> {
     type Value = &'a [u8];
     #[inline(always)]
     fn at(self, location: Location) -> &'a [u8] {
-        self.0[location.chunk as usize].get(location.row)
+        self.0[location.batch as usize].get(location.row)
     }
 }
 
@@ -414,7 +414,7 @@ impl Bytes {
 /// Returns whether the value at a location is not null.
 #[inline(always)]
 pub(super) fn is_valid(nulls: &[Option<NullBuffer>], at: Location) -> bool {
-    nulls[at.chunk as usize].as_ref().is_none_or(|nulls| nulls.is_valid(at.row as usize))
+    nulls[at.batch as usize].as_ref().is_none_or(|nulls| nulls.is_valid(at.row as usize))
 }
 
 impl KeyValues {

@@ -3,7 +3,7 @@
 //! At run time, only this module knows join types. The algorithms produce candidates. [`Matcher::resolve`]
 //! verifies hashed keys on the real columns, applies the residual filter, flags the rows that have a match,
 //! and writes the pairs if the join type returns them. After the last candidate of a side,
-//! [`Matcher::emit_unmatched`] writes the rows of the side that the join type returns by their flag.
+//! [`Matcher::emit_by_flag`] writes the rows of the side that the join type returns by their flag.
 //!
 //! | type (probe side left) | pairs | build rows by flag | probe rows by flag |
 //! | --- | --- | --- | --- |
@@ -155,7 +155,7 @@ impl Unit {
 
     /// Returns the positions of some rows in the unit's key columns.
     fn places(&self, values: &KeyValues, rows: &[u64]) -> Vec<Location> {
-        let place = |&row: &u64| Location { chunk: 0, row: row as u32 };
+        let place = |&row: &u64| Location { batch: 0, row: row as u32 };
         match values.flat() {
             true => rows.iter().map(place).collect(),
             false => self.columns.locate_all(rows),
@@ -429,9 +429,9 @@ impl Matcher<'_> {
         Ok((batch.map_err(failed)?, reserved))
     }
 
-    /// Writes the unit's rows in `range` that the join type returns by their flag, at most `cap` rows at
-    /// once.
-    pub(crate) fn emit_unmatched(
+    /// Writes the unit's rows in `range` that the join type returns by their flag: matched rows, unmatched rows, or
+    /// all rows with a mark. Writes at most `cap` rows at once.
+    pub(crate) fn emit_by_flag(
         &self,
         unit: &Unit,
         keep: Keep,

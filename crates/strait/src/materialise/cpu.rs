@@ -125,7 +125,7 @@ impl Fixed {
         places: &[Location],
         rows: Option<&[u64]>,
     ) -> std::result::Result<ArrayRef, ArrowError> {
-        debug_assert!(places.iter().all(|l| (l.row as usize) < chunks[l.chunk as usize].len()));
+        debug_assert!(places.iter().all(|l| (l.row as usize) < chunks[l.batch as usize].len()));
         // SAFETY: places are inside their chunks (`Places::locate`), whose values have `width` bytes each,
         // from `starts` on.
         let values = unsafe {
@@ -159,7 +159,7 @@ impl Fixed {
         let nulls: Vec<Option<&NullBuffer>> =
             if self.nullable { chunks.iter().map(|c| c.nulls()).collect() } else { Vec::new() };
         let valid = |place: &Location| {
-            let nulls = nulls.get(place.chunk as usize).copied().flatten();
+            let nulls = nulls.get(place.batch as usize).copied().flatten();
             nulls.is_none_or(|n| n.is_valid(place.row as usize))
         };
         let places = places.filter(valid);
@@ -167,7 +167,7 @@ impl Fixed {
             ($native:ty) => {
                 places
                     .map(|place| {
-                        let start = self.starts[place.chunk as usize].cast::<$native>();
+                        let start = self.starts[place.batch as usize].cast::<$native>();
                         // SAFETY: places are inside their chunks, whose values are `$native`.
                         let value = unsafe { start.add(place.row as usize).read_unaligned() };
                         i128::from(value)
@@ -209,7 +209,7 @@ unsafe fn copy<T: Copy>(starts: &[*const u8], places: &[Location]) -> Buffer {
         for (i, place) in places.iter().enumerate() {
             // SAFETY: as above.
             unsafe {
-                let start = starts.get_unchecked(place.chunk as usize).cast::<T>();
+                let start = starts.get_unchecked(place.batch as usize).cast::<T>();
                 to.add(i).write_unaligned(start.add(place.row as usize).read_unaligned());
             }
         }
@@ -224,7 +224,7 @@ fn validity(chunks: &[ArrayRef], places: &[Location], rows: Option<&[u64]>) -> N
     NullBuffer::new(BooleanBuffer::collect_bool(places.len(), |i| {
         let place = places[i];
         let there = rows.is_none_or(|rows| rows[i] != ABSENT);
-        there && nulls[place.chunk as usize].is_none_or(|n| n.is_valid(place.row as usize))
+        there && nulls[place.batch as usize].is_none_or(|n| n.is_valid(place.row as usize))
     }))
 }
 

@@ -101,10 +101,10 @@ impl InlineLayout {
     ) -> &'a [I] {
         let start = |field: &Field| {
             let fixed = columns[field.column].fixed.as_ref()?;
-            let chunk = &columns[field.column].chunks[piece.chunk];
+            let chunk = &columns[field.column].chunks[piece.batch];
             assert!(piece.at + piece.len <= chunk.len(), "{piece:?} of {}", chunk.len());
             // SAFETY: asserted above; values have `width` bytes each.
-            Some(unsafe { fixed.start(piece.chunk).add(piece.at * field.width) })
+            Some(unsafe { fixed.start(piece.batch).add(piece.at * field.width) })
         };
         if let [field] = self.fields.as_slice()
             && field.width == size_of::<I>()

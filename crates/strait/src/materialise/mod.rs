@@ -266,11 +266,11 @@ impl Columns {
             let there = || picked.ids().iter().zip(located);
             let mut chunks = Vec::new();
             // The number of each chunk among those in use, from 1 on; 0 if it is not in use.
-            let mut numbers = vec![0usize; self.places.chunks()];
+            let mut numbers = vec![0usize; self.places.batches()];
             for (_, place) in there().filter(|&(&row, _)| row != ABSENT) {
-                let number = &mut numbers[place.chunk as usize];
+                let number = &mut numbers[place.batch as usize];
                 if *number == 0 {
-                    chunks.push(place.chunk as usize);
+                    chunks.push(place.batch as usize);
                     *number = chunks.len();
                 }
             }
@@ -279,7 +279,7 @@ impl Columns {
             for (&row, place) in there() {
                 match row {
                     ABSENT => rows.push(chunks.len(), 0, 1),
-                    _ => rows.push(numbers[place.chunk as usize] - 1, place.row as usize, 1),
+                    _ => rows.push(numbers[place.batch as usize] - 1, place.row as usize, 1),
                 }
             }
             Selected { chunks, rows }
@@ -289,7 +289,7 @@ impl Columns {
     /// Absent rows get the position of the first row. Callers must mask them.
     #[inline]
     fn locate(&self, row: u64) -> Location {
-        if row == ABSENT { Location { chunk: 0, row: 0 } } else { self.places.locate(row) }
+        if row == ABSENT { Location { batch: 0, row: 0 } } else { self.places.locate(row) }
     }
 
     /// Returns the positions of rows.
@@ -508,7 +508,7 @@ fn text_bytes<'a, T: ByteArrayType>(
 ) -> u64 {
     let offsets: Vec<&[T::Offset]> = chunks.map(|c| c.value_offsets()).collect();
     let len = |place: Location| {
-        let (chunk, row) = (place.chunk as usize, place.row as usize);
+        let (chunk, row) = (place.batch as usize, place.row as usize);
         (offsets[chunk][row + 1] - offsets[chunk][row]).as_usize() as u64
     };
     places.map(len).sum()

@@ -53,7 +53,7 @@ impl<'a> Emitter<'a> {
             held: (HashSet::new(), 0),
             segment: None,
             counted: 0,
-            sums: vec![0; sink.plan.sums.len()],
+            sums: vec![0; sink.output_plan.sums.len()],
             _active: sink.flow.active(sink.budget),
         }
     }
@@ -145,8 +145,8 @@ impl<'a> Emitter<'a> {
     /// Writes at most one batch of rows. Returns the vectors, so that the caller can use them again.
     pub(crate) fn rows(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         self.counted += rows.left.len() as u64;
-        if self.sink.plan.output == Output::Count {
-            for (sum, &(side, column)) in self.sums.iter_mut().zip(&self.sink.plan.sums) {
+        if self.sink.output_plan.output == Output::Count {
+            for (sum, &(side, column)) in self.sums.iter_mut().zip(&self.sink.output_plan.sums) {
                 let picked = if side == Side::Left { &rows.left } else { &rows.right };
                 *sum += sides[side as usize].map_or(0, |columns| columns.sum(column, picked));
             }
@@ -166,7 +166,7 @@ impl<'a> Emitter<'a> {
     /// Gathers a batch. If offsets overflow or memory does not suffice, it writes the two halves instead.
     fn write(&mut self, sides: [Option<&Columns>; 2], rows: Rows) -> Result<Rows> {
         let len = rows.left.len();
-        let (sink, plan) = (self.sink, self.sink.plan);
+        let (sink, plan) = (self.sink, self.sink.output_plan);
         let pooled = sink.budget.unlimited();
         let picked = [
             sides[0].map(|columns| columns.pick(rows.left, pooled)),
@@ -234,7 +234,7 @@ impl<'a> Emitter<'a> {
         }
         // For a moment, memory holds the parts and the whole. If it does not suffice for both, the parts are
         // sent as they are.
-        let schema = &self.sink.plan.schema;
+        let schema = &self.sink.output_plan.schema;
         let parts: Vec<&RecordBatch> = self.waiting.iter().map(|parcel| parcel.batch()).collect();
         let mut bytes = concat_bytes(schema, &parts);
         let Ok(reserved) = self.sink.budget.reserve(bytes, OUTPUT) else { return Ok(None) };
@@ -323,7 +323,7 @@ mod tests {
         let plan = OutputPlan { schema, origins, output: Output::Count, sums };
         let (budget, flow, counters) = (Budget::new(None), Arc::default(), Counters::default());
         let sink = SharedSink {
-            plan: &plan,
+            output_plan: &plan,
             sink: &NoRows,
             budget: &budget,
             ledger: None,

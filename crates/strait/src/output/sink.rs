@@ -143,7 +143,7 @@ impl Sink for NoRows {
 
 /// The destination of all workers' rows.
 pub(crate) struct SharedSink<'a> {
-    pub(crate) plan: &'a OutputPlan,
+    pub(crate) output_plan: &'a OutputPlan,
     pub(crate) sink: &'a dyn Sink,
     pub(crate) budget: &'a Arc<Budget>,
     /// The reservations for the input buffers, if memory is limited.
@@ -179,7 +179,7 @@ impl SharedSink<'_> {
     /// that is not possible, because rows were sent since then. (Counts and sums are only reported at the
     /// end.)
     pub(crate) fn go_back(&self, to: &OutputPoint) -> bool {
-        if self.plan.output != Output::Count && self.counters.found() != to.rows {
+        if self.output_plan.output != Output::Count && self.counters.found() != to.rows {
             return false;
         }
         self.counters.find_again(to.rows);

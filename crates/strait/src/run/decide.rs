@@ -277,7 +277,7 @@ impl BoundJoin {
         let mut words = Vec::new();
         for row in (0..build.rows()).step_by(usize::try_from(step).ok()?) {
             let at = build.places().locate(row);
-            let batch = build.batches().get(at.chunk as usize)?;
+            let batch = build.batches().get(at.batch as usize)?;
             let len = SLICE.min(batch.num_rows() - at.row as usize);
             let slice = batch.slice(at.row as usize, len);
             // An error would come again, with its message, when the join computes all words.

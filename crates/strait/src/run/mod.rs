@@ -89,7 +89,7 @@ impl BoundJoin {
         log::info!("{plan}");
 
         let sink = SharedSink {
-            plan: &self.output,
+            output_plan: &self.output,
             sink,
             budget,
             ledger: ledger.as_deref(),

@@ -308,7 +308,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ChunkSource for ProbeReader<'
         if self.word == Width::W32 && rows.rows() > u64::from(u32::MAX) {
             return Err(Error::TooManyRows { rows: rows.rows(), most: u64::from(u32::MAX) });
         }
-        let gathered = self.sink.plan.gathered(self.side);
+        let gathered = self.sink.output_plan.gathered(self.side);
         let columns = Columns::of_relation(cx, &rows, &gathered)?;
         let chunk = Chunk { rows, first_row: 0 };
         let (keys, unit) = cx.watch.time("key words", || self.prepare(&chunk, columns))?;

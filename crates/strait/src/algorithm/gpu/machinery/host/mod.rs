@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  build: key words in host memory ─┐                          ┌─► matches ─► pinned ─► rows
-//!  (and inlined columns)            ├─► join, by any conductor ┼─► flags ──► emit_unmatched ──► rows
+//!  (and inlined columns)            ├─► join, by any conductor ┼─► flags ──► emit_by_flag ────► rows
 //!  probe: key words, chunk by chunk ┘                          └─► a count
 //! ```
 //!
@@ -35,7 +35,7 @@ use arrow::datatypes::ArrowNativeType;
 
 use super::wanted::{JoinResult, Wanted, Which};
 use crate::algorithm::gpu::join_from_host;
-use crate::algorithm::{Job, emit_all_unmatched, pair_cap, spare_bytes, workers_with_scratch};
+use crate::algorithm::{Job, emit_all_by_flag, pair_cap, spare_bytes, workers_with_scratch};
 use crate::context::Context;
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
@@ -150,11 +150,11 @@ fn join_words<K: KeyWord + RowId + Plain + ArrowNativeType>(
         cx.watch.add_device(times, session.crossed(), session.work());
     }
     drop(session);
-    let emit_unmatched = || {
+    let emit_by_flag = || {
         let with = (&cx.workers, cap);
-        emit_all_unmatched(with, &matcher, &unit, job.roles.build, job.sink)
+        emit_all_by_flag(with, &matcher, &unit, job.roles.build, job.sink)
     };
-    let joined = joined.and_then(|_| cx.watch.time("unmatched rows", emit_unmatched));
+    let joined = joined.and_then(|_| cx.watch.time("unmatched rows", emit_by_flag));
     joined.inspect_err(|_| probe.keep_flags(unit.flags.take(), wanted.kernels_flag(Which::Build)))
 }
 

@@ -12,7 +12,7 @@ use arrow::util::bit_iterator::BitIndexIterator;
 
 use super::super::wanted::{InOrderBlock, OutputBlock, Receiver, Which};
 use super::chunk::{Probe, ProbeChunk, Written};
-use crate::algorithm::emit_all_unmatched;
+use crate::algorithm::emit_all_by_flag;
 use crate::context::Context;
 use crate::device::{Event, Session, View};
 use crate::error::{Error, Result};
@@ -366,7 +366,7 @@ impl Resolver<'_> {
     /// Writes the rows of a chunk that the join type returns by their flag. All matches were resolved before.
     pub(super) fn end(&self, chunk: &ProbeChunk) -> Result<()> {
         let with = (&self.cx.workers, self.cap);
-        emit_all_unmatched(with, self.matcher, &chunk.unit, self.matcher.roles.probe, self.sink)?;
+        emit_all_by_flag(with, self.matcher, &chunk.unit, self.matcher.roles.probe, self.sink)?;
         self.cx.counters.done.fetch_add(chunk.chunk.rows.rows(), Ordering::Relaxed);
         Ok(())
     }
