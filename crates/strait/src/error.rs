@@ -244,7 +244,7 @@ pub enum Error {
 
     /// A table has more rows than a join on a GPU can address.
     #[error(
-        "a table has {rows} rows, and this algorithm on a GPU can join at most {most}; use --algorithm multi-pass, or the CPU (--device cpu)"
+        "a table has {rows} rows, and this algorithm on a GPU can join at most {most}; use the algorithm multi-pass, or the CPU (device cpu)"
     )]
     TooManyRows {
         /// The number of rows of the table.

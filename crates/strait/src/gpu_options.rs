@@ -186,7 +186,7 @@ impl TritonPartitioner {
                     "histogram",
                     "the dma partitioner needs no histogram",
                     format!(
-                        "use --histogram none, or choose a partitioner other than dma for --histogram {}",
+                        "use the histogram none, or choose a partitioner other than dma for the histogram {}",
                         histogram.name()
                     ),
                 ))

@@ -247,9 +247,9 @@ fn failed(cx: &Context<'_>, job: &Job<'_>, why: Error) -> GpuOutcome {
 }
 
 const FLAGS_ARE_LOST: &str = "; the CPU cannot continue this join, because only the GPU knows which build rows \
-     have a match; use the CPU (--device cpu)";
+     have a match; use the CPU (device cpu)";
 const ROWS_WERE_SENT: &str = "; the CPU cannot continue this join, because some rows were already returned; \
-     use the CPU (--device cpu)";
+     use the CPU (device cpu)";
 
 /// Fails with [`Error::BadSeed`] if the keys need another seed. At that point the attempt has written no row,
 /// and the job still has its probe side.
@@ -300,8 +300,7 @@ fn fits_machine(cx: &Context<'_>, source: &BufferedSource) -> Result<()> {
          process may use {memory}",
         source.side().name(),
     );
-    let advice =
-        "use the CPU (--device cpu), which can stream it, or give the join more GPU memory";
+    let advice = "use the CPU (device cpu), which can stream it, or give the join more GPU memory";
     Err(Error::unsupported(problem, advice))
 }
 

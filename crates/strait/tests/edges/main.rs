@@ -1,5 +1,5 @@
 //! Edge cases by name: sizes, keys, key filters, inlined payload, encodings, runs of rows, names, faults in the caller's
-//! code, filters, limits and progress.
+//! code, filters, limits, progress and messages.
 
 mod chosen;
 mod devices;
@@ -13,6 +13,7 @@ mod inlined;
 mod key_filters;
 mod keys;
 mod limits;
+mod messages;
 mod names;
 mod nullability;
 mod plans;

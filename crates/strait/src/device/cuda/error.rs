@@ -46,7 +46,7 @@ fn hint(code: CUresult) -> &'static str {
         | CUresult::CUDA_ERROR_LAUNCH_FAILED
         | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
         | CUresult::CUDA_ERROR_ASSERT => {
-            "; this is a bug in Strait; please report it; this process can no longer use the GPU; use the CPU (--device cpu)"
+            "; this is a bug in Strait; please report it; this process can no longer use the GPU; use the CPU (device cpu)"
         }
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
         | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
@@ -66,7 +66,7 @@ fn hint(code: CUresult) -> &'static str {
             "; the driver was changed or is still starting: restart the machine or its services"
         }
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            "; other processes may use GPU memory (nvidia-smi lists them); end them, or set a smaller --gpu-memory"
+            "; other processes may use GPU memory (nvidia-smi lists them); end them, or lower the limit of GPU memory (Join::gpu_memory)"
         }
         _ => "",
     }

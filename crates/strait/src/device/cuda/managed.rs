@@ -35,7 +35,7 @@ pub(super) fn allocate(device: &CudaDevice, bytes: u64, what: &str) -> Result<Ar
     if !device.gpu.managed_access {
         return Err(Error::unsupported(
             format!("{} and the host cannot use managed memory at the same time", device.gpu.name),
-            "use --transfer staged-copy",
+            "use the transfer method staged-copy",
         ));
     }
     // A size that overflows exceeds every budget.

@@ -27,7 +27,7 @@ pub(super) fn pinned(device: &CudaDevice, pinned: &Arc<Pinned>) -> Result<Memory
                     "{} cannot map this pinned memory as one range of addresses",
                     device.gpu.name
                 ),
-                "use --transfer staged-copy",
+                "use the transfer method staged-copy",
             ));
         }
     }
@@ -40,7 +40,7 @@ pub(super) fn coherent(device: &CudaDevice, memory: HostView) -> Result<Memory> 
     if !device.gpu.pageable_access {
         return Err(Error::unsupported(
             format!("{} cannot read host memory that is not pinned", device.gpu.name),
-            "use --transfer staged-copy",
+            "use the transfer method staged-copy",
         ));
     }
     let view = View::new(device.id, memory.start as u64, memory.bytes);

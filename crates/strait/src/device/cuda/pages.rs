@@ -55,7 +55,7 @@ impl Registrar for Arc<Context> {
                 format!(
                     "{what} cannot be pinned: another part of this process has pinned some of it"
                 ),
-                "use --transfer staged-copy, which copies from any memory",
+                "use the transfer method staged-copy, which copies from any memory",
             )),
             CUresult::CUDA_ERROR_INVALID_VALUE
             | CUresult::CUDA_ERROR_NOT_PERMITTED
@@ -64,7 +64,7 @@ impl Registrar for Arc<Context> {
                 format!(
                     "the system does not allow {what} to be pinned; for example, a file that is mapped read-only cannot be pinned"
                 ),
-                "use --transfer staged-copy, which copies from any memory",
+                "use the transfer method staged-copy, which copies from any memory",
             )),
             code => Err(failure(code, "pinning host memory")),
         }

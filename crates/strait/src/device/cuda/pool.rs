@@ -201,9 +201,9 @@ impl<S: Source> Pool<S> {
 
     fn refused(&self, state: &State, needed: u64, what: &str, by_driver: bool) -> Error {
         let hint = if by_driver {
-            "the GPU has no more free memory, although the budget is not used up; other processes may use it (nvidia-smi lists them); end them, or lower --gpu-memory"
+            "the GPU has no more free memory, although the budget is not used up; other processes may use it (nvidia-smi lists them); end them, or lower the limit of GPU memory (Join::gpu_memory)"
         } else {
-            "raise --gpu-memory, or join on the CPU"
+            "raise the limit of GPU memory (Join::gpu_memory), or join on the CPU"
         };
         let (what, hint) = (what.to_string(), hint.to_string());
         Error::DeviceMemory { what, needed, used: state.used, budget: self.budget, hint }
@@ -371,7 +371,7 @@ mod tests {
             panic!("{refused}");
         };
         assert_eq!((what.as_str(), *needed, *used, *budget), ("one more", 256, 64 * MIB, 64 * MIB));
-        assert!(hint.contains("--gpu-memory"), "{hint}");
+        assert!(hint.contains("limit of GPU memory"), "{hint}");
         assert!(pool.allocate(u64::MAX, "all").is_err());
         drop((b, c));
         assert_eq!(pool.memory(), MemoryUse { budget: 64 * MIB, used: 0, peak: 64 * MIB });
@@ -408,7 +408,7 @@ mod tests {
         let refused = take(30 * MIB).map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("nvidia-smi") && refused.contains("20.0 MiB of"), "{refused}");
         let refused = take(45 * MIB).map(|_| ()).unwrap_err().to_string();
-        assert!(refused.contains("--gpu-memory"), "{refused}");
+        assert!(refused.contains("limit of GPU memory"), "{refused}");
         assert!(take(u64::MAX).is_err());
         let failed = pool
             .charged(MIB, "b", || Err::<(), _>(Refusal::Failed(Error::internal("no such memory"))));

@@ -139,7 +139,7 @@ fn unsupported(gpu: &Gpu) -> Error {
             "{} with a driver for CUDA {major}.{minor} cannot map its own memory and the host's into one range",
             gpu.name
         ),
-        "use a driver for CUDA 12.2 or later, another algorithm (such as --algorithm cpu-partitioned), or the CPU (--device cpu)",
+        "use a driver for CUDA 12.2 or later, another algorithm (such as cpu-partitioned), or the CPU (device cpu)",
     )
 }
 

@@ -313,7 +313,7 @@ impl HostAccess for Simulated {
     unsafe fn coherent(&self, memory: HostView) -> Result<Memory> {
         if !self.coherent {
             let why = "this device cannot read host memory that is not pinned";
-            return Err(Error::unsupported(why, "use --transfer staged-copy"));
+            return Err(Error::unsupported(why, "use the transfer method staged-copy"));
         }
         // SAFETY: the caller keeps the memory until the returned value gives the address back.
         let view = unsafe { self.schedule().machine.space.lend(memory, 0) };

@@ -97,7 +97,7 @@ fn an_endless_probe_side_is_not_held() {
         out.next().unwrap().map_err(Error::from_arrow)
     };
     let error = run(false, None).expect_err("the probe side cannot be held").to_string();
-    assert!(error.contains("right table") && error.contains("--device cpu"), "{error}");
+    assert!(error.contains("right table") && error.contains("device cpu"), "{error}");
     let bytes = read.load(Ordering::Relaxed) as u64 * 16_000;
     assert!(bytes < 2 * MEMORY, "{bytes} bytes were read");
     let error = run(false, Some(MEMORY)).expect_err("the limit is hard");
