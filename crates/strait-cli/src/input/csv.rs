@@ -15,7 +15,7 @@ use super::fields::Fields;
 use super::format::Text;
 use super::records::{CsvRecords, lines_before};
 use super::sampled::{self, Sample, Sampled};
-use super::text::{Scanned, open_now};
+use super::text::{BYTE_ORDER_MARK, Scanned, Unmarked, open_now};
 use super::{schema, values};
 use crate::arguments::CsvArguments;
 use crate::digits::counted;
@@ -55,7 +55,7 @@ fn infer_with_arrow(sample: &Sample<'_>, memory: &Memory) -> anyhow::Result<Samp
     let refused = |error| of_join(error).context(format!("cannot read {}", path.display()));
     let opened = open_now(path, squeeze, memory)?;
     let mut reader = Scanned::new(opened, delimiter, memory, &refusal).map_err(refused)?;
-    let inferred = caught(|| layout.infer_schema(&mut reader, arguments.sample.0));
+    let inferred = caught(|| layout.infer_schema(Unmarked::new(&mut reader), arguments.sample.0));
     let inferred = inferred.unwrap_or_else(|why| Err(ArrowError::CsvError(why)));
     let (schema, rows) = inferred.map_err(|error| match refusal.take() {
         Some(error) => refused(error),
@@ -291,13 +291,19 @@ fn decode(
     text: &[u8],
     at: &mut usize,
 ) -> Result<Option<RecordBatch>, ArrowError> {
+    // A new decoder takes U+FEFF for a byte order mark if it gets all its bytes at once, and skips it. The mark of
+    // the file was skipped before, so this one belongs to a value. Other text is not cut, because the decoder's
+    // buffers would grow a second time.
+    let is_marked = text[*at..].starts_with(&BYTE_ORDER_MARK);
+    let mut end = if is_marked { *at + 1 } else { text.len() };
     loop {
         // An empty slice tells the decoder that the text has ended.
-        let parsed = decoder.decode(&text[*at..])?;
+        let parsed = decoder.decode(&text[*at..end])?;
         *at += parsed;
         if parsed == 0 || decoder.capacity() == 0 {
             return decoder.flush();
         }
+        end = text.len();
     }
 }
 
@@ -448,6 +454,35 @@ mod tests {
             }
         }
         assert!((1000..2000).contains(&usual), "{usual} of 2000");
+    }
+
+    /// U+FEFF at the start of a value is a part of it, also if a batch begins there.
+    #[test]
+    fn values_keep_what_looks_like_a_byte_order_mark() {
+        let fields =
+            [("a", DataType::Utf8), ("b", DataType::Boolean)].map(|(n, t)| Field::new(n, t, true));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let memory = Memory::new(None);
+        let text = Text { delimiter: b',', squeeze: Squeeze::None };
+        let file = CsvFile { path: Path::new("t.csv"), text, schema: &schema, record: 20 };
+        // Arrow's parser parses columns of booleans. Without them, the block is parsed here.
+        for columns in [&[0, 1][..], &[0]] {
+            for rows in [1, 2, 100] {
+                let arguments = CsvArguments { no_header: true, ..CsvArguments::default() };
+                let mut parser = Parser::new(&file, &arguments, columns, &memory).unwrap();
+                parser.rows = rows;
+                let text = "\u{feff}x,true\n\u{feff}\u{feff},false\n\u{feff},\n".as_bytes();
+                let reservation = memory.reserve(0, "a test").unwrap();
+                let mut block = Block::new(text.to_vec().into(), 3, 7, reservation);
+                let mut found = Vec::new();
+                while !block.is_done() {
+                    let Some(batch) = parser.parse(&mut block, &memory).unwrap() else { continue };
+                    let column = arrow::array::AsArray::as_string::<i32>(batch.column(0)).clone();
+                    found.extend(column.iter().map(|value| value.unwrap().to_string()));
+                }
+                assert_eq!(found, ["\u{feff}x", "\u{feff}\u{feff}", "\u{feff}"], "{rows} rows");
+            }
+        }
     }
 
     #[test]

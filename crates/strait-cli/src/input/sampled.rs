@@ -15,7 +15,7 @@ use super::csv::merge;
 use super::fields::Fields;
 use super::format::Squeeze;
 use super::records::CsvRecords;
-use super::text::{BYTE_ORDER_MARK, open};
+use super::text::{Unmarked, open};
 use super::values::{float, integer, unquoted};
 use crate::arguments::CsvArguments;
 use crate::memory::Memory;
@@ -106,7 +106,7 @@ impl Types {
     /// Infers names and first types from the first rows.
     fn begin(sample: &Sample<'_>, text: &[u8]) -> Option<Types> {
         let rows = sample.arguments.sample.0.map_or(FIRST, |most| most.min(FIRST));
-        let (schema, _) = sample.layout.infer_schema(text, Some(rows)).ok()?;
+        let (schema, _) = sample.layout.infer_schema(Unmarked::new(text), Some(rows)).ok()?;
         let columns = schema.fields().iter();
         let columns = columns.map(|field| (field.name().clone(), field.data_type().clone()));
         Some(Types { columns: columns.collect(), rows: 0, asked: 0 })
@@ -164,12 +164,8 @@ fn is_date(value: &[u8]) -> bool {
 
 /// Returns the type that Arrow infers from one field.
 fn asked(sample: &Sample<'_>, field: &[u8]) -> Option<DataType> {
-    // Arrow's reader would skip it.
-    if field.starts_with(&BYTE_ORDER_MARK) {
-        return None;
-    }
     let layout = sample.layout.clone().with_header(false);
-    let (schema, _) = layout.infer_schema(field, Some(1)).ok()?;
+    let (schema, _) = layout.infer_schema(Unmarked::new(field), Some(1)).ok()?;
     match &**schema.fields() {
         [field] => Some(field.data_type().clone()),
         _ => None,
@@ -195,7 +191,7 @@ mod tests {
         let (path, squeeze, delimiter) = (file.path(), Squeeze::None, b',');
         let sample = Sample { path, squeeze, delimiter, layout: &layout, arguments };
         let found = infer(&sample, &Memory::new(limit));
-        let expected = layout.infer_schema(text, arguments.sample.0).ok();
+        let expected = layout.infer_schema(Unmarked::new(text), arguments.sample.0).ok();
         [found.map(|sampled| (sampled.schema, sampled.rows)), expected]
     }
 
@@ -253,8 +249,18 @@ mod tests {
         assert!(left(b"a,b\n1\n"));
         assert!(left(b"a,b\n\n1,2\n"));
         assert!(left(b"a,b\n1,\xff\n"));
-        assert!(left(format!("a\n{}\u{feff}2\n", "1\n".repeat(200)).as_bytes()));
         assert!(left("2024-02-29 12:00:00\n".repeat(2000).as_bytes()));
         assert!(!left(b"a,b\n1,2\n"));
+    }
+
+    /// U+FEFF at the start of a value makes it text, also in the first value of a file without a header.
+    #[test]
+    fn what_looks_like_a_byte_order_mark_is_text() {
+        let ones = "1\n".repeat(200);
+        let arguments = CsvArguments { no_header: true, ..CsvArguments::default() };
+        for text in [format!("{ones}\u{feff}2\n"), format!("\u{feff}\u{feff}1\n{ones}")] {
+            let [found, _] = both(text.as_bytes(), &arguments, None);
+            assert_eq!(*found.unwrap().0.field(0).data_type(), DataType::Utf8);
+        }
     }
 }

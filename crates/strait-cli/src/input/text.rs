@@ -109,6 +109,27 @@ impl BufRead for Opened {
     }
 }
 
+/// Passes bytes on, one in the first call. The CSV parser skips a byte order mark if the first call has all of it. That
+/// of the file was skipped by [`open`], so another one belongs to a value.
+pub(super) struct Unmarked<R> {
+    inner: R,
+    has_begun: bool,
+}
+
+impl<R> Unmarked<R> {
+    pub(super) fn new(inner: R) -> Unmarked<R> {
+        Unmarked { inner, has_begun: false }
+    }
+}
+
+impl<R: Read> Read for Unmarked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = if self.has_begun { buffer.len() } else { buffer.len().min(1) };
+        self.has_begun = true;
+        self.inner.read(&mut buffer[..most])
+    }
+}
+
 /// Passes bytes on, and reserves the memory that the longest record among them needs.
 pub(super) struct Scanned<R> {
     inner: R,
