@@ -77,7 +77,8 @@ pub(super) fn merge(a: &DataType, b: &DataType) -> DataType {
     }
 }
 
-fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
+/// Returns the finer of two units.
+pub(super) fn finer(a: TimeUnit, b: TimeUnit) -> TimeUnit {
     let order = [TimeUnit::Nanosecond, TimeUnit::Microsecond, TimeUnit::Millisecond];
     order.into_iter().find(|unit| a == *unit || b == *unit).unwrap_or(TimeUnit::Second)
 }

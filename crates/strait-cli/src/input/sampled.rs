@@ -7,11 +7,11 @@
 use std::path::Path;
 
 use arrow::csv::reader::Format as Layout;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use memchr::{memchr, memchr_iter};
 
 use super::block::{Block, BlockReader, Records};
-use super::csv::merge;
+use super::csv::{finer, merge};
 use super::fields::Fields;
 use super::format::Squeeze;
 use super::records::CsvRecords;
@@ -136,7 +136,8 @@ impl Types {
     }
 }
 
-/// Returns whether the type holds the value of a field. May return false for a rare value that it holds.
+/// Returns whether the type holds the value of a field, so that the value does not change it. May return false for a
+/// rare value that it holds, such as one with digits that are not ASCII.
 fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
     // Text holds all values.
     if *data_type == DataType::Utf8 {
@@ -145,9 +146,12 @@ fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
     let value = unquoted(field);
     let is_null = || value.is_empty() || nulls.iter().any(|null| null.as_bytes() == &*value);
     let fits = match data_type {
-        DataType::Int64 => integer(&value).is_some(),
-        DataType::Float64 => float(&value).is_some(),
+        DataType::Int64 => is_integer(&value),
+        DataType::Float64 => float(&value).is_some() || is_integer(&value) || is_float(&value),
         DataType::Date32 => is_date(&value),
+        DataType::Timestamp(unit, _) => {
+            is_date(&value) || time_unit(&value).is_some_and(|found| finer(found, *unit) == *unit)
+        }
         DataType::Boolean => [&b"true"[..], b"false"].iter().any(|b| value.eq_ignore_ascii_case(b)),
         _ => false,
     };
@@ -155,11 +159,65 @@ fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
     fits || is_null()
 }
 
-fn is_date(value: &[u8]) -> bool {
-    let is = |(i, byte): (usize, &u8)| {
-        if i == 4 || i == 7 { *byte == b'-' } else { byte.is_ascii_digit() }
+/// Returns whether a value is an integer of 64 bits. Arrow takes one with more bits for text.
+fn is_integer(value: &[u8]) -> bool {
+    integer(value).is_some() || {
+        let digits = value.strip_prefix(b"-").unwrap_or(value);
+        digits.iter().all(u8::is_ascii_digit)
+            && str::from_utf8(value).is_ok_and(|value| value.parse::<i64>().is_ok())
+    }
+}
+
+/// Returns whether a value is a float with a point, with an exponent or with both.
+fn is_float(value: &[u8]) -> bool {
+    if matches!(value, b"NaN" | b"nan" | b"inf" | b"-inf") {
+        return true;
+    }
+    let (whole, rest) = digits(value.strip_prefix(b"-").unwrap_or(value));
+    let (fraction, rest) = rest.strip_prefix(b".").map_or((0, rest), digits);
+    let exponent = match rest {
+        [b'e' | b'E', b'-' | b'+', exponent @ ..] | [b'e' | b'E', exponent @ ..] => exponent,
+        // Without a point and an exponent, it would be an integer.
+        _ => return rest.is_empty() && whole + fraction > 0 && value.contains(&b'.'),
     };
-    value.len() == 10 && value.iter().enumerate().all(is)
+    whole + fraction > 0 && matches!(digits(exponent), (1.., []))
+}
+
+/// Returns the number of digits at the start of a text, and the rest of the text.
+fn digits(text: &[u8]) -> (usize, &[u8]) {
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (count, &text[count..])
+}
+
+fn is_date(value: &[u8]) -> bool {
+    value.len() == 10 && has_shape(value, b"0000-00-00")
+}
+
+/// Returns whether a value begins with a shape, in which a zero stands for any digit.
+fn has_shape(value: &[u8], shape: &[u8]) -> bool {
+    let is = |(byte, shape): (&u8, &u8)| match shape {
+        b'0' => byte.is_ascii_digit(),
+        shape => byte == shape,
+    };
+    value.len() >= shape.len() && value.iter().zip(shape).all(is)
+}
+
+/// Returns the unit that a time such as `2024-02-29 12:00:00.5` needs. Any text may follow, such as a time zone.
+fn time_unit(value: &[u8]) -> Option<TimeUnit> {
+    let is_time =
+        has_shape(value, b"0000-00-00T00:00:00") || has_shape(value, b"0000-00-00 00:00:00");
+    // Arrow has rules of its own for line ends, and for digits that are not ASCII.
+    if !is_time || !value.is_ascii() || value.contains(&b'\n') {
+        return None;
+    }
+    let rest = &value[b"0000-00-00T00:00:00".len()..];
+    match rest.strip_prefix(b".").map(digits) {
+        None if rest.first().is_none_or(|byte| !byte.is_ascii_digit()) => Some(TimeUnit::Second),
+        Some((1..=3, _)) => Some(TimeUnit::Millisecond),
+        Some((4..=6, _)) => Some(TimeUnit::Microsecond),
+        Some((7..=9, _)) => Some(TimeUnit::Nanosecond),
+        _ => None,
+    }
 }
 
 /// Returns the type that Arrow infers from one field.
@@ -197,7 +255,7 @@ mod tests {
 
     #[test]
     fn types_are_those_of_arrow() {
-        let values: [&[&str]; 9] = [
+        let values: [&[&str]; 11] = [
             &["1", "-77", "", "\"5\"", "9223372036854775807", "NA"],
             &["1", "9223372036854775808", "12345678901234567"],
             &["1.5", "-0.0", "7", "1e3", ".5", "5.", "NaN", "inf", "-"],
@@ -207,12 +265,14 @@ mod tests {
             &["a", "", "x\"y", "é", "\"q,\n\"\"r\"", "NA"],
             &["", "NA"],
             &["1", "true", "2024-02-29", "0.5"],
+            &["0.1234567890123456", "1234567890123456789", "-1.7976931348623157e308"],
+            &["2024-02-29 12:00:00", "2024-02-29T12:00:00Z", "2024-02-29 12:00:00.123456+01:00"],
         ];
         let mut random = fastrand::Rng::with_seed(23);
         let mut usual = 0;
         for case in 0..1500 {
             let columns: Vec<&[&str]> =
-                (0..random.usize(1..6)).map(|_| values[random.usize(..9)]).collect();
+                (0..random.usize(1..6)).map(|_| values[random.usize(..values.len())]).collect();
             // Most columns have one kind of value for a long time.
             let changes = random.usize(..200);
             let mut text = String::new();
@@ -241,6 +301,89 @@ mod tests {
         assert!((700..1500).contains(&usual), "{usual} of 1500");
     }
 
+    /// A value fits a type here if it does not change the type that Arrow infers.
+    #[test]
+    fn long_numbers_and_times_fit_as_in_arrow() {
+        let arguments = CsvArguments::default();
+        let layout = Layout::default().with_delimiter(b',');
+        let (path, squeeze, delimiter) = (Path::new("t.csv"), Squeeze::None, b',');
+        let sample = Sample { path, squeeze, delimiter, layout: &layout, arguments: &arguments };
+        let units = [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond];
+        let times = units.into_iter().chain([TimeUnit::Nanosecond]);
+        let mut types =
+            vec![DataType::Int64, DataType::Float64, DataType::Date32, DataType::Boolean];
+        types.extend(times.map(|unit| DataType::Timestamp(unit, None)));
+        let mut random = fastrand::Rng::with_seed(29);
+        let mut fitted = 0;
+        for case in 0..20_000 {
+            let mut value = random_value(case % 5, &mut random);
+            // Most errors are small.
+            if random.bool() && !value.is_empty() {
+                let at = random.usize(..value.len());
+                let byte = b"0123456789-+.eETZ: xn"[random.usize(..21)];
+                match random.usize(..3) {
+                    0 => drop(value.remove(at)),
+                    1 => value[at] = byte,
+                    _ => value.insert(at, byte),
+                }
+            }
+            if value.is_empty() {
+                continue;
+            }
+            let found = asked(&sample, &value).unwrap();
+            for data_type in &types {
+                let fits = fits(data_type, &value, &[]);
+                let expected = merge(data_type, &found) == *data_type;
+                let value = String::from_utf8_lossy(&value);
+                assert_eq!(fits, expected, "{value} of type {found} in a column of {data_type}");
+                fitted += usize::from(fits);
+            }
+        }
+        assert!(fitted > 20_000, "{fitted}");
+    }
+
+    /// Returns a long integer, a long float, a float with an exponent, a date or a time.
+    fn random_value(kind: usize, random: &mut fastrand::Rng) -> Vec<u8> {
+        fn digits(most: usize, random: &mut fastrand::Rng) -> String {
+            (0..random.usize(1..=most)).map(|_| random.digit(10)).collect()
+        }
+        let sign = ["", "-"][random.usize(..2)];
+        let value = match kind {
+            0 => format!("{sign}{}", digits(21, random)),
+            1 => format!("{sign}{}.{}", digits(18, random), digits(18, random)),
+            2 => {
+                format!("{}.{}e{sign}{}", digits(3, random), digits(17, random), digits(3, random))
+            }
+            3 => "2024-02-29".to_string(),
+            _ => {
+                let between = ["T", " "][random.usize(..2)];
+                let fraction = [String::new(), format!(".{}", digits(11, random))];
+                let fraction = &fraction[random.usize(..2)];
+                let zone = ["", "Z", "+01:00", " UTC"][random.usize(..4)];
+                format!("2024-02-29{between}12:00:07{fraction}{zone}")
+            }
+        };
+        value.into_bytes()
+    }
+
+    /// Arrow compares regular expressions with every value. So a whole file of such values must not be left to it.
+    #[test]
+    fn long_numbers_and_times_are_not_left_to_arrow() {
+        let arguments = CsvArguments { no_header: true, ..CsvArguments::default() };
+        for value in [
+            "9223372036854775807",
+            "0.12345678901234567",
+            "1e-7",
+            "2024-02-29 12:00:00",
+            "2024-02-29T12:00:00.123456Z",
+        ] {
+            let [found, expected] =
+                both(format!("{value}\n").repeat(2000).as_bytes(), &arguments, None);
+            assert!(found.is_some(), "{value}");
+            assert_eq!(found, expected, "{value}");
+        }
+    }
+
     #[test]
     fn unusual_text_is_left_to_arrow() {
         let arguments = CsvArguments::default();
@@ -249,7 +392,7 @@ mod tests {
         assert!(left(b"a,b\n1\n"));
         assert!(left(b"a,b\n\n1,2\n"));
         assert!(left(b"a,b\n1,\xff\n"));
-        assert!(left("2024-02-29 12:00:00\n".repeat(2000).as_bytes()));
+        assert!(left("true\nfal\u{17f}e\n".repeat(2000).as_bytes()));
         assert!(!left(b"a,b\n1,2\n"));
     }
 
