@@ -15,6 +15,7 @@ mod joins;
 mod json;
 mod late;
 mod outputs;
+mod parquet;
 mod reading;
 mod sandbox;
 mod shells;
