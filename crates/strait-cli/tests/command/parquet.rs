@@ -232,3 +232,51 @@ fn seconds_become_milliseconds_in_parquet() {
     let run = sandbox.strait("join t.csv n.arrow --on id -o o.parquet --overwrite");
     run.fails(&["\"s\"", "milliseconds"]);
 }
+
+/// A greatest value that cannot be shortened would make the footer as long as the value. Such a bound is left out.
+#[test]
+fn long_values_do_not_make_long_footers() {
+    use arrow::array::{BinaryArray, StringArray};
+    use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
+    let sandbox = Sandbox::new();
+    let (rows, long) = (3_000, 1 << 20);
+    let text = char::MAX.to_string().repeat(long / 4);
+    let texts = StringArray::from_iter_values((0..rows).map(|i| match i {
+        7 => text.clone(),
+        _ => format!("text {i}"),
+    }));
+    let bytes = BinaryArray::from_iter_values((0..rows).map(|i| match i {
+        7 => vec![0xff; long],
+        _ => vec![1, i as u8],
+    }));
+    let columns: [(&str, ArrayRef); 3] = [
+        ("k", Arc::new(Int64Array::from_iter_values(0..rows))),
+        ("text", Arc::new(texts)),
+        ("bytes", Arc::new(bytes)),
+    ];
+    sandbox.ipc_file("a.arrow", &RecordBatch::try_from_iter(columns).unwrap());
+    let keys: String = (0..rows).map(|i| format!("{i}\n")).collect();
+    sandbox.write("b.csv", format!("k\n{keys}"));
+    // Without a limit, text is encoded by the command itself. Otherwise, Arrow's writer encodes all columns.
+    for more in ["", "--memory 256MiB"] {
+        let join = "join a.arrow b.csv --on k --threads 1 --overwrite -o o.parquet";
+        sandbox.strait(&format!("{join} {more}")).ok();
+        let file = std::fs::File::open(sandbox.path("o.parquet")).unwrap();
+        let reader = ParquetMetaDataReader::new().with_page_index_policy(PageIndexPolicy::Optional);
+        let metadata = reader.parse_and_finish(&file).unwrap();
+        let chunks = metadata.row_group(0).columns();
+        for (chunk, least) in chunks[1..].iter().zip([&b"text 0"[..], &[1, 0]]) {
+            let statistics = chunk.statistics().unwrap();
+            assert_eq!(statistics.min_bytes_opt(), Some(least), "{more}");
+            assert_eq!(statistics.max_bytes_opt().map(<[u8]>::len), None, "{more}");
+            assert_eq!(statistics.null_count_opt(), Some(0), "{more}");
+        }
+        // The rest of the file is its pages.
+        let pages: i64 = chunks.iter().map(|chunk| chunk.compressed_size()).sum();
+        let rest = file.metadata().unwrap().len() as i64 - pages;
+        assert!(rest < 16 << 10, "{rest} bytes of metadata, {more}");
+        // The command reads its own file, and finds the long values.
+        let counted = sandbox.strait("join a.arrow o.parquet --on text,bytes --count").ok();
+        assert_eq!(counted, format!("{rows}\n"), "{more}");
+    }
+}

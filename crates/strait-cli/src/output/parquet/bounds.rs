@@ -1,8 +1,16 @@
 //! The least and the greatest string of a page or of a column chunk.
 //!
-//! Long strings are shortened, as in Arrow's writer: statistics may be any strings between which all values are.
+//! Long strings are shortened, as in Arrow's writer: statistics may be any strings between which all values are. The
+//! greatest string cannot be shortened if it begins with the greatest character many times. It would make the footer
+//! of the file as long as the value, and readers read all of the footer. So such a bound is left out of the file.
 
-/// The most bytes of a shortened string.
+use parquet::column::writer::ColumnCloseResult;
+use parquet::data_type::AsBytes;
+use parquet::errors::Result;
+use parquet::file::page_index::column_index::ColumnIndexMetaData;
+use parquet::file::statistics::{Statistics, ValueStatistics};
+
+/// The most bytes of a bound, as in Arrow's writer.
 const MOST_BYTES: usize = 64;
 
 /// The least and the greatest of some strings.
@@ -63,6 +71,47 @@ impl Bounds {
     }
 }
 
+/// Leaves bounds that are too long out of the metadata of a column chunk. A reader then reads pages that it could
+/// have skipped. Parquet has no page index without the bounds of a page, so the whole index of the chunk is left out.
+pub(super) fn without_long_bounds(chunk: &mut ColumnCloseResult) -> Result<()> {
+    let is_long = |bound: Option<&[u8]>| bound.is_some_and(|bound| bound.len() > MOST_BYTES);
+    if let Some(index) = &chunk.column_index {
+        let has_long = match index {
+            ColumnIndexMetaData::BYTE_ARRAY(pages)
+            | ColumnIndexMetaData::FIXED_LEN_BYTE_ARRAY(pages) => {
+                pages.min_values_iter().chain(pages.max_values_iter()).any(is_long)
+            }
+            _ => false,
+        };
+        if has_long {
+            chunk.column_index = None;
+        }
+    }
+    let Some(all) = chunk.metadata.statistics() else { return Ok(()) };
+    if !is_long(all.min_bytes_opt()) && !is_long(all.max_bytes_opt()) {
+        return Ok(());
+    }
+    let short = match all {
+        Statistics::ByteArray(all) => Statistics::ByteArray(without_long(all)),
+        Statistics::FixedLenByteArray(all) => Statistics::FixedLenByteArray(without_long(all)),
+        _ => return Ok(()),
+    };
+    chunk.metadata = chunk.metadata.clone().into_builder().set_statistics(short).build()?;
+    Ok(())
+}
+
+/// Leaves out the bounds that are too long.
+fn without_long<T: AsBytes + Clone>(all: &ValueStatistics<T>) -> ValueStatistics<T> {
+    let short =
+        |bound: Option<&T>| bound.filter(|bound| bound.as_bytes().len() <= MOST_BYTES).cloned();
+    let (least, most) = (short(all.min_opt()), short(all.max_opt()));
+    let exact = (all.min_is_exact() && least.is_some(), all.max_is_exact() && most.is_some());
+    ValueStatistics::new(least, most, all.distinct_count(), all.null_count_opt(), false)
+        .with_min_is_exact(exact.0)
+        .with_max_is_exact(exact.1)
+        .with_backwards_compatible_min_max(all.is_min_max_backwards_compatible())
+}
+
 /// Returns the first eight bytes, so that integers are ordered as their strings.
 #[inline]
 fn start(value: &[u8]) -> u64 {
@@ -76,7 +125,8 @@ fn start(value: &[u8]) -> u64 {
     }
 }
 
-/// Shortens a string if it is too long and can be shortened. `bound` makes a bound of its beginning.
+/// Shortens a string if it is too long and can be shortened. Otherwise, [`without_long_bounds`] leaves it out when the
+/// chunk is complete. `bound` makes a bound of its beginning.
 fn shortened<S: Into<Option<String>>>(value: &[u8], bound: impl Fn(&str) -> S) -> Bound {
     let exact = || Bound { bytes: value.to_vec(), exact: true };
     if value.len() <= MOST_BYTES {
@@ -94,9 +144,9 @@ fn shortened<S: Into<Option<String>>>(value: &[u8], bound: impl Fn(&str) -> S) -
 /// cannot be increased.
 fn next(text: &str) -> Option<String> {
     text.char_indices().rev().find_map(|(at, last)| {
-        let next = char::from_u32(u32::from(last) + 1)?;
-        // A longer character could make the bound too long.
-        (next.len_utf8() == last.len_utf8()).then(|| format!("{}{next}", &text[..at]))
+        let next = (last..=char::MAX).nth(1)?;
+        // The next character may have one byte more.
+        (at + next.len_utf8() <= MOST_BYTES).then(|| format!("{}{next}", &text[..at]))
     })
 }
 
@@ -142,6 +192,14 @@ mod tests {
         // The greatest character cannot be increased.
         let most_char = "a".to_string() + &char::MAX.to_string().repeat(40);
         assert_eq!(of(&[&most_char]).unwrap().1.bytes, b"b");
+        // The next character of these is longer, or is not the next number.
+        let longer = "\u{7f}".repeat(100);
+        assert_eq!(of(&[&longer]).unwrap().1.bytes, ("\u{7f}".repeat(62) + "\u{80}").into_bytes());
+        let last = "\u{d7ff}".repeat(40);
+        assert_eq!(
+            of(&[&last]).unwrap().1.bytes,
+            ("\u{d7ff}".repeat(20) + "\u{e000}").into_bytes()
+        );
         let all = char::MAX.to_string().repeat(40);
         let (_, most) = of(&[&all]).unwrap();
         assert!(most.exact && most.bytes == all.as_bytes());

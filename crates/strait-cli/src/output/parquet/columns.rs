@@ -15,6 +15,7 @@ use parquet::file::writer::SerializedRowGroupWriter;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 
 use super::super::encode::Bytes;
+use super::bounds::without_long_bounds;
 use super::chunk::OwnChunk;
 use super::codec::PageCodec;
 use super::encodings::{self, ColumnEncoding, Setting};
@@ -138,11 +139,16 @@ pub(super) enum Chunk {
 
 impl Column {
     pub(super) fn close(self, codec: &mut PageCodec) -> anyhow::Result<Chunk> {
-        Ok(match self {
+        let mut chunk = match self {
             Column::Arrow(column) => Chunk::Arrow(column.close()?),
             Column::Strings(column) => Chunk::Own(column.close(codec)?),
             Column::Numbers(column) => Chunk::Own(column.close(codec)?),
-        })
+        };
+        without_long_bounds(match &mut chunk {
+            Chunk::Arrow(chunk) => chunk.close_mut(),
+            Chunk::Own(chunk) => &mut chunk.close,
+        })?;
+        Ok(chunk)
     }
 
     /// The approximate memory of the column chunk, in bytes.
