@@ -24,7 +24,8 @@ const COMPRESSION_PAYS: f64 = 0.95;
 /// The data pages of a column chunk.
 pub(super) struct Pages {
     descr: ColumnDescPtr,
-    bytes: TrackedWrite<Vec<u8>>,
+    /// The bytes of all pages; `None` until there is a page, because the writer has a buffer.
+    bytes: Option<TrackedWrite<Vec<u8>>>,
     /// The codec of the chunk, after its first page.
     codec: Option<Codec>,
     /// The position and the size of each page.
@@ -81,7 +82,7 @@ impl Pages {
         let column_index = ColumnIndexBuilder::new(descr.physical_type());
         Pages {
             descr,
-            bytes: TrackedWrite::new(Vec::new()),
+            bytes: None,
             codec: None,
             locations: Vec::new(),
             column_index,
@@ -132,7 +133,8 @@ impl Pages {
             rep_level_encoding: Encoding::RLE,
             statistics: None,
         };
-        let written = SerializedPageWriter::new(&mut self.bytes)
+        let bytes = self.bytes.get_or_insert_with(|| TrackedWrite::new(Vec::new()));
+        let written = SerializedPageWriter::new(bytes)
             .write_page(CompressedPage::new(data, page.body.len()))?;
         self.locations.push((written.offset as usize, written.compressed_size));
         self.uncompressed += written.uncompressed_size;
@@ -159,7 +161,7 @@ impl Pages {
             true => self.dictionary_page(ending.dictionary, codec)?,
             false => Vec::new(),
         };
-        let pages = self.bytes.into_inner()?;
+        let pages = self.bytes.map_or(Ok(Vec::new()), TrackedWrite::into_inner)?;
         for &(position, size) in &self.locations {
             let offset = (first.len() + position) as i64;
             self.offset_index.append_offset_and_size(offset, size as i32);

@@ -61,7 +61,7 @@ impl NumberColumn {
             encoding,
             dictionary: Numbers::new(),
             levels: Levels::default(),
-            values: Vec::with_capacity(PAGE_ROWS),
+            values: Vec::new(),
             indices: Vec::new(),
             body: Body::default(),
             pages: Pages::new(descr),
@@ -99,6 +99,7 @@ impl NumberColumn {
         while start < array.len() {
             let end = array.len().min(start + PAGE_ROWS - self.levels.rows());
             let some = &values[start..end];
+            self.make_room(some.len());
             match nulls {
                 None => self.values.extend(some.iter().map(|&value| integer(value))),
                 Some(nulls) => {
@@ -113,6 +114,16 @@ impl NumberColumn {
             start = end;
         }
         Ok(())
+    }
+
+    /// Allocates memory for more values of the page. A table may have thousands of columns with few rows each, so the
+    /// memory grows with the rows, up to that of a whole page.
+    fn make_room(&mut self, rows: usize) {
+        let (held, needed) = (self.values.capacity(), self.values.len() + rows);
+        if needed > held {
+            let wanted = needed.max((2 * held).min(PAGE_ROWS));
+            self.values.reserve_exact(wanted - self.values.len());
+        }
     }
 
     fn end_page(&mut self, codec: &mut PageCodec) -> Result<()> {
@@ -311,6 +322,30 @@ mod tests {
                 assert_eq!(metadata.num_row_groups(), 1);
             }
         }
+    }
+
+    /// The columns of a wide table take little memory while they have few rows.
+    #[test]
+    fn columns_with_few_rows_are_small() {
+        let few: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10));
+        let page: ArrayRef = Arc::new(Int64Array::from_iter_values(0..PAGE_ROWS as i64 - 20));
+        read_back((&DataType::Int64, true), Codec::SNAPPY, |descr, codec| {
+            let write = |descr: ColumnDescPtr, array: &ArrayRef, codec: &mut PageCodec| {
+                let mut column = NumberColumn::new(descr, Dictionary);
+                column.write(array, codec).unwrap();
+                column
+            };
+            let make = |codec: &mut PageCodec| -> Vec<NumberColumn> {
+                (0..2000).map(|_| write(descr.clone(), &few, codec)).collect()
+            };
+            let (columns, held) = crate::counted::most_held(|| make(codec));
+            assert!(held < 8 << 20, "{held} bytes for {} columns", columns.len());
+            // A whole page takes no more than its values.
+            let mut column = write(descr.clone(), &page, codec);
+            column.write(&few, codec).unwrap();
+            assert_eq!(column.values.capacity(), PAGE_ROWS);
+            column.close(codec).unwrap()
+        });
     }
 
     /// Differences of such values overflow.
