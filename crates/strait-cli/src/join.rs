@@ -142,7 +142,8 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
 /// Rejects an output that exists or is one of the inputs, before anything is read.
 fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::Result<()> {
     let path = match &arguments.output {
-        None => return Ok(()),
+        // The number of rows, the plan, the report or the first rows go to stdout.
+        None => return check_stdout(),
         Some(Destination::Stdout) if std::io::stdout().is_terminal() => {
             bail!(
                 "an Arrow IPC stream cannot be shown on a terminal; redirect stdout, or leave out -o to see the first rows"

@@ -11,6 +11,7 @@ mod names;
 mod size;
 mod types;
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
@@ -29,6 +30,8 @@ pub(crate) use generate::{
 pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
 pub(crate) use types::{Cast, UTC, name as type_name};
+
+use crate::output::{Closed, check_stdout, failed_write};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,7 +59,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// Parses the command line. Wrong usage ends the process with status 2.
     pub(crate) fn read() -> Cli {
-        let cli = Cli::parse();
+        let cli = Cli::try_parse().unwrap_or_else(|error| end(&error));
         if let Err((path, message)) = cli.command.check() {
             let mut command = Cli::command();
             command.build();
@@ -68,6 +71,24 @@ impl Cli {
         }
         cli
     }
+}
+
+/// Shows a help text, the version, or what is wrong with the usage, and ends the process.
+fn end(error: &clap::Error) -> ! {
+    if error.use_stderr() {
+        error.exit();
+    }
+    let shown = check_stdout().and_then(|()| {
+        let written = error.print().and_then(|()| std::io::stdout().flush());
+        written.or_else(failed_write)
+    });
+    std::process::exit(match shown {
+        Err(error) if !error.is::<Closed>() => {
+            eprintln!("error: {error:#}");
+            1
+        }
+        _ => error.exit_code(),
+    })
 }
 
 impl Command {

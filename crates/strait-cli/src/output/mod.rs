@@ -25,5 +25,5 @@ pub(crate) use joined::JoinedRows;
 pub(crate) use parquet::MAX_ROW_GROUPS;
 pub(crate) use preview::Preview;
 pub(crate) use sink::{Sink, SinkOptions};
-pub(crate) use stdout::{Closed, check_stdout, print};
+pub(crate) use stdout::{Closed, check_stdout, failed_write, print};
 pub(crate) use zones::printable;

@@ -49,9 +49,13 @@ impl std::error::Error for Closed {}
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     check_stdout()?;
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Closed.into()),
-        other => other.context("cannot write to stdout"),
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).or_else(failed_write)
+}
+
+/// Returns the error of a write to stdout. It is [`Closed`] if the reader went away.
+pub(crate) fn failed_write(error: io::Error) -> anyhow::Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Err(Closed.into()),
+        _ => Err(error).context("cannot write to stdout"),
     }
 }

@@ -228,7 +228,15 @@ fn full_stdout() {
             format!("$strait join people.csv cities.csv --on city=id {arguments} > /dev/full");
         sandbox.shell(&script).fails(&["stdout", "No space left on device"]);
     }
+    for arguments in TEXTS {
+        let run = sandbox.shell(&format!("$strait {arguments} > /dev/full"));
+        run.fails(&["stdout", "No space left on device"]);
+    }
 }
+
+/// Arguments with which the command only shows a text.
+const TEXTS: [&str; 6] =
+    ["--help", "-h", "help join", "join --help", "--version", "completions bash"];
 
 /// Rust's runtime opens `/dev/null` in place of a closed stdout, so writes would seem to succeed.
 #[test]
@@ -239,6 +247,15 @@ fn closed_stdout() {
         sandbox.shell(&format!("{join} >&-")).fails(&["stdout is closed", "redirect it"]);
         sandbox.shell(&format!("{join} >/dev/null")).ok();
     }
+    for arguments in TEXTS {
+        let run = sandbox.shell(&format!("$strait {arguments} >&-"));
+        run.fails(&["stdout is closed", "redirect it"]);
+        assert_eq!(sandbox.shell(&format!("$strait {arguments} | true")).stderr, "");
+    }
+    // The inputs, even broken ones, are not read before this check.
+    sandbox.write("broken.parquet", "x");
+    let run = sandbox.shell("$strait join broken.parquet cities.csv --on id --count >&-");
+    run.fails(&["stdout is closed"]);
     let run = "$strait join people.csv cities.csv --on city=id -o out.csv >&-";
     sandbox.shell(run).ok();
 }
