@@ -16,9 +16,86 @@ pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
         // The reader of stdout has seen enough: `strait … | head` is not a failure.
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", printable(&format!("{error:#}")));
+            let causes: Vec<String> = error.chain().map(message).collect();
+            eprintln!("error: {}", printable(&causes.join(": ")));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Returns the message of one cause of an error.
+fn message(cause: &(dyn std::error::Error + 'static)) -> String {
+    match cause.downcast_ref().and_then(BeyondLimit::of) {
+        Some(refused) => refused.to_string(),
+        None => cause.to_string(),
+    }
+}
+
+/// A smaller limit is never advised. The readers and the writer of a small join take about as much.
+const LEAST_LIMIT: u64 = 32 << 20;
+
+/// A request for memory that the limit refused. Its message advises another limit.
+#[derive(Debug, Clone)]
+struct BeyondLimit {
+    what: String,
+    needed: u64,
+    used: u64,
+    limit: u64,
+    hint: String,
+    /// The memory that the plan predicts for the join, without reading and writing; 0 if it is not known.
+    predicted: u64,
+}
+
+impl BeyondLimit {
+    fn of(error: &strait::Error) -> Option<BeyondLimit> {
+        let strait::Error::MemoryLimit { what, needed, used, limit, hint } = error else {
+            return None;
+        };
+        let (what, hint) = (what.clone(), hint.clone());
+        Some(BeyondLimit { what, needed: *needed, used: *used, limit: *limit, hint, predicted: 0 })
+    }
+
+    /// Returns the limit to try.
+    ///
+    /// The limit that the refused request would have needed does not suffice: the other threads have requests, too,
+    /// and the join has later stages. A user who raised the limit to that would have to raise it again and again. So
+    /// twice as much is advised, or more if the plan predicts more.
+    fn advised(&self) -> u64 {
+        let now = self.used.saturating_add(self.needed).max(self.limit);
+        let whole = self.predicted.saturating_add(self.predicted / 2);
+        now.saturating_mul(2).max(whole).max(LEAST_LIMIT)
+    }
+}
+
+impl fmt::Display for BeyondLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BeyondLimit { what, hint, .. } = self;
+        let [limit, needed, used] = [self.limit, self.needed, self.used].map(strait::bytes);
+        write!(
+            f,
+            "the memory limit of {limit} is too small: {what} needs {needed} more, and {used} are already in use; try \
+             --memory {}{hint}",
+            rounded_up(self.advised())
+        )
+    }
+}
+
+impl std::error::Error for BeyondLimit {}
+
+/// Adds to an error about the memory limit how much memory the plan predicts for the join. Returns other errors
+/// unchanged.
+pub(crate) fn with_prediction(mut error: anyhow::Error, predicted: u64) -> anyhow::Error {
+    if let Some(refused) = error.downcast_mut::<BeyondLimit>() {
+        refused.predicted = predicted;
+    }
+    error
+}
+
+/// Returns a size that is not smaller, as `--memory` takes it.
+fn rounded_up(bytes: u64) -> String {
+    match bytes.div_ceil(1 << 20) {
+        mebibytes if mebibytes < 10 << 10 => format!("{mebibytes}MiB"),
+        mebibytes => format!("{}GiB", mebibytes.div_ceil(1 << 10)),
     }
 }
 
@@ -63,8 +140,9 @@ pub(crate) fn of_join(error: strait::Error) -> anyhow::Error {
         if let Some(Told(message)) = inner.downcast_ref() {
             return Told(message.clone()).into();
         }
-        if let Some(refused @ strait::Error::MemoryLimit { .. }) = inner.downcast_ref() {
-            return Told(format!("{refused}; --memory sets it")).into();
+        let refused = inner.downcast_ref::<BeyondLimit>().cloned();
+        if let Some(refused) = refused.or_else(|| BeyondLimit::of(inner.downcast_ref()?)) {
+            return refused.into();
         }
         // The library's error holds `ArrowError` in an `Arc`, which hides its source.
         cause = match inner.downcast_ref::<strait::Error>() {
@@ -85,7 +163,29 @@ pub(crate) fn of_stream(error: ArrowError) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{one_line, printable};
+    use super::{of_join, one_line, printable, rounded_up, with_prediction};
+
+    /// The advised limit is more than the refused request would have needed.
+    #[test]
+    fn a_limit_is_advised_with_room() {
+        let advice = |limit: u64, used: u64, needed: u64, predicted: u64| {
+            let (what, hint) = ("a page".to_string(), ", or read fewer columns".to_string());
+            let refused = of_join(strait::Error::MemoryLimit { what, needed, used, limit, hint });
+            let message = with_prediction(refused.context("a.csv"), predicted);
+            let message = format!("{message:#}");
+            assert!(message.starts_with("a.csv: the memory limit of"), "{message}");
+            let advice = message.split("try --memory ").nth(1).expect("it has an advice");
+            advice.strip_suffix(", or read fewer columns").expect("it has a hint").to_string()
+        };
+        assert_eq!(advice(1 << 10, 0, 5, 0), "32MiB");
+        assert_eq!(advice(64 << 20, 60 << 20, 8 << 20, 0), "136MiB");
+        assert_eq!(advice(64 << 20, 60 << 20, 8 << 20, 1 << 30), "1536MiB");
+        // A request may be refused although it would fit, so that others fit later.
+        assert_eq!(advice(64 << 20, 0, 1, 0), "128MiB");
+        assert!(advice(1 << 40, u64::MAX, 1, u64::MAX).ends_with("GiB"));
+        assert_eq!(rounded_up((9 << 30) + 1), "9217MiB");
+        assert_eq!(rounded_up((10 << 30) + 1), "11GiB");
+    }
 
     #[test]
     fn messages_do_nothing_to_a_terminal() {

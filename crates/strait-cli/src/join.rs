@@ -4,7 +4,10 @@ use std::io::IsTerminal;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
-use strait::{BoundJoin, Input, JobCosts, Join, JoinReader, NullEquality, Output, Report, Side};
+use strait::{
+    BoundJoin, Input, JobCosts, Join, JoinReader, NullEquality, Output, Plan, Prediction, Report,
+    Side,
+};
 
 use crate::arguments::{JoinArguments, Show, Source};
 use crate::busy::{Busy, Running};
@@ -48,7 +51,20 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     if arguments.explain {
         return print(&format!("{}\n{notes}", bound.explain()));
     }
+    let predicted = memory.limit().map_or(0, |_| predicted_memory(&bound.explain()));
     execute(arguments, bound, (left, right), &memory, &notes)
+        .map_err(|error| failure::with_prediction(error, predicted))
+}
+
+/// Returns the memory that the plan predicts for the join; 0 if the rows of a side are not known.
+fn predicted_memory(plan: &Plan) -> u64 {
+    if plan.build.rows.is_none() || plan.probe.rows.is_none() {
+        return 0;
+    }
+    let is_chosen = |prediction: &&Prediction| {
+        prediction.algorithm == plan.algorithm && prediction.on_gpu == plan.device.is_gpu()
+    };
+    plan.predictions.iter().find(is_chosen).map_or(0, |prediction| prediction.bytes)
 }
 
 /// Adds the statistics of both tables' files, and the work of reading and writing, to the join: for `--explain`

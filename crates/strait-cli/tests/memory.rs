@@ -367,6 +367,55 @@ fn texts_from_parquet_to_parquet() {
     assert!(within(folder.path(), join, 64 * MIB));
 }
 
+/// A join under a limit that is too small advises a larger one. Following the advice twice must suffice.
+#[test]
+fn advice_leads_to_a_limit_that_suffices() {
+    let folder = tempfile::tempdir().unwrap();
+    let column = |range: std::ops::Range<i64>, i: i64| -> (String, ArrayRef) {
+        (format!("c{i}"), Arc::new(Int64Array::from_iter_values(range.map(|k| k * i % 1009))))
+    };
+    let wide = table(4, 20_000, |range| (0..60).map(|i| column(range.clone(), i)).collect());
+    parquet(&folder.path().join("wide.parquet"), &wide);
+    let texts = table(10, 20_000, |range| {
+        let text = |k: i64| format!("the text of key {:030}", k * 7919 % 200_000);
+        vec![("t".to_string(), Arc::new(StringArray::from_iter_values(range.map(text))) as _)]
+    });
+    parquet(&folder.path().join("texts.parquet"), &texts);
+    parquet(&folder.path().join("long.parquet"), &table(30, 100_000, |_| vec![]));
+    let text_join = "join texts.parquet texts.parquet --on t";
+    for (join, limit) in [
+        ("join wide.parquet wide.parquet --on k -o out.parquet", "16MiB"),
+        ("join wide.parquet wide.parquet --on k -o out.parquet --threads 8", "16MiB"),
+        (&format!("{text_join} -o out.parquet"), "16MiB"),
+        (&format!("{text_join} -o out.csv"), "16MiB"),
+        (&format!("{text_join} --algorithm sort-merge -o out.parquet"), "24MiB"),
+        ("join wide.parquet wide.parquet --on k --algorithm sort-merge -o out.arrow", "16MiB"),
+        (&format!("{text_join} --count"), "1KiB"),
+        ("join long.parquet long.parquet --on k --algorithm sort-merge --count", "24MiB"),
+    ] {
+        let mut tried = vec![limit.to_string()];
+        loop {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+            command.current_dir(folder.path()).args(join.split(' ')).arg("--memory");
+            let output = command.arg(tried.last().unwrap());
+            let output = match join.contains(" -o ") {
+                true => output.arg("--overwrite").output().unwrap(),
+                false => output.output().unwrap(),
+            };
+            if output.status.success() {
+                break;
+            }
+            let message = String::from_utf8(output.stderr).unwrap();
+            let advice =
+                message.split("try --memory ").nth(1).unwrap_or_else(|| panic!("{message}"));
+            let advice = advice.split([',', ';', '\n']).next().unwrap();
+            assert!(tried.len() < 3, "{join}: {tried:?} did not suffice: {message}");
+            tried.push(advice.to_string());
+        }
+        assert!(tried.len() > 1, "{join}: {limit} is not too small");
+    }
+}
+
 /// Returns the number of page faults of a join, as far as seen before its end.
 fn faults(folder: &Path, more: &str) -> u64 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));

@@ -318,7 +318,7 @@ fn memory_limit_too_small() {
     let sandbox = Sandbox::new();
     many(&sandbox);
     let run = sandbox.strait("join a.csv b.csv --on k --memory 2KiB -o out.csv");
-    run.fails(&["the memory limit of 2.0 KiB is too small", "raise the limit", "--memory"]);
+    run.fails(&["the memory limit of 2.0 KiB is too small", "try --memory 32MiB"]);
     assert_eq!(sandbox.names(), ["a.csv", "b.csv"]);
 }
 
