@@ -4,12 +4,13 @@ use std::io::IsTerminal;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
+use strait::gpu::Gpu;
 use strait::{
-    BoundJoin, Input, JobCosts, Join, JoinReader, NullEquality, Output, Plan, Prediction, Report,
-    Side,
+    BoundJoin, Input, JobCosts, Join, JoinReader, NullEquality, Output, Plan, Prediction,
+    Processor, Report, Side,
 };
 
-use crate::arguments::{JoinArguments, Show, Source};
+use crate::arguments::{DeviceArguments, JoinArguments, Show, Source};
 use crate::busy::{Busy, Running};
 use crate::casts;
 use crate::costs::writing_per_row;
@@ -49,7 +50,8 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     right.check(bound.columns(Side::Right))?;
     let bound = with_statistics(arguments, bound, &left, &right);
     if arguments.explain {
-        return print(&format!("{}\n{notes}", bound.explain()));
+        let plan = bound.explain();
+        return print(&format!("{plan}\n{}{notes}", gpu_memory(&plan, arguments)));
     }
     let predicted = memory.limit().map_or(0, |_| predicted_memory(&bound.explain()));
     execute(arguments, bound, (left, right), &memory, &notes)
@@ -65,6 +67,23 @@ fn predicted_memory(plan: &Plan) -> u64 {
         prediction.algorithm == plan.algorithm && prediction.on_gpu == plan.device.is_gpu()
     };
     plan.predictions.iter().find(is_chosen).map_or(0, |prediction| prediction.bytes)
+}
+
+/// Returns a line about the GPU memory that `--explain` planned with, if it compared a GPU with the CPU. The free
+/// memory is known only when a GPU is open, and opening one takes too long for a plan.
+fn gpu_memory(plan: &Plan, arguments: &JoinArguments) -> String {
+    let DeviceArguments { device, gpu_memory, .. } = &arguments.device;
+    let is_compared = plan.predictions.iter().any(|prediction| prediction.on_gpu);
+    if *device != Processor::Auto || gpu_memory.is_some() || !is_compared {
+        return String::new();
+    }
+    let memory = Gpu::detect().ok().and_then(|gpus| gpus.first().map(|gpu| gpu.memory));
+    memory.map_or(String::new(), planned_gpu_memory)
+}
+
+fn planned_gpu_memory(memory: u64) -> String {
+    let planned = strait::bytes(memory / 10 * 9);
+    format!("GPU memory: planned with {planned}; the run plans with what is free when it starts\n")
 }
 
 /// Adds the statistics of both tables' files, and the work of reading and writing, to the join: for `--explain`
@@ -424,4 +443,13 @@ fn drain(
         taking.writing(|| take(&batch))?;
     }
     Ok((rows, None))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_planned_gpu_memory_is_told() {
+        let told = super::planned_gpu_memory(80 << 30);
+        assert!(told.starts_with("GPU memory: planned with 72.0 GiB; the run"), "{told}");
+    }
 }

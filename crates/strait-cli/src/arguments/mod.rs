@@ -22,7 +22,7 @@ pub(crate) use bench::{
     ComparedMode, Engine, Placement, ScaleArguments, Shown, StreamArguments, Study,
 };
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
-pub(crate) use device::Choice;
+pub(crate) use device::{Choice, DeviceArguments};
 pub(crate) use devices::{DevicesArguments, ListFormat};
 pub(crate) use generate::{
     GenerateArguments, TableFormat, Target, TpchArguments, TpchTable, WorkloadArguments,
