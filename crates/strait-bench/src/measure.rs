@@ -59,7 +59,7 @@ impl Task {
     /// Returns the join of tables in GPU memory or in host memory that this task asks for.
     pub fn request(&self) -> JoinRequest {
         let Task { algorithm, gpu_options, result, .. } = *self;
-        JoinRequest { algorithm, gpu_options, result }
+        JoinRequest { algorithm, gpu_options, result, hash_seed: None }
     }
 
     /// The name of the requested algorithm: `auto` if the planner chooses.

@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn join(algorithm: Algorithm, gpu_options: GpuOptions, result: ResultKind) -> JoinRequest {
-        JoinRequest { algorithm: Some(algorithm), gpu_options, result }
+        JoinRequest { algorithm: Some(algorithm), gpu_options, result, hash_seed: None }
     }
 
     const RESULTS: [ResultKind; 4] =

@@ -23,7 +23,7 @@ fn wide(values: impl Iterator<Item = i64>) -> ArrayRef {
 }
 
 fn request(algorithm: Option<Algorithm>, result: ResultKind) -> JoinRequest {
-    JoinRequest { algorithm, gpu_options: GpuOptions::new(), result }
+    JoinRequest { algorithm, gpu_options: GpuOptions::new(), result, hash_seed: None }
 }
 
 /// Payload columns keep their own width, with their sign, and are gathered by row number.

@@ -402,7 +402,8 @@ pub(crate) struct StreamArguments {
 Examples:
   strait bench gpu
   strait bench gpu --workloads '2^27 x 2^27, 8 B' --repeat 20
-  strait bench gpu --workloads hard --scale-down 64")]
+  strait bench gpu --workloads hard --scale-down 64
+  strait bench gpu --workloads hard --hash-seed 3")]
 pub(crate) struct BenchGpuArguments {
     /// Which workloads, one per flag [default: all]
     #[arg(long, value_name = "WORKLOAD", value_parser = gpu_workload())]
@@ -419,6 +420,11 @@ pub(crate) struct BenchGpuArguments {
     /// How radix joins partition their tables
     #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner_on_gpu())]
     pub(crate) partitioner: Partitioner,
+
+    /// The seed of the hash functions: other keys share a bucket, the rows stay the same [default: fixed
+    /// functions, the same in every run]
+    #[arg(long, value_name = "S")]
+    pub(crate) hash_seed: Option<u64>,
 
     /// How many runs are timed, after one run that is not timed
     #[arg(long, value_name = "R", default_value = "9", value_parser = clap::value_parser!(u32).range(1..=1000))]

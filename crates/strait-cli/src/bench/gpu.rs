@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
         uniform = hard(gpu, arguments, &mut lines)?;
     }
     print(&shown(&lines, read_rate, uniform))?;
-    let path = record(gpu, &lines, read_rate, arguments.repeat)?.write(&arguments.out, "gpu")?;
+    let path = record(gpu, &lines, read_rate, arguments)?.write(&arguments.out, "gpu")?;
     eprintln!("record: {}", path.display());
     Ok(())
 }
@@ -192,7 +192,8 @@ fn measure(
     (algorithm, result): (Choice, ResultKind),
 ) -> anyhow::Result<Line> {
     let gpu_options = GpuOptions::new().partitioner(arguments.partitioner);
-    let how = &JoinRequest { algorithm: algorithm.0, gpu_options, result };
+    let hash_seed = arguments.hash_seed;
+    let how = &JoinRequest { algorithm: algorithm.0, gpu_options, result, hash_seed };
     let often = Often::times(arguments.repeat);
     let runs = loaded.runs(&tables.expected, how, often).with_context(|| name.to_string())?;
     let (seconds, middle) = (runs.seconds(), runs.middle()?.clone());
@@ -277,13 +278,20 @@ fn shown(lines: &[Line], read_rate: f64, uniform: [f64; 3]) -> String {
     text
 }
 
-fn record(gpu: &Gpu, lines: &[Line], read_rate: f64, repeat: u32) -> anyhow::Result<Record> {
+fn record(
+    gpu: &Gpu,
+    lines: &[Line],
+    read_rate: f64,
+    arguments: &BenchGpuArguments,
+) -> anyhow::Result<Record> {
+    let hash_seed = arguments.hash_seed.map_or(String::new(), |seed| seed.to_string());
     let mut record = Record::new(&[
         "gpu",
         "workload",
         "algorithm",
         "yields",
         "repeat",
+        "hash_seed",
         "build_rows",
         "probe_rows",
         "output_rows",
@@ -303,7 +311,8 @@ fn record(gpu: &Gpu, lines: &[Line], read_rate: f64, repeat: u32) -> anyhow::Res
                 line.workload.clone(),
                 line.algorithm.clone(),
                 line.yields.clone(),
-                repeat.to_string(),
+                arguments.repeat.to_string(),
+                hash_seed.clone(),
                 line.rows[0].to_string(),
                 line.rows[1].to_string(),
                 line.rows[2].to_string(),

@@ -141,7 +141,8 @@ fn attempt(
     seconds.sort_by(f64::total_cmp);
     let gpu_options = GpuOptions::new().transfer(method);
     let algorithm = Some(Algorithm::NoPartition);
-    let how = JoinRequest { algorithm, gpu_options, result: ResultKind::Aggregate };
+    let result = ResultKind::Aggregate;
+    let how = JoinRequest { algorithm, gpu_options, result, hash_seed: None };
     let runs = loaded.runs(expected, &how, Often::times(repeat))?;
     let (join_seconds, crossed) = (median(&runs.seconds()), runs.middle()?.crossed);
     Ok(Figures { bytes, seconds: median(&seconds), join_seconds, crossed })

@@ -53,7 +53,7 @@ pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> 
         return Err(Error::invalid_option("bits", what, advice));
     }
     let side = table.side(true)?;
-    let session = table.gpu.session(table.word.width())?;
+    let session = table.gpu.session(table.word.width(), None)?;
     let pinned = table.placement == HostPlacement::Pinned;
     let transfer = first_pass_transfer(Transfer::Auto, pinned, partitioner.for_triton()?, counted);
     let most_rows = match transfer.reads_in_place() {
@@ -71,7 +71,7 @@ pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> 
     Ok(PartitionedTable {
         partitions,
         word: table.word,
-        mixers: mixers(),
+        mixers: mixers(None),
         seconds,
         crossed: session.crossed(),
         _gpu: table.gpu.clone(),

@@ -36,7 +36,7 @@ pub fn join_in_gpu_memory(
     let mut plan = plan(tables, algorithm, request);
     let wanted = result.wanted(probe.rows);
     let started = Instant::now();
-    let session = build.gpu.session(build.word.width())?;
+    let session = build.gpu.session(build.word.width(), request.hash_seed)?;
     let gather = result == ResultKind::Materialise && !inlined;
     let mut passed_on = PassedOn { tables, gather, to };
     let sides = [&build.side(inlined), &probe.side(inlined)];

@@ -89,7 +89,7 @@ impl GpuTable {
     /// Makes a kernel read all keys in sequence. Returns the time by the GPU's clock, and the bytes.
     pub fn scan_keys(&self) -> Result<Timed> {
         const STAGE: &str = "reading";
-        let session = self.gpu.session(self.word.width())?;
+        let session = self.gpu.session(self.word.width(), None)?;
         let found = session.zeroed(4 * 8, "the range of the keys")?;
         let (keys, rows) = (self.keys.address(), self.rows);
         session.mark("before")?;
@@ -117,7 +117,7 @@ pub fn sort(table: &GpuTable, to: &mut dyn BlockReceiver) -> Result<Usage> {
         return Err(Error::invalid_option("payload-columns", what, advice));
     }
     let started = Instant::now();
-    let session = table.gpu.session(table.word.width())?;
+    let session = table.gpu.session(table.word.width(), None)?;
     let side = table.side(true);
     let mut columns = [View::default(); 2];
     if table.rows > 0 {

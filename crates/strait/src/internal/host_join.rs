@@ -32,7 +32,7 @@ pub fn join_from_host_memory(
     let wanted = result.wanted(probe.rows);
     let mut plan = plan(tables, request);
     let started = Instant::now();
-    let session = build.gpu.session(build.word.width())?;
+    let session = build.gpu.session(build.word.width(), request.hash_seed)?;
     let link = build.gpu.transfer_context(&session, plan.transfer()?, plan.chunk_rows()?.build);
     let mut back = Back {
         drain: Drain::new(),

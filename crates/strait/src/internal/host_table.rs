@@ -104,7 +104,7 @@ impl HostTable {
     /// the keys.
     pub fn transfer_keys(&self, transfer: Transfer) -> Result<(f64, u64)> {
         let side = self.side(false)?;
-        let session = self.gpu.session(self.word.width())?;
+        let session = self.gpu.session(self.word.width(), None)?;
         let transfer = transfer.resolved(self.placement == HostPlacement::Pinned);
         let most_rows = chunk_of_columns(transfer, self.word.width(), 1);
         let link = self.gpu.transfer_context(&session, transfer, most_rows);

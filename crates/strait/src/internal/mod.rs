@@ -37,6 +37,7 @@ use crate::device::simulated::{Settings, Simulated, TINY};
 use crate::device::{Device, Flavour, Session};
 use crate::error::{Error, Result};
 use crate::gpu_options::{GpuOptions, Transfer};
+use crate::key::Seed;
 use crate::matches::FlagPlan;
 use crate::memory::Budget;
 use crate::options::{Algorithm, Yields};
@@ -79,8 +80,8 @@ impl OpenGpu {
         OpenGpu { workers, budget: Budget::new(None), device }
     }
 
-    fn session(&self, word: Width) -> Result<Session<'_>> {
-        Session::within(&*self.device, word, &mixers(), &self.budget)
+    fn session(&self, word: Width, hash_seed: Option<u64>) -> Result<Session<'_>> {
+        Session::within(&*self.device, word, &mixers(hash_seed), &self.budget)
     }
 
     fn transfer_context<'a>(
@@ -107,9 +108,13 @@ impl OpenGpu {
     }
 }
 
-/// Every run mixes keys in the same way, so that runs can be compared.
-fn mixers() -> Mixers {
-    Mixers::new(1, 2)
+/// Returns the mixers of a seed. Without a seed, every run mixes keys in the same way, so that runs can be
+/// compared.
+fn mixers(hash_seed: Option<u64>) -> Mixers {
+    match hash_seed {
+        Some(number) => *Seed::new(number).mixers(),
+        None => Mixers::new(1, 2),
+    }
 }
 
 /// What a join computes.
@@ -176,6 +181,9 @@ pub struct JoinRequest {
     pub gpu_options: GpuOptions,
     /// What the join computes.
     pub result: ResultKind,
+    /// The seed of the hash functions, as [`Report`](crate::Report) shows it. `None` means the fixed mixers of
+    /// this module.
+    pub hash_seed: Option<u64>,
 }
 
 /// The result of a join. Its rows, if any, went to a [`BlockReceiver`].

@@ -187,7 +187,7 @@ fn attempt(
 ) -> anyhow::Result<Outcome> {
     strait::release_memory();
     let (algorithm, gpu_options) = (Some(named.algorithm), named.gpu_options());
-    let how = JoinRequest { algorithm, gpu_options, result: named.result };
+    let how = JoinRequest { algorithm, gpu_options, result: named.result, hash_seed: None };
     Outcome::on_gpu(&loaded.runs(expected, &how, often)?, named.result)
 }
 

@@ -161,7 +161,7 @@ fn attempt(
 ) -> anyhow::Result<Outcome> {
     let gpu_options = GpuOptions::new().table(table);
     let result = ResultKind::Aggregate;
-    let how = JoinRequest { algorithm: algorithm.0, gpu_options, result };
+    let how = JoinRequest { algorithm: algorithm.0, gpu_options, result, hash_seed: None };
     let runs = loaded.runs(expected, &how, study.setting.often)?;
     Outcome::on_gpu(&runs, result)
 }
