@@ -262,16 +262,28 @@ fn one_key_everywhere() {
 
 #[test]
 fn half_of_a_side_is_one_key() {
-    let n = rows(17);
-    let mut random = Random(17);
-    let key = sparse(false);
-    let mut half: Vec<u64> = (0..n).map(|i| if i % 2 == 0 { key(3) } else { key(i) }).collect();
-    for i in (1..half.len()).rev() {
-        half.swap(i, random.below(i as u64 + 1) as usize);
+    for narrow in [false, true] {
+        let n = rows(17);
+        let mut random = Random(17);
+        let key = sparse(narrow);
+        let mut half: Vec<u64> = (0..n).map(|i| if i % 2 == 0 { key(3) } else { key(i) }).collect();
+        for i in (1..half.len()).rev() {
+            half.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        let whole = shuffled(18, n, &key);
+        check("half of the build side", narrow, &half, &whole, None);
+        check("half of the probe side", narrow, &whole, &half, None);
     }
-    let whole = shuffled(18, n, &key);
-    check("half of the build side", false, &half, &whole, None);
-    check("half of the probe side", false, &whole, &half, None);
+}
+
+/// Few keys share the build side, so every table in shared memory has a frequent key.
+#[test]
+fn few_keys_have_all_build_rows() {
+    for narrow in [false, true] {
+        let build = uniform(23, rows(15), 9, sparse(narrow));
+        let probe = uniform(24, 200, 40, sparse(narrow));
+        check("few keys", narrow, &build, &probe, None);
+    }
 }
 
 #[test]

@@ -44,6 +44,20 @@ struct Tasks {
         if (taken != 0xffffffffu) ask(out);
         return taken;
     }
+
+    // The other way to take tasks: `take_kept` returns the task that `keep` stored. Then `ask` requests the next
+    // task, and `keep` stores it when the request has been answered. This takes one barrier less than `take`,
+    // and `next` needs a register only from `ask` to `keep`. Between `take_kept` and `keep`, and between `keep`
+    // and `take_kept`, there is a barrier (the one in `take_kept` counts).
+    __device__ __forceinline__ void keep() const {
+        if (threadIdx.x == 0) *slot = next;
+    }
+    __device__ __forceinline__ u32 take_kept() {
+        __syncthreads();
+        // The request of the previous task is over. Without this, `next` would stay alive in a register.
+        next = 0xffffffffu;
+        return *slot;
+    }
 };
 
 enum Room { ROOM, TOO_LONG, NO_ROOM };

@@ -5,6 +5,17 @@
 //
 // If rows are written, a round walks its chains twice: first it counts the matches, then it writes them.
 //
+// If many build tuples have the same key, their chain is long. A probe tuple with this key, and every probe
+// tuple with another key of the same bucket, would walk the chain alone, step by step, while the block waits.
+// So such a key is set aside: the table is built a second time, with the values of the frequent key at the
+// front and the other tuples behind them. Only the other tuples are in chains:
+//
+//   │ values of the frequent key │ tuples with other keys, in chains │
+//   0                       frequent.rows                  task.build_rows
+//
+// A round then joins the other keys as usual. For the frequent key, it reads its probe tuples again, and the
+// lanes of a warp share the values. This code is separate from the usual code, which thus keeps its registers.
+//
 // A block joins one task after another. If the output is full, the rest of the task, from this round on, goes
 // onto the redo list.
 #include "output.cuh"
@@ -15,6 +26,12 @@
 #define BUILD_ROWS SHARED_BUILD_ROWS
 #define HEADS SHARED_HEADS
 #define WARPS (THREADS / WARP)
+
+// A key that is set aside: how many tuples have it (0 if there is no such key), and how many have other keys.
+struct Frequent {
+    Word key;
+    u32 rows, others;
+};
 
 struct SharedTable {
     Word* keys;
@@ -32,27 +49,84 @@ struct SharedTable {
     // The top bits chose the partition; the low bits choose the bucket.
     __device__ __forceinline__ u32 bucket(Word key) const { return (u32)key & (HEADS - 1); }
 
-    __device__ __forceinline__ void build(const Tuple* tuples, u32 rows) {
+    __device__ __forceinline__ void clear_heads() const {
         uint4* clear = reinterpret_cast<uint4*>(heads);
         for (u32 i = threadIdx.x; i < HEADS / 4; i += THREADS) clear[i] = uint4{0, 0, 0, 0};
+    }
+
+    __device__ __forceinline__ void insert(u32 place, Tuple tuple) const {
+        keys[place] = tuple.key;
+        values[place] = tuple.value;
+        next[place] = (u16)atomicExch(&heads[bucket(tuple.key)], place + 1);
+    }
+
+    // Builds the table, without a frequent key. Returns whether a key is probably frequent: whether as many
+    // threads as there are warps saw the same key in two consecutive items of a round. If a fraction f of the
+    // tuples has one key, a comparison is true with probability f^2. A full table reaches the limit at about
+    // f = 1/11 (wide words) or 1/13 (narrow words). If each key occurs 16 times, few tables reach it.
+    //
+    // Meanwhile, it requests the next task. The request waits for memory, as the first tuples do.
+    __device__ __forceinline__ bool build(const Tuple* tuples, u32 rows, Frequent& frequent, const Output& out,
+                                          Tasks& tasks) const {
+        clear_heads();
+        if (threadIdx.x == 0) frequent = Frequent{0, 0, 0};
         __syncthreads();
-        for (u32 begin = 0; begin < rows; begin += ROUND) {
+        bool repeated = false;
+        u32 begin = 0;
+        do {
             Tuple tuple[ITEMS];
 #pragma unroll
             for (int i = 0; i < ITEMS; i++) {
                 const u32 row = begin + i * THREADS + threadIdx.x;
                 if (row < rows) tuple[i] = stream_tuple(tuples + row);
             }
+            if (begin == 0) tasks.ask(out);
 #pragma unroll
             for (int i = 0; i < ITEMS; i++) {
                 const u32 row = begin + i * THREADS + threadIdx.x;
                 if (row >= rows) break;
-                keys[row] = tuple[i].key;
-                values[row] = tuple[i].value;
-                next[row] = (u16)atomicExch(&heads[bucket(tuple[i].key)], row + 1);
+                if (i) repeated |= tuple[i].key == tuple[i - 1].key;
+                insert(row, tuple[i]);
             }
+            begin += ROUND;
+        } while (begin < rows);
+        tasks.keep();
+        return __syncthreads_count(repeated) >= WARPS;
+    }
+
+    // Builds the table again, and sets a key aside that at least two tuples have. Any thread that sees a key
+    // twice may choose this key, so the most frequent key is the most likely choice. The join is correct for
+    // every choice. The order of rows is not kept.
+    __device__ __forceinline__ void set_aside(const Tuple* tuples, u32 rows, Frequent& frequent) const {
+#pragma unroll 1
+        for (u32 row = THREADS + threadIdx.x; row < rows; row += THREADS) {
+            if (keys[row] == keys[row - THREADS]) atomicExch(&frequent.key, keys[row]);
+        }
+        clear_heads();
+        __syncthreads();
+        const Word key = frequent.key;
+        // One tuple at a time, to need few registers.
+#pragma unroll 1
+        for (u32 begin = 0; begin < rows; begin += THREADS) {
+            const u32 row = begin + threadIdx.x;
+            Tuple tuple = {};
+            if (row < rows) tuple = stream_tuple(tuples + row);
+            const bool aside = row < rows && tuple.key == key, other = row < rows && tuple.key != key;
+            const u32 from_start = next_place(aside, &frequent.rows);
+            const u32 from_end = next_place(other, &frequent.others);
+            if (aside) values[from_start] = tuple.value;
+            if (other) insert(rows - 1 - from_end, tuple);
         }
         __syncthreads();
+    }
+
+    // Returns a place of its own for each lane that asks, with one atomic addition per warp. All lanes call
+    // this.
+    static __device__ __forceinline__ u32 next_place(bool asks, u32* count) {
+        const u32 asking = __ballot_sync(ALL_LANES, asks);
+        u32 first = 0;
+        if (lane_id() == 0 && asking) first = atomicAdd(count, (u32)__popc(asking));
+        return __shfl_sync(ALL_LANES, first, 0) + __popc(asking & lanes_below());
     }
 
     // Returns the first link, starting at `link`, whose key is `key`; zero if there is none.
@@ -67,20 +141,71 @@ struct Sums {
     u64 counted, build, probe;
 };
 
+// Returns how many rows of output this thread's probe tuples have with the frequent key.
+__device__ __forceinline__ u32 count_frequent(const Frequent& frequent, const Tuple* tuples, u32 rows) {
+    u32 count = 0;
+#pragma unroll 1
+    for (u32 row = threadIdx.x; row < rows; row += THREADS) {
+        if (tuples[row].key == frequent.key) count += frequent.rows;
+    }
+    return count;
+}
+
+// Joins a round of probe tuples with the frequent key. Its rows of output begin at `place` for this warp.
+template <int FLAVOUR>
+__device__ __forceinline__ void join_frequent(const Output& out, const SharedTable& table, const Frequent& frequent,
+                                              const Tuple* tuples, u32 rows, Sums& sums, u64 place) {
+    const bool flags = FLAVOUR == EXISTS || FLAVOUR == PAIRS_FLAGGED;
+#pragma unroll 1
+    for (u32 begin = 0; begin < rows; begin += THREADS) {
+        const u32 row = begin + threadIdx.x;
+        Tuple tuple = {};
+        if (row < rows) tuple = load_tuple(tuples + row);
+        const bool mine = row < rows && tuple.key == frequent.key;
+        u32 having = __ballot_sync(ALL_LANES, mine);
+        if (!having) continue;
+        if (flags && mine) flag_probe(out, tuple.value);
+        if (FLAVOUR == AGGREGATE && mine) {
+            sums.counted += frequent.rows;
+            sums.probe += summand(out, tuple.value) * frequent.rows;
+        }
+        if (FLAVOUR == AGGREGATE || (flags && out.build_flags)) {
+#pragma unroll 1
+            for (u32 i = lane_id(); i < frequent.rows; i += WARP) {
+                if (FLAVOUR == AGGREGATE) sums.build += summand(out, table.values[i]) * __popc(having);
+                else flag_build(out, table.values[i]);
+            }
+        }
+        if (FLAVOUR == EXISTS || FLAVOUR == AGGREGATE) continue;
+        const Word key = out.mixed ? mix(frequent.key, out.unmixing) : frequent.key;
+        for (; having; having &= having - 1) {
+            const Word probe = __shfl_sync(ALL_LANES, tuple.value, __ffs(having) - 1);
+#pragma unroll 1
+            for (u32 i = lane_id(); i < frequent.rows; i += WARP) {
+                write_row(out, place + i, key, table.values[i], probe);
+            }
+            place += frequent.rows;
+        }
+    }
+}
+
 // Joins one round of probe tuples. Returns false if the output is full.
 template <int FLAVOUR>
-__device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTable& table, const Task& rest,
-                                           u32 rows, Sums& sums, u32* counts, u64* begins) {
+__device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTable& table, const Frequent& frequent,
+                                           const Task& rest, u32 rows, Sums& sums, u32* counts, u64* begins) {
     const Output& out = a.output;
     const Tuple* tuples = at<Tuple>(a.probe) + rest.probe;
+    u32 found = 0;
+    if ((FLAVOUR == PAIRS || FLAVOUR == PAIRS_FLAGGED) && frequent.rows) {
+        found = count_frequent(frequent, tuples, rows);
+    }
     Tuple tuple[ITEMS];
     u32 link[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         const u32 row = i * THREADS + threadIdx.x;
-        if (row < rows) tuple[i] = stream_tuple(tuples + row);
+        tuple[i] = stream_tuple(tuples + min(row, rows - 1));
     }
-    u32 found = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         link[i] = 0;
@@ -101,7 +226,10 @@ __device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTabl
         if (FLAVOUR == PAIRS_FLAGGED && link[i]) flag_probe(out, tuple[i].value);
     }
     if (FLAVOUR == AGGREGATE) sums.counted += found;
-    if (FLAVOUR == EXISTS || FLAVOUR == AGGREGATE) return true;
+    if (FLAVOUR == EXISTS || FLAVOUR == AGGREGATE) {
+        if (frequent.rows) join_frequent<FLAVOUR>(out, table, frequent, tuples, rows, sums, 0);
+        return true;
+    }
 
     const u32 of_warp = warp_sum(found);
     if (lane_id() == 0) counts[warp_id()] = of_warp;
@@ -113,8 +241,9 @@ __device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTabl
         u64 begin = 0;
         u32 room = ROOM;
         if (lane_id() == 0 && total) {
-            const Task round = {rest.build, rest.probe, rest.build_rows, rows};
-            room = reserve(out, total > min(out.most, out.capacity) ? round : rest, total, begin);
+            Task redo = rest;
+            if (total > min(out.most, out.capacity)) redo.probe_rows = rows;
+            room = reserve(out, redo, total, begin);
         }
         begin = __shfl_sync(ALL_LANES, begin, 0);
         room = __shfl_sync(ALL_LANES, room, 0);
@@ -139,6 +268,7 @@ __device__ __forceinline__ bool join_round(const JoinShared& a, const SharedTabl
             having = __ballot_sync(ALL_LANES, link[i] != 0);
         }
     }
+    if (frequent.rows) join_frequent<FLAVOUR>(out, table, frequent, tuples, rows, sums, place);
     return true;
 }
 
@@ -147,17 +277,22 @@ __device__ __forceinline__ void join_tasks(const JoinShared& a) {
     __shared__ u32 slot;
     __shared__ u32 counts[WARPS + 1];
     __shared__ u64 begins[WARPS];
+    __shared__ Frequent frequent;
     SharedTable table;
     Sums sums = {0, 0, 0};
     Tasks tasks(a.output, &slot);
+    tasks.keep();
     for (;;) {
-        const u32 number = tasks.take(a.output);
+        const u32 number = tasks.take_kept();
         if (number >= a.count) break;
         Task task = at<Task>(a.tasks)[number];
-        table.build(at<Tuple>(a.build) + task.build, task.build_rows);
+        const Tuple* build = at<Tuple>(a.build) + task.build;
+        if (table.build(build, task.build_rows, frequent, a.output, tasks)) {
+            table.set_aside(build, task.build_rows, frequent);
+        }
         while (task.probe_rows) {
             const u32 rows = min(task.probe_rows, (u32)ROUND);
-            if (!join_round<FLAVOUR>(a, table, task, rows, sums, counts, begins)) break;
+            if (!join_round<FLAVOUR>(a, table, frequent, task, rows, sums, counts, begins)) break;
             task.probe += rows;
             task.probe_rows -= rows;
         }

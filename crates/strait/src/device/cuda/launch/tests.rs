@@ -2,6 +2,8 @@
 //! skipped without a GPU, unless `STRAIT_REQUIRE_GPU` is set. `STRAIT_REDUCED=1` uses few rows on the GPU,
 //! for runs under compute-sanitizer.
 
+mod frequent;
+
 use std::sync::Arc;
 
 use fastrand::Rng;
