@@ -31,7 +31,7 @@ fn message(cause: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// A smaller limit is never advised. The readers and the writer of a small join take about as much.
+/// The smallest limit that is advised. The readers and the writer of a small join need about this much.
 const LEAST_LIMIT: u64 = 32 << 20;
 
 /// A request for memory that the limit refused. Its message advises another limit.
@@ -57,9 +57,9 @@ impl BeyondLimit {
 
     /// Returns the limit to try.
     ///
-    /// The limit that the refused request would have needed does not suffice: the other threads have requests, too,
-    /// and the join has later stages. A user who raised the limit to that would have to raise it again and again. So
-    /// twice as much is advised, or more if the plan predicts more.
+    /// A limit that only just allows the refused request does not suffice: other threads need memory, too, and so do
+    /// later stages of the join. The next run would fail again. So the advice is twice this limit, or 1.5 times the
+    /// memory that the plan predicts, if that is more.
     fn advised(&self) -> u64 {
         let now = self.used.saturating_add(self.needed).max(self.limit);
         let whole = self.predicted.saturating_add(self.predicted / 2);
@@ -82,7 +82,7 @@ impl fmt::Display for BeyondLimit {
 
 impl std::error::Error for BeyondLimit {}
 
-/// Adds to an error about the memory limit how much memory the plan predicts for the join. Returns other errors
+/// If the error is about the memory limit, adds the memory that the plan predicts for the join. Returns other errors
 /// unchanged.
 pub(crate) fn with_prediction(mut error: anyhow::Error, predicted: u64) -> anyhow::Error {
     if let Some(refused) = error.downcast_mut::<BeyondLimit>() {
@@ -91,7 +91,7 @@ pub(crate) fn with_prediction(mut error: anyhow::Error, predicted: u64) -> anyho
     error
 }
 
-/// Returns a size that is not smaller, as `--memory` takes it.
+/// Formats a size for `--memory`. Rounds up to whole MiB, or to whole GiB from 10 GiB on.
 fn rounded_up(bytes: u64) -> String {
     match bytes.div_ceil(1 << 20) {
         mebibytes if mebibytes < 10 << 10 => format!("{mebibytes}MiB"),

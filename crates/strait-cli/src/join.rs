@@ -83,7 +83,9 @@ fn gpu_memory(plan: &Plan, arguments: &JoinArguments) -> String {
 
 fn planned_gpu_memory(memory: u64) -> String {
     let planned = strait::bytes(memory / 10 * 9);
-    format!("GPU memory: planned with {planned}; the run plans with what is free when it starts\n")
+    format!(
+        "GPU memory: planned with {planned}; the run plans with the memory that is free when it starts\n"
+    )
 }
 
 /// Adds the statistics of both tables' files, and the work of reading and writing, to the join: for `--explain`

@@ -45,16 +45,16 @@ struct Tasks {
         return taken;
     }
 
-    // The other way to take tasks: `take_kept` returns the task that `keep` stored. Then `ask` requests the next
-    // task, and `keep` stores it when the request has been answered. This takes one barrier less than `take`,
-    // and `next` needs a register only from `ask` to `keep`. Between `take_kept` and `keep`, and between `keep`
-    // and `take_kept`, there is a barrier (the one in `take_kept` counts).
+    // The second way to take tasks has one barrier less than `take`, and `next` needs a register only from `ask`
+    // to `keep`. `take_kept` returns the task that `keep` stored. Then the block calls `ask`, which requests the
+    // next task, and later `keep`, which waits for the request and stores the task. The caller must have a barrier
+    // between `take_kept` and the next `keep`. `take_kept` itself has the barrier after `keep`.
     __device__ __forceinline__ void keep() const {
         if (threadIdx.x == 0) *slot = next;
     }
     __device__ __forceinline__ u32 take_kept() {
         __syncthreads();
-        // The request of the previous task is over. Without this, `next` would stay alive in a register.
+        // `keep` has stored the task, so `next` is no longer needed. Without this line, it would keep a register.
         next = 0xffffffffu;
         return *slot;
     }

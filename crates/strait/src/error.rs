@@ -175,7 +175,7 @@ pub enum Error {
 
     /// The GPU's memory, or the part of it that joins may use, is too small.
     #[error(
-        "the GPU's memory does not suffice: {what} needs {}, {} of the budget of {} are in use; {hint}",
+        "GPU memory does not suffice: {what} needs {}, and {} of the budget of {} are already in use; {hint}",
         bytes(*.needed), bytes(*.used), bytes(*.budget)
     )]
     DeviceMemory {

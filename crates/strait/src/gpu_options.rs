@@ -19,7 +19,7 @@ use crate::options::{Algorithm, named, names};
 #[non_exhaustive]
 pub enum Processor {
     /// A GPU if the join is predicted to be faster there, including the time of all copies; otherwise the
-    /// CPU. If the GPU fails, the join continues on the CPU, unless the error says why it cannot.
+    /// CPU. If the GPU fails, the join continues on the CPU if it can.
     #[default]
     Auto,
     /// The CPU.
@@ -113,7 +113,8 @@ impl Partitioner {
         }
     }
 
-    /// Returns the algorithm that it is for, and what it is there. No other function makes this decision.
+    /// Returns which algorithm uses this partitioner, with the partitioner of that algorithm. No other function makes
+    /// this decision.
     fn purpose(self) -> Purpose {
         match self {
             Partitioner::LookBack => Purpose::Radix(RadixPartitioner::LookBack),
@@ -186,7 +187,7 @@ impl TritonPartitioner {
                     "histogram",
                     "the dma partitioner needs no histogram",
                     format!(
-                        "use the histogram none, or choose a partitioner other than dma for the histogram {}",
+                        "use the histogram none, or, to count with {}, use another partitioner than dma",
                         histogram.name()
                     ),
                 ))
@@ -198,7 +199,7 @@ impl TritonPartitioner {
 /// How a kernel combines tuples before it writes them to their partitions (000 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Scatterer {
-    /// It does not: every tuple is written separately.
+    /// Does not combine: writes every tuple separately.
     Standard,
     /// Orders a tile by partition in shared memory, and writes the runs.
     Linear,

@@ -173,8 +173,8 @@ fn merged_column(
     }
 }
 
-/// Returns the origin of a column of one side. In an inner join, a key column has the same values on both sides,
-/// also if its name differs there.
+/// Returns the origin of a column of one side. In an inner join, a key column that has the [same values](same_values)
+/// on both sides can be read from either side, even if the names differ.
 fn origin(
     join: &Join,
     (left, right): (&Schema, &Schema),

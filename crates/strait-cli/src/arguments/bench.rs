@@ -196,7 +196,7 @@ impl ValueEnum for Mode {
         Some(match self {
             Mode::Count => value.help("The number of rows"),
             Mode::Aggregate => value.help("The number of rows and the sum of each payload column"),
-            Mode::Pairs => value.help("The positions of the rows that meet"),
+            Mode::Pairs => value.help("The positions of the rows that match"),
             Mode::Materialise => value
                 .help("The key and both tables' payloads as record batches")
                 .alias("materialize"),
@@ -345,7 +345,7 @@ pub(crate) struct AutoArguments {
     #[arg(long, value_name = "DEVICE", default_value = "gpu", value_parser = processor)]
     pub(crate) device: Processor,
 
-    /// How many runs are timed, after one run that is not timed; small tables run five times as often
+    /// How many runs are timed, after one run that is not timed. Joins of small tables are timed five times as often
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 
@@ -394,9 +394,9 @@ pub(crate) struct StreamArguments {
 
 /// Measures joins of tables in a GPU's memory, stage by stage
 ///
-/// Runs the joins of the project's performance goals, whose results stay in GPU memory. Also runs tables that
-/// are hard to join (keys that share half of their bits, or one key in half of the rows), and compares them
-/// with uniform ones. Every answer is checked. Writes a dated record.
+/// Runs the joins of the project's performance goals. Their results stay in GPU memory. Also joins tables whose keys
+/// are hard (keys that share half of their bits, or one key in half of the rows), and compares them with tables of
+/// uniform keys. Every answer is checked. Writes a dated record.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -421,8 +421,8 @@ pub(crate) struct BenchGpuArguments {
     #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner_on_gpu())]
     pub(crate) partitioner: Partitioner,
 
-    /// The seed of the hash functions: other keys share a bucket, the rows stay the same [default: fixed
-    /// functions, the same in every run]
+    /// The seed of the hash functions. Another seed puts other keys into the same bucket; the rows stay the same
+    /// [default: none, which uses the same hash functions in every run]
     #[arg(long, value_name = "S")]
     pub(crate) hash_seed: Option<u64>,
 

@@ -36,7 +36,7 @@ pub(crate) struct TransferArguments {
     #[arg(long, value_name = "METHODS", value_delimiter = ',', value_parser = transfer())]
     pub(crate) methods: Vec<Transfer>,
 
-    /// The host memory in which the tables are
+    /// The kind of host memory that holds the tables
     #[arg(long, value_enum, value_name = "WHERE", default_value = "both")]
     pub(crate) placement: Placements,
 
@@ -88,7 +88,7 @@ Examples:
   strait bench beyond --study size --out benchmarks/scaling
   strait bench beyond --study fanout --lines hierarchical --lines dma")]
 pub(crate) struct BeyondArguments {
-    /// Which workloads, one per flag: a name, or the beginning of names, as in '2^30 x 2^30' [default: all]
+    /// Which workloads, one per flag: a name, or the beginning of several names, as in '2^30 x 2^30' [default: all]
     #[arg(long, value_name = "WORKLOAD", value_parser = beyond_workload, conflicts_with = "study")]
     pub(crate) workloads: Vec<String>,
 
@@ -131,8 +131,8 @@ impl BeyondArguments {
     pub(super) fn check(&self) -> Result<(), String> {
         let Some(study) = self.study else { return Ok(()) };
         if study == BeyondStudy::Size && self.scale_down != 1 {
-            let why = "the tables of --study size follow from --gpu-memory";
-            return Err(format!("{why}: it takes no --scale-down"));
+            let why = "--study size takes no --scale-down";
+            return Err(format!("{why}, because --gpu-memory decides the size of its tables"));
         }
         let names = crate::bench::beyond_line_names(study);
         match self.lines.iter().find(|asked| !names.contains(&asked.as_str())) {

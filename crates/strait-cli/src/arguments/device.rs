@@ -13,8 +13,8 @@ use super::size;
 /// The processor of a join, and the GPU options.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeviceArguments {
-    /// The processor: auto, cpu, gpu or gpu:N. auto uses a GPU if the join is predicted to be faster there, with all
-    /// copies. If that GPU fails, the CPU continues if it can. If gpu or gpu:N fails, the join fails
+    /// The processor: auto, cpu, gpu or gpu:N. auto uses a GPU if the job is predicted to be faster there, including
+    /// all copies. If a GPU that auto chose fails, the CPU continues if it can. If gpu or gpu:N fails, the join fails
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 
@@ -33,12 +33,12 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "METHOD", value_parser = transfer())]
     pub(crate) transfer: Option<Transfer>,
 
-    /// Where the table of a no-partition join on a GPU is [default: gpu]. Use host and hybrid for tables that
+    /// Where the hash table of a no-partition join on a GPU is [default: gpu]. Use host or hybrid for hash tables that
     /// are too large for GPU memory
     #[arg(long, value_name = "WHERE", value_parser = table())]
     pub(crate) table: Option<TablePlace>,
 
-    /// Who counts the rows of each partition before a triton join writes them [default: none]. If rows are
+    /// Which processor counts the rows of each partition before a triton join writes them [default: none]. If rows are
     /// counted first, the GPU can read rows in pinned memory directly. If the GPU counts, keys cross the link
     /// a second time
     #[arg(long, value_name = "WHO", value_parser = histogram())]

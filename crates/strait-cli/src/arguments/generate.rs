@@ -114,7 +114,7 @@ pub(crate) struct WorkloadArguments {
     #[arg(long, value_parser = keys(), default_value = "dense")]
     pub(crate) keys: Keys,
 
-    /// How often probe rows have each key: none, all keys equally often; zipf:THETA, a few keys often
+    /// The distribution of probe keys: none = all keys equally often; zipf:THETA = a few keys very often
     #[arg(long, default_value = "none", value_name = "none|zipf:THETA")]
     pub(crate) skew: Skew,
 

@@ -50,8 +50,7 @@ Examples:
 /// LEFT and RIGHT are each a file, a folder or a quoted glob of Parquet, CSV, JSON lines (text also
 /// with .gz or .zst) or Arrow IPC files, or `-` for an Arrow IPC stream on stdin. Folders named key=value become columns.
 /// A URL with `s3://`, `gs://`, `az://`, `abfs://` or `abfss://` is an object, a folder (if it ends in /) or a glob.
-/// A
-/// URL with `http://` or `https://` is one file.
+/// A URL with `http://` or `https://` is one file.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct JoinArguments {
@@ -65,7 +64,7 @@ pub(crate) struct JoinArguments {
     #[arg(long, required = true, value_name = "KEYS", value_parser = names::pairs)]
     on: Vec<KeyPairs>,
 
-    /// Which rows to keep
+    /// The join type: which rows the output has
     #[arg(long = "type", value_name = "TYPE", default_value = "inner", value_parser = join_type())]
     pub(crate) join_type: JoinType,
 
@@ -99,8 +98,7 @@ pub(crate) struct JoinArguments {
     /// Gives a column another type before the join, as in id=int64; may be repeated
     ///
     /// If both tables have the column, it is cast in both. left.COLUMN or right.COLUMN casts it in one table. The
-    /// types
-    /// are int8 to int64, uint8 to uint64, float32, float64, text, bool, date, timestamp(s|ms|us|ns),
+    /// types are int8 to int64, uint8 to uint64, float32, float64, text, bool, date, timestamp(s|ms|us|ns),
     /// timestamp(UNIT,ZONE), decimal(DIGITS,SCALE) and binary, and SQL's names such as bigint, double and
     /// varchar. A value that cannot be cast is an error.
     #[arg(long = "cast", value_name = "COLUMN=TYPE", value_parser = types::cast)]
@@ -152,12 +150,12 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. Their tables may be
-    /// larger than GPU memory (with streamed-probe, only the larger table)
+    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. Both tables may be
+    /// larger than GPU memory; with streamed-probe, only the larger table may be
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 
-    /// How many threads work on the join; with --memory, at most one per 16 MiB of it [default: one per core]
+    /// How many threads work on the join. With --memory, there is at most one thread per 16 MiB [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 

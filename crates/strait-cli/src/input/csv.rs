@@ -117,7 +117,8 @@ const SHORT_FIELD: u64 = 24;
 /// If the fields take more than this many times the text, Arrow's parser parses it in several batches.
 const MOST_FIELDS: u64 = 8;
 
-/// The length of a block of text. Its batch fits the processor's cache, and takes much longer than a lock.
+/// The length of a block of text. The batch of a block fits the processor's cache, and parsing it takes much longer
+/// than taking a lock.
 const BLOCK: u64 = 1 << 20;
 
 /// Parses blocks of a CSV file.
@@ -244,7 +245,7 @@ impl Parser {
         let mut decoder = self.decoder(self.begins(block) && block.at == 0, rows);
         match decode(&mut decoder, &block.text, &mut block.at) {
             Ok(batch) => Ok(batch),
-            // Only the error that the whole block causes has the right record.
+            // Only an error of parsing the whole block has the right number of the record.
             Err(error) => Err(self.first_error(block, rows).unwrap_or(error)),
         }
     }

@@ -1,8 +1,8 @@
 //! Infers the types of CSV columns from the first rows, as Arrow does.
 //!
 //! Arrow compares every value with regular expressions, on one thread, before the join begins. Here, a value is
-//! first compared with the type that the values before it suggest. Only if it does not fit, Arrow says which type
-//! it has. Text that is not usual is left to Arrow.
+//! first compared with the type that the values before it suggest. Arrow infers the type of a value only if the value
+//! does not fit that type. Files with unusual text are left to Arrow.
 
 use std::path::Path;
 
@@ -136,8 +136,8 @@ impl Types {
     }
 }
 
-/// Returns whether the type holds the value of a field, so that the value does not change it. May return false for a
-/// rare value that it holds, such as one with digits that are not ASCII.
+/// Returns whether the type can hold the value of a field. Then the value does not change the type. May return false
+/// for a rare value that the type can hold, such as a value with digits that are not ASCII.
 fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
     // Text holds all values.
     if *data_type == DataType::Utf8 {
@@ -159,7 +159,7 @@ fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
     fits || is_null()
 }
 
-/// Returns whether a value is an integer of 64 bits. Arrow takes one with more bits for text.
+/// Returns whether a value is an integer of 64 bits. For a longer integer, Arrow infers text.
 fn is_integer(value: &[u8]) -> bool {
     integer(value).is_some() || {
         let digits = value.strip_prefix(b"-").unwrap_or(value);

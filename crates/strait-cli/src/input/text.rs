@@ -109,8 +109,8 @@ impl BufRead for Opened {
     }
 }
 
-/// Passes bytes on, one in the first call. The CSV parser skips a byte order mark if the first call has all of it. That
-/// of the file was skipped by [`open`], so another one belongs to a value.
+/// Passes bytes on. The first call passes only one byte. The CSV parser skips a byte order mark only if the first call
+/// returns the whole mark. [`open`] has already skipped the mark of the file, so a second mark belongs to a value.
 pub(super) struct Unmarked<R> {
     inner: R,
     has_begun: bool,

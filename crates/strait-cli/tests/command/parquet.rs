@@ -48,7 +48,7 @@ fn many_rows_make_several_row_groups() {
 }
 
 /// Under a memory limit, many threads share a few open row groups. With one per thread, row groups would be tiny,
-/// and a Parquet file holds at most 32,767 of them.
+/// and a Parquet file holds at most 32,768 of them.
 #[test]
 fn many_threads_under_a_limit_make_no_tiny_row_groups() {
     let sandbox = Sandbox::new();
@@ -123,7 +123,7 @@ fn columns_of_every_kind_in_parquet() {
     }
 }
 
-/// A sample of the first rows chooses the encodings. Later rows may be quite different.
+/// The writer chooses the encodings from a sample of the first rows. Later rows may be quite different.
 #[test]
 fn rows_that_the_sample_did_not_suggest() {
     let sandbox = Sandbox::new();

@@ -14,7 +14,7 @@
 //   0                       frequent.rows                  task.build_rows
 //
 // A round then joins the other keys as usual. For the frequent key, it reads its probe tuples again, and the
-// lanes of a warp share the values. This code is separate from the usual code, which thus keeps its registers.
+// lanes of a warp share the values. This code is separate, so that the usual code needs no more registers.
 //
 // A block joins one task after another. If the output is full, the rest of the task, from this round on, goes
 // onto the redo list.
@@ -65,7 +65,7 @@ struct SharedTable {
     // tuples has one key, a comparison is true with probability f^2. A full table reaches the limit at about
     // f = 1/11 (wide words) or 1/13 (narrow words). If each key occurs 16 times, few tables reach it.
     //
-    // Meanwhile, it requests the next task. The request waits for memory, as the first tuples do.
+    // It also requests the next task, right after the loads of the first tuples. So both wait at the same time.
     __device__ __forceinline__ bool build(const Tuple* tuples, u32 rows, Frequent& frequent, const Output& out,
                                           Tasks& tasks) const {
         clear_heads();
@@ -94,9 +94,9 @@ struct SharedTable {
         return __syncthreads_count(repeated) >= WARPS;
     }
 
-    // Builds the table again, and sets a key aside that at least two tuples have. Any thread that sees a key
-    // twice may choose this key, so the most frequent key is the most likely choice. The join is correct for
-    // every choice. The order of rows is not kept.
+    // Builds the table again, and sets one key aside. Each thread that sees a key in two consecutive tuples of its own
+    // proposes this key, and the last proposal counts. So the most frequent key is the most likely one. The join is
+    // correct with every key. The order of rows is not kept.
     __device__ __forceinline__ void set_aside(const Tuple* tuples, u32 rows, Frequent& frequent) const {
 #pragma unroll 1
         for (u32 row = THREADS + threadIdx.x; row < rows; row += THREADS) {
@@ -141,7 +141,7 @@ struct Sums {
     u64 counted, build, probe;
 };
 
-// Returns how many rows of output this thread's probe tuples have with the frequent key.
+// Returns the number of output rows of this thread's probe tuples that have the frequent key.
 __device__ __forceinline__ u32 count_frequent(const Frequent& frequent, const Tuple* tuples, u32 rows) {
     u32 count = 0;
 #pragma unroll 1
@@ -151,7 +151,7 @@ __device__ __forceinline__ u32 count_frequent(const Frequent& frequent, const Tu
     return count;
 }
 
-// Joins a round of probe tuples with the frequent key. Its rows of output begin at `place` for this warp.
+// Joins a round of probe tuples with the frequent key. The output rows of this warp begin at `place`.
 template <int FLAVOUR>
 __device__ __forceinline__ void join_frequent(const Output& out, const SharedTable& table, const Frequent& frequent,
                                               const Tuple* tuples, u32 rows, Sums& sums, u64 place) {

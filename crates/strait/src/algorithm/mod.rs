@@ -157,7 +157,7 @@ pub(crate) enum GpuOutcome {
     FailedMidway(Error),
 }
 
-/// Joins on a device. `cpu_may_join`: the CPU may join if the device fails. After such a failure, the job
+/// Joins on a device. `cpu_may_join` says whether the CPU may join if the device fails. After such a failure, the job
 /// still has the rows of its probe side that were not joined.
 ///
 /// The CPU continues after the last chunk whose output is complete, or at the start if there is none. It

@@ -42,8 +42,8 @@ const ONE_OF: usize = 32;
 /// Consecutive rows per slice of the sample.
 const SLICE: usize = 64;
 /// A seed is bad if this many rows of the sample have the same hash but not the same key, or if this many different
-/// keys lie in a space in which one key is expected. With a suitable seed, the probability of this is about 10^-9
-/// at most.
+/// keys lie in a space in which one key is expected. With a suitable seed, this has a probability of at most about
+/// 10^-9.
 const CROWD: usize = 16;
 
 /// The seed that a join used.

@@ -246,10 +246,10 @@ impl BufferedSource {
 
     /// Returns the expected bytes of the next batch.
     ///
-    /// While the source leaves out all rows, no batch tells its size. If each call reserved the large share of a
-    /// first batch, only few workers could read. If it reserved almost nothing, all workers would decode a whole
-    /// batch when the first matching rows come, as in a sorted table. So it reserves memory for the rows that were
-    /// left out in one call: the next call may return as many.
+    /// As long as the source leaves out all rows, the size of a batch is not known. If each call reserved the large
+    /// share of a first batch, only few workers could read. If each call reserved almost nothing, all workers would
+    /// decode a whole batch at the same time when the first matching rows come, as in a sorted table. So each call
+    /// reserves memory for as many rows as one call has left out: the next call may return as many.
     fn expected_bytes(&self, limit: u64) -> u64 {
         let first = limit / FIRST_SHARE;
         match (self.largest.load(Ordering::Relaxed), self.left_out.load(Ordering::Relaxed)) {
@@ -415,8 +415,8 @@ impl Buffer {
 
 /// Calls `step` until it returns false: on all `workers`, or without workers on this thread.
 ///
-/// A worker that is refused memory leaves the work to the others. They may need less at a time, because a
-/// source takes memory for each call. Only the last worker fails, if it is refused memory alone.
+/// If a worker is refused memory, it stops and leaves the work to the others. With fewer workers, fewer calls of the
+/// source take memory at the same time. The last worker tries again alone, and fails if it is refused memory again.
 pub(super) fn repeat(
     workers: Option<&Workers>,
     step: impl Fn() -> Result<bool> + Sync,

@@ -50,7 +50,7 @@ pub(super) fn value_bytes(column: &ArrayRef) -> Result<u32> {
         DataType::Int32 => Ok(4),
         DataType::Int64 => Ok(8),
         other => Err(Error::key_values(
-            format!("columns of type {other} are not measured in GPU memory"),
+            format!("a table in GPU memory cannot have columns of type {other}"),
             "give signed integers of 4 or 8 bytes",
         )),
     }

@@ -16,7 +16,7 @@ use crate::word::{KeyWord, Mixers};
 /// How a table is partitioned.
 #[derive(Debug, Clone, Copy)]
 pub struct FirstPass {
-    /// Who writes to host memory; must be a [partitioner that can](Partitioner::to_host).
+    /// The partitioner. It must [write to host memory](Partitioner::to_host).
     pub partitioner: Partitioner,
     /// There are `1 << bits` partitions.
     pub bits: u32,
@@ -48,7 +48,7 @@ pub fn partition(table: &HostTable, how: FirstPass) -> Result<PartitionedTable> 
         return Err(Error::invalid_option("partitioner", what, advice));
     }
     if !(1..=MAX_PARTITIONS.ilog2()).contains(&bits) {
-        let what = format!("two to the power of {bits} is no number of partitions");
+        let what = format!("2^{bits} partitions are not possible");
         let advice = format!("there are 2 to {MAX_PARTITIONS} partitions");
         return Err(Error::invalid_option("bits", what, advice));
     }

@@ -29,7 +29,7 @@ pub fn join_in_gpu_memory(
     let result = request.result;
     let inlined = result.needs_payload() && tables.iter().all(|table| table.payload.len() == 1);
     if result == ResultKind::Aggregate && !inlined {
-        let what = "sums in GPU memory are of one payload column per table";
+        let what = "a join in GPU memory adds up one payload column per table";
         return Err(Error::invalid_option("payload-columns", what, "give --payload-columns 1"));
     }
     let BeforeSurvey { algorithm, survey } = planned(build, request.algorithm);

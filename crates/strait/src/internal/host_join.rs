@@ -1,5 +1,5 @@
-//! Joins of tables in host memory, which may be larger than GPU memory. The rows come back to host memory,
-//! into buffers that are reused all the time.
+//! Joins of tables in host memory, which may be larger than GPU memory. The rows come back to host memory, into a few
+//! buffers that are used again and again.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Tables of integer columns, joined on a GPU without Arrow batches around them. This module is hidden: it
-//! exists for the crate `strait-bench`, and it may change at any time. It is shaped so that it can become a
+//! Joins tables of integer columns on a GPU, without Arrow batches. This module is hidden: it exists for the crate
+//! `strait-bench`, and it may change at any time. It is shaped so that it can become a
 //! public API of tables in GPU memory.
 //!
 //! ```text

@@ -39,8 +39,9 @@ pub(super) struct Peeled {
 
 impl Peeled {
     /// Removes the encoding of an array. With `compact`, there is no index if there are more values than rows,
-    /// as in a slice of a large dictionary: the values are gathered, one per row. All of this takes time and memory
-    /// for the rows of the array, not for its values. A long array is read in many slices that share their values.
+    /// as in a slice of a large dictionary: the values are gathered, one per row. Time and memory grow with the rows of
+    /// the array, not with its values. This matters because a long array is read in many slices that share their
+    /// values.
     pub(super) fn new(array: &ArrayRef, compact: bool) -> Result<Peeled> {
         let (mut values, mut nulls) = (array.clone(), None);
         let mut index: Option<Vec<u32>> = None;
@@ -96,8 +97,8 @@ fn either(
     NullBuffer::union(outer.as_ref(), of_rows.as_ref())
 }
 
-/// Returns whether [`gather`] takes time for the gathered values only. The exception are types with both empty
-/// values and runs: `take` loses the empty values, and `MutableArrayData` searches all runs for each value.
+/// Returns whether the time of [`gather`] grows only with the number of gathered values. It does not for types with
+/// both empty values and runs: `take` loses the empty values, and `MutableArrayData` searches all runs for each value.
 fn can_gather(data_type: &DataType) -> bool {
     let has_runs = || anywhere(data_type, |t| matches!(t, DataType::RunEndEncoded(..)));
     !has_empty_values(data_type) || !has_runs()
@@ -129,8 +130,8 @@ fn at(index: &[u32], i: u32) -> u32 {
     index.get(i as usize).copied().unwrap_or(0)
 }
 
-/// Returns the values of a dictionary or of runs, and the index of the value of each row. `rows` are the rows to
-/// find the values of; `None` for all.
+/// Returns the values of a dictionary or of runs, and for each of the `rows` the index of its value. `None` means all
+/// rows of the array.
 fn peel_once(array: &dyn Array, rows: Option<&[u32]>) -> Result<Option<(ArrayRef, Vec<u32>)>> {
     let (values, index) = match array.data_type() {
         DataType::Dictionary(..) => {
@@ -147,7 +148,7 @@ fn peel_once(array: &dyn Array, rows: Option<&[u32]>) -> Result<Option<(ArrayRef
     };
     if u32::try_from(values.len()).is_err() {
         return Err(Error::key_values(
-            format!("a key column's dictionary has {} values, and the most is 2^32", values.len()),
+            format!("a key column's dictionary has {} values; the most is 2^32 - 1", values.len()),
             "cast the column to its values' type",
         ));
     }
@@ -181,7 +182,7 @@ fn dictionary_index(keys: &dyn Array, len: usize, rows: Option<&[u32]>) -> Vec<u
 fn runs<R: RunEndIndexType>(array: &dyn Array, rows: Option<&[u32]>) -> (ArrayRef, Vec<u32>) {
     let array = array.as_run::<R>();
     match rows {
-        // The array is the dictionary of few rows, so the runs of these rows are searched.
+        // Only a few rows of this array are needed, so the run of each of them is searched.
         Some(rows) if rows.len() < array.len() => {
             let run = |&row: &u32| array.get_physical_index(row as usize) as u32;
             (array.values().clone(), rows.iter().map(run).collect())

@@ -102,8 +102,8 @@ pub(super) fn ranks(
 
 /// Sorts entries. Unlike one call of the standard library's sort, it checks for cancellation while it runs.
 ///
-/// It cuts the entries into parts that are in order among each other, as quicksort does. Workers then sort
-/// the parts.
+/// It cuts the entries into parts, as quicksort does: all entries of a part sort before the entries of the next part.
+/// Workers then sort the parts.
 fn sort(
     entries: &mut [Entry],
     compare: impl Fn(&Entry, &Entry) -> Ordering + Sync,

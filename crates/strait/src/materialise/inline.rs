@@ -68,7 +68,7 @@ impl InlineLayout {
     }
 
     /// Returns the values of each chunk without copying. There must be only one column, as wide as `I`. Returns
-    /// `None` if an array is less aligned than `I`, which only the arrays tell.
+    /// `None` if an array is less aligned than `I`. The plan cannot know the alignment.
     pub(super) fn in_place<I: RowId + ArrowNativeType>(
         &self,
         columns: &[Column],

@@ -181,16 +181,17 @@ impl Columns {
         Columns { first_row, ..Columns::of_held(chunk) }
     }
 
-    /// Returns the columns of a held side, with the `gathered` ones inlined. The plan decides that. Fails with an
-    /// internal error if there are none, if they are too wide, or if they have nulls.
+    /// Returns the columns of a held side, with the `gathered` ones inlined. The plan decides whether to inline. Fails
+    /// with an internal error if there are no such columns, if they are too wide, or if they have nulls.
     pub(crate) fn inlining(relation: &Relation, gathered: &[usize]) -> Result<Self> {
         let mut columns = Columns::of_held(relation);
         columns.inlined = Some(InlineLayout::new(&columns.columns, gathered)?);
         Ok(columns)
     }
 
-    /// Returns the inlined values of each batch without copying. The plan decides that: they must be the values of
-    /// one column that is as wide as `I`. Returns `None` if a batch is not aligned for that.
+    /// Returns the inlined values of each batch without copying. The plan decides whether this is called. The values
+    /// must be those of one column that is as wide as `I`. Returns `None` if the array of a batch is less aligned than
+    /// `I`.
     pub(crate) fn inlined_in_place<I: RowId + ArrowNativeType>(
         &self,
     ) -> Result<Option<Vec<ScalarBuffer<I>>>> {

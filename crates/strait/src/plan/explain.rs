@@ -16,7 +16,7 @@ impl fmt::Display for Plan {
         let on = self.device.gpu_name().map_or(String::new(), |name| format!(" on {name}"));
         let skipped = match self.gpu_skipped {
             true => {
-                "; no GPU was looked for, because finding and opening one takes longer than this join"
+                "; no GPU was looked for, because finding and opening one is predicted to take longer than this join"
             }
             false => "",
         };
@@ -40,7 +40,7 @@ impl fmt::Display for Plan {
             }
             None => {
                 let smaller =
-                    "the side that ends first when both are read in turns; planned as left";
+                    "the side that ends first when both are read in turns; this plan assumes left";
                 writeln!(f, "  {:<14} {smaller}", "build side")?;
                 writeln!(f, "  {:<14} the other side; {held}", "probe side")?;
             }

@@ -188,9 +188,9 @@ impl KeySource {
     /// Decides where the key words of a chunk of the probe side come from, when the chunk has been read: from the
     /// column, or computed. A held side is one chunk.
     ///
-    /// The fact that decides is whether the key column of this chunk has nulls. The plan of a streamed side cannot
-    /// know it: a chunk may have nulls although the chunks before it had none, and the nulls in the [`Statistics`]
-    /// are what the caller says about the side.
+    /// The decision depends on whether the key column of this chunk has nulls. The plan of a streamed side cannot know
+    /// this: a chunk may have nulls although the chunks before it had none, and the [`Statistics`] of the caller may be
+    /// wrong.
     pub(crate) fn of_chunk(self, has_nulls: bool) -> KeySource {
         match self {
             KeySource::Column | KeySource::ColumnIfNoNulls if !has_nulls => KeySource::Column,

@@ -1,8 +1,9 @@
 //! The least and the greatest string of a page or of a column chunk.
 //!
-//! Long strings are shortened, as in Arrow's writer: statistics may be any strings between which all values are. The
-//! greatest string cannot be shortened if it begins with the greatest character many times. It would make the footer
-//! of the file as long as the value, and readers read all of the footer. So such a bound is left out of the file.
+//! Long strings are shortened, as in Arrow's writer. The bounds of the statistics need not be values of the column: all
+//! values only have to lie between them. The greatest string cannot be shortened if it begins with many repetitions of
+//! the greatest character. It would make the footer of the file as long as the value, and readers read the whole
+//! footer. So such a bound is left out of the file.
 
 use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::AsBytes;
@@ -22,7 +23,7 @@ pub(super) struct Bounds {
     most_start: u64,
 }
 
-/// A string that is not greater than all values, or not less.
+/// A lower bound or an upper bound of some strings.
 pub(super) struct Bound {
     pub(super) bytes: Vec<u8>,
     /// Whether it is a value.
@@ -71,8 +72,9 @@ impl Bounds {
     }
 }
 
-/// Leaves bounds that are too long out of the metadata of a column chunk. A reader then reads pages that it could
-/// have skipped. Parquet has no page index without the bounds of a page, so the whole index of the chunk is left out.
+/// Leaves bounds that are too long out of the metadata of a column chunk. A reader then reads pages that it could have
+/// skipped. A page index needs the bounds of every page. So if one of them is too long, the whole page index of the
+/// chunk is left out.
 pub(super) fn without_long_bounds(chunk: &mut ColumnCloseResult) -> Result<()> {
     let is_long = |bound: Option<&[u8]>| bound.is_some_and(|bound| bound.len() > MOST_BYTES);
     if let Some(index) = &chunk.column_index {
@@ -112,7 +114,7 @@ fn without_long<T: AsBytes + Clone>(all: &ValueStatistics<T>) -> ValueStatistics
         .with_backwards_compatible_min_max(all.is_min_max_backwards_compatible())
 }
 
-/// Returns the first eight bytes, so that integers are ordered as their strings.
+/// Returns the first eight bytes as an integer. If two integers differ, they sort like their strings.
 #[inline]
 fn start(value: &[u8]) -> u64 {
     match value.first_chunk() {
@@ -126,7 +128,7 @@ fn start(value: &[u8]) -> u64 {
 }
 
 /// Shortens a string if it is too long and can be shortened. Otherwise, [`without_long_bounds`] leaves it out when the
-/// chunk is complete. `bound` makes a bound of its beginning.
+/// chunk is complete. `bound` turns the beginning of the string into a bound.
 fn shortened<S: Into<Option<String>>>(value: &[u8], bound: impl Fn(&str) -> S) -> Bound {
     let exact = || Bound { bytes: value.to_vec(), exact: true };
     if value.len() <= MOST_BYTES {

@@ -18,13 +18,13 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::codec::PageCodec;
 
-/// Compression pays if it makes the first page smaller than this part of it.
+/// Compression pays if the compressed first page is smaller than this fraction of the page.
 const COMPRESSION_PAYS: f64 = 0.95;
 
 /// The data pages of a column chunk.
 pub(super) struct Pages {
     descr: ColumnDescPtr,
-    /// The bytes of all pages; `None` until there is a page, because the writer has a buffer.
+    /// The bytes of all pages; `None` before the first page, because a writer allocates a buffer.
     bytes: Option<TrackedWrite<Vec<u8>>>,
     /// The codec of the chunk, after its first page.
     codec: Option<Codec>,

@@ -51,7 +51,7 @@ use seconds::{converted, in_milliseconds};
 /// Rows per row group. Larger groups are no faster, and the groups of all threads take memory.
 const GROUP_ROWS: usize = 1 << 18;
 
-/// A file has at most 32,767 row groups. So after every 4,096 row groups, the next ones are twice as large.
+/// A file has at most 32,768 row groups. So after every 4,096 row groups, the next ones are twice as large.
 const DOUBLED_AFTER: u64 = 4096;
 
 /// The memory of a column writer without values, in bytes.
@@ -71,7 +71,7 @@ const COPIES: u64 = 3;
 const GROUP_SHARE: u64 = 8;
 
 /// Under a memory limit, there are only so many lanes that each row group may have this many bytes. With more
-/// lanes, row groups would be tiny, and a file can hold at most 32,767 of them.
+/// lanes, row groups would be tiny, and a file can hold at most 32,768 of them.
 const LEAST_GROUP_BYTES: u64 = 2 << 20;
 const WHAT: &str = "encoding Parquet columns";
 

@@ -196,7 +196,7 @@ fn page() -> usize {
 /// Pages that stay pinned while this lives.
 pub(super) struct Pages<R: Registrar = Arc<Context>> {
     home: &'static Registry<R>,
-    /// Their registrations, in order. A registration occurs as often as it was counted.
+    /// Their registrations, in order. A registration occurs once per count.
     starts: Vec<usize>,
 }
 

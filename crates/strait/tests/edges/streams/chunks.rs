@@ -15,8 +15,8 @@ use strait::{Algorithm, Error, Join, JoinType, Output, Processor, Side, Statisti
 use super::super::{batches, drained, keyed, whole};
 use super::{rows_of, tiny};
 
-/// All batches share one dictionary of 80 MB. A chunk has room for 64 MiB. The dictionary must not count once
-/// per batch and once more per cut: 8 batches of 4000 rows are a few chunks, not hundreds.
+/// All batches share one dictionary of 80 MB. A chunk has room for 64 MiB. If the dictionary counted once per batch and
+/// once more per cut, 8 batches of 4000 rows would become hundreds of chunks. They must become a few.
 #[test]
 fn a_shared_dictionary_does_not_shorten_chunks() {
     let values: ArrayRef =

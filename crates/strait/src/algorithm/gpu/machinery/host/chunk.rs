@@ -185,7 +185,7 @@ pub(super) struct ProbeReader<'a, K> {
     pub(super) side: Side,
     pub(super) probe: &'a Probe,
     pub(super) word: Width,
-    /// Where the plan says that key words come from. Each chunk may [decide](KeySource::of_chunk) further.
+    /// Where key words come from, by the plan. [`KeySource::of_chunk`] decides for each chunk.
     pub(super) key_source: KeySource,
     /// The maximum bytes of a chunk's rows, as the plan says at the start of the stream.
     pub(super) chunk_bytes: u64,
@@ -255,7 +255,8 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
         Ok((keys, unit))
     }
 
-    /// Records an error of the reader. If there was only no memory to hold its rows, it can still continue.
+    /// Records that the reader failed. Does not record errors after which the CPU can continue with the reader, for
+    /// example that memory for its rows was refused.
     fn note(&self, error: &Error) {
         self.probe.chunks.borrow_mut().failed |= !error.cpu_may_help();
     }

@@ -167,7 +167,8 @@ fn join<K: KeyWord + RowId + Plain + ArrowNativeType>(
     probe: &Probe,
     needed: u64,
 ) -> Result<()> {
-    // The limit is decided once. Otherwise chunks would become very short while other chunks occupy memory.
+    // The memory for chunks is measured once. Otherwise chunks would become very short while other chunks occupy
+    // memory.
     let left_for_chunks = cx.budget.limit().map(|_| cx.budget.left());
     build.plan.refine(Learned { left_for_chunks, ..Learned::default() });
     let details = &build.plan.details;

@@ -29,7 +29,7 @@ pub(super) struct ResultReceiver<'a> {
     pub(super) resolver: Resolver<'a>,
     pub(super) probe: &'a Probe,
     pub(super) drain: Drain<BlockTag>,
-    /// Whether results in order pay, by the last chunk or block.
+    /// Whether results in order take fewer bytes than pairs, judged by the last chunk or block.
     pub(super) order_pays: Cell<bool>,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct BlockTag {
 enum Content {
     /// Positions or inlined values of build rows, and positions of probe rows.
     Pairs,
-    /// For each probe row from this position on: the build row, and one bit that says whether there is one.
-    /// Or only the bits.
+    /// One bit per probe row, which says whether the row has a match, and the build row of each match; or only the
+    /// bits. The first probe row has this position.
     InOrder(u64),
     /// The number of rows that the device has counted so far.
     Counted,
@@ -276,7 +276,7 @@ impl Resolver<'_> {
     fn tasks(&self, chunk: &ProbeChunk, first: u64, rows: usize) -> Vec<Vec<Range<u64>>> {
         let (cap, end) = (self.cap as u64, first + rows as u64);
         let starts = match chunk.keys.row_of {
-            // Without the rows that cannot match, positions say nothing about batches.
+            // Rows that cannot match have no position, so a position does not tell the batch of its row.
             Some(_) => &[][..],
             None => chunk.chunk.rows.places().starts(),
         };
