@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
 use crate::error::{Error, Result, nearest_name};
 use crate::join::Join;
-use crate::key::has_floats;
+use crate::key::{has_floats, has_unions};
 use crate::options::{FloatEquality, JoinType, Side};
 use crate::output::{Origin, Output, OutputPlan};
 
@@ -174,7 +174,8 @@ fn merged_column(
 }
 
 /// Returns the origin of a column of one side. In an inner join, a key column that has the [same values](same_values)
-/// on both sides can be read from either side, even if the names differ.
+/// on both sides can be read from either side, even if the names differ. Encoded columns are read from their own side:
+/// the other side may have another dictionary in each batch.
 fn origin(
     join: &Join,
     (left, right): (&Schema, &Schema),
@@ -187,7 +188,10 @@ fn origin(
             Side::Left => l,
             Side::Right => r,
         };
-        here == column && same_values(join, left.field(l), right.field(r))
+        let data_type = left.field(l).data_type();
+        let encoded = matches!(data_type, DataType::Dictionary(..) | DataType::RunEndEncoded(..));
+        let plain = !encoded && !data_type.is_nested();
+        here == column && plain && same_values(join, left.field(l), right.field(r))
     };
     match keys.iter().find(same) {
         Some(&(left, right)) if join.join_type == JoinType::Inner => Origin::Either { left, right },
@@ -196,10 +200,12 @@ fn origin(
 }
 
 /// Returns whether two key columns hold the same value wherever their rows match. Equal values of one type have
-/// equal bits. The exception is floats, which may differ in the sign of zero or in a NaN's payload.
+/// equal bits. There are two exceptions: floats may differ in the sign of zero or in a NaN's payload, and the nulls of
+/// a union may belong to different members.
 fn same_values(join: &Join, left: &Field, right: &Field) -> bool {
-    let same_bits = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
-    left.data_type() == right.data_type() && same_bits(left.data_type())
+    let same_floats = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
+    let data_type = left.data_type();
+    data_type == right.data_type() && same_floats(data_type) && !has_unions(data_type)
 }
 
 /// Returns the type of a merged key. Only a full join mixes values of both sides. It returns `None` if no

@@ -40,7 +40,7 @@ pub(crate) struct BufferedSource {
     /// The bytes of the largest batch that was read. A batch has no size before it is read, so this is the
     /// expected size of the next one.
     largest: AtomicU64,
-    /// The most rows that the source left out in a call that returned no rows.
+    /// The most rows that the source left out in one call.
     left_out: AtomicU64,
 }
 
@@ -164,10 +164,10 @@ impl BufferedSource {
     /// for the batch plus `spare` bytes, the batch is kept for the next attempt.
     fn reserve(&self, buffer: &mut Buffer, morsel: Morsel, spare: u64) -> Result<()> {
         let batch = &morsel.batch;
+        self.left_out.fetch_max(morsel.left_out, Ordering::Relaxed);
         if batch.num_rows() == 0 {
             // A batch without rows is dropped, and nothing is reserved for it. Otherwise, whether memory suffices could
             // depend on its place among the batches.
-            self.left_out.fetch_max(morsel.left_out, Ordering::Relaxed);
             self.batches.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
@@ -246,16 +246,15 @@ impl BufferedSource {
 
     /// Returns the expected bytes of the next batch.
     ///
-    /// As long as the source leaves out all rows, the size of a batch is not known. If each call reserved the large
-    /// share of a first batch, only few workers could read. If each call reserved almost nothing, all workers would
-    /// decode a whole batch at the same time when the first matching rows come, as in a sorted table. So each call
-    /// reserves memory for as many rows as one call has left out: the next call may return as many.
+    /// If the source leaves out rows, the largest batch so far says little about the next one. If each call reserved
+    /// the large share of a first batch, only few workers could read. If each call reserved almost nothing, all
+    /// workers would decode a whole batch at the same time when the matching rows come, as in a sorted table. So each
+    /// call reserves memory for as many rows as one call has left out: the next call may return as many.
     fn expected_bytes(&self, limit: u64) -> u64 {
         let first = limit / FIRST_SHARE;
         match (self.largest.load(Ordering::Relaxed), self.left_out.load(Ordering::Relaxed)) {
             (0, 0) => first,
-            (0, rows) => first.min(rows.saturating_mul(self.row_bytes())),
-            (largest, _) => largest,
+            (largest, rows) => largest.max(first.min(rows.saturating_mul(self.row_bytes()))),
         }
     }
 
@@ -527,7 +526,8 @@ mod tests {
         assert_eq!(source.read_bytes(), budget.used());
     }
 
-    /// A table of 100 keys per call. The first 10 calls leave out all their rows.
+    /// A table of 100 keys per call. The first 10 calls leave out all their rows, and the next call leaves out all but
+    /// one.
     struct Sorted {
         calls: AtomicUsize,
         batch: RecordBatch,
@@ -541,6 +541,10 @@ mod tests {
         fn next(&self, _: &SourceContext<'_>) -> std::result::Result<Option<Morsel>, ArrowError> {
             Ok(Some(match self.calls.fetch_add(1, Ordering::Relaxed) {
                 0..10 => Morsel::new(self.batch.slice(0, 0)).leaving_out(100),
+                10 => {
+                    let column = Arc::new(Int64Array::from(vec![0])) as ArrayRef;
+                    Morsel::new(RecordBatch::try_from_iter([("k", column)])?).leaving_out(99)
+                }
                 _ => Morsel::new(self.batch.clone()),
             }))
         }
@@ -578,8 +582,12 @@ mod tests {
             );
             assert_eq!(reserved(), 8 * 100);
         }
+        // The first matching rows are few, because most rows of their batch were left out.
         assert!(source.fetch(Some(0), &flow.resting(&budget, true), Some(&AnyKey)).expect("fits"));
-        assert_eq!(reserved(), source.read_bytes());
+        assert!(source.read_bytes() < 8 * 100, "{} bytes", source.read_bytes());
+        assert_eq!(reserved(), 8 * 100);
+        // The next batch is whole.
+        assert!(source.fetch(Some(0), &flow.resting(&budget, true), Some(&AnyKey)).expect("fits"));
         assert!((800..2000).contains(&reserved()), "{} bytes", reserved());
     }
 }

@@ -38,10 +38,10 @@ pub(super) struct Peeled {
 }
 
 impl Peeled {
-    /// Removes the encoding of an array. With `compact`, there is no index if there are more values than rows,
-    /// as in a slice of a large dictionary: the values are gathered, one per row. Time and memory grow with the rows of
-    /// the array, not with its values. This matters because a long array is read in many slices that share their
-    /// values.
+    /// Removes the encoding of an array. With `compact`, only the used values are gathered if there are more values
+    /// than rows, as in a slice of a large dictionary. Time grows with the rows of the array, not with its values. This
+    /// matters because a long array is read in many slices that share their values. Each nested value is gathered
+    /// once, even if many rows have it. So the gathered values are never larger than all values.
     pub(super) fn new(array: &ArrayRef, compact: bool) -> Result<Peeled> {
         let (mut values, mut nulls) = (array.clone(), None);
         let mut index: Option<Vec<u32>> = None;
@@ -53,8 +53,16 @@ impl Peeled {
             values = new_null_array(values.data_type(), 1);
         }
         let compact = compact && can_gather(values.data_type());
-        if let Some(index) = index.take_if(|index| compact && values.len() > index.len()) {
-            values = gather(&values, index)
+        if let Some(rows) = index.take_if(|index| compact && values.len() > index.len()) {
+            let positions = match values.data_type().primitive_width() {
+                Some(_) => rows,
+                None => {
+                    let (used, renumbered) = distinct(&rows);
+                    index = Some(renumbered);
+                    used
+                }
+            };
+            values = gather(&values, positions)
                 .map_err(Error::arrow("cannot take a key column's values from its dictionary"))?;
         }
         // The nulls of a union have to be computed, so this comes after the values were gathered.
@@ -102,6 +110,16 @@ fn either(
 fn can_gather(data_type: &DataType) -> bool {
     let has_runs = || anywhere(data_type, |t| matches!(t, DataType::RunEndEncoded(..)));
     !has_empty_values(data_type) || !has_runs()
+}
+
+/// Returns the distinct positions in ascending order, and for each row the number of its position among them.
+fn distinct(positions: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let mut used = positions.to_vec();
+    used.sort_unstable();
+    used.dedup();
+    let number = |&position: &u32| used.partition_point(|&other| other < position) as u32;
+    let renumbered = positions.iter().map(number).collect();
+    (used, renumbered)
 }
 
 /// Returns the values at some positions.
@@ -477,9 +495,27 @@ mod tests {
         for values in with_empty_values().into_iter().chain([numbers()]) {
             for first in [0, 333, VALUES - ROWS] {
                 let slice = check(&dictionary(Arc::clone(&values)), first, true);
-                let taken = (slice.values.len(), slice.index.is_none());
-                assert_eq!(taken, (ROWS, true), "{}", values.data_type());
+                assert!(slice.values.len() <= ROWS, "{}", values.data_type());
             }
+        }
+    }
+
+    /// Otherwise, few rows could need more memory than all values, and more than offsets can address.
+    #[test]
+    fn a_long_value_is_taken_once() {
+        let lengths = std::iter::once(100_000).chain(vec![0; VALUES - 1]);
+        let items: ArrayRef = Arc::new(Int32Array::from_iter_values(0..100_000));
+        let item = field("item", &items);
+        let lists: ArrayRef =
+            Arc::new(ListArray::new(item, OffsetBuffer::from_lengths(lengths), items, None));
+        let columns = [("l", Arc::clone(&lists)), ("b", empty_binaries())];
+        let columns = columns.map(|(name, array)| (field(name, &array), array));
+        let structs: ArrayRef = Arc::new(StructArray::from(columns.to_vec()));
+        for values in [lists, structs] {
+            let keys = Int32Array::from(vec![0; ROWS]);
+            let rows: ArrayRef = Arc::new(DictionaryArray::new(keys, values));
+            let slice = check(&rows, 0, true);
+            assert_eq!((slice.values.len(), slice.index), (1, Some(vec![0; ROWS])));
         }
     }
 

@@ -20,3 +20,8 @@ pub(super) fn anywhere(data_type: &DataType, is: impl Fn(&DataType) -> bool + Co
             _ => false,
         }
 }
+
+/// Returns whether a type is a union or contains one.
+pub(crate) fn has_unions(data_type: &DataType) -> bool {
+    anywhere(data_type, |t| matches!(t, DataType::Union(..)))
+}

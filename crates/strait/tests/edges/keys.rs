@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
+use arrow::array::{
+    ArrayRef, AsArray, DictionaryArray, Int8Array, Int32Array, RecordBatch, StringArray, UnionArray,
+};
+use arrow::datatypes::{DataType, Field, Int8Type, UnionFields};
 use strait::testing::TestOverrides;
 use strait::{Algorithm, Join, JoinType, NullEquality, Side};
 
-use super::{count, ints, keyed, whole};
+use super::{batches, count, ints, keyed, whole};
 
 #[test]
 fn all_keys_equal() {
@@ -141,4 +144,67 @@ fn keys_of_an_inner_join_are_slices_of_the_probe_side() {
         }
     }
     assert_eq!(rows, 1000);
+}
+
+/// A table with one key column.
+fn of_keys(name: &str, column: ArrayRef) -> RecordBatch {
+    RecordBatch::try_from_iter_with_nullable([(name, column, true)]).expect("one column")
+}
+
+/// The batches of the probe side have dictionaries of their own. A key column of the build side keeps its one
+/// dictionary, so that its rows can be written to a file that allows no other.
+#[test]
+fn a_key_column_keeps_its_own_dictionary() {
+    let dictionary = |keys: Vec<i8>, values: [&str; 2]| -> ArrayRef {
+        let values: ArrayRef = Arc::new(StringArray::from(values.to_vec()));
+        Arc::new(DictionaryArray::new(Int8Array::from(keys), values))
+    };
+    let build = of_keys("a", dictionary(vec![0, 1], ["x", "y"]));
+    let probe: Vec<_> = [["x", "y"], ["y", "x"], ["z", "x"]]
+        .map(|values| of_keys("b", dictionary((0..100).map(|i| i % 2).collect(), values)))
+        .to_vec();
+    let join = Join::inner().on_pair("a", "b").select(["a"]).build_side(Side::Left).batch_size(100);
+    let probe = batches(probe[0].schema(), probe);
+    let joined = join.algorithm(Algorithm::NoPartition).run(whole(&build), probe).expect("starts");
+    let (mut rows, own) = (0, build.column(0).as_dictionary::<Int8Type>().values().clone());
+    for batch in joined {
+        let batch = batch.expect("joins");
+        rows += batch.num_rows();
+        let values = batch.column(0).as_dictionary::<Int8Type>().values();
+        assert_eq!(
+            values.as_string::<i32>().values().as_ptr(),
+            own.as_string::<i32>().values().as_ptr()
+        );
+    }
+    assert_eq!(rows, 250);
+}
+
+/// Nulls of different union members are equal keys, but different values.
+#[test]
+fn a_null_of_a_union_keeps_its_member() {
+    let members = [("number", DataType::Int32), ("text", DataType::Utf8)];
+    let members = members.map(|(name, data_type)| Arc::new(Field::new(name, data_type, true)));
+    let members: UnionFields = (0i8..).zip(members).collect();
+    let union = |member: i8| -> ArrayRef {
+        let children: Vec<ArrayRef> = vec![
+            Arc::new(Int32Array::from(vec![None])),
+            Arc::new(StringArray::from(vec![None::<&str>])),
+        ];
+        let union = UnionArray::try_new(members.clone(), vec![member].into(), None, children);
+        Arc::new(union.expect("one null"))
+    };
+    for (right_name, columns) in [("b", vec![0, 1]), ("a", vec![0])] {
+        let (left, right) = (of_keys("a", union(0)), of_keys(right_name, union(1)));
+        for build in [Side::Left, Side::Right] {
+            let join = Join::inner().on_pair("a", right_name).build_side(build);
+            let join = join.null_equality(NullEquality::Equal).algorithm(Algorithm::NoPartition);
+            let mut joined = join.run(whole(&left), whole(&right)).expect("starts");
+            let batch = joined.next().expect("one row").expect("joins");
+            let member = |column: &ArrayRef| {
+                column.as_any().downcast_ref::<UnionArray>().expect("a union").type_id(0)
+            };
+            let found: Vec<i8> = batch.columns().iter().map(member).collect();
+            assert_eq!(found, columns, "{right_name}, built on the {build:?} side");
+        }
+    }
 }
