@@ -66,7 +66,7 @@ fn hint(code: CUresult) -> &'static str {
             "; the driver was changed or is still starting: restart the machine or its services"
         }
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            "; other processes may use GPU memory (nvidia-smi lists them); end them, or lower the limit of GPU memory (Join::gpu_memory)"
+            "; other processes may use GPU memory (nvidia-smi lists them); end them, or lower the limit of GPU memory"
         }
         _ => "",
     }

@@ -201,9 +201,9 @@ impl<S: Source> Pool<S> {
 
     fn refused(&self, state: &State, needed: u64, what: &str, by_driver: bool) -> Error {
         let hint = if by_driver {
-            "the GPU has no more free memory, although the budget is not used up; other processes may use it (nvidia-smi lists them); end them, or lower the limit of GPU memory (Join::gpu_memory)"
+            "the GPU has no more free memory, although the budget is not used up; other processes may use it (nvidia-smi lists them); end them, or lower the limit of GPU memory"
         } else {
-            "raise the limit of GPU memory (Join::gpu_memory), or join on the CPU"
+            "raise the limit of GPU memory, or join on the CPU"
         };
         let (what, hint) = (what.to_string(), hint.to_string());
         Error::DeviceMemory { what, needed, used: state.used, budget: self.budget, hint }
