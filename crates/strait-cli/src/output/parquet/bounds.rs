@@ -3,10 +3,10 @@
 //! Long strings are shortened, as in Arrow's writer. The bounds of the statistics need not be values of the column: all
 //! values only have to lie between them. The greatest string cannot be shortened if it begins with many repetitions of
 //! the greatest character. It would make the footer of the file as long as the value, and readers read the whole
-//! footer. So such a bound is left out of the file.
+//! footer. So the bounds of such a column chunk are left out of the file.
 
+use parquet::basic::Type;
 use parquet::column::writer::ColumnCloseResult;
-use parquet::data_type::AsBytes;
 use parquet::errors::Result;
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::statistics::{Statistics, ValueStatistics};
@@ -72,46 +72,61 @@ impl Bounds {
     }
 }
 
-/// Leaves bounds that are too long out of the metadata of a column chunk. A reader then reads pages that it could have
-/// skipped. A page index needs the bounds of every page. So if one of them is too long, the whole page index of the
-/// chunk is left out.
-pub(super) fn without_long_bounds(chunk: &mut ColumnCloseResult) -> Result<()> {
-    let is_long = |bound: Option<&[u8]>| bound.is_some_and(|bound| bound.len() > MOST_BYTES);
-    if let Some(index) = &chunk.column_index {
-        let has_long = match index {
-            ColumnIndexMetaData::BYTE_ARRAY(pages)
-            | ColumnIndexMetaData::FIXED_LEN_BYTE_ARRAY(pages) => {
-                pages.min_values_iter().chain(pages.max_values_iter()).any(is_long)
-            }
-            _ => false,
-        };
-        if has_long {
-            chunk.column_index = None;
-        }
-    }
-    let Some(all) = chunk.metadata.statistics() else { return Ok(()) };
-    if !is_long(all.min_bytes_opt()) && !is_long(all.max_bytes_opt()) {
-        return Ok(());
-    }
-    let short = match all {
-        Statistics::ByteArray(all) => Statistics::ByteArray(without_long(all)),
-        Statistics::FixedLenByteArray(all) => Statistics::FixedLenByteArray(without_long(all)),
+/// Leaves bounds that a file should not have out of the metadata of a column chunk. A reader then reads pages that it
+/// could have skipped.
+///
+/// Some readers take a missing bound for an empty string if the chunk has the other one, and then skip rows. So a chunk
+/// has both bounds or none. A page index needs the bounds of every page. So if one of them is left out, the whole page
+/// index of the chunk is left out.
+///
+/// Arrow's writer shortens bounds of values of a fixed length, too. The specification does not allow this, and some
+/// readers fail. So the bounds of such a chunk and of its pages are kept only if all of them have that length.
+pub(super) fn without_bad_bounds(chunk: &mut ColumnCloseResult) -> Result<()> {
+    let descr = chunk.metadata.column_descr();
+    let length = match descr.physical_type() {
+        Type::BYTE_ARRAY => None,
+        Type::FIXED_LEN_BYTE_ARRAY => Some(descr.type_length()),
         _ => return Ok(()),
     };
-    chunk.metadata = chunk.metadata.clone().into_builder().set_statistics(short).build()?;
+    let is_bad = |bound: &[u8]| {
+        let is_other = length.is_some_and(|length| usize::try_from(length) != Ok(bound.len()));
+        bound.len() > MOST_BYTES || is_other
+    };
+    let has_bad_page = match &chunk.column_index {
+        Some(
+            ColumnIndexMetaData::BYTE_ARRAY(pages)
+            | ColumnIndexMetaData::FIXED_LEN_BYTE_ARRAY(pages),
+        ) => pages.min_values_iter().chain(pages.max_values_iter()).flatten().any(is_bad),
+        _ => false,
+    };
+    let all = chunk.metadata.statistics();
+    let bounds = all.map(|all| (all.min_bytes_opt(), all.max_bytes_opt()));
+    let is_bad_chunk = match bounds {
+        None | Some((None, None)) => false,
+        Some((Some(least), Some(most))) => is_bad(least) || is_bad(most),
+        Some(_) => true,
+    };
+    let is_fixed = length.is_some();
+    if has_bad_page || is_fixed && is_bad_chunk {
+        chunk.column_index = None;
+    }
+    let is_kept = if is_fixed { !is_bad_chunk && !has_bad_page } else { !is_bad_chunk };
+    if is_kept {
+        return Ok(());
+    }
+    let without = match all {
+        Some(Statistics::ByteArray(all)) => Statistics::ByteArray(without_bounds(all)),
+        Some(Statistics::FixedLenByteArray(all)) => {
+            Statistics::FixedLenByteArray(without_bounds(all))
+        }
+        _ => return Ok(()),
+    };
+    chunk.metadata = chunk.metadata.clone().into_builder().set_statistics(without).build()?;
     Ok(())
 }
 
-/// Leaves out the bounds that are too long.
-fn without_long<T: AsBytes + Clone>(all: &ValueStatistics<T>) -> ValueStatistics<T> {
-    let short =
-        |bound: Option<&T>| bound.filter(|bound| bound.as_bytes().len() <= MOST_BYTES).cloned();
-    let (least, most) = (short(all.min_opt()), short(all.max_opt()));
-    let exact = (all.min_is_exact() && least.is_some(), all.max_is_exact() && most.is_some());
-    ValueStatistics::new(least, most, all.distinct_count(), all.null_count_opt(), false)
-        .with_min_is_exact(exact.0)
-        .with_max_is_exact(exact.1)
-        .with_backwards_compatible_min_max(all.is_min_max_backwards_compatible())
+fn without_bounds<T>(all: &ValueStatistics<T>) -> ValueStatistics<T> {
+    ValueStatistics::new(None, None, all.distinct_count(), all.null_count_opt(), false)
 }
 
 /// Returns the first eight bytes as an integer. If two integers differ, they sort like their strings.
@@ -127,7 +142,7 @@ fn start(value: &[u8]) -> u64 {
     }
 }
 
-/// Shortens a string if it is too long and can be shortened. Otherwise, [`without_long_bounds`] leaves it out when the
+/// Shortens a string if it is too long and can be shortened. Otherwise, [`without_bad_bounds`] leaves it out when the
 /// chunk is complete. `bound` turns the beginning of the string into a bound.
 fn shortened<S: Into<Option<String>>>(value: &[u8], bound: impl Fn(&str) -> S) -> Bound {
     let exact = || Bound { bytes: value.to_vec(), exact: true };

@@ -15,7 +15,7 @@ use parquet::file::writer::SerializedRowGroupWriter;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath, SchemaDescriptor};
 
 use super::super::encode::Bytes;
-use super::bounds::without_long_bounds;
+use super::bounds::without_bad_bounds;
 use super::chunk::OwnChunk;
 use super::codec::PageCodec;
 use super::encodings::{self, ColumnEncoding, Setting};
@@ -144,7 +144,7 @@ impl Column {
             Column::Strings(column) => Chunk::Own(column.close(codec)?),
             Column::Numbers(column) => Chunk::Own(column.close(codec)?),
         };
-        without_long_bounds(match &mut chunk {
+        without_bad_bounds(match &mut chunk {
             Chunk::Arrow(chunk) => chunk.close_mut(),
             Chunk::Own(chunk) => &mut chunk.close,
         })?;
