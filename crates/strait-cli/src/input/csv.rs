@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use arrow::array::RecordBatch;
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::{Decoder, Format as Layout};
-use arrow::datatypes::{DataType, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use regex::Regex;
 
@@ -342,18 +342,20 @@ fn explain(
             format!(" as the first {} suggested", counted(rows as u64, "row"))
         });
         return format!(
-            "{shown}, line {}: column {} has \"{value}\", which is not of type {data_type}{sampled}; \
-             --sample all infers types from every row, --csv-null {value} makes it null",
+            "{shown}, line {}: column {} has \"{value}\", which is not of type {data_type}{sampled}; {}",
             of_record(record, 1),
-            name(schema, column)
+            name(schema, column),
+            advice(schema, column, Some(&value), arguments)
         );
     }
     if let Some([column, record, why]) = captures(BAD_TIME, &text) {
+        let value = captures(TIME, why).map(|[value]| one_line(value));
         return format!(
-            "{shown}, line {}: column {} does not hold a time as the first rows suggested ({why}); \
-             --sample all infers types from every row",
+            "{shown}, line {}: column {} does not hold a time as the sampled rows suggested ({}); {}",
             of_record(record, 1),
-            name(schema, column)
+            name(schema, column),
+            one_line(why.strip_prefix("Parser error: ").unwrap_or(why)),
+            advice(schema, column, value.as_deref(), arguments)
         );
     }
     let fields = captures(FIELDS, &text).or_else(|| {
@@ -378,9 +380,40 @@ fn explain(
     format!("cannot read {shown}: {}; if the file is damaged, get it again", one_line(&text))
 }
 
+/// Says what to try if a value does not fit the type of its column. A larger sample helps only if the value would have
+/// led to another type: `2024-13-01` suggests a date, too, and was perhaps sampled.
+fn advice(
+    schema: Option<&Schema>,
+    column: &str,
+    value: Option<&str>,
+    arguments: &CsvArguments,
+) -> String {
+    let field = column.parse::<usize>().ok().and_then(|column| schema?.fields().get(column));
+    let named = field.map_or_else(|| "COLUMN".to_string(), |field| quoted(field.name()));
+    let mut advice = format!("--cast {named}=text reads the column as text");
+    if let Some(value) = value {
+        advice += &format!(", --csv-null {} makes the value null", quoted(value));
+        let fits = |field: &FieldRef| sampled::fits(field.data_type(), value.as_bytes(), &[]);
+        if arguments.sample.0.is_some() && !field.is_some_and(fits) {
+            advice += ", --sample all infers types from every row";
+        }
+    }
+    advice
+}
+
+/// Quotes a text for a shell, if it has to be.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.:/+%@,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_string(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
 const BAD_VALUE: &str =
     "(?s)Error while parsing value '(.*)' as type '(.*?)' for column ([0-9]+) at line ([0-9]+)";
 const BAD_TIME: &str = "(?s)Error parsing column ([0-9]+) at line ([0-9]+): (.*)";
+const TIME: &str = "(?s)Error parsing timestamp from '(.*)': ";
 const FIELDS: &str =
     "incorrect number of fields for line ([0-9]+), expected ([0-9]+) got ((?:more than )?[0-9]+)";
 const UNEQUAL: &str = "Expected ([0-9]+) records, found ([0-9]+) records at line ([0-9]+)";

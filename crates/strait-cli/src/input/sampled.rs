@@ -138,7 +138,7 @@ impl Types {
 
 /// Returns whether the type can hold the value of a field. Then the value does not change the type. May return false
 /// for a rare value that the type can hold, such as a value with digits that are not ASCII.
-fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
+pub(super) fn fits(data_type: &DataType, field: &[u8], nulls: &[String]) -> bool {
     // Text holds all values.
     if *data_type == DataType::Utf8 {
         return true;

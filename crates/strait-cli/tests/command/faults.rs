@@ -134,8 +134,34 @@ fn csv_value_that_does_not_fit_what_the_sample_suggested() {
     sandbox.write("late.csv", "id,n\n1,5\n2,six\n");
     let run = sandbox.strait("join people.csv late.csv --on city=id --sample 1");
     run.fails(&["late.csv, line 3: column \"n\" has \"six\"", "Int64", "--sample all"]);
+    run.fails(&["--cast n=text", "--csv-null six"]);
+    sandbox.strait("join people.csv late.csv --on city=id --sample 1 --cast n=text").ok();
     sandbox.strait("join people.csv late.csv --on city=id --sample all").ok();
     sandbox.strait("join people.csv late.csv --on city=id --sample 1 --csv-null six").ok();
+}
+
+/// A larger sample is advised only if it would help.
+#[test]
+fn csv_value_that_looks_like_its_type() {
+    let sandbox = Sandbox::with_people();
+    sandbox.write("day.csv", "id,the day\n1,2024-01-01\n2,2024-13-01\n");
+    sandbox.write("time.csv", "id,the day\n1,2024-01-01T00:00:00\n2,2024-13-01T00:00:00\n");
+    sandbox.write("never.csv", "id,the day\n1,2024-01-01T00:00:00\n2,not yet\n");
+    let join = |more: &str| sandbox.shell(&format!("$strait join people.csv {more} --on city=id"));
+    for (file, value) in [("day.csv", "2024-13-01"), ("time.csv", "2024-13-01T00:00:00")] {
+        for sample in ["", "--sample 1", "--sample all"] {
+            let run = join(&format!("{file} {sample}"));
+            let null = format!("--csv-null {value}");
+            run.fails(&["line 3: column \"the day\"", "--cast 'the day'=text", &null]);
+            assert!(!run.stderr.contains("--sample all"), "{}", run.stderr);
+        }
+        join(&format!("{file} --cast 'the day'=text")).ok();
+        join(&format!("{file} --csv-null {value}")).ok();
+    }
+    let run = join("never.csv --sample 1");
+    run.fails(&["--cast 'the day'=text", "--csv-null 'not yet'", "--sample all"]);
+    join("never.csv --sample all").ok();
+    join("never.csv --sample 1 --csv-null 'not yet'").ok();
 }
 
 #[test]
