@@ -1,6 +1,7 @@
 //! Turns an error into its message and exit status.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use arrow::error::ArrowError;
@@ -17,10 +18,15 @@ pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
             let causes: Vec<String> = error.chain().map(message).collect();
-            eprintln!("error: {}", printable(&causes.join(": ")));
+            say(format_args!("error: {}", printable(&causes.join(": "))));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to stderr. If stderr cannot be written, the line is lost, and the exit status stays the same.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Returns the message of one cause of an error.

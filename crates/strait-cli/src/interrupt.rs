@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 
+use crate::failure::say;
 use crate::{progress, store};
 
 static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -44,13 +45,13 @@ pub(crate) fn install() -> anyhow::Result<()> {
             match removed {
                 // A file in a temporary folder was removed with the folder.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    eprintln!("error: cannot remove {}: {error}", path.display());
+                    say(format_args!("error: cannot remove {}: {error}", path.display()));
                 }
                 _ => {}
             }
         }
         store::abort_uploads();
-        eprintln!("interrupted");
+        say(format_args!("interrupted"));
         std::process::exit(128 + SIGNAL.load(Ordering::Relaxed));
     })
     .context("cannot set a signal handler")?;

@@ -1,6 +1,6 @@
 //! `strait join`: finds the tables, checks the arguments, joins, and writes or shows the rows.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
@@ -27,6 +27,9 @@ use crate::store::Upload;
 
 /// The number of rows that are shown if neither an output nor a limit is given.
 const SHOWN: usize = 10;
+
+/// What else to do if the rows cannot be written to stdout.
+const OR_FILE: &str = ", or write a file with -o";
 
 /// Runs the command.
 pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
@@ -178,15 +181,18 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
 
 /// Rejects an output that exists or is one of the inputs, before anything is read.
 fn check_output(arguments: &JoinArguments, inputs: [&FoundFiles; 2]) -> anyhow::Result<()> {
+    // The number of rows, the plan and the report need stdout also if the rows go to a file.
+    if arguments.count || arguments.explain || arguments.explain_analyze {
+        check_stdout("")?;
+    }
     let path = match &arguments.output {
-        // The number of rows, the plan, the report or the first rows go to stdout.
-        None => return check_stdout(),
+        None => return check_stdout(OR_FILE),
         Some(Destination::Stdout) if std::io::stdout().is_terminal() => {
             bail!(
                 "an Arrow IPC stream cannot be shown on a terminal; redirect stdout, or leave out -o to see the first rows"
             )
         }
-        Some(Destination::Stdout) => return check_stdout(),
+        Some(Destination::Stdout) => return check_stdout(OR_FILE),
         Some(Destination::File(path, _)) => path,
         Some(Destination::Object(location, _)) => {
             for input in inputs {
@@ -272,7 +278,7 @@ fn execute(
         progress::clear();
         // Only the number goes to stdout.
         if arguments.explain_analyze {
-            eprint!("{}", reported(Some(report), &running, ["", found]));
+            print_aside(&reported(Some(report), &running, ["", found]))?;
         }
         return print(&format!("{rows}\n"));
     }
@@ -364,16 +370,18 @@ fn announce(
     match &arguments.output {
         Some(file @ (Destination::File(..) | Destination::Object(..))) => {
             if arguments.progress != Show::Never {
-                eprintln!("wrote {} to {file}", counted(rows, "row"));
+                failure::say(format_args!("wrote {} to {file}", counted(rows, "row")));
             }
             analyzed.map_or(Ok(()), |text| print(&text))
         }
         // Stdout has the rows, so the report goes to stderr.
-        _ => {
-            analyzed.into_iter().for_each(|text| eprint!("{text}"));
-            Ok(())
-        }
+        _ => analyzed.map_or(Ok(()), |text| print_aside(&text)),
     }
+}
+
+/// Writes a report to stderr, because stdout has something else.
+fn print_aside(text: &str) -> anyhow::Result<()> {
+    std::io::stderr().write_all(text.as_bytes()).context("cannot write the report to stderr")
 }
 
 /// Returns the text of the report and how busy the threads were, or the `plan` if there is no report, and what was

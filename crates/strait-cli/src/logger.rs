@@ -2,6 +2,7 @@
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::failure::say;
 use crate::progress;
 
 struct Stderr;
@@ -32,7 +33,7 @@ impl Log for Stderr {
                 Level::Warn => "warning: ",
                 Level::Info | Level::Debug | Level::Trace => "",
             };
-            progress::above_bar(|| eprintln!("{word}{}", record.args()));
+            progress::above_bar(|| say(format_args!("{word}{}", record.args())));
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
 pub(crate) use types::{Cast, UTC, name as type_name};
 
+use crate::failure::say;
 use crate::output::{Closed, check_stdout, failed_write};
 
 const EXAMPLES: &str = "\
@@ -78,13 +79,13 @@ fn end(error: &clap::Error) -> ! {
     if error.use_stderr() {
         error.exit();
     }
-    let shown = check_stdout().and_then(|()| {
+    let shown = check_stdout("").and_then(|()| {
         let written = error.print().and_then(|()| std::io::stdout().flush());
         written.or_else(failed_write)
     });
     std::process::exit(match shown {
         Err(error) if !error.is::<Closed>() => {
-            eprintln!("error: {error:#}");
+            say(format_args!("error: {error:#}"));
             1
         }
         _ => error.exit_code(),

@@ -19,6 +19,7 @@ use tpchgen_arrow::{
 use super::{Parts, prepare, write_parts};
 use crate::arguments::{TableFormat, TpchArguments, TpchTable};
 use crate::digits::counted;
+use crate::failure::say;
 
 /// The approximate number of rows per part: enough to be worth a generator, and few enough to distribute
 /// evenly.
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: &TpchArguments) -> anyhow::Result<()> {
     for ((table, slice, _), path) in files.into_iter().zip(&paths) {
         let rows = Rows { table, scale: arguments.scale, slice, text_keys: arguments.text_keys }
             .write(path, arguments.overwrite, arguments.threads)?;
-        eprintln!("{}: {}", path.display(), counted(rows, "row"));
+        say(format_args!("{}: {}", path.display(), counted(rows, "row")));
     }
     Ok(())
 }

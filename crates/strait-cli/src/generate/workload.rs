@@ -6,6 +6,7 @@ use strait_bench::workload::{Shape, Side, Workload};
 use super::{Parts, prepare, write_parts};
 use crate::arguments::WorkloadArguments;
 use crate::digits::counted;
+use crate::failure::say;
 
 /// Rows per batch.
 const BATCH_ROWS: u64 = 1 << 14;
@@ -29,7 +30,7 @@ pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<()> {
         };
         let parts = Parts { schema: workload.schema(side), count: workload.parts(side), make };
         let rows = write_parts(path, parts, arguments.overwrite, arguments.threads)?;
-        eprintln!("{}: {}", path.display(), counted(rows, "row"));
+        say(format_args!("{}: {}", path.display(), counted(rows, "row")));
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 
-/// Whether stdout was closed when the process began. Rust's runtime opens `/dev/null` in its place before `main`,
-/// so writes would seem to succeed.
+/// Whether stdout was closed, or open for reading only, when the process began. Writes would seem to succeed: Rust's
+/// runtime opens `/dev/null` in place of a closed stdout before `main`, and ignores that a descriptor cannot be written.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The linker puts this function among those that run before Rust's runtime.
@@ -21,14 +21,15 @@ static NOTE_CLOSED: extern "C" fn() = note_closed;
 #[cfg(target_os = "linux")]
 extern "C" fn note_closed() {
     // SAFETY: the call only reads the flags of a descriptor.
-    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
-    WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFL) };
+    let is_closed = flags == -1 || flags & libc::O_ACCMODE == libc::O_RDONLY;
+    WAS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-/// Fails if there is no stdout.
-pub(crate) fn check_stdout() -> anyhow::Result<()> {
+/// Fails if there is no stdout that can be written. `or` completes the advice.
+pub(crate) fn check_stdout(or: &str) -> anyhow::Result<()> {
     if WAS_CLOSED.load(Ordering::Relaxed) {
-        bail!("stdout is closed; redirect it to a file or a pipe, or write a file with -o");
+        bail!("stdout is closed or open for reading only; redirect it to a file or a pipe{or}");
     }
     Ok(())
 }
@@ -47,7 +48,7 @@ impl std::error::Error for Closed {}
 
 /// Writes all of the text to stdout.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    check_stdout()?;
+    check_stdout("")?;
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).or_else(failed_write)
 }

@@ -264,26 +264,62 @@ fn full_stdout() {
 const TEXTS: [&str; 6] =
     ["--help", "-h", "help join", "join --help", "--version", "completions bash"];
 
-/// Rust's runtime opens `/dev/null` in place of a closed stdout, so writes would seem to succeed.
+/// A stdout that is closed, and ones that can only be read.
+const CLOSED: [&str; 3] = [">&-", "1</dev/null", "1<people.csv"];
+
+/// Rust's runtime opens `/dev/null` in place of a closed stdout, so writes would seem to succeed. It also ignores that
+/// a descriptor cannot be written.
 #[test]
 fn closed_stdout() {
     let sandbox = Sandbox::with_people();
     for arguments in ["-o -", "--count", "", "--explain"] {
         let join = format!("$strait join people.csv cities.csv --on city=id {arguments}");
-        sandbox.shell(&format!("{join} >&-")).fails(&["stdout is closed", "redirect it"]);
+        for closed in CLOSED {
+            let run = sandbox.shell(&format!("{join} {closed}"));
+            run.fails(&["stdout is closed", "redirect it"]);
+            // A plan or a number cannot be written to a file with -o.
+            let has_rows = matches!(arguments, "-o -" | "");
+            assert_eq!(run.stderr.contains("a file with -o"), has_rows, "{}", run.stderr);
+        }
         sandbox.shell(&format!("{join} >/dev/null")).ok();
     }
     for arguments in TEXTS {
-        let run = sandbox.shell(&format!("$strait {arguments} >&-"));
-        run.fails(&["stdout is closed", "redirect it"]);
+        for closed in CLOSED {
+            let run = sandbox.shell(&format!("$strait {arguments} {closed}"));
+            run.fails(&["stdout is closed", "redirect it"]);
+            assert!(!run.stderr.contains("-o"), "{}", run.stderr);
+        }
         assert_eq!(sandbox.shell(&format!("$strait {arguments} | true")).stderr, "");
     }
     // The inputs, even broken ones, are not read before this check.
     sandbox.write("broken.parquet", "x");
     let run = sandbox.shell("$strait join broken.parquet cities.csv --on id --count >&-");
     run.fails(&["stdout is closed"]);
-    let run = "$strait join people.csv cities.csv --on city=id -o out.csv >&-";
-    sandbox.shell(run).ok();
+    let join = "$strait join people.csv cities.csv --on city=id -o out.csv";
+    for explain in ["--explain", "--explain-analyze"] {
+        let run = sandbox.shell(&format!("{join} {explain} >&-"));
+        run.fails(&["stdout is closed"]);
+        assert!(!run.stderr.contains("-o"), "{}", run.stderr);
+        assert!(!sandbox.path("out.csv").exists(), "{explain}");
+    }
+    sandbox.shell(&format!("{join} >&-")).ok();
+}
+
+/// The exit status does not depend on whether the message can be written.
+#[test]
+fn full_stderr() {
+    let sandbox = Sandbox::with_people();
+    let status = |run: &str| sandbox.shell(&format!("$strait {run} 2>/dev/full")).status;
+    let join = "join people.csv cities.csv --on city=id";
+    assert_eq!(status("join people.csv absent.csv --on city=id"), Some(1));
+    assert_eq!(status("--version >&-"), Some(1));
+    assert_eq!(status("join"), Some(2));
+    assert_eq!(status(&format!("{join} --count -o x.csv")), Some(2));
+    assert_eq!(status(&format!("{join} --type anti --mark-column")), Some(2));
+    assert_eq!(status(&format!("{join} -v -o out.csv")), Some(0));
+    // The report is lost, and it was asked for.
+    assert_eq!(status(&format!("{join} --explain-analyze --count")), Some(1));
+    assert_eq!(status(&format!("{join} --explain-analyze -o - >/dev/null")), Some(1));
 }
 
 #[test]
