@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::error::ArrowError;
 
@@ -48,7 +49,8 @@ struct BeyondLimit {
     used: u64,
     limit: u64,
     hint: String,
-    /// The memory that the plan predicts for the join, without reading and writing; 0 if it is not known.
+    /// The memory that the plan predicts for the join, without reading and writing, or an estimate from the sizes of
+    /// the files; 0 if it is not known.
     predicted: u64,
 }
 
@@ -58,7 +60,8 @@ impl BeyondLimit {
             return None;
         };
         let (what, hint) = (what.clone(), hint.clone());
-        Some(BeyondLimit { what, needed: *needed, used: *used, limit: *limit, hint, predicted: 0 })
+        let predicted = PREDICTED.load(Ordering::Relaxed);
+        Some(BeyondLimit { what, needed: *needed, used: *used, limit: *limit, hint, predicted })
     }
 
     /// Returns the limit to try.
@@ -88,20 +91,21 @@ impl fmt::Display for BeyondLimit {
 
 impl std::error::Error for BeyondLimit {}
 
-/// If the error is about the memory limit, adds the memory that the plan predicts for the join. Returns other errors
-/// unchanged.
-pub(crate) fn with_prediction(mut error: anyhow::Error, predicted: u64) -> anyhow::Error {
-    if let Some(refused) = error.downcast_mut::<BeyondLimit>() {
-        refused.predicted = predicted;
-    }
-    error
+/// The memory that the plan predicts for the join; 0 if it is not known. Readers turn a refused request into a text on
+/// their own threads, where the plan is not at hand. A process runs at most one join with a memory limit.
+static PREDICTED: AtomicU64 = AtomicU64::new(0);
+
+/// Notes the memory that the plan predicts for the join, for the advice in later errors.
+pub(crate) fn note_prediction(bytes: u64) {
+    PREDICTED.store(bytes, Ordering::Relaxed);
 }
 
-/// Formats a size for `--memory`. Rounds up to whole MiB, or to whole GiB from 10 GiB on.
+/// Formats a size for `--memory`. Rounds up to whole MiB, or to whole GiB from 10 GiB on, but not beyond the largest size
+/// that `--memory` accepts.
 fn rounded_up(bytes: u64) -> String {
     match bytes.div_ceil(1 << 20) {
         mebibytes if mebibytes < 10 << 10 => format!("{mebibytes}MiB"),
-        mebibytes => format!("{}GiB", mebibytes.div_ceil(1 << 10)),
+        mebibytes => format!("{}GiB", mebibytes.div_ceil(1 << 10).min(u64::MAX >> 30)),
     }
 }
 
@@ -169,7 +173,7 @@ pub(crate) fn of_stream(error: ArrowError) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{of_join, one_line, printable, rounded_up, with_prediction};
+    use super::{BeyondLimit, of_join, one_line, printable, rounded_up};
 
     /// The advised limit is more than the refused request would have needed.
     #[test]
@@ -177,8 +181,9 @@ mod tests {
         let advice = |limit: u64, used: u64, needed: u64, predicted: u64| {
             let (what, hint) = ("a page".to_string(), ", or read fewer columns".to_string());
             let refused = of_join(strait::Error::MemoryLimit { what, needed, used, limit, hint });
-            let message = with_prediction(refused.context("a.csv"), predicted);
-            let message = format!("{message:#}");
+            let mut refused = refused.context("a.csv");
+            refused.downcast_mut::<BeyondLimit>().expect("it is refused").predicted = predicted;
+            let message = format!("{refused:#}");
             assert!(message.starts_with("a.csv: the memory limit of"), "{message}");
             let advice = message.split("try --memory ").nth(1).expect("it has an advice");
             advice.strip_suffix(", or read fewer columns").expect("it has a hint").to_string()
@@ -188,7 +193,8 @@ mod tests {
         assert_eq!(advice(64 << 20, 60 << 20, 8 << 20, 1 << 30), "1536MiB");
         // A request may be refused although it would fit, so that others fit later.
         assert_eq!(advice(64 << 20, 0, 1, 0), "128MiB");
-        assert!(advice(1 << 40, u64::MAX, 1, u64::MAX).ends_with("GiB"));
+        let most = advice(1 << 40, u64::MAX, 1, u64::MAX);
+        assert_eq!(crate::arguments::parse_size(&most), Ok(((1 << 34) - 1) << 30), "{most}");
         assert_eq!(rounded_up((9 << 30) + 1), "9217MiB");
         assert_eq!(rounded_up((10 << 30) + 1), "11GiB");
     }

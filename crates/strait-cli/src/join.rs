@@ -56,15 +56,21 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
         let plan = bound.explain();
         return print(&format!("{plan}\n{}{notes}", gpu_memory(&plan, arguments)));
     }
-    let predicted = memory.limit().map_or(0, |_| predicted_memory(&bound.explain()));
+    if memory.limit().is_some() {
+        failure::note_prediction(predicted_memory(&bound.explain(), [&left, &right]));
+    }
     execute(arguments, bound, (left, right), &memory, &notes)
-        .map_err(|error| failure::with_prediction(error, predicted))
 }
 
-/// Returns the memory that the plan predicts for the join; 0 if the rows of a side are not known.
-fn predicted_memory(plan: &Plan) -> u64 {
+/// The memory of a join is estimated as this many times its files, if their rows are not known.
+const FILE_COPIES: u64 = 2;
+
+/// Returns the memory that the plan predicts for the join. If the rows of a side are not known, the sizes of the files
+/// give an estimate. It is 0 if these are not known either.
+fn predicted_memory(plan: &Plan, tables: [&InputTable; 2]) -> u64 {
     if plan.build.rows.is_none() || plan.probe.rows.is_none() {
-        return 0;
+        let files = tables.map(|table| table.file_bytes().unwrap_or(0));
+        return files[0].saturating_add(files[1]).saturating_mul(FILE_COPIES);
     }
     let is_chosen = |prediction: &&Prediction| {
         prediction.algorithm == plan.algorithm && prediction.on_gpu == plan.device.is_gpu()

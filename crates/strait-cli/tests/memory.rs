@@ -382,6 +382,11 @@ fn advice_leads_to_a_limit_that_suffices() {
     });
     parquet(&folder.path().join("texts.parquet"), &texts);
     parquet(&folder.path().join("long.parquet"), &table(30, 100_000, |_| vec![]));
+    arrow(&folder.path().join("wide.arrow"), &wide);
+    arrow(&folder.path().join("texts.arrow"), &texts);
+    let lines = |i: i64| format!("{i},the text of key {:030},{}\n", i * 7919 % 200_000, i % 1009);
+    let lines: String = (0..400_000).map(lines).collect();
+    fs::write(folder.path().join("lines.csv"), format!("k,t,n\n{lines}")).unwrap();
     let text_join = "join texts.parquet texts.parquet --on t";
     for (join, limit) in [
         ("join wide.parquet wide.parquet --on k -o out.parquet", "16MiB"),
@@ -391,6 +396,12 @@ fn advice_leads_to_a_limit_that_suffices() {
         (&format!("{text_join} --algorithm sort-merge -o out.parquet"), "24MiB"),
         ("join wide.parquet wide.parquet --on k --algorithm sort-merge -o out.arrow", "16MiB"),
         (&format!("{text_join} --count"), "1KiB"),
+        // These files do not tell their rows.
+        ("join wide.arrow wide.arrow --on k -o out.parquet", "8MiB"),
+        ("join wide.arrow wide.arrow --on k --count", "1MiB"),
+        ("join texts.arrow texts.arrow --on t -o out.csv", "8MiB"),
+        ("join lines.csv lines.csv --on k -o out.parquet", "8MiB"),
+        ("join lines.csv lines.csv --on t --algorithm sort-merge -o out.arrow", "8MiB"),
         ("join long.parquet long.parquet --on k --algorithm sort-merge --count", "24MiB"),
     ] {
         let mut tried = vec![limit.to_string()];

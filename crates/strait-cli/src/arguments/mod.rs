@@ -29,6 +29,8 @@ pub(crate) use generate::{
 };
 pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
+#[cfg(test)]
+pub(crate) use size::parse as parse_size;
 pub(crate) use types::{Cast, UTC, name as type_name};
 
 use crate::failure::say;

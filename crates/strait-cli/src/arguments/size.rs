@@ -2,7 +2,7 @@
 
 /// Parses a size of more than zero bytes. `K`, `M`, `G`, `T` alone or with `iB` are powers of 1024; with `B`,
 /// they are powers of 1000.
-pub(super) fn parse(text: &str) -> Result<u64, String> {
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
     match parse_or_zero(text)? {
         0 => Err("the size must be more than zero".to_string()),
         bytes => Ok(bytes),
