@@ -6,7 +6,8 @@
 //!
 //! The allocator asks for no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
 //! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at
-//! most 6 % of the time (benchmarks/notes.md). The join's own large buffers keep huge pages, because they fill them.
+//! most 6 % of the time (benchmarks/notes.md). The join's own large buffers keep huge pages, because they fill them. So do
+//! the tables of `strait bench`.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
@@ -97,7 +98,7 @@ const DELAY_MS: c_long = 1000;
 /// `mi_option_allow_thp` in mimalloc.h of version 3.
 const ALLOW_THP: c_int = 43;
 
-/// Makes the allocator use only small pages from now on. Called once, when the process starts.
+/// Makes the allocator use only small pages from now on. Called at most once, when the process starts.
 pub(crate) fn without_huge_pages() {
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at any
     // time. The allocator reads this one when it requests more memory from the system.

@@ -38,9 +38,12 @@ mod counted;
 static ALLOCATOR: counted::Counted = counted::Counted;
 
 fn main() -> ExitCode {
-    freed::without_huge_pages();
-    freed::keep_freed();
     let cli = Cli::read();
+    // A benchmark fills large tables and keeps them, so its huge pages have no unused parts.
+    if !matches!(cli.command, Command::Bench(_)) {
+        freed::without_huge_pages();
+    }
+    freed::keep_freed();
     logger::install(cli.verbose);
     panics::install();
     if let Err(error) = interrupt::install() {
