@@ -123,7 +123,7 @@ impl Counters {
         let number = self.gathers.fetch_add(1, Ordering::Relaxed);
         let weight = match number {
             ..SAMPLE => 1,
-            _ if number % SAMPLE == 0 => SAMPLE,
+            _ if number.is_multiple_of(SAMPLE) => SAMPLE,
             _ => return gather(),
         };
         let begun = thread_time();
