@@ -105,7 +105,7 @@ fn check_on(name: &str, tables: &GpuTables, build: &[u64], probe: &[u64]) {
             for result in RESULTS {
                 let what = format!("{name}: {algorithm:?} {} {result:?}", partitioner.name());
                 let gpu_options = GpuOptions::new().partitioner(partitioner);
-                // One of the results is computed with another seed.
+                // Pairs are found with another hash seed. The rows must be the same.
                 let hash_seed = (result == ResultKind::Pairs).then_some(3);
                 let request = JoinRequest { algorithm, gpu_options, result, hash_seed };
                 let ran = tables.run(&request, true);

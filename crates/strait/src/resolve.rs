@@ -200,8 +200,8 @@ fn origin(
 }
 
 /// Returns whether two key columns hold the same value wherever their rows match. Equal values of one type have
-/// equal bits. There are two exceptions: floats may differ in the sign of zero or in a NaN's payload, and the nulls of
-/// a union may belong to different members.
+/// equal bits. There are two exceptions. Equal floats may differ in the sign of zero, or in the payload of a NaN. Two
+/// nulls of a union are equal keys, and may belong to different members.
 fn same_values(join: &Join, left: &Field, right: &Field) -> bool {
     let same_floats = |t: &DataType| join.float_equality == FloatEquality::Total || !has_floats(t);
     let data_type = left.data_type();

@@ -421,8 +421,8 @@ pub(crate) struct BenchGpuArguments {
     #[arg(long, value_name = "P", default_value = "look-back", value_parser = partitioner_on_gpu())]
     pub(crate) partitioner: Partitioner,
 
-    /// The seed of the hash functions. Another seed puts other keys into the same bucket; the rows stay the same
-    /// [default: none, which uses the same hash functions in every run]
+    /// The seed of the hash functions. It decides which keys share a bucket. The joined rows do not depend on it
+    /// [default: the same seed in every run]
     #[arg(long, value_name = "S")]
     pub(crate) hash_seed: Option<u64>,
 

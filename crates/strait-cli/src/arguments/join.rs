@@ -155,7 +155,8 @@ pub(crate) struct JoinArguments {
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 
-    /// How many threads work on the join. With --memory, there is at most one thread per 16 MiB [default: one per core]
+    /// The number of threads of the join. With --memory, the join has at most one thread per 16 MiB of the limit
+    /// [default: one per core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 

@@ -109,8 +109,9 @@ impl BufRead for Opened {
     }
 }
 
-/// Passes bytes on. The first call passes only one byte. The CSV parser skips a byte order mark only if the first call
-/// returns the whole mark. [`open`] has already skipped the mark of the file, so a second mark belongs to a value.
+/// A reader whose first call returns only one byte. The CSV parser skips a byte order mark only if its first call gets
+/// the whole mark. [`open`] has already skipped the mark of the file. A second mark belongs to a value, so the parser
+/// must not skip it.
 pub(super) struct Unmarked<R> {
     inner: R,
     has_begun: bool,

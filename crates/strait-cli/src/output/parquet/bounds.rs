@@ -1,7 +1,7 @@
 //! The least and the greatest string of a page or of a column chunk.
 //!
-//! Long strings are shortened, as in Arrow's writer. The bounds of the statistics need not be values of the column: all
-//! values only have to lie between them. The greatest string cannot be shortened if it begins with many repetitions of
+//! Long strings are shortened, as in Arrow's writer. This is allowed, because a bound need not be a value of the column.
+//! Every value must lie between both bounds. The greatest string cannot be shortened if it begins with many repetitions of
 //! the greatest character. It would make the footer of the file as long as the value, and readers read the whole
 //! footer. So the bounds of such a column chunk are left out of the file.
 
