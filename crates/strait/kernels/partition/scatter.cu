@@ -3,10 +3,10 @@
 //   Standard   tuple ─► reserve a place in its partition ─► write
 //   Linear     tile ─► rank by partition ─► reserve a range per partition ─► order ─► write runs
 //
-// Atomic additions to the partitions' cursors reserve places, so no histogram is needed. Standard writes one
-// tuple at a time, which means one packet per tuple over the link. Linear writes runs. Runs are short if
-// partitions are many: a tile of 8192 tuples has 16 tuples for each of 512 partitions, and a run seldom
-// begins or ends at the boundary of a memory line.
+// Atomic additions to the partitions' cursors reserve places. The kernels count nothing: the host sets each cursor to the
+// start of its partition, which follows from counts (`triton/scatter.rs`). Standard writes one tuple at a time, which means
+// one packet per tuple over the link. Linear writes runs. Runs are short if partitions are many: a tile of 8192 tuples has
+// 16 tuples for each of 512 partitions, and a run seldom begins or ends at the boundary of a memory line.
 #include "scatter.cuh"
 
 #define STANDARD_THREADS 256

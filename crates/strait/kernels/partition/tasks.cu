@@ -5,8 +5,8 @@
 #define THREADS 256
 
 // Computes bounds[p], the first tuple whose partition is p or later, by binary search with one thread per
-// partition. The bits above the partition number are ignored: tuples of one part of a side, which an earlier
-// pass made, share them.
+// partition. The bits above the partition number are ignored: if an earlier pass has partitioned the side,
+// all tuples here share them.
 extern "C" __global__ void __launch_bounds__(256) bounds(Bounds a) {
     const u32 partition = blockIdx.x * 256 + threadIdx.x;
     if (partition > a.partitions) return;

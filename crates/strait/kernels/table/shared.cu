@@ -26,6 +26,10 @@
 #define BUILD_ROWS SHARED_BUILD_ROWS
 #define HEADS SHARED_HEADS
 #define WARPS (THREADS / WARP)
+// A key is frequent if so many threads of a block find it twice among their first two build tuples. If a fraction f
+// of the tuples has one key, a thread does so with probability f^2. A table with two tuples per thread reaches the
+// number at about f = 1/10 (768 threads) or 1/11 (1024 threads). If each key occurs 16 times, few tables reach it.
+#define FREQUENT_THREADS 8
 
 // A key that is set aside: how many tuples have it (0 if there is no such key), and how many have other keys.
 struct Frequent {
@@ -60,10 +64,9 @@ struct SharedTable {
         next[place] = (u16)atomicExch(&heads[bucket(tuple.key)], place + 1);
     }
 
-    // Builds the table, without a frequent key. Returns whether a key is probably frequent: whether as many
-    // threads as there are warps saw the same key in two consecutive items of a round. If a fraction f of the
-    // tuples has one key, a comparison is true with probability f^2. A full table reaches the limit at about
-    // f = 1/11 (wide words) or 1/13 (narrow words). If each key occurs 16 times, few tables reach it.
+    // Builds the table, without a frequent key. Returns whether a key is probably frequent (FREQUENT_THREADS). A
+    // thread compares its first two keys when the table is finished, and reads them from the table again. A comparison
+    // inside the loop would need one more register, and the aggregate kernel for 32-bit words has none left.
     //
     // It also requests the next task, right after the loads of the first tuples. So both wait at the same time.
     __device__ __forceinline__ bool build(const Tuple* tuples, u32 rows, Frequent& frequent, const Output& out,
@@ -71,7 +74,6 @@ struct SharedTable {
         clear_heads();
         if (threadIdx.x == 0) frequent = Frequent{0, 0, 0};
         __syncthreads();
-        bool repeated = false;
         u32 begin = 0;
         do {
             Tuple tuple[ITEMS];
@@ -85,13 +87,14 @@ struct SharedTable {
             for (int i = 0; i < ITEMS; i++) {
                 const u32 row = begin + i * THREADS + threadIdx.x;
                 if (row >= rows) break;
-                if (i) repeated |= tuple[i].key == tuple[i - 1].key;
                 insert(row, tuple[i]);
             }
             begin += ROUND;
         } while (begin < rows);
         tasks.keep();
-        return __syncthreads_count(repeated) >= WARPS;
+        const u32 second = THREADS + threadIdx.x;
+        const bool repeated = second < rows && keys[second] == keys[threadIdx.x];
+        return __syncthreads_count(repeated) >= FREQUENT_THREADS;
     }
 
     // Builds the table again, and sets one key aside. Each thread that sees a key in two consecutive tuples of its own
