@@ -86,12 +86,12 @@ fn gpu_memory(plan: &Plan, arguments: &JoinArguments) -> String {
     if *device != Processor::Auto || gpu_memory.is_some() || !is_compared {
         return String::new();
     }
-    let memory = Gpu::detect().ok().and_then(|gpus| gpus.first().map(|gpu| gpu.memory));
-    memory.map_or(String::new(), planned_gpu_memory)
+    let budget = Gpu::detect().ok().and_then(|gpus| gpus.first().map(Gpu::default_budget));
+    budget.map_or(String::new(), planned_gpu_memory)
 }
 
-fn planned_gpu_memory(memory: u64) -> String {
-    let planned = strait::bytes(memory / 10 * 9);
+fn planned_gpu_memory(budget: u64) -> String {
+    let planned = strait::bytes(budget);
     format!(
         "GPU memory: planned with {planned}; the run plans with the memory that is free when it starts\n"
     )
@@ -465,7 +465,7 @@ fn drain(
 mod tests {
     #[test]
     fn the_planned_gpu_memory_is_told() {
-        let told = super::planned_gpu_memory(80 << 30);
+        let told = super::planned_gpu_memory(72 << 30);
         assert!(told.starts_with("GPU memory: planned with 72.0 GiB; the run"), "{told}");
     }
 }

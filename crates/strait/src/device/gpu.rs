@@ -60,6 +60,19 @@ pub struct Gpu {
     pub(super) host_node: i32,
 }
 
+impl Gpu {
+    /// Returns the most memory of this GPU that a join holds, in bytes, if no limit is set and all of the memory is
+    /// free. The rest is for the driver and for kernels.
+    pub fn default_budget(&self) -> u64 {
+        default_budget(self.memory)
+    }
+}
+
+/// Returns the most memory that a join holds if no limit is set: nine tenths of the free memory.
+pub(super) fn default_budget(free: u64) -> u64 {
+    free / 10 * 9
+}
+
 /// A PCIe link at its full speed. Idle links run slower.
 ///
 /// ```

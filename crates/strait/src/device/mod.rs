@@ -213,7 +213,7 @@ impl Prospect {
     pub(crate) fn budget(&self, gpu_memory: Option<u64>) -> u64 {
         match (gpu_memory, self) {
             (Some(asked), _) => asked,
-            (None, Prospect::Gpu(gpu)) => gpu.memory / 10 * 9,
+            (None, Prospect::Gpu(gpu)) => gpu.default_budget(),
             (None, Prospect::Simulated(_)) => SIMULATED_MEMORY,
         }
     }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::device::gpu::default_budget;
 use crate::device::{DeviceId, Memory, MemoryUse, View};
 use crate::error::{Error, Result, bytes};
 use crate::schedule::lock;
@@ -75,17 +76,17 @@ pub(super) fn budget(asked: Option<u64>, free: u64) -> Result<u64> {
             }
             Ok(asked)
         }
-        None if free / 10 * 9 < LEAST_BUDGET => Err(Error::DeviceMemory {
+        None if default_budget(free) < LEAST_BUDGET => Err(Error::DeviceMemory {
             what: "a join".to_string(),
             needed: LEAST_BUDGET,
             used: 0,
-            budget: free / 10 * 9,
+            budget: default_budget(free),
             hint: format!(
                 "only {} are free on the GPU: end other processes that use it (nvidia-smi lists them), or join on the CPU",
                 bytes(free)
             ),
         }),
-        None => Ok(free / 10 * 9),
+        None => Ok(default_budget(free)),
     }
 }
 
