@@ -2,9 +2,9 @@
 //! read.
 
 use crate::error::{Error, Result};
-use crate::gpu_options::{GpuOptions, Partitioner, Processor, unsuitable};
+use crate::gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, unsuitable};
 use crate::join::Join;
-use crate::options::Algorithm;
+use crate::options::{Algorithm, names};
 
 /// Checks the settings that can be checked without schemas and without a device.
 pub(crate) fn check(join: &Join) -> Result<()> {
@@ -26,7 +26,33 @@ pub(crate) fn check(join: &Join) -> Result<()> {
             format!("{anywhere} run on the CPU and on a GPU"),
         ));
     }
+    check_effect(join.algorithm, &join.gpu_options)?;
     check_partitioning(join.algorithm, &join.gpu_options)
+}
+
+/// Checks that the algorithm, if the caller chose one, uses every GPU option that is set.
+fn check_effect(algorithm: Option<Algorithm>, options: &GpuOptions) -> Result<()> {
+    let Some(algorithm) = algorithm else { return Ok(()) };
+    let partitions = [Algorithm::Radix, Algorithm::Triton];
+    let options: [(&str, bool, &[Algorithm]); 4] = [
+        ("partitioner", options.partitioner.is_some(), &partitions),
+        ("table", options.table != TablePlace::default(), &[Algorithm::NoPartition]),
+        ("histogram", options.histogram != Histogram::default(), &[Algorithm::Triton]),
+        ("cache", options.cache.is_some(), &[Algorithm::Triton]),
+    ];
+    let is_unused =
+        |(_, is_set, users): &(_, bool, &[Algorithm])| *is_set && !users.contains(&algorithm);
+    match options.into_iter().find(is_unused) {
+        None => Ok(()),
+        Some((name, _, users)) => {
+            let users = names(users.iter().map(|user| user.name()));
+            Err(Error::invalid_option(
+                name,
+                format!("{algorithm} does not use this option"),
+                format!("leave it out, or choose an algorithm that uses it: {users}"),
+            ))
+        }
+    }
 }
 
 /// Returns the error of an option that is zero.
@@ -67,7 +93,6 @@ pub(crate) fn check_partitioner(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_options::Histogram;
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()
@@ -100,6 +125,29 @@ mod tests {
         assert!(refused(Join::inner().threads(0)).contains("threads is zero"));
         assert!(check(&radix.gpu_options(by(Partitioner::BucketPool))).is_ok());
         assert!(check(&Join::inner().gpu_options(by(Partitioner::LookBack))).is_ok());
+    }
+
+    /// An option that the algorithm does not use is refused. Without an algorithm, the planner may choose one that
+    /// uses the option.
+    #[test]
+    fn options_without_effect_are_refused() {
+        let options: [(&str, GpuOptions, &[Algorithm]); 4] = [
+            ("partitioner", by(Partitioner::BucketPool), &[Algorithm::Radix, Algorithm::Triton]),
+            ("table", GpuOptions::new().table(TablePlace::Host), &[Algorithm::NoPartition]),
+            ("histogram", GpuOptions::new().histogram(Histogram::Cpu), &[Algorithm::Triton]),
+            ("cache", GpuOptions::new().cache(0), &[Algorithm::Triton]),
+        ];
+        for (name, options, users) in options {
+            assert!(check(&Join::inner().gpu_options(options)).is_ok(), "{name}");
+            for algorithm in Algorithm::ALL {
+                let join = Join::inner().algorithm(algorithm).gpu_options(options);
+                let unused = check(&join).is_err_and(|error| {
+                    let text = error.to_string();
+                    text.contains(name) && text.contains("does not use this option")
+                });
+                assert_eq!(unused, !users.contains(&algorithm), "{algorithm} {name}");
+            }
+        }
     }
 
     /// Every partitioner has exactly one of the two algorithms that partition.

@@ -205,9 +205,10 @@ fn every_operation_fails_in_every_way_to_cross() {
 fn every_operation_fails_in_every_partitioner() {
     for partitioner in Partitioner::ALL {
         let algorithm = if partitioner.to_host() { Algorithm::Triton } else { Algorithm::Radix };
+        let cache = partitioner.to_host().then_some(64);
         let join = Join::inner()
             .on("k")
-            .gpu_options(GpuOptions::new().partitioner(partitioner).cache(64))
+            .gpu_options(GpuOptions::new().partitioner(partitioner).cache(cache))
             .build_side(Side::Left)
             .threads(1);
         every_operation_fails(partitioner.name(), algorithm, &join, tiny());

@@ -132,7 +132,11 @@ fn rows_cross_as_the_plan_says() -> Result<(), Error> {
     let (build, probe) = (table("v", BUILD_ROWS, 1), table("w", 2 * BUILD_ROWS, 2));
     for transfer in Transfer::ALL {
         for algorithm in Algorithm::ALL {
-            let options = GpuOptions::new().transfer(transfer).table(TablePlace::Hybrid);
+            let table = match algorithm {
+                Algorithm::NoPartition => TablePlace::Hybrid,
+                _ => TablePlace::Gpu,
+            };
+            let options = GpuOptions::new().transfer(transfer).table(table);
             let join = Join::inner().algorithm(algorithm).gpu_options(options);
             let (before, report) = joined(&join.test_overrides(simulated(4)), &build, &probe)?;
             let Some(work) = &report.gpu else { panic!("{report}") };

@@ -279,7 +279,8 @@ fn gpu_options(rng: &mut Rng, case: &Case) -> GpuOptions {
         Transfer::Coherence if case.force.simulated.is_none() => Transfer::Auto,
         transfer => transfer,
     };
-    let options = options.transfer(transfer).table(*rng.pick(&TablePlace::ALL));
+    let options = options.transfer(transfer);
+    let table = *rng.pick(&TablePlace::ALL);
     let of_triton = case.algorithm == Some(Algorithm::Triton);
     let theirs: Vec<_> =
         Partitioner::ALL.into_iter().filter(|p| p.to_host() == of_triton).collect();
@@ -295,6 +296,7 @@ fn gpu_options(rng: &mut Rng, case: &Case) -> GpuOptions {
             options.partitioner(partitioner).cache(cache).histogram(histogram)
         }
         Some(Algorithm::Radix) => options.partitioner(partitioner),
+        Some(Algorithm::NoPartition) | None => options.table(table),
         _ => options,
     }
 }

@@ -130,7 +130,9 @@ fn random_streams_are_joined_as_on_the_cpu() {
         let join = join.algorithm(algorithm).test_overrides(force);
         let options = match random.below(3) {
             0 => GpuOptions::new().transfer(Transfer::ALL[random.below(8) as usize]),
-            1 => GpuOptions::new().table(TablePlace::ALL[random.below(3) as usize]),
+            1 if matches!(algorithm, None | Some(Algorithm::NoPartition)) => {
+                GpuOptions::new().table(TablePlace::ALL[random.below(3) as usize])
+            }
             _ => GpuOptions::new(),
         };
         let join = join.gpu_options(options);
