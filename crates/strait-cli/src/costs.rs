@@ -20,8 +20,7 @@ pub(crate) mod read {
     pub(crate) const JSON: f64 = 6.8;
     pub(crate) const ARROW: f64 = 0.25;
     /// Decompression, per byte of text. `SQUEEZED` is the number of bytes of text per byte of the compressed file.
-    /// (For
-    /// zstd, it is assumed.)
+    /// (For zstd, it is assumed.)
     pub(crate) const GZIP: f64 = 2.3;
     pub(crate) const ZSTD: f64 = 0.7;
     pub(crate) const SQUEEZED: f64 = 2.7;

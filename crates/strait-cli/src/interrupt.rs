@@ -19,7 +19,7 @@ static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// The signal that ends the process.
 static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGINT);
 
-/// Notes which signal came, because the handler of `ctrlc` does not get to know it, and calls that handler.
+/// Stores the number of the signal, because the handler of `ctrlc` does not get it. Then calls that handler.
 extern "C" fn note(signal: libc::c_int) {
     SIGNAL.store(signal, Ordering::Relaxed);
     // SAFETY: a signal handler may call `raise`. SIGINT has the handler that `install` set before.

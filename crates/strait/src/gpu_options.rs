@@ -187,7 +187,7 @@ impl TritonPartitioner {
                     "histogram",
                     "the dma partitioner needs no histogram",
                     format!(
-                        "use the histogram none, or, to count with {}, use another partitioner than dma",
+                        "use the histogram none, or keep the histogram {} and use another partitioner than dma",
                         histogram.name()
                     ),
                 ))

@@ -27,7 +27,7 @@ pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Reading both sides, until the smaller one is known and read to its end.
+    /// Reading, until the build side is known and read to its end. If it is known at the start, only this side is read.
     Read,
     /// Converting key columns to key words, and partitioning or sorting them.
     Partition,
@@ -35,7 +35,7 @@ pub enum Stage {
     Build,
     /// Probing: finding matches and writing their rows.
     Probe,
-    /// Writing the rows of the build side that have no match.
+    /// Writing held rows that the join type returns by their flag: unmatched rows, matched rows, or all rows with a mark.
     Unmatched,
     /// The join has finished.
     Done,

@@ -1,4 +1,4 @@
-//! What is known about a join before it is read: statistics of each side, and the work of reading and writing.
+//! What is known before a join reads its sides: statistics of each side, and the work of reading and writing.
 
 use crate::options::Side;
 

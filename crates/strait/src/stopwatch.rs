@@ -76,7 +76,7 @@ pub struct GpuWork {
     /// The radix bits of each pass that partitioned the build side.
     pub radix_bits: Vec<u32>,
     /// The most rows of a chunk, or tuples, that crossed to the GPU together. If `multi-pass` was refused memory,
-    /// this is about the chunks since then.
+    /// only the chunks since then count.
     pub chunk_rows: u64,
     /// The bytes of a table that were in GPU memory, if the rest of the table could lie in host memory.
     pub table_in_gpu_memory: Option<u64>,

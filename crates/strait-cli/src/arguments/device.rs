@@ -38,9 +38,9 @@ pub(crate) struct DeviceArguments {
     #[arg(long, value_name = "WHERE", value_parser = table())]
     pub(crate) table: Option<TablePlace>,
 
-    /// Which processor counts the rows of each partition before a triton join writes them [default: none]. If rows are
-    /// counted first, the GPU can read rows in pinned memory directly. If the GPU counts, keys cross the link
-    /// a second time
+    /// Which processor counts the rows of each partition before a triton join writes them [default: none]. With none,
+    /// the GPU counts each chunk after it has arrived, if the partitioner needs counts. If rows are counted first, the
+    /// GPU can read rows in pinned memory directly. If the GPU counts, keys cross the link a second time
     #[arg(long, value_name = "WHO", value_parser = histogram())]
     pub(crate) histogram: Option<Histogram>,
 

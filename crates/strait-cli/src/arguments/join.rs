@@ -140,9 +140,9 @@ pub(crate) struct JoinArguments {
 
     /// Stops after N rows of output
     ///
-    /// If one table comes from stdin, the join stops after N rows. It does not wait for the end of stdin.
-    /// This works if the files of the other table have at most 1 GiB and the table takes at most a quarter of
-    /// --memory. Radix and sort-merge joins always wait for the end of stdin. Some rows are known only at the end of
+    /// If one table comes from stdin, the join stops after N rows, and does not wait for the end of stdin. This works if
+    /// the other table has at most 1 GiB and at most a quarter of --memory. For Parquet files, the needed columns in
+    /// memory count, and for all others, the size of the files. Radix and sort-merge joins always wait for the end of stdin. Some rows are known only at the end of
     /// stdin, for example rows of the other table that have no match. The join also waits for these rows.
     #[arg(long, value_name = "N", conflicts_with = "count")]
     pub(crate) limit: Option<u64>,
@@ -150,8 +150,8 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. Both tables may be
-    /// larger than GPU memory; with streamed-probe, only the larger table may be
+    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They join tables that
+    /// are larger than GPU memory. With streamed-probe, the smaller table must fit in GPU memory
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 

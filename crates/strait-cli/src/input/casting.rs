@@ -1,6 +1,5 @@
 //! Batches of Parquet files that wait to be cast, because memory for the cast was refused. The worker that was
-//! refused
-//! leaves its batch to the next call.
+//! refused leaves its batch to the next call.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -380,8 +380,9 @@ fn explain(
     format!("cannot read {shown}: {}; if the file is damaged, get it again", one_line(&text))
 }
 
-/// Says what to try if a value does not fit the type of its column. A larger sample helps only if the value would have
-/// led to another type: `2024-13-01` suggests a date, too, and was perhaps sampled.
+/// Says what to try if a value does not fit the type of its column. A larger sample helps only if the value itself
+/// suggests another type. It does not help for `2024-13-01`, which looks like a date: a larger sample would infer a date
+/// again.
 fn advice(
     schema: Option<&Schema>,
     column: &str,

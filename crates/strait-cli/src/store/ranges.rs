@@ -1,8 +1,7 @@
 //! Fetches the column chunks of a row group, in the order in which a decoder needs them.
 //!
 //! A decoder reads all columns at the same time, each from its start to its end. So when half of the rows are
-//! decoded,
-//! it needs the bytes in the middle of each column:
+//! decoded, it needs the bytes in the middle of each column:
 //!
 //! ```text
 //!  columns  a: ██████████░░░░░░░░░░   b: ████░░░░   c: ████████░░░░░░░░     half of the rows are decoded

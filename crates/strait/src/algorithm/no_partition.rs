@@ -244,9 +244,9 @@ fn build_table<K: KeyWord, I: RowId>(
 /// Fails with [`Error::BadSeed`] if many build rows have the same hash but different keys. Each probe row
 /// with this hash would meet all of them, and most of these candidates would be rejected.
 ///
-/// Compares the first row of each group with every 16th row. Between two compared rows, up to 15 rows with
-/// other keys can stay unnoticed. In a group of equal keys, each probe row yields at least 16 output rows,
-/// which takes far longer than these comparisons.
+/// Compares the first row of each group with every 16th row. Between two compared rows, up to 15 rows with other keys can
+/// stay unnoticed. The check is cheap: it looks only at groups of more than 16 rows. If the keys of such a group are
+/// equal, each probe row with this key yields all these rows, which takes far longer.
 fn one_key_per_hash<K: KeyWord, I: RowId>(
     cx: &Context<'_>,
     matcher: &Matcher<'_>,

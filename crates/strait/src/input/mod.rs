@@ -1,10 +1,10 @@
 //! Reads the two sides, batch by batch, and holds the batches that the join needs later.
 //!
 //! ```text
-//!  left input ───► BufferedSource ─┐                              ┌─► Relation        the side that ended first
+//!  left input ───► BufferedSource ─┐                              ┌─► Relation        the build side
 //!                                  ├─ read_smaller_first: read ───┤
-//!  right input ──► BufferedSource ─┘  the side with fewer         └─► BufferedSource  the other side: first the
-//!                                     bytes so far                                    batches that were read
+//!  right input ──► BufferedSource ─┘  as build_side.rs says       └─► BufferedSource  the probe side: first the
+//!                                                                                     batches that were read
 //! ```
 
 mod buffered;

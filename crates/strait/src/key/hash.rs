@@ -3,7 +3,6 @@
 //! The word is a 64-bit hash over all key columns. Matches of words are later verified on the values. Each
 //! value is hashed in the common form of its pair, so a string has the same hash in a view, behind offsets or
 //! in a dictionary. Each dictionary value is hashed once.
-
 //!
 //! Every step uses secrets that follow from the join's [seed](super::seed), so nobody can choose keys with
 //! equal hashes.

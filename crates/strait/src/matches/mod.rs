@@ -5,7 +5,7 @@
 //! and writes the pairs if the join type returns them. After the last candidate of a side,
 //! [`Matcher::emit_by_flag`] writes the rows of the side that the join type returns by their flag.
 //!
-//! | type (probe side left) | pairs | build rows by flag | probe rows by flag |
+//! | type, if the left table is the probe side | pairs | build rows by flag | probe rows by flag |
 //! | --- | --- | --- | --- |
 //! | inner | yes | | |
 //! | left, right, full | yes | unmatched, if preserved | unmatched, if preserved |

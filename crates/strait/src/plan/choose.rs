@@ -133,7 +133,8 @@ pub(crate) fn choose(request: Request) -> Plan {
 }
 
 impl Plan {
-    /// Returns whether a join should look for a GPU, if this process has not done so yet. This is a plan for the CPU.
+    /// Returns whether a join should look for a GPU, if this process has not done so yet. `self` is a plan for
+    /// the CPU.
     /// A GPU can be faster only if the join on the CPU takes longer than finding and opening a GPU. Reading and
     /// writing do not count, because the same threads do this work in both cases. A join also looks for a GPU if the
     /// memory limit is too small for the CPU.

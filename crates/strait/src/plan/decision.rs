@@ -34,7 +34,7 @@ pub struct Plan {
     pub device: PlanDevice,
     /// The join type.
     pub join_type: JoinType,
-    /// The side that is held; `None` if it is not known yet which side is smaller.
+    /// The build side; `None` if the join chooses it while it reads.
     pub build_side: Option<Side>,
     /// The statistics of the build side.
     pub build: Statistics,
@@ -451,8 +451,8 @@ pub struct LinkBytes {
     pub per_build_row: u64,
     /// The bytes back to the host per match.
     pub per_match: u64,
-    /// The bytes back to the host per probe row, plus one bit, if results come back in probe order (then
-    /// `per_match` does not apply). Zero if they never do, or if only the bits come back.
+    /// If results come back in probe order: the bytes back to the host per probe row, besides one bit. They replace
+    /// `per_match`. Zero if results never come back in probe order, or if only the bits do.
     pub per_probe_row: u64,
     /// Whether one bit per probe row comes back, which tells whether the row has a match.
     pub probe_bits: bool,

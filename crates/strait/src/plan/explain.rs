@@ -200,11 +200,11 @@ impl fmt::Display for ResultOrder {
         f.write_str(match self {
             ResultOrder::Unordered => "in any order",
             ResultOrder::ProbeOrder => {
-                "in probe order; pairs in any order where fewer than half of the probe rows match"
+                "in probe order; pairs in any order after a chunk in which fewer than half of the probe rows match"
             }
             ResultOrder::ProbeOrderIfUnique => {
                 "in probe order, if each build key occurs once; \
-                 pairs in any order where fewer than half of the probe rows match"
+                 pairs in any order after a chunk in which fewer than half of the probe rows match"
             }
         })
     }

@@ -227,8 +227,8 @@ impl Learned {
 }
 
 impl Plan {
-    /// Adds facts that the join has learned, and decides the details again. The details follow from all facts
-    /// together, so the order in which the facts come does not matter.
+    /// Adds facts that the join has learned, and decides the details again. A newer fact replaces an older fact of the
+    /// same kind. The order of facts of different kinds does not matter.
     pub(crate) fn refine(&mut self, learned: Learned) {
         self.build = self.build.counted(learned.build_rows, None);
         self.probe = self.probe.counted(learned.probe_rows, None);

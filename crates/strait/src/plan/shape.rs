@@ -97,7 +97,7 @@ fn region_bits(bytes: u64, machine: &Machine, overrides: TestOverrides) -> u32 {
 fn in_passes(bits: u32, overrides: TestOverrides) -> Passes {
     let most = if overrides.tiny_partitions { 4 } else { BITS_PER_PASS };
     let passes = bits.div_ceil(most);
-    // Passes have nearly equal bits: 13 bits become 6 and 7, not 11 and 2.
+    // Passes have nearly equal bits: 13 bits become 6 and 7, not 12 and 1.
     Passes((0..passes).map(|i| bits * (i + 1) / passes - bits * i / passes).collect())
 }
 

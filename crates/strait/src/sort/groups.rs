@@ -8,9 +8,9 @@ use crate::word::KeyWord;
 
 /// A group of rows, as positions in the two whole lists.
 ///
-/// There are two kinds. If both ranges have rows, these are all rows of one key. If one range is empty, the other
-/// range has all further rows before the next key of the list with the empty range. These rows may have several keys,
-/// and none of them has a match. The empty range is at the position where its rows would be.
+/// There are two kinds. If both ranges have rows, these are all rows of one key. If the range of one list is empty, the
+/// other range has all next rows of its list that come before the next key of the first list. These rows may have
+/// several keys, and none of them has a match. The empty range is at the position where its rows would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) a: Range<usize>,

@@ -1,4 +1,4 @@
-//! One flag per build row: whether it has a match. Any worker may set it, in any order.
+//! One flag per row of a side, or of a part of it: whether the row has a match. Any worker may set a flag, in any order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -11,9 +11,9 @@
 //! So few searches go beyond the home bucket, whether they succeed or not: with almost two slots per key,
 //! about one in twenty.
 //!
-//! No key value is reserved to mark empty slots. The keys of a region share their top bits, so a key with the
-//! other top bit marks an empty slot. All regions have the same size, so a key's top bits, read as a fraction
-//! of all buckets, give its home bucket.
+//! No key value is reserved to mark empty slots. All keys of a region have the same top bit, so a key with the other top
+//! bit marks an empty slot. All regions have the same size, so the top 32 bits of a key give its home bucket:
+//! `top * buckets / 2^32`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

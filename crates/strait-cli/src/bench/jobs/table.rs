@@ -67,8 +67,9 @@ pub(super) fn table(contests: &[Contest], peers: &[Engine], bars: &Bars) -> Stri
         }
     }
     format!(
-        "Median seconds. Ratio: the best peer's time divided by Strait's, without the peer's import. CPU s, peak and \
-         size:\nStrait's, and Strait's divided by the best peer's, the leanest peer's, and DuckDB's.\n{}\n{}",
+        "Median seconds. Ratio: the best peer's time divided by Strait's, without the peer's import. The ratios after \
+         CPU s, peak and size:\nStrait's figure divided by that of the best peer, of the leanest peer, and of \
+         DuckDB.\n{}\n{}",
         bars.described(),
         aligned(&rows, 2)
     )

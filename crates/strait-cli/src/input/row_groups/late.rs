@@ -7,8 +7,7 @@
 //! ```
 //!
 //! A window ends when its wanted rows fill a batch. If too many rows of a window may match, it is faster to decode
-//! all
-//! columns at once. Then the result of the window is dropped, and its rows are decoded again.
+//! all columns at once. Then the result of the window is dropped, and its rows are decoded again.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! Long strings are shortened, as in Arrow's writer. This is allowed, because a bound need not be a value of the column.
 //! Every value must lie between both bounds. The greatest string cannot be shortened if it begins with many repetitions of
-//! the greatest character. It would make the footer of the file as long as the value, and readers read the whole
-//! footer. So the bounds of such a column chunk are left out of the file.
+//! the greatest character. The whole string would make the footer of the file as long as the value, and readers read the
+//! whole footer. So the bounds of such a column chunk are left out of the file.
 
 use parquet::basic::Type;
 use parquet::column::writer::ColumnCloseResult;

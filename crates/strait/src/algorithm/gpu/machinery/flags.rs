@@ -84,8 +84,8 @@ pub(crate) fn opened(
     window.as_mut().map(|window| window.open(session, first, rows)).transpose()
 }
 
-/// Does what [`closed`] does after a success. Also does it after a failure if the CPU may continue, because the CPU
-/// needs the flags that were found so far. Returns the first error.
+/// Calls [`closed`] if the join succeeded, or if it failed and the CPU may continue: the CPU needs the flags that were
+/// found so far. Returns the first error.
 pub(crate) fn closed_after(
     joined: Result<()>,
     window: &Option<Window>,

@@ -102,7 +102,7 @@ pub(crate) trait Receiver {
     /// changes it after the returned event, or immediately if there is no event.
     fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>>;
 
-    /// Returns whether most probe rows have a match, by the results that have arrived. If so, results
+    /// Returns whether at least half of the probe rows of the last chunk or block had a match. If so, results
     /// [in order](Receiver::in_order) take fewer bytes than pairs.
     fn most_rows_match(&self) -> bool;
 
