@@ -161,7 +161,7 @@ pub fn all() -> Vec<KeyKind> {
 pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
     let same = |types: &[DataType]| types.iter().cloned().map(KeyKind::same).collect();
     let one = |rng: &mut Rng| rng.pick(&all()).clone();
-    match rng.below(13) {
+    match rng.below(14) {
         0..=5 => vec![one(rng)],
         6 => vec![KeyKind::same(rng.pick(&narrow()).clone())],
         7 => same(&[DataType::Int32, DataType::Int32]),
@@ -177,7 +177,48 @@ pub fn random_key(rng: &mut Rng) -> Vec<KeyKind> {
             1 => &[DataType::Float16, DataType::Float32],
             _ => &[DataType::Float64, DataType::Float64],
         }),
+        12 => {
+            let key = KeyKind::same(rng.pick(&encoded_keys()).clone());
+            if rng.chance(1, 4) { vec![key, one(rng)] } else { vec![key] }
+        }
         _ => (0..rng.between(2, 4)).map(|_| one(rng)).collect(),
+    }
+}
+
+/// Key types with dictionaries and runs: those of [`encoded`], other encodings around them, and dictionaries of structs
+/// and lists with them. Dictionary keys and run ends have 32 bits, because keys have many values.
+pub fn encoded_keys() -> Vec<DataType> {
+    use DataType::*;
+    let around = |t: DataType| {
+        let mut types =
+            vec![t.clone(), runs(Int32, t.clone()), dictionary(Int32, runs(Int32, t.clone()))];
+        // The row format has no dictionaries of nested values inside other types.
+        if !matches!(&t, Dictionary(_, values) if values.is_nested()) {
+            types.push(dictionary(Int32, Struct(fields(&[("x", t.clone()), ("f", Float64)]))));
+            types.push(dictionary(Int32, List(item(t))));
+        }
+        types
+    };
+    encoded().iter().map(with_wide_indices).flat_map(around).collect()
+}
+
+/// Returns the type with dictionary keys and run ends of 32 bits, also inside it.
+fn with_wide_indices(data_type: &DataType) -> DataType {
+    use DataType::*;
+    let inside = |field: &Arc<Field>| {
+        let wide = with_wide_indices(field.data_type());
+        Arc::new(field.as_ref().clone().with_data_type(wide))
+    };
+    match data_type {
+        Dictionary(_, values) => dictionary(Int32, with_wide_indices(values)),
+        RunEndEncoded(_, values) => runs(Int32, with_wide_indices(values.data_type())),
+        Struct(fields) => Struct(fields.iter().map(inside).collect()),
+        List(field) => List(inside(field)),
+        LargeList(field) => LargeList(inside(field)),
+        ListView(field) => ListView(inside(field)),
+        FixedSizeList(field, len) => FixedSizeList(inside(field), *len),
+        Map(field, sorted) => Map(inside(field), *sorted),
+        other => other.clone(),
     }
 }
 

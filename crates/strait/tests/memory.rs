@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
     ArrayRef, BooleanArray, DictionaryArray, Int16Array, Int64Array, ListArray, RecordBatch,
-    RecordBatchIterator, RecordBatchReader, StringArray, StringViewArray,
+    RecordBatchIterator, RecordBatchReader, StringArray, StringViewArray, StringViewBuilder,
+    StructArray,
 };
-use arrow::buffer::OffsetBuffer;
+use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Int16Type};
 use arrow::error::ArrowError;
 use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
@@ -253,6 +254,46 @@ fn one_long_list_in_many_rows() {
             }
             Err(error) => {
                 assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}")
+            }
+        }
+    }
+}
+
+/// Nested keys are converted to a format that writes out what views share: here, 64 KiB per row. The join reserves this
+/// memory before it converts. Few rows fit, and many do not.
+#[test]
+fn nested_keys_that_share_a_long_text() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LONG: usize = 64 << 10;
+    const LIMIT: usize = 48 << 20;
+    let keys = |rows: usize| {
+        let mut texts = StringViewBuilder::new();
+        let block = texts.append_block(Buffer::from(vec![b'x'; LONG]));
+        for _ in 0..rows {
+            texts.try_append_view(block, 0, LONG as u32).expect("inside the block");
+        }
+        let fields = vec![
+            Field::new("text", DataType::Utf8View, true),
+            Field::new("number", DataType::Int64, true),
+        ];
+        let columns = vec![Arc::new(texts.finish()) as ArrayRef, numbers(rows as i64)];
+        let keys: ArrayRef = Arc::new(StructArray::new(fields.into(), columns, None));
+        let batch = RecordBatch::try_from_iter([("k", keys)]).expect("one column");
+        let schema = batch.schema();
+        RecordBatchIterator::new([Ok(batch)], schema)
+    };
+    for algorithm in Algorithm::ANYWHERE {
+        for (rows, fits) in [(100, true), (16_384, false)] {
+            let join =
+                Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Right);
+            let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), keys(rows), keys(3));
+            assert!(peak <= LIMIT + SLACK, "{algorithm}, {rows} rows: {peak} bytes lived at once");
+            match outcome {
+                Ok((found, _)) => assert_eq!(found, 3, "{algorithm}"),
+                Err(error) => {
+                    assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}");
+                    assert!(!fits, "{algorithm}: {error}");
+                }
             }
         }
     }

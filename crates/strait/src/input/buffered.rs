@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{FieldRef, SchemaRef};
+use arrow::datatypes::{DataType, SchemaRef};
 
 use super::MAX_ROWS_PER_BATCH;
 use super::feed::Feed;
@@ -261,8 +261,7 @@ impl BufferedSource {
     /// Returns the bytes that a row is expected to take, by the types of its columns.
     fn row_bytes(&self) -> u64 {
         let fields = self.feed.expected.schema.fields();
-        let width = |field: &FieldRef| field.data_type().primitive_width();
-        fields.iter().map(|field| width(field).unwrap_or(VARIABLE_WIDTH) as u64).sum()
+        fields.iter().map(|field| expected_width(field.data_type())).sum()
     }
 
     /// Returns the filter that [`fetch`](BufferedSource::fetch) may offer to the source: see
@@ -412,6 +411,20 @@ impl Buffer {
     }
 }
 
+/// Returns the bytes that a value of a type is expected to take.
+fn expected_width(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::FixedSizeBinary(bytes) => u64::from(bytes.unsigned_abs()),
+        DataType::FixedSizeList(field, len) => {
+            u64::from(len.unsigned_abs()).saturating_mul(expected_width(field.data_type()))
+        }
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| expected_width(field.data_type())).sum()
+        }
+        other => other.primitive_width().unwrap_or(VARIABLE_WIDTH) as u64,
+    }
+}
+
 /// Calls `step` until it returns false: on all `workers`, or without workers on this thread.
 ///
 /// If a worker is refused memory, it stops and leaves the work to the others. With fewer workers, fewer calls of the
@@ -462,6 +475,7 @@ mod tests {
 
     use arrow::array::{ArrayRef, Int64Array, RecordBatchIterator};
     use arrow::buffer::BooleanBuffer;
+    use arrow::datatypes::Field;
     use arrow::error::ArrowError;
 
     use super::*;
@@ -589,5 +603,19 @@ mod tests {
         // The next batch is whole.
         assert!(source.fetch(Some(0), &flow.resting(&budget, true), Some(&AnyKey)).expect("fits"));
         assert!((800..2000).contains(&reserved()), "{} bytes", reserved());
+    }
+
+    /// The width of types of fixed size follows from the type, also if they are nested.
+    #[test]
+    fn embeddings_are_expected_to_be_as_large_as_they_are() {
+        let floats = Arc::new(Field::new("item", DataType::Float32, true));
+        let embedding = DataType::FixedSizeList(floats, 1024);
+        assert_eq!(expected_width(&embedding), 4096);
+        let fields = vec![
+            Field::new("e", embedding, true),
+            Field::new("b", DataType::FixedSizeBinary(16), true),
+            Field::new("t", DataType::Utf8, true),
+        ];
+        assert_eq!(expected_width(&DataType::Struct(fields.into())), 4096 + 16 + 32);
     }
 }

@@ -105,11 +105,18 @@ fn either(
     NullBuffer::union(outer.as_ref(), of_rows.as_ref())
 }
 
-/// Returns whether the time of [`gather`] grows only with the number of gathered values. It does not for types with
-/// both empty values and runs: `take` loses the empty values, and `MutableArrayData` searches all runs for each value.
+/// Returns whether the time of [`gather`] grows only with the number of gathered values. It does not if runs are copied
+/// with `MutableArrayData`, which searches all runs for each value. `gather` uses it for types with empty values, and
+/// Arrow's `take` uses it for the elements of lists and maps.
 fn can_gather(data_type: &DataType) -> bool {
-    let has_runs = || anywhere(data_type, |t| matches!(t, DataType::RunEndEncoded(..)));
-    !has_empty_values(data_type) || !has_runs()
+    fn has_runs(data_type: &DataType) -> bool {
+        anywhere(data_type, |t| matches!(t, DataType::RunEndEncoded(..)))
+    }
+    let is_list = |t: &DataType| {
+        matches!(t, DataType::List(_) | DataType::LargeList(_) | DataType::Map(..)) && has_runs(t)
+    };
+    let empty = has_empty_values(data_type) && has_runs(data_type);
+    !empty && !anywhere(data_type, is_list)
 }
 
 /// Returns the distinct positions in ascending order, and for each row the number of its position among them.
@@ -554,5 +561,17 @@ mod tests {
         let columns = columns.map(|(name, array)| (field(name, &array), array));
         let array = dictionary(Arc::new(StructArray::from(columns.to_vec())));
         assert!(check(&array, 333, true).index.is_some());
+    }
+
+    /// Arrow gathers the runs inside lists in quadratic time, so values with such lists are not gathered.
+    #[test]
+    fn runs_inside_lists_are_not_gathered() {
+        let of = |array: &ArrayRef| Arc::new(Field::new("item", array.data_type().clone(), true));
+        let list = |array: &ArrayRef| DataType::List(of(array));
+        assert!(can_gather(&list(&numbers())));
+        assert!(can_gather(runs(numbers()).data_type()));
+        assert!(!can_gather(&list(&runs(numbers()))));
+        let inside = Field::new("l", list(&runs(numbers())), true);
+        assert!(!can_gather(&DataType::Struct(vec![inside].into())));
     }
 }

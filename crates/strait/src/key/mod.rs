@@ -34,6 +34,7 @@ mod pack;
 mod pair;
 mod rank;
 mod record;
+mod row_size;
 mod seed;
 mod slices;
 mod verify;
@@ -70,6 +71,8 @@ pub(crate) struct KeyPlan {
     null_equality: NullEquality,
     mode: Mode,
     seed: Seed,
+    /// Where memory for the conversion of nested keys is reserved.
+    budget: Arc<Budget>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,12 +125,18 @@ impl KeyPlan {
             null_equality: equality.nulls,
             mode,
             seed: Seed::new(0),
+            budget: Budget::new(None),
         })
     }
 
     /// Returns the same plan with another seed. It changes hashed words, and the placing of all words.
     pub(crate) fn reseeded(&self, seed: Seed) -> KeyPlan {
         KeyPlan { seed, ..self.clone() }
+    }
+
+    /// Returns the same plan, which reserves memory for the conversion of nested keys in the budget.
+    pub(crate) fn within(&self, budget: &Arc<Budget>) -> KeyPlan {
+        KeyPlan { budget: Arc::clone(budget), ..self.clone() }
     }
 
     /// Returns the seed that hashed words and the placing of words depend on.
@@ -289,7 +298,8 @@ impl KeyPlan {
                 Mode::Packed(_) => column.pack(side, peeled, out)?,
                 Mode::Hashed => {
                     let nulls_equal = self.null_equality == NullEquality::Equal;
-                    column.hash(side, peeled, (i, &self.seed), nulls_equal, out)?
+                    let with = (nulls_equal, &self.budget);
+                    column.hash(side, peeled, (i, &self.seed), with, out)?
                 }
                 Mode::Collide => {}
             }
@@ -332,7 +342,7 @@ impl KeyPlan {
             let mut column =
                 Column { form: key.form, data: Data::empty(key.form), nulls: Vec::new() };
             for (side, batch) in chunks.clone() {
-                key.append(side, batch, &mut column, &mut between)?;
+                key.append(side, batch, &mut column, (&mut between, budget))?;
             }
             columns.push(column);
         }

@@ -7,23 +7,33 @@
 //! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are
 //! converted in slices. Between two slices, the caller checks for cancellation and reserves memory.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::SortOptions;
 use arrow::datatypes::{ArrowNativeType, DataType, Field, IntervalUnit, i256};
-use arrow_row::{RowConverter, SortField};
+use arrow_row::{RowConverter, Rows, SortField};
 
 use super::column::{Conversion, Peeled, Sink, native, read, read_wide, read_wider};
 use super::common_form::{Form, common_type, peeled_type};
 use super::float;
 use super::hash::Hash;
 use super::pack::{self, Pack};
+use super::row_size::{self, Part};
 use super::seed::Seed;
 use super::slices::{self, Between};
 use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
 use crate::error::{Error, Result};
+use crate::memory::Budget;
 use crate::options::{FloatEquality, NullEquality, Side};
 use crate::word::KeyWord;
+
+/// The purpose of memory for the conversion of nested keys.
+const CONVERTING: &str = "converting nested keys";
+
+/// What failed, if Arrow cannot convert nested keys.
+const ROW_FORMAT: &str = "cannot bring a key column into row format";
 
 /// Which nulls and which floats are equal.
 #[derive(Debug, Clone, Copy, Default)]
@@ -203,19 +213,35 @@ impl KeyColumn {
         side: Side,
         mut peeled: Peeled,
         (number, seed): (usize, &Seed),
-        nulls_equal: bool,
+        (nulls_equal, budget): (bool, &Arc<Budget>),
         out: &mut Vec<K>,
     ) -> Result<()> {
         let nulls = peeled.nulls.take().filter(|_| nulls_equal);
         let secrets = seed.secrets();
         let hash = Hash { of: secrets.of_column(number), nulls: nulls.as_ref(), out };
-        match self.form {
-            Form::Bytes | Form::Rows => hash.bytes(&self.bytes(side, peeled, &mut |_| Ok(()))?),
-            Form::Wide => {
+        match (self.form, &self.converters) {
+            (_, Some(converters)) => {
+                let mut hashes = Vec::with_capacity(peeled.values.len());
+                for slice in self.slices_of_nested(&peeled.values) {
+                    self.convert(&converters[part(side)], &slice?, budget, |part, convert| {
+                        let bytes = part.map_or(0, |part| part.bytes as u64);
+                        let _rows = budget.reserve(bytes, CONVERTING)?;
+                        let rows = convert()?;
+                        hashes.extend(rows.iter().map(|row| secrets.bytes(row.data())));
+                        Ok(())
+                    })?;
+                }
+                match &peeled.index {
+                    None => hash.values(hashes.into_iter()),
+                    Some(index) => hash.values(index.iter().map(|&i| hashes[i as usize])),
+                }
+            }
+            (Form::Bytes, _) => hash.bytes(&self.bytes(peeled)?),
+            (Form::Wide, _) => {
                 let values = self.wide(side, &peeled, &mut |_| Ok(()))?;
                 hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
-            Form::Wider => {
+            (Form::Wider, _) => {
                 let values = self.wider(side, &peeled, &mut |_| Ok(()))?;
                 hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
@@ -224,39 +250,68 @@ impl KeyColumn {
         Ok(())
     }
 
-    fn bytes(&self, side: Side, peeled: Peeled, between: Between<'_>) -> Result<Bytes> {
-        let array = match &self.converters {
-            None => BytesArray::new(&peeled.values)?,
-            Some(converters) => {
-                let converter = &converters[part(side)];
-                BytesArray::Rows(self.rows(converter, &peeled.values, between)?)
-            }
-        };
-        Ok(Bytes { array, index: peeled.index })
+    /// Returns byte strings, which are neither copied nor converted.
+    fn bytes(&self, peeled: Peeled) -> Result<Bytes> {
+        Ok(Bytes { array: BytesArray::new(&peeled.values)?, index: peeled.index })
     }
 
-    /// Converts nested values to row format.
+    /// Converts nested values to row format, to be kept. Passes the bytes of each part to `between`.
     fn rows(
         &self,
         converter: &RowConverter,
         values: &ArrayRef,
         between: Between<'_>,
+        budget: &Arc<Budget>,
     ) -> Result<RowSlices> {
-        let shift = slices::shift(values);
-        let mut rows = RowSlices::new(shift, values.len());
-        for slice in slices::of(values, 1 << shift) {
-            let slice = match self.floats_inside {
-                true => float::numeric_floats(&slice),
-                false => Ok(slice),
-            };
-            let converted = slice.and_then(|slice| converter.convert_columns(&[slice]));
-            let converted =
-                converted.map_err(Error::arrow("cannot bring a key column into row format"))?;
-            // The size of nested values is known only after the conversion.
-            between(converted.size())?;
-            rows.push(converted);
+        let mut kept = RowSlices::new(slices::shift(values), values.len());
+        for slice in self.slices_of_nested(values) {
+            let mut parts = Vec::with_capacity(1);
+            self.convert(converter, &slice?, budget, |part, convert| {
+                // Without a limit, the size is known only after the conversion.
+                let (first, expected) = part.map_or((0, 0), |part| (part.rows.start, part.bytes));
+                between(expected)?;
+                let rows = convert()?;
+                between(rows.size().saturating_sub(expected))?;
+                parts.push((first, rows));
+                Ok(())
+            })?;
+            kept.push(parts);
         }
-        Ok(rows)
+        Ok(kept)
+    }
+
+    /// Returns the slices of nested values, with their floats in numeric form if requested.
+    fn slices_of_nested(&self, values: &ArrayRef) -> impl Iterator<Item = Result<ArrayRef>> {
+        slices::of(values, 1 << slices::shift(values)).map(|slice| match self.floats_inside {
+            true => float::numeric_floats(&slice).map_err(Error::arrow(ROW_FORMAT)),
+            false => Ok(slice),
+        })
+    }
+
+    /// Converts a slice of nested values to row format. Calls `take` with a function that converts: under a memory limit
+    /// once for each part of the slice, with the part, otherwise once for the whole slice. The function reserves the
+    /// memory that it needs besides its result.
+    fn convert(
+        &self,
+        converter: &RowConverter,
+        slice: &ArrayRef,
+        budget: &Arc<Budget>,
+        mut take: impl FnMut(Option<&Part>, &dyn Fn() -> Result<Rows>) -> Result<()>,
+    ) -> Result<()> {
+        let convert =
+            |array: ArrayRef| converter.convert_columns(&[array]).map_err(Error::arrow(ROW_FORMAT));
+        if budget.unlimited() {
+            return take(None, &|| convert(ArrayRef::clone(slice)));
+        }
+        for part in row_size::parts(slice) {
+            let array = slice.slice(part.rows.start, part.rows.len());
+            take(Some(&part), &|| {
+                let inner = row_size::inner_bytes(array.as_ref()) as u64;
+                let _inner = budget.reserve(inner, CONVERTING)?;
+                convert(ArrayRef::clone(&array))
+            })?;
+        }
+        Ok(())
     }
 
     fn wide(
@@ -327,7 +382,7 @@ impl KeyColumn {
         side: Side,
         batch: &RecordBatch,
         column: &mut Column,
-        between: Between<'_>,
+        (between, budget): (Between<'_>, &Arc<Budget>),
     ) -> Result<()> {
         let peeled = self.peel(side, batch)?;
         let rows = batch.num_rows();
@@ -372,7 +427,14 @@ impl KeyColumn {
             Data::Bytes(chunks) => {
                 let index_bytes = peeled.index.as_ref().map_or(0, |index| 4 * index.capacity());
                 between(index_bytes)?;
-                chunks.push(self.bytes(side, peeled, between)?);
+                chunks.push(match &self.converters {
+                    None => self.bytes(peeled)?,
+                    Some(converters) => {
+                        let converter = &converters[part(side)];
+                        let rows = self.rows(converter, &peeled.values, between, budget)?;
+                        Bytes { array: BytesArray::Rows(rows), index: peeled.index }
+                    }
+                });
             }
         }
         column.nulls.push(nulls);
@@ -417,7 +479,7 @@ fn converter(side: Side, field: &Field, plain: DataType) -> Result<RowConverter>
 }
 
 /// Returns why the row format cannot encode the type exactly, if it cannot.
-fn unsupported(data_type: &DataType) -> Option<&'static str> {
+pub(super) fn unsupported(data_type: &DataType) -> Option<&'static str> {
     match data_type {
         DataType::Struct(fields) if fields.is_empty() => {
             Some("a struct without fields has no value")

@@ -53,7 +53,7 @@ pub(super) fn shift(array: &ArrayRef) -> u32 {
 }
 
 /// Returns the number of values that every slice of an array converts to row format, whatever its rows are.
-fn shared(array: &dyn Array) -> usize {
+pub(super) fn shared(array: &dyn Array) -> usize {
     match array.data_type() {
         DataType::Dictionary(..) => array.as_any_dictionary().values().len(),
         DataType::RunEndEncoded(..) => array.to_data().child_data().iter().map(|c| c.len()).sum(),

@@ -122,7 +122,8 @@ pub(super) enum BytesArray {
 
 /// A column in row format, converted slice by slice.
 pub(super) struct RowSlices {
-    slices: Vec<Rows>,
+    /// The parts of each slice, with their first rows: one part, unless memory is limited and the rows are long.
+    slices: Vec<Vec<(usize, Rows)>>,
     /// All slices except the last one have `1 << shift` rows.
     shift: u32,
     len: usize,
@@ -134,13 +135,20 @@ impl RowSlices {
         RowSlices { slices: Vec::with_capacity((len >> shift) + 1), shift, len }
     }
 
-    pub(super) fn push(&mut self, slice: Rows) {
+    /// Appends a slice. Its parts come with the number of their first row in the slice.
+    pub(super) fn push(&mut self, slice: Vec<(usize, Rows)>) {
         self.slices.push(slice);
     }
 
     #[inline]
     pub(super) fn get(&self, row: usize) -> &[u8] {
-        self.slices[row >> self.shift].row(row & ((1 << self.shift) - 1)).data()
+        let at = row & ((1 << self.shift) - 1);
+        let parts = &self.slices[row >> self.shift];
+        let (first, rows) = match &parts[..] {
+            [whole] => whole,
+            parts => &parts[parts.partition_point(|(first, _)| *first <= at) - 1],
+        };
+        rows.row(at - first).data()
     }
 }
 

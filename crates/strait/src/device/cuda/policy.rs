@@ -248,7 +248,7 @@ mod tests {
                 let fits = |bytes: u32, blocks: u32| (bytes + 1024) * blocks <= all + 1024;
                 assert!(fits(p.look_back_bytes(word), p.look_back.2), "{capability:?} {word:?}");
                 assert!(fits(p.bucket_pool_bytes(word), p.look_back.2), "{capability:?} {word:?}");
-                assert!(fits(p.shared_bytes(word) + 256, p.shared.2), "{capability:?} {word:?}");
+                assert!(fits(p.shared_bytes(word) + 512, p.shared.2), "{capability:?} {word:?}");
                 assert!(p.shared_build_rows < 1 << 16, "links have 16 bits");
                 assert!(p.shared_heads.is_power_of_two());
                 assert!(fits(p.linear_bytes(word), 1), "{capability:?} {word:?}");
