@@ -156,6 +156,47 @@ fn rows_cross_as_the_plan_says() -> Result<(), Error> {
     Ok(())
 }
 
+/// As many bytes cross the link as the plan says, if each row crosses once. Keys are packed, so a little fewer bytes go to
+/// the GPU.
+#[test]
+fn as_many_bytes_cross_as_the_plan_says() -> Result<(), Error> {
+    const ROWS: u64 = 20_000;
+    let (build, probe) = (table("v", ROWS as i64, 1), table("w", 2 * ROWS as i64, 2));
+    let once = [
+        Algorithm::NoPartition,
+        Algorithm::Radix,
+        Algorithm::SortMerge,
+        Algorithm::StreamedProbe,
+        Algorithm::MultiPass,
+    ];
+    for algorithm in once {
+        for (join_type, matches) in [
+            (JoinType::Inner, 2 * ROWS),
+            (JoinType::Left, 2 * ROWS),
+            (JoinType::RightSemi, 0),
+            (JoinType::LeftAnti, 0),
+        ] {
+            let join = Join::new(join_type).algorithm(algorithm);
+            let (_, report) = joined(&join.test_overrides(simulated(9)), &build, &probe)?;
+            let Some(link) = report.plan.details.over_the_link else { panic!("{report}") };
+            let to_gpu = 3 * ROWS * link.per_row + ROWS * link.per_build_row;
+            let by_position = report.plan.details.order == Some(ResultOrder::ProbeOrder);
+            let results = match by_position {
+                true => 2 * ROWS * link.per_probe_row,
+                false => matches * link.per_match,
+            };
+            let bits = if link.probe_bits { 2 * ROWS / 8 } else { 0 };
+            let flags = ROWS * link.per_build_flag + 2 * ROWS * link.per_probe_flag;
+            let from_gpu = results + bits + flags;
+            let crossed = report.crossed;
+            let what = format!("{report}planned {to_gpu} and {from_gpu}, crossed {crossed:?}");
+            assert!((to_gpu * 7 / 8..=to_gpu).contains(&crossed.to_gpu), "{what}");
+            assert_eq!(from_gpu, crossed.from_gpu, "{what}");
+        }
+    }
+    Ok(())
+}
+
 /// Chunks are as long as the plan says, in every pipeline.
 #[test]
 fn chunks_are_as_long_as_the_plan_says() -> Result<(), Error> {
