@@ -8,6 +8,7 @@ use strait_bench::workload::{Keys, Shape, Tables};
 use super::load::the_gpu;
 use super::record::Record;
 use crate::arguments::AutoArguments;
+use crate::failure::say;
 use crate::join::cores;
 use crate::output::print;
 
@@ -67,13 +68,13 @@ pub(super) fn run(arguments: &AutoArguments) -> anyhow::Result<()> {
                 let name = format!("2^{} x 2^{}, {keys}, {mode}", build.ilog2(), probe.ilog2());
                 let seconds = |measured: &Measured| format!("{:.6}", measured.median());
                 let auto_on = auto.device.as_ref().map_or("cpu", |_| "gpu");
-                eprintln!(
+                say(format_args!(
                     "{name}: CPU {}, GPU {}, auto {} ({} on the {auto_on}), {ratio:.2}",
                     seconds(&cpu),
                     seconds(&on_gpu),
                     seconds(&auto),
                     auto.ran,
-                );
+                ));
                 log::info!("{name}: CPU {:.4?}", cpu.stages);
                 log::info!("{name}: GPU, {}: {:.4?}", on_gpu.ran, on_gpu.stages);
                 record.add([

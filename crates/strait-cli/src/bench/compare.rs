@@ -13,6 +13,7 @@ use super::record::Record;
 use super::suite::{Named, SUITE};
 use super::temporary::Temporary;
 use crate::arguments::{CompareArguments, ComparedMode, Engine};
+use crate::failure::say;
 use crate::join::cores;
 use crate::output::print;
 
@@ -32,7 +33,7 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let mut record = Record::new(&COLUMNS)?;
     let mut contests = Vec::new();
     for workload in SUITE.iter().filter(chosen) {
-        eprintln!("{}: {}", workload.name, workload.about);
+        say(format_args!("{}: {}", workload.name, workload.about));
         let kept = arguments.keep.as_ref().map(|keep| keep.join(workload.name));
         let folder = kept.clone().unwrap_or_else(|| temporary.path().join(workload.name));
         let prepared = prepare(workload, arguments.scale_down, &folder)?;
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     }
     let path = record.write(&arguments.out, "compare")?;
     print(&table(&contests, &engines))?;
-    eprintln!("record: {}", path.display());
+    say(format_args!("record: {}", path.display()));
     Ok(())
 }
 
@@ -105,7 +106,7 @@ impl Contest {
             let rows = prepared.build_rows + prepared.probe_rows;
             let rate = rows as f64 / outcome.seconds.median / 1e6;
             let who = format!("{} ({})", outcome.engine, outcome.variant);
-            eprintln!("  {:<11} {who:<24} {rate:>8.1} M tuples/s", work.mode.name());
+            say(format_args!("  {:<11} {who:<24} {rate:>8.1} M tuples/s", work.mode.name()));
         };
         let failed = |engine: &str| format!("{engine}, {} of {}", work.mode.name(), workload.name);
         let mut peers = Vec::new();

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, bail};
 
 use crate::arguments::PythonArguments;
+use crate::failure::say;
 use crate::interrupt;
 
 /// The exact versions of the engines.
@@ -65,7 +66,7 @@ fn cache() -> anyhow::Result<PathBuf> {
 }
 
 fn install(folder: &Path) -> anyhow::Result<()> {
-    eprintln!("installing the engines, once: {}", versions().join(", "));
+    say(format_args!("installing the engines, once: {}", versions().join(", ")));
     run(OsStr::new("python3"), &[OsStr::new("-m"), OsStr::new("venv"), folder.as_os_str()])
         .context("cannot make a Python environment; python3 with its venv module is needed")?;
     let list = folder.join("requirements.txt");

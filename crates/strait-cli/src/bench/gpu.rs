@@ -16,7 +16,7 @@ use super::aligned::aligned;
 use super::load::{self, the_gpu};
 use super::record::Record;
 use crate::arguments::{BenchGpuArguments, Choice};
-use crate::failure;
+use crate::failure::{self, say};
 use crate::join::cores;
 use crate::output::print;
 
@@ -112,7 +112,7 @@ pub(super) fn run(arguments: &BenchGpuArguments) -> anyhow::Result<()> {
     }
     print(&shown(&lines, read_rate, uniform))?;
     let path = record(gpu, &lines, read_rate, arguments)?.write(&arguments.out, "gpu")?;
-    eprintln!("record: {}", path.display());
+    say(format_args!("record: {}", path.display()));
     Ok(())
 }
 
@@ -202,11 +202,11 @@ fn measure(
     let yields = format!("{result:?}").to_lowercase();
     let line = Line { workload, algorithm, yields, rows, seconds: median(&seconds), middle };
     let (ms, rate) = (line.seconds * 1e3, line.rate() / 1e9);
-    eprintln!(
+    say(format_args!(
         "{name}: {algorithm}, {yields}: {ms:.3} ms, {rate:.1} G tuples/s",
         algorithm = line.algorithm,
         yields = line.yields
-    );
+    ));
     Ok(line)
 }
 

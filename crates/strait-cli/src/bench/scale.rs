@@ -12,6 +12,7 @@ use strait_bench::workload::{KeyType, Keys, Shape, Skew, Tables};
 
 use super::record::{Record, write_whole};
 use crate::arguments::{Choice, ScaleArguments, Study};
+use crate::failure::say;
 use crate::join::cores;
 use crate::output::print;
 
@@ -58,7 +59,7 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
     for point in study.points(arguments.largest) {
         if !fits(&point.shape) {
             let rows = point.shape.build.max(point.shape.probe);
-            eprintln!("{}: {rows} rows and more do not fit the memory", study.name());
+            say(format_args!("{}: {rows} rows and more do not fit the memory", study.name()));
             break;
         }
         let tables = Tables::generate(point.shape.clone(), BATCH_ROWS, cores())?;
@@ -68,7 +69,7 @@ fn conduct(study: Study, arguments: &ScaleArguments, folder: &Path) -> anyhow::R
             let measured = measure(&tables, &task)?;
             let rows = point.shape.build + point.shape.probe;
             let rate = rows as f64 / measured.median().max(1e-9) / 1e6;
-            eprintln!("{} {}: {} {rate:.1} M tuples/s", study.name(), point.x, line.name);
+            say(format_args!("{} {}: {} {rate:.1} M tuples/s", study.name(), point.x, line.name));
             series.points.push((point.x, rate));
             record.add([
                 study.name().to_string(),

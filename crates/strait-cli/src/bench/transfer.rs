@@ -15,7 +15,7 @@ use super::load::{self, the_gpu};
 use super::record::Record;
 use crate::arguments::{Placements, TransferArguments};
 use crate::digits::grouped;
-use crate::failure;
+use crate::failure::{self, say};
 use crate::join::cores;
 use crate::output::print;
 
@@ -61,7 +61,7 @@ fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyho
         for &method in &methods(&arguments.methods) {
             let figures = measure(&loaded, &tables.expected, method, arguments.repeat)?;
             let line = Line { placement, method, figures };
-            eprintln!("{}", line.said(rows));
+            say(format_args!("{}", line.said(rows)));
             lines.push(line);
         }
         drop(loaded);
@@ -70,7 +70,7 @@ fn conduct(arguments: &TransferArguments, card: &Card, open: &Open<'_>) -> anyho
     }
     let path =
         record(card, arguments, (threads, rows), &lines)?.write(&arguments.out, "transfer")?;
-    eprintln!("record: {}", path.display());
+    say(format_args!("record: {}", path.display()));
     Ok(shown(card, &lines, rows))
 }
 

@@ -79,6 +79,8 @@ pub(super) struct Block {
     /// The number of lines of the block, and the number of lines before the block in the file.
     pub(super) lines: u64,
     pub(super) lines_before: u64,
+    /// Whether no record comes before the block. Empty lines are no records.
+    pub(super) is_first: bool,
     /// Whether the text is known to be UTF-8.
     pub(super) is_checked: bool,
     /// The number of bytes and of rows that were parsed.
@@ -89,14 +91,30 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block whose records were not parsed yet.
+    /// A block whose records were not parsed yet. It is the first one if no lines come before it.
     pub(super) fn new(
         text: BlockText,
         lines: u64,
         lines_before: u64,
         reservation: MemoryReservation,
     ) -> Block {
-        Block { text, lines, lines_before, is_checked: false, at: 0, rows: 0, reservation }
+        let is_first = lines_before == 0;
+        Block {
+            text,
+            lines,
+            lines_before,
+            is_first,
+            is_checked: false,
+            at: 0,
+            rows: 0,
+            reservation,
+        }
+    }
+
+    /// Makes this block the first one if no record `has_begun` before it. Then notes whether one begins in it.
+    pub(super) fn follow(&mut self, has_begun: &mut bool) {
+        self.is_first = !*has_begun;
+        *has_begun = *has_begun || self.text.iter().any(|byte| !matches!(byte, b'\n' | b'\r'));
     }
 
     /// Returns whether all records were parsed.
@@ -113,14 +131,16 @@ pub(super) struct BlockReader {
     text: Vec<u8>,
     /// The memory of the text.
     reservation: MemoryReservation,
-    /// The number of lines in the blocks so far.
+    /// The number of lines in the blocks so far, and whether these blocks have a record.
     lines: u64,
+    has_begun: bool,
 }
 
 impl BlockReader {
     pub(super) fn new(bytes: Opened, memory: &Memory, what: &str) -> strait::Result<BlockReader> {
         let reservation = memory.reserve(0, what)?;
-        Ok(BlockReader { bytes, has_ended: false, text: Vec::new(), reservation, lines: 0 })
+        let (text, has_ended, lines, has_begun) = (Vec::new(), false, 0, false);
+        Ok(BlockReader { bytes, has_ended, text, reservation, lines, has_begun })
     }
 
     /// Returns the next records; `None` at the end of the file. If memory is refused, it can be called again.
@@ -156,7 +176,9 @@ impl BlockReader {
         let reservation = std::mem::replace(&mut self.reservation, for_rest);
         let lines_before = self.lines;
         self.lines += lines;
-        Ok(Some(Block::new(text.into(), lines, lines_before, reservation)))
+        let mut block = Block::new(text.into(), lines, lines_before, reservation);
+        block.follow(&mut self.has_begun);
+        Ok(Some(block))
     }
 }
 

@@ -225,7 +225,8 @@ fn without_fractions(array: &ArrayRef) -> Option<ArrayRef> {
 }
 
 /// Returns whether the cast changed no value too much. A number with a fraction must not become an integer, and a
-/// finite number must not become infinite. Casts between times and between decimals may round.
+/// finite number must not become infinite. Casts to dates, times and decimals may round, also from text: whoever asks
+/// for seconds gets seconds.
 fn is_exact(array: &ArrayRef, result: &ArrayRef) -> Option<bool> {
     use DataType::{Date32, Date64, Float32, Float64, Timestamp};
     let (from, to) = (array.data_type(), result.data_type());
@@ -363,6 +364,10 @@ mod tests {
         assert_eq!(cast_to(texts(&["2024-02-29"]), Date32), right(&["2024-02-29"]));
         assert_eq!(cast_to(texts(&["2024-02-30"]), Date32), wrong(0, "2024-02-30"));
         assert_eq!(cast_to(texts(&["2024-01-01T10:00:00", "noon"]), utc.clone()), wrong(1, "noon"));
+        let fine = texts(&["2024-02-29T12:00:00.5", "2024-02-28T23:00:00-05:00"]);
+        assert_eq!(cast_to(Arc::clone(&fine), Date32), right(&["2024-02-29", "2024-02-29"]));
+        let seconds = right(&["2024-02-29T12:00:00", "2024-02-29T04:00:00"]);
+        assert_eq!(cast_to(fine, Timestamp(TimeUnit::Second, None)), seconds);
         let array = cast_array(&texts(&["2024-01-01T10:00:00+02:00"]), &utc).unwrap();
         assert_eq!(array.data_type(), &utc);
         let days: ArrayRef = Arc::new(Date32Array::from(vec![0, i32::MAX]));

@@ -8,7 +8,7 @@ use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
 use super::table::Files;
-use super::{cast, hive};
+use super::{cast, decimals, hive};
 use crate::memory::Memory;
 
 /// The columns of a table that are wanted, and their order.
@@ -57,8 +57,8 @@ impl Columns {
         &self.schema
     }
 
-    /// Arranges the columns of a file's batch in the wanted order, and casts them. If memory is refused, it can
-    /// be called again.
+    /// Arranges the columns of a file's batch in the wanted order, casts them, and checks their decimals. If memory is
+    /// refused, it can be called again.
     pub(super) fn arranged(
         &self,
         files: &Files,
@@ -87,7 +87,8 @@ impl Columns {
             })
     }
 
-    /// Arranges the columns of a batch of stdin, which has all columns of the table, and casts them.
+    /// Arranges the columns of a batch of stdin, which has all columns of the table, casts them, and checks their
+    /// decimals.
     pub(super) fn picked(
         &self,
         batch: &RecordBatch,
@@ -100,7 +101,8 @@ impl Columns {
     }
 }
 
-/// Casts the columns of a batch, and reserves memory meanwhile. The error names the place.
+/// Casts the columns of a batch, and reserves memory meanwhile. The decimals are checked after the cast, so that a type
+/// with more digits can hold all of them. The error names the place.
 fn cast_within(
     memory: &Memory,
     batch: &RecordBatch,
@@ -112,5 +114,7 @@ fn cast_within(
         0 => None,
         needed => Some(memory.reserve(needed, &format!("casting columns of {}", place()))?),
     };
-    cast::cast_batch(batch.clone(), fields).map_err(|error| error.at(|_| place()))
+    let batch = cast::cast_batch(batch.clone(), fields).map_err(|error| error.at(|_| place()))?;
+    decimals::check(&batch, place)?;
+    Ok(batch)
 }

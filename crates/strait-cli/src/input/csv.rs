@@ -1,9 +1,10 @@
 //! CSV files: infers types from a sample of rows, and then parses all rows with these types.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::{Decoder, Format as Layout};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef, TimeUnit};
@@ -16,7 +17,7 @@ use super::format::Text;
 use super::records::{CsvRecords, lines_before};
 use super::sampled::{self, Sample, Sampled};
 use super::text::{BYTE_ORDER_MARK, Scanned, Unmarked, open_now};
-use super::{schema, values};
+use super::{schema, times, values};
 use crate::arguments::CsvArguments;
 use crate::digits::counted;
 use crate::failure::{of_join, one_line};
@@ -128,8 +129,10 @@ pub(super) struct Parser {
     layout: Layout,
     records: CsvRecords,
     has_header: bool,
-    /// All columns of the file.
+    /// All columns of the file, and the same columns as Arrow's parser reads them: dates and times are text, because
+    /// it [may shorten](times) them.
     schema: SchemaRef,
+    decoded: SchemaRef,
     /// The wanted columns, in the order of the file, and their schema.
     columns: Vec<usize>,
     wanted: SchemaRef,
@@ -161,6 +164,7 @@ impl Parser {
             records: CsvRecords { delimiter, block, what },
             has_header: !arguments.no_header,
             schema: file.schema.clone(),
+            decoded: with_text_for_times(file.schema),
             columns: columns.to_vec(),
             wanted: file.schema.project(columns)?.into(),
             rows: rows.max(1),
@@ -169,7 +173,8 @@ impl Parser {
 
     fn decoder(&self, has_header: bool, rows: u64) -> Decoder {
         let layout = self.layout.clone().with_header(has_header);
-        let builder = ReaderBuilder::new(self.schema.clone()).with_projection(self.columns.clone());
+        let builder =
+            ReaderBuilder::new(self.decoded.clone()).with_projection(self.columns.clone());
         builder.with_format(layout).with_batch_size(rows as usize).build_decoder()
     }
 }
@@ -243,7 +248,7 @@ impl Parser {
             }
         }
         let mut decoder = self.decoder(self.begins(block) && block.at == 0, rows);
-        match decode(&mut decoder, &block.text, &mut block.at) {
+        match self.decode(&mut decoder, &block.text, &mut block.at, 0) {
             Ok(batch) => Ok(batch),
             // Only an error of parsing the whole block has the right number of the record.
             Err(error) => Err(self.first_error(block, rows).unwrap_or(error)),
@@ -265,19 +270,55 @@ impl Parser {
 
     /// Returns whether a block begins with the header.
     fn begins(&self, block: &Block) -> bool {
-        self.has_header && block.lines_before == 0
+        self.has_header && block.is_first
     }
 
     /// Parses the whole block, and returns the first error.
     fn first_error(&self, block: &Block, rows: u64) -> Option<ArrowError> {
         let mut decoder = self.decoder(self.begins(block), rows);
-        let mut at = 0;
+        let (mut at, mut record) = (0, u64::from(self.begins(block)));
         while at < block.text.len() {
-            if let Err(error) = decode(&mut decoder, &block.text, &mut at) {
-                return Some(error);
+            match self.decode(&mut decoder, &block.text, &mut at, record) {
+                Ok(batch) => record += batch.map_or(0, |batch| batch.num_rows() as u64),
+                Err(error) => return Some(error),
             }
         }
         None
+    }
+
+    /// Decodes a batch of the text from a position on. Its first row is the given record of the block, counted from
+    /// zero.
+    fn decode(
+        &self,
+        decoder: &mut Decoder,
+        text: &[u8],
+        at: &mut usize,
+        record: u64,
+    ) -> Result<Option<RecordBatch>, ArrowError> {
+        let batch = decode(decoder, text, at)?;
+        batch.map(|batch| self.with_times(&batch, record)).transpose()
+    }
+
+    /// Parses the dates and times of a decoded batch.
+    fn with_times(&self, batch: &RecordBatch, record: u64) -> Result<RecordBatch, ArrowError> {
+        let fields = self.columns.iter().zip(self.wanted.fields());
+        let column = |((&column, field), array): ((&usize, &FieldRef), &ArrayRef)| {
+            let data_type = field.data_type();
+            if !times::is_time(data_type) {
+                return Ok(Arc::clone(array));
+            }
+            let texts = array.as_string::<i32>();
+            times::array(texts.iter(), data_type).map_err(|row| {
+                let (value, record) = (texts.value(row), record + row as u64);
+                // The message of Arrow's parser, for `explain`.
+                ArrowError::ParseError(format!(
+                    "Error while parsing value '{value}' as type '{data_type}' for column {column} at line {record}"
+                ))
+            })
+        };
+        let columns = fields.zip(batch.columns()).map(column).collect::<Result<_, _>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(&self.wanted), columns, &options)
     }
 
     /// Returns the number of the line in the file that has a record of the block. The first record, which may
@@ -287,7 +328,16 @@ impl Parser {
     }
 }
 
-/// Decodes a batch of the text from a position on.
+/// Returns the schema with text in place of dates and times.
+fn with_text_for_times(schema: &Schema) -> SchemaRef {
+    let field = |field: &FieldRef| match times::is_time(field.data_type()) {
+        true => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8)),
+        false => Arc::clone(field),
+    };
+    Arc::new(Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>()))
+}
+
+/// Decodes a batch of the text from a position on. Its dates and times are text.
 fn decode(
     decoder: &mut Decoder,
     text: &[u8],
@@ -345,17 +395,7 @@ fn explain(
             "{shown}, line {}: column {} has \"{value}\", which is not of type {data_type}{sampled}; {}",
             of_record(record, 1),
             name(schema, column),
-            advice(schema, column, Some(&value), arguments)
-        );
-    }
-    if let Some([column, record, why]) = captures(BAD_TIME, &text) {
-        let value = captures(TIME, why).map(|[value]| one_line(value));
-        return format!(
-            "{shown}, line {}: column {} does not hold a time as the sampled rows suggested ({}); {}",
-            of_record(record, 1),
-            name(schema, column),
-            one_line(why.strip_prefix("Parser error: ").unwrap_or(why)),
-            advice(schema, column, value.as_deref(), arguments)
+            advice(schema, column, &value, arguments)
         );
     }
     let fields = captures(FIELDS, &text).or_else(|| {
@@ -383,21 +423,16 @@ fn explain(
 /// Says what to try if a value does not fit the type of its column. A larger sample helps only if the value itself
 /// suggests another type. It does not help for `2024-13-01`, which looks like a date: a larger sample would infer a date
 /// again.
-fn advice(
-    schema: Option<&Schema>,
-    column: &str,
-    value: Option<&str>,
-    arguments: &CsvArguments,
-) -> String {
+fn advice(schema: Option<&Schema>, column: &str, value: &str, arguments: &CsvArguments) -> String {
     let field = column.parse::<usize>().ok().and_then(|column| schema?.fields().get(column));
     let named = field.map_or_else(|| "COLUMN".to_string(), |field| quoted(field.name()));
-    let mut advice = format!("--cast {named}=text reads the column as text");
-    if let Some(value) = value {
-        advice += &format!(", --csv-null {} makes the value null", quoted(value));
-        let fits = |field: &FieldRef| sampled::fits(field.data_type(), value.as_bytes(), &[]);
-        if arguments.sample.0.is_some() && !field.is_some_and(fits) {
-            advice += ", --sample all infers types from every row";
-        }
+    let mut advice = format!(
+        "--cast {named}=text reads the column as text, --csv-null {} makes the value null",
+        quoted(value)
+    );
+    let fits = |field: &FieldRef| sampled::fits(field.data_type(), value.as_bytes(), &[]);
+    if arguments.sample.0.is_some() && !field.is_some_and(fits) {
+        advice += ", --sample all infers types from every row";
     }
     advice
 }
@@ -413,8 +448,6 @@ fn quoted(text: &str) -> String {
 
 const BAD_VALUE: &str =
     "(?s)Error while parsing value '(.*)' as type '(.*?)' for column ([0-9]+) at line ([0-9]+)";
-const BAD_TIME: &str = "(?s)Error parsing column ([0-9]+) at line ([0-9]+): (.*)";
-const TIME: &str = "(?s)Error parsing timestamp from '(.*)': ";
 const FIELDS: &str =
     "incorrect number of fields for line ([0-9]+), expected ([0-9]+) got ((?:more than )?[0-9]+)";
 const UNEQUAL: &str = "Expected ([0-9]+) records, found ([0-9]+) records at line ([0-9]+)";
@@ -434,8 +467,6 @@ fn name(schema: Option<&Schema>, column: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::datatypes::Field;
 
     use super::*;
@@ -444,7 +475,8 @@ mod tests {
     /// A text that is parsed here gives the same rows as with Arrow's parser.
     #[test]
     fn usual_text_is_parsed_as_by_arrow() {
-        let types = [DataType::Int64, DataType::Utf8, DataType::Float64, DataType::Date32];
+        let millis = DataType::Timestamp(TimeUnit::Millisecond, None);
+        let types = [DataType::Int64, DataType::Utf8, DataType::Float64, DataType::Date32, millis];
         let fields =
             types.iter().enumerate().map(|(i, t)| Field::new(format!("c{i}"), t.clone(), true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
@@ -452,17 +484,18 @@ mod tests {
         let text = Text { delimiter: b',', squeeze: Squeeze::None };
         let file = CsvFile { path: Path::new("t.csv"), text, schema: &schema, record: 20 };
         let arguments = CsvArguments { nulls: vec!["NA".to_string()], ..CsvArguments::default() };
-        let parser = Parser::new(&file, &arguments, &[0, 1, 2, 3], &memory).unwrap();
+        let parser = Parser::new(&file, &arguments, &[0, 1, 2, 3, 4], &memory).unwrap();
         let mut random = fastrand::Rng::with_seed(11);
-        let choices: [&[&str]; 4] = [
+        let choices: [&[&str]; 5] = [
             &["1", "-77", "", "\"5\"", "NA", "+3", "9223372036854775807", "000000000000000000012"],
             &["a", "", "\"\"", "\"q,\n\"\"r\"", "é", "x\"y", "NA", " NA"],
             &["1.5", "-0.0", "", "1e3", ".5", "5.", "NaN", "inf", "123456789012345678", "NA"],
             &["1970-01-01", "2024-02-29", "", "\"1999-12-31\"", "NA", "0001-01-01"],
+            &["1970-01-01", "2024-02-29 12:00:00", "", "\"1999-12-31T12:00:00.5+01:00\"", "NA"],
         ];
         let mut usual = 0;
         for case in 0..2000 {
-            let mut text = String::from("c0,c1,c2,c3\n");
+            let mut text = String::from("c0,c1,c2,c3,c4\n");
             for _ in 0..random.usize(..20) {
                 let row = choices.map(|values| values[random.usize(..values.len())]);
                 text += &row.join(if random.usize(..400) == 0 { ";" } else { "," });
@@ -472,7 +505,8 @@ mod tests {
             let lines = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
             let mut expected = Vec::new();
             let (mut decoder, mut at) = (parser.decoder(true, lines + 1), 0);
-            let decoded = decode(&mut decoder, &text, &mut at).map(|batch| expected.extend(batch));
+            let decoded = parser.decode(&mut decoder, &text, &mut at, 0);
+            let decoded = decoded.map(|batch| expected.extend(batch));
             let reservation = memory.reserve(0, "a test").unwrap();
             let mut block = Block::new(text.into(), lines, 0, reservation);
             usual += u64::from(parser.usual(&block).is_some());

@@ -57,9 +57,10 @@ pub(super) struct Pieces {
 /// What is known where the last block ends.
 #[derive(Default)]
 struct Cutting {
-    /// The position of that end in the file, and the number of lines before it.
+    /// The position of that end in the file, the number of lines before it, and whether a record is before it.
     at: u64,
     lines: u64,
+    has_begun: bool,
     /// Pieces that were read before their turn, by number.
     waiting: BTreeMap<u64, Piece>,
 }
@@ -148,7 +149,10 @@ impl Pieces {
         let mut blocks = Vec::new();
         let mut turn = self.turn.load(Ordering::Relaxed);
         while let Some(piece) = cutting.waiting.remove(&turn) {
-            blocks.extend(self.cut(&mut cutting, piece, records, memory)?);
+            if let Some(mut block) = self.cut(&mut cutting, piece, records, memory)? {
+                block.follow(&mut cutting.has_begun);
+                blocks.push(block);
+            }
             turn += 1;
             self.turn.store(turn, Ordering::Relaxed);
         }

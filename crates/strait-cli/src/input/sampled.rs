@@ -117,7 +117,7 @@ impl Types {
         std::str::from_utf8(&block.text).ok()?;
         let lines = usize::try_from(block.lines).ok()?;
         let fields = Fields::split(&block.text, sample.delimiter, self.columns.len(), lines)?;
-        let first = usize::from(block.lines_before == 0 && !sample.arguments.no_header);
+        let first = usize::from(block.is_first && !sample.arguments.no_header);
         let rows = fields.records().saturating_sub(first).min(most - self.rows);
         for (i, (_, data_type)) in self.columns.iter_mut().enumerate() {
             for field in fields.column(i, first).take(rows) {

@@ -10,13 +10,15 @@ use arrow::array::{
 };
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::compute::kernels::cast_utils::Parser;
-use arrow::datatypes::{DataType, Date32Type, Float64Type, Int64Type, SchemaRef};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef};
 
 use super::fields::Fields;
+use super::times;
 
 /// Returns whether [`batch`] knows the type.
 pub(super) fn is_known(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Int64 | DataType::Float64 | DataType::Date32 | DataType::Utf8)
+    matches!(data_type, DataType::Int64 | DataType::Float64 | DataType::Utf8)
+        || times::is_time(data_type)
 }
 
 /// Makes a batch of some columns, from one record on. `nulls` are the values that mean null, besides the empty
@@ -31,10 +33,10 @@ pub(super) fn batch(
     let array = |(&column, data_type): (&usize, &DataType)| -> Option<ArrayRef> {
         let values = Values { fields, column, first, rows, nulls };
         Some(match data_type {
-            DataType::Int64 => Arc::new(values.primitive::<Int64Type>(integer)?),
-            DataType::Float64 => Arc::new(values.primitive::<Float64Type>(float)?),
-            DataType::Date32 => Arc::new(values.primitive::<Date32Type>(date)?),
+            DataType::Int64 => Arc::new(values.numbers::<Int64Type>(integer)?),
+            DataType::Float64 => Arc::new(values.numbers::<Float64Type>(float)?),
             DataType::Utf8 => Arc::new(values.text()?),
+            other if times::is_time(other) => times::array(values.iter(), other).ok()?,
             _ => return None,
         })
     };
@@ -65,23 +67,12 @@ impl Values<'_> {
     }
 
     /// Parses values with `usual`, and those that it does not know with Arrow's parser.
-    fn primitive<T: ArrowPrimitiveType + Parser>(
+    fn numbers<T: ArrowPrimitiveType + Parser>(
         &self,
         usual: impl Fn(&[u8]) -> Option<T::Native>,
     ) -> Option<PrimitiveArray<T>> {
-        let mut values = Vec::with_capacity(self.rows);
-        let mut validity = NullBufferBuilder::new(self.rows);
-        for value in self.iter() {
-            let Some(value) = value else {
-                values.push(T::Native::default());
-                validity.append_null();
-                continue;
-            };
-            let parsed = usual(&value).or_else(|| T::parse(std::str::from_utf8(&value).ok()?))?;
-            values.push(parsed);
-            validity.append_non_null();
-        }
-        PrimitiveArray::try_new(values.into(), validity.finish()).ok()
+        let parse = |value: &[u8]| usual(value).or_else(|| T::parse(str::from_utf8(value).ok()?));
+        primitive(self.iter(), parse).ok()
     }
 
     fn text(&self) -> Option<StringArray> {
@@ -103,6 +94,31 @@ impl Values<'_> {
         let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
         StringArray::try_new(offsets, text.into(), validity.finish()).ok()
     }
+}
+
+/// Parses the values of a column. `None` stands for null. The error is the row of the first value that cannot be
+/// parsed.
+#[inline]
+pub(super) fn primitive<T: ArrowPrimitiveType, V: AsRef<[u8]>>(
+    values: impl Iterator<Item = Option<V>>,
+    parse: impl Fn(&[u8]) -> Option<T::Native>,
+) -> Result<PrimitiveArray<T>, usize> {
+    let rows = values.size_hint().0;
+    let mut parsed = Vec::with_capacity(rows);
+    let mut validity = NullBufferBuilder::new(rows);
+    for value in values {
+        match value {
+            Some(value) => {
+                parsed.push(parse(value.as_ref()).ok_or(parsed.len())?);
+                validity.append_non_null();
+            }
+            None => {
+                parsed.push(T::Native::default());
+                validity.append_null();
+            }
+        }
+    }
+    Ok(PrimitiveArray::new(parsed.into(), validity.finish()))
 }
 
 /// Returns the value of a field, without its quotes.
@@ -139,7 +155,8 @@ fn signed(value: &[u8]) -> (bool, &[u8]) {
 
 /// Returns the number that the digits stand for. There must be at most 18 of them, so that it does not
 /// overflow.
-fn number(digits: &[u8]) -> Option<i64> {
+#[inline]
+pub(super) fn number(digits: &[u8]) -> Option<i64> {
     let add = |number: i64, &digit: &u8| {
         let digit = digit.wrapping_sub(b'0');
         (digit < 10).then(|| 10 * number + i64::from(digit))
@@ -190,28 +207,6 @@ pub(super) fn float(value: &[u8]) -> Option<f64> {
     Some(if is_negative { -number } else { number })
 }
 
-/// Parses a date such as 2024-02-29, and returns the days since 1970.
-fn date(value: &[u8]) -> Option<i32> {
-    let &[a, b, c, d, b'-', e, f, b'-', g, h] = value else { return None };
-    let year = number(&[a, b, c, d])?;
-    let (month, day) = (number(&[e, f])?, number(&[g, h])?);
-    let days = match month {
-        // Arrow knows the leap years.
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=days).contains(&day) {
-        return None;
-    }
-    // Years begin in March, so that the leap day is the last one.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let days = days + (153 * month + 2) / 5 + day - 1 - 719_468;
-    i32::try_from(days).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,14 +233,6 @@ mod tests {
         }
         assert_eq!(float(b"-0.0").map(f64::to_bits), Some((-0.0f64).to_bits()));
         assert_eq!(float(b"21168.23"), Some(21168.23));
-        for day in -719_162..100_000 {
-            let value = Date32Type::to_naive_date_opt(day).unwrap().to_string();
-            let parsed = date(value.as_bytes());
-            assert!(parsed.is_none_or(|parsed| parsed == day), "{value}: {parsed:?}");
-        }
-        assert_eq!(date(b"1970-01-01"), Some(0));
-        assert_eq!(date(b"2000-02-28"), Some(11_015));
-        assert_eq!(date(b"2000-13-01"), None);
     }
 
     #[test]

@@ -19,8 +19,8 @@ use super::destination::{Notation, Squeeze};
 use super::encode::{Bytes, STANDING_SHARE};
 use super::pieces::Pieces;
 use super::sink::SinkOptions;
-use super::times;
 use super::zones::{printable_batch, printable_schema};
+use super::{parquet, times};
 use crate::memory::Memory;
 
 /// A block ends when its text has this many bytes. Longer blocks compress hardly better.
@@ -121,11 +121,12 @@ impl TextLane {
     fn format(&mut self, rows: &RecordBatch) -> anyhow::Result<()> {
         match self.notation {
             Notation::Delimited(delimiter) => {
+                times::check_durations(rows)?;
                 let builder = csv::WriterBuilder::new().with_delimiter(delimiter);
                 builder.with_header(false).build(&mut self.text).write(rows)?;
             }
             Notation::JsonLines => {
-                times::check(rows)?;
+                times::check_all(rows)?;
                 // With nulls, the first line names all columns.
                 let builder = WriterBuilder::new().with_explicit_nulls(true);
                 builder.build::<_, LineDelimited>(&mut self.text).write(rows)?;
@@ -236,11 +237,15 @@ fn check(notation: Notation, schema: &SchemaRef) -> anyhow::Result<()> {
     };
     match schema.fields().iter().find(|field| !holds(field)) {
         None => Ok(()),
-        Some(field) => bail!(
-            "{name} cannot hold column \"{}\" ({}); write .parquet or .arrow, or leave it out with --select",
-            field.name(),
-            field.data_type()
-        ),
+        Some(field) => {
+            let is_in_parquet = parquet::holds(field.data_type());
+            bail!(
+                "{name} cannot hold column \"{}\" ({}); write {}, or leave it out with --select",
+                field.name(),
+                field.data_type(),
+                if is_in_parquet { ".parquet or .arrow" } else { ".arrow" }
+            )
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Checks that times can be written as text. The encoder of JSON writes an error message in place of a time that is
-//! out of range.
+//! Checks that times can be written as text. Arrow's writers write other text in place of a time that is out of range:
+//! the writer of JSON an error message, and both writers `<invalid>` for a duration.
 
 use anyhow::bail;
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array, make_array};
@@ -7,19 +7,37 @@ use arrow::compute::{SortOptions, sort_to_indices, take};
 use arrow::datatypes::DataType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// Checks all times of a batch, also within nested values.
-pub(super) fn check(rows: &RecordBatch) -> anyhow::Result<()> {
+/// Checks all times of a batch for JSON, also within nested values.
+pub(super) fn check_all(rows: &RecordBatch) -> anyhow::Result<()> {
+    check(rows, "JSON", DataType::is_temporal)
+}
+
+/// Checks the durations of a batch for CSV. The writer of CSV itself checks the other times.
+pub(super) fn check_durations(rows: &RecordBatch) -> anyhow::Result<()> {
+    check(rows, "CSV", |data_type| matches!(data_type, DataType::Duration(_)))
+}
+
+/// Checks the times of the types that `is_checked` is true for.
+fn check(
+    rows: &RecordBatch,
+    format: &str,
+    is_checked: fn(&DataType) -> bool,
+) -> anyhow::Result<()> {
     for (field, column) in rows.schema().fields().iter().zip(rows.columns()) {
-        if let Err(why) = check_array(column) {
-            bail!("JSON cannot hold a value of column \"{}\": {why}", field.name());
+        if let Err(why) = check_array(column, is_checked) {
+            bail!(
+                "{format} cannot hold a value of column \"{}\": {why:#}; write .parquet or .arrow, or leave the \
+                 column out with --select",
+                field.name()
+            );
         }
     }
     Ok(())
 }
 
-fn check_array(array: &ArrayRef) -> Result<(), String> {
-    if array.data_type().is_temporal() {
-        return check_times(array).map_err(|error| error.to_string());
+fn check_array(array: &ArrayRef, is_checked: fn(&DataType) -> bool) -> anyhow::Result<()> {
+    if is_checked(array.data_type()) {
+        return check_times(array);
     }
     let may_have_times = |data_type: &DataType| {
         data_type.is_nested()
@@ -29,22 +47,28 @@ fn check_array(array: &ArrayRef) -> Result<(), String> {
         return Ok(());
     }
     let children = array.to_data().child_data().to_vec();
-    children.into_iter().try_for_each(|child| check_array(&make_array(child)))
+    children.into_iter().try_for_each(|child| check_array(&make_array(child), is_checked))
 }
 
 /// Formats the earliest and the latest time. If these can be written, all can.
-fn check_times(array: &ArrayRef) -> Result<(), arrow::error::ArrowError> {
+fn check_times(array: &ArrayRef) -> anyhow::Result<()> {
     for descending in [false, true] {
         let options = SortOptions { descending, nulls_first: false };
         let first: UInt32Array = sort_to_indices(array, Some(options), Some(1))?;
         let value = take(array, &first, None)?;
         let format = FormatOptions::new().with_display_error(false);
         if value.len() == 1 && value.is_valid(0) {
-            ArrayFormatter::try_new(&value, &format)?.value(0).try_to_string()?;
+            let text = ArrayFormatter::try_new(&value, &format)?.value(0).try_to_string()?;
+            if text == INVALID {
+                bail!("a duration of type {} is too long for text", array.data_type());
+            }
         }
     }
     Ok(())
 }
+
+/// The text of a duration that Arrow cannot format.
+const INVALID: &str = "<invalid>";
 
 #[cfg(test)]
 mod tests {
@@ -60,7 +84,7 @@ mod tests {
 
     fn checked(column: ArrayRef) -> Result<(), String> {
         let rows = RecordBatch::try_from_iter([("t", column)]).expect("a column");
-        check(&rows).map_err(|error| error.to_string())
+        check_all(&rows).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -1,11 +1,22 @@
 //! Replaces types in schemas, at any depth.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, UnionFields};
 
 /// Returns the type that replaces a type, if it is to be replaced.
 type Replace<'a> = &'a dyn Fn(&DataType) -> Option<DataType>;
+
+/// Returns whether a type, or a type within it, has a property.
+pub(super) fn any(data_type: &DataType, is: &dyn Fn(&DataType) -> bool) -> bool {
+    let found = Cell::new(false);
+    retyped(data_type, &|data_type| {
+        found.set(found.get() || is(data_type));
+        None
+    });
+    found.get()
+}
 
 /// Returns the schema with all types replaced for which `replace` returns another one.
 pub(super) fn retyped_schema(schema: &SchemaRef, replace: Replace<'_>) -> SchemaRef {

@@ -6,7 +6,7 @@ use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, make_array,
 };
 use arrow::compute::take;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use arrow::error::ArrowError;
 
 use super::types::{retyped, retyped_schema};
@@ -16,7 +16,8 @@ pub(super) fn without_dictionaries(schema: &SchemaRef) -> SchemaRef {
     retyped_schema(schema, &values)
 }
 
-fn plain(data_type: &DataType) -> DataType {
+/// Returns the type with every dictionary type replaced by the type of its values.
+pub(super) fn plain(data_type: &DataType) -> DataType {
     retyped(data_type, &values)
 }
 
@@ -27,9 +28,14 @@ fn values(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-/// Converts a batch to `schema`, which is its own schema [without dictionaries](without_dictionaries).
+/// Converts a batch to `schema`, in which columns of the batch have their [plain] types.
 pub(super) fn unpacked(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let columns = batch.columns().iter().map(unpack).collect::<Result<Vec<_>, _>>()?;
+    let column = |(field, array): (&FieldRef, &ArrayRef)| match field.data_type() {
+        same if same == array.data_type() => Ok(Arc::clone(array)),
+        _ => unpack(array),
+    };
+    let columns = schema.fields().iter().zip(batch.columns()).map(column);
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)
 }

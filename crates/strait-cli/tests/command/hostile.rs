@@ -2,10 +2,15 @@
 
 use std::io::Write;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::datatypes::Schema;
+use std::sync::Arc;
 
-use crate::sandbox::{Sandbox, batch, read_parquet, sorted};
+use arrow::array::{
+    ArrayRef, Decimal128Array, DictionaryArray, Int8Array, Int64Array, RecordBatch,
+    RecordBatchOptions, StructArray,
+};
+use arrow::datatypes::{DataType, Field, Schema};
+
+use crate::sandbox::{Sandbox, batch, read_parquet, sorted, stream_of};
 
 fn cities() -> RecordBatch {
     batch(("id", &[1, 2, 3]), ("title", &["Oslo", "Rome", "Kiel"]))
@@ -167,4 +172,47 @@ fn a_full_disk_leaves_nothing_behind() {
     assert_eq!(sandbox.names(), before);
     let run = sandbox.shell("$strait join a.csv a.csv --on k -o - --memory 256MiB > /dev/full");
     run.fails(&["stdout", "No space left on device"]);
+}
+
+/// A file can hold decimals with more digits than their type has. They would be written as other values.
+#[test]
+fn decimals_beyond_their_digits() {
+    let sandbox = Sandbox::with_people();
+    let digits = DataType::Decimal128(18, 2);
+    let values = Decimal128Array::from(vec![Some(5), None, Some(10_i128.pow(18) + 7)]);
+    let decimals: ArrayRef = Arc::new(values.with_data_type(digits.clone()));
+    let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+    let table = |column: ArrayRef| {
+        RecordBatch::try_from_iter([("id", Arc::clone(&ids)), ("d", column)]).unwrap()
+    };
+    let fails = |name: &str, out: &str| {
+        let run = sandbox.strait(&format!("join {name} cities.csv --on id {out}"));
+        run.fails(&[name, "column \"d\"", "more digits than its type", "--cast"]);
+    };
+    sandbox.ipc_file("d.arrow", &table(Arc::clone(&decimals)));
+    sandbox.parquet("d.parquet", &table(Arc::clone(&decimals)));
+    for name in ["d.arrow", "d.parquet"] {
+        for out in ["", "-o o.csv", "-o o.jsonl", "-o o.arrow", "-o o.parquet --memory 64MiB"] {
+            fails(name, out);
+        }
+        let wide = format!("join {name} cities.csv --on id --cast d=decimal(38,2) -o o.csv");
+        sandbox.strait(&format!("{wide} --select d --overwrite")).ok();
+        assert!(
+            sandbox.read("o.csv").contains("10000000000000000.07"),
+            "{}",
+            sandbox.read("o.csv")
+        );
+        std::fs::remove_file(sandbox.path("o.csv")).unwrap();
+    }
+    let stream = stream_of(&table(Arc::clone(&decimals)));
+    let run = sandbox.strait_with_stdin("join - cities.csv --on id", &stream);
+    run.fails(&["stdin", "column \"d\"", "more digits than its type"]);
+    let field = Arc::new(Field::new("f", digits, true));
+    let nested = StructArray::from(vec![(field, Arc::clone(&decimals))]);
+    let keys = Int8Array::from(vec![0, 1, 2]);
+    let dictionary = DictionaryArray::new(keys, decimals);
+    for column in [Arc::new(nested) as ArrayRef, Arc::new(dictionary)] {
+        sandbox.ipc_file("n.arrow", &table(column));
+        fails("n.arrow", "-o o.parquet");
+    }
 }

@@ -21,4 +21,5 @@ mod sandbox;
 mod shells;
 #[cfg(feature = "object-stores")]
 mod stores;
+mod types;
 mod usage;

@@ -274,3 +274,59 @@ fn a_line_end_of_two_bytes_may_be_cut() {
         assert_eq!(run.ok(), "4\n", "{less}");
     }
 }
+
+/// A header may come after more empty lines than a block of text has.
+#[test]
+fn a_header_after_many_empty_lines() {
+    let sandbox = Sandbox::new();
+    for line_end in ["\n", "\r\n"] {
+        let empty = line_end.repeat((1 << 20) + 7);
+        for row in ["1,2", "1,x"] {
+            sandbox.write("late.csv", format!("{empty}k,v{line_end}{row}{line_end}"));
+            for more in ["", "--memory 32MiB", "--threads 3"] {
+                let join = format!("join late.csv late.csv --on k=k --count {more}");
+                assert_eq!(sandbox.strait(&join).ok(), "1\n", "{row} {more}");
+            }
+        }
+        sandbox.write("bad.csv", format!("{empty}k,v{line_end}1,2{line_end}1,x{line_end}"));
+        let line = format!("bad.csv, line {}: ", (1 << 20) + 10);
+        sandbox.strait("join bad.csv bad.csv --on k --sample 1").fails(&[&line, "\"x\""]);
+    }
+}
+
+/// A time with more digits than the sample suggests is an error. It never loses digits, because it would match other
+/// times then.
+#[test]
+fn csv_times_are_not_shortened() {
+    let sandbox = Sandbox::new();
+    let noon = "2024-02-29 12:00:00";
+    let cases = [
+        ("2024-02-29", noon.to_string(), "Date32"),
+        ("2024-02-29", "2024-02-28T23:00:00-05:00".to_string(), "Date32"),
+        (noon, format!("{noon}.5"), "Timestamp(s)"),
+        (noon, format!("{noon}.1234567891"), "Timestamp(s)"),
+        ("2024-02-29 12:00:00.123", format!("{noon}.1234"), "Timestamp(ms)"),
+        ("2024-02-29 12:00:00.123456", format!("{noon}.1234567"), "Timestamp(µs)"),
+        ("2024-02-29 12:00:00.123456789", format!("{noon}.1234567891"), "Timestamp(ns)"),
+    ];
+    for (first, later, data_type) in cases {
+        sandbox.write("q.csv", format!("t\n{first}\n"));
+        // Arrow parses blocks with booleans or with empty lines.
+        for (more, line) in [(",1,\n", 3), (",true,\n", 3), (",1,\n\n", 4)] {
+            sandbox.write("s.csv", format!("t,b,c\n{first}{more}{later}{more}"));
+            for limit in ["", "--memory 64MiB"] {
+                let join = format!("join s.csv q.csv --on t --sample 1 --count {limit}");
+                let place = format!("s.csv, line {line}: column \"t\" has \"{later}\"");
+                let why = format!("not of type {data_type} as the first 1 row suggested");
+                sandbox.strait(&join).fails(&[&place, &why, "--sample all", "--cast t=text"]);
+            }
+        }
+    }
+    sandbox.write("s.csv", format!("t\n{noon}\n{noon}.5\n2024-02-29\n2024-02-29T11:00:00-01:00\n"));
+    sandbox.write("q.csv", format!("t\n{noon}\n"));
+    assert_eq!(sandbox.strait("join s.csv q.csv --on t --count").ok(), "2\n");
+    // A leap second is not the second before it.
+    sandbox.write("s.csv", "t\n2016-12-31 23:59:60\n");
+    sandbox.write("q.csv", "t\n2016-12-31 23:59:59\n");
+    assert_eq!(sandbox.strait("join s.csv q.csv --on t --count").ok(), "0\n");
+}

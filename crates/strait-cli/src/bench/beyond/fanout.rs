@@ -21,7 +21,7 @@ use super::study::Study;
 use super::{Open, Shown, enough_memory, shape};
 use crate::arguments::BeyondArguments;
 use crate::digits::{counted, grouped};
-use crate::failure;
+use crate::failure::{self, say};
 use crate::join::cores;
 
 /// Rows of the table: 8 GiB.
@@ -119,13 +119,13 @@ pub(super) fn run(
         for bits in named.bits() {
             match attempt(&loaded, named, bits, study.setting.often) {
                 Ok(point) => {
-                    eprintln!("{}", point.said());
+                    say(format_args!("{}", point.said()));
                     study.add(cells(&study, rows, &point))?;
                     points.push(point);
                 }
                 Err(error) => {
                     let partitions = counted(1 << bits, "partition");
-                    eprintln!("{partitions}: {}: {error:#}", named.name);
+                    say(format_args!("{partitions}: {}: {error:#}", named.name));
                     study.failed += 1;
                 }
             }

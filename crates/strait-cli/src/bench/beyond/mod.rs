@@ -29,6 +29,7 @@ use strait_bench::{HostPlacement, HostTables, JoinRequest, ResultKind};
 use super::load::{self, the_gpu};
 use crate::arguments::{BeyondArguments, BeyondStudy};
 use crate::digits::counted;
+use crate::failure::say;
 use crate::join::cores;
 use crate::output::print;
 use figures::Line;
@@ -87,29 +88,29 @@ fn suite(arguments: &BeyondArguments, card: &Card, open: &Open<'_>) -> anyhow::R
             |named: &'static Named, rows: [u64; 2], tried: anyhow::Result<Outcome>| match tried {
                 Ok(outcome) => {
                     let line = Line { named, rows, outcome };
-                    eprintln!("{}", line.said());
+                    say(format_args!("{}", line.said()));
                     let added = figures::add(&mut record, card, &setting, &line);
                     let saved =
                         added.and_then(|()| record.save(&arguments.out, "beyond").map(drop));
                     if let Err(error) = saved {
-                        eprintln!("{error:#}");
+                        say(format_args!("{error:#}"));
                         failed += 1;
                     }
                     lines.push(line);
                 }
                 Err(error) => {
-                    eprintln!("{}: {error:#}", named.name);
+                    say(format_args!("{}: {error:#}", named.name));
                     failed += 1;
                 }
             };
         if let Err(error) = conduct(open, &setting, group, &mut heard) {
             let names: Vec<_> = group.iter().map(|named| named.name).collect();
-            eprintln!("{}: {error:#}", names.join("; "));
+            say(format_args!("{}: {error:#}", names.join("; ")));
             failed += 1;
         }
     }
     let path = record.write(&arguments.out, "beyond")?;
-    eprintln!("record: {}", path.display());
+    say(format_args!("record: {}", path.display()));
     Ok((figures::shown(card, &setting, &lines), failed))
 }
 

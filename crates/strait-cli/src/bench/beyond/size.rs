@@ -13,6 +13,7 @@ use super::study::Study;
 use super::{Open, ROW, Shown, enough_memory, shape};
 use crate::arguments::{BeyondArguments, Choice};
 use crate::digits::grouped;
+use crate::failure::say;
 use crate::join::cores;
 
 /// If throughput falls below this share of the previous point, there is a cliff.
@@ -98,11 +99,11 @@ fn draw(
         wanted.map(|named| Drawn { named, points: Vec::new(), too_long, over: false }).collect();
     for rows in sizes(study.setting.gpu_memory) {
         if let Err(error) = enough_memory(&shape([rows, rows], Keys::Sparse)) {
-            eprintln!("{} rows and more are left out: {error:#}", grouped(rows));
+            say(format_args!("{} rows and more are left out: {error:#}", grouped(rows)));
             break;
         }
         if let Err(error) = size(&mut study, rows, &mut lines) {
-            eprintln!("{} rows and more are left out: {error:#}", grouped(rows));
+            say(format_args!("{} rows and more are left out: {error:#}", grouped(rows)));
             study.failed += 1;
             break;
         }
@@ -178,12 +179,14 @@ fn hear(
         Ok(outcome) => {
             let rate = outcome.rate([rows, rows]) / 1e9;
             let ran = &outcome.ran;
-            eprintln!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows));
+            say(format_args!("{} rows: {name}, {ran}: {rate:.3} G tuples/s", grouped(rows)));
             line.points.push((rows as f64, rate));
             line.over = outcome.seconds > line.too_long;
             if line.over {
                 let limit = line.too_long;
-                eprintln!("{name} took more than {limit} s: it is not measured with more rows");
+                say(format_args!(
+                    "{name} took more than {limit} s: it is not measured with more rows"
+                ));
             }
             study.add(cells(study, line.named, rows, &outcome))
         }
@@ -192,7 +195,7 @@ fn hear(
                 error.downcast_ref::<strait::Error>(),
                 Some(strait::Error::DeviceMemory { .. })
             );
-            eprintln!("{} rows: {name}: {error:#}", grouped(rows));
+            say(format_args!("{} rows: {name}: {error:#}", grouped(rows)));
             line.over = small;
             study.failed += u64::from(!(small && line.named.how.ends()));
             Ok(())

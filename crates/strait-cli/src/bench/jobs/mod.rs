@@ -26,6 +26,7 @@ use super::environment;
 use super::record::Record;
 use crate::arguments::{Engine, JobsArguments};
 use crate::digits::counted;
+use crate::failure::say;
 use crate::join::cores;
 use crate::output::print;
 
@@ -48,7 +49,7 @@ pub(super) fn run(arguments: &JobsArguments) -> anyhow::Result<()> {
     let peers = arguments.peers();
     let place = Place::choose(inputs::room(&jobs, arguments.scale))?;
     let folder = place.folder.path();
-    eprintln!("files: {}", place.described());
+    say(format_args!("files: {}", place.described()));
     let drivers = match peers.is_empty() {
         true => None,
         false => {
@@ -73,7 +74,7 @@ pub(super) fn run(arguments: &JobsArguments) -> anyhow::Result<()> {
     let mut record = Record::new(&COLUMNS)?;
     let mut contests = Vec::new();
     for (at, &job) in jobs.iter().enumerate() {
-        eprintln!("{}: {}", job.name, job.about);
+        say(format_args!("{}: {}", job.name, job.about));
         inputs.prepare(&jobs[at..])?;
         let contest = Contest::hold(job, &Entrant::all(job, &devices, &peers), &rules)?;
         tell(&contest);
@@ -83,7 +84,7 @@ pub(super) fn run(arguments: &JobsArguments) -> anyhow::Result<()> {
     }
     let path = record.write(&arguments.out, "jobs")?;
     print(&table(&contests, &peers, &Bars::of(threads)))?;
-    eprintln!("record: {}", path.display());
+    say(format_args!("record: {}", path.display()));
     let failures = contests.iter().flat_map(|contest| &contest.failures);
     let failures: Vec<&str> = failures.map(|failure| failure.message.as_str()).collect();
     if !failures.is_empty() {
@@ -113,15 +114,15 @@ fn devices(arguments: &JobsArguments, place: &Place) -> anyhow::Result<Vec<Proce
 fn tell(contest: &Contest) {
     for summary in &contest.summaries {
         let who = format!("{} ({})", summary.entrant.engine(), summary.entrant.variant());
-        eprintln!(
+        say(format_args!(
             "  {who:<22} {:>8.3} s  CPU {:>8.3} s  peak {:>10}  file {:>10}",
             summary.seconds,
             summary.cpu_seconds,
             strait::bytes(summary.peak),
             strait::bytes(summary.bytes)
-        );
+        ));
     }
-    contest.failures.iter().for_each(|failure| eprintln!("  failed: {}", failure.message));
+    contest.failures.iter().for_each(|failure| say(format_args!("  failed: {}", failure.message)));
 }
 
 /// The columns of the record, after the common ones.

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, FieldRef, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::file::properties::{
@@ -43,7 +43,8 @@ use super::destination::Compression;
 use super::encode::{Bytes, STANDING_SHARE};
 use super::pieces::Pieces;
 use super::sink::SinkOptions;
-use super::unpack::{unpacked, without_dictionaries};
+use super::types::any;
+use super::unpack::{plain, unpacked};
 use crate::digits::grouped;
 use crate::memory::Memory;
 use seconds::{converted, in_milliseconds};
@@ -81,6 +82,7 @@ pub(super) fn open(
     options: &SinkOptions,
     bytes: Bytes,
 ) -> anyhow::Result<Blocks<GroupLane, ParquetTail>> {
+    check(schema)?;
     let schema = &in_milliseconds(schema);
     let memory = &options.memory;
     let codec = match options.compression {
@@ -348,20 +350,41 @@ impl Tail for ParquetTail {
     }
 }
 
-/// Returns the schema to write. Dictionaries stay, unless one has values that Parquet cannot store in a
-/// dictionary.
+/// Rejects columns that Parquet cannot hold.
+fn check(schema: &SchemaRef) -> anyhow::Result<()> {
+    match schema.fields().iter().find(|field| !holds(field.data_type())) {
+        None => Ok(()),
+        Some(field) => bail!(
+            "Parquet cannot hold column \"{}\" ({}); write .arrow, or leave it out with --select",
+            field.name(),
+            field.data_type()
+        ),
+    }
+}
+
+/// Returns whether Parquet can hold a type.
+pub(super) fn holds(data_type: &DataType) -> bool {
+    !any(data_type, &|data_type| match data_type {
+        DataType::Union(..) | DataType::FixedSizeBinary(0) => true,
+        DataType::Struct(fields) => fields.is_empty(),
+        _ => false,
+    })
+}
+
+/// Returns the schema to write. A column keeps its dictionaries if all of them have texts or binary values. Arrow cannot
+/// write dictionaries of nested values, and cannot read dictionaries of some other values, such as booleans.
 fn writable(schema: &SchemaRef) -> SchemaRef {
-    let plain = without_dictionaries(schema);
-    if plain == *schema {
-        return plain;
-    }
-    let trial = ArrowWriter::try_new(std::io::sink(), schema.clone(), None)
-        .and_then(ArrowWriter::into_serialized_writer)
-        .and_then(|(_, factory)| factory.create_column_writers(0));
-    match trial {
-        Ok(_) => schema.clone(),
-        Err(_) => plain,
-    }
+    use DataType::{Binary, Dictionary, LargeBinary, LargeUtf8, Utf8};
+    let is_unpacked = |data_type: &DataType| match data_type {
+        Dictionary(_, values) => !matches!(**values, Utf8 | LargeUtf8 | Binary | LargeBinary),
+        _ => false,
+    };
+    let field = |field: &FieldRef| match any(field.data_type(), &is_unpacked) {
+        true => Arc::new(field.as_ref().clone().with_data_type(plain(field.data_type()))),
+        false => Arc::clone(field),
+    };
+    let fields: Vec<FieldRef> = schema.fields().iter().map(field).collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
 /// Returns the paths of a field's dictionaries, including those in structs.

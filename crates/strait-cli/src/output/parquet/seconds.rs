@@ -1,5 +1,5 @@
-//! Timestamps in seconds become milliseconds. Parquet has no unit for seconds, and Arrow's writer stores them as
-//! plain integers, which other programs do not take for times.
+//! Timestamps and times of day in seconds become milliseconds. Parquet has no unit for seconds, and Arrow's writer
+//! stores them as plain integers, which other programs do not take for times.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ pub(super) fn in_milliseconds(schema: &SchemaRef) -> SchemaRef {
         DataType::Timestamp(TimeUnit::Second, zone) => {
             Some(DataType::Timestamp(TimeUnit::Millisecond, zone.clone()))
         }
+        DataType::Time32(TimeUnit::Second) => Some(DataType::Time32(TimeUnit::Millisecond)),
         _ => None,
     });
     let mut pairs = schema.fields().iter().zip(replaced.fields());
