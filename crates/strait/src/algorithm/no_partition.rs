@@ -155,7 +155,9 @@ impl<K: KeyWord, I: RowId> Probing<'_, K, I> {
                 })?;
                 for first in (0..unit.rows).step_by(BLOCK) {
                     let block = morsel.batch.slice(first, BLOCK.min(unit.rows - first));
-                    keys.fill(self.keys, self.table, side, &block)?;
+                    emitter.patiently(Refused::Fails, || {
+                        keys.fill(self.keys, self.table, side, &block)
+                    })?;
                     let block_keys = keys.view(first);
                     let mut cursor = Cursor::default();
                     while !cursor.ended(&block_keys) {

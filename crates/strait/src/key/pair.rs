@@ -7,7 +7,7 @@
 //! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are
 //! converted in slices. Between two slices, the caller checks for cancellation and reserves memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::buffer::ScalarBuffer;
@@ -27,10 +27,16 @@ use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
 use crate::error::{Error, Result};
 use crate::memory::Budget;
 use crate::options::{FloatEquality, NullEquality, Side};
+use crate::schedule::lock;
 use crate::word::KeyWord;
 
 /// The purpose of memory for the conversion of nested keys.
 const CONVERTING: &str = "converting nested keys";
+
+/// If memory for fewer than this many conversions is left, only one worker at a time converts nested keys. Otherwise, it
+/// would depend on timing whether the memory suffices for all workers.
+const PLENTY: u64 = 128;
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What failed, if Arrow cannot convert nested keys.
 const ROW_FORMAT: &str = "cannot bring a key column into row format";
@@ -300,13 +306,15 @@ impl KeyColumn {
     ) -> Result<()> {
         let convert =
             |array: ArrayRef| converter.convert_columns(&[array]).map_err(Error::arrow(ROW_FORMAT));
-        if budget.unlimited() {
+        let Some(limit) = budget.limit() else {
             return take(None, &|| convert(ArrayRef::clone(slice)));
-        }
-        for part in row_size::parts(slice) {
+        };
+        for part in row_size::parts(slice, limit) {
             let array = slice.slice(part.rows.start, part.rows.len());
+            let inner = row_size::inner_bytes(array.as_ref()) as u64;
+            let is_scarce = budget.left() / PLENTY < inner.saturating_add(part.bytes as u64);
+            let _alone = is_scarce.then(|| lock(&ALONE));
             take(Some(&part), &|| {
-                let inner = row_size::inner_bytes(array.as_ref()) as u64;
                 let _inner = budget.reserve(inner, CONVERTING)?;
                 convert(ArrayRef::clone(&array))
             })?;

@@ -2,7 +2,7 @@
 //!
 //! The row format writes every value out. Views, dictionaries, runs and list views can share values, so a batch of some
 //! hundred kilobytes may take gigabytes in row format. Under a memory limit, an array is therefore converted in
-//! [parts](parts) of about [`PART`] bytes, and the memory of each part is reserved first.
+//! [parts](parts), and the memory of each part is reserved first.
 //!
 //! All results are upper bounds. They follow the encoding that the crate `arrow-row` documents.
 
@@ -18,8 +18,12 @@ use arrow::datatypes::{
 use super::column::native;
 use super::slices;
 
-/// The bytes of a part in row format, unless one row takes more.
-const PART: usize = 1 << 20;
+/// The most bytes of a part in row format, unless one row takes more.
+const LONGEST: u64 = 1 << 20;
+
+/// A part takes about 1/`SHARE` of the memory limit, but at least `SHORTEST` bytes.
+const SHARE: u64 = 64;
+const SHORTEST: u64 = 4 << 10;
 
 /// The bytes per row besides its values: the offset of the row.
 const OFFSET: usize = size_of::<usize>();
@@ -55,14 +59,15 @@ pub(super) struct Part {
     pub(super) bytes: usize,
 }
 
-/// Splits the rows of an array into parts.
-pub(super) fn parts(array: &ArrayRef) -> impl Iterator<Item = Part> {
+/// Splits the rows of an array into parts, for a memory limit.
+pub(super) fn parts(array: &ArrayRef, limit: u64) -> impl Iterator<Item = Part> {
+    let most = (limit / SHARE).clamp(SHORTEST, LONGEST) as usize;
     // Each part converts the shared values again, so it has at least eight times as many rows.
     let least = slices::shared(array.as_ref()).saturating_mul(8);
     let (size, len, mut begin) = (sizes(array.as_ref()), array.len(), 0);
     std::iter::from_fn(move || {
         let (first, mut bytes) = (begin, 0usize);
-        while begin < len && (begin == first || bytes < PART || begin - first < least) {
+        while begin < len && (begin == first || bytes < most || begin - first < least) {
             bytes = bytes.saturating_add(size.of_row(begin)).saturating_add(OFFSET);
             begin += 1;
         }
@@ -362,7 +367,7 @@ mod tests {
                     assert!(is <= most, "{data_type}: row {at} has {is} bytes, not {most}");
                     (real, bound) = (real + is, bound + most);
                 }
-                let parts: Vec<_> = parts(&array).collect();
+                let parts: Vec<_> = parts(&array, 1 << 18).collect();
                 let covered: Vec<_> = parts.iter().flat_map(|part| part.rows.clone()).collect();
                 assert_eq!(covered, (0..array.len()).collect::<Vec<_>>());
                 let bytes: usize = parts.iter().map(|part| part.bytes).sum();
@@ -390,8 +395,8 @@ mod tests {
             (field("t", &views), views),
             (field("n", &numbers), numbers),
         ]));
-        let parts: Vec<_> = parts(&key).collect();
-        assert!(parts.iter().all(|part| part.rows.len() <= 16 && part.bytes < 2 * PART));
+        let parts: Vec<_> = parts(&key, 64 << 20).collect();
+        assert!(parts.iter().all(|part| part.rows.len() <= 16 && part.bytes < 2 << 20));
         assert!(parts.iter().map(|part| part.bytes).sum::<usize>() > 100 << 16);
         assert!(inner_bytes(key.as_ref()) > 100 << 16);
     }

@@ -243,9 +243,10 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
         }
     }
 
-    /// Prepares the key words of a chunk, and its columns.
+    /// Prepares the key words of a chunk, and its columns. If memory is refused, the join may try again with fewer rows.
     fn prepare(&self, chunk: &Chunk, columns: Columns) -> Result<(Keys, Unit)> {
-        let (cx, side, rows) = (self.cx, self.side, &chunk.rows);
+        let cx = &Context { workers: self.cx.workers.attempt(), ..self.cx.clone() };
+        let (side, rows) = (self.side, &chunk.rows);
         let has_nulls = self.keys.nulls_in_column(side, rows.batches())? == Some(true);
         let keys = match self.key_source.of_chunk(has_nulls) {
             KeySource::Column => Keys::in_place::<K>(cx, self.keys, side, rows, None)?,
