@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
-    ArrayRef, BooleanArray, DictionaryArray, Int16Array, Int64Array, ListArray, RecordBatch,
-    RecordBatchIterator, RecordBatchReader, StringArray, StringViewArray, StringViewBuilder,
-    StructArray,
+    Array, ArrayRef, BooleanArray, DictionaryArray, FixedSizeBinaryArray, Int16Array, Int64Array,
+    ListArray, RecordBatch, RecordBatchIterator, RecordBatchReader, StringArray, StringViewArray,
+    StringViewBuilder, StructArray, UnionArray,
 };
-use arrow::buffer::{Buffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, Int16Type};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, Int16Type, UnionFields};
 use arrow::error::ArrowError;
 use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
 
@@ -259,40 +259,69 @@ fn one_long_list_in_many_rows() {
     }
 }
 
-/// Nested keys are converted to a format that writes out what views share: here, 64 KiB per row. The join reserves this
-/// memory before it converts. Few rows fit, and many do not.
+/// Returns structs of a text of 64 KiB, which all rows share, and a number.
+fn shared_texts(numbers: ArrayRef) -> ArrayRef {
+    const LONG: u32 = 64 << 10;
+    let mut texts = StringViewBuilder::new();
+    let block = texts.append_block(Buffer::from(vec![b'x'; LONG as usize]));
+    for _ in 0..numbers.len() {
+        texts.try_append_view(block, 0, LONG).expect("inside the block");
+    }
+    let fields = vec![
+        Field::new("text", DataType::Utf8View, true),
+        Field::new("number", DataType::Int64, true),
+    ];
+    let columns = vec![Arc::new(texts.finish()) as ArrayRef, numbers];
+    Arc::new(StructArray::new(fields.into(), columns, None))
+}
+
+/// Returns null structs of a union. In row format, a null of its first member takes 64 KiB.
+fn nulls_of_unions(rows: usize) -> ArrayRef {
+    let wide: ArrayRef = Arc::new(FixedSizeBinaryArray::new_null(1 << 16, 0));
+    let narrow: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
+    let fields = vec![
+        Field::new("wide", wide.data_type().clone(), true),
+        Field::new("narrow", DataType::Boolean, true),
+    ];
+    let fields = UnionFields::try_new(vec![0, 1], fields).expect("two members");
+    let (ids, offsets) = (vec![1i8; rows].into(), vec![0i32; rows].into());
+    let union = UnionArray::try_new(fields, ids, Some(offsets), vec![wide, narrow]);
+    let union: ArrayRef = Arc::new(union.expect("every row has the narrow member"));
+    let field = Field::new("u", union.data_type().clone(), true);
+    let nulls: NullBuffer = (0..rows).map(|row| row == 0).collect();
+    Arc::new(StructArray::new(vec![field].into(), vec![union], Some(nulls)))
+}
+
+/// Nested keys are converted to a format that writes out what rows share: here, 64 KiB per row. The join does so part by
+/// part. Few rows fit, and many do not.
 #[test]
-fn nested_keys_that_share_a_long_text() {
+fn nested_keys_that_share_long_values() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    const LONG: usize = 64 << 10;
     const LIMIT: usize = 48 << 20;
-    let keys = |rows: usize| {
-        let mut texts = StringViewBuilder::new();
-        let block = texts.append_block(Buffer::from(vec![b'x'; LONG]));
-        for _ in 0..rows {
-            texts.try_append_view(block, 0, LONG as u32).expect("inside the block");
-        }
-        let fields = vec![
-            Field::new("text", DataType::Utf8View, true),
-            Field::new("number", DataType::Int64, true),
-        ];
-        let columns = vec![Arc::new(texts.finish()) as ArrayRef, numbers(rows as i64)];
-        let keys: ArrayRef = Arc::new(StructArray::new(fields.into(), columns, None));
+    let reader = |keys: ArrayRef| {
         let batch = RecordBatch::try_from_iter([("k", keys)]).expect("one column");
         let schema = batch.schema();
         RecordBatchIterator::new([Ok(batch)], schema)
     };
-    for algorithm in Algorithm::ANYWHERE {
-        for (rows, fits) in [(100, true), (16_384, false)] {
-            let join =
-                Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Right);
-            let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), keys(rows), keys(3));
-            assert!(peak <= LIMIT + SLACK, "{algorithm}, {rows} rows: {peak} bytes lived at once");
-            match outcome {
-                Ok((found, _)) => assert_eq!(found, 3, "{algorithm}"),
-                Err(error) => {
-                    assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}");
-                    assert!(!fits, "{algorithm}: {error}");
+    let different = |rows: usize| shared_texts(numbers(rows as i64));
+    let equal = |rows: usize| shared_texts(Arc::new(Int64Array::from(vec![7; rows])));
+    let all: [&dyn Fn(usize) -> ArrayRef; 3] = [&different, &equal, &nulls_of_unions];
+    for (kind, keys) in all.iter().enumerate() {
+        for algorithm in Algorithm::ANYWHERE {
+            for (rows, side) in [(100, Side::Right), (16_384, Side::Right), (65_536, Side::Left)] {
+                let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(side);
+                let join = join.memory_limit(LIMIT as u64);
+                let (outcome, peak) = measured(&join, reader(keys(rows)), reader(keys(3)));
+                let what = format!("keys {kind}, {algorithm}, {rows} rows");
+                assert!(peak <= LIMIT + SLACK, "{what}: {peak} bytes lived at once");
+                match outcome {
+                    Ok((found, _)) => {
+                        assert_eq!(found, [3, 3 * rows as u64, 1][kind], "{what}");
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, Error::MemoryLimit { .. }), "{what}: {error}");
+                        assert!(rows > 100, "{what}: {error}");
+                    }
                 }
             }
         }

@@ -27,9 +27,10 @@
 #define HEADS SHARED_HEADS
 #define WARPS (THREADS / WARP)
 // A key is frequent if so many threads of a block find it twice among their first two build tuples. If a fraction f
-// of the tuples has one key, a thread does so with probability f^2. A table with two tuples per thread reaches the
-// number at about f = 1/10 (768 threads) or 1/11 (1024 threads). If each key occurs 16 times, few tables reach it.
-#define FREQUENT_THREADS 8
+// of the tuples has one key, a thread does so with probability f^2. A table with two tuples per thread or more reaches
+// the number at about f = 1/7 (768 threads) or 1/8 (1024 threads). If each key occurs 16 times, at most one table in a
+// hundred reaches it.
+#define FREQUENT_THREADS 16
 
 // A key that is set aside: how many tuples have it (0 if there is no such key), and how many have other keys.
 struct Frequent {

@@ -3,7 +3,7 @@
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::KeyLookup;
 use crate::key::KeyPlan;
 use crate::options::Side;
@@ -54,7 +54,14 @@ impl<K: KeyWord, I: RowId> KeyLookup for TableLookup<'_, K, I> {
             let len = BLOCK.min(rows - first);
             let block: Vec<_> = keys.iter().map(|key| key.slice(first, len)).collect();
             let array = |index: usize| block.get(at(index)?);
-            let valid = self.keys.words_of(self.side, len, array, &mut words)?;
+            let valid = match self.keys.words_of(self.side, len, array, &mut words) {
+                // A source that gets an error may lose its rows. So all of these rows may match.
+                Err(Error::MemoryLimit { .. }) => {
+                    bits.resize(bits.len() + len.div_ceil(64), u64::MAX);
+                    continue;
+                }
+                valid => valid?,
+            };
             place(self.keys, self.table, &mut words);
             let start = bits.len();
             self.table.append_exists(&words, &mut bits);

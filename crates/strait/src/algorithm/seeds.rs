@@ -27,7 +27,6 @@ use crate::error::{Error, Result};
 use crate::input::Location;
 use crate::input::Relation;
 use crate::key::{KeyPlan, Seed};
-use crate::memory::Budget;
 use crate::options::Side;
 use crate::overrides::TestOverrides;
 use crate::word::KeyWord;
@@ -152,7 +151,11 @@ fn one_hash<K: KeyWord>(
     if one.is_empty() {
         return Ok(false);
     }
-    let values = keys.values(side, sample, (&cx.workers, &Budget::new(None)))?;
+    let values = match keys.values(side, sample, (&cx.workers, &cx.budget)) {
+        // Without memory for the sample, the join goes on without this check.
+        Err(Error::MemoryLimit { .. }) => return Ok(false),
+        values => values?,
+    };
     let mut same = vec![true; one.len()];
     keys.equal(&values, &one, &values, &other, &mut same);
     Ok(same.contains(&false))

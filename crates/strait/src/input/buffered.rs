@@ -261,7 +261,8 @@ impl BufferedSource {
     /// Returns the bytes that a row is expected to take, by the types of its columns.
     fn row_bytes(&self) -> u64 {
         let fields = self.feed.expected.schema.fields();
-        fields.iter().map(|field| expected_width(field.data_type())).sum()
+        let widths = fields.iter().map(|field| expected_width(field.data_type()));
+        widths.fold(0, u64::saturating_add)
     }
 
     /// Returns the filter that [`fetch`](BufferedSource::fetch) may offer to the source: see
@@ -419,7 +420,8 @@ fn expected_width(data_type: &DataType) -> u64 {
             u64::from(len.unsigned_abs()).saturating_mul(expected_width(field.data_type()))
         }
         DataType::Struct(fields) => {
-            fields.iter().map(|field| expected_width(field.data_type())).sum()
+            let widths = fields.iter().map(|field| expected_width(field.data_type()));
+            widths.fold(0, u64::saturating_add)
         }
         other => other.primitive_width().unwrap_or(VARIABLE_WIDTH) as u64,
     }

@@ -20,7 +20,7 @@ use super::common_form::{Form, common_type, peeled_type};
 use super::float;
 use super::hash::Hash;
 use super::pack::{self, Pack};
-use super::row_size::{self, Part};
+use super::row_size;
 use super::seed::Seed;
 use super::slices::{self, Between};
 use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
@@ -30,16 +30,11 @@ use crate::options::{FloatEquality, NullEquality, Side};
 use crate::schedule::lock;
 use crate::word::KeyWord;
 
-/// The purpose of memory for the conversion of nested keys.
-const CONVERTING: &str = "converting nested keys";
+/// The memory that a worker may take for the conversion of nested keys without a reservation.
+const UNRESERVED: u64 = 1 << 20;
 
-/// If memory for fewer than this many conversions is left, only one worker at a time converts nested keys. Otherwise, it
-/// would depend on timing whether the memory suffices for all workers.
-const PLENTY: u64 = 128;
+/// One worker at a time reserves memory for a conversion. Otherwise, it would depend on timing whether the memory suffices.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// What failed, if Arrow cannot convert nested keys.
-const ROW_FORMAT: &str = "cannot bring a key column into row format";
 
 /// Which nulls and which floats are equal.
 #[derive(Debug, Clone, Copy, Default)]
@@ -228,11 +223,8 @@ impl KeyColumn {
         match (self.form, &self.converters) {
             (_, Some(converters)) => {
                 let mut hashes = Vec::with_capacity(peeled.values.len());
-                for slice in self.slices_of_nested(&peeled.values) {
-                    self.convert(&converters[part(side)], &slice?, budget, |part, convert| {
-                        let bytes = part.map_or(0, |part| part.bytes as u64);
-                        let _rows = budget.reserve(bytes, CONVERTING)?;
-                        let rows = convert()?;
+                for slice in slices::of_nested(&peeled.values) {
+                    self.convert(&converters[part(side)], &slice, budget, |_, rows| {
                         hashes.extend(rows.iter().map(|row| secrets.bytes(row.data())));
                         Ok(())
                     })?;
@@ -270,14 +262,10 @@ impl KeyColumn {
         budget: &Arc<Budget>,
     ) -> Result<RowSlices> {
         let mut kept = RowSlices::new(slices::shift(values), values.len());
-        for slice in self.slices_of_nested(values) {
+        for slice in slices::of_nested(values) {
             let mut parts = Vec::with_capacity(1);
-            self.convert(converter, &slice?, budget, |part, convert| {
-                // Without a limit, the size is known only after the conversion.
-                let (first, expected) = part.map_or((0, 0), |part| (part.rows.start, part.bytes));
-                between(expected)?;
-                let rows = convert()?;
-                between(rows.size().saturating_sub(expected))?;
+            self.convert(converter, &slice, budget, |first, rows| {
+                between(rows.size())?;
                 parts.push((first, rows));
                 Ok(())
             })?;
@@ -286,38 +274,41 @@ impl KeyColumn {
         Ok(kept)
     }
 
-    /// Returns the slices of nested values, with their floats in numeric form if requested.
-    fn slices_of_nested(&self, values: &ArrayRef) -> impl Iterator<Item = Result<ArrayRef>> {
-        slices::of(values, 1 << slices::shift(values)).map(|slice| match self.floats_inside {
-            true => float::numeric_floats(&slice).map_err(Error::arrow(ROW_FORMAT)),
-            false => Ok(slice),
-        })
-    }
-
-    /// Converts a slice of nested values to row format. Calls `take` with a function that converts: under a memory limit
-    /// once for each part of the slice, with the part, otherwise once for the whole slice. The function reserves the
-    /// memory that it needs besides its result.
+    /// Converts a slice of nested values to row format: under a memory limit part by part, otherwise as a whole. Passes
+    /// the first row of each part and its converted rows to `take`.
+    ///
+    /// Under a limit, memory is reserved for the conversion of long parts only. Most parts are short, and a worker holds
+    /// one of them at a time. So most joins need no more memory than without nested keys.
     fn convert(
         &self,
         converter: &RowConverter,
         slice: &ArrayRef,
         budget: &Arc<Budget>,
-        mut take: impl FnMut(Option<&Part>, &dyn Fn() -> Result<Rows>) -> Result<()>,
+        mut take: impl FnMut(usize, Rows) -> Result<()>,
     ) -> Result<()> {
-        let convert =
-            |array: ArrayRef| converter.convert_columns(&[array]).map_err(Error::arrow(ROW_FORMAT));
-        let Some(limit) = budget.limit() else {
-            return take(None, &|| convert(ArrayRef::clone(slice)));
+        let convert = |array: &ArrayRef| {
+            let numeric = match self.floats_inside {
+                true => float::numeric_floats(array),
+                false => Ok(ArrayRef::clone(array)),
+            };
+            let rows = numeric.and_then(|array| converter.convert_columns(&[array]));
+            rows.map_err(Error::arrow("cannot bring a key column into row format"))
         };
-        for part in row_size::parts(slice, limit) {
+        if budget.unlimited() {
+            return take(0, convert(slice)?);
+        }
+        for part in row_size::parts(slice) {
             let array = slice.slice(part.rows.start, part.rows.len());
-            let inner = row_size::inner_bytes(array.as_ref()) as u64;
-            let is_scarce = budget.left() / PLENTY < inner.saturating_add(part.bytes as u64);
-            let _alone = is_scarce.then(|| lock(&ALONE));
-            take(Some(&part), &|| {
-                let _inner = budget.reserve(inner, CONVERTING)?;
-                convert(ArrayRef::clone(&array))
-            })?;
+            let bytes = row_size::inner_bytes(array.as_ref()).saturating_add(part.bytes) as u64;
+            let rows = match bytes > UNRESERVED {
+                false => convert(&array)?,
+                true => {
+                    let _alone = lock(&ALONE);
+                    let _reserved = budget.reserve(bytes, "converting nested keys")?;
+                    convert(&array)?
+                }
+            };
+            take(part.rows.start, rows)?;
         }
         Ok(())
     }

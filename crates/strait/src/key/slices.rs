@@ -4,7 +4,7 @@
 //! of a dense union has all values of its members, so each slice would convert all of them. Such arrays are
 //! split into fewer slices, or not at all.
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait};
+use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, make_array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::{ArrowNativeType, DataType, UnionMode};
 
@@ -25,6 +25,11 @@ pub(super) fn of(array: &ArrayRef, rows: usize) -> impl Iterator<Item = ArrayRef
         true => ArrayRef::clone(array),
         false => array.slice(at, rows.min(array.len() - at)),
     })
+}
+
+/// Returns the slices of nested values.
+pub(super) fn of_nested(values: &ArrayRef) -> impl Iterator<Item = ArrayRef> {
+    of(values, 1 << shift(values))
 }
 
 /// Reads values slice by slice.
@@ -53,10 +58,13 @@ pub(super) fn shift(array: &ArrayRef) -> u32 {
 }
 
 /// Returns the number of values that every slice of an array converts to row format, whatever its rows are.
-pub(super) fn shared(array: &dyn Array) -> usize {
+fn shared(array: &dyn Array) -> usize {
     match array.data_type() {
         DataType::Dictionary(..) => array.as_any_dictionary().values().len(),
-        DataType::RunEndEncoded(..) => array.to_data().child_data().iter().map(|c| c.len()).sum(),
+        DataType::RunEndEncoded(..) => {
+            let children = array.to_data().child_data().to_vec();
+            children.into_iter().map(|c| c.len() + shared(make_array(c).as_ref())).sum()
+        }
         DataType::Struct(_) => {
             array.as_struct().columns().iter().map(|column| shared(column.as_ref())).sum()
         }
@@ -65,7 +73,7 @@ pub(super) fn shared(array: &dyn Array) -> usize {
             let children = fields.iter().map(|(id, _)| union.child(id).as_ref());
             match mode {
                 UnionMode::Sparse => children.map(shared).sum(),
-                UnionMode::Dense => children.map(|child| child.len()).sum(),
+                UnionMode::Dense => children.map(|child| child.len() + shared(child)).sum(),
             }
         }
         DataType::List(_) => shared(array.as_list::<i32>().values().as_ref()),
@@ -82,9 +90,10 @@ pub(super) fn shared(array: &dyn Array) -> usize {
 /// order of their rows.
 fn shared_by_views<O: OffsetSizeTrait>(array: &dyn Array) -> usize {
     let views = array.as_list_view::<O>();
+    let inside = shared(views.values().as_ref());
     match views.offsets().is_sorted() {
-        true => shared(views.values().as_ref()),
-        false => views.values().len(),
+        true => inside,
+        false => views.values().len() + inside,
     }
 }
 

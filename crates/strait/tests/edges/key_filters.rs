@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, Float64Array,
-    Int32Array, Int64Array, NullArray, RecordBatch, StringArray,
+    Int32Array, Int64Array, NullArray, RecordBatch, StringArray, StructArray,
 };
 use arrow::buffer::{BooleanBuffer, Buffer};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{Int32Type, Int64Type, SchemaRef};
+use arrow::datatypes::{Field, Int32Type, Int64Type, SchemaRef};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
 use strait::{
@@ -383,4 +383,43 @@ fn absurd_numbers_of_rows_are_refused() {
         let error = emptied(says).1.unwrap_err().to_string();
         assert!(error.contains("left out"), "{error}");
     }
+}
+
+/// A source that gets an error of the filter may lose its rows. So the filter does not fail if memory for the conversion of
+/// keys is refused: then all rows may match.
+#[test]
+fn a_filter_without_memory_loses_no_rows() -> Result<(), Error> {
+    const LONG: usize = 2 << 20;
+    let table = |short: usize, long: usize| {
+        let texts = std::iter::repeat_n("short".to_string(), short);
+        let texts = texts.chain(std::iter::repeat_n("x".repeat(LONG), long));
+        let texts: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..(short + long) as i64));
+        let field =
+            |name, array: &ArrayRef| Arc::new(Field::new(name, array.data_type().clone(), true));
+        let keys = vec![(field("t", &texts), texts), (field("n", &numbers), numbers)];
+        let keys: ArrayRef = Arc::new(StructArray::from(keys));
+        RecordBatch::try_from_iter([("k", keys)]).expect("one column")
+    };
+    let (build, probe) = (table(1000, 0), table(1000, 1));
+    let (mut joined, mut refused) = (0, 0);
+    for limit in [3u64, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24] {
+        let all = source(&probe, 2000, |filter, batch| {
+            filter.map(|filter| filter.may_match(batch.columns())).transpose()
+        });
+        let join = Join::inner().on("k").build_side(Side::Left).algorithm(Algorithm::NoPartition);
+        let join = join.threads(1).device(Processor::Cpu).memory_limit(limit << 20);
+        match join.count(whole(&build), all) {
+            Ok((rows, report)) => {
+                assert_eq!(rows, 1000, "{limit} MiB: {report}");
+                joined += 1;
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::MemoryLimit { .. }), "{limit} MiB: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(joined > 0 && refused > 0, "{joined} joined, {refused} refused");
+    Ok(())
 }
