@@ -328,6 +328,47 @@ fn nested_keys_that_share_long_values() {
     }
 }
 
+/// Eight workers convert keys of 16 MiB at the same time. The memory of one conversion is reserved until its rows are
+/// hashed.
+#[test]
+fn long_nested_keys_on_many_threads() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LONG: usize = 16 << 20;
+    const LIMIT: usize = 72 << 20;
+    let text = Buffer::from(vec![b'x'; LONG]);
+    let key = |texts: StringViewArray| -> ArrayRef {
+        let fields = vec![Field::new("text", DataType::Utf8View, true)];
+        let columns = vec![Arc::new(texts) as ArrayRef];
+        Arc::new(StructArray::new(fields.into(), columns, None))
+    };
+    let long = |_: usize| {
+        let mut texts = StringViewBuilder::new();
+        let block = texts.append_block(text.clone());
+        for row in 0..16_384 {
+            match row % 4096 {
+                0 => texts.try_append_view(block, 0, LONG as u32).expect("inside the block"),
+                _ => texts.append_value("b"),
+            }
+        }
+        RecordBatch::try_from_iter([("k", key(texts.finish()))]).expect("one column")
+    };
+    let short = RecordBatch::try_from_iter([("k", key(StringViewArray::from(vec!["a"])))]);
+    let short = short.expect("one column");
+    for (algorithm, side) in [(Algorithm::Radix, Side::Right), (Algorithm::NoPartition, Side::Left)]
+    {
+        let batches: Vec<_> = (0..16).map(long).map(Ok).collect();
+        let many = RecordBatchIterator::new(batches, short.schema());
+        let few = RecordBatchIterator::new([Ok(short.clone())], short.schema());
+        let join = Join::inner().on("k").algorithm(algorithm).threads(8).build_side(side);
+        let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), many, few);
+        // The text and the views of the batches are not in the peak.
+        assert!(peak <= LIMIT - LONG + SLACK, "{algorithm}: {peak} bytes lived at once");
+        if let Err(error) = outcome {
+            assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}");
+        }
+    }
+}
+
 /// The columns that a residual filter reads also count towards the limit.
 #[test]
 fn a_filter_over_long_text() {

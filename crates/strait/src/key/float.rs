@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use arrow::array::types::{Float16Type, Float32Type, Float64Type};
 use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, GenericListArray,
+    Array, ArrayData, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, GenericListArray,
     GenericListViewArray, MapArray, OffsetSizeTrait, PrimitiveArray, StructArray, make_array,
 };
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Int16Type, Int32Type, Int64Type, RunEndIndexType};
 use arrow::error::ArrowError;
 
 use super::nested::anywhere;
@@ -124,7 +124,12 @@ pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
             let dictionary = array.as_any_dictionary();
             dictionary.with_values(numeric_floats(dictionary.values())?)
         }
-        // Runs and unions: the children keep their lengths, so all other buffers stay the same.
+        DataType::RunEndEncoded(ends, _) => match ends.data_type() {
+            DataType::Int16 => runs::<Int16Type>(array)?,
+            DataType::Int32 => runs::<Int32Type>(array)?,
+            _ => runs::<Int64Type>(array)?,
+        },
+        // Unions: the children keep their lengths, so all other buffers stay the same.
         _ => {
             let data = array.to_data();
             let child = |child| Ok(numeric_floats(&make_array(child))?.to_data());
@@ -139,6 +144,15 @@ fn leaves<T: Float>(array: &ArrayRef) -> ArrayRef {
     let numeric = |value| T::from_bits(T::numeric(value));
     let floats: PrimitiveArray<T> = array.as_primitive::<T>().unary(numeric);
     Arc::new(floats)
+}
+
+/// Keeps only the runs of a slice. The array keeps its type, with the names of its fields.
+fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let runs = array.as_run::<R>();
+    let ends = PrimitiveArray::<R>::from_iter_values(runs.run_ends().sliced_values());
+    let values = numeric_floats(&runs.values_slice())?;
+    let data = ArrayData::builder(array.data_type().clone()).len(array.len());
+    Ok(make_array(data.child_data(vec![ends.to_data(), values.to_data()]).build()?))
 }
 
 fn list<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
@@ -183,8 +197,31 @@ fn field_of(data_type: &DataType) -> Result<&arrow::datatypes::FieldRef, ArrowEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{Float64Array, ListArray};
+    use arrow::array::{Float64Array, Int32Array, ListArray, RunArray};
     use arrow::datatypes::Field;
+
+    /// A slice of a run array keeps its own runs only, and its type.
+    #[test]
+    fn slices_of_runs_copy_their_own_runs() {
+        let ends = Int32Array::from_iter_values((1..=1000).map(|run| 3 * run));
+        let values = Float64Array::from_iter_values((0..1000).map(|run| -f64::from(run % 2)));
+        let all = RunArray::<Int32Type>::try_new(&ends, &values).expect("ascending ends");
+        let all: ArrayRef = Arc::new(all);
+        for (start, len) in [(0, 3000), (4, 7), (2997, 3), (5, 0), (3, 1)] {
+            let slice = all.slice(start, len);
+            let numeric = numeric_floats(&slice).expect("runs");
+            assert_eq!((numeric.len(), numeric.data_type()), (len, all.data_type()));
+            let runs = numeric.as_run::<Int32Type>();
+            assert!(runs.values().len() <= len.div_ceil(3) + 1, "{start} {len}");
+            let floats = runs.values().as_primitive::<Float64Type>();
+            for row in 0..len {
+                let value = floats.value(runs.get_physical_index(row));
+                let expected = -((((start + row) / 3) % 2) as f64);
+                assert_eq!(value, expected, "{start} {len} {row}");
+                assert!(value != 0.0 || value.is_sign_positive());
+            }
+        }
+    }
 
     #[test]
     fn numeric_forms_of_every_width() {

@@ -25,7 +25,7 @@ use super::seed::Seed;
 use super::slices::{self, Between};
 use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
 use crate::error::{Error, Result};
-use crate::memory::Budget;
+use crate::memory::{Budget, Reservation};
 use crate::options::{FloatEquality, NullEquality, Side};
 use crate::schedule::lock;
 use crate::word::KeyWord;
@@ -224,7 +224,7 @@ impl KeyColumn {
             (_, Some(converters)) => {
                 let mut hashes = Vec::with_capacity(peeled.values.len());
                 for slice in slices::of_nested(&peeled.values) {
-                    self.convert(&converters[part(side)], &slice, budget, |_, rows| {
+                    self.convert(&converters[part(side)], &slice, budget, |_, rows, _reserved| {
                         hashes.extend(rows.iter().map(|row| secrets.bytes(row.data())));
                         Ok(())
                     })?;
@@ -264,7 +264,8 @@ impl KeyColumn {
         let mut kept = RowSlices::new(slices::shift(values), values.len());
         for slice in slices::of_nested(values) {
             let mut parts = Vec::with_capacity(1);
-            self.convert(converter, &slice, budget, |first, rows| {
+            self.convert(converter, &slice, budget, |first, rows, reserved| {
+                drop(reserved);
                 between(rows.size())?;
                 parts.push((first, rows));
                 Ok(())
@@ -275,7 +276,7 @@ impl KeyColumn {
     }
 
     /// Converts a slice of nested values to row format: under a memory limit part by part, otherwise as a whole. Passes
-    /// the first row of each part and its converted rows to `take`.
+    /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`.
     ///
     /// Under a limit, memory is reserved for the conversion of long parts only. Most parts are short, and a worker holds
     /// one of them at a time. So most joins need no more memory than without nested keys.
@@ -284,7 +285,7 @@ impl KeyColumn {
         converter: &RowConverter,
         slice: &ArrayRef,
         budget: &Arc<Budget>,
-        mut take: impl FnMut(usize, Rows) -> Result<()>,
+        mut take: impl FnMut(usize, Rows, Option<Reservation>) -> Result<()>,
     ) -> Result<()> {
         let convert = |array: &ArrayRef| {
             let numeric = match self.floats_inside {
@@ -295,20 +296,16 @@ impl KeyColumn {
             rows.map_err(Error::arrow("cannot bring a key column into row format"))
         };
         if budget.unlimited() {
-            return take(0, convert(slice)?);
+            return take(0, convert(slice)?, None);
         }
         for part in row_size::parts(slice) {
             let array = slice.slice(part.rows.start, part.rows.len());
             let bytes = row_size::inner_bytes(array.as_ref()).saturating_add(part.bytes) as u64;
-            let rows = match bytes > UNRESERVED {
-                false => convert(&array)?,
-                true => {
-                    let _alone = lock(&ALONE);
-                    let _reserved = budget.reserve(bytes, "converting nested keys")?;
-                    convert(&array)?
-                }
-            };
-            take(part.rows.start, rows)?;
+            let is_long = bytes > UNRESERVED;
+            let _alone = is_long.then(|| lock(&ALONE));
+            let reserve = || budget.reserve(bytes, "converting nested keys");
+            let reserved = is_long.then(reserve).transpose()?;
+            take(part.rows.start, convert(&array)?, reserved)?;
         }
         Ok(())
     }
