@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares two builds of the command on a GPU, join by join, in turns.
+"""Compares two builds of the command on a GPU. The builds run in turns, and the times of each join are compared.
 
     scripts/gpu_in_turns.py BEFORE AFTER [--rounds 5] [-- ARGUMENTS]
 
-Each round runs `strait bench gpu` with either binary, one after the other. The times are medians over the rounds.
+Each round runs `strait bench gpu` with both binaries. The times are medians over the rounds.
 ARGUMENTS go to `strait bench gpu`, `--workloads '2^27 x 2^27, 4 B'` for example. Workloads that only one of the
 binaries knows are left out. A join that is more than 3 % slower makes the exit status 1.
 """

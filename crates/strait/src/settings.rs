@@ -30,7 +30,8 @@ pub(crate) fn check(join: &Join) -> Result<()> {
     check_partitioning(join.algorithm, &join.gpu_options)
 }
 
-/// Checks that the algorithm, if the caller chose one, uses every GPU option that is set.
+/// Checks that the algorithm, if the caller chose one, uses the partitioner, table, histogram and cache options that
+/// differ from their defaults.
 fn check_effect(algorithm: Option<Algorithm>, options: &GpuOptions) -> Result<()> {
     let Some(algorithm) = algorithm else { return Ok(()) };
     let partitions = [Algorithm::Radix, Algorithm::Triton];

@@ -292,8 +292,8 @@ fn nulls_of_unions(rows: usize) -> ArrayRef {
     Arc::new(StructArray::new(vec![field].into(), vec![union], Some(nulls)))
 }
 
-/// Nested keys are converted to a format that writes out what rows share: here, 64 KiB per row. The join does so part by
-/// part. Few rows fit, and many do not.
+/// The row format of nested keys repeats a value that rows share: here, 64 KiB per row. The join converts part by part. A
+/// hundred rows fit the limit. More rows may be refused.
 #[test]
 fn nested_keys_that_share_long_values() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -39,8 +39,8 @@ pub(crate) struct DeviceArguments {
     pub(crate) table: Option<TablePlace>,
 
     /// Which processor counts the rows of each partition before a triton join writes them [default: none]. With none,
-    /// the GPU counts each chunk after it has arrived, if the partitioner needs counts. If rows are counted first, the
-    /// GPU can read rows in pinned memory directly. If the GPU counts, keys cross the link a second time
+    /// the GPU counts each chunk after it has arrived, if the partitioner needs counts. With cpu or gpu, the GPU can
+    /// read rows in pinned memory directly. With gpu, keys cross the link a second time
     #[arg(long, value_name = "WHO", value_parser = histogram())]
     pub(crate) histogram: Option<Histogram>,
 

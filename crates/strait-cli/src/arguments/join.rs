@@ -141,8 +141,8 @@ pub(crate) struct JoinArguments {
     /// Stops after N rows of output
     ///
     /// If one table comes from stdin, the join stops after N rows, and does not wait for the end of stdin. This works if
-    /// the other table has at most 1 GiB and at most a quarter of --memory. For Parquet files, the needed columns in
-    /// memory count, and for all others, the size of the files. Radix and sort-merge joins always wait for the end of stdin. Some rows are known only at the end of
+    /// the other table has at most 1 GiB and at most a quarter of --memory. The size of a Parquet table is the size of its
+    /// needed columns in memory. The size of other tables is the size of their files. Radix and sort-merge joins always wait for the end of stdin. Some rows are known only at the end of
     /// stdin, for example rows of the other table that have no match. The join also waits for these rows.
     #[arg(long, value_name = "N", conflicts_with = "count")]
     pub(crate) limit: Option<u64>,

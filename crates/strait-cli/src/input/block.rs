@@ -91,7 +91,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block whose records were not parsed yet. It is the first one if no lines come before it.
+    /// A block whose records were not parsed yet. Readers then call [`follow`](Block::follow).
     pub(super) fn new(
         text: BlockText,
         lines: u64,
@@ -111,7 +111,7 @@ impl Block {
         }
     }
 
-    /// Makes this block the first one if no record `has_begun` before it. Then notes whether one begins in it.
+    /// Sets `is_first`. `has_begun` says whether a record comes before this block, and is updated for the next block.
     pub(super) fn follow(&mut self, has_begun: &mut bool) {
         self.is_first = !*has_begun;
         *has_begun = *has_begun || self.text.iter().any(|byte| !matches!(byte, b'\n' | b'\r'));

@@ -225,8 +225,8 @@ fn without_fractions(array: &ArrayRef) -> Option<ArrayRef> {
 }
 
 /// Returns whether the cast changed no value too much. A number with a fraction must not become an integer, and a
-/// finite number must not become infinite. Casts to dates, times and decimals may round, also from text: whoever asks
-/// for seconds gets seconds.
+/// finite number must not become infinite. Casts to dates, times and decimals may round or drop digits, also from
+/// text: the user chose the type.
 fn is_exact(array: &ArrayRef, result: &ArrayRef) -> Option<bool> {
     use DataType::{Date32, Date64, Float32, Float64, Timestamp};
     let (from, to) = (array.data_type(), result.data_type());

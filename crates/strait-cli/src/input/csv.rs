@@ -129,10 +129,10 @@ pub(super) struct Parser {
     layout: Layout,
     records: CsvRecords,
     has_header: bool,
-    /// All columns of the file, and the same columns as Arrow's parser reads them: dates and times are text, because
-    /// it [may shorten](times) them.
+    /// All columns of the file, and the columns as Arrow's CSV decoder reads them. It reads dates and times as text,
+    /// because it would [drop](times) the digits that the type cannot hold.
     schema: SchemaRef,
-    decoded: SchemaRef,
+    decoder_schema: SchemaRef,
     /// The wanted columns, in the order of the file, and their schema.
     columns: Vec<usize>,
     wanted: SchemaRef,
@@ -164,7 +164,7 @@ impl Parser {
             records: CsvRecords { delimiter, block, what },
             has_header: !arguments.no_header,
             schema: file.schema.clone(),
-            decoded: with_text_for_times(file.schema),
+            decoder_schema: with_text_for_times(file.schema),
             columns: columns.to_vec(),
             wanted: file.schema.project(columns)?.into(),
             rows: rows.max(1),
@@ -174,7 +174,7 @@ impl Parser {
     fn decoder(&self, has_header: bool, rows: u64) -> Decoder {
         let layout = self.layout.clone().with_header(has_header);
         let builder =
-            ReaderBuilder::new(self.decoded.clone()).with_projection(self.columns.clone());
+            ReaderBuilder::new(self.decoder_schema.clone()).with_projection(self.columns.clone());
         builder.with_format(layout).with_batch_size(rows as usize).build_decoder()
     }
 }
@@ -268,7 +268,7 @@ impl Parser {
         values::batch(&fields, (columns, wanted), first, &arguments.nulls)
     }
 
-    /// Returns whether a block begins with the header.
+    /// Returns whether the first record of a block, if it has one, is the header.
     fn begins(&self, block: &Block) -> bool {
         self.has_header && block.is_first
     }
@@ -310,7 +310,7 @@ impl Parser {
             let texts = array.as_string::<i32>();
             times::array(texts.iter(), data_type).map_err(|row| {
                 let (value, record) = (texts.value(row), record + row as u64);
-                // The message of Arrow's parser, for `explain`.
+                // `explain` reads the value, type, column and record from this text (`BAD_VALUE`), as from Arrow's error.
                 ArrowError::ParseError(format!(
                     "Error while parsing value '{value}' as type '{data_type}' for column {column} at line {record}"
                 ))

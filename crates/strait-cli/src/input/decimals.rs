@@ -1,5 +1,5 @@
-//! Checks that decimals have no more digits than their type. Arrow and Parquet files can hold such decimals, and the
-//! decoders do not look for them. An output file would hold other values in their place.
+//! Checks that decimals have no more digits than their type allows. Arrow and Parquet files can hold decimals with more
+//! digits, and the decoders do not check them. Some output formats would store a different value.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, make_array};
 use arrow::datatypes::{
@@ -14,7 +14,7 @@ pub(super) fn check(batch: &RecordBatch, place: impl Fn() -> String) -> Result<(
     match columns.find(|(_, column)| !are_valid(column)) {
         None => Ok(()),
         Some((field, _)) => Err(Told(format!(
-            "{}: column \"{}\" ({}) has a decimal with more digits than its type; write the file again, or --cast \
+            "{}: column \"{}\" ({}) has a decimal with more digits than its type; write the data again, or --cast \
              the column to a type with more digits",
             place(),
             field.name(),
@@ -40,7 +40,7 @@ fn are_valid(array: &ArrayRef) -> bool {
 fn have_digits<T: DecimalType>(array: &ArrayRef, digits: u8) -> bool {
     let array = array.as_primitive::<T>();
     let is_valid = |value| T::is_valid_decimal_precision(value, digits);
-    // A null may have any value. Most of them are zero, so the nulls are rarely looked at.
+    // The value under a null may be anything. It is usually zero, so the second pass, without nulls, is rare.
     array.values().iter().copied().all(is_valid) || array.iter().flatten().all(is_valid)
 }
 

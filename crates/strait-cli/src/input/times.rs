@@ -57,7 +57,7 @@ fn time(value: &[u8], unit: TimeUnit) -> Option<i64> {
     })
 }
 
-/// Parses a time without a zone that is neither on a leap day nor in a leap second.
+/// Parses a time without a zone. Returns `None` for leap days, leap seconds and all other text.
 #[inline]
 fn usual_time(value: &[u8], unit: TimeUnit) -> Option<i64> {
     let (day, time) = value.split_at_checked(10)?;
@@ -94,7 +94,7 @@ fn date(value: &[u8]) -> Option<i32> {
     })
 }
 
-/// Parses a date that is not a leap day.
+/// Parses a date. Returns `None` for leap days and all other text.
 #[inline]
 fn usual_date(value: &[u8]) -> Option<i32> {
     let &[a, b, c, d, b'-', e, f, b'-', g, h] = value else { return None };
@@ -165,7 +165,7 @@ mod tests {
     const UNITS: [TimeUnit; 4] =
         [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond];
 
-    /// Each value fits the units from the given one on.
+    /// Each value fits the given unit and all finer units. 4 means that it fits none.
     #[test]
     fn times_need_a_unit_that_is_fine_enough() {
         let second: i64 = 1_709_208_000;

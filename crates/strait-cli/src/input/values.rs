@@ -1,5 +1,5 @@
 //! Makes arrays of the fields of CSV records. Only the types that most files have are made here. Arrow's parser
-//! makes the others.
+//! makes the others, and also splits text that is unusual. Dates and times are always parsed in [`times`].
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Checks that times can be written as text. Arrow's writers write other text in place of a time that is out of range:
-//! the writer of JSON an error message, and both writers `<invalid>` for a duration.
+//! Checks that times can be written as text. In place of a time that is out of range, Arrow's JSON writer writes an error
+//! message. In place of a duration, the JSON and CSV writers write `<invalid>`.
 
 use anyhow::bail;
 use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array, make_array};

@@ -1,4 +1,4 @@
-//! Replaces types in schemas, at any depth.
+//! Finds and replaces types in schemas, at any depth.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -28,7 +28,7 @@ fn values(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-/// Converts a batch to `schema`, in which columns of the batch have their [plain] types.
+/// Converts a batch to `schema`, in which each column has the type that it has in the batch, or its [plain] type.
 pub(super) fn unpacked(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let column = |(field, array): (&FieldRef, &ArrayRef)| match field.data_type() {
         same if same == array.data_type() => Ok(Arc::clone(array)),

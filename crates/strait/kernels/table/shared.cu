@@ -26,10 +26,10 @@
 #define BUILD_ROWS SHARED_BUILD_ROWS
 #define HEADS SHARED_HEADS
 #define WARPS (THREADS / WARP)
-// A key is frequent if so many threads of a block find it twice among their first two build tuples. If a fraction f
-// of the tuples has one key, a thread does so with probability f^2. A table with two tuples per thread or more reaches
-// the number at about f = 1/7 (768 threads) or 1/8 (1024 threads). If each key occurs 16 times, at most one table in a
-// hundred reaches it.
+// A key is probably frequent if the first two build tuples have equal keys in at least this many threads of a block. The
+// key may differ from thread to thread. If a fraction f of the tuples has one key, the keys of a thread are equal with
+// probability f^2. A table with two tuples per thread or more reaches the number at about f = 1/7 (768 threads) or 1/8
+// (1024 threads). If each key occurs 16 times, at most one table in 200 reaches it.
 #define FREQUENT_THREADS 16
 
 // A key that is set aside: how many tuples have it (0 if there is no such key), and how many have other keys.

@@ -55,7 +55,7 @@ impl<K: KeyWord, I: RowId> KeyLookup for TableLookup<'_, K, I> {
             let block: Vec<_> = keys.iter().map(|key| key.slice(first, len)).collect();
             let array = |index: usize| block.get(at(index)?);
             let valid = match self.keys.words_of(self.side, len, array, &mut words) {
-                // A source that gets an error may lose its rows. So all of these rows may match.
+                // Keep all rows of this block. An error would go to the source, which may lose its rows then.
                 Err(Error::MemoryLimit { .. }) => {
                     bits.resize(bits.len() + len.div_ceil(64), u64::MAX);
                     continue;

@@ -41,7 +41,8 @@ impl Peeled {
     /// Removes the encoding of an array. With `compact`, only the used values are gathered if there are more values
     /// than rows, as in a slice of a large dictionary. Time grows with the rows of the array, not with its values. This
     /// matters because a long array is read in many slices that share their values. Each nested value is gathered
-    /// once, even if many rows have it. So the gathered values are never larger than all values.
+    /// once, even if many rows have it. So the gathered values are never larger than all values. Values of types that
+    /// are slow to gather ([`can_gather`]) are kept in full.
     pub(super) fn new(array: &ArrayRef, compact: bool) -> Result<Peeled> {
         let (mut values, mut nulls) = (array.clone(), None);
         let mut index: Option<Vec<u32>> = None;

@@ -81,8 +81,8 @@ pub(super) fn all_numeric(array: &dyn Array) -> bool {
     }
 }
 
-/// Returns the array with all its floats in numeric form, at any depth. Time and memory depend only on the
-/// rows of a slice, as in the conversion to row format.
+/// Returns the array with all its floats in numeric form, at any depth. For a slice, only the values of its rows are
+/// copied. The values of a dictionary or of a dense union are copied in full, as in the conversion to row format.
 pub(super) fn numeric_floats(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let data_type = array.data_type();
     if !has_floats(data_type) {

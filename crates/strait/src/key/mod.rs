@@ -71,7 +71,8 @@ pub(crate) struct KeyPlan {
     null_equality: NullEquality,
     mode: Mode,
     seed: Seed,
-    /// Where memory for the conversion of nested keys is reserved.
+    /// The budget for the conversion of nested keys in [`words`](KeyPlan::words). `values` and `ranks` get a budget as
+    /// an argument.
     budget: Arc<Budget>,
 }
 
@@ -134,7 +135,7 @@ impl KeyPlan {
         KeyPlan { seed, ..self.clone() }
     }
 
-    /// Returns the same plan, which reserves memory for the conversion of nested keys in the budget.
+    /// Returns the plan with a budget, in which `words` reserves memory for the conversion of nested keys.
     pub(crate) fn within(&self, budget: &Arc<Budget>) -> KeyPlan {
         KeyPlan { budget: Arc::clone(budget), ..self.clone() }
     }

@@ -4,8 +4,9 @@
 //! packed word. It peels an array, and passes its values on: to be packed, to be hashed, or to be kept for
 //! verification.
 //!
-//! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are
-//! converted in slices. Between two slices, the caller checks for cancellation and reserves memory.
+//! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are converted in
+//! slices. Under a memory limit, slices of nested values are converted in shorter [parts](row_size::parts). After each
+//! slice or part that is kept, the caller checks for cancellation and reserves memory.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +34,8 @@ use crate::word::KeyWord;
 /// The memory that a worker may take for the conversion of nested keys without a reservation.
 const UNRESERVED: u64 = 1 << 20;
 
-/// One worker at a time reserves memory for a conversion. Otherwise, it would depend on timing whether the memory suffices.
+/// A worker holds this lock while it converts a part that needs a reservation, until it has used the rows. Otherwise, it
+/// would depend on timing whether the memory suffices. All joins of the process share the lock.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Which nulls and which floats are equal.
@@ -278,8 +280,9 @@ impl KeyColumn {
     /// Converts a slice of nested values to row format: under a memory limit part by part, otherwise as a whole. Passes
     /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`.
     ///
-    /// Under a limit, memory is reserved for the conversion of long parts only. Most parts are short, and a worker holds
-    /// one of them at a time. So most joins need no more memory than without nested keys.
+    /// Under a limit, memory is reserved only for parts whose conversion takes more than [`UNRESERVED`] bytes. Most parts
+    /// take less, and a worker converts one part at a time. So each worker takes at most `UNRESERVED` bytes without a
+    /// reservation.
     fn convert(
         &self,
         converter: &RowConverter,

@@ -17,7 +17,7 @@ use arrow::datatypes::{
 
 use super::column::native;
 
-/// A part takes at least this many bytes in row format, unless it is the last one.
+/// A part ends when the upper bound of its bytes in row format reaches this number, or the shared bytes.
 const PART: usize = 256 << 10;
 
 /// The bytes per row besides its values: the offset of the row.
@@ -54,8 +54,8 @@ pub(super) struct Part {
     pub(super) bytes: usize,
 }
 
-/// Splits the rows of an array into parts. Each part converts the [shared values](shared_bytes) again, so it takes at
-/// least as many bytes as these.
+/// Splits the rows of an array into parts. Each part converts the [shared values](shared_bytes) again. To keep this
+/// cheap, each part except the last one has at least as many bytes as these values, by the upper bound.
 pub(super) fn parts(array: &ArrayRef) -> impl Iterator<Item = Part> {
     let least = PART.max(shared_bytes(array.as_ref()));
     let (size, len, mut begin) = (sizes(array.as_ref()), array.len(), 0);
@@ -116,8 +116,8 @@ fn converted(array: &dyn Array) -> usize {
     rows.saturating_add(offsets).saturating_add(inner_bytes(array))
 }
 
-/// Returns the bytes that the conversion of an array takes in addition to its result: the values inside it in row
-/// format, level by level.
+/// Returns the bytes that `arrow-row` takes in addition to its result. It first converts the values inside an array to
+/// row format, and the values inside these before them. The copy by `float::numeric_floats` does not count.
 pub(super) fn inner_bytes(array: &dyn Array) -> usize {
     let all = |children: &mut dyn Iterator<Item = &ArrayRef>| {
         children.map(|child| converted(child.as_ref())).fold(0, usize::saturating_add)
@@ -194,7 +194,7 @@ fn sizes(array: &dyn Array) -> Size<'_> {
             varying(move |row| {
                 let values = columns.iter().map(|size| size.of_row(row));
                 let values = values.fold(1, usize::saturating_add);
-                // A null hides values that are converted, too.
+                // The values under a null are converted, too. They count, so that a part with many of them stays short.
                 if is_null(nulls, row) { values.max(null) } else { values }
             })
         }
@@ -289,8 +289,8 @@ fn null_size(data_type: &DataType) -> usize {
     }
 }
 
-/// Returns the size of a byte string. Short ones are written in blocks of 8 bytes, the others in blocks of 32 bytes, each
-/// with one more byte.
+/// Returns the size of a byte string. Its first 32 bytes are written in blocks of 8 bytes, the rest in blocks of 32
+/// bytes. Each block takes one more byte, and so does the whole string.
 fn padded(len: usize) -> usize {
     match len {
         0..=32 => 1 + len.div_ceil(8) * 9,
@@ -395,7 +395,7 @@ mod tests {
         encode(random, data_type, &comparison, &values)
     }
 
-    /// Returns the values in structs, half of which are null. The row format does not write the values in these.
+    /// Returns structs of the values. Half of the structs are null, and the row format does not write their values.
     fn in_null_structs(array: &ArrayRef) -> ArrayRef {
         let field = Arc::new(Field::new("x", array.data_type().clone(), true));
         let nulls = NullBuffer::from_iter((0..array.len()).map(|row| row % 2 == 0));
@@ -422,7 +422,7 @@ mod tests {
                 let size = sizes(array.as_ref());
                 for (at, row) in rows.iter().enumerate() {
                     let (is, most) = (row.data().len(), size.of_row(at));
-                    assert!(is <= most, "{data_type}: row {at} has {is} bytes, not {most}");
+                    assert!(is <= most, "{data_type}: row {at} has {is} bytes, more than {most}");
                     // Nulls may hide values that count.
                     if !matches!(data_type, DataType::Struct(_)) && !is_masked {
                         (real, bound) = (real + is, bound + most);

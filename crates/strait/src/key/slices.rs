@@ -10,8 +10,8 @@ use arrow::datatypes::{ArrowNativeType, DataType, UnionMode};
 
 use crate::error::Result;
 
-/// A function that is called between two slices, with the number of bytes that the values take in addition.
-/// If it returns an error, the conversion ends.
+/// A function that is called between two slices, and after each part of nested values in row format. It gets the number
+/// of bytes that the values take in addition. If it returns an error, the conversion ends.
 pub(super) type Between<'a> = &'a mut dyn FnMut(usize) -> Result<()>;
 
 /// The number of rows per slice, unless slices share values.
@@ -57,7 +57,8 @@ pub(super) fn shift(array: &ArrayRef) -> u32 {
     rows.ilog2().saturating_add(1).clamp(SHIFT, usize::BITS - 2)
 }
 
-/// Returns the number of values that every slice of an array converts to row format, whatever its rows are.
+/// Returns the number of values that every slice of an array converts to row format, whatever its rows are. Runs count
+/// in full, although a slice converts only its own runs.
 fn shared(array: &dyn Array) -> usize {
     match array.data_type() {
         DataType::Dictionary(..) => array.as_any_dictionary().values().len(),

@@ -122,7 +122,8 @@ pub(super) enum BytesArray {
 
 /// A column in row format, converted slice by slice.
 pub(super) struct RowSlices {
-    /// The parts of each slice, with their first rows: one part, unless memory is limited and the rows are long.
+    /// The parts of each slice, each with the number of its first row in the slice. Without a memory limit, there is
+    /// one part. Under a limit, a part ends after about 256 KiB.
     slices: Vec<Vec<(usize, Rows)>>,
     /// All slices except the last one have `1 << shift` rows.
     shift: u32,

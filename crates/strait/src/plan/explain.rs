@@ -200,11 +200,12 @@ impl fmt::Display for ResultOrder {
         f.write_str(match self {
             ResultOrder::Unordered => "in any order",
             ResultOrder::ProbeOrder => {
-                "in probe order; pairs in any order after a chunk in which fewer than half of the probe rows match"
+                "in probe order, but the pairs of a chunk come in any order \
+                 if fewer than half of the probe rows of the chunk before it match"
             }
             ResultOrder::ProbeOrderIfUnique => {
-                "in probe order, if each build key occurs once; \
-                 pairs in any order after a chunk in which fewer than half of the probe rows match"
+                "in probe order, if each build key occurs once, but the pairs of a chunk come in any order \
+                 if fewer than half of the probe rows of the chunk before it match"
             }
         })
     }

@@ -156,8 +156,8 @@ fn rows_cross_as_the_plan_says() -> Result<(), Error> {
     Ok(())
 }
 
-/// As many bytes cross the link as the plan says, if each row crosses once. Keys are packed, so a little fewer bytes go to
-/// the GPU.
+/// In algorithms that send each row once, the plan's bytes cross the link. To the GPU, up to one eighth fewer bytes cross,
+/// because keys are packed.
 #[test]
 fn as_many_bytes_cross_as_the_plan_says() -> Result<(), Error> {
     const ROWS: u64 = 20_000;

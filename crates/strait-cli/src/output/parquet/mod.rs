@@ -371,8 +371,9 @@ pub(super) fn holds(data_type: &DataType) -> bool {
     })
 }
 
-/// Returns the schema to write. A column keeps its dictionaries if all of them have texts or binary values. Arrow cannot
-/// write dictionaries of nested values, and cannot read dictionaries of some other values, such as booleans.
+/// Returns the schema to write. A column keeps its dictionaries if all of them have text or binary values. Arrow's Parquet
+/// writer cannot write dictionaries of nested values, and its reader cannot read some others, such as dictionaries of
+/// booleans.
 fn writable(schema: &SchemaRef) -> SchemaRef {
     use DataType::{Binary, Dictionary, LargeBinary, LargeUtf8, Utf8};
     let is_unpacked = |data_type: &DataType| match data_type {
