@@ -2,7 +2,7 @@
 //!
 //! The row format writes every value out. Views, dictionaries, runs and list views can share values, so a batch of some
 //! hundred kilobytes may take gigabytes in row format. Under a memory limit, an array is therefore converted in
-//! [parts](parts).
+//! [parts].
 //!
 //! All results are upper bounds. They follow the encoding that the crate `arrow-row` documents.
 
