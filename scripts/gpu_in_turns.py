@@ -8,7 +8,6 @@ ARGUMENTS go to `strait bench gpu`, `--workloads '2^27 x 2^27, 4 B'` for example
 binaries knows are left out. A join that is more than 3 % slower makes the exit status 1.
 """
 
-import argparse
 import collections
 import csv
 import pathlib
@@ -16,6 +15,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+from in_turns import arguments, before_dashes
 
 SLOWER = 1.03
 
@@ -37,15 +38,8 @@ def medians(binary, more):
 
 
 def main():
-    arguments, more = sys.argv[1:], []
-    if "--" in arguments:
-        at = arguments.index("--")
-        arguments, more = arguments[:at], arguments[at + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("before")
-    parser.add_argument("after")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
+    parser, more = arguments(__doc__)
+    options = parser.parse_args(before_dashes())
 
     times = {options.before: collections.defaultdict(list), options.after: collections.defaultdict(list)}
     for round_number in range(options.rounds):

@@ -41,18 +41,25 @@ def seconds(binary, workload, mode, joins, more):
     return json.loads(done.stdout)["seconds"]["median"]
 
 
-def main():
-    arguments, more = sys.argv[1:], []
-    if "--" in arguments:
-        at = arguments.index("--")
-        arguments, more = arguments[:at], arguments[at + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def before_dashes():
+    """The arguments before `--`."""
+    return sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+
+
+def arguments(about):
+    """A parser for two binaries and a number of rounds, and the arguments after `--`. gpu_in_turns.py uses it, too."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--rounds", type=int, default=5)
+    return parser, sys.argv[len(before_dashes()) + 2 :]
+
+
+def main():
+    parser, more = arguments(__doc__)
     parser.add_argument("--joins", type=int, default=9)
     parser.add_argument("--only", default=",".join(WORKLOADS))
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(before_dashes())
 
     slower = []
     print("workload,mode,before_s,after_s,ratio", flush=True)

@@ -150,8 +150,8 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They join tables that
-    /// are larger than GPU memory. With streamed-probe, the smaller table must fit in GPU memory
+    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They can join tables that
+    /// are larger than GPU memory. For streamed-probe, the smaller of the two tables must fit into GPU memory
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 

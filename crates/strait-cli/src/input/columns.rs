@@ -101,8 +101,8 @@ impl Columns {
     }
 }
 
-/// Casts the columns of a batch, and reserves memory meanwhile. The decimals are checked after the cast, so that a type
-/// with more digits can hold all of them. The error names the place.
+/// Casts the columns of a batch. Memory for the cast is reserved while it runs. Decimals are checked after the cast: if
+/// the user casts a column to a type with more digits, its decimals may have more digits. Errors name the file, or stdin.
 fn cast_within(
     memory: &Memory,
     batch: &RecordBatch,

@@ -310,7 +310,7 @@ impl Parser {
             let texts = array.as_string::<i32>();
             times::array(texts.iter(), data_type).map_err(|row| {
                 let (value, record) = (texts.value(row), record + row as u64);
-                // `explain` reads the value, type, column and record from this text (`BAD_VALUE`), as from Arrow's error.
+                // The text is the same as that of Arrow's error. The regular expression `BAD_VALUE` parses both.
                 ArrowError::ParseError(format!(
                     "Error while parsing value '{value}' as type '{data_type}' for column {column} at line {record}"
                 ))

@@ -5,8 +5,8 @@
 //
 // Atomic additions to the partitions' cursors reserve places. The kernels count nothing: the host sets each cursor to the
 // start of its partition, which follows from counts (`triton/scatter.rs`). Standard writes one tuple at a time, which means
-// one packet per tuple over the link. Linear writes runs. Runs are short if partitions are many: a tile of 8192 tuples has
-// 16 tuples for each of 512 partitions, and a run seldom begins or ends at the boundary of a memory line.
+// one packet per tuple over the link. Linear writes one run per partition. With many partitions, runs are short: with
+// 512 partitions, a tile of 8192 tuples has 16 tuples per partition. Most runs begin and end inside a memory line.
 #include "scatter.cuh"
 
 #define STANDARD_THREADS 256

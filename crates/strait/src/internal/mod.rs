@@ -1,5 +1,5 @@
 //! Joins tables of integer columns on a GPU, without Arrow batches. This module is hidden: it exists for the crate
-//! `strait-bench`, and it may change at any time. It is shaped so that it can become a public API of tables in GPU memory.
+//! `strait-bench`, and it may change at any time. Later, it can become the public API for tables in GPU memory.
 //!
 //! ```text
 //!            ┌─► GpuTable ──┐                          ┌─► blocks in GPU memory ──┐

@@ -6,8 +6,8 @@
 //!  columns        ██           █       ██   one batch
 //! ```
 //!
-//! A window ends when its wanted rows fill a batch. If too many rows of a window may match, it is faster to decode
-//! all columns at once. Then the result of the window is dropped, and its rows are decoded again.
+//! A window ends when its wanted rows fill a batch. If too many rows of a window may match, it is faster to decode all
+//! columns at once. In this case, the decoded keys are dropped, and all columns of these rows are decoded.
 
 use std::sync::Arc;
 

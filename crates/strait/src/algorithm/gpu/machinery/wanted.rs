@@ -102,8 +102,8 @@ pub(crate) trait Receiver {
     /// changes it after the returned event, or immediately if there is no event.
     fn counted(&mut self, session: &Session<'_>, rows: View) -> Result<Option<Event>>;
 
-    /// Returns whether at least half of the probe rows of the last chunk or block had a match. If so, results
-    /// [in order](Receiver::in_order) take fewer bytes than pairs.
+    /// Returns whether at least half of the probe rows in the last result had a match. A result belongs to one chunk or
+    /// one block. If so, results [in order](Receiver::in_order) take fewer bytes than pairs.
     fn most_rows_match(&self) -> bool;
 
     /// Records that all results of a chunk of the probe side were handed over. Called only if that side is
