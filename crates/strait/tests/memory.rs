@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, DictionaryArray, FixedSizeBinaryArray, Int16Array, Int64Array,
-    ListArray, RecordBatch, RecordBatchIterator, RecordBatchReader, StringArray, StringViewArray,
-    StringViewBuilder, StructArray, UnionArray,
+    Array, ArrayRef, BooleanArray, DictionaryArray, FixedSizeBinaryArray, Float64Array, Int16Array,
+    Int32Array, Int64Array, ListArray, RecordBatch, RecordBatchIterator, RecordBatchReader,
+    StringArray, StringViewArray, StringViewBuilder, StructArray, UnionArray,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Int16Type, UnionFields};
@@ -365,6 +365,39 @@ fn long_nested_keys_on_many_threads() {
         assert!(peak <= LIMIT - LONG + SLACK, "{algorithm}: {peak} bytes lived at once");
         if let Err(error) = outcome {
             assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}");
+        }
+    }
+}
+
+/// One of four million floats in a dictionary is -0.0. So each conversion of nested keys first copies the floats.
+#[test]
+fn floats_in_the_dictionary_of_a_nested_key() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    const LIMIT: usize = 110 << 20;
+    let keys = |values: i32, rows: i32| {
+        let floats = (0..values).map(|i| if i == 0 { -0.0 } else { f64::from(i) });
+        let floats: ArrayRef = Arc::new(Float64Array::from_iter_values(floats));
+        let keys = Int32Array::from_iter_values(0..rows);
+        let column: ArrayRef = Arc::new(DictionaryArray::new(keys, floats));
+        let field = Field::new("float", column.data_type().clone(), true);
+        let key: ArrayRef = Arc::new(StructArray::new(vec![field].into(), vec![column], None));
+        RecordBatch::try_from_iter([("k", key)])
+    };
+    for algorithm in Algorithm::ANYWHERE {
+        let few = keys(10, 10).expect("one column");
+        let schema = few.schema();
+        // This batch is made while the join runs, so that it is in the peak.
+        let many = (0..1).map(move |_| keys(4 << 20, 1000));
+        let many = RecordBatchIterator::new(many, Arc::clone(&schema));
+        let few = RecordBatchIterator::new([Ok(few)], schema);
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Right);
+        let (outcome, peak) = measured(&join.memory_limit(LIMIT as u64), many, few);
+        assert!(peak <= LIMIT + SLACK, "{algorithm}: {peak} bytes lived at once");
+        match outcome {
+            Ok((rows, _)) => assert_eq!(rows, 10, "{algorithm}"),
+            Err(error) => {
+                assert!(matches!(error, Error::MemoryLimit { .. }), "{algorithm}: {error}")
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ mod pack;
 mod pair;
 mod rank;
 mod record;
+mod reserve;
 mod row_size;
 mod seed;
 mod slices;

@@ -8,7 +8,7 @@
 //! slices. Under a memory limit, slices of nested values are converted in shorter [parts](row_size::parts). After each
 //! slice or part that is kept, the caller checks for cancellation and reserves memory.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::buffer::ScalarBuffer;
@@ -21,6 +21,7 @@ use super::common_form::{Form, common_type, peeled_type};
 use super::float;
 use super::hash::Hash;
 use super::pack::{self, Pack};
+use super::reserve::with_reserved;
 use super::row_size;
 use super::seed::Seed;
 use super::slices::{self, Between};
@@ -28,15 +29,7 @@ use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Reservation};
 use crate::options::{FloatEquality, NullEquality, Side};
-use crate::schedule::lock;
 use crate::word::KeyWord;
-
-/// The memory that a worker may take for the conversion of nested keys without a reservation.
-const UNRESERVED: u64 = 1 << 20;
-
-/// A worker holds this lock while it converts a part that needs a reservation, until it has used the rows. Otherwise, it
-/// would depend on timing whether the memory suffices. All joins of the process share the lock.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// Which nulls and which floats are equal.
 #[derive(Debug, Clone, Copy, Default)]
@@ -228,6 +221,7 @@ impl KeyColumn {
                 for slice in slices::of_nested(&peeled.values) {
                     self.convert(&converters[part(side)], &slice, budget, |_, rows, _reserved| {
                         hashes.extend(rows.iter().map(|row| secrets.bytes(row.data())));
+                        drop(rows);
                         Ok(())
                     })?;
                 }
@@ -255,7 +249,8 @@ impl KeyColumn {
         Ok(Bytes { array: BytesArray::new(&peeled.values)?, index: peeled.index })
     }
 
-    /// Converts nested values to row format, to be kept. Passes the bytes of each part to `between`.
+    /// Converts nested values to row format, to be kept. Passes the bytes of each part to `between`. A long part instead
+    /// keeps the reservation of its conversion, so that its rows are reserved at any time.
     fn rows(
         &self,
         converter: &RowConverter,
@@ -267,8 +262,14 @@ impl KeyColumn {
         for slice in slices::of_nested(values) {
             let mut parts = Vec::with_capacity(1);
             self.convert(converter, &slice, budget, |first, rows, reserved| {
-                drop(reserved);
-                between(rows.size())?;
+                match reserved {
+                    Some(mut reserved) => {
+                        reserved.shrink(reserved.bytes().saturating_sub(rows.size() as u64));
+                        kept.reserved.push(reserved);
+                        between(0)?;
+                    }
+                    None => between(rows.size())?,
+                }
                 parts.push((first, rows));
                 Ok(())
             })?;
@@ -280,9 +281,7 @@ impl KeyColumn {
     /// Converts a slice of nested values to row format: under a memory limit part by part, otherwise as a whole. Passes
     /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`.
     ///
-    /// Under a limit, memory is reserved only for parts whose conversion takes more than [`UNRESERVED`] bytes. Most parts
-    /// take less, and a worker converts one part at a time. So each worker takes at most `UNRESERVED` bytes without a
-    /// reservation.
+    /// Under a limit, memory is [reserved](with_reserved) only for parts that are long. Most parts are short.
     fn convert(
         &self,
         converter: &RowConverter,
@@ -301,16 +300,27 @@ impl KeyColumn {
         if budget.unlimited() {
             return take(0, convert(slice)?, None);
         }
-        for part in row_size::parts(slice) {
-            let array = slice.slice(part.rows.start, part.rows.len());
-            let bytes = row_size::inner_bytes(array.as_ref()).saturating_add(part.bytes) as u64;
-            let is_long = bytes > UNRESERVED;
-            let _alone = is_long.then(|| lock(&ALONE));
-            let reserve = || budget.reserve(bytes, "converting nested keys");
-            let reserved = is_long.then(reserve).transpose()?;
-            take(part.rows.start, convert(&array)?, reserved)?;
+        let mut first = 0;
+        while first < slice.len() {
+            let list = |_| Ok(row_size::parts(slice.as_ref(), first));
+            for part in with_reserved(budget, row_size::sizing_bytes(slice.as_ref()), list)? {
+                let array = slice.slice(part.rows.start, part.rows.len());
+                let bytes = self.conversion_bytes(array.as_ref(), budget)?;
+                with_reserved(budget, bytes.saturating_add(part.bytes), |reserved| {
+                    take(part.rows.start, convert(&array)?, reserved)
+                })?;
+                first = part.rows.end;
+            }
         }
         Ok(())
+    }
+
+    /// Returns the bytes that the conversion of nested values to row format takes in addition to its result.
+    fn conversion_bytes(&self, array: &dyn Array, budget: &Arc<Budget>) -> Result<usize> {
+        let inner = |_| Ok(row_size::inner_bytes(array));
+        let inner = with_reserved(budget, row_size::sizing_bytes(array), inner)?;
+        let floats = if self.floats_inside { row_size::float_bytes(array) } else { 0 };
+        Ok(inner.saturating_add(floats))
     }
 
     fn wide(

@@ -7,31 +7,40 @@
 //! All results are upper bounds. They follow the encoding that the crate `arrow-row` documents.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RunArray};
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{
     ArrowNativeType, BinaryType, ByteArrayType, DataType, Int16Type, Int32Type, Int64Type,
     LargeBinaryType, LargeUtf8Type, RunEndIndexType, UnionMode, Utf8Type,
 };
 
 use super::column::native;
+use super::float;
+use super::nested::anywhere;
 
 /// A part ends when the upper bound of its bytes in row format reaches this number, or the shared bytes.
 const PART: usize = 256 << 10;
 
+/// The most parts that [`parts`] returns in one call. This limits the memory for the list of parts.
+const PARTS: usize = 1024;
+
 /// The bytes per row besides its values: the offset of the row.
 const OFFSET: usize = size_of::<usize>();
 
+/// The number of flat elements per sum in [`Sums`].
+const STEP: usize = 32;
+
 /// The sizes of an array's rows in row format.
-enum Size<'a> {
+enum Size {
     /// All rows have the same size.
     Fixed(usize),
     /// The size of the given row.
-    Varying(Box<dyn Fn(usize) -> usize + 'a>),
+    Varying(Box<dyn Fn(usize) -> usize>),
 }
 
-impl Size<'_> {
+impl Size {
     fn of_row(&self, row: usize) -> usize {
         match self {
             Size::Fixed(bytes) => *bytes,
@@ -54,59 +63,36 @@ pub(super) struct Part {
     pub(super) bytes: usize,
 }
 
-/// Splits the rows of an array into parts. Each part converts the [shared values](shared_bytes) again. To keep this
-/// cheap, each part except the last one has at least as many bytes as these values, by the upper bound.
-pub(super) fn parts(array: &ArrayRef) -> impl Iterator<Item = Part> {
-    let least = PART.max(shared_bytes(array.as_ref()));
-    let (size, len, mut begin) = (sizes(array.as_ref()), array.len(), 0);
-    std::iter::from_fn(move || {
+/// Splits the rows of an array from row `begin` on into parts. Returns the first [`PARTS`] of them. The caller must call
+/// it again for the rows after the last part. It takes up to [`sizing_bytes`] of memory while it runs.
+///
+/// Each part converts the [shared values](shared_bytes) again. To keep this cheap, each part except the last one has at
+/// least as many bytes as these values, by the upper bound.
+pub(super) fn parts(array: &dyn Array, mut begin: usize) -> Vec<Part> {
+    let least = PART.max(shared_bytes(array));
+    let (size, len) = (sizes(array), array.len());
+    let next = || {
         let (first, mut bytes) = (begin, 0usize);
         while begin < len && bytes < least {
             bytes = bytes.saturating_add(size.of_row(begin)).saturating_add(OFFSET);
             begin += 1;
         }
         (first < begin).then_some(Part { rows: first..begin, bytes })
-    })
+    };
+    std::iter::from_fn(next).take(PARTS).collect()
 }
 
 /// Returns the bytes in row format of the values that every slice of an array converts, whatever its rows are.
 fn shared_bytes(array: &dyn Array) -> usize {
-    match array.data_type() {
-        DataType::Struct(_) => {
-            let columns = array.as_struct().columns().iter();
-            columns.map(|column| shared_bytes(column.as_ref())).fold(0, usize::saturating_add)
-        }
-        DataType::Dictionary(..) => converted(array.as_any_dictionary().values().as_ref()),
-        DataType::RunEndEncoded(ends, _) => match ends.data_type() {
-            DataType::Int16 => shared_bytes(array.as_run::<Int16Type>().values().as_ref()),
-            DataType::Int32 => shared_bytes(array.as_run::<Int32Type>().values().as_ref()),
-            _ => shared_bytes(array.as_run::<Int64Type>().values().as_ref()),
-        },
-        DataType::List(_) => shared_bytes(array.as_list::<i32>().values().as_ref()),
-        DataType::LargeList(_) => shared_bytes(array.as_list::<i64>().values().as_ref()),
-        DataType::Map(..) => shared_bytes(array.as_map().entries()),
-        DataType::FixedSizeList(..) => shared_bytes(array.as_fixed_size_list().values().as_ref()),
-        DataType::ListView(_) => shared_by_views::<i32>(array),
-        DataType::LargeListView(_) => shared_by_views::<i64>(array),
-        DataType::Union(fields, mode) => {
-            let union = array.as_union();
-            let children = fields.iter().map(|(id, _)| union.child(id).as_ref());
-            match mode {
-                UnionMode::Sparse => children.map(shared_bytes).fold(0, usize::saturating_add),
-                UnionMode::Dense => children.map(converted).fold(0, usize::saturating_add),
-            }
-        }
-        _ => 0,
-    }
-}
-
-/// A slice of views converts all elements from its first to its last. These are few if the views are in order.
-fn shared_by_views<O: OffsetSizeTrait>(array: &dyn Array) -> usize {
-    let views = array.as_list_view::<O>();
-    match views.offsets().is_sorted() {
-        true => shared_bytes(views.values().as_ref()),
-        false => converted(viewed::<O>(array).as_ref()),
-    }
+    let is_shared = match array.data_type() {
+        DataType::Dictionary(..) | DataType::Union(_, UnionMode::Dense) => true,
+        // A slice of views converts all elements from its first to its last. These are few if the views are in order.
+        DataType::ListView(_) => !array.as_list_view::<i32>().offsets().is_sorted(),
+        DataType::LargeListView(_) => !array.as_list_view::<i64>().offsets().is_sorted(),
+        _ => false,
+    };
+    let bytes = if is_shared { converted } else { shared_bytes };
+    sum(inside(array).iter().map(|values| bytes(values.as_ref())))
 }
 
 /// Returns the bytes of all rows of an array in row format, and the bytes that their conversion takes besides.
@@ -117,52 +103,111 @@ fn converted(array: &dyn Array) -> usize {
 }
 
 /// Returns the bytes that `arrow-row` takes in addition to its result. It first converts the values inside an array to
-/// row format, and the values inside these before them. The copy by `float::numeric_floats` does not count.
+/// row format, and the values inside these before them. The [copy of floats](float_bytes) does not count. The
+/// computation takes up to [`sizing_bytes`] of memory.
 pub(super) fn inner_bytes(array: &dyn Array) -> usize {
-    let all = |children: &mut dyn Iterator<Item = &ArrayRef>| {
-        children.map(|child| converted(child.as_ref())).fold(0, usize::saturating_add)
+    sum(inside(array).iter().map(|values| converted(values.as_ref())))
+}
+
+/// Returns the bytes that `float::numeric_floats` allocates for an array: its floats, if one of them is not in numeric
+/// form, and the offsets and run ends around them.
+pub(super) fn float_bytes(array: &dyn Array) -> usize {
+    let data_type = array.data_type();
+    if !float::has_floats(data_type) {
+        return 0;
+    }
+    if let Some(width) = data_type.primitive_width() {
+        return if float::all_numeric(array) { 0 } else { array.len().saturating_mul(width) };
+    }
+    let inside = inside(array);
+    let entries = match data_type {
+        DataType::List(_) | DataType::LargeList(_) | DataType::Map(..) => array.len() + 1,
+        DataType::ListView(_) | DataType::LargeListView(_) => array.len(),
+        DataType::RunEndEncoded(..) => inside.first().map_or(0, |values| values.len()),
+        _ => 0,
     };
+    let floats = sum(inside.iter().map(|values| float_bytes(values.as_ref())));
+    entries.saturating_mul(size_of::<i64>()).saturating_add(floats)
+}
+
+/// Returns the most bytes that [`parts`] and [`inner_bytes`] take for an array while they run. It is less than its
+/// elements take in row format.
+///
+/// Rows can share elements, and elements can share elements in turn. Without memory, the size of an element would be
+/// computed again for each reference to it. The time would grow exponentially with the depth of the type.
+pub(super) fn sizing_bytes(array: &dyn Array) -> usize {
+    let sums = |values: &dyn Array| match array.data_type() {
+        DataType::ListView(_) | DataType::LargeListView(_) => Sums::count(values),
+        DataType::Dictionary(..)
+        | DataType::RunEndEncoded(..)
+        | DataType::Union(_, UnionMode::Dense)
+            if has_lists(values) =>
+        {
+            values.len()
+        }
+        _ => 0,
+    };
+    let bytes = |values: &ArrayRef| {
+        let own = sums(values.as_ref()).saturating_mul(size_of::<usize>());
+        own.saturating_add(sizing_bytes(values.as_ref()))
+    };
+    sum(inside(array).iter().map(bytes))
+}
+
+fn sum(bytes: impl Iterator<Item = usize>) -> usize {
+    bytes.fold(0, usize::saturating_add)
+}
+
+/// Returns the arrays inside an array. They have only the values that a conversion of the array reads.
+fn inside(array: &dyn Array) -> Vec<ArrayRef> {
     match array.data_type() {
-        DataType::Struct(_) => all(&mut array.as_struct().columns().iter()),
-        DataType::Dictionary(..) => converted(array.as_any_dictionary().values().as_ref()),
-        DataType::RunEndEncoded(ends, _) => match ends.data_type() {
-            DataType::Int16 => converted(array.as_run::<Int16Type>().values_slice().as_ref()),
-            DataType::Int32 => converted(array.as_run::<Int32Type>().values_slice().as_ref()),
-            _ => converted(array.as_run::<Int64Type>().values_slice().as_ref()),
-        },
+        DataType::Struct(_) => array.as_struct().columns().to_vec(),
+        DataType::Dictionary(..) => vec![Arc::clone(array.as_any_dictionary().values())],
+        DataType::RunEndEncoded(ends, _) => vec![match ends.data_type() {
+            DataType::Int16 => array.as_run::<Int16Type>().values_slice(),
+            DataType::Int32 => array.as_run::<Int32Type>().values_slice(),
+            _ => array.as_run::<Int64Type>().values_slice(),
+        }],
         DataType::List(_) => {
             let list = array.as_list::<i32>();
-            converted(between(list.values(), list.value_offsets()).as_ref())
+            let elements = between(list.value_offsets());
+            vec![list.values().slice(elements.start, elements.len())]
         }
         DataType::LargeList(_) => {
             let list = array.as_list::<i64>();
-            converted(between(list.values(), list.value_offsets()).as_ref())
+            let elements = between(list.value_offsets());
+            vec![list.values().slice(elements.start, elements.len())]
         }
         DataType::Map(..) => {
             let map = array.as_map();
-            let entries: ArrayRef = std::sync::Arc::new(map.entries().clone());
-            inner_bytes(between(&entries, map.value_offsets()).as_ref())
+            let entries = between(map.value_offsets());
+            map.entries().slice(entries.start, entries.len()).columns().to_vec()
         }
-        DataType::FixedSizeList(..) => converted(array.as_fixed_size_list().values().as_ref()),
-        DataType::ListView(_) => converted(viewed::<i32>(array).as_ref()),
-        DataType::LargeListView(_) => converted(viewed::<i64>(array).as_ref()),
+        DataType::FixedSizeList(..) => vec![Arc::clone(array.as_fixed_size_list().values())],
+        DataType::ListView(_) => {
+            let elements = viewed::<i32>(array);
+            vec![array.as_list_view::<i32>().values().slice(elements.start, elements.len())]
+        }
+        DataType::LargeListView(_) => {
+            let elements = viewed::<i64>(array);
+            vec![array.as_list_view::<i64>().values().slice(elements.start, elements.len())]
+        }
         DataType::Union(fields, _) => {
             let union = array.as_union();
-            all(&mut fields.iter().map(|(id, _)| union.child(id)))
+            fields.iter().map(|(id, _)| Arc::clone(union.child(id))).collect()
         }
-        _ => 0,
+        _ => Vec::new(),
     }
 }
 
 /// Returns the elements from the first to the last offset.
-fn between<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O]) -> ArrayRef {
+fn between<O: OffsetSizeTrait>(offsets: &[O]) -> Range<usize> {
     let first = offsets.first().map_or(0, |offset| offset.as_usize());
-    let end = offsets.last().map_or(0, |offset| offset.as_usize());
-    values.slice(first, end - first)
+    first..offsets.last().map_or(first, |offset| offset.as_usize())
 }
 
 /// Returns the elements of list views from the first to the last that any view needs.
-fn viewed<O: OffsetSizeTrait>(array: &dyn Array) -> ArrayRef {
+fn viewed<O: OffsetSizeTrait>(array: &dyn Array) -> Range<usize> {
     let views = array.as_list_view::<O>();
     let ranges = || {
         let ranges = views.offsets().iter().zip(views.sizes().iter());
@@ -170,12 +215,11 @@ fn viewed<O: OffsetSizeTrait>(array: &dyn Array) -> ArrayRef {
         ranges.filter(|(first, end)| first < end)
     };
     let first = ranges().map(|(first, _)| first).min().unwrap_or(0);
-    let end = ranges().map(|(_, end)| end).max().unwrap_or(first);
-    views.values().slice(first, end.max(first) - first)
+    first..ranges().map(|(_, end)| end).max().unwrap_or(first)
 }
 
-/// Returns the sizes of an array's rows.
-fn sizes(array: &dyn Array) -> Size<'_> {
+/// Returns the sizes of an array's rows. Each takes constant time, except that a list takes time for its elements.
+fn sizes(array: &dyn Array) -> Size {
     let data_type = array.data_type();
     if let Some(bytes) = fixed(data_type) {
         return Size::Fixed(bytes);
@@ -185,17 +229,17 @@ fn sizes(array: &dyn Array) -> Size<'_> {
         DataType::LargeUtf8 => text::<LargeUtf8Type>(array),
         DataType::Binary => text::<BinaryType>(array),
         DataType::LargeBinary => text::<LargeBinaryType>(array),
-        DataType::Utf8View => views(array.nulls(), array.as_string_view().views()),
-        DataType::BinaryView => views(array.nulls(), array.as_binary_view().views()),
+        DataType::Utf8View => views(array, array.as_string_view().views()),
+        DataType::BinaryView => views(array, array.as_binary_view().views()),
         DataType::Struct(_) => {
-            let (nulls, null) = (array.nulls(), null_size(data_type));
+            let (nulls, null) = (array.nulls().cloned(), null_size(data_type));
             let columns = array.as_struct().columns();
             let columns: Vec<_> = columns.iter().map(|column| sizes(column.as_ref())).collect();
             varying(move |row| {
                 let values = columns.iter().map(|size| size.of_row(row));
                 let values = values.fold(1, usize::saturating_add);
                 // The values under a null are converted, too. They count, so that a part with many of them stays short.
-                if is_null(nulls, row) { values.max(null) } else { values }
+                if is_null(&nulls, row) { values.max(null) } else { values }
             })
         }
         DataType::Dictionary(keys, _) => match keys.as_ref() {
@@ -215,33 +259,34 @@ fn sizes(array: &dyn Array) -> Size<'_> {
         },
         DataType::List(_) => {
             let list = array.as_list::<i32>();
-            list_of(array.nulls(), sizes(list.values().as_ref()), list.value_offsets())
+            list_of(array, list.values().as_ref(), list.offsets().inner())
         }
         DataType::LargeList(_) => {
             let list = array.as_list::<i64>();
-            list_of(array.nulls(), sizes(list.values().as_ref()), list.value_offsets())
+            list_of(array, list.values().as_ref(), list.offsets().inner())
         }
         DataType::Map(..) => {
             let map = array.as_map();
-            list_of(array.nulls(), sizes(map.entries()), map.value_offsets())
+            list_of(array, map.entries(), map.offsets().inner())
         }
         DataType::ListView(_) => list_views::<i32>(array),
         DataType::LargeListView(_) => list_views::<i64>(array),
         DataType::FixedSizeList(_, len) => {
-            let (len, nulls) = (len.as_usize(), array.nulls());
+            let (len, nulls) = (len.as_usize(), array.nulls().cloned());
             let elements = sizes(array.as_fixed_size_list().values().as_ref());
-            varying(move |row| match is_null(nulls, row) {
+            varying(move |row| match is_null(&nulls, row) {
                 true => 1,
                 false => elements.of_rows(row * len..(row + 1) * len).saturating_add(1),
             })
         }
         DataType::Union(fields, mode) => {
-            let union = array.as_union();
-            let mut members: Vec<Option<Size<'_>>> = (0..128).map(|_| None).collect();
-            for (id, _) in fields.iter() {
-                members[id as usize & 127] = Some(sizes(union.child(id).as_ref()));
-            }
+            let union = array.as_union().clone();
             let is_dense = *mode == UnionMode::Dense;
+            let size = if is_dense { repeated } else { sizes };
+            let mut members: Vec<Option<Size>> = (0..128).map(|_| None).collect();
+            for (id, _) in fields.iter() {
+                members[id as usize & 127] = Some(size(union.child(id).as_ref()));
+            }
             varying(move |row| {
                 let at = if is_dense { union.value_offset(row) } else { row };
                 let member = &members[union.type_id(row) as usize & 127];
@@ -253,12 +298,27 @@ fn sizes(array: &dyn Array) -> Size<'_> {
     }
 }
 
-fn varying<'a>(of_row: impl Fn(usize) -> usize + 'a) -> Size<'a> {
+/// Returns the sizes of rows that can be referred to many times. The sizes of lists are computed here, once.
+fn repeated(array: &dyn Array) -> Size {
+    let size = sizes(array);
+    if !has_lists(array) {
+        return size;
+    }
+    let all: Vec<usize> = (0..array.len()).map(|row| size.of_row(row)).collect();
+    varying(move |row| all[row])
+}
+
+/// Returns whether an array contains lists. Then the size of a row can take more than constant time.
+fn has_lists(array: &dyn Array) -> bool {
+    anywhere(array.data_type(), |inside| inside.is_list() || matches!(inside, DataType::Map(..)))
+}
+
+fn varying(of_row: impl Fn(usize) -> usize + 'static) -> Size {
     Size::Varying(Box::new(of_row))
 }
 
-fn is_null(nulls: Option<&NullBuffer>, row: usize) -> bool {
-    nulls.is_some_and(|nulls| nulls.is_null(row))
+fn is_null(nulls: &Option<NullBuffer>, row: usize) -> bool {
+    nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
 }
 
 /// Returns the size of every row of a type, if all have the same.
@@ -298,38 +358,41 @@ fn padded(len: usize) -> usize {
     }
 }
 
-fn text<T: ByteArrayType>(array: &dyn Array) -> Size<'_> {
-    let (offsets, nulls) = (array.as_bytes::<T>().value_offsets(), array.nulls());
-    varying(move |row| match is_null(nulls, row) {
+fn text<T: ByteArrayType>(array: &dyn Array) -> Size {
+    let (offsets, nulls) = (array.as_bytes::<T>().offsets().clone(), array.nulls().cloned());
+    varying(move |row| match is_null(&nulls, row) {
         true => 1,
         false => padded((offsets[row + 1] - offsets[row]).as_usize()),
     })
 }
 
-fn views<'a>(nulls: Option<&'a NullBuffer>, views: &'a [u128]) -> Size<'a> {
+fn views(array: &dyn Array, views: &ScalarBuffer<u128>) -> Size {
+    let (nulls, views) = (array.nulls().cloned(), views.clone());
     // The low 32 bits of a view are its length.
-    varying(move |row| if is_null(nulls, row) { 1 } else { padded(views[row] as u32 as usize) })
+    varying(move |row| if is_null(&nulls, row) { 1 } else { padded(views[row] as u32 as usize) })
 }
 
-fn dictionary<K: ArrowNativeType>(array: &dyn Array) -> Size<'_> {
+fn dictionary<K: ArrowNativeType>(array: &dyn Array) -> Size {
     let dictionary = array.as_any_dictionary();
-    let (keys, nulls) = (native::<K>(dictionary.keys()), array.nulls());
+    let (keys, nulls) = (native::<K>(dictionary.keys()), array.nulls().cloned());
     let values = dictionary.values();
-    let (size, len, null) = (sizes(values.as_ref()), values.len(), null_size(values.data_type()));
+    let (size, len) = (repeated(values.as_ref()), values.len());
+    let null = null_size(values.data_type());
     varying(move |row| match keys[row].as_usize() {
         // The key of a null may be anything.
-        key if key < len && !is_null(nulls, row) => size.of_row(key),
+        key if key < len && !is_null(&nulls, row) => size.of_row(key),
         _ => null,
     })
 }
 
-fn runs<R: RunEndIndexType>(array: &RunArray<R>) -> Size<'_> {
-    let values = sizes(array.values().as_ref());
-    varying(move |row| padded(values.of_row(array.get_physical_index(row))))
+fn runs<R: RunEndIndexType>(array: &RunArray<R>) -> Size {
+    let first = if array.is_empty() { 0 } else { array.get_start_physical_index() };
+    let (size, ends) = (repeated(array.values_slice().as_ref()), array.run_ends().clone());
+    varying(move |row| padded(size.of_row(ends.get_physical_index(row) - first)))
 }
 
 /// Returns the size of the elements `first..end` of a list. Each is written as a byte string.
-fn elements(size: &Size<'_>, first: usize, end: usize) -> usize {
+fn elements(size: &Size, first: usize, end: usize) -> usize {
     match size {
         Size::Fixed(bytes) => padded(*bytes).saturating_mul(end - first).saturating_add(1),
         Size::Varying(of_row) => {
@@ -338,127 +401,90 @@ fn elements(size: &Size<'_>, first: usize, end: usize) -> usize {
     }
 }
 
-fn list_of<'a, O: OffsetSizeTrait>(
-    nulls: Option<&'a NullBuffer>,
-    size: Size<'a>,
-    offsets: &'a [O],
-) -> Size<'a> {
-    varying(move |row| match is_null(nulls, row) {
+fn list_of<O: OffsetSizeTrait>(
+    array: &dyn Array,
+    values: &dyn Array,
+    offsets: &ScalarBuffer<O>,
+) -> Size {
+    let range = between(offsets);
+    let size = sizes(values.slice(range.start, range.len()).as_ref());
+    let (nulls, offsets) = (array.nulls().cloned(), offsets.clone());
+    let at = move |offset: O| offset.as_usize() - range.start;
+    varying(move |row| match is_null(&nulls, row) {
         true => 1,
-        false => elements(&size, offsets[row].as_usize(), offsets[row + 1].as_usize()),
+        false => elements(&size, at(offsets[row]), at(offsets[row + 1])),
     })
 }
 
-fn list_views<O: OffsetSizeTrait>(array: &dyn Array) -> Size<'_> {
+fn list_views<O: OffsetSizeTrait>(array: &dyn Array) -> Size {
     let lists = array.as_list_view::<O>();
-    let (size, nulls) = (sizes(lists.values().as_ref()), array.nulls());
-    let (offsets, lens) = (lists.value_offsets(), lists.value_sizes());
-    varying(move |row| match (is_null(nulls, row), offsets[row].as_usize()) {
-        (true, _) => 1,
-        (false, first) => elements(&size, first, first + lens[row].as_usize()),
+    let range = viewed::<O>(array);
+    let sums = Sums::new(lists.values().slice(range.start, range.len()).as_ref());
+    let (offsets, lens) = (lists.offsets().clone(), lists.sizes().clone());
+    let nulls = array.nulls().cloned();
+    varying(move |row| match (is_null(&nulls, row), lens[row].as_usize()) {
+        // An empty list may have any offset.
+        (true, _) | (false, 0) => 1,
+        (false, len) => {
+            let first = offsets[row].as_usize() - range.start;
+            sums.elements(first, first + len)
+        }
     })
+}
+
+/// The sizes of list elements, added up from the first element on. Any range of elements takes constant time.
+///
+/// There is one sum per [`STEP`] elements if the size of an element takes constant time. Otherwise there is one sum per
+/// element.
+struct Sums {
+    size: Size,
+    step: usize,
+    /// Entry `i` is the size of the elements before `i * step`.
+    sums: Vec<usize>,
+}
+
+impl Sums {
+    fn new(elements: &dyn Array) -> Sums {
+        let size = sizes(elements);
+        let step = if has_lists(elements) { 1 } else { STEP };
+        let mut sums = Vec::with_capacity(Sums::count(elements));
+        if let Size::Varying(of_row) = &size {
+            let mut sum = 0usize;
+            for at in 0..elements.len() {
+                if at % step == 0 {
+                    sums.push(sum);
+                }
+                sum = sum.saturating_add(padded(of_row(at)));
+            }
+            sums.push(sum);
+        }
+        Sums { size, step, sums }
+    }
+
+    /// Returns the number of sums for these elements.
+    fn count(elements: &dyn Array) -> usize {
+        match (fixed(elements.data_type()), has_lists(elements)) {
+            (Some(_), _) => 0,
+            (None, true) => elements.len() + 1,
+            (None, false) => elements.len().div_ceil(STEP) + 1,
+        }
+    }
+
+    /// Returns the same as [`elements`], in constant time.
+    fn elements(&self, first: usize, end: usize) -> usize {
+        let Size::Varying(of_row) = &self.size else { return elements(&self.size, first, end) };
+        let before = |end: usize| {
+            let at = end / self.step;
+            let rest = (at * self.step..end).map(|at| padded(of_row(at)));
+            rest.fold(self.sums[at], usize::saturating_add)
+        };
+        match before(end) {
+            // The sum is too large for its type. So is this upper bound.
+            usize::MAX => usize::MAX,
+            sum => sum - before(first) + 1,
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use arrow::array::{Int32Array, StringViewBuilder, StructArray};
-    use arrow::buffer::Buffer;
-    use arrow::datatypes::Field;
-    use arrow_row::{RowConverter, SortField};
-    use strait_testkit::domain::{Domain, Style};
-    use strait_testkit::encode::{blank, encode};
-    use strait_testkit::{Comparison, Rng, Value, kinds};
-
-    use super::*;
-    use crate::key::pair::unsupported;
-
-    fn in_row_format(array: &ArrayRef) -> Option<arrow_row::Rows> {
-        let field = SortField::new(array.data_type().clone());
-        if unsupported(array.data_type()).is_some() {
-            return None;
-        }
-        let converter = RowConverter::new(vec![field]).ok()?;
-        converter.convert_columns(std::slice::from_ref(array)).ok()
-    }
-
-    /// Returns 200 values of a type, nulls among them.
-    fn array(random: &mut Rng, data_type: &DataType) -> ArrayRef {
-        let comparison = Comparison::alone(data_type);
-        let domain = Domain::new(random, data_type, comparison, Style::Mixed);
-        let mut value = |i: usize| match random.chance(1, 8) {
-            true => blank(data_type),
-            false => domain.draw(random, i % 9),
-        };
-        let values: Vec<Value> = (0..200).map(&mut value).collect();
-        encode(random, data_type, &comparison, &values)
-    }
-
-    /// Returns structs of the values. Half of the structs are null, and the row format does not write their values.
-    fn in_null_structs(array: &ArrayRef) -> ArrayRef {
-        let field = Arc::new(Field::new("x", array.data_type().clone(), true));
-        let nulls = NullBuffer::from_iter((0..array.len()).map(|row| row % 2 == 0));
-        Arc::new(StructArray::new(vec![field].into(), vec![ArrayRef::clone(array)], Some(nulls)))
-    }
-
-    /// The sizes are those of the row format, or a little larger, for all types, also of slices.
-    #[test]
-    fn sizes_bound_the_row_format() {
-        let mut random = Rng::new(11);
-        let (mut types, mut real, mut bound) = (0, 0, 0);
-        for data_type in kinds::payloads() {
-            let whole = array(&mut random, &data_type);
-            let masked = in_null_structs(&whole);
-            for (array, is_masked) in [
-                (whole.slice(0, 200), false),
-                (whole.slice(37, 101), false),
-                (whole.slice(200, 0), false),
-                (masked.slice(0, 200), true),
-                (masked.slice(41, 90), true),
-            ] {
-                let Some(rows) = in_row_format(&array) else { continue };
-                types += 1;
-                let size = sizes(array.as_ref());
-                for (at, row) in rows.iter().enumerate() {
-                    let (is, most) = (row.data().len(), size.of_row(at));
-                    assert!(is <= most, "{data_type}: row {at} has {is} bytes, more than {most}");
-                    // Nulls may hide values that count.
-                    if !matches!(data_type, DataType::Struct(_)) && !is_masked {
-                        (real, bound) = (real + is, bound + most);
-                    }
-                }
-                let parts: Vec<_> = parts(&array).collect();
-                let covered: Vec<_> = parts.iter().flat_map(|part| part.rows.clone()).collect();
-                assert_eq!(covered, (0..array.len()).collect::<Vec<_>>());
-                let bytes: usize = parts.iter().map(|part| part.bytes).sum();
-                assert!(rows.size() <= bytes + 256, "{data_type}");
-            }
-        }
-        assert!(types > 50 && real > 10_000, "{types} types, {real} bytes");
-        assert!(bound < real + real / 10, "{bound} bytes instead of {real}");
-    }
-
-    /// Views that share a long string take its bytes once per row.
-    #[test]
-    fn shared_values_count_for_each_row() {
-        let text = Buffer::from(vec![b'x'; 1 << 16]);
-        let mut views = StringViewBuilder::new();
-        let block = views.append_block(text);
-        for _ in 0..100 {
-            views.try_append_view(block, 0, 1 << 16).expect("inside the block");
-        }
-        let views: ArrayRef = Arc::new(views.finish());
-        let numbers: ArrayRef = Arc::new(Int32Array::from_iter_values(0..100));
-        let field =
-            |name, array: &ArrayRef| Arc::new(Field::new(name, array.data_type().clone(), true));
-        let key: ArrayRef = Arc::new(StructArray::from(vec![
-            (field("t", &views), views),
-            (field("n", &numbers), numbers),
-        ]));
-        let parts: Vec<_> = parts(&key).collect();
-        assert!(parts.iter().all(|part| part.rows.len() <= 4 && part.bytes < 2 * PART));
-        assert!(parts.iter().map(|part| part.bytes).sum::<usize>() > 100 << 16);
-        assert!(inner_bytes(key.as_ref()) > 100 << 16);
-    }
-}
+mod tests;

@@ -128,12 +128,15 @@ pub(super) struct RowSlices {
     /// All slices except the last one have `1 << shift` rows.
     shift: u32,
     len: usize,
+    /// The reservations for long parts.
+    pub(super) reserved: Vec<Reservation>,
 }
 
 impl RowSlices {
     /// Creates an empty column, for `len` rows in slices of `1 << shift`.
     pub(super) fn new(shift: u32, len: usize) -> RowSlices {
-        RowSlices { slices: Vec::with_capacity((len >> shift) + 1), shift, len }
+        let slices = Vec::with_capacity((len >> shift) + 1);
+        RowSlices { slices, shift, len, reserved: Vec::new() }
     }
 
     /// Appends a slice. Its parts come with the number of their first row in the slice.
