@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{
     ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
-    StringArray, StructArray,
+    StringArray, StringViewBuilder, StructArray,
 };
+use arrow::buffer::Buffer;
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
@@ -308,6 +309,56 @@ fn the_conversion_of_nested_keys_in_one_batch_can_be_left() {
             let took = watched("converting", move || time_of_drop(reader));
             assert!(took < Duration::from_secs(1), "{algorithm} after {wait} ms: {took:?}");
         }
+    }
+}
+
+/// A table with one key column of views. All rows share one text of 4 MiB.
+fn shared_text(rows: usize, is_nested: bool) -> RecordBatch {
+    const LONG: u32 = 4 << 20;
+    let mut texts = StringViewBuilder::new();
+    let block = texts.append_block(Buffer::from(vec![b'x'; LONG as usize]));
+    for _ in 0..rows {
+        texts.try_append_view(block, 0, LONG).expect("inside the block");
+    }
+    let mut column: ArrayRef = Arc::new(texts.finish());
+    if is_nested {
+        let field = Arc::new(Field::new("f", column.data_type().clone(), true));
+        column = Arc::new(StructArray::from(vec![(field, column)]));
+    }
+    RecordBatch::try_from_iter([("k", column)]).expect("one column")
+}
+
+/// Hashing these keys takes many seconds, because it reads the text once per row.
+#[test]
+fn the_hashing_of_long_keys_can_be_left() {
+    for is_nested in [false, true] {
+        let (many, one) = (shared_text(8192, is_nested), shared_text(1, is_nested));
+        for (algorithm, side) in
+            [(Algorithm::Radix, Side::Left), (Algorithm::NoPartition, Side::Right)]
+        {
+            let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(side);
+            let join = join.memory_limit(64 << 20);
+            let reader = join.run(whole(&many), whole(&one)).expect("the join starts");
+            std::thread::sleep(Duration::from_millis(300));
+            let what = format!("{algorithm}, nested: {is_nested}");
+            let took = watched(&what, move || time_of_drop(reader));
+            assert!(took < Duration::from_secs(1), "{what}: {took:?}");
+        }
+    }
+}
+
+/// All words are equal, so nothing is hashed. Each pair of rows is compared, and reads the text of both sides.
+#[test]
+fn the_verification_of_long_keys_can_be_left() {
+    let force = TestOverrides { collide: true, ..TestOverrides::default() };
+    let (many, one) = (shared_text(8192, false), shared_text(1, false));
+    for algorithm in [Algorithm::Radix, Algorithm::NoPartition] {
+        let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Right);
+        let join = join.test_overrides(force);
+        let reader = join.run(whole(&many), whole(&one)).expect("the join starts");
+        std::thread::sleep(Duration::from_millis(300));
+        let took = watched("comparing", move || time_of_drop(reader));
+        assert!(took < Duration::from_secs(1), "{algorithm}: {took:?}");
     }
 }
 

@@ -260,7 +260,7 @@ fn one_key_per_hash<K: KeyWord, I: RowId>(
     let mut rows: [Vec<u64>; 2] = Default::default();
     let mut outcome = Ok(());
     let compare = |rows: &mut [Vec<u64>; 2]| {
-        let same = matcher.same_keys(build, &rows[0], &rows[1]);
+        let same = matcher.same_keys(build, &rows[0], &rows[1])?;
         rows.iter_mut().for_each(Vec::clear);
         cx.workers.check()?;
         if same { Ok(()) } else { Err(Error::BadSeed) }

@@ -157,6 +157,6 @@ fn one_hash<K: KeyWord>(
         values => values?,
     };
     let mut same = vec![true; one.len()];
-    keys.equal(&values, &one, &values, &other, &mut same);
+    keys.equal(&values, &one, &values, &other, &mut same)?;
     Ok(same.contains(&false))
 }

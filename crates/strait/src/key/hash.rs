@@ -12,8 +12,16 @@ use arrow::datatypes::ArrowNativeType;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 
 use super::column::Sink;
-use super::verify::{Bytes, BytesArray, slice};
+use super::verify::{Bytes, BytesArray};
+use crate::error::Result;
+use crate::schedule::Workers;
 use crate::word::{KeyWord, splitmix};
+
+/// The number of hashed bytes between two checks for cancellation, if strings are long.
+const CHECK_EVERY: usize = 4 << 20;
+
+/// Strings are long if they have more bytes than this on average.
+const LONG: usize = 1 << 10;
 
 /// The secret numbers of the hash function.
 #[derive(Debug, Clone)]
@@ -117,42 +125,58 @@ impl<K: KeyWord> Hash<'_, K> {
         }
     }
 
-    /// Takes byte strings.
-    pub(super) fn bytes(self, column: &Bytes) {
-        let len = column.array.len();
+    /// Takes byte strings. If they are long, it checks for cancellation in between. Many rows can share one long string.
+    pub(super) fn bytes(self, column: &Bytes, workers: &Workers) -> Result<()> {
+        let (array, len) = (&column.array, column.array.len());
         let secrets = self.of.secrets;
         let bytes = |value: &[u8]| secrets.bytes(value);
-        match &column.array {
-            BytesArray::Small { offsets, values } if column.index.is_none() => {
-                self.values(between(offsets, values).map(bytes))
-            }
-            BytesArray::Large { offsets, values } if column.index.is_none() => {
-                self.values(between(offsets, values).map(bytes))
-            }
-            BytesArray::Small { offsets, values } => {
-                self.indexed(column, len, |row| bytes(slice(offsets, values, row)))
-            }
-            BytesArray::Large { offsets, values } => {
-                self.indexed(column, len, |row| bytes(slice(offsets, values, row)))
-            }
-            BytesArray::View(array) => self.indexed(column, len, |row| bytes(array.value(row))),
-            BytesArray::Fixed(array) => self.indexed(column, len, |row| bytes(array.value(row))),
-            BytesArray::Rows(rows) => self.indexed(column, len, |row| bytes(rows.get(row))),
-        }
-    }
-
-    fn indexed(self, column: &Bytes, len: usize, hash: impl Fn(usize) -> u64) {
         match &column.index {
-            None => self.values((0..len).map(hash)),
+            None if array.total_bytes() / LONG > len => {
+                self.values(hashed(secrets, array, 0..len, workers)?.into_iter())
+            }
+            None => match array {
+                BytesArray::Small { offsets, values } => {
+                    self.values(between(offsets, values).map(bytes))
+                }
+                BytesArray::Large { offsets, values } => {
+                    self.values(between(offsets, values).map(bytes))
+                }
+                BytesArray::View(array) => self.values((0..len).map(|i| bytes(array.value(i)))),
+                BytesArray::Fixed(array) => self.values((0..len).map(|i| bytes(array.value(i)))),
+                BytesArray::Rows(rows) => self.values((0..len).map(|i| bytes(rows.get(i)))),
+            },
             Some(index) if index.len() < len => {
-                self.values(index.iter().map(|&i| hash(i as usize)))
+                let rows = index.iter().map(|&i| i as usize);
+                self.values(hashed(secrets, array, rows, workers)?.into_iter())
             }
             Some(index) => {
-                let hashed: Vec<u64> = (0..len).map(hash).collect();
+                let hashed = hashed(secrets, array, 0..len, workers)?;
                 self.values(index.iter().map(|&i| hashed[i as usize]))
             }
         }
+        Ok(())
     }
+}
+
+/// Returns the hashes of some strings. Checks for cancellation in between.
+fn hashed(
+    secrets: &Secrets,
+    array: &BytesArray,
+    rows: impl ExactSizeIterator<Item = usize>,
+    workers: &Workers,
+) -> Result<Vec<u64>> {
+    let mut hashes = Vec::with_capacity(rows.len());
+    let mut since_check = 0;
+    for row in rows {
+        let value = array.get(row);
+        since_check += value.len();
+        if since_check > CHECK_EVERY {
+            workers.check()?;
+            since_check = 0;
+        }
+        hashes.push(secrets.bytes(value));
+    }
+    Ok(hashes)
 }
 
 /// Returns the strings between consecutive offsets.

@@ -75,6 +75,8 @@ pub(crate) struct KeyPlan {
     /// The budget for the conversion of nested keys in [`words`](KeyPlan::words). `values` and `ranks` get a budget as
     /// an argument.
     budget: Arc<Budget>,
+    /// The workers of the join. If they are cancelled, [`words`](KeyPlan::words) and [`equal`](KeyPlan::equal) end.
+    workers: Workers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +130,7 @@ impl KeyPlan {
             mode,
             seed: Seed::new(0),
             budget: Budget::new(None),
+            workers: Workers::new(1, Arc::default()),
         })
     }
 
@@ -136,9 +139,10 @@ impl KeyPlan {
         KeyPlan { seed, ..self.clone() }
     }
 
-    /// Returns the plan with a budget, in which `words` reserves memory for the conversion of nested keys.
-    pub(crate) fn within(&self, budget: &Arc<Budget>) -> KeyPlan {
-        KeyPlan { budget: Arc::clone(budget), ..self.clone() }
+    /// Returns the plan for the workers of a join, and with a budget, in which `words` reserves memory for the conversion
+    /// of nested keys. If the workers are cancelled, `words` and `equal` return [`Error::Cancelled`] soon.
+    pub(crate) fn within(&self, workers: &Workers, budget: &Arc<Budget>) -> KeyPlan {
+        KeyPlan { workers: workers.clone(), budget: Arc::clone(budget), ..self.clone() }
     }
 
     /// Returns the seed that hashed words and the placing of words depend on.
@@ -300,7 +304,7 @@ impl KeyPlan {
                 Mode::Packed(_) => column.pack(side, peeled, out)?,
                 Mode::Hashed => {
                     let nulls_equal = self.null_equality == NullEquality::Equal;
-                    let with = (nulls_equal, &self.budget);
+                    let with = (nulls_equal, (&self.workers, &self.budget));
                     column.hash(side, peeled, (i, &self.seed), with, out)?
                 }
                 Mode::Collide => {}
@@ -344,7 +348,7 @@ impl KeyPlan {
             let mut column =
                 Column { form: key.form, data: Data::empty(key.form), nulls: Vec::new() };
             for (side, batch) in chunks.clone() {
-                key.append(side, batch, &mut column, (&mut between, budget))?;
+                key.append(side, batch, &mut column, (&mut between, (workers, budget)))?;
             }
             columns.push(column);
         }
@@ -360,9 +364,10 @@ impl KeyPlan {
         b: &KeyValues,
         b_at: &[Location],
         keep: &mut [bool],
-    ) {
+    ) -> Result<()> {
         debug_assert!(a_at.len() == keep.len() && b_at.len() == keep.len());
-        a.equal(a_at, b, b_at, self.null_equality == NullEquality::Equal, keep);
+        let nulls_equal = self.null_equality == NullEquality::Equal;
+        a.equal(a_at, b, b_at, (nulls_equal, &self.workers), keep)
     }
 
     /// Computes exact words for any keys: dense ranks over both sides. They sort like the keys.

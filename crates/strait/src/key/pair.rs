@@ -5,8 +5,8 @@
 //! verification.
 //!
 //! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are converted in
-//! slices. Under a memory limit, slices of nested values are converted in shorter [parts](row_size::parts). After each
-//! slice or part that is kept, the caller checks for cancellation and reserves memory.
+//! slices. Under a memory limit, slices of nested values are converted in shorter [parts](row_size::parts). The
+//! conversion checks for cancellation between slices or parts. The caller reserves memory for those that are kept.
 
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ use super::verify::{Bytes, BytesArray, Column, Data, RowSlices};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Reservation};
 use crate::options::{FloatEquality, NullEquality, Side};
+use crate::schedule::Workers;
 use crate::word::KeyWord;
 
 /// Which nulls and which floats are equal.
@@ -43,6 +44,9 @@ impl From<NullEquality> for Equality {
         Equality { nulls, ..Equality::default() }
     }
 }
+
+/// The workers whose cancellation ends a conversion, and the budget that it reserves memory in.
+pub(super) type With<'a> = (&'a Workers, &'a Arc<Budget>);
 
 /// A pair of key columns. Arrays of two have the left side first.
 pub(super) struct KeyColumn {
@@ -209,7 +213,7 @@ impl KeyColumn {
         side: Side,
         mut peeled: Peeled,
         (number, seed): (usize, &Seed),
-        (nulls_equal, budget): (bool, &Arc<Budget>),
+        (nulls_equal, with): (bool, With<'_>),
         out: &mut Vec<K>,
     ) -> Result<()> {
         let nulls = peeled.nulls.take().filter(|_| nulls_equal);
@@ -219,7 +223,7 @@ impl KeyColumn {
             (_, Some(converters)) => {
                 let mut hashes = Vec::with_capacity(peeled.values.len());
                 for slice in slices::of_nested(&peeled.values) {
-                    self.convert(&converters[part(side)], &slice, budget, |_, rows, _reserved| {
+                    self.convert(&converters[part(side)], &slice, with, |_, rows, _reserved| {
                         hashes.extend(rows.iter().map(|row| secrets.bytes(row.data())));
                         drop(rows);
                         Ok(())
@@ -230,13 +234,13 @@ impl KeyColumn {
                     Some(index) => hash.values(index.iter().map(|&i| hashes[i as usize])),
                 }
             }
-            (Form::Bytes, _) => hash.bytes(&self.bytes(peeled)?),
+            (Form::Bytes, _) => hash.bytes(&self.bytes(peeled)?, with.0)?,
             (Form::Wide, _) => {
-                let values = self.wide(side, &peeled, &mut |_| Ok(()))?;
+                let values = self.wide(side, &peeled, &mut |_| with.0.check())?;
                 hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
             (Form::Wider, _) => {
-                let values = self.wider(side, &peeled, &mut |_| Ok(()))?;
+                let values = self.wider(side, &peeled, &mut |_| with.0.check())?;
                 hash.values(values.iter().map(|v| secrets.bytes(&v.to_le_bytes())))
             }
             _ => self.feed(side, &peeled, hash)?,
@@ -256,12 +260,12 @@ impl KeyColumn {
         converter: &RowConverter,
         values: &ArrayRef,
         between: Between<'_>,
-        budget: &Arc<Budget>,
+        with: With<'_>,
     ) -> Result<RowSlices> {
         let mut kept = RowSlices::new(slices::shift(values), values.len());
         for slice in slices::of_nested(values) {
             let mut parts = Vec::with_capacity(1);
-            self.convert(converter, &slice, budget, |first, rows, reserved| {
+            self.convert(converter, &slice, with, |first, rows, reserved| {
                 match reserved {
                     Some(mut reserved) => {
                         reserved.shrink(reserved.bytes().saturating_sub(rows.size() as u64));
@@ -279,14 +283,15 @@ impl KeyColumn {
     }
 
     /// Converts a slice of nested values to row format: under a memory limit part by part, otherwise as a whole. Passes
-    /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`.
+    /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`. Checks for
+    /// cancellation before each part.
     ///
     /// Under a limit, memory is [reserved](with_reserved) only for parts that are long. Most parts are short.
     fn convert(
         &self,
         converter: &RowConverter,
         slice: &ArrayRef,
-        budget: &Arc<Budget>,
+        (workers, budget): With<'_>,
         mut take: impl FnMut(usize, Rows, Option<Reservation>) -> Result<()>,
     ) -> Result<()> {
         let convert = |array: &ArrayRef| {
@@ -297,6 +302,7 @@ impl KeyColumn {
             let rows = numeric.and_then(|array| converter.convert_columns(&[array]));
             rows.map_err(Error::arrow("cannot bring a key column into row format"))
         };
+        workers.check()?;
         if budget.unlimited() {
             return take(0, convert(slice)?, None);
         }
@@ -304,6 +310,7 @@ impl KeyColumn {
         while first < slice.len() {
             let list = |_| Ok(row_size::parts(slice.as_ref(), first));
             for part in with_reserved(budget, row_size::sizing_bytes(slice.as_ref()), list)? {
+                workers.check()?;
                 let array = slice.slice(part.rows.start, part.rows.len());
                 let bytes = self.conversion_bytes(array.as_ref(), budget)?;
                 with_reserved(budget, bytes.saturating_add(part.bytes), |reserved| {
@@ -391,7 +398,7 @@ impl KeyColumn {
         side: Side,
         batch: &RecordBatch,
         column: &mut Column,
-        (between, budget): (Between<'_>, &Arc<Budget>),
+        (between, with): (Between<'_>, With<'_>),
     ) -> Result<()> {
         let peeled = self.peel(side, batch)?;
         let rows = batch.num_rows();
@@ -440,7 +447,7 @@ impl KeyColumn {
                     None => self.bytes(peeled)?,
                     Some(converters) => {
                         let converter = &converters[part(side)];
-                        let rows = self.rows(converter, &peeled.values, between, budget)?;
+                        let rows = self.rows(converter, &peeled.values, between, with)?;
                         Bytes { array: BytesArray::Rows(rows), index: peeled.index }
                     }
                 });

@@ -162,9 +162,9 @@ fn check_plan(plan: &KeyPlan, left: &Table, right: &Table, size: usize) {
                 assert!(both_valid && l_words[i] == r_words[j], "hashes, {context}");
             }
             let mut keep = [true, true];
-            plan.equal(&l_values, &[at(i); 2], &r_values, &[at(j); 2], &mut keep);
+            plan.equal(&l_values, &[at(i); 2], &r_values, &[at(j); 2], &mut keep).unwrap();
             assert_eq!(keep, [matches; 2], "verification, {context}");
-            plan.equal(&r_values, &[at(j); 2], &l_values, &[at(i); 2], &mut keep);
+            plan.equal(&r_values, &[at(j); 2], &l_values, &[at(i); 2], &mut keep).unwrap();
             assert_eq!(keep, [matches; 2], "verification the other way, {context}");
             let ranks_valid = ranked_valid(&l_ranks, i) && ranked_valid(&r_ranks, j);
             let ranks = l_ranks.words[i].cmp(&r_ranks.words[j]);
@@ -652,7 +652,7 @@ fn empty_batches_and_no_batches() {
     let plan = KeyPlan::new(&schema, &schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
     assert!(plan.words(Side::Right, &batch, &mut vec![1u64]).unwrap().is_none());
     let values = plan.values(Side::Left, &[], (&one_worker(), &Budget::new(None))).unwrap();
-    plan.equal(&values, &[], &values, &[], &mut []);
+    plan.equal(&values, &[], &values, &[], &mut []).unwrap();
     let (left, right) =
         plan.ranks(&[], &[batch], (&Workers::new(1, Arc::default()), &Budget::new(None))).unwrap();
     assert!(left.words.is_empty() && right.words.is_empty() && right.valid.is_none());
@@ -730,9 +730,9 @@ fn nested_keys_are_the_same_in_slices() {
     let same_rows: Vec<Location> = (0..ROWS).map(cut_at).collect();
     let next_rows: Vec<Location> = (0..ROWS).map(|row| cut_at((row + 1) % ROWS)).collect();
     let mut keep = vec![true; ROWS];
-    plan.equal(&whole, &rows, &cut, &same_rows, &mut keep);
+    plan.equal(&whole, &rows, &cut, &same_rows, &mut keep).unwrap();
     assert!(keep.iter().all(|&keep| keep));
-    plan.equal(&whole, &rows, &cut, &next_rows, &mut keep);
+    plan.equal(&whole, &rows, &cut, &next_rows, &mut keep).unwrap();
     assert!(keep.iter().all(|&keep| !keep));
     let (words, _) = words_of(&plan, Side::Left, &table.batch);
     let (tail, _) = words_of(&plan, Side::Right, &table.batch.slice(30_000, 10_000));
@@ -773,6 +773,9 @@ fn a_conversion_ends_when_the_join_is_cancelled() {
     let workers = Workers::new(1, Arc::new(std::sync::atomic::AtomicBool::new(true)));
     let with = (&workers, &Budget::new(None));
     let error = plan.values(Side::Left, from_ref(&table.batch), with).err();
+    assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
+    let plan = plan.within(&workers, &Budget::new(None));
+    let error = plan.words(Side::Left, &table.batch, &mut Vec::<u64>::new()).err();
     assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
 }
 

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::input::Location;
 use crate::memory::Reservation;
+use crate::schedule::Workers;
 
 /// The key columns of a list of batches, ready to be compared.
 pub(crate) struct KeyValues {
@@ -199,8 +200,24 @@ impl BytesArray {
         }
     }
 
+    /// Returns the bytes of all strings together. A string counts for each view of it.
+    pub(super) fn total_bytes(&self) -> usize {
+        fn between<O: ArrowNativeType>(offsets: &[O]) -> usize {
+            let at = |offset: Option<&O>| offset.map_or(0, |offset| offset.as_usize());
+            at(offsets.last()) - at(offsets.first())
+        }
+        match self {
+            BytesArray::Small { offsets, .. } => between(offsets),
+            BytesArray::Large { offsets, .. } => between(offsets),
+            // The low 32 bits of a view are its length.
+            BytesArray::View(array) => array.views().iter().map(|&view| view as u32 as usize).sum(),
+            BytesArray::Fixed(array) => array.len() * array.value_length() as usize,
+            BytesArray::Rows(rows) => (0..rows.len).map(|row| rows.get(row).len()).sum(),
+        }
+    }
+
     #[inline]
-    fn get(&self, i: usize) -> &[u8] {
+    pub(super) fn get(&self, i: usize) -> &[u8] {
         match self {
             BytesArray::Small { offsets, values } => slice(offsets, values, i),
             BytesArray::Large { offsets, values } => slice(offsets, values, i),
@@ -212,7 +229,7 @@ impl BytesArray {
 }
 
 #[inline(always)]
-pub(super) fn slice<'a, O: ArrowNativeType>(offsets: &[O], values: &'a [u8], i: usize) -> &'a [u8] {
+fn slice<'a, O: ArrowNativeType>(offsets: &[O], values: &'a [u8], i: usize) -> &'a [u8] {
     &values[offsets[i].as_usize()..offsets[i + 1].as_usize()]
 }
 
@@ -231,9 +248,30 @@ impl Bytes {
     }
 }
 
+/// A value that is compared with another.
+trait Compared: PartialEq {
+    /// Returns whether a comparison takes so long that the join must check for cancellation before it.
+    #[inline(always)]
+    fn is_long(&self) -> bool {
+        false
+    }
+}
+
+impl Compared for u32 {}
+impl Compared for u64 {}
+impl Compared for i128 {}
+impl Compared for i256 {}
+
+impl Compared for &[u8] {
+    #[inline(always)]
+    fn is_long(&self) -> bool {
+        self.len() > 64 << 10
+    }
+}
+
 /// Looks up the values of a column by location.
 trait Lookup: Copy {
-    type Value: PartialEq;
+    type Value: Compared;
     fn at(self, location: Location) -> Self::Value;
 }
 
@@ -241,7 +279,7 @@ trait Lookup: Copy {
 #[derive(Clone, Copy)]
 struct One<'a, T>(&'a [T]);
 
-impl<T: ArrowNativeType> Lookup for One<'_, T> {
+impl<T: ArrowNativeType + Compared> Lookup for One<'_, T> {
     type Value = T;
     #[inline(always)]
     fn at(self, location: Location) -> T {
@@ -253,7 +291,7 @@ impl<T: ArrowNativeType> Lookup for One<'_, T> {
 #[derive(Clone, Copy)]
 struct Many<'a, T: ArrowNativeType>(&'a [ScalarBuffer<T>]);
 
-impl<T: ArrowNativeType> Lookup for Many<'_, T> {
+impl<T: ArrowNativeType + Compared> Lookup for Many<'_, T> {
     type Value = T;
     #[inline(always)]
     fn at(self, location: Location) -> T {
@@ -313,26 +351,36 @@ struct RowsToCompare<'a> {
     a_nulls: &'a [Option<NullBuffer>],
     b_nulls: &'a [Option<NullBuffer>],
     nulls_equal: bool,
+    workers: &'a Workers,
     keep: &'a mut [bool],
 }
 
 impl RowsToCompare<'_> {
-    fn compare<A: Lookup, B: Lookup<Value = A::Value>>(self, a: A, b: B) {
+    fn compare<A: Lookup, B: Lookup<Value = A::Value>>(self, a: A, b: B) -> Result<()> {
+        let workers = self.workers;
+        let same = |at_a, at_b| {
+            let value = a.at(at_a);
+            if value.is_long() {
+                workers.check()?;
+            }
+            Ok(value == b.at(at_b))
+        };
         let pairs = self.a_at.iter().zip(self.b_at).zip(self.keep.iter_mut());
         let none = |nulls: &[Option<NullBuffer>]| nulls.iter().all(Option::is_none);
         if none(self.a_nulls) && none(self.b_nulls) {
             for ((&at_a, &at_b), keep) in pairs {
-                *keep = *keep && a.at(at_a) == b.at(at_b);
+                *keep = *keep && same(at_a, at_b)?;
             }
-            return;
+            return Ok(());
         }
         for ((&at_a, &at_b), keep) in pairs.filter(|(_, keep)| **keep) {
             *keep = match (is_valid(self.a_nulls, at_a), is_valid(self.b_nulls, at_b)) {
-                (true, true) => a.at(at_a) == b.at(at_b),
+                (true, true) => same(at_a, at_b)?,
                 (false, false) => self.nulls_equal,
                 _ => false,
             };
         }
+        Ok(())
     }
 
     /// Compares records with strings.
@@ -371,7 +419,11 @@ impl RowsToCompare<'_> {
         }
     }
 
-    fn fixed<T: ArrowNativeType>(self, a: &[ScalarBuffer<T>], b: &[ScalarBuffer<T>]) {
+    fn fixed<T: ArrowNativeType + Compared>(
+        self,
+        a: &[ScalarBuffer<T>],
+        b: &[ScalarBuffer<T>],
+    ) -> Result<()> {
         match (a, b) {
             ([a], [b]) => self.compare(One(a), One(b)),
             ([a], b) => self.compare(One(a), Many(b)),
@@ -380,7 +432,7 @@ impl RowsToCompare<'_> {
         }
     }
 
-    fn bytes(self, a: &[Bytes], b: &[Bytes]) {
+    fn bytes(self, a: &[Bytes], b: &[Bytes]) -> Result<()> {
         match (a, b) {
             ([a], [b]) => match (a.plain(), b.plain()) {
                 (Some(Plain::Small(a)), Some(Plain::Small(b))) => self.compare(a, b),
@@ -474,9 +526,9 @@ impl KeyValues {
         a_at: &[Location],
         b: &KeyValues,
         b_at: &[Location],
-        nulls_equal: bool,
+        (nulls_equal, workers): (bool, &Workers),
         keep: &mut [bool],
-    ) {
+    ) -> Result<()> {
         for (a, b) in self.columns.iter().zip(&b.columns) {
             let pairs = RowsToCompare {
                 a_at,
@@ -484,20 +536,22 @@ impl KeyValues {
                 a_nulls: &a.nulls,
                 b_nulls: &b.nulls,
                 nulls_equal,
+                workers,
                 keep: &mut *keep,
             };
             match (&a.data, &b.data) {
                 (Data::Null, Data::Null) if nulls_equal => {}
-                (Data::W32(a), Data::W32(b)) => pairs.fixed(a, b),
-                (Data::W64(a), Data::W64(b)) => pairs.fixed(a, b),
-                (Data::W128(a), Data::W128(b)) => pairs.fixed(a, b),
-                (Data::W256(a), Data::W256(b)) => pairs.fixed(a, b),
-                (Data::Bytes(a), Data::Bytes(b)) => pairs.bytes(a, b),
+                (Data::W32(a), Data::W32(b)) => pairs.fixed(a, b)?,
+                (Data::W64(a), Data::W64(b)) => pairs.fixed(a, b)?,
+                (Data::W128(a), Data::W128(b)) => pairs.fixed(a, b)?,
+                (Data::W256(a), Data::W256(b)) => pairs.fixed(a, b)?,
+                (Data::Bytes(a), Data::Bytes(b)) => pairs.bytes(a, b)?,
                 (Data::Records(a), Data::Bytes(b)) => pairs.records(a, b),
                 (Data::Records(a), Data::Records(b)) => pairs.compare_records(a, b),
                 // Both columns come from one plan, so their forms are equal. In this case both are null.
                 _ => keep.fill(false),
             }
         }
+        Ok(())
     }
 }

@@ -229,7 +229,7 @@ impl Matcher<'_> {
         if pairs.len() == 0 {
             return Ok(());
         }
-        self.verify(build, probe, pairs);
+        self.verify(build, probe, pairs)?;
         self.apply_filter([build, probe], pairs, emitter)?;
         if self.flags().build == Some(FlaggedBy::Matcher)
             && let Some(flags) = &build.flags
@@ -309,24 +309,25 @@ impl Matcher<'_> {
     }
 
     /// Removes pairs with equal words but different keys.
-    fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) {
+    fn verify(&self, build: &Unit, probe: &Unit, pairs: &mut Pairs<u64>) -> Result<()> {
         let (Some(build_values), Some(probe_values)) = (&build.values, &probe.values) else {
-            return;
+            return Ok(());
         };
         let build_at = build.places(build_values, &pairs.build);
         let at: [Vec<Location>; 2] = [build_at, probe.columns.locate_all(&pairs.probe_rows())];
         let mut keep = vec![true; pairs.len()];
-        self.keys.equal(build_values, &at[0], probe_values, &at[1], &mut keep);
+        self.keys.equal(build_values, &at[0], probe_values, &at[1], &mut keep)?;
         retain(pairs, &keep);
+        Ok(())
     }
 
     /// Returns whether `rows[i]` and `others[i]` of one side have equal keys, for all `i`.
-    pub(crate) fn same_keys(&self, unit: &Unit, rows: &[u64], others: &[u64]) -> bool {
-        let Some(values) = &unit.values else { return true };
+    pub(crate) fn same_keys(&self, unit: &Unit, rows: &[u64], others: &[u64]) -> Result<bool> {
+        let Some(values) = &unit.values else { return Ok(true) };
         let [rows, others] = [rows, others].map(|rows| unit.places(values, rows));
         let mut same = vec![true; rows.len()];
-        self.keys.equal(values, &rows, values, &others, &mut same);
-        same.iter().all(|&same| same)
+        self.keys.equal(values, &rows, values, &others, &mut same)?;
+        Ok(same.iter().all(|&same| same))
     }
 
     /// Removes pairs for which the residual filter is not true.

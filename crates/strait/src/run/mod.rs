@@ -116,7 +116,7 @@ impl BoundJoin {
         let mut probe = Some(probe);
         let (mut ran, mut device, mut matched) = (plan, device, None);
         let seeded = with_seeds(self.join.overrides, |seed, bounded| {
-            let keys = &self.keys.reseeded(seed).within(&cx.budget);
+            let keys = &self.keys.reseeded(seed).within(&cx.workers, &cx.budget);
             cx.bounded = bounded;
             ran.seed = Some(keys.seed().number());
             let mut job = Job {
