@@ -347,21 +347,6 @@ fn the_hashing_of_long_keys_can_be_left() {
     }
 }
 
-/// All words are equal, so nothing is hashed. Each pair of rows is compared, and reads the text of both sides.
-#[test]
-fn the_verification_of_long_keys_can_be_left() {
-    let force = TestOverrides { collide: true, ..TestOverrides::default() };
-    let (many, one) = (shared_text(8192, false), shared_text(1, false));
-    for algorithm in [Algorithm::Radix, Algorithm::NoPartition] {
-        let join = Join::inner().on("k").algorithm(algorithm).threads(2).build_side(Side::Right);
-        let join = join.test_overrides(force);
-        let reader = join.run(whole(&many), whole(&one)).expect("the join starts");
-        std::thread::sleep(Duration::from_millis(300));
-        let took = watched("comparing", move || time_of_drop(reader));
-        assert!(took < Duration::from_secs(1), "{algorithm}: {took:?}");
-    }
-}
-
 /// A reader that fails after some batches.
 struct Failing {
     batch: RecordBatch,

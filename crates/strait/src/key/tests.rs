@@ -779,6 +779,33 @@ fn a_conversion_ends_when_the_join_is_cancelled() {
     assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
 }
 
+/// Hashing and comparing check for cancellation between long strings, here views of one string.
+#[test]
+fn hashing_and_comparing_end_when_the_join_is_cancelled() {
+    const LONG: u32 = 1 << 20;
+    let mut views = arrow::array::StringViewBuilder::new();
+    let block = views.append_block(vec![b'x'; LONG as usize].into());
+    for _ in 0..16 {
+        views.try_append_view(block, 0, LONG).unwrap();
+    }
+    let views: ArrayRef = Arc::new(views.finish());
+    let batch = RecordBatch::try_from_iter([("k", views)]).unwrap();
+    let schema = batch.schema();
+    let plan = KeyPlan::new(&schema, &schema, &[(0, 0)], NullEquality::Equal, false).unwrap();
+    let budget = Budget::new(None);
+    let values = plan.values(Side::Left, from_ref(&batch), (&one_worker(), &budget)).unwrap();
+    let rows: Vec<_> = (0..16).map(|row| Location { batch: 0, row }).collect();
+    for cancelled in [false, true] {
+        let workers = Workers::new(1, Arc::new(std::sync::atomic::AtomicBool::new(cancelled)));
+        let plan = plan.within(&workers, &budget);
+        let mut keep = vec![true; rows.len()];
+        let hashed = plan.words(Side::Left, &batch, &mut Vec::<u64>::new()).map(|_| ());
+        for outcome in [hashed, plan.equal(&values, &rows, &values, &rows, &mut keep)] {
+            assert_eq!(matches!(outcome, Err(Error::Cancelled)), cancelled, "{outcome:?}");
+        }
+    }
+}
+
 #[test]
 fn plans_are_shared_among_threads() {
     fn shared<T: Send + Sync>() {}
