@@ -19,7 +19,7 @@ LAYERS = [
     ["algorithm"],
     ["plan"],
     ["matches", "materialise", "output"],
-    ["transfer"],
+    ["transfer", "spill"],
     ["partition", "table", "sort"],
     ["key"],
     ["device"],

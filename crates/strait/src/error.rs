@@ -273,6 +273,17 @@ pub enum Error {
         advice: String,
     },
 
+    /// The join could not write rows that do not fit its memory limit, or could not read them back.
+    #[error("cannot {doing} {place}: {reason}")]
+    Spill {
+        /// What the join was doing, such as `write rows that do not fit the memory limit to`.
+        doing: String,
+        /// The folder or other place.
+        place: String,
+        /// The cause, and what to try.
+        reason: String,
+    },
+
     /// A bug in Strait.
     #[error("internal error: {what}; please report it")]
     Internal {
