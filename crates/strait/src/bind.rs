@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::join::Join;
 use crate::key::{Equality, KeyPlan};
 use crate::matches::BoundFilter;
-use crate::options::Side;
+use crate::options::{Algorithm, Side};
 use crate::output::{Origin, Output, OutputPlan};
 use crate::plan::{JobCosts, Statistics};
 use crate::resolve;
@@ -72,6 +72,14 @@ impl BoundJoin {
         });
         let keys = found.collect::<Result<Vec<_>>>()?;
         let mut plan = resolve::output(join, output, left, right, &keys)?;
+        let has_row_numbers = plan.origins.iter().any(|origin| matches!(origin, Origin::RowId(_)));
+        if join.algorithm == Some(Algorithm::Spill) && has_row_numbers {
+            return Err(Error::invalid_option(
+                "algorithm",
+                "spill does not return row numbers",
+                "choose another algorithm, or rows instead of row numbers",
+            ));
+        }
         let schema = |side| if side == Side::Left { left } else { right };
         for &(side, name) in sums {
             let column = resolve::column(side.name(), schema(side), name)?;

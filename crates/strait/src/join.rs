@@ -10,6 +10,7 @@ use crate::options::{Algorithm, Filter, FloatEquality, JoinType, NullEquality, S
 use crate::overrides::TestOverrides;
 use crate::plan::{JobCosts, Statistics};
 use crate::progress::{OnProgress, Progress};
+use crate::spill::SpillStore;
 
 /// A builder that describes a join: its type, its keys, and how it runs.
 ///
@@ -46,6 +47,7 @@ pub struct Join {
     pub(crate) threads: usize,
     pub(crate) memory_limit: Option<u64>,
     pub(crate) memory_budget: Option<Arc<MemoryBudget>>,
+    pub(crate) spill: Option<Arc<dyn SpillStore>>,
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
@@ -78,6 +80,7 @@ impl Join {
             threads: Machine::detect().cores,
             memory_limit: None,
             memory_budget: None,
+            spill: None,
             algorithm: None,
             processor: Processor::Auto,
             gpu_memory: None,
@@ -185,6 +188,38 @@ impl Join {
     pub fn memory_budget(mut self, budget: &Arc<MemoryBudget>) -> Self {
         self.memory_limit = budget.limit();
         self.memory_budget = Some(Arc::clone(budget));
+        self
+    }
+
+    /// Lets the join write rows to disk that do not fit its [memory limit](Join::memory_limit). Without this, a join
+    /// that does not fit fails.
+    ///
+    /// The join partitions both tables by their keys. As many partitions as fit stay in memory, and the others go to
+    /// files of the store. These are joined afterwards, pair by pair.
+    ///
+    /// A join still fails if its output has row numbers ([`pairs`](Join::pairs)), or if the caller asked for the
+    /// algorithm [`SortMerge`](Algorithm::SortMerge), whose output is sorted: these do not spill yet.
+    ///
+    /// ```
+    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+    /// # fn ids(ids: impl Iterator<Item = i64>) -> impl RecordBatchReader + Send + 'static {
+    /// #     let column = std::sync::Arc::new(Int64Array::from_iter_values(ids)) as _;
+    /// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+    /// #     let batches: Vec<_> = (0..batch.num_rows()).step_by(1000).map(|at| Ok(batch.slice(at, 1000))).collect();
+    /// #     RecordBatchIterator::new(batches, batch.schema())
+    /// # }
+    /// use std::sync::Arc;
+    /// use strait::{Join, TempFolders};
+    ///
+    /// let folder = std::env::temp_dir();
+    /// let join = Join::inner().on("id").spill(Arc::new(TempFolders::new(vec![folder])));
+    /// let (rows, report) = join.memory_limit(4 << 20).count(ids(0..200_000), ids(0..300_000))?;
+    /// assert_eq!(rows, 200_000);
+    /// assert!(report.spilled.bytes > 0);
+    /// # Ok::<(), strait::Error>(())
+    /// ```
+    pub fn spill(mut self, store: Arc<dyn SpillStore>) -> Self {
+        self.spill = Some(store);
         self
     }
 

@@ -78,6 +78,7 @@ mod run;
 mod schedule;
 mod settings;
 mod sort;
+mod spill;
 mod statistics;
 mod stopwatch;
 mod table;
@@ -102,7 +103,8 @@ pub use plan::{
 };
 pub use progress::{Progress, Stage};
 pub use reader::JoinReader;
-pub use report::{LinkTraffic, Report};
+pub use report::{LinkTraffic, Report, Spilled};
+pub use spill::{SpillFile, SpillStore, TempFolders};
 pub use stopwatch::{GpuWork, StageTime};
 
 /// The GPUs of the machine, the compiler of the kernels, and the compiled kernels.

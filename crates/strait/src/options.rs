@@ -158,6 +158,11 @@ pub enum Algorithm {
     /// Partitions both sides on the GPU, joins pairs of partitions there, and spills partitions that do not
     /// fit GPU memory to host memory. GPUs only.
     Triton,
+    /// Partitions both sides to disk, and joins the partitions pair by pair. Each pair has a plan of its own, on
+    /// the CPU or on a GPU. A join that [may spill](crate::Join::spill) does this by itself if it does not fit its
+    /// memory limit, and then only for the partitions that do not fit. Whoever asks for this algorithm sends all
+    /// partitions to disk.
+    Spill,
 }
 
 named! {
@@ -169,12 +174,24 @@ named! {
     MultiPass => "multi-pass",
     CpuPartitioned => "cpu-partitioned",
     Triton => "triton",
+    Spill => "spill",
 }
 
 impl Algorithm {
     /// The algorithms that run on a CPU and on a GPU.
     pub const ANYWHERE: [Algorithm; 3] =
         [Algorithm::NoPartition, Algorithm::Radix, Algorithm::SortMerge];
+
+    /// The algorithms that run on a GPU.
+    pub const ON_GPU: [Algorithm; 7] = [
+        Algorithm::NoPartition,
+        Algorithm::Radix,
+        Algorithm::SortMerge,
+        Algorithm::StreamedProbe,
+        Algorithm::MultiPass,
+        Algorithm::CpuPartitioned,
+        Algorithm::Triton,
+    ];
 
     /// Lists the algorithms that run on a CPU and on a GPU, for messages.
     pub(crate) fn names_anywhere() -> String {
@@ -183,7 +200,7 @@ impl Algorithm {
 
     /// Returns whether the algorithm runs on a GPU only.
     pub fn needs_gpu(self) -> bool {
-        !Algorithm::ANYWHERE.contains(&self)
+        Algorithm::ON_GPU.contains(&self) && !Algorithm::ANYWHERE.contains(&self)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The report of a join: its plan, and its rows, times and bytes.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::algorithm::spill::SpillTotals;
 use crate::error::bytes;
 use crate::plan::Plan;
 use crate::stopwatch::{GpuWork, StageTime};
@@ -52,6 +54,8 @@ pub struct Report {
     /// The most memory that was reserved at once, in bytes: input that is held, tables, and unfinished
     /// output. With a [shared budget](crate::Join::memory_budget), it includes the memory of other owners.
     pub peak_memory: u64,
+    /// The rows that went to disk because they did not fit the memory limit.
+    pub spilled: Spilled,
     /// The bytes that crossed the link between host memory and GPU memory.
     pub crossed: LinkTraffic,
     /// What was done on a GPU; `None` if the join ran on the CPU.
@@ -61,6 +65,55 @@ pub struct Report {
     /// The number of seeds that the join tried. It is more than one if many keys collided under the first
     /// seed.
     pub seeds_tried: u32,
+}
+
+/// The rows that a join has written to disk. All numbers are zero if it did not [spill](crate::Join::spill).
+///
+/// ```
+/// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
+/// # fn ids(ids: Vec<i64>) -> impl RecordBatchReader + Send + 'static {
+/// #     let column = std::sync::Arc::new(Int64Array::from(ids)) as _;
+/// #     let batch = RecordBatch::try_from_iter([("id", column)]).expect("one column");
+/// #     RecordBatchIterator::new([Ok(batch.clone())], batch.schema())
+/// # }
+/// use std::sync::Arc;
+/// use strait::{Algorithm, Join, TempFolders};
+///
+/// let join = Join::inner().on("id").algorithm(Algorithm::Spill);
+/// let join = join.spill(Arc::new(TempFolders::new(vec![])));
+/// let (_, report) = join.count(ids(vec![1, 2]), ids(vec![2]))?;
+/// assert_eq!((report.spilled.rows, report.spilled.levels), (3, 1));
+/// # Ok::<(), strait::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Spilled {
+    /// The bytes that were written.
+    pub bytes: u64,
+    /// The rows that were written. A row that is partitioned on several levels counts once per level.
+    pub rows: u64,
+    /// The number of files.
+    pub files: u64,
+    /// The pairs of partitions that were joined from disk.
+    pub pairs: u64,
+    /// How many of these pairs were joined in blocks, because one key has most of their rows.
+    pub pairs_in_blocks: u64,
+    /// The levels of partitioning: 1 if no partition had to be partitioned again.
+    pub levels: u64,
+}
+
+impl From<&SpillTotals> for Spilled {
+    fn from(totals: &SpillTotals) -> Self {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Spilled {
+            bytes: read(&totals.bytes),
+            rows: read(&totals.rows),
+            files: read(&totals.files),
+            pairs: read(&totals.pairs),
+            pairs_in_blocks: read(&totals.pairs_in_blocks),
+            levels: read(&totals.levels),
+        }
+    }
 }
 
 /// The bytes that crossed the link between host memory and GPU memory during a join. Both numbers are zero if the
@@ -113,6 +166,16 @@ impl fmt::Display for Report {
         writeln!(f, "  {:<22} {:>12}", "candidate pairs", self.candidates)?;
         writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
         writeln!(f, "  {:<22} {:>12}", "peak memory", bytes(self.peak_memory))?;
+        if self.spilled.levels > 0 {
+            let Spilled { bytes: written, files, pairs, pairs_in_blocks, levels, .. } =
+                self.spilled;
+            let on = format!("in {files} files, {pairs} pairs, {levels} levels");
+            write!(f, "  {:<22} {:>12} {on}", "written to disk", bytes(written))?;
+            match pairs_in_blocks {
+                0 => writeln!(f)?,
+                n => writeln!(f, ", {n} pairs in blocks")?,
+            }
+        }
         if self.crossed != LinkTraffic::default() {
             let LinkTraffic { to_gpu, from_gpu } = self.crossed;
             let (to, from) = (bytes(to_gpu), bytes(from_gpu));

@@ -26,6 +26,13 @@ pub(crate) fn check(join: &Join) -> Result<()> {
             format!("{anywhere} run on the CPU and on a GPU"),
         ));
     }
+    if join.algorithm == Some(Algorithm::Spill) && join.spill.is_none() {
+        return Err(Error::invalid_option(
+            "algorithm",
+            "spill needs a place for its files",
+            "name one with Join::spill",
+        ));
+    }
     check_effect(join.algorithm, &join.gpu_options)?;
     check_partitioning(join.algorithm, &join.gpu_options)
 }

@@ -8,7 +8,8 @@
 //! | [`sort_merge`] | held | sorted by key |
 //! | [`gpu`] | streamed if the build side stays on the GPU, otherwise held | in the order in which the GPU finds matches |
 //!
-//! A join that does not fit its memory limit ends with an error. There is no spilling yet.
+//! A join that does not fit its memory limit is carried out by [`spill`], if the caller allows it. Otherwise it ends
+//! with an error.
 
 pub(crate) mod gpu;
 mod morsel_words;
@@ -16,6 +17,7 @@ mod no_partition;
 mod radix;
 mod seeds;
 mod sort_merge;
+pub(crate) mod spill;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +38,7 @@ use crate::table::Flags;
 use crate::word::KeyWord;
 use gpu::{Attempt, Rest, Written};
 
-pub(crate) use seeds::with_seeds;
+pub(crate) use seeds::{Seeded, with_seeds};
 
 /// A join that is ready to run: the complete build side, and the probe side as far as it was read.
 pub(crate) struct Job<'a> {
@@ -63,9 +65,17 @@ impl<'a> Job<'a> {
         self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
-    /// Reads the probe side to its end and holds it.
+    /// Reads the probe side to its end and holds it. Its batches stay in the job, too: if memory is refused before
+    /// any row was written, the join can start again.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
-        let probe = self.take_probe()?.collect(&cx.workers, || cx.workers.check())?;
+        let mut source = self.take_probe()?;
+        let filled = source.fill(&cx.workers, 0, || cx.workers.check());
+        if filled.is_ok() {
+            source.close();
+        }
+        let probe = source.waiting();
+        *self.probe = Some(source);
+        filled?;
         self.plan.refine(Learned { probe_rows: Some(probe.rows()), ..Learned::default() });
         Ok(probe)
     }
@@ -268,7 +278,7 @@ fn read_to_end(cx: &Context<'_>, source: &BufferedSource, needed: u64) -> Result
         has_left(&cx.budget, needed)?;
         fits_machine(cx, source)
     };
-    cx.watch.time("read probe side", || source.fill(&cx.workers, check))?;
+    cx.watch.time("read probe side", || source.fill(&cx.workers, 0, check))?;
     Ok(source.waiting())
 }
 
@@ -316,7 +326,8 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
-        | Algorithm::Triton => Err(Error::invalid_option(
+        | Algorithm::Triton
+        | Algorithm::Spill => Err(Error::invalid_option(
             "algorithm",
             format!("{} runs on a GPU only", job.plan.algorithm),
             format!("{} run on the CPU and on a GPU", Algorithm::names_anywhere()),

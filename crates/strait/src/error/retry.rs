@@ -7,6 +7,7 @@
 //! | `DeviceMemory`, `TooManyRows` | no | yes | yes |
 //! | `Arrow`, `SchemaChanged`, `KeyValues` (the caller's data) | no | no | no |
 //! | `CallerPanicked`, `FilterLength` (the caller's code) | no | no | no |
+//! | `Spill` (the disk) | no | no | no |
 //! | `Cancelled` | no | no | no |
 //! | all others, such as `Cuda`, `NoCompiler`, `Unsupported`, `Internal` | no | no | yes |
 //!
@@ -60,6 +61,7 @@ impl Error {
                 | Error::KeyValues { .. }
                 | Error::CallerPanicked { .. }
                 | Error::FilterLength { .. }
+                | Error::Spill { .. }
                 | Error::Cancelled
         )
     }

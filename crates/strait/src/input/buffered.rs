@@ -324,26 +324,16 @@ impl BufferedSource {
         Ok(Some(ReservedMorsel { batch: batch.slice(0, most), first_row, _hold: hold }))
     }
 
-    /// Reads the rest of the side and holds all of it. `check` may end the reading with an error.
-    pub(crate) fn collect(
-        self,
-        workers: &Workers,
-        check: impl Fn() -> Result<()> + Sync,
-    ) -> Result<Relation> {
-        self.fill(workers, check)?;
-        let waiting = std::mem::take(&mut lock(&self.buffer).waiting).into();
-        Ok(Relation::new(self.schema(), waiting, self.read_bytes()))
-    }
-
-    /// Reads to the end and keeps all batches waiting. After an error of the budget, the batches that were
-    /// read can still be streamed, and the rest can still be read.
+    /// Reads to the end and keeps all batches waiting. Each batch must leave `spare` bytes of memory free. After an
+    /// error of the budget, the batches that were read can still be streamed, and the rest can still be read.
     pub(crate) fn fill(
         &self,
         workers: &Workers,
+        spare: u64,
         check: impl Fn() -> Result<()> + Sync,
     ) -> Result<()> {
         let step = || {
-            let more = self.advance(0)?;
+            let more = self.advance(spare)?;
             if more {
                 check()?;
             }
@@ -390,6 +380,16 @@ impl BufferedSource {
             next += held.batch.num_rows() as u64;
         }
         Ok(())
+    }
+
+    /// Returns whether rows wait that were read and not handed out.
+    pub(crate) fn has_waiting(&self) -> bool {
+        lock(&self.buffer).has_rows()
+    }
+
+    /// Drops the source, which has ended, and the memory that it may have reserved. Waiting batches stay.
+    pub(crate) fn close(&mut self) {
+        self.feed.close();
     }
 
     /// Returns the waiting batches as a held side. They keep waiting here, too.
@@ -496,7 +496,7 @@ mod tests {
         let schema = input.schema();
         let (ledger, cancelled) = (Arc::new(Ledger::new(budget)), Arc::<AtomicBool>::default());
         let reading = ReadingThread::new(1, &cancelled);
-        let expected = Expected { schema, columns: None, row_numbers: false };
+        let expected = Expected { schema, columns: None, row_numbers: false, counted: true };
         let counters = Arc::default();
         let (input, running) = ((Side::Left, input), (&cancelled, &counters));
         let feed = Feed::new(input, expected, &reading, budget, running);

@@ -36,6 +36,32 @@ impl BufferedSource {
     /// `None` at the end.
     pub(crate) fn chunk(&self, most: ChunkLimits, workers: &Workers) -> Result<Option<Chunk>> {
         self.read_ahead(most, workers)?;
+        self.take(most)
+    }
+
+    /// Does the same for one of several workers that take chunks at the same time. Each of them calls a concurrent
+    /// source by itself.
+    pub(crate) fn chunk_of_worker(&self, most: ChunkLimits) -> Result<Option<Chunk>> {
+        let enough = || {
+            let buffer = lock(&self.buffer);
+            let bytes: u64 = buffer.waiting.iter().map(|held| slice_bytes(&held.batch)).sum();
+            let rows: u64 = buffer.waiting.iter().map(|held| held.batch.num_rows() as u64).sum();
+            bytes >= most.bytes || rows >= most.rows
+        };
+        while self.feed.concurrent && !enough() {
+            match self.advance(most.spare) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(Error::MemoryLimit { .. }) if !lock(&self.buffer).waiting.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+            lock(&self.buffer).footprint = Footprint::default();
+        }
+        self.take(most)
+    }
+
+    /// Takes the next rows. A reader is asked for more if too few rows wait.
+    fn take(&self, most: ChunkLimits) -> Result<Option<Chunk>> {
         let mut buffer = lock(&self.buffer);
         let (mut held, mut rows, mut bytes) = (Vec::<Held>::new(), 0, 0);
         while rows < most.rows && (rows == 0 || bytes < most.bytes) {
@@ -96,7 +122,7 @@ impl BufferedSource {
             let bytes: u64 = waiting().map(|held| slice_bytes(&held.batch)).sum();
             let missing = (most.rows.saturating_sub(rows), most.bytes.saturating_sub(bytes));
             // Reading stops at these totals: then enough batches wait for a chunk.
-            (buffer.rows + missing.0, self.read_bytes() + missing.1)
+            (buffer.rows.saturating_add(missing.0), self.read_bytes().saturating_add(missing.1))
         };
         self.repeat(workers, || {
             let enough = lock(&self.buffer).rows >= rows || self.read_bytes() >= bytes;
@@ -130,7 +156,7 @@ impl BufferedSource {
 
 /// Returns the bytes of a batch's rows, even if the batch is a slice of longer arrays. Dictionaries are not
 /// counted, because batches share them.
-fn slice_bytes(batch: &RecordBatch) -> u64 {
+pub(crate) fn slice_bytes(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|column| row_bytes(column)).sum()
 }
 

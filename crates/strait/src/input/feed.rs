@@ -28,12 +28,14 @@ pub(crate) struct Expected {
     pub(crate) columns: Option<Vec<usize>>,
     /// Whether the output has the row numbers of this side.
     pub(crate) row_numbers: bool,
+    /// Whether the rows count as read. Rows that come back from disk were counted before.
+    pub(crate) counted: bool,
 }
 
 /// A source, and everything that is needed to call it. Any number of workers may call [`pull`](Feed::pull).
 pub(crate) struct Feed {
     pub(super) side: Side,
-    /// `None` only while it is being dropped.
+    /// `None` after it was closed.
     source: Option<Box<dyn Source>>,
     /// Whether the source is called by many workers at the same time. A reader is not.
     pub(super) concurrent: bool,
@@ -166,6 +168,9 @@ impl Feed {
                 return Err(self.invalid(format!("{what} {which}")));
             }
         };
+        if !self.expected.counted {
+            return Ok(Morsel { batch, first_row, left_out });
+        }
         let counter = match self.side {
             Side::Left => &self.counters.left_rows,
             Side::Right => &self.counters.right_rows,
@@ -189,12 +194,19 @@ impl Feed {
     }
 }
 
-impl Drop for Feed {
-    fn drop(&mut self) {
+impl Feed {
+    /// Drops the source. It is not called again.
+    pub(super) fn close(&mut self) {
         let source = self.source.take();
         if let Err(message) = catch_panic(|| drop(source)) {
             log::warn!("dropping the source of the {} table panicked: {message}", self.side.name());
         }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

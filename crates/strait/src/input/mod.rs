@@ -19,12 +19,12 @@ mod source;
 use arrow::array::RecordBatchReader;
 
 pub(crate) use buffered::{BufferedSource, ReservedMorsel};
-pub(crate) use chunk::{Chunk, ChunkLimits};
+pub(crate) use chunk::{Chunk, ChunkLimits, slice_bytes};
 pub(crate) use feed::{Expected, Feed};
 pub use key_filter::KeyFilter;
 pub(crate) use key_filter::KeyLookup;
 pub(crate) use relation::{Location, Piece, Places, Relation};
-pub(crate) use smaller_first::read_smaller_first;
+pub(crate) use smaller_first::{next_step, read_smaller_first};
 pub use source::{Input, Morsel, Source, SourceContext};
 
 /// The reader of one side.

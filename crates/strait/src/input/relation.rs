@@ -35,6 +35,16 @@ impl Relation {
         Relation { schema, batches, places, bytes, holds }
     }
 
+    /// Takes batches with their reservations. `bytes` is the size of all batches.
+    pub(crate) fn of_batches(
+        schema: SchemaRef,
+        held: Vec<(RecordBatch, Arc<Hold>)>,
+        bytes: u64,
+    ) -> Self {
+        let held = held.into_iter().map(|(batch, hold)| Held { batch, first_row: 0, hold });
+        Relation::new(schema, held.collect(), bytes)
+    }
+
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
     }

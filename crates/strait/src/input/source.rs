@@ -130,6 +130,11 @@ impl Morsel {
         Morsel { batch, first_row: Some(first_row), left_out: 0 }
     }
 
+    /// Returns the rows.
+    pub(crate) fn into_batch(self) -> RecordBatch {
+        self.batch
+    }
+
     /// Adds the number of rows that the source left out because of [`SourceContext::key_filter`]. Each such row is
     /// counted in one morsel only. The rows count as read. The batch may be empty.
     pub fn leaving_out(self, rows: u64) -> Morsel {

@@ -83,7 +83,7 @@ impl Request {
 pub(crate) fn choose(request: Request) -> Plan {
     let mut predictions = Algorithm::ANYWHERE.map(|a| predict(a, &request)).to_vec();
     if let Some(device) = &request.device {
-        predictions.extend(Algorithm::ALL.map(|a| predict_on(device, a, &request)));
+        predictions.extend(Algorithm::ON_GPU.map(|a| predict_on(device, a, &request)));
     }
     let asked_device = request.device.as_ref().is_some_and(|device| device.asked);
     let candidates: Vec<Prediction> =

@@ -141,11 +141,12 @@ pub(super) fn predict(algorithm: Algorithm, request: &Request) -> Prediction {
                 + both * (ns::WORDS + ns::PARTITION + ns::MERGE + rank);
             (time, sizes.build_bytes + sizes.probe_bytes + rows(both) * 2 * tuple)
         }
-        // Not reached: these run on a GPU only.
+        // Not reached: these run on a GPU only, and each pair of spilled partitions has a plan of its own.
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
-        | Algorithm::Triton => (f64::INFINITY, u64::MAX),
+        | Algorithm::Triton
+        | Algorithm::Spill => (f64::INFINITY, u64::MAX),
     };
     let threads = request.threads.max(1) as f64;
     let work = ReadWrite::of(request, &sizes);

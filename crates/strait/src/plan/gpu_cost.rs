@@ -151,6 +151,8 @@ pub(super) fn predict_on(on: &GpuCandidate, algorithm: Algorithm, request: &Requ
             let link = first + (spilled + back) / device::LINK + 2.0 * device::PIPELINE;
             (link, 2.0 * both / radix, buffers * 2)
         }
+        // Not reached: each pair of spilled partitions has a plan of its own.
+        Algorithm::Spill => (f64::INFINITY, f64::INFINITY, u64::MAX),
     };
     let work = ReadWrite::of(request, &sizes);
     let [reading, busy] = [work.build / threads, work.rest / threads / device::BUSY];

@@ -51,7 +51,8 @@ impl Case<'_> {
             | Algorithm::SortMerge
             | Algorithm::StreamedProbe
             | Algorithm::CpuPartitioned
-            | Algorithm::Triton => false,
+            | Algorithm::Triton
+            | Algorithm::Spill => false,
         }
     }
 
@@ -130,7 +131,7 @@ impl Case<'_> {
                 (None, vec![first_pass_bits(self.algorithm, self.matchable_rows(0), fit)])
             }
             // The passes of a sort follow from the bits in which the keys differ.
-            Algorithm::SortMerge => (None, Vec::new()),
+            Algorithm::SortMerge | Algorithm::Spill => (None, Vec::new()),
         }
     }
 
@@ -188,7 +189,8 @@ impl Case<'_> {
             Algorithm::NoPartition
             | Algorithm::Radix
             | Algorithm::SortMerge
-            | Algorithm::StreamedProbe => return None,
+            | Algorithm::StreamedProbe
+            | Algorithm::Spill => return None,
         };
         let tiny = match self.facts.overrides.tiny_partitions {
             true => (self.matchable_rows(0) / TINY_PARTS).max(TINY_PART),
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn one_table_returns_results_in_probe_order() {
         let any = Some(ResultOrder::Unordered);
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::ON_GPU {
             let open = plan(algorithm, Some(1 << 30), |_| {});
             let table = matches!(algorithm, Algorithm::NoPartition | Algorithm::MultiPass);
             if !table {

@@ -20,6 +20,7 @@ mod link;
 mod refine;
 mod rules;
 mod shape;
+mod spill;
 mod working_sets;
 
 pub use crate::statistics::{JobCosts, Statistics};
@@ -32,3 +33,4 @@ pub(crate) use gpu_rules::first_pass_transfer;
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use link::order_pays;
 pub(crate) use refine::{Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
+pub(crate) use spill::{SpillRules, SpilledSize};

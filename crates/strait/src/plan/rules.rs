@@ -88,7 +88,7 @@ impl Case<'_> {
             Algorithm::MultiPass if self.parts() == Some(1) => None,
             Algorithm::MultiPass => Some(HoldReason::ReadAgain),
             Algorithm::SortMerge => Some(HoldReason::Sorted),
-            Algorithm::Radix | Algorithm::CpuPartitioned | Algorithm::Triton => {
+            Algorithm::Radix | Algorithm::CpuPartitioned | Algorithm::Triton | Algorithm::Spill => {
                 Some(HoldReason::Partitioned)
             }
         }

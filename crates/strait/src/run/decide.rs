@@ -20,7 +20,7 @@ use crate::input::{BufferedSource, Relation};
 use crate::join::Join;
 use crate::machine::Machine;
 use crate::matches::Roles;
-use crate::options::{Algorithm, NullEquality, Side};
+use crate::options::{Algorithm, JoinType, NullEquality, Side};
 use crate::plan::{
     Facts, GpuCandidate, HostMemory, KeyFacts, Learned, Payload, PayloadColumn, Plan, Reason,
     Request, Statistics, choose,
@@ -30,6 +30,7 @@ use crate::word::{KeyWord, Width};
 /// The facts that a plan follows from, besides the join and the device.
 pub(super) struct Known<'a> {
     pub(crate) machine: &'a Machine,
+    pub(crate) join_type: JoinType,
     pub(crate) side: Option<Side>,
     pub(crate) build: Statistics,
     pub(crate) probe: Statistics,
@@ -59,7 +60,7 @@ impl BoundJoin {
     pub fn explain(&self) -> Plan {
         let machine = Machine::detect();
         let side = self.build_side().side();
-        let known = Known::new(&machine, side, &self.join.statistics);
+        let known = Known::new(&machine, side, &self.join.statistics, self.join.join_type);
         match self.prospects(&known) {
             (plan, Some(prospect)) => match prospect.check() {
                 Ok(()) => plan,
@@ -175,9 +176,16 @@ impl BoundJoin {
         plan.after(abandoned, why)
     }
 
+    /// Returns the plan for the CPU.
+    pub(super) fn plan_on_cpu(&self, known: &Known<'_>) -> Plan {
+        self.plan(known, None)
+    }
+
     /// Plans for the CPU, and also for a device, if there is one.
     fn plan(&self, known: &Known<'_>, device: Option<Usable<'_>>) -> Plan {
-        self.plan_by(known, device, self.join.algorithm)
+        // A join that spills consists of joins in memory, which the planner chooses.
+        let asked = self.join.algorithm.filter(|&algorithm| algorithm != Algorithm::Spill);
+        self.plan_by(known, device, asked)
     }
 
     /// Makes a plan. It compares the CPU with the device, if there is a device. If `asked` has an algorithm, the plan
@@ -188,7 +196,7 @@ impl BoundJoin {
         device: Option<Usable<'_>>,
         asked: Option<Algorithm>,
     ) -> Plan {
-        let Known { machine, side, mut build, mut probe, .. } = *known;
+        let Known { machine, join_type, side, mut build, mut probe, .. } = *known;
         if self.join.null_equality == NullEquality::Equal {
             // Rows with a null match like other rows.
             (build.nulls, probe.nulls) = (None, None);
@@ -206,7 +214,7 @@ impl BoundJoin {
         let assumed = BuildSide::or_assumed(side);
         let facts = Facts {
             keys: KeyFacts::of(&self.keys, assumed),
-            roles: Roles::of(self.join.join_type, assumed),
+            roles: Roles::of(join_type, assumed),
             filtered: self.filter.is_some(),
             count_only: self.output.count_only(),
             payload: side.map(|side| self.payload(side)),
@@ -220,7 +228,7 @@ impl BoundJoin {
             device,
             asked,
             partitioner: self.join.gpu_options.partitioner,
-            join_type: self.join.join_type,
+            join_type,
             build_side: side,
             build,
             probe,
@@ -332,12 +340,13 @@ impl<'a> Known<'a> {
         machine: &'a Machine,
         side: Option<Side>,
         [left, right]: &[Statistics; 2],
+        join_type: JoinType,
     ) -> Known<'a> {
         let (build, probe) = match BuildSide::or_assumed(side) {
             Side::Right => (*right, *left),
             Side::Left => (*left, *right),
         };
-        Known { machine, side, build, probe, learned: Learned::default() }
+        Known { machine, join_type, side, build, probe, learned: Learned::default() }
     }
 }
 
@@ -359,7 +368,7 @@ mod tests {
         let join = join.statistics(Side::Left, statistics).statistics(Side::Right, statistics);
         let bound = join.bind(Output::Count, &schema, &schema).unwrap();
         let machine = Machine { cores: 16, l2: 2 << 20, last_level: 300 << 20, memory: 0 };
-        let known = Known::new(&machine, Some(Side::Left), &bound.join.statistics);
+        let known = Known::new(&machine, Some(Side::Left), &bound.join.statistics, JoinType::Inner);
         let looked = Cell::new(false);
         let look = || {
             looked.set(true);

@@ -3,22 +3,25 @@
 //! ```text
 //!  inputs ──► build side read ──► plan ──► conductor and its workers ──► sink
 //! ```
+//!
+//! If the join does not fit its memory limit, it may spill. Then it consists of several joins in memory
+//! ([`joins`]), which share everything that this file sets up.
 
 pub(crate) mod candidate;
 mod decide;
 mod entry;
+mod joins;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use self::decide::Known;
-use crate::algorithm::{self, GpuOutcome, Job, with_seeds};
+use self::joins::Conductor;
+use crate::algorithm::spill::Tables;
 use crate::bind::BoundJoin;
 use crate::context::Context;
-use crate::error::Result;
-use crate::input::{BufferedSource, Expected, Feed, Input, MAX_ROWS_PER_BATCH, read_smaller_first};
+use crate::error::{Error, Result};
+use crate::input::{Input, MAX_ROWS_PER_BATCH};
 use crate::machine::Machine;
-use crate::matches::Roles;
 use crate::memory::Ledger;
 use crate::options::Side;
 use crate::output::{SharedSink, Sink, Turn};
@@ -54,40 +57,11 @@ impl BoundJoin {
         let mut machine = Machine::detect();
         machine.memory = self.join.overrides.host_memory.unwrap_or(machine.memory);
         let threads = self.join.threads.min(MAX_THREADS);
-        let workers = Workers::new(threads, Arc::clone(&shared.cancelled));
         let counters = &shared.counters;
         let ledger = (!budget.unlimited()).then(|| Arc::new(Ledger::new(budget)));
         // A reader that blocks after its first batch must not delay that batch.
         let ahead = if ledger.is_some() || self.join.prompt { 1 } else { READ_AHEAD };
         let reading = ReadingThread::new(ahead, &shared.cancelled);
-        let source = |side: Side, input: Input| {
-            let needed = self.columns(side);
-            let expected = Expected {
-                // The bound schema decides which columns are nullable. The input may announce another
-                // nullability, as long as it delivers no null in a column that is declared non-nullable.
-                schema: Arc::clone(&self.schemas[side as usize]),
-                columns: (needed.len() < input.schema().fields().len()).then(|| needed.to_vec()),
-                row_numbers: self.wants_row_numbers(side),
-            };
-            let running = (&shared.cancelled, counters);
-            let feed = Feed::new((side, input), expected, &reading, budget, running);
-            BufferedSource::new(feed, ledger.clone())
-        };
-        let (left, right) = (source(Side::Left, left), source(Side::Right, right));
-        // This comes after the readers were handed to the reading thread. If it fails, the reading thread drops them.
-        let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
-        let rule = self.build_side();
-        let (build, probe) =
-            watch.time("read build side", || read_smaller_first(left, right, rule, &workers))?;
-        let build_side = probe.side().other();
-        let mut known = Known::new(&machine, Some(build_side), &self.join.statistics);
-        known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));
-        let rows = probe.known_rows();
-        known.probe = known.probe.counted(rows, rows.map(|_| probe.read_bytes()));
-        known.learned = self.learned(build_side, &build);
-        let (plan, device) = self.decide(&known)?;
-        log::info!("{plan}");
-
         let sink = SharedSink {
             output_plan: &self.output,
             sink,
@@ -102,8 +76,8 @@ impl BoundJoin {
             turn: Turn::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),
         };
-        let mut cx = Context {
-            workers,
+        let cx = Context {
+            workers: Workers::new(threads, Arc::clone(&shared.cancelled)),
             budget: Arc::clone(budget),
             counters,
             watch: &watch,
@@ -112,47 +86,23 @@ impl BoundJoin {
             ledger: ledger.clone(),
             bounded: true,
         };
-        let candidates = AtomicU64::new(0);
-        let mut probe = Some(probe);
-        let (mut ran, mut device, mut matched) = (plan, device, None);
-        let seeded = with_seeds(self.join.overrides, |seed, bounded| {
-            let keys = &self.keys.reseeded(seed).within(&cx.workers, &cx.budget);
-            cx.bounded = bounded;
-            ran.seed = Some(keys.seed().number());
-            let mut job = Job {
-                keys,
-                filter: self.filter.as_ref(),
-                roles: Roles::of(self.join.join_type, build_side),
-                build: &build,
-                build_side,
-                probe: &mut probe,
-                sink: &sink,
-                plan: &mut ran,
-                candidates: &candidates,
-                matched: &mut matched,
-            };
-            if let Some(on) = &device {
-                match algorithm::run_on(&cx, &mut job, &**on, self.may_use_cpu())? {
-                    GpuOutcome::Joined => return Ok(()),
-                    GpuOutcome::Failed(why) => {
-                        known.probe = self.probe_left(&known, job.probe.as_ref());
-                        *job.plan = self.without_device(&known, job.plan, &why.to_string());
-                    }
-                    GpuOutcome::FailedMidway(why) => {
-                        known.probe = self.probe_left(&known, job.probe.as_ref());
-                        *job.plan = self.without_device_midway(&known, job.plan, &why.to_string());
-                    }
-                }
-                job.plan.seed = Some(keys.seed().number());
-                log::info!("{}", job.plan);
-            }
-            device = None;
-            algorithm::run(&cx, job)
+        let conductor = Conductor::new(self, &cx, &sink, (shared, &reading));
+        let sources = [conductor.input(Side::Left, left), conductor.input(Side::Right, right)];
+        // This comes after the readers were handed to the reading thread. If it fails, the reading thread drops them.
+        let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
+        conductor.run(Tables {
+            sources,
+            build_side: self.build_side(),
+            statistics: self.join.statistics,
+            join_type: self.join.join_type,
+            level: 0,
         })?;
-        drop(device);
         sink.finish()?;
         let sums = std::mem::take(&mut *lock(&sink.sums));
         counters.enter(Stage::Done, 0);
+        let (spilled, candidates) = conductor.totals();
+        let ran = conductor.into_ran();
+        let ran = ran.ok_or_else(|| Error::internal("a join ended without a plan"))?;
         let seen = counters.snapshot();
         let report = Report {
             stages: watch.stages(),
@@ -161,14 +111,15 @@ impl BoundJoin {
             right_rows: seen.right_rows,
             skipped_rows: counters.skipped_rows.load(Ordering::Relaxed),
             output_rows: counters.found(),
-            candidates: candidates.into_inner(),
+            candidates,
             gathering: counters.gathered(),
             peak_memory: budget.peak(),
+            spilled,
             crossed: watch.crossed().into(),
             gpu: watch.gpu(),
-            seed: seeded.number,
-            seeds_tried: seeded.tried,
-            plan: ran,
+            seed: ran.seeded.number,
+            seeds_tried: ran.seeded.tried,
+            plan: ran.plan,
         };
         Ok(Conducted { report, sums })
     }

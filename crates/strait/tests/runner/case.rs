@@ -65,6 +65,8 @@ pub(crate) struct Case {
     /// The seed that chooses the output columns. With None, the output has all columns.
     pub(crate) select: Option<u64>,
     pub(crate) memory_limit: Option<u64>,
+    /// Whether the join may write rows to disk.
+    pub(crate) spill: bool,
     /// The processor of the join, unless `force` selects a simulated device.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
@@ -112,13 +114,19 @@ impl Case {
         ];
         let filter = rng.chance(2, 5).then(|| *rng.pick(&filters));
         shape.numbers |= filter.is_some();
+        let asks_to_spill = algorithm == Some(Algorithm::Spill);
+        let outputs = [Output::Rows, Output::Rows, Output::Pairs, Output::Count];
         let case = Case {
             algorithm,
             join_type,
             null_equality: *rng.pick(&[NullEquality::NeverEqual, NullEquality::Equal]),
             float_equality: *rng.pick(&FloatEquality::ALL),
             filter,
-            output: *rng.pick(&[Output::Rows, Output::Rows, Output::Pairs, Output::Count]),
+            output: match *rng.pick(&outputs) {
+                // Row numbers are not written to disk.
+                Output::Pairs if asks_to_spill => Output::Rows,
+                output => output,
+            },
             build_side: *rng.pick(&[None, None, Some(Side::Left), Some(Side::Right)]),
             statistics: [statistics(rng), statistics(rng)],
             threads: rng.between(1, 3),
@@ -127,7 +135,11 @@ impl Case {
             suffix: ["_right", "_r", ".other"][rng.below(3)],
             mark_column: ["mark", "has a match"][rng.below(2)],
             select: rng.chance(1, 4).then(|| rng.bits()),
-            memory_limit: memory_limit(rng),
+            memory_limit: match asks_to_spill && rng.chance(1, 2) {
+                true => Some(1 << rng.between(14, 24)),
+                false => memory_limit(rng),
+            },
+            spill: asks_to_spill || rng.chance(1, 3),
             processor: processor(),
             gpu_memory: None,
             gpu_options: GpuOptions::default(),

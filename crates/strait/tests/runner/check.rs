@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Int32Type, Schema};
 use arrow::error::ArrowError;
 use strait::{
     Algorithm, Error, Filter, Input, Join, JoinReader, JoinType, MemoryBudget, Output, Processor,
-    Report, Side,
+    Report, Side, TempFolders,
 };
 use strait_testkit::{Comparison, Pair, Table, Value, rows_of, same_rows};
 
@@ -247,6 +247,9 @@ fn join_of(run: &Run<'_>) -> Join {
     if let Some(budget) = &run.budget {
         join = join.memory_budget(budget);
     }
+    if case.spill {
+        join = join.spill(Arc::new(TempFolders::new(vec![])));
+    }
     if case.select.is_some() && case.output == Output::Rows {
         join = join.select(expected.columns.iter().map(|column| column.name.clone()));
     }
@@ -455,7 +458,8 @@ fn check_schema(
 fn check_report(case: &Case, pair: &Pair, report: &Report) -> Result<(), Failure> {
     let ran = report.plan.algorithm;
     if let Some(asked) = case.algorithm {
-        ensure!(ran == asked, "{ran} ran instead of {asked}");
+        let spilled = case.spill && case.memory_limit.is_some() && ran == Algorithm::Spill;
+        ensure!(ran == asked || spilled, "{ran} ran instead of {asked}");
     }
     let (left, right) = (pair.left.rows() as u64, pair.right.rows() as u64);
     let read = (report.left_rows, report.right_rows);

@@ -27,7 +27,7 @@ use strait::{Algorithm, JoinType, Statistics};
 use strait_testkit::{KeyKind, Pair, Rng, Table, kinds};
 
 /// Every algorithm, and None, for which the planner chooses.
-const CHOICES: [Choice; 8] = [
+const CHOICES: [Choice; 9] = [
     None,
     Some(Algorithm::NoPartition),
     Some(Algorithm::Radix),
@@ -36,6 +36,7 @@ const CHOICES: [Choice; 8] = [
     Some(Algorithm::MultiPass),
     Some(Algorithm::CpuPartitioned),
     Some(Algorithm::Triton),
+    Some(Algorithm::Spill),
 ];
 
 /// The default number of random cases, over all algorithms.
@@ -169,6 +170,11 @@ fn random_multi_pass() {
 #[test]
 fn random_cpu_partitioned() {
     random_cases(Some(Algorithm::CpuPartitioned), "random_cpu_partitioned");
+}
+
+#[test]
+fn random_spill() {
+    random_cases(Some(Algorithm::Spill), "random_spill");
 }
 
 #[test]

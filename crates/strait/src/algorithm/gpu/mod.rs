@@ -93,7 +93,8 @@ pub(crate) fn join(
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
-        | Algorithm::Triton => Err(Error::invalid_option(
+        | Algorithm::Triton
+        | Algorithm::Spill => Err(Error::invalid_option(
             "algorithm",
             format!("{algorithm} joins tables in host memory"),
             format!("for tables in GPU memory, use one of {}", Algorithm::names_anywhere()),
@@ -173,6 +174,7 @@ fn join_as_planned(
             let [build, probe] = [load(link, build)?, load(probe_link, probe.held()?)?];
             Ok(join(link.session, plan, false, [&build, &probe], wanted, to)?.found)
         }
+        Algorithm::Spill => Err(Error::internal("a pair of spilled partitions has no plan")),
     }
 }
 

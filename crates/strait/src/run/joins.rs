@@ -1,0 +1,306 @@
+//! The joins that one run consists of: one join in memory, or the joins of a join that spills.
+//!
+//! ```text
+//!  Conductor::run ── fits memory ──────────► join_held: plan, then the conductor of the algorithm
+//!        │                                        ▲
+//!        └──── does not fit ──► algorithm/spill ──┤ partitions in memory, blocks
+//!                   ▲                 │           │
+//!                   └── pairs of partitions ──────┘
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::decide::Known;
+use crate::algorithm::gpu::Written;
+use crate::algorithm::spill::{Attempted, Joins, SpillTotals, Spilling, Tables};
+use crate::algorithm::{self, GpuOutcome, Job, Seeded, with_seeds};
+use crate::bind::BoundJoin;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::input::{BufferedSource, Expected, Feed, Input, Relation, read_smaller_first};
+use crate::key::Seed;
+use crate::matches::Roles;
+use crate::options::{Algorithm, JoinType, Side};
+use crate::output::SharedSink;
+use crate::plan::{Plan, SpillRules, SpilledSize, Statistics};
+use crate::progress::Stage;
+use crate::reader::Running;
+use crate::reading::ReadingThread;
+use crate::report::Spilled;
+use crate::schedule::lock;
+
+/// While a join reads its sides, it leaves this fraction of the memory limit free if it may spill: 1 / `SPARE`. It
+/// needs this memory to write the first rows.
+const SPARE: u64 = 8;
+
+/// What the joins of one run share.
+pub(super) struct Conductor<'a> {
+    bound: &'a BoundJoin,
+    cx: &'a Context<'a>,
+    sink: &'a SharedSink<'a>,
+    shared: &'a Running,
+    reading: &'a Arc<ReadingThread>,
+    candidates: AtomicU64,
+    spilled: Arc<SpillTotals>,
+    ran: Mutex<Option<Ran>>,
+}
+
+/// The plan that was carried out, and its seed. If the join spilled, they belong to the first join in memory.
+pub(super) struct Ran {
+    pub(super) plan: Plan,
+    pub(super) seeded: Seeded,
+}
+
+impl<'a> Conductor<'a> {
+    pub(super) fn new(
+        bound: &'a BoundJoin,
+        cx: &'a Context<'a>,
+        sink: &'a SharedSink<'a>,
+        (shared, reading): (&'a Running, &'a Arc<ReadingThread>),
+    ) -> Conductor<'a> {
+        let (candidates, spilled, ran) = Default::default();
+        Conductor { bound, cx, sink, shared, reading, candidates, spilled, ran }
+    }
+
+    /// Returns an input of the join as a source.
+    pub(super) fn input(&self, side: Side, input: Input) -> BufferedSource {
+        let needed = self.bound.columns(side);
+        self.buffered(
+            (side, input),
+            |input| (needed.len() < input.schema().fields().len()).then(|| needed.to_vec()),
+            true,
+        )
+    }
+
+    fn buffered(
+        &self,
+        (side, input): (Side, Input),
+        columns: impl FnOnce(&Input) -> Option<Vec<usize>>,
+        counted: bool,
+    ) -> BufferedSource {
+        let expected = Expected {
+            // The bound schema decides which columns are nullable. The input may announce another nullability, as
+            // long as it delivers no null in a column that is declared non-nullable.
+            schema: Arc::clone(&self.bound.schemas[side as usize]),
+            columns: columns(&input),
+            row_numbers: self.bound.wants_row_numbers(side),
+            counted,
+        };
+        let running = (&self.shared.cancelled, &self.shared.counters);
+        let feed = Feed::new((side, input), expected, self.reading, &self.cx.budget, running);
+        BufferedSource::new(feed, self.cx.ledger.clone())
+    }
+
+    /// Returns what was spilled, and the number of candidate pairs.
+    pub(super) fn totals(&self) -> (Spilled, u64) {
+        (Spilled::from(&*self.spilled), self.candidates.load(Ordering::Relaxed))
+    }
+
+    /// Returns the plan that was carried out.
+    pub(super) fn into_ran(self) -> Option<Ran> {
+        self.ran.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Joins two tables in memory. Spills if they do not fit, or if the caller asked for it.
+    pub(super) fn run(&self, tables: Tables) -> Result<()> {
+        let asked = self.asks_to_spill();
+        let tables = match tables.level {
+            0 if asked => tables,
+            // The sizes of spilled partitions are known.
+            1.. if !self.fits(&tables.statistics) => tables,
+            _ => match self.join_in_memory(tables)? {
+                Attempted::Joined => return Ok(()),
+                Attempted::TooLarge(tables, why) => {
+                    log::info!("{why}; spilling");
+                    tables
+                }
+            },
+        };
+        let Some(store) = &self.bound.join.spill else {
+            return Err(Error::internal("a join spills without a place for its files"));
+        };
+        let spilling = Spilling {
+            cx: self.cx,
+            keys: &self.bound.keys,
+            schemas: &self.bound.schemas,
+            store,
+            totals: &self.spilled,
+            rules: SpillRules {
+                limit: self.cx.budget.limit(),
+                threads: self.cx.workers.threads(),
+                level: tables.level,
+                overrides: self.bound.join.overrides,
+                asked,
+            },
+            joins: self,
+            seed: self.bound.join.overrides.seed.unwrap_or_else(Seed::random_number),
+        };
+        self.cx.counters.enter(Stage::Partition, 0);
+        let (number, side) = (spilling.seed, tables.build_side.side());
+        spilling.run(tables)?;
+        // If no pair had rows that could match, nothing was joined.
+        let bound = self.bound;
+        let (statistics, join_type) = (&bound.join.statistics, bound.join.join_type);
+        let known = || Known::new(self.cx.machine, side, statistics, join_type);
+        let unjoined =
+            || Ran { plan: bound.plan_on_cpu(&known()), seeded: Seeded { number, tried: 1 } };
+        lock(&self.ran).get_or_insert_with(unjoined).plan.algorithm = Algorithm::Spill;
+        Ok(())
+    }
+
+    /// Returns whether the caller asked for spilling.
+    fn asks_to_spill(&self) -> bool {
+        self.bound.join.algorithm == Some(Algorithm::Spill)
+    }
+
+    /// Returns whether the join may go on with rows on disk if memory is refused. Not if the output is sorted, or
+    /// if it has row numbers.
+    fn may_spill(&self) -> bool {
+        let numbered = [Side::Left, Side::Right].map(|side| self.bound.wants_row_numbers(side));
+        self.bound.join.spill.is_some()
+            && self.bound.join.algorithm != Some(Algorithm::SortMerge)
+            && numbered == [false; 2]
+            && !self.cx.budget.unlimited()
+    }
+
+    /// Returns whether a pair of spilled partitions is expected to fit memory.
+    fn fits(&self, statistics: &[Statistics; 2]) -> bool {
+        let size = |side: &Statistics| {
+            let (rows, bytes) = (side.rows.unwrap_or(0), side.bytes.unwrap_or(0));
+            SpilledSize { rows, bytes }
+        };
+        let free = self.cx.budget.limit().map_or(u64::MAX, |_| self.cx.budget.left());
+        statistics.iter().any(|side| size(side).fits(free))
+    }
+
+    /// Reads the build side and joins in memory.
+    fn join_in_memory(&self, tables: Tables) -> Result<Attempted<Tables>> {
+        let (cx, may_spill) = (self.cx, self.may_spill());
+        // An error of a worker ends the join, unless the join can go on with rows on disk.
+        let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
+        let spare = cx.budget.limit().filter(|_| may_spill).map_or(0, |limit| limit / SPARE);
+        let Tables { mut sources, build_side, statistics, join_type, level } = tables;
+        let read = cx
+            .watch
+            .time("read build side", || read_smaller_first(&sources, build_side, &workers, spare));
+        let again = |sources| Tables { sources, build_side, statistics, join_type, level };
+        let (side, build) = match read {
+            Ok(read) => read,
+            Err(why @ Error::MemoryLimit { .. }) if may_spill => {
+                cx.workers.check()?;
+                return Ok(Attempted::TooLarge(again(sources), why));
+            }
+            Err(error) => return Err(error),
+        };
+        sources[side as usize].close();
+        let [left, right] = sources;
+        let (kept, probe) = if side == Side::Left { (left, right) } else { (right, left) };
+        // The batches are kept for another attempt only if there may be one.
+        let kept = may_spill.then_some(kept);
+        let joined = self.attempt((side, &build), probe, join_type, &statistics)?;
+        Ok(match (joined, kept) {
+            (Attempted::Joined, _) => Attempted::Joined,
+            (Attempted::TooLarge(_, why), None) => return Err(why),
+            (Attempted::TooLarge(probe, why), Some(kept)) => {
+                let sources = if side == Side::Left { [kept, probe] } else { [probe, kept] };
+                // The build side was read to its end. It stays the build side.
+                Attempted::TooLarge(again(sources), why)
+            }
+        })
+    }
+
+    /// Plans a join of a build side in memory, and carries it out.
+    fn attempt(
+        &self,
+        (build_side, build): (Side, &Relation),
+        probe: BufferedSource,
+        join_type: JoinType,
+        statistics: &[Statistics; 2],
+    ) -> Result<Attempted<BufferedSource>> {
+        let (bound, may_spill) = (self.bound, self.may_spill());
+        let mut cx = self.cx.clone();
+        if may_spill {
+            cx.workers = self.cx.workers.attempt();
+        }
+        let mut known = Known::new(cx.machine, Some(build_side), statistics, join_type);
+        known.build = known.build.counted(Some(build.rows()), Some(build.bytes()));
+        let rows = probe.known_rows();
+        known.probe = known.probe.counted(rows, rows.map(|_| probe.read_bytes()));
+        known.learned = bound.learned(build_side, build);
+        let (mut plan, mut device) = bound.decide(&known)?;
+        log::info!("{plan}");
+        let start = Written::now(self.sink, &self.candidates);
+        let (mut probe, mut matched) = (Some(probe), None);
+        let seeded = with_seeds(bound.join.overrides, |seed, bounded| {
+            let keys = &bound.keys.reseeded(seed).within(&cx.workers, &cx.budget);
+            cx.bounded = bounded;
+            plan.seed = Some(keys.seed().number());
+            let mut job = Job {
+                keys,
+                filter: bound.filter.as_ref(),
+                roles: Roles::of(join_type, build_side),
+                build,
+                build_side,
+                probe: &mut probe,
+                sink: self.sink,
+                plan: &mut plan,
+                candidates: &self.candidates,
+                matched: &mut matched,
+            };
+            if let Some(on) = &device {
+                let may_use_cpu = bound.may_use_cpu();
+                match algorithm::run_on(&cx, &mut job, &**on, may_use_cpu)? {
+                    GpuOutcome::Joined => return Ok(()),
+                    GpuOutcome::Failed(why) => {
+                        known.probe = bound.probe_left(&known, job.probe.as_ref());
+                        *job.plan = bound.without_device(&known, job.plan, &why.to_string());
+                    }
+                    GpuOutcome::FailedMidway(why) => {
+                        known.probe = bound.probe_left(&known, job.probe.as_ref());
+                        *job.plan = bound.without_device_midway(&known, job.plan, &why.to_string());
+                    }
+                }
+                job.plan.seed = Some(keys.seed().number());
+                log::info!("{}", job.plan);
+            }
+            device = None;
+            algorithm::run(&cx, job)
+        });
+        drop(device);
+        match (seeded, probe) {
+            (Ok(seeded), _) => {
+                lock(&self.ran).get_or_insert(Ran { plan, seeded });
+                Ok(Attempted::Joined)
+            }
+            // Nothing was written, and the whole probe side is still there.
+            (Err(why @ Error::MemoryLimit { .. }), Some(probe))
+                if may_spill && matched.is_none() && self.sink.go_back(&start.output) =>
+            {
+                self.cx.workers.check()?;
+                self.candidates.store(start.candidates, Ordering::Relaxed);
+                Ok(Attempted::TooLarge(probe, why))
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+impl Joins for Conductor<'_> {
+    fn join(&self, tables: Tables) -> Result<()> {
+        self.run(tables)
+    }
+
+    fn join_held(
+        &self,
+        build: (Side, &Relation),
+        probe: BufferedSource,
+        join_type: JoinType,
+    ) -> Result<Attempted<BufferedSource>> {
+        self.attempt(build, probe, join_type, &[Statistics::unknown(); 2])
+    }
+
+    fn source(&self, side: Side, input: Input) -> BufferedSource {
+        self.buffered((side, input), |_| None, false)
+    }
+}

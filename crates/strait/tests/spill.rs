@@ -1,0 +1,294 @@
+//! Joins that do not fit their memory limit go on with rows on disk.
+//!
+//! The runner compares small joins with the oracle. Here, tables are much larger than the limit, and the answers are
+//! those of the same join without a limit.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arrow::array::AsArray;
+use arrow::array::{
+    ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader, StringArray,
+};
+use arrow::datatypes::Int64Type;
+use strait::testing::TestOverrides;
+use strait::{Algorithm, Error, Join, JoinType, Report, Side, SpillFile, SpillStore, TempFolders};
+
+const MIB: u64 = 1 << 20;
+
+fn table(rows: usize, key: impl Fn(usize) -> i64) -> impl RecordBatchReader + Send + 'static {
+    table_of(4096, rows, key)
+}
+
+/// A table with a key, the number of the row and a text. Each batch has its own memory.
+fn table_of(
+    rows_per_batch: usize,
+    rows: usize,
+    key: impl Fn(usize) -> i64,
+) -> impl RecordBatchReader + Send + 'static {
+    let batch = |at: usize| {
+        let all = at..rows.min(at + rows_per_batch);
+        let keys: Vec<i64> = all.clone().map(&key).collect();
+        // Frequent keys have long texts.
+        let texts = keys.iter().map(|&key| match key {
+            7 => "x".repeat(500),
+            key => format!("text {key}"),
+        });
+        let columns: [(&str, ArrayRef); 3] = [
+            ("k", Arc::new(Int64Array::from(keys.clone()))),
+            ("n", Arc::new(Int64Array::from_iter_values(all.map(|row| row as i64)))),
+            ("t", Arc::new(StringArray::from_iter_values(texts))),
+        ];
+        RecordBatch::try_from_iter(columns).expect("three columns")
+    };
+    let batches: Vec<_> = (0..rows).step_by(rows_per_batch).map(batch).collect();
+    let schema = batches[0].schema();
+    RecordBatchIterator::new(batches.into_iter().map(Ok), schema)
+}
+
+fn spread(row: usize) -> i64 {
+    (row as i64).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)
+}
+
+fn folders() -> Arc<TempFolders> {
+    Arc::new(TempFolders::new(vec![]))
+}
+
+type Rows = Vec<Vec<Option<i64>>>;
+type Keys<'a> = (usize, &'a dyn Fn(usize) -> i64);
+
+/// Joins two tables with these numbers of rows and keys.
+fn answer(join: &Join, tables: [Keys<'_>; 2]) -> Result<(Rows, Report), Error> {
+    let boxed =
+        |(rows, key): Keys<'_>| -> Box<dyn RecordBatchReader + Send> { Box::new(table(rows, key)) };
+    answer_of(join, tables.map(boxed))
+}
+
+/// Returns the numbers of the joined rows, sorted.
+fn answer_of(
+    join: &Join,
+    [left, right]: [Box<dyn RecordBatchReader + Send>; 2],
+) -> Result<(Rows, Report), Error> {
+    let mut reader = join.run(left, right)?;
+    let mut rows = Vec::new();
+    for batch in &mut reader {
+        let batch = batch.map_err(Error::from_arrow)?;
+        let numbers: Vec<_> = batch
+            .columns()
+            .iter()
+            .filter_map(|column| column.as_primitive_opt::<Int64Type>().cloned())
+            .collect();
+        rows.extend((0..batch.num_rows()).map(|row| {
+            let number = |column: &Int64Array| {
+                use arrow::array::Array;
+                column.is_valid(row).then(|| column.value(row))
+            };
+            numbers.iter().map(number).collect::<Vec<_>>()
+        }));
+    }
+    let report = reader.report().expect("the join has ended");
+    rows.sort_unstable();
+    Ok((rows, report))
+}
+
+/// All join types, with keys of which some have no match.
+#[test]
+fn every_join_type_beyond_the_limit() {
+    let (left, right) = (|row: usize| spread(row % 60_000), |row: usize| spread(row + 20_000));
+    let tables: [Keys<'_>; 2] = [(90_000, &left), (120_000, &right)];
+    for join_type in JoinType::ALL {
+        for build_side in [None, Some(Side::Left), Some(Side::Right)] {
+            let mut join = Join::new(join_type).on("k").threads(2);
+            if let Some(side) = build_side {
+                join = join.build_side(side);
+            }
+            let (expected, _) = answer(&join, tables).expect("no limit");
+            let limit = 4 * MIB;
+            let join = join.memory_limit(limit).spill(folders());
+            let (rows, report) = answer(&join, tables).expect("it spills");
+            assert!(rows == expected, "{join_type}: {} rows, not {}", rows.len(), expected.len());
+            assert_eq!(report.plan.algorithm, Algorithm::Spill);
+            assert!(report.spilled.bytes > 0 && report.spilled.pairs > 0, "{join_type}");
+            assert!(report.peak_memory <= limit, "{join_type}: {}", report.peak_memory);
+        }
+    }
+}
+
+/// One key has half of the rows of both sides. No partitioning separates them, so they are joined in blocks.
+#[test]
+fn one_key_that_does_not_fit() {
+    let frequent = |row: usize| if row % 2 == 0 { 7 } else { spread(row) };
+    for join_type in JoinType::ALL {
+        let [left, right] = [1500, 1600].map(|rows| move || table_of(32, rows, frequent));
+        let join = Join::new(join_type).on("k").threads(2);
+        let expected = join.count(left(), right()).expect("no limit").0;
+        let join = join.memory_limit(MIB).spill(folders());
+        let mut reader = join.run(left(), right()).expect("bound");
+        let rows = (&mut reader).map(|batch| batch.expect("it spills").num_rows() as u64);
+        assert_eq!(rows.sum::<u64>(), expected, "{join_type}");
+        let report = reader.report().expect("the join has ended");
+        // The other types need only the keys of one side, which fit.
+        if [JoinType::Inner, JoinType::Left, JoinType::Right, JoinType::Full].contains(&join_type) {
+            assert!(report.spilled.pairs_in_blocks > 0, "{join_type}: {:?}", report.spilled);
+        }
+    }
+}
+
+/// The limit is a little too small. Few rows go to disk then.
+#[test]
+fn the_cost_grows_with_the_excess() {
+    let tables: [Keys<'_>; 2] = [(200_000, &spread), (400_000, &spread)];
+    let written = |limit: u64| {
+        let join = Join::inner().on("k").threads(2).build_side(Side::Left);
+        let join = join.memory_limit(limit).spill(folders());
+        let (rows, report) = answer(&join, tables).expect("it spills");
+        assert_eq!(rows.len(), 200_000);
+        report.spilled.bytes
+    };
+    let all = written(3 * MIB);
+    let some = written(16 * MIB);
+    assert!(0 < some && some < all * 4 / 5, "{some} of {all} bytes");
+    assert_eq!(written(1 << 34), 0);
+}
+
+/// A store whose files fail at the n-th call.
+#[derive(Debug)]
+struct Failing {
+    files: TempFolders,
+    left: Arc<AtomicU64>,
+    kind: io::ErrorKind,
+    reads: bool,
+}
+
+struct FailingFile {
+    file: Arc<dyn SpillFile>,
+    left: Arc<AtomicU64>,
+    kind: io::ErrorKind,
+    reads: bool,
+}
+
+fn tick(left: &AtomicU64, kind: io::ErrorKind) -> io::Result<()> {
+    match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(kind.into()),
+    }
+}
+
+impl SpillStore for Failing {
+    fn create(&self) -> io::Result<Arc<dyn SpillFile>> {
+        let (left, kind, reads) = (Arc::clone(&self.left), self.kind, self.reads);
+        Ok(Arc::new(FailingFile { file: self.files.create()?, left, kind, reads }))
+    }
+
+    fn place(&self) -> String {
+        "a disk for tests".to_string()
+    }
+}
+
+impl SpillFile for FailingFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        if !self.reads {
+            tick(&self.left, self.kind)?;
+        }
+        self.file.append(bytes)
+    }
+
+    fn open(&self) -> io::Result<Box<dyn io::Read + Send>> {
+        if self.reads {
+            tick(&self.left, self.kind)?;
+        }
+        self.file.open()
+    }
+}
+
+/// If the disk fails, so does the join, with the place and without a wrong row.
+#[test]
+fn a_disk_that_fails() {
+    let tables: [Keys<'_>; 2] = [(30_000, &spread), (40_000, &spread)];
+    for (kind, reads) in [(io::ErrorKind::StorageFull, false), (io::ErrorKind::Other, true)] {
+        for nth in [0, 1, 5, 17] {
+            let left = Arc::new(AtomicU64::new(nth));
+            let store = Failing { files: TempFolders::new(vec![]), left, kind, reads };
+            let join = Join::inner().on("k").threads(2).memory_limit(MIB).spill(Arc::new(store));
+            let error = answer(&join, tables).expect_err("the disk fails");
+            assert!(matches!(error, Error::Spill { .. }), "{error}");
+            assert!(error.to_string().contains("a disk for tests"), "{error}");
+        }
+    }
+}
+
+/// A limit on the bytes on disk is an error with advice, and the files are gone afterwards.
+#[test]
+fn a_disk_limit() {
+    let tables: [Keys<'_>; 2] = [(60_000, &spread), (60_000, &spread)];
+    let store = Arc::new(TempFolders::new(vec![]).with_limit(Some(MIB)));
+    let join = Join::inner().on("k").memory_limit(2 * MIB).spill(Arc::clone(&store) as _);
+    let error = answer(&join, tables).expect_err("the limit is too small").to_string();
+    assert!(error.contains("disk"), "{error}");
+    assert_eq!(store.used(), 0, "all files are dropped");
+}
+
+/// A join that is left early drops its files at once.
+#[test]
+fn a_reader_that_is_dropped() {
+    let store = Arc::new(TempFolders::new(vec![]));
+    let join =
+        Join::inner().on("k").threads(2).memory_limit(2 * MIB).spill(Arc::clone(&store) as _);
+    for batches in [0, 1, 3] {
+        let mut reader = join.run(table(80_000, spread), table(90_000, spread)).expect("bound");
+        for _ in 0..batches {
+            reader.next().expect("there are more").expect("a batch");
+        }
+        drop(reader);
+        assert_eq!(store.used(), 0, "{batches} batches");
+    }
+}
+
+/// Several joins share a store, and each is right.
+#[test]
+fn joins_at_the_same_time() {
+    let store = Arc::new(TempFolders::new(vec![]));
+    let counts = Mutex::new(HashMap::new());
+    std::thread::scope(|scope| {
+        for rows in [40_000, 50_000, 60_000] {
+            let (store, counts) = (&store, &counts);
+            scope.spawn(move || {
+                let join = Join::inner().on("k").threads(2).memory_limit(2 * MIB);
+                let join = join.spill(Arc::clone(store) as _);
+                let (count, _) =
+                    join.count(table(rows, spread), table(70_000, spread)).expect("spills");
+                counts.lock().expect("no panic").insert(rows, count);
+            });
+        }
+    });
+    for (rows, count) in counts.into_inner().expect("no panic") {
+        assert_eq!(rows as u64, count);
+    }
+    assert_eq!(store.used(), 0);
+}
+
+/// What cannot spill says so when the join is bound.
+#[test]
+fn settings_that_do_not_spill() {
+    let asked = Join::inner().on("k").algorithm(Algorithm::Spill);
+    let error = asked.run(table(1, spread), table(1, spread)).err().expect("no store").to_string();
+    assert!(error.contains("Join::spill"), "{error}");
+    let numbered = asked.spill(folders()).pairs(table(1, spread), table(1, spread));
+    let error = numbered.err().expect("row numbers").to_string();
+    assert!(error.contains("row numbers"), "{error}");
+}
+
+/// Three tiers in one join: a device with little memory, host memory, and the disk.
+#[test]
+fn a_small_device_and_the_disk() {
+    let tables: [Keys<'_>; 2] = [(90_000, &spread), (120_000, &spread)];
+    let overrides = TestOverrides { simulated: Some(1), ..TestOverrides::default() };
+    let join = Join::inner().on("k").threads(2).gpu_memory(MIB).test_overrides(overrides);
+    let (expected, _) = answer(&join, tables).expect("no limit");
+    let join = join.memory_limit(6 * MIB).spill(folders());
+    let (rows, report) = answer(&join, tables).expect("it spills");
+    assert!(rows == expected && rows.len() == 90_000, "{} rows", rows.len());
+    assert!(report.spilled.bytes > 0 && report.plan.device.is_gpu(), "{report}");
+}
