@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 use arrow::error::ArrowError;
 
@@ -32,10 +32,21 @@ pub(crate) fn say(line: fmt::Arguments<'_>) {
 
 /// Returns the message of one cause of an error.
 fn message(cause: &(dyn std::error::Error + 'static)) -> String {
-    match cause.downcast_ref().and_then(BeyondLimit::of) {
-        Some(refused) => refused.to_string(),
-        None => cause.to_string(),
+    match cause.downcast_ref::<strait::Error>() {
+        Some(spill @ strait::Error::Spill { .. }) => with_flags(&spill.to_string()),
+        error => match error.and_then(BeyondLimit::of) {
+            Some(refused) => refused.to_string(),
+            None => cause.to_string(),
+        },
     }
+}
+
+/// Names the flags of the command instead of the settings of the library, in a message about files on disk.
+fn with_flags(message: &str) -> String {
+    message
+        .replace("(temp dir)", "(--temp-dir)")
+        .replace("(option disk)", "(--disk)")
+        .replace("raise the memory limit", "raise --memory")
 }
 
 /// The smallest limit that is advised. The readers and the writer of a small join need about this much.
@@ -50,8 +61,10 @@ struct BeyondLimit {
     limit: u64,
     hint: String,
     /// The memory that the plan predicts for the join, without reading and writing, or an estimate from the sizes of
-    /// the files; 0 if it is not known.
+    /// the files; 0 if it is not known, or if the join does not need it because it spills.
     predicted: u64,
+    /// What else the user can do, as the end of a sentence.
+    instead: &'static str,
 }
 
 impl BeyondLimit {
@@ -60,8 +73,9 @@ impl BeyondLimit {
             return None;
         };
         let (what, hint) = (what.clone(), hint.clone());
-        let predicted = PREDICTED.load(Ordering::Relaxed);
-        Some(BeyondLimit { what, needed: *needed, used: *used, limit: *limit, hint, predicted })
+        let (needed, used, limit) = (*needed, *used, *limit);
+        let (predicted, instead) = NOTED.get().copied().unwrap_or_default();
+        Some(BeyondLimit { what, needed, used, limit, hint, predicted, instead })
     }
 
     /// Returns the limit to try.
@@ -78,12 +92,12 @@ impl BeyondLimit {
 
 impl fmt::Display for BeyondLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BeyondLimit { what, hint, .. } = self;
+        let BeyondLimit { what, hint, instead, .. } = self;
         let [limit, needed, used] = [self.limit, self.needed, self.used].map(strait::bytes);
         write!(
             f,
             "the memory limit of {limit} is too small: {what} needs {needed} more, and {used} are already in use; try \
-             --memory {}{hint}",
+             --memory {}{hint}{instead}",
             rounded_up(self.advised())
         )
     }
@@ -91,13 +105,14 @@ impl fmt::Display for BeyondLimit {
 
 impl std::error::Error for BeyondLimit {}
 
-/// The memory that the plan predicts for the join; 0 if it is not known. Readers turn a refused request into a text on
-/// their own threads, where the plan is not at hand. A process runs at most one join with a memory limit.
-static PREDICTED: AtomicU64 = AtomicU64::new(0);
+/// What [`note_prediction`] noted. Readers turn a refused request into a text on their own threads, where the plan is not
+/// at hand. A process runs at most one join with a memory limit.
+static NOTED: OnceLock<(u64, &str)> = OnceLock::new();
 
-/// Notes the memory that the plan predicts for the join, for the advice in later errors.
-pub(crate) fn note_prediction(bytes: u64) {
-    PREDICTED.store(bytes, Ordering::Relaxed);
+/// Notes the memory that the plan predicts for the join, or 0 if it is not known or not needed, and what else the user
+/// can do, for the advice in later errors.
+pub(crate) fn note_prediction(bytes: u64, instead: &'static str) {
+    let _ = NOTED.set((bytes, instead));
 }
 
 /// Formats a size for `--memory`. Rounds up to whole MiB, or to whole GiB from 10 GiB on, but not beyond the largest size
@@ -173,7 +188,7 @@ pub(crate) fn of_stream(error: ArrowError) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{BeyondLimit, of_join, one_line, printable, rounded_up};
+    use super::{BeyondLimit, message, of_join, one_line, printable, rounded_up};
 
     /// The advised limit is more than the refused request would have needed.
     #[test]
@@ -197,6 +212,18 @@ mod tests {
         assert_eq!(crate::arguments::parse_size(&most), Ok(((1 << 34) - 1) << 30), "{most}");
         assert_eq!(rounded_up((9 << 30) + 1), "9217MiB");
         assert_eq!(rounded_up((10 << 30) + 1), "11GiB");
+    }
+
+    #[test]
+    fn messages_about_files_on_disk_name_flags() {
+        let (doing, place) = ("write rows to".to_string(), "/tmp".to_string());
+        let reason =
+            "free space, or name another folder (temp dir), or raise the memory limit".to_string();
+        let error = strait::Error::Spill { doing, place, reason };
+        assert_eq!(
+            message(&error),
+            "cannot write rows to /tmp: free space, or name another folder (--temp-dir), or raise --memory"
+        );
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::output::{
     print, resolved,
 };
 use crate::progress;
+use crate::spill::Spilling;
 use crate::store::Upload;
 
 /// The number of rows that are shown if neither an output nor a limit is given.
@@ -33,6 +34,7 @@ const OR_FILE: &str = ", or write a file with -o";
 
 /// Runs the command.
 pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
+    let spilling = Spilling::of(arguments)?;
     let (left, right) = (find(&arguments.left)?, find(&arguments.right)?);
     check_output(arguments, [&left, &right])?;
     let memory = Memory::new(arguments.memory);
@@ -44,7 +46,7 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
 
     let output = if arguments.count { Output::Count } else { Output::Rows };
     let rows = left.rows().zip(right.rows()).map(|(left, right)| left.saturating_add(right));
-    let join = progress::attach(described(arguments, &memory), arguments.progress, rows);
+    let join = progress::attach(described(arguments, &memory, &spilling), arguments.progress, rows);
     let bound = join
         .bind(output, left.schema(), right.schema())
         .map_err(|error| named(error, &left, &right))?;
@@ -54,10 +56,16 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let bound = with_statistics(arguments, bound, &left, &right);
     if arguments.explain {
         let plan = bound.explain();
-        return print(&format!("{plan}\n{}{notes}", gpu_memory(&plan, arguments)));
+        let (gpu, disk) = (gpu_memory(&plan, arguments), spilling.explained(arguments));
+        return print(&format!("{plan}\n{gpu}{disk}{notes}"));
     }
     if memory.limit().is_some() {
-        failure::note_prediction(predicted_memory(&bound.explain(), [&left, &right]));
+        let predicted = match spilling.store() {
+            // A join that spills does not need the memory that the plan predicts.
+            Some(_) => 0,
+            None => predicted_memory(&bound.explain(), [&left, &right]),
+        };
+        failure::note_prediction(predicted, spilling.advice());
     }
     execute(arguments, bound, (left, right), &memory, &notes)
 }
@@ -160,7 +168,7 @@ fn pruned(table: &InputTable) -> String {
 }
 
 /// Returns the join that the arguments describe.
-fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
+fn described(arguments: &JoinArguments, memory: &Memory, spilling: &Spilling) -> Join {
     let mut join = Join::new(arguments.join_type)
         .keep_keys(arguments.keep_keys)
         .suffix(&arguments.suffix)
@@ -179,6 +187,9 @@ fn described(arguments: &JoinArguments, memory: &Memory) -> Join {
     join = join.threads(arguments.threads());
     if memory.limit().is_some() {
         join = join.memory_budget(memory.budget());
+    }
+    if let Some(store) = spilling.store() {
+        join = join.spill(store);
     }
     // If the rows so far reach the limit, the join must not wait for a stream that pauses.
     let has_stream = [&arguments.left, &arguments.right].contains(&&Source::Stdin);

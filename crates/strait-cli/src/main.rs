@@ -20,6 +20,7 @@ mod output;
 mod panics;
 mod progress;
 mod shell;
+mod spill;
 mod store;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use strait_bench::ResultKind;
 use strait_bench::workload::{KeyType, Keys, Skew};
 
 use super::beyond::{BeyondArguments, TransferArguments};
-use super::device::{Choice, DeviceArguments, algorithm, partitioner_on_gpu, processor};
+use super::device::{Choice, DeviceArguments, algorithm_in_memory, partitioner_on_gpu, processor};
 use super::generate::{key_type, keys, rows, share};
 use super::jobs::{DigestArguments, JobsArguments, PythonArguments};
 use super::join::threads;
@@ -115,7 +115,7 @@ pub(crate) struct BenchJoinArguments {
 
     /// How to join. Several algorithms, separated by commas, run one after the other. streamed-probe,
     /// multi-pass, cpu-partitioned and triton run on a GPU
-    #[arg(long, value_name = "A", default_value = "auto", value_delimiter = ',', value_parser = algorithm())]
+    #[arg(long, value_name = "A", default_value = "auto", value_delimiter = ',', value_parser = algorithm_in_memory())]
     pub(crate) algorithm: Vec<Choice>,
 
     /// How many threads work on the join [default: one per core]
@@ -381,7 +381,7 @@ pub(crate) struct StreamArguments {
     pub(crate) batch_rows: usize,
 
     /// How to join
-    #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
+    #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm_in_memory())]
     pub(crate) algorithm: Choice,
 
     /// How many threads work on the join [default: one per core]

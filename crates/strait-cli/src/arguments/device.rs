@@ -97,9 +97,18 @@ impl fmt::Display for Choice {
 }
 
 pub(super) fn algorithm() -> impl TypedValueParser<Value = Choice> {
+    choice(Algorithm::ALL.to_vec())
+}
+
+/// Parses the algorithms that benchmarks run. They write no temporary files.
+pub(super) fn algorithm_in_memory() -> impl TypedValueParser<Value = Choice> {
+    choice(Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Spill).collect())
+}
+
+fn choice(algorithms: Vec<Algorithm>) -> impl TypedValueParser<Value = Choice> {
     let auto = PossibleValue::new(Choice::AUTO.name())
         .help("The fastest by prediction; --explain says which and why");
-    let named = Algorithm::ALL.map(|a| PossibleValue::new(a.name()).help(about(a)));
+    let named = algorithms.into_iter().map(|a| PossibleValue::new(a.name()).help(about(a)));
     PossibleValuesParser::new([auto].into_iter().chain(named)).try_map(|name| {
         match name == Choice::AUTO.name() {
             true => Ok(Choice::AUTO),
@@ -129,6 +138,9 @@ fn about(algorithm: Algorithm) -> &'static str {
         }
         Algorithm::Triton => {
             "On a GPU: partitions both tables; partitions that do not fit GPU memory go to host memory"
+        }
+        Algorithm::Spill => {
+            "Partitions both tables to temporary files, and joins the partitions pair by pair, on the CPU or on a GPU"
         }
         _ => "",
     }

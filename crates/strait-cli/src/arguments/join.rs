@@ -10,6 +10,7 @@ use strait::{FloatEquality, JoinType};
 use super::device::{Choice, DeviceArguments, algorithm};
 use super::names::{self, KeyPairs, Names, Pair};
 use super::size;
+use super::spill::SpillArguments;
 use super::types::{self, Cast};
 use crate::join::cores;
 use crate::output::{Compression, Destination, FileFormat};
@@ -39,6 +40,9 @@ Examples:
   On a GPU, holding at most 8 GiB of its memory:
     strait join a.parquet b.parquet --on id --device gpu --gpu-memory 8GiB -o out.parquet
     strait join a.parquet b.parquet --on id --device gpu --algorithm triton --cache 4GiB --count
+
+  With at most 4 GiB of memory; rows that do not fit go to temporary files on two disks:
+    strait join a.parquet b.parquet --on id --memory 4GiB --temp-dir /disk1/tmp --temp-dir /disk2/tmp -o out.parquet
 
   Only count; only explain; run and explain what happened:
     strait join a.parquet b.parquet --on id --count
@@ -151,7 +155,8 @@ pub(crate) struct JoinArguments {
     pub(crate) csv: CsvArguments,
 
     /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They can join tables that
-    /// are larger than GPU memory. For streamed-probe, the smaller of the two tables must fit into GPU memory
+    /// are larger than GPU memory. For streamed-probe, the smaller of the two tables must fit into GPU memory. spill sends all rows to
+    /// temporary files; with --memory, every other algorithm except sort-merge does so with the rows that do not fit
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 
@@ -160,9 +165,17 @@ pub(crate) struct JoinArguments {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The most memory for reading, joining and writing together, as in 512MiB or 8GiB [default: no limit]
+    /// The most memory for reading, joining and writing together, as in 512MiB or 8GiB [default: no limit]. If the join
+    /// does not fit, it writes rows to temporary files
+    ///
+    /// sort-merge joins do not write rows to temporary files yet: they fail if they do not fit. Other joins fail if the
+    /// limit is too small for a single step, such as decoding a page of a Parquet file, or joining rows with values that
+    /// are larger than the limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) spill: SpillArguments,
 
     #[command(flatten)]
     pub(crate) device: DeviceArguments,
@@ -267,6 +280,7 @@ impl JoinArguments {
         if let Some(Destination::Object(location, _)) = &self.output {
             location.check(true)?;
         }
+        self.spill.check(self.memory, self.algorithm.0)?;
         Ok(self.check_formats()?)
     }
 

@@ -9,6 +9,7 @@ mod jobs;
 mod join;
 mod names;
 mod size;
+mod spill;
 mod types;
 
 use std::io::Write;

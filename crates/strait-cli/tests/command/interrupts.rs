@@ -26,10 +26,10 @@ impl Running {
         }
     }
 
-    /// Returns whether the command has written bytes to a file in the sandbox that has no name, or a temporary
-    /// one.
-    fn has_written(&self, sandbox: &Sandbox) -> bool {
-        let folder = sandbox.path("").canonicalize().unwrap();
+    /// Returns whether the command has written bytes to a file in a folder of the sandbox. The file has no name, or a
+    /// temporary one.
+    fn has_written(&self, sandbox: &Sandbox, folder: &str) -> bool {
+        let folder = sandbox.path(folder).canonicalize().unwrap();
         let Ok(files) = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())) else {
             return false;
         };
@@ -70,7 +70,7 @@ fn an_interrupted_join_leaves_nothing() {
         let mut command = sandbox.command();
         command.args(["join", "a.csv", "b.csv", "--on", "k", "--overwrite", "-o", out]);
         let mut run = Running(command.stderr(Stdio::null()).spawn().unwrap());
-        run.wait_until(|run| run.has_written(&sandbox));
+        run.wait_until(|run| run.has_written(&sandbox, ""));
         assert_eq!(run.signal(signal), Some(status), "{signal}");
         assert_eq!(sandbox.names(), before);
         assert_eq!(sandbox.read(out), "old");
@@ -86,9 +86,28 @@ fn a_killed_join_leaves_nothing() {
     let mut command = sandbox.command();
     command.args(["join", "a.csv", "b.csv", "--on", "k", "-o", "out.parquet"]);
     let mut run = Running(command.stderr(Stdio::null()).spawn().unwrap());
-    run.wait_until(|run| run.has_written(&sandbox));
+    run.wait_until(|run| run.has_written(&sandbox, ""));
     assert_eq!(run.signal("-KILL"), None);
     assert_eq!(sandbox.names(), before);
+}
+
+/// The rows that do not fit memory are in files without names, too.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_interrupted_join_leaves_no_rows_on_disk() {
+    for (signal, status) in [("-KILL", None), ("-INT", Some(130))] {
+        let sandbox = endless();
+        std::fs::create_dir(sandbox.path("temp")).unwrap();
+        let before = sandbox.names();
+        let mut command = sandbox.command();
+        command.args(["join", "a.csv", "b.csv", "--on", "k", "-o", "out.parquet"]);
+        command.args(["--algorithm", "spill", "--temp-dir", "temp", "--memory", "64MiB"]);
+        let mut run = Running(command.stderr(Stdio::null()).spawn().unwrap());
+        run.wait_until(|run| run.has_written(&sandbox, "temp"));
+        assert_eq!(run.signal(signal), status);
+        assert_eq!(sandbox.names(), before);
+        assert_eq!(std::fs::read_dir(sandbox.path("temp")).unwrap().count(), 0);
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod parquet;
 mod reading;
 mod sandbox;
 mod shells;
+mod spill;
 #[cfg(feature = "object-stores")]
 mod stores;
 mod types;

@@ -1,0 +1,61 @@
+//! The flags that say whether and where a join writes rows that do not fit its memory limit.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use strait::Algorithm;
+
+use super::size;
+
+/// Temporary files of a join.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SpillArguments {
+    /// A folder for the temporary files of a join that does not fit --memory; may be repeated
+    /// [default: the system's folder for temporary files]
+    ///
+    /// If several folders are named, the files are spread over them. The files have no names, so nothing is left if the
+    /// command is killed. The folder must be on a disk: rows in a folder that is in memory (tmpfs) take memory that
+    /// --memory does not count.
+    #[arg(long = "temp-dir", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) temp_dirs: Vec<PathBuf>,
+
+    /// The most bytes that temporary files may have at once, as in 100GiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) disk: Option<u64>,
+
+    /// Writes no temporary files. A join that does not fit --memory fails
+    #[arg(long, conflicts_with_all = ["temp_dirs", "disk"])]
+    pub(crate) no_spill: bool,
+}
+
+impl SpillArguments {
+    /// Refuses flags that would have no effect.
+    pub(super) fn check(
+        &self,
+        memory: Option<u64>,
+        algorithm: Option<Algorithm>,
+    ) -> Result<(), String> {
+        if self.no_spill && algorithm == Some(Algorithm::Spill) {
+            return Err(
+                "--no-spill contradicts --algorithm spill; leave out one of them".to_string()
+            );
+        }
+        let flag = match (self.temp_dirs.is_empty(), self.disk) {
+            (false, _) => "--temp-dir",
+            (true, Some(_)) => "--disk",
+            (true, None) => return Ok(()),
+        };
+        match algorithm {
+            Some(Algorithm::Spill) => Ok(()),
+            Some(Algorithm::SortMerge) => Err(format!(
+                "{flag} has no effect with --algorithm sort-merge, which does not spill to disk yet; choose another \
+                 algorithm, or leave out {flag}"
+            )),
+            _ if memory.is_some() => Ok(()),
+            _ => Err(format!(
+                "{flag} has no effect without --memory: only a join with a memory limit writes rows to disk; give \
+                 --memory SIZE or --algorithm spill, or leave out {flag}"
+            )),
+        }
+    }
+}
