@@ -61,6 +61,9 @@ def job(spec, out, variant, threads):
     connection.execute(f"SET threads = {threads}")
     ordered = "true" if variant == "ordered" else "false"
     connection.execute(f"SET preserve_insertion_order = {ordered}")
+    if spec.get("memory"):
+        connection.execute(f"SET memory_limit = '{spec['memory']}B'")
+        connection.execute(f"SET temp_directory = '{spec['temp']}/duckdb'")
     for table in spec["tables"]:
         name, path, kind = table["name"], table["path"], table["format"]
         if kind == "arrow":

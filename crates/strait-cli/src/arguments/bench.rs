@@ -8,6 +8,7 @@ use strait::{Partitioner, Processor};
 use strait_bench::ResultKind;
 use strait_bench::workload::{KeyType, Keys, Skew};
 
+use super::bench_spill::BenchSpillArguments;
 use super::beyond::{BeyondArguments, TransferArguments};
 use super::device::{Choice, DeviceArguments, algorithm_in_memory, partitioner_on_gpu, processor};
 use super::generate::{key_type, keys, rows, share};
@@ -25,7 +26,8 @@ Examples:
   strait bench scale --out benchmarks/scaling
   strait bench transfer
   strait bench beyond --gpu-memory 16GiB
-  strait bench auto")]
+  strait bench auto
+  strait bench spill")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub(crate) what: Bench,
@@ -44,6 +46,7 @@ pub(crate) enum Bench {
     Beyond(BeyondArguments),
     Auto(AutoArguments),
     Stream(StreamArguments),
+    Spill(BenchSpillArguments),
 }
 
 /// Measures the join of two generated tables in memory

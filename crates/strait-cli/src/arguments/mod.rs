@@ -1,6 +1,7 @@
 //! The command line. Parsing only validates; nothing here opens a file.
 
 mod bench;
+mod bench_spill;
 mod beyond;
 mod device;
 mod devices;
@@ -22,6 +23,7 @@ pub(crate) use bench::{
     AutoArguments, Bench, BenchArguments, BenchGpuArguments, BenchJoinArguments, CompareArguments,
     ComparedMode, Engine, Placement, ScaleArguments, Shown, StreamArguments, Study,
 };
+pub(crate) use bench_spill::{BenchSpillArguments, SpillEngine};
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
 pub(crate) use device::{Choice, DeviceArguments};
 pub(crate) use devices::{DevicesArguments, ListFormat};

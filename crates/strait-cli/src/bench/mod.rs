@@ -6,7 +6,8 @@
 //!                  └─► compare: a process per engine ─┘ scale: a series of shapes ─► plot
 //! ```
 //!
-//! [`jobs`] measures whole jobs instead: processes that read files and write a file.
+//! [`jobs`] and [`limits`] measure whole jobs instead: processes that read files and write a file. [`process`] measures
+//! them from outside.
 //!
 //! The crate `strait-bench` generates the tables, measures and checks. This module parses what to measure,
 //! and prints and records the figures. On a GPU, [`load`] copies tables to GPU memory (`gpu`), or to host
@@ -22,7 +23,9 @@ mod figures;
 mod gpu;
 mod jobs;
 mod join;
+mod limits;
 mod load;
+mod process;
 mod record;
 mod scale;
 mod stream;
@@ -50,5 +53,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Bench::Beyond(arguments) => beyond::run(arguments),
         Bench::Auto(arguments) => auto::run(arguments),
         Bench::Stream(arguments) => stream::run(arguments),
+        Bench::Spill(arguments) => limits::run(arguments),
     }
 }

@@ -9,11 +9,11 @@ use strait::Processor;
 
 use super::contest::Entrant;
 use super::digest::Digest;
-use super::process::{self, Finished};
 use super::suite::{Job, Written};
 use crate::arguments::Engine;
 use crate::bench::engine::Drivers;
 use crate::bench::environment::succeeded;
+use crate::bench::process::{self, Finished};
 
 /// How the jobs are run.
 pub(super) struct Rules<'a> {

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::process;
 use super::suite::Job;
 use crate::arguments::TpchTable;
+use crate::bench::process;
 
 /// How many files [`Form::Files`] has.
 const FILES: u32 = 100;

@@ -12,7 +12,6 @@ mod contest;
 mod digest;
 mod inputs;
 mod place;
-mod process;
 mod suite;
 mod table;
 
@@ -23,6 +22,7 @@ use strait::Processor;
 
 use super::engine::Drivers;
 use super::environment;
+use super::process;
 use super::record::Record;
 use crate::arguments::{Engine, JobsArguments};
 use crate::digits::counted;

@@ -24,6 +24,8 @@ pub(super) struct Finished {
     pub(super) cpu_seconds: f64,
     /// The most resident memory.
     pub(super) peak: u64,
+    /// The bytes that it wrote to files on a disk; 0 if the files are in memory.
+    pub(super) written: u64,
     pub(super) stdout: Vec<u8>,
 }
 
@@ -65,6 +67,8 @@ pub(super) fn run_with(
         cpu_seconds: time(usage.ru_utime) + time(usage.ru_stime),
         // The system counts in KiB.
         peak: (usage.ru_maxrss as u64) << 10,
+        // The system counts in units of 512 bytes, when pages of the file cache change for the first time.
+        written: (usage.ru_oublock as u64) << 9,
         stdout: output.stdout,
     })
 }
