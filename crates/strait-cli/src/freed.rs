@@ -2,7 +2,8 @@
 //!
 //! The system counts freed memory as used by the process, but no reservation counts it. If the allocator returned it
 //! at once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
-//! comes near its limit, and returns it at once from then on. Without a limit it keeps all of it.
+//! comes near its limit, and returns it after a short time from then on. If the process still comes to its limit, the
+//! allocator returns freed memory at once. Without a limit it keeps all of it.
 //!
 //! The allocator asks for no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
 //! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at
@@ -12,13 +13,23 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// How often the process checks its own size, in microseconds. A request of `LARGE` bytes checks at once.
 const LOOK_US: u64 = 1000;
 
 const LARGE: u64 = 4 << 20;
+
+/// The memory of a process that no reservation counts, such as its code.
+const BESIDES: u64 = 16 << 20;
+
+/// The process is far from its limit.
+const FAR: u8 = 0;
+/// The process uses more than three quarters of its limit.
+const NEAR: u8 = 1;
+/// The process would use clearly more than its limit.
+const BEYOND: u8 = 2;
 
 /// The page size: `/proc/self/statm` counts in pages.
 const PAGE: u64 = 4096;
@@ -32,8 +43,8 @@ pub(crate) struct Freed {
     start: Instant,
     /// When the process last checked its size, in microseconds since `start`.
     looked: AtomicU64,
-    /// Whether the allocator returns memory at once.
-    returned: AtomicBool,
+    /// How soon the allocator returns memory: [`FAR`], [`NEAR`] or [`BEYOND`].
+    stage: AtomicU8,
 }
 
 impl Freed {
@@ -43,7 +54,7 @@ impl Freed {
             limit,
             start: Instant::now(),
             looked: AtomicU64::new(0),
-            returned: AtomicBool::new(false),
+            stage: AtomicU8::new(FAR),
             size,
         };
         return_after(DELAY_MS);
@@ -53,7 +64,7 @@ impl Freed {
 
     /// Makes the allocator return free memory if the process would come near its limit with `more` bytes.
     pub(crate) fn keep_small(&self, more: u64) {
-        if self.returned.load(Ordering::Relaxed) {
+        if self.stage.load(Ordering::Relaxed) == BEYOND {
             return;
         }
         let now = self.start.elapsed().as_micros() as u64;
@@ -66,9 +77,15 @@ impl Freed {
     fn look(&self, more: u64) {
         // If the size is unknown, the allocator must not keep memory.
         let held = self.size.as_ref().and_then(resident).unwrap_or(u64::MAX);
-        let near = held.saturating_add(more) > self.limit - self.limit / 4;
-        if near && !self.returned.swap(true, Ordering::Relaxed) {
-            return_freed();
+        let comes_to = held.saturating_add(more);
+        let (stage, delay) =
+            match comes_to > self.limit.saturating_add(self.limit / 16).saturating_add(BESIDES) {
+                true => (BEYOND, 0),
+                false if comes_to > self.limit - self.limit / 4 => (NEAR, NEAR_MS),
+                false => return,
+            };
+        if self.stage.fetch_max(stage, Ordering::Relaxed) < stage {
+            return_freed(delay);
         }
     }
 }
@@ -94,6 +111,10 @@ const NEVER: c_long = -1;
 
 /// The delay under a limit that is not near, in milliseconds.
 const DELAY_MS: c_long = 1000;
+
+/// The delay near the limit, in milliseconds. Most memory that is freed is used again within this time. Without a delay,
+/// a join that spilled under 300 MB spent a third of its time on page faults (benchmarks/notes.md).
+const NEAR_MS: c_long = 10;
 
 /// `mi_option_allow_thp` in mimalloc.h of version 3.
 const ALLOW_THP: c_int = 43;
@@ -139,12 +160,12 @@ fn return_after(delay: c_long) {
     unsafe { mi_option_set(PURGE_DELAY, delay) };
 }
 
-/// Makes the allocator return all free memory now, and from now on as soon as it is free.
-fn return_freed() {
+/// Makes the allocator return all free memory now, and from now on after so many milliseconds.
+fn return_freed(delay: c_long) {
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Both functions may be
     // called at any time. The first one sets an option. The second one returns only freed memory.
     unsafe {
-        mi_option_set(PURGE_DELAY, 0);
+        mi_option_set(PURGE_DELAY, delay);
         mi_collect(true);
     }
 }
