@@ -61,7 +61,7 @@ struct BeyondLimit {
     limit: u64,
     hint: String,
     /// The memory that the plan predicts for the join, without reading and writing, or an estimate from the sizes of
-    /// the files; 0 if it is not known, or if the join does not need it because it spills.
+    /// the files; 0 if it is not known, or if the join may spill.
     predicted: u64,
     /// What else the user can do, as the end of a sentence.
     instead: &'static str,
@@ -105,12 +105,12 @@ impl fmt::Display for BeyondLimit {
 
 impl std::error::Error for BeyondLimit {}
 
-/// What [`note_prediction`] noted. Readers turn a refused request into a text on their own threads, where the plan is not
-/// at hand. A process runs at most one join with a memory limit.
+/// The arguments of [`note_prediction`]. Readers turn a refused request into a text on their own threads, where the
+/// plan is not at hand. A process runs at most one join with a memory limit.
 static NOTED: OnceLock<(u64, &str)> = OnceLock::new();
 
-/// Notes the memory that the plan predicts for the join, or 0 if it is not known or not needed, and what else the user
-/// can do, for the advice in later errors.
+/// Notes two things for the advice in later errors: the memory that the plan predicts for the join, or 0 if it is not
+/// known or the join may spill; and what else the user can do.
 pub(crate) fn note_prediction(bytes: u64, instead: &'static str) {
     let _ = NOTED.set((bytes, instead));
 }

@@ -24,7 +24,8 @@ pub(crate) enum Spilling {
 }
 
 impl Spilling {
-    /// Returns what the arguments say. Fails if a folder cannot be used.
+    /// Decides by the arguments. Fails if a folder that the user named cannot be used. With `--algorithm spill`, the
+    /// system's folder is checked, too.
     pub(crate) fn of(arguments: &JoinArguments) -> anyhow::Result<Spilling> {
         let flags = &arguments.spill;
         for folder in &flags.temp_dirs {
@@ -93,13 +94,16 @@ impl Spilling {
                 folders.place()
             ),
             Spilling::Always(folders) => {
-                format!("spilling: all rows go to temporary files in {}{most}\n", folders.place())
+                format!(
+                    "spilling: both tables go to temporary files in {}{most}\n",
+                    folders.place()
+                )
             }
         }
     }
 }
 
-/// Checks that files can be created in a folder. `name` is the folder in the message.
+/// Checks that files can be created in a folder. Messages call the folder `name`.
 fn check(folder: &Path, name: &str, instead: &str) -> anyhow::Result<()> {
     match folder.metadata() {
         Ok(found) if !found.is_dir() => bail!("{name} is not a folder; {instead}"),

@@ -276,7 +276,7 @@ pub enum Error {
     /// The join could not write rows that do not fit its memory limit, or could not read them back.
     #[error("cannot {doing} {place}: {reason}")]
     Spill {
-        /// What the join was doing, such as `write rows that do not fit the memory limit to`.
+        /// What the join was doing, such as `write spilled rows to`.
         doing: String,
         /// The folder or other place.
         place: String,

@@ -191,11 +191,11 @@ impl Join {
         self
     }
 
-    /// Lets the join write rows to disk that do not fit its [memory limit](Join::memory_limit). Without this, a join
+    /// Lets the join write rows that do not fit its [memory limit](Join::memory_limit) to disk. Without this, a join
     /// that does not fit fails.
     ///
-    /// The join partitions both tables by their keys. As many partitions as fit stay in memory, and the others go to
-    /// files of the store. These are joined afterwards, pair by pair.
+    /// The join partitions both tables by their keys. Some partitions stay in memory. The others go to files of the
+    /// store, and are joined afterwards, pair by pair.
     ///
     /// A join still fails if its output has row numbers ([`pairs`](Join::pairs)), or if the caller asked for the
     /// algorithm [`SortMerge`](Algorithm::SortMerge), whose output is sorted: these do not spill yet.

@@ -54,7 +54,7 @@ pub struct Report {
     /// The most memory that was reserved at once, in bytes: input that is held, tables, and unfinished
     /// output. With a [shared budget](crate::Join::memory_budget), it includes the memory of other owners.
     pub peak_memory: u64,
-    /// The rows that went to disk because they did not fit the memory limit.
+    /// The rows, bytes and files that the join has written to disk.
     pub spilled: Spilled,
     /// The bytes that crossed the link between host memory and GPU memory.
     pub crossed: LinkTraffic,
@@ -96,7 +96,7 @@ pub struct Spilled {
     pub files: u64,
     /// The pairs of partitions that were joined from disk.
     pub pairs: u64,
-    /// How many of these pairs were joined in blocks, because one key has most of their rows.
+    /// How many of these pairs were joined in blocks, because partitioning them again would not help.
     pub pairs_in_blocks: u64,
     /// The levels of partitioning: 1 if no partition had to be partitioned again.
     pub levels: u64,

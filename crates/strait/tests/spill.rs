@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::AsArray;
 use arrow::array::{
-    ArrayRef, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader, StringArray,
+    ArrayRef, BooleanArray, Int8Array, Int64Array, RecordBatch, RecordBatchIterator,
+    RecordBatchReader, StringArray,
 };
 use arrow::datatypes::Int64Type;
+use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
 use strait::{Algorithm, Error, Join, JoinType, Report, Side, SpillFile, SpillStore, TempFolders};
 
@@ -93,7 +95,7 @@ fn answer_of(
     Ok((rows, report))
 }
 
-/// All join types, with keys of which some have no match.
+/// All join types, with some keys that have no match.
 #[test]
 fn every_join_type_beyond_the_limit() {
     let (left, right) = (|row: usize| spread(row % 60_000), |row: usize| spread(row + 20_000));
@@ -119,7 +121,7 @@ fn every_join_type_beyond_the_limit() {
 /// One key has half of the rows of both sides. No partitioning separates them, so they are joined in blocks.
 #[test]
 fn one_key_that_does_not_fit() {
-    let frequent = |row: usize| if row % 2 == 0 { 7 } else { spread(row) };
+    let frequent = |row: usize| if row.is_multiple_of(2) { 7 } else { spread(row) };
     for join_type in JoinType::ALL {
         let [left, right] = [1500, 1600].map(|rows| move || table_of(32, rows, frequent));
         let join = Join::new(join_type).on("k").threads(2);
@@ -230,7 +232,7 @@ fn a_disk_limit() {
     assert_eq!(store.used(), 0, "all files are dropped");
 }
 
-/// A join that is left early drops its files at once.
+/// If the reader is dropped early, the join deletes its files.
 #[test]
 fn a_reader_that_is_dropped() {
     let store = Arc::new(TempFolders::new(vec![]));
@@ -269,7 +271,7 @@ fn joins_at_the_same_time() {
     assert_eq!(store.used(), 0);
 }
 
-/// What cannot spill says so when the join is bound.
+/// A join that cannot spill is refused when it is bound.
 #[test]
 fn settings_that_do_not_spill() {
     let asked = Join::inner().on("k").algorithm(Algorithm::Spill);
@@ -278,6 +280,93 @@ fn settings_that_do_not_spill() {
     let numbered = asked.spill(folders()).pairs(table(1, spread), table(1, spread));
     let error = numbered.err().expect("row numbers").to_string();
     assert!(error.contains("row numbers"), "{error}");
+}
+
+/// A device joins the first rows of the probe side. Then a batch of the probe side is refused memory. These rows must
+/// not get lost, whether the join continues or fails.
+#[test]
+fn memory_that_is_refused_after_a_device_has_begun() {
+    let build = || table_of(500, 10_000, spread);
+    // Each row of the first batches matches. The last batch is large.
+    let probe = || {
+        let small: Vec<_> = table_of(100, 300, spread).collect();
+        let large: Vec<_> = table_of(30_000, 30_000, |row| spread(row + 200)).collect();
+        let schema = small[0].as_ref().expect("a batch").schema();
+        RecordBatchIterator::new(small.into_iter().chain(large), schema)
+    };
+    let types = [JoinType::Inner, JoinType::LeftSemi];
+    let (mut spilled, mut failed) = (0, 0);
+    for join_type in types {
+        let join = Join::new(join_type).on("k").threads(2).build_side(Side::Left);
+        let (expected, _) = join.count(build(), probe()).expect("no limit");
+        for auto in [false, true] {
+            for limit in (14..40).map(|part| part * MIB / 64) {
+                let overrides = TestOverrides {
+                    simulated: Some(limit),
+                    auto,
+                    tiny_chunks: true,
+                    ..TestOverrides::default()
+                };
+                let join = join.clone().algorithm(Algorithm::StreamedProbe);
+                let join = join.memory_limit(limit).spill(folders()).test_overrides(overrides);
+                match join.count(build(), probe()) {
+                    Ok((count, report)) => {
+                        assert_eq!(count, expected, "{join_type}, {limit}: {report}");
+                        spilled += u32::from(report.spilled.rows > 0);
+                    }
+                    Err(Error::MemoryLimit { .. }) => failed += 1,
+                    Err(other) => panic!("{join_type}, {limit}: {other}"),
+                }
+            }
+        }
+    }
+    assert!(failed > 0, "{spilled} joins spilled, {failed} failed");
+}
+
+/// One worker is refused memory, and then a reader fails. The join returns the reader's error.
+#[test]
+fn a_reader_that_fails_under_a_limit() {
+    for limit in (16..64).map(|kib| kib << 10) {
+        let failing = || {
+            let rows = table_of(20, 2000, spread);
+            let schema = rows.schema();
+            let failure = std::iter::once(Err(ArrowError::ParseError("a bad line".to_string())));
+            RecordBatchIterator::new(rows.chain(failure), schema)
+        };
+        let overrides = TestOverrides { tiny_partitions: true, ..TestOverrides::default() };
+        let join = Join::inner().on("k").threads(2).algorithm(Algorithm::Spill);
+        let join = join.memory_limit(limit).spill(folders()).test_overrides(overrides);
+        let error = join.count(failing(), table_of(20, 2000, spread)).expect_err("it fails");
+        let text = error.to_string();
+        assert!(text.contains("a bad line") || text.contains("memory limit"), "{limit}: {text}");
+    }
+}
+
+/// The memory for partitioning rows is larger than rows of one byte, or of one bit.
+#[test]
+fn narrow_rows() {
+    let rows = 300_000;
+    let bits = |row: usize| row.is_multiple_of(3);
+    let columns: [&dyn Fn() -> ArrayRef; 2] =
+        [&|| Arc::new(BooleanArray::from_iter((0..rows).map(|row| Some(bits(row))))), &|| {
+            Arc::new(Int8Array::from_iter_values((0..rows).map(|row| (row % 100) as i8)))
+        }];
+    for column in columns {
+        let table = || {
+            let batch = RecordBatch::try_from_iter([("k", column())]).expect("one column");
+            let schema = batch.schema();
+            let parts: Vec<_> = (0..rows).step_by(4096).collect();
+            let slice = move |at: usize| Ok(batch.slice(at, 4096.min(rows - at)));
+            RecordBatchIterator::new(parts.into_iter().map(slice), schema)
+        };
+        for algorithm in [None, Some(Algorithm::Spill)] {
+            let join = Join::new(JoinType::LeftAnti).on("k").threads(2).algorithm(algorithm);
+            let join = join.memory_limit(MIB).spill(folders());
+            let (count, report) = join.count(table(), table()).expect("it spills");
+            assert_eq!(count, 0);
+            assert!(report.spilled.rows > 0, "{report}");
+        }
+    }
 }
 
 /// Three tiers in one join: a device with little memory, host memory, and the disk.

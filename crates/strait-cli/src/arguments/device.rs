@@ -100,7 +100,7 @@ pub(super) fn algorithm() -> impl TypedValueParser<Value = Choice> {
     choice(Algorithm::ALL.to_vec())
 }
 
-/// Parses the algorithms that benchmarks run. They write no temporary files.
+/// Parses the algorithms of benchmarks: all except `spill`, because these benchmarks write no temporary files.
 pub(super) fn algorithm_in_memory() -> impl TypedValueParser<Value = Choice> {
     choice(Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Spill).collect())
 }

@@ -154,9 +154,10 @@ pub(crate) struct JoinArguments {
     #[command(flatten)]
     pub(crate) csv: CsvArguments,
 
-    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They can join tables that
-    /// are larger than GPU memory. For streamed-probe, the smaller of the two tables must fit into GPU memory. spill sends all rows to
-    /// temporary files; with --memory, every other algorithm except sort-merge does so with the rows that do not fit
+    /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They can join tables
+    /// that are larger than GPU memory. For streamed-probe, the smaller of the two tables must fit into GPU memory.
+    /// spill partitions both tables to temporary files. With --memory, the other algorithms except sort-merge also use
+    /// temporary files, but only for rows that do not fit
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 
@@ -169,8 +170,8 @@ pub(crate) struct JoinArguments {
     /// does not fit, it writes rows to temporary files
     ///
     /// sort-merge joins do not write rows to temporary files yet: they fail if they do not fit. Other joins fail if the
-    /// limit is too small for a single step, such as decoding a page of a Parquet file, or joining rows with values that
-    /// are larger than the limit.
+    /// limit is too small for a single step. Examples are decoding the pages of a Parquet file, and joining a row whose
+    /// value is larger than the limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 

@@ -13,9 +13,9 @@ pub(crate) struct SpillArguments {
     /// A folder for the temporary files of a join that does not fit --memory; may be repeated
     /// [default: the system's folder for temporary files]
     ///
-    /// If several folders are named, the files are spread over them. The files have no names, so nothing is left if the
-    /// command is killed. The folder must be on a disk: rows in a folder that is in memory (tmpfs) take memory that
-    /// --memory does not count.
+    /// If several folders are named, the files are spread over them. The files have no names, so no rows are left on
+    /// disk if the command is killed. The folder must be on a disk: rows in a folder that is in memory (tmpfs) take
+    /// memory that --memory does not count.
     #[arg(long = "temp-dir", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) temp_dirs: Vec<PathBuf>,
 
@@ -23,7 +23,7 @@ pub(crate) struct SpillArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) disk: Option<u64>,
 
-    /// Writes no temporary files. A join that does not fit --memory fails
+    /// Does not write rows to temporary files. A join that does not fit --memory fails
     #[arg(long, conflicts_with_all = ["temp_dirs", "disk"])]
     pub(crate) no_spill: bool,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow::ipc::writer::FileWriter;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -64,6 +65,33 @@ fn a_limit_does_not_change_the_rows() {
         let (all, limited) = (sandbox.read("all.csv"), sandbox.read("limited.csv"));
         assert!(all.lines().count() > 1000, "{join_type}");
         assert!(sorted(&all) == sorted(&limited), "{join_type}");
+    }
+    leaves_nothing(&sandbox);
+}
+
+/// The join needs only the keys of an Arrow file, but each batch in memory has all columns.
+#[test]
+fn batches_with_columns_that_are_not_needed() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("temp")).unwrap();
+    for name in ["a.arrow", "b.arrow"] {
+        let batch = |from: i64| {
+            let keys = Int64Array::from_iter_values(from..from + 16);
+            let texts = StringArray::from_iter_values((0..16).map(|_| "x".repeat(50_000)));
+            let columns = [("k", Arc::new(keys) as ArrayRef), ("t", Arc::new(texts) as _)];
+            RecordBatch::try_from_iter(columns).unwrap()
+        };
+        let mut bytes = Vec::new();
+        let mut writer = FileWriter::try_new(&mut bytes, &batch(0).schema()).unwrap();
+        (0..400).step_by(16).for_each(|from| writer.write(&batch(from)).unwrap());
+        writer.finish().unwrap();
+        drop(writer);
+        sandbox.write(name, bytes);
+    }
+    for algorithm in ["auto", "spill"] {
+        let join = "join a.arrow b.arrow --on k --memory 16MiB --count --temp-dir temp --threads 2";
+        let count = sandbox.strait(&format!("{join} --algorithm {algorithm}")).ok();
+        assert_eq!(count, "400\n");
     }
     leaves_nothing(&sandbox);
 }
@@ -165,7 +193,7 @@ fn explain_says_where_rows_may_go() {
         ("--memory 1GiB --temp-dir temp", "temporary files in temp\n"),
         ("--memory 1GiB --temp-dir temp --temp-dir .", "temporary files in temp, .\n"),
         ("--memory 1GiB --temp-dir temp --disk 5GiB", "in temp, at most 5.0 GiB at once\n"),
-        ("--algorithm spill --temp-dir temp", "all rows go to temporary files in temp\n"),
+        ("--algorithm spill --temp-dir temp", "both tables go to temporary files in temp\n"),
         ("--memory 1GiB --no-spill", "spilling: none, because of --no-spill"),
         ("--memory 1GiB --algorithm sort-merge", "sort-merge does not spill yet"),
     ] {

@@ -57,6 +57,11 @@ pub(crate) struct Job<'a> {
     /// The build rows that already have a match. They are known after a device has joined a part of the probe
     /// side, if the join type needs them.
     pub(crate) matched: &'a mut Option<Flags>,
+    /// Whether the job has lost probe rows, because a device has joined them. The join cannot start again then.
+    pub(crate) partly_joined: &'a mut bool,
+    /// The memory that must be free when the probe side is taken, so that batches of it can be read. Afterwards, the join
+    /// can no longer start again with rows on disk.
+    pub(crate) needed_to_probe: u64,
 }
 
 impl<'a> Job<'a> {
@@ -65,8 +70,8 @@ impl<'a> Job<'a> {
         self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
-    /// Reads the probe side to its end and holds it. Its batches stay in the job, too: if memory is refused before
-    /// any row was written, the join can start again.
+    /// Reads the probe side to its end and holds it. Its batches stay in the job, too: if memory is refused before any
+    /// output row was sent, the join can start again.
     fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
         let mut source = self.take_probe()?;
         let filled = source.fill(&cx.workers, 0, || cx.workers.check());
@@ -211,6 +216,7 @@ pub(crate) fn run_on(
     let attempt = Context { workers: cx.workers.attempt(), ..cx.clone() };
     let Attempt { joined, plan, probe, rest } = gpu::run(&attempt, job, probe, needed, device);
     *job.probe = Some(probe);
+    *job.partly_joined |= !matches!(rest, Rest::All);
     device.check_released()?;
     if !cx.budget.unlimited() {
         // Under a limit, the memory in the device's pools counts too.
@@ -275,18 +281,18 @@ fn check_seed(cx: &Context<'_>, job: &Job<'_>) -> Result<()> {
 fn read_to_end(cx: &Context<'_>, source: &BufferedSource, needed: u64) -> Result<Relation> {
     let check = || {
         cx.workers.check()?;
-        has_left(&cx.budget, needed)?;
+        has_left(&cx.budget, needed, "taking over on the CPU if the GPU fails")?;
         fits_machine(cx, source)
     };
     cx.watch.time("read probe side", || source.fill(&cx.workers, 0, check))?;
     Ok(source.waiting())
 }
 
-/// Returns an error if the budget has fewer than `needed` bytes left.
-fn has_left(budget: &Budget, needed: u64) -> Result<()> {
+/// Returns an error if the budget has fewer than `needed` bytes left for `what`.
+fn has_left(budget: &Budget, needed: u64, what: &str) -> Result<()> {
     match budget.limit() {
         Some(limit) if budget.left() < needed => Err(Error::MemoryLimit {
-            what: "taking over on the CPU if the GPU fails".to_string(),
+            what: what.to_string(),
             needed,
             used: budget.used(),
             limit,
@@ -326,12 +332,12 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
         Algorithm::StreamedProbe
         | Algorithm::MultiPass
         | Algorithm::CpuPartitioned
-        | Algorithm::Triton
-        | Algorithm::Spill => Err(Error::invalid_option(
+        | Algorithm::Triton => Err(Error::invalid_option(
             "algorithm",
             format!("{} runs on a GPU only", job.plan.algorithm),
             format!("{} run on the CPU and on a GPU", Algorithm::names_anywhere()),
         )),
+        Algorithm::Spill => Err(Error::internal("a join in memory has no plan")),
     }
 }
 

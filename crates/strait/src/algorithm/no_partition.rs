@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering;
 
 use super::morsel_words::{BLOCK, MorselWords, TableLookup};
 use super::{
-    Context, Job, emit_all_by_flag, for_widths, pair_cap, spare_bytes, workers_with_scratch,
+    Context, Job, emit_all_by_flag, for_widths, has_left, pair_cap, spare_bytes,
+    workers_with_scratch,
 };
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, KeyFilter, ReservedMorsel};
@@ -73,6 +74,7 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> 
     {
         one_key_per_hash(cx, &matcher, &build_unit, table)?;
     }
+    has_left(&cx.budget, job.needed_to_probe, "reading the probe side")?;
     // From here on, the seed does not change any more.
     let probe = job.take_probe()?;
     let known_rows = probe.known_rows();

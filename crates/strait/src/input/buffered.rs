@@ -382,12 +382,28 @@ impl BufferedSource {
         Ok(())
     }
 
+    /// Returns the bytes that must be free before a batch is read, if a caller's source gets `of_caller` bytes. A reader
+    /// ends when it is refused memory. It takes memory for a batch, and the batch is reserved again before the reader
+    /// releases its own reservation. Batches may be slices of a long one, so this is at most a quarter of the limit.
+    pub(crate) fn reading_bytes(&self, of_caller: u64) -> u64 {
+        match (self.feed.expected.counted, self.feed.concurrent) {
+            // The blocks of a spilled partition are short.
+            (false, _) => of_caller / 2,
+            (true, true) => of_caller,
+            (true, false) => {
+                let most = self.feed.budget.limit().unwrap_or(u64::MAX) / 4;
+                let two = self.largest.load(Ordering::Relaxed).saturating_mul(2);
+                two.min(most).max(of_caller)
+            }
+        }
+    }
+
     /// Returns whether rows wait that were read and not handed out.
     pub(crate) fn has_waiting(&self) -> bool {
         lock(&self.buffer).has_rows()
     }
 
-    /// Drops the source, which has ended, and the memory that it may have reserved. Waiting batches stay.
+    /// Drops the source and the memory that it reserved. The source must have ended. Waiting batches stay.
     pub(crate) fn close(&mut self) {
         self.feed.close();
     }

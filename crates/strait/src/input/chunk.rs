@@ -1,5 +1,6 @@
 //! Takes chunks of a side that is streamed, and puts them back.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch};
@@ -8,6 +9,7 @@ use arrow::datatypes::DataType;
 use super::buffered::{BufferedSource, Footprint};
 use super::relation::{Held, Relation};
 use crate::error::{Error, Result};
+use crate::memory::{Hold, MemoryReservation};
 use crate::schedule::{Workers, lock};
 
 /// Some rows of a side, as a held side, and the row id of the first.
@@ -21,6 +23,9 @@ pub(crate) struct Chunk {
 pub(crate) struct ChunkLimits {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
+    /// The bytes that whole batches may take in memory. A slice of a batch keeps the whole batch, and a batch of which
+    /// few columns are needed may keep all columns.
+    pub(crate) held: u64,
     /// The bytes that the reservation for a batch must leave free.
     pub(crate) spare: u64,
     /// Once the chunk has rows, the reader is asked for another batch only if this much memory is free: the
@@ -39,14 +44,16 @@ impl BufferedSource {
         self.take(most)
     }
 
-    /// Does the same for one of several workers that take chunks at the same time. Each of them calls a concurrent
-    /// source by itself.
+    /// Does the same as [`chunk`](BufferedSource::chunk), and several workers may call it at the same time. Each call
+    /// reads a concurrent source on its own thread only.
     pub(crate) fn chunk_of_worker(&self, most: ChunkLimits) -> Result<Option<Chunk>> {
         let enough = || {
             let buffer = lock(&self.buffer);
             let bytes: u64 = buffer.waiting.iter().map(|held| slice_bytes(&held.batch)).sum();
             let rows: u64 = buffer.waiting.iter().map(|held| held.batch.num_rows() as u64).sum();
-            bytes >= most.bytes || rows >= most.rows
+            let mut kept = KeptBytes::default();
+            buffer.waiting.iter().for_each(|held| kept.add(&held.hold));
+            bytes >= most.bytes || rows >= most.rows || kept.bytes >= most.held
         };
         while self.feed.concurrent && !enough() {
             match self.advance(most.spare) {
@@ -64,7 +71,8 @@ impl BufferedSource {
     fn take(&self, most: ChunkLimits) -> Result<Option<Chunk>> {
         let mut buffer = lock(&self.buffer);
         let (mut held, mut rows, mut bytes) = (Vec::<Held>::new(), 0, 0);
-        while rows < most.rows && (rows == 0 || bytes < most.bytes) {
+        let mut kept = KeptBytes::default();
+        while rows < most.rows && (rows == 0 || bytes < most.bytes && kept.bytes < most.held) {
             let Some(next) = buffer.waiting.pop_front() else {
                 if rows > 0 && self.feed.budget.left() < most.free {
                     break;
@@ -99,6 +107,7 @@ impl BufferedSource {
             }
             rows += some as u64;
             bytes += of_batch * some as u64 / all.max(1) as u64;
+            kept.add(&next.hold);
             held.push(Held { batch: next.batch.slice(0, some), ..next });
             if most.one_batch {
                 break;
@@ -151,6 +160,20 @@ impl BufferedSource {
                 buffer.waiting.push_front(Held { batch, first_row, hold });
             }
         }
+    }
+}
+
+/// The bytes of the reservations that some batches keep. Batches may share reservations.
+#[derive(Default)]
+struct KeptBytes {
+    bytes: u64,
+    seen: HashSet<*const MemoryReservation>,
+}
+
+impl KeptBytes {
+    fn add(&mut self, hold: &Hold) {
+        let fresh = hold.iter().filter(|reserved| self.seen.insert(Arc::as_ptr(reserved)));
+        self.bytes += fresh.map(|reserved| reserved.bytes()).sum::<u64>();
     }
 }
 

@@ -28,7 +28,8 @@ pub(crate) struct Expected {
     pub(crate) columns: Option<Vec<usize>>,
     /// Whether the output has the row numbers of this side.
     pub(crate) row_numbers: bool,
-    /// Whether the rows count as read. Rows that come back from disk were counted before.
+    /// Whether the rows are added to the number of rows read. Rows of a spilled join are counted only when they are
+    /// read for the first time.
     pub(crate) counted: bool,
 }
 

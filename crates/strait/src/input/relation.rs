@@ -35,7 +35,7 @@ impl Relation {
         Relation { schema, batches, places, bytes, holds }
     }
 
-    /// Takes batches with their reservations. `bytes` is the size of all batches.
+    /// Creates a relation from batches and their reservations. `bytes` is the size of all batches.
     pub(crate) fn of_batches(
         schema: SchemaRef,
         held: Vec<(RecordBatch, Arc<Hold>)>,

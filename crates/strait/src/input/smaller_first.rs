@@ -7,12 +7,13 @@ use crate::error::Result;
 use crate::options::Side;
 use crate::schedule::Workers;
 
-/// Reads the sides in the order that the `rule` says, until the rule names the build side. Returns the build side
-/// and all its rows, which also stay in its source. The other source has the batches that were read so far. These may
-/// be one batch more than the rule asked for, or one batch more per worker if a source is concurrent and memory is not limited. Under a limit, one worker
-/// reads both sides in turns. With several workers, the bytes that are held would depend on which worker comes first,
-/// and so would the success of the join. Each batch must leave `spare` bytes of memory free. If memory is refused, the
-/// batches that were read stay in the sources, which can be read on.
+/// Reads the sides in the order of the `rule`, until the rule names the build side and this side is complete. Returns
+/// the build side and its rows. The rows also stay in its source. The other source has the batches that were read so
+/// far. These may be one batch more than the rule asked for. If a source is concurrent and memory is not limited, they
+/// may be one batch more per worker. Under a limit, one worker reads both sides in turns. With several workers, the
+/// bytes that are held would depend on which worker comes first, and so would the success of the join. Each batch must
+/// leave `spare` bytes of memory free, or as many as a reader needs for the next batch. If memory is refused, the
+/// sources keep the batches, and can be read further.
 pub(crate) fn read_smaller_first(
     sources: &[BufferedSource; 2],
     rule: BuildSide,
@@ -21,12 +22,14 @@ pub(crate) fn read_smaller_first(
 ) -> Result<(Side, Relation)> {
     let source = |side: Side| &sources[side as usize];
     let step = || next_step(sources, rule);
+    let spare_for =
+        |source: &BufferedSource| if spare > 0 { source.reading_bytes(spare) } else { 0 };
     // Many workers may read the one side that the rule starts with, also under a limit.
     if let Some(side) = rule.side() {
         let source = source(side);
         repeat(source.concurrent().then_some(workers), || {
             workers.check()?;
-            Ok(step() == Step::Read(side) && source.advance(spare)?)
+            Ok(step() == Step::Read(side) && source.advance(spare_for(source))?)
         })?;
     }
     let unlimited = sources[0].feed.budget.unlimited();
@@ -35,12 +38,12 @@ pub(crate) fn read_smaller_first(
         workers.check()?;
         let now = step();
         let Step::Read(side) = now else { return Ok(false) };
-        source(side).advance_if(spare, || step() == now)
+        source(side).advance_if(spare_for(source(side)), || step() == now)
     })?;
     // The loop ends when a side has ended, so the rule now names the build side.
     let (Step::Build(side) | Step::Read(side)) = step();
     let build = source(side);
-    build.fill(workers, spare, || workers.check())?;
+    build.fill(workers, spare_for(build), || workers.check())?;
     Ok((side, build.waiting()))
 }
 

@@ -125,7 +125,8 @@ impl<K: KeyWord> Hash<'_, K> {
         }
     }
 
-    /// Takes byte strings. If they are long, it checks for cancellation in between. Many rows can share one long string.
+    /// Takes byte strings. If they are long, checks for cancellation in between, because many rows can share one long
+    /// string.
     pub(super) fn bytes(self, column: &Bytes, workers: &Workers) -> Result<()> {
         let (array, len) = (&column.array, column.array.len());
         let secrets = self.of.secrets;

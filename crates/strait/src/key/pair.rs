@@ -6,7 +6,8 @@
 //!
 //! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are converted in
 //! slices. Under a memory limit, slices of nested values are converted in shorter [parts](row_size::parts). The
-//! conversion checks for cancellation between slices or parts. The caller reserves memory for those that are kept.
+//! conversion checks for cancellation between slices or parts. Parts that are kept are reserved: a long part before its
+//! conversion, a short part after it.
 
 use std::sync::Arc;
 
@@ -286,7 +287,7 @@ impl KeyColumn {
     /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`. Checks for
     /// cancellation before each part.
     ///
-    /// Under a limit, memory is [reserved](with_reserved) only for parts that are long. Most parts are short.
+    /// Under a limit, only long parts are [reserved](with_reserved). Most parts are short.
     fn convert(
         &self,
         converter: &RowConverter,

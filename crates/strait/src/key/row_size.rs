@@ -20,7 +20,7 @@ use super::column::native;
 use super::float;
 use super::nested::anywhere;
 
-/// A part ends when the upper bound of its bytes in row format reaches this number, or the shared bytes.
+/// A part ends when its bytes in row format, by their upper bound, reach this number and the bytes of shared values.
 const PART: usize = 256 << 10;
 
 /// The most parts that [`parts`] returns in one call. This limits the memory for the list of parts.
@@ -63,8 +63,8 @@ pub(super) struct Part {
     pub(super) bytes: usize,
 }
 
-/// Splits the rows of an array from row `begin` on into parts. Returns the first [`PARTS`] of them. The caller must call
-/// it again for the rows after the last part. It takes up to [`sizing_bytes`] of memory while it runs.
+/// Splits the rows of an array from row `begin` on into parts. Returns at most [`PARTS`] of them. If rows are left, the
+/// caller calls this again from the first of them. It takes up to [`sizing_bytes`] of memory while it runs.
 ///
 /// Each part converts the [shared values](shared_bytes) again. To keep this cheap, each part except the last one has at
 /// least as many bytes as these values, by the upper bound.
@@ -102,9 +102,9 @@ fn converted(array: &dyn Array) -> usize {
     rows.saturating_add(offsets).saturating_add(inner_bytes(array))
 }
 
-/// Returns the bytes that `arrow-row` takes in addition to its result. It first converts the values inside an array to
-/// row format, and the values inside these before them. The [copy of floats](float_bytes) does not count. The
-/// computation takes up to [`sizing_bytes`] of memory.
+/// Returns the bytes that `arrow-row` takes in addition to its result. It converts from the inside out: the values
+/// inside an array come before the array itself. The [copy of floats](float_bytes) does not count. The computation
+/// takes up to [`sizing_bytes`] of memory.
 pub(super) fn inner_bytes(array: &dyn Array) -> usize {
     sum(inside(array).iter().map(|values| converted(values.as_ref())))
 }
@@ -130,8 +130,8 @@ pub(super) fn float_bytes(array: &dyn Array) -> usize {
     entries.saturating_mul(size_of::<i64>()).saturating_add(floats)
 }
 
-/// Returns the most bytes that [`parts`] and [`inner_bytes`] take for an array while they run. It is less than its
-/// elements take in row format.
+/// Returns the most bytes that [`parts`] and [`inner_bytes`] take for an array while they run. These are fewer bytes
+/// than its elements take in row format.
 ///
 /// Rows can share elements, and elements can share elements in turn. Without memory, the size of an element would be
 /// computed again for each reference to it. The time would grow exponentially with the depth of the type.
@@ -218,7 +218,7 @@ fn viewed<O: OffsetSizeTrait>(array: &dyn Array) -> Range<usize> {
     first..ranges().map(|(_, end)| end).max().unwrap_or(first)
 }
 
-/// Returns the sizes of an array's rows. Each takes constant time, except that a list takes time for its elements.
+/// Returns the sizes of an array's rows. A size takes constant time, but the size of a list takes time per element.
 fn sizes(array: &dyn Array) -> Size {
     let data_type = array.data_type();
     if let Some(bytes) = fixed(data_type) {
@@ -298,7 +298,7 @@ fn sizes(array: &dyn Array) -> Size {
     }
 }
 
-/// Returns the sizes of rows that can be referred to many times. The sizes of lists are computed here, once.
+/// Returns the sizes of rows that other rows may refer to many times. If there are lists, computes all sizes once.
 fn repeated(array: &dyn Array) -> Size {
     let size = sizes(array);
     if !has_lists(array) {
@@ -432,7 +432,7 @@ fn list_views<O: OffsetSizeTrait>(array: &dyn Array) -> Size {
     })
 }
 
-/// The sizes of list elements, added up from the first element on. Any range of elements takes constant time.
+/// Running totals of the sizes of list elements. With them, the size of any range takes constant time.
 ///
 /// There is one sum per [`STEP`] elements if the size of an element takes constant time. Otherwise there is one sum per
 /// element.
@@ -479,7 +479,7 @@ impl Sums {
             rest.fold(self.sums[at], usize::saturating_add)
         };
         match before(end) {
-            // The sum is too large for its type. So is this upper bound.
+            // The total does not fit its type. The largest number is the upper bound then.
             usize::MAX => usize::MAX,
             sum => sum - before(first) + 1,
         }

@@ -200,7 +200,7 @@ impl BytesArray {
         }
     }
 
-    /// Returns the bytes of all strings together. A string counts for each view of it.
+    /// Returns the bytes of all strings together. A string counts once per view of it.
     pub(super) fn total_bytes(&self) -> usize {
         fn between<O: ArrowNativeType>(offsets: &[O]) -> usize {
             let at = |offset: Option<&O>| offset.map_or(0, |offset| offset.as_usize());

@@ -1,27 +1,42 @@
-//! The rules of a join that spills: how many partitions it makes, which of them stay in memory, and when
-//! partitioning again is of no use.
+//! The rules of a join that spills: how many partitions it makes, which of them stay in memory, and when partitioning
+//! again does not help.
 
+use crate::input::ChunkLimits;
 use crate::overrides::TestOverrides;
 
-/// The most radix bits of one level. Each partition has a file per side, and a process may open some 1000 files.
+/// The most radix bits of one level. Each partition has one file per side. The files of all levels may be open at once,
+/// and a process may open about 1000 files.
 const MAX_BITS: u32 = 6;
 const LEAST_BITS: u32 = 3;
 /// The radix bits if the size of the build side is unknown, or if memory is not limited.
 const DEFAULT_BITS: u32 = 5;
-/// The bytes of a chunk that is partitioned, if memory is not limited.
-const CHUNK: u64 = 32 << 20;
+/// The most bytes of a chunk that one worker partitions at a time.
+const CHUNK: u64 = 4 << 20;
 /// While rows are partitioned, the chunks of all workers take at most 1/`CHUNKS_OF_LIMIT` of the memory limit.
 const CHUNKS_OF_LIMIT: u64 = 32;
-/// Partitioning a chunk takes up to four times its bytes: row ids, gathered rows, and encoded rows.
-const ROOM_OF_LIMIT: u64 = CHUNKS_OF_LIMIT / 4;
+/// Partitioning a chunk takes up to so many times its bytes: row ids, gathered rows, and encoded rows.
+const ROOM_PER_CHUNK: u64 = 4;
+/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit must be free for the readers, at most `READING` per
+/// thread.
+const READING_OF_LIMIT: u64 = 4;
+const READING: u64 = 8 << 20;
+/// Until the build side is complete, 1/`SPARE_OF_LIMIT` of the memory limit stays free, at most `SPARE`.
+const SPARE_OF_LIMIT: u64 = 8;
+const SPARE: u64 = 128 << 20;
+/// The bytes per row while its partition is computed: the key word and the row id.
+pub(crate) const ASSIGNED_BYTES_PER_ROW: u64 = 16;
+/// A chunk should have this many rows per partition. Each block takes time and bytes for each of its columns.
+const ROWS_PER_BLOCK: u64 = 64;
 /// Bytes per build row that a join in memory takes besides the rows: key word, tuple, and its part of the table.
 const TABLE_BYTES_PER_ROW: u64 = 48;
+/// A third of the free memory stays for the probe side and for the output, at most so many bytes.
+const MOST_SPARE: u64 = 128 << 20;
 /// Bytes that a join in memory takes even for few rows.
 const BYTES_PER_JOIN: u64 = 128 << 10;
 /// The most levels. Partitions of the last level are joined in blocks.
 const MAX_LEVELS: u32 = 6;
 
-/// The sizes of some rows.
+/// A number of rows, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SpilledSize {
     pub(crate) rows: u64,
@@ -40,11 +55,23 @@ impl SpilledSize {
         self.bytes.saturating_mul(2).saturating_add(table).saturating_add(BYTES_PER_JOIN)
     }
 
-    /// Returns whether these rows can be the build side of a join in memory that has `free` bytes. A third of them
-    /// stays for the probe side and for the output.
+    /// Returns whether these rows can be the build side of a join in memory that has `free` bytes. Some
+    /// of them are left for the probe side and for the output. If these are too few, the join is refused memory before it
+    /// reads the probe side, and tries again with fewer rows.
     pub(crate) fn fits(self, free: u64) -> bool {
-        self.join_bytes() <= free / 3 * 2
+        self.join_bytes() <= free - (free / 3).min(MOST_SPARE)
     }
+}
+
+/// Returns the bytes that must be free before rows are read, if the join may spill.
+pub(crate) fn reading_bytes(limit: Option<u64>, threads: usize) -> u64 {
+    limit.map_or(0, |limit| (limit / READING_OF_LIMIT).min(READING * threads as u64))
+}
+
+/// Returns the bytes that a join leaves free until its build side is complete, if it may spill. It needs this memory to
+/// partition the first rows.
+pub(crate) fn spare_bytes(limit: Option<u64>) -> u64 {
+    limit.map_or(0, |limit| (limit / SPARE_OF_LIMIT).min(SPARE))
 }
 
 /// The rules for one level of a join that spills. Level 0 partitions the tables, level 1 partitions pairs of spilled
@@ -55,20 +82,24 @@ pub(crate) struct SpillRules {
     pub(crate) threads: usize,
     pub(crate) level: u32,
     pub(crate) overrides: TestOverrides,
-    /// Whether the caller asked for the algorithm. Then no partition stays in memory at level 0.
+    /// Whether the caller asked for the algorithm `spill`. Then level 0 keeps no blocks in memory.
     pub(crate) asked: bool,
 }
 
 impl SpillRules {
-    /// Returns the radix bits of this level. The partitions of the build side are to fit memory, with room to spare
-    /// because partitions vary in size.
+    /// Returns the radix bits of this level. A build partition should fit memory. Partitions vary in size, so there are
+    /// more than three times as many as equal partitions would need, up to `MAX_BITS`.
     pub(crate) fn bits(&self, build: Option<SpilledSize>) -> u32 {
         if self.overrides.tiny_partitions {
             return 2;
         }
         let (Some(limit), Some(build)) = (self.limit, build) else { return DEFAULT_BITS };
         let partitions = build.join_bytes().saturating_mul(3) / limit.max(1);
-        partitions.max(1).ilog2().saturating_add(1).clamp(LEAST_BITS, MAX_BITS)
+        let bits = partitions.max(1).ilog2().saturating_add(1);
+        // Wide rows make short chunks.
+        let rows_of_chunk = self.chunk_bytes() / (build.bytes / build.rows.max(1)).max(1);
+        let most = (rows_of_chunk / ROWS_PER_BLOCK).max(1).ilog2();
+        bits.min(most).clamp(LEAST_BITS, MAX_BITS)
     }
 
     /// Returns the bytes of a chunk that one worker partitions at a time.
@@ -82,15 +113,32 @@ impl SpillRules {
 
     /// Returns the memory for partitioning the probe side; `None` if memory is not limited.
     pub(crate) fn room_bytes(&self) -> Option<u64> {
-        self.limit.map(|limit| limit / ROOM_OF_LIMIT)
+        self.limit.map(|_| self.chunk_bytes() * ROOM_PER_CHUNK * self.threads as u64)
     }
 
-    /// Returns the most rows of a chunk that one worker partitions at a time.
+    /// Returns the most rows of a chunk that one worker partitions at a time. If rows are narrow, they take fewer bytes
+    /// than the memory for computing their partitions.
     pub(crate) fn chunk_rows(&self) -> u64 {
-        if self.overrides.tiny_chunks { 7 } else { u64::from(u32::MAX) }
+        match self.overrides.tiny_chunks {
+            true => 7,
+            false => (self.chunk_bytes() / ASSIGNED_BYTES_PER_ROW).max(1),
+        }
     }
 
-    /// Returns the most bytes of build partitions that stay in memory while the build side is partitioned.
+    /// Returns the bytes that must be free before a worker reads a chunk.
+    pub(crate) fn reading_bytes(&self) -> u64 {
+        reading_bytes(self.limit, self.threads)
+    }
+
+    /// Returns the limits of a chunk that one worker partitions at a time.
+    pub(crate) fn chunk_limits(&self) -> ChunkLimits {
+        let bytes = self.chunk_bytes();
+        let held = self.limit.map_or(u64::MAX, |_| bytes * ROOM_PER_CHUNK);
+        let (rows, free) = (self.chunk_rows(), self.reading_bytes());
+        ChunkLimits { rows, bytes, held, spare: 0, free, one_batch: false }
+    }
+
+    /// Returns the most bytes of partitions, of both sides together, that stay in memory during partitioning.
     pub(crate) fn resident_bytes(&self) -> u64 {
         match self.limit {
             _ if self.asked && self.level == 0 => 0,
@@ -99,7 +147,7 @@ impl SpillRules {
         }
     }
 
-    /// Returns the rows of a block of a side that is joined in blocks, with `free` bytes of memory.
+    /// Returns the rows per block if a side is joined in blocks and `free` bytes of memory are free.
     pub(crate) fn block_rows(&self, side: SpilledSize, free: u64) -> u64 {
         if self.overrides.tiny_chunks {
             return 5;
@@ -109,10 +157,10 @@ impl SpillRules {
         ((free / 3).saturating_sub(BYTES_PER_JOIN) / per_row).max(1)
     }
 
-    /// Returns whether a pair is joined in blocks instead of being joined in memory or partitioned again. `part` is the
-    /// smaller side of the pair, and `whole` is the smaller side before it was partitioned. If one key has most of the
-    /// rows, partitioning again separates little. The number of levels is bounded, because a join can be refused memory
-    /// although its rows fit.
+    /// Returns whether a pair is joined in blocks. Otherwise, it is joined in memory or partitioned again. `part` is
+    /// the smaller side of the pair, and `whole` is the smaller of the two tables that were partitioned. If one key has
+    /// most of the rows, partitioning again separates few rows. The number of levels is limited, because a pair that is
+    /// expected to fit can be refused memory, and is then partitioned again.
     pub(crate) fn in_blocks(&self, part: SpilledSize, whole: SpilledSize, free: u64) -> bool {
         self.level >= MAX_LEVELS || (!part.fits(free) && part.bytes > whole.bytes / 4 * 3)
     }
@@ -144,7 +192,7 @@ mod tests {
         let rules = rules(Some(limit));
         for mib in [100, 640, 2000] {
             let bits = rules.bits(Some(size(mib * MIB)));
-            let part = size(mib * MIB >> bits);
+            let part = size((mib * MIB) >> bits);
             assert!(part.fits(limit), "{mib} MiB: {bits} bits");
         }
         assert_eq!(rules.bits(Some(size(MIB))), LEAST_BITS);

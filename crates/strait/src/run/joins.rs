@@ -1,11 +1,9 @@
 //! The joins that one run consists of: one join in memory, or the joins of a join that spills.
 //!
 //! ```text
-//!  Conductor::run ── fits memory ──────────► join_held: plan, then the conductor of the algorithm
-//!        │                                        ▲
-//!        └──── does not fit ──► algorithm/spill ──┤ partitions in memory, blocks
-//!                   ▲                 │           │
-//!                   └── pairs of partitions ──────┘
+//! Conductor::run ── fits memory ──────────► attempt: plan, then the conductor of the algorithm │
+//! ▲ └──── does not fit ──► algorithm/spill ──┤ partitions in memory, blocks ▲                 │           │ └── pairs
+//! of partitions ──────┘
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,16 +21,12 @@ use crate::key::Seed;
 use crate::matches::Roles;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::output::SharedSink;
-use crate::plan::{Plan, SpillRules, SpilledSize, Statistics};
+use crate::plan::{Plan, SpillRules, SpilledSize, Statistics, reading_bytes, spare_bytes};
 use crate::progress::Stage;
 use crate::reader::Running;
 use crate::reading::ReadingThread;
 use crate::report::Spilled;
 use crate::schedule::lock;
-
-/// While a join reads its sides, it leaves this fraction of the memory limit free if it may spill: 1 / `SPARE`. It
-/// needs this memory to write the first rows.
-const SPARE: u64 = 8;
 
 /// What the joins of one run share.
 pub(super) struct Conductor<'a> {
@@ -46,7 +40,8 @@ pub(super) struct Conductor<'a> {
     ran: Mutex<Option<Ran>>,
 }
 
-/// The plan that was carried out, and its seed. If the join spilled, they belong to the first join in memory.
+/// The plan that was carried out, and its seed. If the join spilled, they are those of the first join in memory, but
+/// the plan's algorithm is `spill`.
 pub(super) struct Ran {
     pub(super) plan: Plan,
     pub(super) seeded: Seeded,
@@ -139,7 +134,7 @@ impl<'a> Conductor<'a> {
         self.cx.counters.enter(Stage::Partition, 0);
         let (number, side) = (spilling.seed, tables.build_side.side());
         spilling.run(tables)?;
-        // If no pair had rows that could match, nothing was joined.
+        // If no join in memory ran, there is no plan yet.
         let bound = self.bound;
         let (statistics, join_type) = (&bound.join.statistics, bound.join.join_type);
         let known = || Known::new(self.cx.machine, side, statistics, join_type);
@@ -154,8 +149,8 @@ impl<'a> Conductor<'a> {
         self.bound.join.algorithm == Some(Algorithm::Spill)
     }
 
-    /// Returns whether the join may go on with rows on disk if memory is refused. Not if the output is sorted, or
-    /// if it has row numbers.
+    /// Returns whether the join may spill if memory is refused. It needs a memory limit and a place for files. It may
+    /// not if the caller asked for `sort-merge`, or if the output has row numbers.
     fn may_spill(&self) -> bool {
         let numbered = [Side::Left, Side::Right].map(|side| self.bound.wants_row_numbers(side));
         self.bound.join.spill.is_some()
@@ -177,9 +172,9 @@ impl<'a> Conductor<'a> {
     /// Reads the build side and joins in memory.
     fn join_in_memory(&self, tables: Tables) -> Result<Attempted<Tables>> {
         let (cx, may_spill) = (self.cx, self.may_spill());
-        // An error of a worker ends the join, unless the join can go on with rows on disk.
+        // An error of a worker ends the whole join. If the join may spill, the error ends only this attempt.
         let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
-        let spare = cx.budget.limit().filter(|_| may_spill).map_or(0, |limit| limit / SPARE);
+        let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
         let Tables { mut sources, build_side, statistics, join_type, level } = tables;
         let read = cx
             .watch
@@ -196,7 +191,7 @@ impl<'a> Conductor<'a> {
         sources[side as usize].close();
         let [left, right] = sources;
         let (kept, probe) = if side == Side::Left { (left, right) } else { (right, left) };
-        // The batches are kept for another attempt only if there may be one.
+        // The batches are needed again only if the join may spill.
         let kept = may_spill.then_some(kept);
         let joined = self.attempt((side, &build), probe, join_type, &statistics)?;
         Ok(match (joined, kept) {
@@ -204,7 +199,7 @@ impl<'a> Conductor<'a> {
             (Attempted::TooLarge(_, why), None) => return Err(why),
             (Attempted::TooLarge(probe, why), Some(kept)) => {
                 let sources = if side == Side::Left { [kept, probe] } else { [probe, kept] };
-                // The build side was read to its end. It stays the build side.
+                // The build side was read to its end. Its batches are partitioned first.
                 Attempted::TooLarge(again(sources), why)
             }
         })
@@ -230,8 +225,15 @@ impl<'a> Conductor<'a> {
         known.learned = bound.learned(build_side, build);
         let (mut plan, mut device) = bound.decide(&known)?;
         log::info!("{plan}");
+        let needed_to_probe = match may_spill {
+            true => {
+                let of_caller = reading_bytes(cx.budget.limit(), cx.workers.threads());
+                probe.reading_bytes(of_caller)
+            }
+            false => 0,
+        };
         let start = Written::now(self.sink, &self.candidates);
-        let (mut probe, mut matched) = (Some(probe), None);
+        let (mut probe, mut matched, mut partly_joined) = (Some(probe), None, false);
         let seeded = with_seeds(bound.join.overrides, |seed, bounded| {
             let keys = &bound.keys.reseeded(seed).within(&cx.workers, &cx.budget);
             cx.bounded = bounded;
@@ -247,6 +249,8 @@ impl<'a> Conductor<'a> {
                 plan: &mut plan,
                 candidates: &self.candidates,
                 matched: &mut matched,
+                partly_joined: &mut partly_joined,
+                needed_to_probe,
             };
             if let Some(on) = &device {
                 let may_use_cpu = bound.may_use_cpu();
@@ -273,9 +277,9 @@ impl<'a> Conductor<'a> {
                 lock(&self.ran).get_or_insert(Ran { plan, seeded });
                 Ok(Attempted::Joined)
             }
-            // Nothing was written, and the whole probe side is still there.
+            // No row was sent to the consumer, and the job still has all probe rows.
             (Err(why @ Error::MemoryLimit { .. }), Some(probe))
-                if may_spill && matched.is_none() && self.sink.go_back(&start.output) =>
+                if may_spill && !partly_joined && self.sink.go_back(&start.output) =>
             {
                 self.cx.workers.check()?;
                 self.candidates.store(start.candidates, Ordering::Relaxed);

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"STRAITSP";
 const VERSION: u64 = 1;
-/// The length of the header in bytes. It is the alignment of buffers, so that it keeps the payload aligned.
+/// The length of the header in bytes. It is a multiple of the alignment of buffers, so that the payload is aligned.
 const HEADER: usize = 64;
 /// The position of the checksum in the header.
 const CHECKSUM: usize = 56;
@@ -46,20 +46,20 @@ pub(crate) struct Block {
     mark: Mark,
 }
 
-/// What the writer of a file remembers of each block. The reader compares it with the block.
+/// The length, the rows and the checksum of a block. The writer keeps them in memory. The reader compares them with the
+/// block in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     /// The length in bytes, with the header.
     pub(super) length: u64,
     pub(super) rows: u64,
-    /// A block with another checksum is another block, such as the file's previous one.
+    /// A valid block with another checksum is the wrong block, for example an earlier block of the file.
     pub(super) checksum: u64,
 }
 
 /// Encodes the rows of a batch. The encoding has only the parts of the arrays that the rows use.
 pub(crate) fn encode(batch: &RecordBatch) -> Result<Block> {
-    let buffers =
-        messages(batch).map_err(Error::arrow("encoding rows that do not fit the memory limit"))?;
+    let buffers = messages(batch).map_err(Error::arrow("encoding rows for the disk"))?;
     let payload: usize = buffers.iter().map(|buffer| buffer.len()).sum();
     let mut bytes = MutableBuffer::with_capacity(HEADER + payload);
     bytes.extend_zeros(HEADER);
@@ -104,7 +104,7 @@ impl Block {
     /// `schema` is the schema of the batch that was encoded.
     pub(crate) fn decode(&self, schema: &SchemaRef) -> Result<RecordBatch> {
         let batch = self.decode_columns(schema);
-        batch.map_err(Error::arrow("decoding rows that did not fit the memory limit"))
+        batch.map_err(Error::arrow("decoding rows from the disk"))
     }
 
     fn decode_columns(&self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {

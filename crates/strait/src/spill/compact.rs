@@ -1,15 +1,15 @@
 //! Removes the parts of arrays that their rows do not use, so that they are not written.
 //!
-//! The result has the same type and the same values, and no array inside it has an offset. The latter is also
-//! necessary for correctness: the IPC writer of Arrow 59 ignores the offsets of unions inside lists, and writes
-//! an invalid run end for an empty slice of runs.
+//! The result has the same type and the same values, and no array inside it has an offset. Removing the offsets is also
+//! necessary for correctness: the IPC writer of Arrow 59 ignores the offsets of unions inside lists, and writes an
+//! invalid run end for an empty slice of runs.
 //!
 //! | array | what is removed |
 //! | --- | --- |
 //! | views | data buffers, if their rows use fewer bytes than they have |
-//! | dictionary | values without a row, if there are more values than rows |
+//! | dictionary | values that no row uses, if these are more than a quarter of all values |
 //! | list, map, fixed-size list | values before the first and after the last row |
-//! | list view, dense union | values without a row, if Arrow's `take` supports their type |
+//! | list view, dense union | values that no row uses, if Arrow's `take` supports their type |
 //! | runs | runs before the first and after the last row |
 
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn views<T: ByteViewType>(array: &GenericByteViewArray<T>) -> ArrayRef {
 
 fn dictionary(array: &ArrayRef) -> Result<ArrayRef> {
     let values = array.as_any_dictionary().values();
-    let fewer = match values.len() > array.len() && can_be_taken(values.data_type()) {
+    let fewer = match !values.is_empty() && can_be_taken(values.data_type()) {
         true => downcast_dictionary_array!(
             array => used_values(array)?,
             _ => Arc::clone(array),
@@ -77,9 +77,12 @@ fn dictionary(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(fewer.with_values(compact(fewer.values())?))
 }
 
-/// Returns the dictionary without the values that no row uses.
+/// Returns the dictionary without the values that no row uses, if they are many.
 fn used_values<K: ArrowDictionaryKeyType>(array: &DictionaryArray<K>) -> Result<ArrayRef> {
     let used = array.occupancy();
+    if used.count_set_bits() > array.values().len() / 4 * 3 {
+        return Ok(Arc::new(array.clone()));
+    }
     let mut keys = vec![K::Native::usize_as(0); array.values().len()];
     used.set_indices().enumerate().for_each(|(new, old)| keys[old] = K::Native::usize_as(new));
     // The key of a null row may be any number.
@@ -199,7 +202,7 @@ fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Result<ArrayRef> {
 }
 
 /// Returns whether values of this type may go through Arrow's `take` and `filter`. These rename the fields of runs.
-/// Unions and values without a size are rare, so their arrays are kept whole.
+/// Unions and values without bytes are rare. All these arrays are kept whole.
 fn can_be_taken(data_type: &DataType) -> bool {
     use DataType::*;
     match data_type {

@@ -17,9 +17,9 @@ pub(super) enum Doing {
 impl Doing {
     fn text(self) -> &'static str {
         match self {
-            Doing::Create => "create a file for rows that do not fit the memory limit in",
-            Doing::Write => "write rows that do not fit the memory limit to",
-            Doing::Read => "read back rows that did not fit the memory limit from",
+            Doing::Create => "create a file for spilled rows in",
+            Doing::Write => "write spilled rows to",
+            Doing::Read => "read spilled rows back from",
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
         assert_eq!(
             Doing::Write.failed("/tmp", &full).to_string(),
-            "cannot write rows that do not fit the memory limit to /tmp: No space left on device (os error 28); \
+            "cannot write spilled rows to /tmp: No space left on device (os error 28); \
              free space there, or name another folder (temp dir), or raise the memory limit"
         );
         let limit = io::Error::new(
@@ -135,7 +135,7 @@ mod tests {
         let limit = InFolder::wrap(Path::new("/b"), limit);
         assert_eq!(
             Doing::Write.failed("/a, /b", &limit).to_string(),
-            "cannot write rows that do not fit the memory limit to /b: the limit of 1.0 MiB on disk is too small: \
+            "cannot write spilled rows to /b: the limit of 1.0 MiB on disk is too small: \
              512.0 KiB are in use, and 1.0 MiB more are needed; raise the limit (option disk), or raise the memory limit"
         );
         let cases = [

@@ -56,7 +56,7 @@ pub trait SpillStore: Send + Sync + fmt::Debug {
     fn place(&self) -> String;
 }
 
-/// A file that is only appended to, and then read from front to back.
+/// A file to which bytes are appended, and which is then read from front to back.
 ///
 /// ```
 /// use std::io::Read;
@@ -78,7 +78,7 @@ pub trait SpillFile: Send + Sync {
     /// again after an error.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Opens the file for reading from its start. The join may call it several times, also at the same time,
-    /// but not before the last append.
+    /// Opens the file for reading from its start. The join calls it only after the last append. It may call it several
+    /// times, also at the same time.
     fn open(&self) -> io::Result<Box<dyn io::Read + Send>>;
 }

@@ -87,7 +87,7 @@ fn simulated(seed: u64) -> TestOverrides {
 fn a_plan_says_what_runs() -> Result<(), Error> {
     let (build, probe) = (table("v", BUILD_ROWS, 1), table("w", 2 * BUILD_ROWS, 2));
     let long = table("w", 4 * BUILD_ROWS, 4);
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ON_GPU {
         for (seed, tiny_partitions) in [(1, false), (2, true)] {
             let overrides = TestOverrides { tiny_partitions, ..simulated(seed) };
             for join_type in [JoinType::Inner, JoinType::RightSemi, JoinType::LeftAnti] {
@@ -114,7 +114,7 @@ fn a_plan_says_what_runs() -> Result<(), Error> {
 #[test]
 fn repeated_keys_change_the_plan_and_what_runs() -> Result<(), Error> {
     let (build, probe) = (table("v", BUILD_ROWS, 3), table("w", 4 * BUILD_ROWS, 12));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ON_GPU {
         let join = Join::inner().algorithm(algorithm).test_overrides(simulated(3));
         let (_, report) = joined(&join, &build, &probe)?;
         let Some(work) = &report.gpu else { panic!("{report}") };
@@ -131,7 +131,7 @@ fn repeated_keys_change_the_plan_and_what_runs() -> Result<(), Error> {
 fn rows_cross_as_the_plan_says() -> Result<(), Error> {
     let (build, probe) = (table("v", BUILD_ROWS, 1), table("w", 2 * BUILD_ROWS, 2));
     for transfer in Transfer::ALL {
-        for algorithm in Algorithm::ALL {
+        for algorithm in Algorithm::ON_GPU {
             let table = match algorithm {
                 Algorithm::NoPartition => TablePlace::Hybrid,
                 _ => TablePlace::Gpu,
@@ -201,7 +201,7 @@ fn as_many_bytes_cross_as_the_plan_says() -> Result<(), Error> {
 #[test]
 fn chunks_are_as_long_as_the_plan_says() -> Result<(), Error> {
     let (build, probe) = (table("v", BUILD_ROWS, 1), table("w", 2 * BUILD_ROWS, 2));
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ON_GPU {
         for tiny_chunks in [false, true] {
             let overrides = TestOverrides { tiny_chunks, ..simulated(8) };
             let join = Join::inner().algorithm(algorithm).test_overrides(overrides);

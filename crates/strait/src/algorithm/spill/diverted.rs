@@ -15,7 +15,7 @@ use arrow::error::ArrowError;
 
 use super::partitions::{Partitions, Work};
 use crate::error::{Error, Result};
-use crate::input::{BufferedSource, ChunkLimits, Morsel, Source, SourceContext};
+use crate::input::{BufferedSource, Morsel, Source, SourceContext};
 use crate::memory::{Budget, Reservation};
 use crate::options::Side;
 use crate::schedule::lock;
@@ -24,7 +24,7 @@ use crate::spill::SpilledSource;
 /// A call that waits for another one checks for cancellation this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The rows of the probe side whose build partition is in memory. Each call also writes the rows of other partitions.
+/// A source of the probe rows whose build partition is in memory. Each call also writes other probe rows to disk.
 pub(super) struct Diverted {
     side: Side,
     partitions: Arc<Partitions>,
@@ -45,32 +45,50 @@ pub(super) struct Room {
     /// The memory of the join.
     whole: Arc<Budget>,
     _reserved: Reservation,
+    /// The memory that the reader of the probe side takes while it reads a batch.
+    reading: Mutex<Reservation>,
+    reading_bytes: u64,
 }
 
 impl Room {
-    /// Reserves `bytes`. If memory is not limited, the room is not limited either.
-    pub(super) fn new(budget: &Arc<Budget>, bytes: Option<u64>) -> Result<Arc<Room>> {
+    /// Reserves `bytes` for partitioning, and `reading_bytes` for reading a batch if there are as many. If memory is not
+    /// limited, the room is not limited either.
+    pub(super) fn new(
+        budget: &Arc<Budget>,
+        bytes: Option<u64>,
+        reading_bytes: u64,
+    ) -> Result<Arc<Room>> {
         let what = "partitioning the probe side";
         let _reserved = budget.reserve(bytes.unwrap_or(0), what)?;
+        let reading = budget.reserve(reading_bytes, what).or_else(|_| budget.reserve(0, what))?;
+        let reading = Mutex::new(reading);
         let (budget, whole) = (Budget::new(bytes), Arc::clone(budget));
-        Ok(Arc::new(Room { budget, whole, _reserved }))
+        Ok(Arc::new(Room { budget, whole, _reserved, reading, reading_bytes }))
     }
 
-    /// Returns the error with the limit of the join. The caller does not know the limit of the room.
-    fn of_join(&self, error: Error) -> Error {
-        match error {
-            Error::MemoryLimit { what, needed, .. } => {
-                self.whole.refuse(needed, self.whole.used(), &what)
-            }
-            other => other,
+    /// Calls `read` with the memory that is kept for reading. Takes the memory back afterwards, unless the join in memory
+    /// has taken it.
+    fn read<T>(&self, read: impl FnOnce() -> T) -> T {
+        let free = || {
+            let mut reading = lock(&self.reading);
+            let bytes = reading.bytes();
+            reading.shrink(bytes);
+        };
+        free();
+        let result = read();
+        let mut reading = lock(&self.reading);
+        let missing = self.reading_bytes.saturating_sub(reading.bytes());
+        if reading.grow(missing, "reading the probe side").is_err() {
+            log::trace!("no memory is kept for reading the probe side");
         }
+        result
     }
 }
 
 struct State {
-    /// Files of rows that were written before it was known which build partitions stay in memory.
+    /// Probe rows on disk whose build partition is in memory. They were written before this was known.
     again: Vec<Arc<SpilledSource>>,
-    /// Chunks whose rows were not all written or returned, because memory was refused.
+    /// Chunks that may have rows left: kept rows, or rows that were not written because memory was refused.
     waiting: Vec<Work>,
     /// The number of calls that have a chunk.
     busy: usize,
@@ -98,10 +116,15 @@ impl Diverted {
             return Ok(Some(batch));
         }
         let Some(mut work) = self.take_work(context)? else { return Ok(None) };
-        let budget = &self.room.budget;
-        let kept = self.partitions.divide(&mut work, budget, |partition| !self.on_disk[partition]);
-        let kept = kept.and_then(|()| self.partitions.take_kept(&mut work, budget));
-        let kept = kept.map_err(|error| self.room.of_join(error));
+        let mut divided = |budget: &Arc<Budget>| {
+            self.partitions.divide(&mut work, budget, |partition| !self.on_disk[partition])?;
+            self.partitions.take_kept(&mut work, budget)
+        };
+        // A few rows may need more than the room.
+        let kept = match divided(&self.room.budget) {
+            Err(Error::MemoryLimit { .. }) => divided(&self.room.whole),
+            kept => kept,
+        };
         let mut state = lock(&self.state);
         state.busy -= 1;
         if !matches!(kept, Ok(None)) {
@@ -140,7 +163,8 @@ impl Diverted {
                 return Ok(Some(work));
             }
             drop(state);
-            let chunk = self.rest.chunk_of_worker(self.limits());
+            let limits = self.partitions.rules.chunk_limits();
+            let chunk = self.room.read(|| self.rest.chunk_of_worker(limits));
             if let Ok(Some(chunk)) = chunk {
                 return Ok(Some(Work::new(self.side, chunk.rows)));
             }
@@ -159,8 +183,8 @@ impl Diverted {
         }
     }
 
-    /// Returns the error of a call that failed. After one call of the probe side has failed, the others are only told
-    /// that they are cancelled. They return the error of that call, because it has the reason.
+    /// Returns the error of a call that failed. After one call of the probe side has failed, the other calls get only
+    /// [`Error::Cancelled`]. They return the error of the failed call instead, because it names the cause.
     fn failed(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -183,12 +207,6 @@ impl Diverted {
         drop(state);
         self.changed.notify_all();
         reason.unwrap_or(error)
-    }
-
-    fn limits(&self) -> ChunkLimits {
-        let rules = &self.partitions.rules;
-        let (rows, bytes) = (rules.chunk_rows(), rules.chunk_bytes());
-        ChunkLimits { rows, bytes, spare: 0, free: 0, one_batch: false }
     }
 }
 

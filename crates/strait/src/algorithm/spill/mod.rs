@@ -1,4 +1,4 @@
-//! `spill`: the hybrid hash join, one tier further. What does not fit memory goes to disk.
+//! `spill`: the hybrid hash join. Partitions that do not fit memory go to disk.
 //!
 //! ```text
 //!  build side ──► partitions ──┬── some stay in memory ──► a join in memory ◄──┐
@@ -10,10 +10,11 @@
 //! ```
 //!
 //! The partition of a row follows from its key. So every join type can be carried out partition by partition. Each
-//! level has a seed of its own: keys that share a partition on one level are separated on the next one. If one key
-//! has most of the rows, partitioning again is of no use. Such a pair is joined [in blocks](Spilling::join_in_blocks).
+//! level has its own seed, so keys that share a partition on one level are spread over the partitions of the next
+//! level. If one key has most of the rows, partitioning again does not help. Such a pair is joined [in
+//! blocks](Spilling::join_in_blocks).
 //!
-//! This file only conducts. [`Joins`] plans and runs the joins in memory, on the CPU or on a GPU.
+//! This file has the order of the steps. [`Joins`] plans and runs the joins in memory, on the CPU or on a GPU.
 
 mod diverted;
 mod partitions;
@@ -28,7 +29,7 @@ pub(crate) use self::partitions::SpillTotals;
 use self::partitions::{Partitions, Work};
 use crate::build_side::{BuildSide, Step, Wishes};
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, bytes};
 use crate::input::{BufferedSource, ChunkLimits, Input, Relation, next_step};
 use crate::key::{KeyPlan, Seed};
 use crate::matches::{Keep, Roles};
@@ -39,7 +40,7 @@ use crate::spill::{SpillStore, SpilledRows};
 
 /// Two tables that are joined: the inputs of the join, or a pair of spilled partitions.
 pub(crate) struct Tables {
-    /// The left and the right table, as far as they were read.
+    /// The left and the right table. Each source has the batches that were already read.
     pub(crate) sources: [BufferedSource; 2],
     pub(crate) build_side: BuildSide,
     /// The statistics of the left and the right table.
@@ -52,13 +53,13 @@ pub(crate) struct Tables {
 /// The result of an attempt to join in memory.
 pub(crate) enum Attempted<T> {
     Joined,
-    /// Memory was refused before any row was written. Nothing is lost.
+    /// Memory was refused, and no row was sent to the consumer. The value has all rows, so they can be joined again.
     TooLarge(T, Error),
 }
 
-/// The joins in memory that a spilling join is made of. Each has a plan of its own.
+/// Plans and runs the joins in memory that a spilling join consists of. Each has its own plan.
 pub(crate) trait Joins {
-    /// Joins two tables in memory, or spills.
+    /// Joins two tables: in memory if they fit, otherwise by spilling.
     fn join(&self, tables: Tables) -> Result<()>;
 
     /// Joins a build side in memory with a probe side. `join_type` tells which rows are returned.
@@ -69,7 +70,7 @@ pub(crate) trait Joins {
         join_type: JoinType,
     ) -> Result<Attempted<BufferedSource>>;
 
-    /// Returns a table that was counted when it was read for the first time.
+    /// Returns a source of rows that were already counted as read. It does not count them again.
     fn source(&self, side: Side, input: Input) -> BufferedSource;
 }
 
@@ -82,7 +83,7 @@ pub(crate) struct Spilling<'a> {
     pub(crate) totals: &'a Arc<SpillTotals>,
     pub(crate) rules: SpillRules,
     pub(crate) joins: &'a dyn Joins,
-    /// The number that the seeds of all levels follow from.
+    /// The number from which the seed of this level is derived.
     pub(crate) seed: u64,
 }
 
@@ -126,7 +127,8 @@ impl Spilling<'_> {
         )
     }
 
-    /// Partitions what was read of both sides. Then reads on, until a side has ended. Returns that side: it builds.
+    /// Partitions the batches of both sides that were already read. Then reads more until the build side has ended.
+    /// Returns the build side.
     fn partition(
         &self,
         sources: &[BufferedSource; 2],
@@ -135,61 +137,86 @@ impl Spilling<'_> {
     ) -> Result<Side> {
         for side in [Side::Left, Side::Right] {
             let source = &sources[side as usize];
-            while source.has_waiting() {
-                self.partition_chunks(side, source, partitions)?;
-            }
+            self.partition_while(side, source, partitions, || source.has_waiting())?;
         }
         loop {
             self.cx.workers.check()?;
             match next_step(sources, rule) {
-                Step::Read(side) => {
-                    self.partition_chunks(side, &sources[side as usize], partitions)?;
+                now @ Step::Read(side) => {
+                    let is_next = || next_step(sources, rule) == now;
+                    self.partition_while(side, &sources[side as usize], partitions, is_next)?;
                 }
                 Step::Build(side) => {
-                    while self.partition_chunks(side, &sources[side as usize], partitions)? {}
+                    self.partition_while(side, &sources[side as usize], partitions, || true)?;
                     return Ok(side);
                 }
             }
         }
     }
 
-    /// Partitions the next chunk per worker. Returns false at the end of the side.
-    fn partition_chunks(
+    /// Partitions chunks of a side while `goes_on` is true, or to the end of the side.
+    ///
+    /// All workers do so at the same time. If one of them is refused memory although no partition is left in memory, the
+    /// others may hold what it needs. Then one worker finishes the chunks of all, and partitions one more chunk alone. So
+    /// it does not depend on timing whether memory suffices.
+    fn partition_while(
         &self,
         side: Side,
         source: &BufferedSource,
         partitions: &Partitions,
-    ) -> Result<bool> {
-        let rules = &self.rules;
-        let most = ChunkLimits {
-            rows: rules.chunk_rows(),
-            bytes: rules.chunk_bytes(),
-            spare: 0,
-            free: 0,
-            one_batch: false,
+        goes_on: impl Fn() -> bool + Sync,
+    ) -> Result<()> {
+        let (workers, budget, rules) = (&self.cx.workers, &self.cx.budget, self.rules);
+        let chunks: Vec<Mutex<Option<Work>>> =
+            (0..workers.threads()).map(|_| Mutex::default()).collect();
+        // Returns false at the end.
+        let step = |worker: usize| -> Result<bool> {
+            workers.check()?;
+            let mut chunk = lock(&chunks[worker]);
+            if chunk.is_none() {
+                if !goes_on() {
+                    return Ok(false);
+                }
+                let taken = with_room(partitions, || {
+                    partitions.free(budget, source.reading_bytes(rules.reading_bytes()))?;
+                    source.chunk_of_worker(rules.chunk_limits())
+                });
+                *chunk = taken?.map(|taken| Work::new(side, taken.rows));
+            }
+            let Some(work) = &mut *chunk else { return Ok(false) };
+            with_room(partitions, || partitions.divide(work, budget, |_| false))?;
+            *chunk = None;
+            Ok(true)
         };
-        // If little memory is free, one worker at a time takes some. Then it does not depend on timing whether memory
-        // suffices.
-        let budget = &self.cx.budget;
-        let is_scarce = budget.limit().is_some_and(|limit| budget.left() < limit / 4);
-        let threads = if is_scarce { 1 } else { self.cx.workers.threads() };
-        let mut chunks = Vec::new();
-        while chunks.len() < threads {
-            let taken = with_room(partitions, || source.chunk(most, &self.cx.workers));
-            match taken? {
-                Some(chunk) => chunks.push(Mutex::new(Some(Work::new(side, chunk.rows)))),
-                None => break,
+        loop {
+            let failure = Mutex::new(None);
+            let together = workers.attempt().run(|worker| {
+                while step(worker).inspect_err(|error| keep_reason(&failure, error))? {}
+                Ok(())
+            });
+            // The first error may only say that memory was refused. Another worker's error ends the join.
+            if let Some(failure) = lock(&failure).take() {
+                return Err(failure);
+            }
+            match together {
+                Ok(()) => {}
+                Err(Error::MemoryLimit { .. }) => workers.check()?,
+                Err(error) => return Err(error),
+            }
+            for (worker, chunk) in chunks.iter().enumerate() {
+                let is_left = lock(chunk).is_some();
+                if is_left {
+                    step(worker)?;
+                }
+            }
+            // A worker may have left a batch to the others when they had already reached the end.
+            if !step(0)? {
+                return Ok(());
             }
         }
-        self.cx.workers.at_most(threads).each(chunks.len(), |task, _| {
-            let work = lock(&chunks[task]).take();
-            let Some(mut work) = work else { return Ok(()) };
-            with_room(partitions, || partitions.divide(&mut work, budget, |_| false))
-        })?;
-        Ok(!chunks.is_empty())
     }
 
-    /// Joins the build partitions that stay in memory with the probe side. Writes the other probe rows.
+    /// Joins the build partitions that stay in memory with the probe side. Writes the other probe rows to disk.
     fn join_resident(
         &self,
         partitions: &Arc<Partitions>,
@@ -200,18 +227,25 @@ impl Spilling<'_> {
         let probe_side = side.other();
         partitions.spill_side(probe_side)?;
         let budget = &self.cx.budget;
-        // The blocks count as used memory, and are the build side of the join at the same time.
+        // The blocks are reserved already. They are the build side of the join, so their bytes count as free here.
         let free = |size: SpilledSize| match budget.limit() {
             Some(_) => budget.left().saturating_add(size.bytes),
             None => u64::MAX,
         };
         let fits = |size: SpilledSize| size.fits(free(size));
-        let room = with_room(partitions, || Room::new(budget, self.rules.room_bytes()))?;
+        let reading = probe.reading_bytes(self.rules.reading_bytes());
+        let room = with_room(partitions, || Room::new(budget, self.rules.room_bytes(), reading))?;
         while !fits(partitions.in_memory(side)) && partitions.spill_largest(Some(side))? {}
+        let (stay, all) = (partitions.in_memory(side), partitions.size(side));
+        log::info!(
+            "{} of {} of the build side stay in memory",
+            bytes(stay.bytes),
+            bytes(all.bytes)
+        );
         let mut probe = self.divert(partitions, side, probe, &room)?;
         loop {
             let build = partitions.resident(side, self.cx.ledger.as_deref())?;
-            // Rows of partitions without build rows have no match.
+            // A probe row has no match if its build partition has no rows.
             let is_needed = build.rows() > 0 || join_type.returns_unmatched(probe_side);
             if !is_needed {
                 return self.read_to_end(probe);
@@ -236,7 +270,7 @@ impl Spilling<'_> {
         }
     }
 
-    /// Returns the probe rows whose build partition is in memory. Whoever reads them writes the other rows.
+    /// Returns a source of the probe rows whose build partition is in memory. Reading it writes the other rows to disk.
     fn divert(
         &self,
         partitions: &Arc<Partitions>,
@@ -254,19 +288,15 @@ impl Spilling<'_> {
         Ok(self.joins.source(probe_side, Input::source(diverted)))
     }
 
-    /// Reads a probe side to its end, so that its rows are written.
+    /// Reads a probe side to its end. This writes its rows to disk. The rows that the source returns are not needed.
     fn read_to_end(&self, probe: BufferedSource) -> Result<()> {
-        let most = ChunkLimits {
-            rows: u64::MAX,
-            bytes: self.rules.chunk_bytes(),
-            spare: 0,
-            free: 0,
-            one_batch: false,
-        };
-        while probe.chunk(most, &self.cx.workers)?.is_some() {
-            self.cx.workers.check()?;
-        }
-        Ok(())
+        let (workers, limits) = (&self.cx.workers, self.rules.chunk_limits());
+        workers.run(|_| {
+            while probe.chunk_of_worker(limits)?.is_some() {
+                workers.check()?;
+            }
+            Ok(())
+        })
     }
 
     /// Joins the pairs of partitions that are on disk, one after the other.
@@ -274,19 +304,16 @@ impl Spilling<'_> {
         let whole = smaller([partitions.size(Side::Left), partitions.size(Side::Right)]);
         for at in 0..partitions.count() {
             self.cx.workers.check()?;
-            let rows = |side| -> Result<Arc<SpilledRows>> {
-                match partitions.take_file(side, at) {
-                    Some(rows) => Ok(rows),
-                    None => SpilledRows::create(self.store).map(Arc::new),
-                }
+            let [left, right] =
+                [Side::Left, Side::Right].map(|side| partitions.take_file(side, at));
+            if !has_output(join_type, [left.as_deref(), right.as_deref()]) {
+                continue;
+            }
+            let or_empty = |rows: Option<Arc<SpilledRows>>| match rows {
+                Some(rows) => Ok(rows),
+                None => SpilledRows::create(self.store).map(Arc::new),
             };
-            if !partitions.has_files(at) {
-                continue;
-            }
-            let pair = Pair { rows: [rows(Side::Left)?, rows(Side::Right)?], join_type };
-            if !pair.has_output() {
-                continue;
-            }
+            let pair = Pair { rows: [or_empty(left)?, or_empty(right)?], join_type };
             self.totals.pairs.fetch_add(1, Ordering::Relaxed);
             let part = smaller(pair.sizes());
             let free = self.cx.budget.limit().map_or(u64::MAX, |_| self.cx.budget.left());
@@ -315,12 +342,13 @@ impl Spilling<'_> {
             .source(side, Input::source(rows.source(Arc::clone(&self.schemas[side as usize]))))
     }
 
-    /// Joins a pair whose sides are both too large for memory, although partitioning again is of no use. One side
-    /// builds, block by block, and the other side is read once per block.
+    /// Joins a pair that is not partitioned again: one key has most of its rows, or the last level is reached. One side
+    /// is the build side, block by block. The other side is read once per block.
     ///
-    /// All matches of a row in the current block are found before the next block. So the join type may return rows of
-    /// the building side by their flag, but not of the other side. For each join type but the full join, one of the
-    /// sides suits. A full join is a left join, followed by the right rows that have no match.
+    /// All matches of a build row are found while its block is joined. So the join can tell which build rows have a
+    /// match. For a row of the other side, it cannot: the match may be in a later block. So the join type must not
+    /// return rows of the other side by whether they have a match. For each join type except the full join, one choice
+    /// of sides satisfies this. A full join is a left join, followed by the right rows that have no match.
     fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
         self.totals.pairs_in_blocks.fetch_add(1, Ordering::Relaxed);
         let suits = |&side: &Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
@@ -345,7 +373,8 @@ impl Spilling<'_> {
         let mut rows = self.rules.block_rows(pair.sizes()[side as usize], self.cx.budget.left());
         loop {
             self.cx.workers.check()?;
-            let most = ChunkLimits { rows, bytes: u64::MAX, spare: 0, free: 0, one_batch: false };
+            let (bytes, held) = (u64::MAX, u64::MAX);
+            let most = ChunkLimits { rows, bytes, held, spare: 0, free: 0, one_batch: false };
             let Some(block) = build.chunk_of_worker(most)? else { return Ok(()) };
             let probe = self.source(pair, side.other());
             match self.joins.join_held((side, &block.rows), probe, join_type)? {
@@ -358,6 +387,13 @@ impl Spilling<'_> {
                 }
             }
         }
+    }
+}
+
+/// Keeps the first error after which a join does not continue.
+fn keep_reason(failure: &Mutex<Option<Error>>, error: &Error) {
+    if !matches!(error, Error::MemoryLimit { .. } | Error::Cancelled) {
+        lock(failure).get_or_insert_with(|| error.clone());
     }
 }
 
@@ -383,18 +419,18 @@ impl Pair {
         let size = |rows: &Arc<SpilledRows>| SpilledSize { rows: rows.rows(), bytes: rows.bytes() };
         [size(&self.rows[0]), size(&self.rows[1])]
     }
+}
 
-    /// Returns whether the join may return a row of this pair. If a side is empty, it returns rows of the other side
-    /// only if they need no match.
-    fn has_output(&self) -> bool {
-        let [left, right] = self.sizes().map(|size| size.rows > 0);
-        let alone = |side: Side| self.join_type.returns_unmatched(side);
-        match (left, right) {
-            (true, true) => true,
-            (true, false) => alone(Side::Left),
-            (false, true) => alone(Side::Right),
-            (false, false) => false,
-        }
+/// Returns whether the join may return a row of a pair of partitions. If one side is empty, the join can return only
+/// unmatched rows of the other side.
+fn has_output(join_type: JoinType, pair: [Option<&SpilledRows>; 2]) -> bool {
+    let [left, right] = pair.map(|side| side.is_some_and(|rows| rows.rows() > 0));
+    let alone = |side: Side| join_type.returns_unmatched(side);
+    match (left, right) {
+        (true, true) => true,
+        (true, false) => alone(Side::Left),
+        (false, true) => alone(Side::Right),
+        (false, false) => false,
     }
 }
 

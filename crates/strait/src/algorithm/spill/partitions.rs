@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 
 use crate::error::{Error, Result};
@@ -20,15 +20,13 @@ use crate::key::KeyPlan;
 use crate::materialise::{Chosen, Columns};
 use crate::memory::{Budget, Hold, Ledger, Reservation};
 use crate::options::Side;
-use crate::plan::{SpillRules, SpilledSize};
+use crate::plan::{ASSIGNED_BYTES_PER_ROW, SpillRules, SpilledSize};
 use crate::schedule::lock;
 use crate::spill::{Block, SpillStore, SpilledRows, encode};
 use crate::word::{KeyWord, Width};
 
 /// The purpose of the memory that partitioning takes.
 const PARTITIONING: &str = "partitioning rows for the disk";
-/// The bytes of a row while its partition is computed: the key word and the row id.
-const BYTES_PER_ROW: u64 = 16;
 /// The bytes of a block besides its rows: headers, and the padding of its columns.
 const BYTES_PER_BLOCK: u64 = 4096;
 
@@ -50,8 +48,8 @@ pub(crate) struct SpillTotals {
 pub(super) struct Partitions {
     pub(super) keys: KeyPlan,
     pub(super) bits: u32,
-    /// Whether rows of a side are dropped if they cannot match: they have a null in their key, and the join type
-    /// does not return them.
+    /// For each side, whether rows that cannot match because of a null in their key are dropped. This is so if the join
+    /// type does not return unmatched rows of the side.
     pub(super) drops_unmatchable: [bool; 2],
     pub(super) schemas: [SchemaRef; 2],
     pub(super) store: Arc<dyn SpillStore>,
@@ -60,6 +58,10 @@ pub(super) struct Partitions {
     sides: [Mutex<Vec<Partition>>; 2],
     /// The bytes of all blocks in memory.
     resident: AtomicU64,
+    /// Locked while a partition is moved to disk because memory is short.
+    moving: Mutex<()>,
+    /// How many partitions were moved to disk.
+    moved: AtomicU64,
     /// Whether the whole probe side was read.
     pub(super) probe_ended: AtomicBool,
 }
@@ -77,13 +79,13 @@ struct Partition {
 pub(super) struct Work {
     pub(super) side: Side,
     rows: Relation,
-    /// The rows that are not in their partition yet; `None` before they were assigned to partitions.
+    /// The rows that are not in a block yet; `None` until the rows have been assigned to partitions.
     left: Option<Assigned>,
 }
 
 /// The rows of a chunk, by their partitions.
 struct Assigned {
-    /// The rows of partitions that the caller keeps for itself.
+    /// The rows that go to the join in memory instead of a block.
     kept: Vec<u64>,
     /// The other partitions and their rows.
     rows: Vec<(usize, Vec<u64>)>,
@@ -115,6 +117,8 @@ impl Partitions {
             rules,
             sides: [side(), side()],
             resident: AtomicU64::new(0),
+            moving: Mutex::new(()),
+            moved: AtomicU64::new(0),
             probe_ended: AtomicBool::new(false),
         }
     }
@@ -124,8 +128,9 @@ impl Partitions {
         1 << self.bits
     }
 
-    /// Puts the rows of a chunk into their partitions, except the rows of partitions that `keeps` names. Reserves the
-    /// memory for this in `budget`. If it is refused, the rest of the rows stays in `work`.
+    /// Encodes the rows of a chunk as blocks of their partitions. If `keeps` is true for a partition, its rows stay in
+    /// `work` for [`take_kept`](Partitions::take_kept). Memory is reserved in `budget`. If it is refused, the remaining
+    /// rows stay in `work`, and the caller may call this again.
     pub(super) fn divide(
         &self,
         work: &mut Work,
@@ -133,7 +138,8 @@ impl Partitions {
         keeps: impl Fn(usize) -> bool,
     ) -> Result<()> {
         if work.left.is_none() {
-            let reserved = budget.reserve(work.rows.rows() * BYTES_PER_ROW, PARTITIONING)?;
+            let reserved =
+                budget.reserve(work.rows.rows() * ASSIGNED_BYTES_PER_ROW, PARTITIONING)?;
             work.left = Some(self.assign(work.side, &work.rows, reserved, keeps)?);
         }
         let Some(left) = &mut work.left else { return Ok(()) };
@@ -156,8 +162,8 @@ impl Partitions {
         Ok(())
     }
 
-    /// Takes rows of a divided chunk that the caller keeps, as a batch; `None` if none are left. Call it again for the
-    /// rest: a batch may not have room for all of them.
+    /// Takes kept rows of a divided chunk as a batch; `None` if none are left. If memory is scarce, the batch has only
+    /// some of the rows. So the caller must call this until it returns `None`.
     pub(super) fn take_kept(
         &self,
         work: &mut Work,
@@ -219,7 +225,8 @@ impl Partitions {
         for batch in rows.batches() {
             let valid = self.keys.words::<K>(side, batch, &mut words)?;
             for (at, word) in words.iter().enumerate() {
-                // Rows that cannot match are spread evenly, so that no partition is full of them.
+                // Rows that cannot match may be in any partition. They are spread evenly, so that no partition grows
+                // too large.
                 let partition = match valid.as_ref().is_none_or(|valid| valid.is_valid(at)) {
                     true => Some((word.mix(mixer).to_u64() >> shift) as usize),
                     false if self.drops_unmatchable[side as usize] => None,
@@ -265,7 +272,8 @@ impl Partitions {
         budget: &Arc<Budget>,
     ) -> Result<(Block, Reservation)> {
         let (batch, mut reserved) = self.gather(side, columns, rows, budget)?;
-        reserved.grow(slice_bytes(&batch) + BYTES_PER_BLOCK, PARTITIONING)?;
+        let encoded = slice_bytes(&batch) + dictionary_bytes(&batch) + BYTES_PER_BLOCK;
+        reserved.grow(encoded, PARTITIONING)?;
         let block = encode(&batch)?;
         drop(batch);
         let takes = block.memory();
@@ -276,8 +284,8 @@ impl Partitions {
         Ok((block, reserved))
     }
 
-    /// Adds a block to a partition: to its file if it has one, otherwise to memory. Partitions in memory that take
-    /// too much are moved to disk.
+    /// Adds a block to a partition: to its file if it has one, otherwise to memory. If the partitions in memory then
+    /// take too many bytes, the largest ones are moved to disk.
     fn add(&self, side: Side, at: usize, block: Block, reserved: Reservation) -> Result<()> {
         let size = SpilledSize { rows: block.rows(), bytes: block.memory() };
         let file = {
@@ -300,7 +308,7 @@ impl Partitions {
 
     fn write(&self, file: &SpilledRows, block: &Block) -> Result<()> {
         file.append(block)?;
-        self.totals.bytes.fetch_add(block.memory(), Ordering::Relaxed);
+        self.totals.bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
         self.totals.rows.fetch_add(block.rows(), Ordering::Relaxed);
         Ok(())
     }
@@ -310,8 +318,14 @@ impl Partitions {
         Ok(())
     }
 
-    /// Moves the largest partition in memory to disk, of one side or of both. Returns false if none is in memory.
+    /// Moves the largest partition in memory to disk: of one side, or of either side with `None`. If another worker is
+    /// moving a partition, waits for it instead: it frees memory, too. Returns false if no partition in memory has rows.
     pub(super) fn spill_largest(&self, side: Option<Side>) -> Result<bool> {
+        let before = self.moved.load(Ordering::SeqCst);
+        let _moving = lock(&self.moving);
+        if self.moved.load(Ordering::SeqCst) != before {
+            return Ok(true);
+        }
         let of_side = |side: Side| {
             let partitions = lock(&self.sides[side as usize]);
             let bytes = partitions.iter().map(|p| if p.file.is_none() { p.size.bytes } else { 0 });
@@ -346,10 +360,17 @@ impl Partitions {
             self.resident.fetch_sub(block.memory(), Ordering::Relaxed);
             drop((block, reserved));
         }
+        self.moved.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Moves all partitions of a side to disk that have rows.
+    /// Moves partitions to disk until `bytes` are free, or until no partition in memory has rows.
+    pub(super) fn free(&self, budget: &Budget, bytes: u64) -> Result<()> {
+        while budget.left() < bytes && self.spill_largest(None)? {}
+        Ok(())
+    }
+
+    /// Moves all partitions of a side that have rows to disk.
     pub(super) fn spill_side(&self, side: Side) -> Result<()> {
         while self.spill_largest(Some(side))? {}
         Ok(())
@@ -373,17 +394,12 @@ impl Partitions {
         lock(&self.sides[side as usize]).iter().map(|p| p.file.is_some()).collect()
     }
 
-    /// Returns whether a pair of partitions has a file.
-    pub(super) fn has_files(&self, at: usize) -> bool {
-        self.sides.iter().any(|side| lock(side)[at].file.is_some())
-    }
-
     /// Takes the file of a partition; `None` if it has none.
     pub(super) fn take_file(&self, side: Side, at: usize) -> Option<Arc<SpilledRows>> {
         lock(&self.sides[side as usize])[at].file.take()
     }
 
-    /// Creates a file for each partition whose build partition is on disk, so that all its rows go there.
+    /// Moves each partition of a side to disk if `on_disk` is true for it. All its later rows go to the same file.
     pub(super) fn open_files(&self, side: Side, on_disk: &[bool]) -> Result<()> {
         for (at, _) in on_disk.iter().enumerate().filter(|(_, on_disk)| **on_disk) {
             self.spill(side, at)?;
@@ -391,7 +407,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Returns the partitions of a side that are in memory, as a held side. They stay here, too.
+    /// Returns the rows of a side's partitions in memory. The blocks stay here, too.
     pub(super) fn resident(&self, side: Side, ledger: Option<&Ledger>) -> Result<Relation> {
         let schema = &self.schemas[side as usize];
         let partitions = lock(&self.sides[side as usize]);
@@ -407,4 +423,10 @@ impl Partitions {
         }
         Ok(Relation::of_batches(Arc::clone(schema), held, bytes))
     }
+}
+
+/// Returns the most bytes that the values of a batch's dictionaries take in a block.
+fn dictionary_bytes(batch: &RecordBatch) -> u64 {
+    let dictionaries = batch.columns().iter().filter_map(|column| column.as_any_dictionary_opt());
+    dictionaries.map(|column| column.values().get_array_memory_size() as u64).sum()
 }

@@ -60,6 +60,23 @@ fn views_that_share_bytes_are_not_multiplied() {
     assert!(block(&batch).bytes().len() < 10_000 * 16 + 4096);
 }
 
+/// A dictionary loses unused values also if there are fewer values than rows.
+#[test]
+fn dictionaries_with_fewer_values_than_rows() {
+    let values: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..100).map(|i| format!("{i:0LONG$}"))));
+    let bytes = |used: i32| {
+        let keys: Int32Array = (0..200).map(|row| Some(row % used)).collect();
+        let column: ArrayRef = Arc::new(DictionaryArray::new(keys, Arc::clone(&values)));
+        let batch = RecordBatch::try_from_iter([("c", column)]).expect("one column");
+        let block = block(&batch);
+        let decoded = block.decode(batch.schema_ref()).expect("decodes");
+        assert_eq!(decode_alone(batch.column(0)), decode_alone(decoded.column(0)));
+        block.bytes().len()
+    };
+    assert!(bytes(7) < 10 * LONG + 4096 && bytes(100) > 100 * LONG);
+}
+
 #[test]
 fn dictionaries_keep_only_used_values() {
     let values: ArrayRef =

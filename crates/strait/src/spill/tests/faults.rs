@@ -89,7 +89,7 @@ fn a_failed_read_is_an_error_each_time() {
             panic!("fails")
         };
         assert!(
-            doing.starts_with("read back") && reason.contains("os error 5"),
+            doing.starts_with("read spilled rows back") && reason.contains("os error 5"),
             "{doing}: {reason}"
         );
     }

@@ -206,6 +206,7 @@ impl<K: KeyWord + RowId + Plain + ArrowNativeType> ProbeReader<'_, K> {
         let limits = ChunkLimits {
             rows: most_rows,
             bytes: self.chunk_bytes,
+            held: u64::MAX,
             spare,
             free: self.spare,
             one_batch: self.sink.prompt,
