@@ -109,8 +109,8 @@ impl std::error::Error for BeyondLimit {}
 /// plan is not at hand. A process runs at most one join with a memory limit.
 static NOTED: OnceLock<(u64, &str)> = OnceLock::new();
 
-/// Notes two things for the advice in later errors: the memory that the plan predicts for the join, or 0 if it is not
-/// known or the join may spill; and what else the user can do.
+/// Stores the predicted memory and a hint for later errors. The prediction is 0 if it is not known, or if the join may
+/// spill.
 pub(crate) fn note_prediction(bytes: u64, instead: &'static str) {
     let _ = NOTED.set((bytes, instead));
 }

@@ -1,9 +1,9 @@
 //! Decides which pages the allocator uses, and when it returns freed memory to the system.
 //!
-//! The system counts freed memory as used by the process, but no reservation counts it. If the allocator returned it
-//! at once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
-//! comes near its limit, and returns it after a short time from then on. If the process still comes to its limit, the
-//! allocator returns freed memory at once. Without a limit it keeps all of it.
+//! The system counts freed memory as used by the process, but no reservation counts it. If the allocator returned it at
+//! once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
+//! comes near its limit, and returns it after a short time from then on. If the process would clearly exceed its limit,
+//! the allocator returns freed memory at once from then on. Without a limit it keeps all of it.
 //!
 //! The allocator asks for no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
 //! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at
@@ -86,6 +86,10 @@ impl Freed {
             };
         if self.stage.fetch_max(stage, Ordering::Relaxed) < stage {
             return_freed(delay);
+            // Another thread may have found the next stage in between.
+            if delay > 0 && self.stage.load(Ordering::Relaxed) == BEYOND {
+                return_freed(0);
+            }
         }
     }
 }
@@ -154,13 +158,13 @@ pub(crate) fn keep_freed() {
     return_after(NEVER);
 }
 
-/// Makes the allocator return what is freed from now on after so many milliseconds.
+/// Makes the allocator return what is freed from now on after `delay` milliseconds.
 fn return_after(delay: c_long) {
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Options may be set at any time.
     unsafe { mi_option_set(PURGE_DELAY, delay) };
 }
 
-/// Makes the allocator return all free memory now, and from now on after so many milliseconds.
+/// Makes the allocator return all free memory now, and from now on after `delay` milliseconds.
 fn return_freed(delay: c_long) {
     // SAFETY: mimalloc is linked, because it is the allocator of this program. Both functions may be
     // called at any time. The first one sets an option. The second one returns only freed memory.

@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     }
     if memory.limit().is_some() {
         let predicted = match spilling.store() {
-            // A join that may spill needs less memory than the plan predicts.
+            // A join that may spill can run with less memory than the plan predicts.
             Some(_) => 0,
             None => predicted_memory(&bound.explain(), [&left, &right]),
         };

@@ -19,13 +19,13 @@ pub(crate) enum Spilling {
     SortMerge,
     /// Rows that do not fit the memory limit go to disk.
     IfNeeded(Arc<TempFolders>),
-    /// The user asked for the algorithm that sends all rows to disk.
+    /// The user asked for the algorithm that partitions both tables to disk.
     Always(Arc<TempFolders>),
 }
 
 impl Spilling {
-    /// Decides by the arguments. Fails if a folder that the user named cannot be used. With `--algorithm spill`, the
-    /// system's folder is checked, too.
+    /// Decides from the arguments whether the join may spill, and where to. Fails if a folder that the user named
+    /// cannot be used. With `--algorithm spill`, the system's folder is checked, too.
     pub(crate) fn of(arguments: &JoinArguments) -> anyhow::Result<Spilling> {
         let flags = &arguments.spill;
         for folder in &flags.temp_dirs {

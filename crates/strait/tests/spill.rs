@@ -221,6 +221,45 @@ fn a_disk_that_fails() {
     }
 }
 
+/// A store whose files panic.
+#[derive(Debug)]
+struct Panicking(Arc<AtomicU64>);
+
+struct PanickingFile(Arc<dyn SpillFile>, Arc<AtomicU64>);
+
+impl SpillStore for Panicking {
+    fn create(&self) -> io::Result<Arc<dyn SpillFile>> {
+        Ok(Arc::new(PanickingFile(TempFolders::new(vec![]).create()?, Arc::clone(&self.0))))
+    }
+
+    fn place(&self) -> String {
+        "a store that panics".to_string()
+    }
+}
+
+impl SpillFile for PanickingFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        assert!(tick(&self.1, io::ErrorKind::Other).is_ok(), "the store panics");
+        self.0.append(bytes)
+    }
+
+    fn open(&self) -> io::Result<Box<dyn io::Read + Send>> {
+        self.0.open()
+    }
+}
+
+/// A panic of the caller's store ends the join, also if other workers are refused memory at the same time.
+#[test]
+fn a_store_that_panics() {
+    let tables: [Keys<'_>; 2] = [(30_000, &spread), (40_000, &spread)];
+    for nth in [0, 1, 2, 3, 5, 8, 13, 21, 34] {
+        let store = Arc::new(Panicking(Arc::new(AtomicU64::new(nth))));
+        let join = Join::inner().on("k").threads(3).memory_limit(MIB).spill(store);
+        let error = answer(&join, tables).expect_err("the store panics");
+        assert!(!matches!(error, Error::MemoryLimit { .. }), "{error}");
+    }
+}
+
 /// A limit on the bytes on disk is an error with advice, and the files are gone afterwards.
 #[test]
 fn a_disk_limit() {

@@ -13,8 +13,8 @@ use super::size;
 ///
 /// Two generated Parquet files are joined into a third one: first without a limit, then under each limit. Every run is
 /// a process of its own, and engines run in turns. All files lie in one temporary folder, which should be on a disk.
-/// Time, peak memory and written bytes are measured from outside. The rows that each engine writes are compared by
-/// value in the first round.
+/// CPU time, peak memory and written bytes are measured from outside, and so is Strait's time. DuckDB's time does not
+/// include its start. In the first round under each limit, the output rows are compared by value.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

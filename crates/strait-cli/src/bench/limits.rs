@@ -76,7 +76,7 @@ struct Point {
     entries: Vec<Entry>,
 }
 
-/// One engine under one limit: medians of its runs, and the highest peak.
+/// One engine under one limit: median times, the highest peak, and the bytes of the last run.
 #[derive(Debug, Clone)]
 struct Entry {
     engine: SpillEngine,
@@ -251,7 +251,7 @@ impl Study<'_> {
             entry.peak.to_string(),
             entry.written.to_string(),
             entry.output.to_string(),
-            // The rows were compared, otherwise there would be no entry.
+            // The rows of the first round were compared. If they had differed, there would be no entry.
             "yes".to_string(),
         ]
     }
@@ -336,8 +336,9 @@ fn table(points: &[Point]) -> String {
         ]);
     }
     format!(
-        "Median seconds. Ratio: DuckDB's time divided by Strait's. Then Strait's time divided by its time without a \
-         limit,\nits peak memory, and the peak divided by the limit.\n{}",
+        "Median seconds. Ratio: DuckDB's time divided by Strait's. To no limit: Strait's time divided by its time without \
+         a limit.\nPeak: Strait's peak memory. To the limit: this peak divided by the limit. Temporary: the bytes that \
+         Strait wrote besides its output.\n{}",
         aligned(&rows, 1)
     )
 }

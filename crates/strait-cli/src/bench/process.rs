@@ -67,7 +67,7 @@ pub(super) fn run_with(
         cpu_seconds: time(usage.ru_utime) + time(usage.ru_stime),
         // The system counts in KiB.
         peak: (usage.ru_maxrss as u64) << 10,
-        // The system counts in units of 512 bytes, when pages of the file cache change for the first time.
+        // The system counts units of 512 bytes. It counts a page of the file cache when the page becomes dirty.
         written: (usage.ru_oublock as u64) << 9,
         stdout: output.stdout,
     })

@@ -57,10 +57,11 @@ pub(crate) struct Job<'a> {
     /// The build rows that already have a match. They are known after a device has joined a part of the probe
     /// side, if the join type needs them.
     pub(crate) matched: &'a mut Option<Flags>,
-    /// Whether the job has lost probe rows, because a device has joined them. The join cannot start again then.
+    /// Whether `probe` no longer has all rows, because a device took some. Then the join must not start again from the
+    /// first probe row.
     pub(crate) partly_joined: &'a mut bool,
-    /// The memory that must be free when the probe side is taken, so that batches of it can be read. Afterwards, the join
-    /// can no longer start again with rows on disk.
+    /// The memory that must be free before `no-partition` on the CPU starts to stream the probe side. It does not keep
+    /// the probe rows, so it cannot start again later. Other algorithms ignore this.
     pub(crate) needed_to_probe: u64,
 }
 
@@ -337,7 +338,9 @@ pub(crate) fn run(cx: &Context<'_>, job: Job<'_>) -> Result<()> {
             format!("{} runs on a GPU only", job.plan.algorithm),
             format!("{} run on the CPU and on a GPU", Algorithm::names_anywhere()),
         )),
-        Algorithm::Spill => Err(Error::internal("a join in memory has no plan")),
+        Algorithm::Spill => {
+            Err(Error::internal("the plan of a join in memory names the algorithm spill"))
+        }
     }
 }
 

@@ -382,12 +382,13 @@ impl BufferedSource {
         Ok(())
     }
 
-    /// Returns the bytes that must be free before a batch is read, if a caller's source gets `of_caller` bytes. A reader
-    /// ends when it is refused memory. It takes memory for a batch, and the batch is reserved again before the reader
-    /// releases its own reservation. Batches may be slices of a long one, so this is at most a quarter of the limit.
+    /// Returns the bytes that should be free before a batch is read. `of_caller` is the least number for a source of
+    /// the caller. A reader ends when it is refused memory, and for a moment, a batch is reserved twice: by its reader
+    /// and by the join. So a reader needs twice its largest batch, but no more than a quarter of the limit, because
+    /// that batch may be a slice of a longer one.
     pub(crate) fn reading_bytes(&self, of_caller: u64) -> u64 {
         match (self.feed.expected.counted, self.feed.concurrent) {
-            // The blocks of a spilled partition are short.
+            // Sources of a spilling join. Their blocks are short, and `Diverted` reserves memory for its reader itself.
             (false, _) => of_caller / 2,
             (true, true) => of_caller,
             (true, false) => {

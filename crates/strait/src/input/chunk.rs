@@ -23,8 +23,8 @@ pub(crate) struct Chunk {
 pub(crate) struct ChunkLimits {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
-    /// The bytes that whole batches may take in memory. A slice of a batch keeps the whole batch, and a batch of which
-    /// few columns are needed may keep all columns.
+    /// The most bytes of memory that the chunk may keep alive. A slice of a batch keeps the whole batch, and a batch of
+    /// which few columns are needed may keep all columns.
     pub(crate) held: u64,
     /// The bytes that the reservation for a batch must leave free.
     pub(crate) spare: u64,
@@ -44,16 +44,18 @@ impl BufferedSource {
         self.take(most)
     }
 
-    /// Does the same as [`chunk`](BufferedSource::chunk), and several workers may call it at the same time. Each call
-    /// reads a concurrent source on its own thread only.
+    /// Does the same as [`chunk`](BufferedSource::chunk), and several workers may call it at the same time. If the
+    /// source is concurrent, each call reads it on the calling thread.
     pub(crate) fn chunk_of_worker(&self, most: ChunkLimits) -> Result<Option<Chunk>> {
         let enough = || {
             let buffer = lock(&self.buffer);
-            let bytes: u64 = buffer.waiting.iter().map(|held| slice_bytes(&held.batch)).sum();
-            let rows: u64 = buffer.waiting.iter().map(|held| held.batch.num_rows() as u64).sum();
-            let mut kept = KeptBytes::default();
-            buffer.waiting.iter().for_each(|held| kept.add(&held.hold));
-            bytes >= most.bytes || rows >= most.rows || kept.bytes >= most.held
+            let (mut rows, mut bytes, mut kept) = (0, 0, KeptBytes::default());
+            buffer.waiting.iter().any(|held| {
+                rows += held.batch.num_rows() as u64;
+                bytes += slice_bytes(&held.batch);
+                kept.add(&held.hold);
+                bytes >= most.bytes || rows >= most.rows || kept.bytes >= most.held
+            })
         };
         while self.feed.concurrent && !enough() {
             match self.advance(most.spare) {

@@ -12,8 +12,8 @@ use crate::schedule::Workers;
 /// far. These may be one batch more than the rule asked for. If a source is concurrent and memory is not limited, they
 /// may be one batch more per worker. Under a limit, one worker reads both sides in turns. With several workers, the
 /// bytes that are held would depend on which worker comes first, and so would the success of the join. Each batch must
-/// leave `spare` bytes of memory free, or as many as a reader needs for the next batch. If memory is refused, the
-/// sources keep the batches, and can be read further.
+/// leave [`reading_bytes`](BufferedSource::reading_bytes) of `spare` free. If `spare` is 0, no memory must stay free.
+/// If memory is refused, the sources keep the batches, and can be read further.
 pub(crate) fn read_smaller_first(
     sources: &[BufferedSource; 2],
     rule: BuildSide,

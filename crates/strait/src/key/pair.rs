@@ -287,7 +287,7 @@ impl KeyColumn {
     /// the first row of each part, its converted rows, and the memory that is reserved for them to `take`. Checks for
     /// cancellation before each part.
     ///
-    /// Under a limit, only long parts are [reserved](with_reserved). Most parts are short.
+    /// Under a limit, this [reserves](with_reserved) memory before the conversion of a long part. Most parts are short.
     fn convert(
         &self,
         converter: &RowConverter,

@@ -20,7 +20,8 @@ use super::column::native;
 use super::float;
 use super::nested::anywhere;
 
-/// A part ends when its bytes in row format, by their upper bound, reach this number and the bytes of shared values.
+/// The least bytes of a part in row format, by upper bound. If the shared values have more bytes, their bytes are the
+/// least.
 const PART: usize = 256 << 10;
 
 /// The most parts that [`parts`] returns in one call. This limits the memory for the list of parts.
@@ -64,7 +65,7 @@ pub(super) struct Part {
 }
 
 /// Splits the rows of an array from row `begin` on into parts. Returns at most [`PARTS`] of them. If rows are left, the
-/// caller calls this again from the first of them. It takes up to [`sizing_bytes`] of memory while it runs.
+/// caller must call this again with the first of them. It takes up to [`sizing_bytes`] of memory while it runs.
 ///
 /// Each part converts the [shared values](shared_bytes) again. To keep this cheap, each part except the last one has at
 /// least as many bytes as these values, by the upper bound.
@@ -298,7 +299,8 @@ fn sizes(array: &dyn Array) -> Size {
     }
 }
 
-/// Returns the sizes of rows that other rows may refer to many times. If there are lists, computes all sizes once.
+/// Returns the sizes of rows that other rows may refer to many times. If the array contains lists, all sizes are
+/// computed once and stored.
 fn repeated(array: &dyn Array) -> Size {
     let size = sizes(array);
     if !has_lists(array) {

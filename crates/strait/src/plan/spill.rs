@@ -14,13 +14,14 @@ const DEFAULT_BITS: u32 = 5;
 const CHUNK: u64 = 4 << 20;
 /// While rows are partitioned, the chunks of all workers take at most 1/`CHUNKS_OF_LIMIT` of the memory limit.
 const CHUNKS_OF_LIMIT: u64 = 32;
-/// Partitioning a chunk takes up to so many times its bytes: row ids, gathered rows, and encoded rows.
+/// Partitioning a chunk takes at most `ROOM_PER_CHUNK` times its bytes: row ids, gathered rows, and encoded rows.
 const ROOM_PER_CHUNK: u64 = 4;
-/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit must be free for the readers, at most `READING` per
-/// thread.
+/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit should be free for the readers, at most `READING`
+/// per thread.
 const READING_OF_LIMIT: u64 = 4;
 const READING: u64 = 8 << 20;
-/// Until the build side is complete, 1/`SPARE_OF_LIMIT` of the memory limit stays free, at most `SPARE`.
+/// While a join that may spill reads its build side into memory, it leaves about 1/`SPARE_OF_LIMIT` of the memory limit
+/// free, at most `SPARE`.
 const SPARE_OF_LIMIT: u64 = 8;
 const SPARE: u64 = 128 << 20;
 /// The bytes per row while its partition is computed: the key word and the row id.
@@ -29,7 +30,7 @@ pub(crate) const ASSIGNED_BYTES_PER_ROW: u64 = 16;
 const ROWS_PER_BLOCK: u64 = 64;
 /// Bytes per build row that a join in memory takes besides the rows: key word, tuple, and its part of the table.
 const TABLE_BYTES_PER_ROW: u64 = 48;
-/// A third of the free memory stays for the probe side and for the output, at most so many bytes.
+/// A third of the free memory stays for the probe side and for the output, at most `MOST_SPARE`.
 const MOST_SPARE: u64 = 128 << 20;
 /// Bytes that a join in memory takes even for few rows.
 const BYTES_PER_JOIN: u64 = 128 << 10;
@@ -55,17 +56,19 @@ impl SpilledSize {
         self.bytes.saturating_mul(2).saturating_add(table).saturating_add(BYTES_PER_JOIN)
     }
 
-    /// Returns whether these rows can be the build side of a join in memory that has `free` bytes. Some
-    /// of them are left for the probe side and for the output. If these are too few, the join is refused memory before it
-    /// reads the probe side, and tries again with fewer rows.
+    /// Returns whether these rows can be the build side of a join in memory that has `free` bytes. A third of `free`,
+    /// at most `MOST_SPARE`, is left for the probe side and the output. This is an estimate: the join can still be
+    /// refused memory. Then fewer partitions stay in memory, or the pair is partitioned again.
     pub(crate) fn fits(self, free: u64) -> bool {
         self.join_bytes() <= free - (free / 3).min(MOST_SPARE)
     }
 }
 
-/// Returns the bytes that must be free before rows are read, if the join may spill.
+/// Returns the bytes that should be free before rows are read, if the join may spill.
 pub(crate) fn reading_bytes(limit: Option<u64>, threads: usize) -> u64 {
-    limit.map_or(0, |limit| (limit / READING_OF_LIMIT).min(READING * threads as u64))
+    limit.map_or(0, |limit| {
+        (limit / READING_OF_LIMIT).min(READING * threads as u64).min(MOST_SPARE / 2)
+    })
 }
 
 /// Returns the bytes that a join leaves free until its build side is complete, if it may spill. It needs this memory to
@@ -87,8 +90,9 @@ pub(crate) struct SpillRules {
 }
 
 impl SpillRules {
-    /// Returns the radix bits of this level. A build partition should fit memory. Partitions vary in size, so there are
-    /// more than three times as many as equal partitions would need, up to `MAX_BITS`.
+    /// Returns the radix bits of this level. A build partition should fit memory. Partitions vary in size, so the goal
+    /// is more than three times the number that equal partitions would need. Wide rows (`ROWS_PER_BLOCK`) and
+    /// `MAX_BITS` can reduce this number.
     pub(crate) fn bits(&self, build: Option<SpilledSize>) -> u32 {
         if self.overrides.tiny_partitions {
             return 2;
@@ -116,8 +120,8 @@ impl SpillRules {
         self.limit.map(|_| self.chunk_bytes() * ROOM_PER_CHUNK * self.threads as u64)
     }
 
-    /// Returns the most rows of a chunk that one worker partitions at a time. If rows are narrow, they take fewer bytes
-    /// than the memory for computing their partitions.
+    /// Returns the most rows of a chunk that one worker partitions at a time. This limit matters for narrow rows:
+    /// computing a partition takes 16 bytes per row, even if the row is shorter.
     pub(crate) fn chunk_rows(&self) -> u64 {
         match self.overrides.tiny_chunks {
             true => 7,
@@ -125,7 +129,8 @@ impl SpillRules {
         }
     }
 
-    /// Returns the bytes that must be free before a worker reads a chunk.
+    /// Returns the bytes that should be free before a worker reads from a source of the caller. Partitions move to disk
+    /// to reach this. If none is left, the worker reads anyway.
     pub(crate) fn reading_bytes(&self) -> u64 {
         reading_bytes(self.limit, self.threads)
     }

@@ -1,9 +1,11 @@
 //! The joins that one run consists of: one join in memory, or the joins of a join that spills.
 //!
 //! ```text
-//! Conductor::run ── fits memory ──────────► attempt: plan, then the conductor of the algorithm │
-//! ▲ └──── does not fit ──► algorithm/spill ──┤ partitions in memory, blocks ▲                 │           │ └── pairs
-//! of partitions ──────┘
+//!  Conductor::run ── fits memory ──────────► attempt: plan, then the conductor of the algorithm
+//!        │                                        ▲
+//!        └──── does not fit ──► algorithm/spill ──┤ partitions in memory, blocks
+//!                   ▲                 │           │
+//!                   └── pairs of partitions ──────┘
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,7 +227,8 @@ impl<'a> Conductor<'a> {
         known.learned = bound.learned(build_side, build);
         let (mut plan, mut device) = bound.decide(&known)?;
         log::info!("{plan}");
-        let needed_to_probe = match may_spill {
+        let reads = build.rows() > 0 && rows.is_none();
+        let needed_to_probe = match may_spill && reads {
             true => {
                 let of_caller = reading_bytes(cx.budget.limit(), cx.workers.threads());
                 probe.reading_bytes(of_caller)

@@ -7,7 +7,7 @@
 //! | array | what is removed |
 //! | --- | --- |
 //! | views | data buffers, if their rows use fewer bytes than they have |
-//! | dictionary | values that no row uses, if these are more than a quarter of all values |
+//! | dictionary | values that no row uses, if they are about a quarter of all values or more |
 //! | list, map, fixed-size list | values before the first and after the last row |
 //! | list view, dense union | values that no row uses, if Arrow's `take` supports their type |
 //! | runs | runs before the first and after the last row |
@@ -80,7 +80,7 @@ fn dictionary(array: &ArrayRef) -> Result<ArrayRef> {
 /// Returns the dictionary without the values that no row uses, if they are many.
 fn used_values<K: ArrowDictionaryKeyType>(array: &DictionaryArray<K>) -> Result<ArrayRef> {
     let used = array.occupancy();
-    if used.count_set_bits() > array.values().len() / 4 * 3 {
+    if used.count_set_bits() * 4 > array.values().len() * 3 {
         return Ok(Arc::new(array.clone()));
     }
     let mut keys = vec![K::Native::usize_as(0); array.values().len()];
@@ -202,7 +202,7 @@ fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Result<ArrayRef> {
 }
 
 /// Returns whether values of this type may go through Arrow's `take` and `filter`. These rename the fields of runs.
-/// Unions and values without bytes are rare. All these arrays are kept whole.
+/// Unions and values without bytes are rare. No values are removed from any of these.
 fn can_be_taken(data_type: &DataType) -> bool {
     use DataType::*;
     match data_type {

@@ -45,14 +45,15 @@ pub(super) struct Room {
     /// The memory of the join.
     whole: Arc<Budget>,
     _reserved: Reservation,
-    /// The memory that the reader of the probe side takes while it reads a batch.
-    reading: Mutex<Reservation>,
+    /// The memory that the reader of the probe side takes while it reads a batch, and the number of calls that are
+    /// reading.
+    reading: Mutex<(Reservation, usize)>,
     reading_bytes: u64,
 }
 
 impl Room {
-    /// Reserves `bytes` for partitioning, and `reading_bytes` for reading a batch if there are as many. If memory is not
-    /// limited, the room is not limited either.
+    /// Reserves `bytes` for partitioning. Also reserves `reading_bytes` for reading a batch, if that much memory is
+    /// free. If memory is not limited, the room is not limited either.
     pub(super) fn new(
         budget: &Arc<Budget>,
         bytes: Option<u64>,
@@ -61,24 +62,25 @@ impl Room {
         let what = "partitioning the probe side";
         let _reserved = budget.reserve(bytes.unwrap_or(0), what)?;
         let reading = budget.reserve(reading_bytes, what).or_else(|_| budget.reserve(0, what))?;
-        let reading = Mutex::new(reading);
+        let reading = Mutex::new((reading, 0));
         let (budget, whole) = (Budget::new(bytes), Arc::clone(budget));
         Ok(Arc::new(Room { budget, whole, _reserved, reading, reading_bytes }))
     }
 
-    /// Calls `read` with the memory that is kept for reading. Takes the memory back afterwards, unless the join in memory
-    /// has taken it.
+    /// Releases the memory that is kept for reading, calls `read`, and reserves the memory again if it is still free.
+    /// Several workers share this memory.
     fn read<T>(&self, read: impl FnOnce() -> T) -> T {
-        let free = || {
-            let mut reading = lock(&self.reading);
-            let bytes = reading.bytes();
-            reading.shrink(bytes);
-        };
-        free();
+        {
+            let (kept, calls) = &mut *lock(&self.reading);
+            *calls += 1;
+            let bytes = kept.bytes();
+            kept.shrink(bytes);
+        }
         let result = read();
-        let mut reading = lock(&self.reading);
-        let missing = self.reading_bytes.saturating_sub(reading.bytes());
-        if reading.grow(missing, "reading the probe side").is_err() {
+        let (kept, calls) = &mut *lock(&self.reading);
+        *calls -= 1;
+        // While another call reads, its reader needs the memory.
+        if *calls == 0 && kept.grow(self.reading_bytes, "reading the probe side").is_err() {
             log::trace!("no memory is kept for reading the probe side");
         }
         result
@@ -120,7 +122,7 @@ impl Diverted {
             self.partitions.divide(&mut work, budget, |partition| !self.on_disk[partition])?;
             self.partitions.take_kept(&mut work, budget)
         };
-        // A few rows may need more than the room.
+        // Even a few rows can need more memory than the room has. Then the rest of the join's memory is tried.
         let kept = match divided(&self.room.budget) {
             Err(Error::MemoryLimit { .. }) => divided(&self.room.whole),
             kept => kept,
@@ -170,13 +172,18 @@ impl Diverted {
             }
             let mut state = lock(&self.state);
             state.busy -= 1;
-            let is_end = state.busy == 0 && state.waiting.is_empty();
+            // Another call may have left rows in the source after this call found none.
+            let is_end = state.busy == 0 && state.waiting.is_empty() && !self.rest.has_waiting();
+            let may_go_on = state.busy == 0 && !is_end;
             if let Err(error) = chunk {
                 return Err(self.failed(state, error, context));
             }
             if is_end {
                 self.partitions.probe_ended.store(true, Ordering::Relaxed);
                 return Ok(None);
+            }
+            if may_go_on {
+                continue;
             }
             // Another call may put its chunk back.
             drop(self.changed.wait_timeout(state, LOOK_AGAIN));

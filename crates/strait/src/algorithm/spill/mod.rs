@@ -14,12 +14,12 @@
 //! level. If one key has most of the rows, partitioning again does not help. Such a pair is joined [in
 //! blocks](Spilling::join_in_blocks).
 //!
-//! This file has the order of the steps. [`Joins`] plans and runs the joins in memory, on the CPU or on a GPU.
+//! This file calls the steps in order. [`Joins`] plans and runs the joins in memory, on the CPU or on a GPU.
 
 mod diverted;
 mod partitions;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::SchemaRef;
@@ -35,7 +35,7 @@ use crate::key::{KeyPlan, Seed};
 use crate::matches::{Keep, Roles};
 use crate::options::{JoinType, Side};
 use crate::plan::{SpillRules, SpilledSize, Statistics};
-use crate::schedule::lock;
+use crate::schedule::{Workers, guarded, lock};
 use crate::spill::{SpillStore, SpilledRows};
 
 /// Two tables that are joined: the inputs of the join, or a pair of spilled partitions.
@@ -154,11 +154,12 @@ impl Spilling<'_> {
         }
     }
 
-    /// Partitions chunks of a side while `goes_on` is true, or to the end of the side.
+    /// Partitions chunks of a side until `goes_on` returns false or the side ends.
     ///
-    /// All workers do so at the same time. If one of them is refused memory although no partition is left in memory, the
-    /// others may hold what it needs. Then one worker finishes the chunks of all, and partitions one more chunk alone. So
-    /// it does not depend on timing whether memory suffices.
+    /// All workers do so at the same time. If one of them is refused memory although no partition is left in memory,
+    /// the others may hold what it needs. Then one worker finishes the chunks of all workers, and partitions one more
+    /// chunk alone. So a join does not fail only because its workers held memory at the same time. At the very edge of
+    /// the limit, timing still decides which partition goes to disk first.
     fn partition_while(
         &self,
         side: Side,
@@ -188,32 +189,16 @@ impl Spilling<'_> {
             *chunk = None;
             Ok(true)
         };
-        loop {
-            let failure = Mutex::new(None);
-            let together = workers.attempt().run(|worker| {
-                while step(worker).inspect_err(|error| keep_reason(&failure, error))? {}
-                Ok(())
-            });
-            // The first error may only say that memory was refused. Another worker's error ends the join.
-            if let Some(failure) = lock(&failure).take() {
-                return Err(failure);
-            }
-            match together {
-                Ok(()) => {}
-                Err(Error::MemoryLimit { .. }) => workers.check()?,
-                Err(error) => return Err(error),
-            }
+        let finish = || {
             for (worker, chunk) in chunks.iter().enumerate() {
                 let is_left = lock(chunk).is_some();
                 if is_left {
                     step(worker)?;
                 }
             }
-            // A worker may have left a batch to the others when they had already reached the end.
-            if !step(0)? {
-                return Ok(());
-            }
-        }
+            Ok(())
+        };
+        together_or_alone(workers, step, finish)
     }
 
     /// Joins the build partitions that stay in memory with the probe side. Writes the other probe rows to disk.
@@ -234,6 +219,7 @@ impl Spilling<'_> {
         };
         let fits = |size: SpilledSize| size.fits(free(size));
         let reading = probe.reading_bytes(self.rules.reading_bytes());
+        partitions.free(budget, self.rules.room_bytes().unwrap_or(0).saturating_add(reading))?;
         let room = with_room(partitions, || Room::new(budget, self.rules.room_bytes(), reading))?;
         while !fits(partitions.in_memory(side)) && partitions.spill_largest(Some(side))? {}
         let (stay, all) = (partitions.in_memory(side), partitions.size(side));
@@ -291,12 +277,11 @@ impl Spilling<'_> {
     /// Reads a probe side to its end. This writes its rows to disk. The rows that the source returns are not needed.
     fn read_to_end(&self, probe: BufferedSource) -> Result<()> {
         let (workers, limits) = (&self.cx.workers, self.rules.chunk_limits());
-        workers.run(|_| {
-            while probe.chunk_of_worker(limits)?.is_some() {
-                workers.check()?;
-            }
-            Ok(())
-        })
+        let step = |_| {
+            workers.check()?;
+            Ok(probe.chunk_of_worker(limits)?.is_some())
+        };
+        together_or_alone(workers, step, || Ok(()))
     }
 
     /// Joins the pairs of partitions that are on disk, one after the other.
@@ -346,9 +331,9 @@ impl Spilling<'_> {
     /// is the build side, block by block. The other side is read once per block.
     ///
     /// All matches of a build row are found while its block is joined. So the join can tell which build rows have a
-    /// match. For a row of the other side, it cannot: the match may be in a later block. So the join type must not
-    /// return rows of the other side by whether they have a match. For each join type except the full join, one choice
-    /// of sides satisfies this. A full join is a left join, followed by the right rows that have no match.
+    /// match. For a row of the other side, it cannot: the match may be in a later block. So the result must not depend
+    /// on whether a row of the other side has a match. For each join type except the full join, at least one side can
+    /// be read in blocks. A full join is a left join, followed by the right rows that have no match.
     fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
         self.totals.pairs_in_blocks.fetch_add(1, Ordering::Relaxed);
         let suits = |&side: &Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
@@ -390,10 +375,47 @@ impl Spilling<'_> {
     }
 }
 
-/// Keeps the first error after which a join does not continue.
-fn keep_reason(failure: &Mutex<Option<Error>>, error: &Error) {
-    if !matches!(error, Error::MemoryLimit { .. } | Error::Cancelled) {
-        lock(failure).get_or_insert_with(|| error.clone());
+/// Calls `step(worker)` on all workers until it returns false.
+///
+/// If a worker is refused memory, the others may hold what it needs. Then all stop, and the caller's thread calls `finish`,
+/// and `step` once more alone, before all workers continue. If a worker fails for another reason, that error ends the
+/// work, even if a refusal came first.
+fn together_or_alone(
+    workers: &Workers,
+    step: impl Fn(usize) -> Result<bool> + Sync,
+    finish: impl Fn() -> Result<()>,
+) -> Result<()> {
+    loop {
+        let (failure, stop) = (Mutex::new(None), AtomicBool::new(false));
+        let together = workers.attempt().run(|worker| {
+            while !stop.load(Ordering::Relaxed) {
+                // A panic becomes an error here, so that it is not taken for a refusal.
+                let stepped = guarded(|| step(worker));
+                if let Err(error) = &stepped {
+                    stop.store(true, Ordering::Relaxed);
+                    if !matches!(error, Error::MemoryLimit { .. } | Error::Cancelled) {
+                        lock(&failure).get_or_insert_with(|| error.clone());
+                    }
+                }
+                if !stepped? {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        });
+        if let Some(failure) = lock(&failure).take() {
+            return Err(failure);
+        }
+        match together {
+            Ok(()) => {}
+            Err(Error::MemoryLimit { .. }) => workers.check()?,
+            Err(error) => return Err(error),
+        }
+        finish()?;
+        // A worker may put the rest of a batch back after the other workers have ended. So this looks for more.
+        if !step(0)? {
+            return Ok(());
+        }
     }
 }
 

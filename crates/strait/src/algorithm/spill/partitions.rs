@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, ArrayData, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::{Error, Result};
 use crate::input::{Relation, slice_bytes};
@@ -58,7 +58,9 @@ pub(super) struct Partitions {
     sides: [Mutex<Vec<Partition>>; 2],
     /// The bytes of all blocks in memory.
     resident: AtomicU64,
-    /// Locked while a partition is moved to disk because memory is short.
+    /// The number of rows that were assigned to partitions. It spreads rows that cannot match.
+    spread: AtomicU64,
+    /// Locked while the largest partition is moved to disk.
     moving: Mutex<()>,
     /// How many partitions were moved to disk.
     moved: AtomicU64,
@@ -117,6 +119,7 @@ impl Partitions {
             rules,
             sides: [side(), side()],
             resident: AtomicU64::new(0),
+            spread: AtomicU64::new(0),
             moving: Mutex::new(()),
             moved: AtomicU64::new(0),
             probe_ended: AtomicBool::new(false),
@@ -221,7 +224,7 @@ impl Partitions {
     ) -> Result<()> {
         let (mixer, mut words) = (self.keys.mixer::<K>(), Vec::<K>::new());
         let shift = K::BITS - self.bits;
-        let mut row = 0u64;
+        let (mut row, spread) = (0u64, self.spread.fetch_add(rows.rows(), Ordering::Relaxed));
         for batch in rows.batches() {
             let valid = self.keys.words::<K>(side, batch, &mut words)?;
             for (at, word) in words.iter().enumerate() {
@@ -230,7 +233,7 @@ impl Partitions {
                 let partition = match valid.as_ref().is_none_or(|valid| valid.is_valid(at)) {
                     true => Some((word.mix(mixer).to_u64() >> shift) as usize),
                     false if self.drops_unmatchable[side as usize] => None,
-                    false => Some(row as usize % self.count()),
+                    false => Some((spread.wrapping_add(row) % self.count() as u64) as usize),
                 };
                 if let Some(partition) = partition {
                     assigned[partition].push(row);
@@ -370,7 +373,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Moves all partitions of a side that have rows to disk.
+    /// Moves all non-empty partitions of a side to disk.
     pub(super) fn spill_side(&self, side: Side) -> Result<()> {
         while self.spill_largest(Some(side))? {}
         Ok(())
@@ -425,8 +428,16 @@ impl Partitions {
     }
 }
 
-/// Returns the most bytes that the values of a batch's dictionaries take in a block.
+/// Returns the bytes of the values of all dictionaries in a batch.
 fn dictionary_bytes(batch: &RecordBatch) -> u64 {
-    let dictionaries = batch.columns().iter().filter_map(|column| column.as_any_dictionary_opt());
-    dictionaries.map(|column| column.values().get_array_memory_size() as u64).sum()
+    fn inside(data: &ArrayData) -> u64 {
+        let values = match data.data_type() {
+            DataType::Dictionary(..) => {
+                data.child_data().iter().map(|v| v.get_array_memory_size() as u64).sum()
+            }
+            _ => 0,
+        };
+        values + data.child_data().iter().map(inside).sum::<u64>()
+    }
+    batch.columns().iter().map(|column| inside(&column.to_data())).sum()
 }
