@@ -418,6 +418,8 @@ mod tests {
             drop(busy);
         });
         let attempts = attempts.into_inner();
-        assert!(attempts <= 20 * WORKERS, "{attempts} attempts, and no memory came free");
+        // Waiting workers look again from time to time, and a loaded machine gives them more time. If they woke one
+        // another, there would be thousands of attempts.
+        assert!(attempts <= 100 * WORKERS, "{attempts} attempts, and no memory came free");
     }
 }
