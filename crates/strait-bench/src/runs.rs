@@ -154,20 +154,11 @@ mod tests {
 
     #[test]
     fn every_algorithm_answers_as_known_in_advance() {
-        let algorithms = [
-            Algorithm::NoPartition,
-            Algorithm::Radix,
-            Algorithm::SortMerge,
-            Algorithm::StreamedProbe,
-            Algorithm::MultiPass,
-            Algorithm::CpuPartitioned,
-            Algorithm::Triton,
-        ];
         for (keys, width) in [(Keys::Sparse, 8), (Keys::Dense, 8), (Keys::Sparse, 4)] {
             let tables = tables([700, 3000], keys, width);
             for placement in [HostPlacement::Pinned, HostPlacement::Pageable] {
                 let hosted = hosted(3, placement, &tables);
-                for algorithm in algorithms {
+                for algorithm in Algorithm::ON_GPU {
                     for result in RESULTS {
                         let how = join(algorithm, GpuOptions::default(), result);
                         let runs = hosted

@@ -61,7 +61,7 @@ pub(crate) struct BenchSpillArguments {
     pub(crate) python: PythonArguments,
 }
 
-/// An engine that joins tables larger than its memory limit.
+/// An engine that can write rows to disk if a join does not fit its memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SpillEngine {
     Strait,

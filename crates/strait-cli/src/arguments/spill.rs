@@ -1,4 +1,4 @@
-//! The flags that say whether and where a join writes rows that do not fit its memory limit.
+//! The flags for temporary files: whether a join may write rows to disk, and where.
 
 use std::path::PathBuf;
 
