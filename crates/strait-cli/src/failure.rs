@@ -105,8 +105,8 @@ impl fmt::Display for BeyondLimit {
 
 impl std::error::Error for BeyondLimit {}
 
-/// The arguments of [`note_prediction`]. Readers turn a refused request into a text on their own threads, where the
-/// plan is not at hand. A process runs at most one join with a memory limit.
+/// The arguments of [`note_prediction`]. This is a static because readers turn a refused request into a text on their
+/// own threads, which do not have the plan. A process runs at most one join with a memory limit.
 static NOTED: OnceLock<(u64, &str)> = OnceLock::new();
 
 /// Stores the predicted memory and a hint for later errors. The prediction is 0 if it is not known, or if the join may

@@ -1,9 +1,10 @@
 //! Decides which pages the allocator uses, and when it returns freed memory to the system.
 //!
 //! The system counts freed memory as used by the process, but no reservation counts it. If the allocator returned it at
-//! once, ordinary joins would spend much of their time on page faults. So the allocator keeps it until the process
-//! comes near its limit, and returns it after a short time from then on. If the process would clearly exceed its limit,
-//! the allocator returns freed memory at once from then on. Without a limit it keeps all of it.
+//! once, ordinary joins would spend much of their time on page faults. So under a limit, the allocator returns freed
+//! memory after a second. Once the process uses more than 3/4 of its limit, the allocator returns freed memory after
+//! 10 ms. Once the process would clearly exceed its limit, the allocator returns freed memory at once. Without a limit,
+//! it keeps all freed memory.
 //!
 //! The allocator asks for no huge pages. They take memory that no reservation counts: the system provides 2 MiB where the
 //! process uses 4 KiB, and every thread allocates in places of its own. With 16 threads that was 130 to 340 MB, for at

@@ -1,4 +1,5 @@
-//! The choice of the build side. This is the only place that decides it.
+//! The choice of the build side. This is the only place that decides it, except for a pair of spilled partitions that
+//! is joined in blocks (`algorithm/spill/mod.rs`).
 //!
 //! [`BuildSide::choose`] applies the first of these rules that says something, before any row is read:
 //!

@@ -160,8 +160,8 @@ pub enum Algorithm {
     Triton,
     /// Partitions both sides to disk, and joins the partitions pair by pair. Each pair has a plan of its own, on
     /// the CPU or on a GPU. A join that [may spill](crate::Join::spill) does this by itself if it does not fit its
-    /// memory limit, and then only for the partitions that do not fit. Whoever asks for this algorithm sends all
-    /// partitions to disk.
+    /// memory limit. Then only the partitions that do not fit go to disk. If you ask for this algorithm, all
+    /// partitions of both sides go to disk.
     Spill,
 }
 

@@ -96,8 +96,8 @@ pub struct Spilled {
     pub files: u64,
     /// The pairs of partitions that were joined from disk.
     pub pairs: u64,
-    /// How many of these pairs were joined in blocks, because partitioning them again would not help, or on the last
-    /// level.
+    /// How many of these pairs were joined in blocks: because partitioning them again would not help, or because the
+    /// last level was reached.
     pub pairs_in_blocks: u64,
     /// The levels of partitioning: 1 if no partition had to be partitioned again.
     pub levels: u64,

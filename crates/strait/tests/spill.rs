@@ -1,7 +1,7 @@
-//! Joins that do not fit their memory limit go on with rows on disk.
+//! Joins that do not fit their memory limit write rows to disk.
 //!
-//! The runner compares small joins with the oracle. Here, tables are much larger than the limit, and the answers are
-//! those of the same join without a limit.
+//! The runner compares small joins with the oracle. Here, tables are much larger than the limit, and the rows are
+//! compared with the rows of the same join without a limit.
 
 use std::collections::HashMap;
 use std::io;
@@ -205,7 +205,7 @@ impl SpillFile for FailingFile {
     }
 }
 
-/// If the disk fails, so does the join, with the place and without a wrong row.
+/// If the disk fails, the join fails. The error names the place, and no wrong row is returned.
 #[test]
 fn a_disk_that_fails() {
     let tables: [Keys<'_>; 2] = [(30_000, &spread), (40_000, &spread)];
@@ -321,8 +321,8 @@ fn settings_that_do_not_spill() {
     assert!(error.contains("row numbers"), "{error}");
 }
 
-/// A device joins the first rows of the probe side. Then a batch of the probe side is refused memory. These rows must
-/// not get lost, whether the join continues or fails.
+/// A device joins the first rows of the probe side. Then memory for a batch of the probe side is refused. The join
+/// either continues without losing the rows of the device, or fails.
 #[test]
 fn memory_that_is_refused_after_a_device_has_begun() {
     let build = || table_of(500, 10_000, spread);
@@ -408,7 +408,7 @@ fn narrow_rows() {
     }
 }
 
-/// Three tiers in one join: a device with little memory, host memory, and the disk.
+/// A join that uses all three kinds of memory: a device with little memory, host memory, and the disk.
 #[test]
 fn a_small_device_and_the_disk() {
     let tables: [Keys<'_>; 2] = [(90_000, &spread), (120_000, &spread)];

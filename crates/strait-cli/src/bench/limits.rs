@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &BenchSpillArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is measured, and where.
+/// The settings of the benchmark, its folder, and the drivers of other engines.
 struct Study<'a> {
     arguments: &'a BenchSpillArguments,
     folder: &'a Path,
@@ -91,7 +91,7 @@ struct Entry {
 
 /// One run.
 struct Run {
-    /// Without the import, for DuckDB.
+    /// For DuckDB, without the start of Python and the imports.
     seconds: f64,
     finished: Finished,
     output: u64,

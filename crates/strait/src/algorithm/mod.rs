@@ -60,8 +60,8 @@ pub(crate) struct Job<'a> {
     /// Whether `probe` no longer has all rows, because a device took some. Then the join must not start again from the
     /// first probe row.
     pub(crate) partly_joined: &'a mut bool,
-    /// The memory that must be free before `no-partition` on the CPU starts to stream the probe side. It does not keep
-    /// the probe rows, so it cannot start again later. Other algorithms ignore this.
+    /// The memory that must be free before `no-partition` on the CPU starts to stream the probe side. After that, the
+    /// join cannot start again, because this algorithm does not keep the probe rows. Other algorithms ignore this.
     pub(crate) needed_to_probe: u64,
 }
 

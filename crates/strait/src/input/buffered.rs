@@ -382,13 +382,14 @@ impl BufferedSource {
         Ok(())
     }
 
-    /// Returns the bytes that should be free before a batch is read. `of_caller` is the least number for a source of
-    /// the caller. A reader ends when it is refused memory, and for a moment, a batch is reserved twice: by its reader
-    /// and by the join. So a reader needs twice its largest batch, but no more than a quarter of the limit, because
-    /// that batch may be a slice of a longer one.
+    /// Returns the bytes that should be free before a batch is read. If the caller supplied the source, this is at
+    /// least `of_caller`. For a reader, it is also at least twice the largest batch: a reader fails if it is refused
+    /// memory, and for a moment, both the reader and the join reserve a batch. But twice the largest batch counts as at
+    /// most a quarter of the limit, because the batch may be a slice of a longer one.
     pub(crate) fn reading_bytes(&self, of_caller: u64) -> u64 {
         match (self.feed.expected.counted, self.feed.concurrent) {
-            // Sources of a spilling join. Their blocks are short, and `Diverted` reserves memory for its reader itself.
+            // The source reads rows back from disk, or is `Diverted`. Blocks on disk are short, and `Diverted`
+            // itself reserves memory for its reader.
             (false, _) => of_caller / 2,
             (true, true) => of_caller,
             (true, false) => {

@@ -23,8 +23,8 @@ pub(crate) struct Chunk {
 pub(crate) struct ChunkLimits {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
-    /// The most bytes of memory that the chunk may keep alive. A slice of a batch keeps the whole batch, and a batch of
-    /// which few columns are needed may keep all columns.
+    /// The most bytes of reserved memory that the chunk may keep. A slice keeps its whole batch in memory. If few
+    /// columns of a batch are needed, the batch may still keep all columns in memory.
     pub(crate) held: u64,
     /// The bytes that the reservation for a batch must leave free.
     pub(crate) spare: u64,

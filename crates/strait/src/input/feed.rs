@@ -28,8 +28,7 @@ pub(crate) struct Expected {
     pub(crate) columns: Option<Vec<usize>>,
     /// Whether the output has the row numbers of this side.
     pub(crate) row_numbers: bool,
-    /// Whether the rows are added to the number of rows read. Rows of a spilled join are counted only when they are
-    /// read for the first time.
+    /// Whether the rows are added to the number of rows read. Rows that are read back from disk are not added again.
     pub(crate) counted: bool,
 }
 

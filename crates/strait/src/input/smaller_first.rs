@@ -11,9 +11,10 @@ use crate::schedule::Workers;
 /// the build side and its rows. The rows also stay in its source. The other source has the batches that were read so
 /// far. These may be one batch more than the rule asked for. If a source is concurrent and memory is not limited, they
 /// may be one batch more per worker. Under a limit, one worker reads both sides in turns. With several workers, the
-/// bytes that are held would depend on which worker comes first, and so would the success of the join. Each batch must
-/// leave [`reading_bytes`](BufferedSource::reading_bytes) of `spare` free. If `spare` is 0, no memory must stay free.
-/// If memory is refused, the sources keep the batches, and can be read further.
+/// bytes that are held would depend on which worker comes first, and so would the success of the join. After each
+/// batch, some memory must be left: [`reading_bytes`](BufferedSource::reading_bytes) computes it from `spare`. If
+/// `spare` is 0, no memory needs to be left. If memory is refused, the sources keep their batches and can be read
+/// further.
 pub(crate) fn read_smaller_first(
     sources: &[BufferedSource; 2],
     rule: BuildSide,

@@ -125,8 +125,8 @@ impl<K: KeyWord> Hash<'_, K> {
         }
     }
 
-    /// Takes byte strings. If they are long, checks for cancellation in between, because many rows can share one long
-    /// string.
+    /// Takes byte strings. Many rows can share one long string, so hashing long strings can take a long time. So if the
+    /// strings are long, this checks for cancellation in between.
     pub(super) fn bytes(self, column: &Bytes, workers: &Workers) -> Result<()> {
         let (array, len) = (&column.array, column.array.len());
         let secrets = self.of.secrets;

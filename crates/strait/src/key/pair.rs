@@ -6,8 +6,8 @@
 //!
 //! A batch may have millions of rows, and a conversion may take microseconds per row. So columns are converted in
 //! slices. Under a memory limit, slices of nested values are converted in shorter [parts](row_size::parts). The
-//! conversion checks for cancellation between slices or parts. Parts that are kept are reserved: a long part before its
-//! conversion, a short part after it.
+//! conversion checks for cancellation between slices or parts. Memory for parts that are kept is reserved: for a long
+//! part before its conversion, for a short part after it.
 
 use std::sync::Arc;
 

@@ -20,8 +20,8 @@ use super::column::native;
 use super::float;
 use super::nested::anywhere;
 
-/// The least bytes of a part in row format, by upper bound. If the shared values have more bytes, their bytes are the
-/// least.
+/// A part ends when the upper bound of its bytes in row format reaches this number. If the [shared
+/// values](shared_bytes) have more bytes, it ends when the upper bound reaches their number of bytes.
 const PART: usize = 256 << 10;
 
 /// The most parts that [`parts`] returns in one call. This limits the memory for the list of parts.
@@ -65,7 +65,8 @@ pub(super) struct Part {
 }
 
 /// Splits the rows of an array from row `begin` on into parts. Returns at most [`PARTS`] of them. If rows are left, the
-/// caller must call this again with the first of them. It takes up to [`sizing_bytes`] of memory while it runs.
+/// caller must call this again with the first row that is left. It takes up to [`sizing_bytes`] of memory while it
+/// runs.
 ///
 /// Each part converts the [shared values](shared_bytes) again. To keep this cheap, each part except the last one has at
 /// least as many bytes as these values, by the upper bound.
@@ -103,9 +104,9 @@ fn converted(array: &dyn Array) -> usize {
     rows.saturating_add(offsets).saturating_add(inner_bytes(array))
 }
 
-/// Returns the bytes that `arrow-row` takes in addition to its result. It converts from the inside out: the values
-/// inside an array come before the array itself. The [copy of floats](float_bytes) does not count. The computation
-/// takes up to [`sizing_bytes`] of memory.
+/// Returns the bytes that `arrow-row` takes in addition to its result. `arrow-row` converts the values inside an array
+/// before the array itself. The [copy of floats](float_bytes) does not count. The computation takes up to
+/// [`sizing_bytes`] of memory.
 pub(super) fn inner_bytes(array: &dyn Array) -> usize {
     sum(inside(array).iter().map(|values| converted(values.as_ref())))
 }
@@ -131,8 +132,8 @@ pub(super) fn float_bytes(array: &dyn Array) -> usize {
     entries.saturating_mul(size_of::<i64>()).saturating_add(floats)
 }
 
-/// Returns the most bytes that [`parts`] and [`inner_bytes`] take for an array while they run. These are fewer bytes
-/// than its elements take in row format.
+/// Returns the most bytes that [`parts`] and [`inner_bytes`] take for an array while they run. This is less than
+/// the array's elements take in row format.
 ///
 /// Rows can share elements, and elements can share elements in turn. Without memory, the size of an element would be
 /// computed again for each reference to it. The time would grow exponentially with the depth of the type.
@@ -219,7 +220,8 @@ fn viewed<O: OffsetSizeTrait>(array: &dyn Array) -> Range<usize> {
     first..ranges().map(|(_, end)| end).max().unwrap_or(first)
 }
 
-/// Returns the sizes of an array's rows. A size takes constant time, but the size of a list takes time per element.
+/// Returns the sizes of an array's rows. The size of a row is computed in constant time, except that the size of a list
+/// takes time per element.
 fn sizes(array: &dyn Array) -> Size {
     let data_type = array.data_type();
     if let Some(bytes) = fixed(data_type) {
@@ -434,7 +436,7 @@ fn list_views<O: OffsetSizeTrait>(array: &dyn Array) -> Size {
     })
 }
 
-/// Running totals of the sizes of list elements. With them, the size of any range takes constant time.
+/// Running totals of the sizes of list elements. With them, the size of any range is computed in constant time.
 ///
 /// There is one sum per [`STEP`] elements if the size of an element takes constant time. Otherwise there is one sum per
 /// element.
@@ -481,7 +483,7 @@ impl Sums {
             rest.fold(self.sums[at], usize::saturating_add)
         };
         match before(end) {
-            // The total does not fit its type. The largest number is the upper bound then.
+            // The sum has overflowed. The largest number is still an upper bound.
             usize::MAX => usize::MAX,
             sum => sum - before(first) + 1,
         }

@@ -418,8 +418,8 @@ mod tests {
             drop(busy);
         });
         let attempts = attempts.into_inner();
-        // Waiting workers look again from time to time, and a loaded machine gives them more time. If they woke one
-        // another, there would be thousands of attempts.
+        // Waiting workers try again at intervals. On a loaded machine, they wait longer, so they try more often. If
+        // they woke one another, there would be thousands of attempts.
         assert!(attempts <= 100 * WORKERS, "{attempts} attempts, and no memory came free");
     }
 }

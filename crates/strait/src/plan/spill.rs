@@ -1,5 +1,5 @@
-//! The rules of a join that spills: how many partitions it makes, which of them stay in memory, and when partitioning
-//! again does not help.
+//! The rules of a join that spills: how many partitions it makes, how many of them stay in memory, and which pairs are
+//! joined in blocks.
 
 use crate::input::ChunkLimits;
 use crate::overrides::TestOverrides;
@@ -16,8 +16,8 @@ const CHUNK: u64 = 4 << 20;
 const CHUNKS_OF_LIMIT: u64 = 32;
 /// Partitioning a chunk takes at most `ROOM_PER_CHUNK` times its bytes: row ids, gathered rows, and encoded rows.
 const ROOM_PER_CHUNK: u64 = 4;
-/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit should be free for the readers, at most `READING`
-/// per thread.
+/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit should be free for the readers, but at most
+/// `READING` per thread, and at most half of `MOST_SPARE`.
 const READING_OF_LIMIT: u64 = 4;
 const READING: u64 = 8 << 20;
 /// While a join that may spill reads its build side into memory, it leaves about 1/`SPARE_OF_LIMIT` of the memory limit
@@ -28,9 +28,11 @@ const SPARE: u64 = 128 << 20;
 pub(crate) const ASSIGNED_BYTES_PER_ROW: u64 = 16;
 /// A chunk should have this many rows per partition. Each block takes time and bytes for each of its columns.
 const ROWS_PER_BLOCK: u64 = 64;
-/// Bytes per build row that a join in memory takes besides the rows: key word, tuple, and its part of the table.
+/// The bytes per build row that a join in memory takes in addition to the row: key word, tuple, and its part of the
+/// table.
 const TABLE_BYTES_PER_ROW: u64 = 48;
-/// A third of the free memory stays for the probe side and for the output, at most `MOST_SPARE`.
+/// A join in memory should leave a third of the free memory to the probe side and the output, but at most this many
+/// bytes.
 const MOST_SPARE: u64 = 128 << 20;
 /// Bytes that a join in memory takes even for few rows.
 const BYTES_PER_JOIN: u64 = 128 << 10;
@@ -71,8 +73,8 @@ pub(crate) fn reading_bytes(limit: Option<u64>, threads: usize) -> u64 {
     })
 }
 
-/// Returns the bytes that a join leaves free until its build side is complete, if it may spill. It needs this memory to
-/// partition the first rows.
+/// Returns the bytes that a join that may spill leaves free while it reads its build side. If it then spills, it needs
+/// this memory to partition the rows that it has read.
 pub(crate) fn spare_bytes(limit: Option<u64>) -> u64 {
     limit.map_or(0, |limit| (limit / SPARE_OF_LIMIT).min(SPARE))
 }
@@ -91,8 +93,8 @@ pub(crate) struct SpillRules {
 
 impl SpillRules {
     /// Returns the radix bits of this level. A build partition should fit memory. Partitions vary in size, so the goal
-    /// is more than three times the number that equal partitions would need. Wide rows (`ROWS_PER_BLOCK`) and
-    /// `MAX_BITS` can reduce this number.
+    /// is more than three times as many partitions as would suffice if all had the same size. If rows are wide
+    /// (`ROWS_PER_BLOCK`), there are fewer. `MAX_BITS` also limits the number.
     pub(crate) fn bits(&self, build: Option<SpilledSize>) -> u32 {
         if self.overrides.tiny_partitions {
             return 2;
@@ -129,8 +131,8 @@ impl SpillRules {
         }
     }
 
-    /// Returns the bytes that should be free before a worker reads from a source of the caller. Partitions move to disk
-    /// to reach this. If none is left, the worker reads anyway.
+    /// Returns the bytes that should be free before a worker reads from a source of the caller. If fewer bytes are
+    /// free, partitions first move to disk. If no partition is left in memory, the worker reads anyway.
     pub(crate) fn reading_bytes(&self) -> u64 {
         reading_bytes(self.limit, self.threads)
     }
@@ -158,14 +160,14 @@ impl SpillRules {
             return 5;
         }
         let per_row = 2 * side.bytes / side.rows.max(1) + TABLE_BYTES_PER_ROW;
-        // Half of what fits: rows vary in size.
+        // About half of the rows that fit on average, because rows vary in size.
         ((free / 3).saturating_sub(BYTES_PER_JOIN) / per_row).max(1)
     }
 
     /// Returns whether a pair is joined in blocks. Otherwise, it is joined in memory or partitioned again. `part` is
     /// the smaller side of the pair, and `whole` is the smaller of the two tables that were partitioned. If one key has
-    /// most of the rows, partitioning again separates few rows. The number of levels is limited, because a pair that is
-    /// expected to fit can be refused memory, and is then partitioned again.
+    /// most of the rows, partitioning again separates few rows. The number of levels is limited, because a pair can be
+    /// partitioned again even if it was expected to fit: its join in memory can be refused memory.
     pub(crate) fn in_blocks(&self, part: SpilledSize, whole: SpilledSize, free: u64) -> bool {
         self.level >= MAX_LEVELS || (!part.fits(free) && part.bytes > whole.bytes / 4 * 3)
     }

@@ -42,8 +42,8 @@ pub(super) struct Conductor<'a> {
     ran: Mutex<Option<Ran>>,
 }
 
-/// The plan that was carried out, and its seed. If the join spilled, they are those of the first join in memory, but
-/// the plan's algorithm is `spill`.
+/// The plan that was carried out, and its seed. If the join spilled, this is the plan of the first join in memory, with
+/// its algorithm replaced by `spill`.
 pub(super) struct Ran {
     pub(super) plan: Plan,
     pub(super) seeded: Seeded,
@@ -136,7 +136,7 @@ impl<'a> Conductor<'a> {
         self.cx.counters.enter(Stage::Partition, 0);
         let (number, side) = (spilling.seed, tables.build_side.side());
         spilling.run(tables)?;
-        // If no join in memory ran, there is no plan yet.
+        // If no join in memory ran to its end, there is no plan yet.
         let bound = self.bound;
         let (statistics, join_type) = (&bound.join.statistics, bound.join.join_type);
         let known = || Known::new(self.cx.machine, side, statistics, join_type);
@@ -174,7 +174,7 @@ impl<'a> Conductor<'a> {
     /// Reads the build side and joins in memory.
     fn join_in_memory(&self, tables: Tables) -> Result<Attempted<Tables>> {
         let (cx, may_spill) = (self.cx, self.may_spill());
-        // An error of a worker ends the whole join. If the join may spill, the error ends only this attempt.
+        // Usually, an error of a worker ends the whole join. If the join may spill, it must end only this attempt.
         let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
         let Tables { mut sources, build_side, statistics, join_type, level } = tables;

@@ -1,4 +1,4 @@
-//! Removes the parts of arrays that their rows do not use, so that they are not written.
+//! Removes the parts of arrays that no row uses, so that these parts are not written.
 //!
 //! The result has the same type and the same values, and no array inside it has an offset. Removing the offsets is also
 //! necessary for correctness: the IPC writer of Arrow 59 ignores the offsets of unions inside lists, and writes an
@@ -57,7 +57,7 @@ pub(super) fn compact(array: &ArrayRef) -> Result<ArrayRef> {
 
 fn views<T: ByteViewType>(array: &GenericByteViewArray<T>) -> ArrayRef {
     let held: usize = array.data_buffers().iter().map(|buffer| buffer.len()).sum();
-    // Rows may share bytes, so the rows may use more bytes than the buffers have. Copying would add bytes then.
+    // Rows may share bytes, so together they may use more bytes than the buffers have. Then a copy would be larger.
     match held > array.total_buffer_bytes_used() {
         true => Arc::new(array.gc()),
         false => Arc::new(array.clone()),
@@ -201,8 +201,9 @@ fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(make_array(data.build()?))
 }
 
-/// Returns whether values of this type may go through Arrow's `take` and `filter`. These rename the fields of runs.
-/// Unions and values without bytes are rare. No values are removed from any of these.
+/// Returns whether unused values of this type can be removed with Arrow's `take` and `filter`. These functions rename
+/// the fields of runs, so values are not removed from runs. Unions and values without bytes are rare, so values are not
+/// removed from them either.
 fn can_be_taken(data_type: &DataType) -> bool {
     use DataType::*;
     match data_type {

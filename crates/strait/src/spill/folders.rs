@@ -77,7 +77,7 @@ impl SpillStore for TempFolders {
 struct TempFile {
     file: Arc<File>,
     folder: PathBuf,
-    /// The bytes that were appended, including those of a failed append.
+    /// The bytes that were appended, including the bytes of a failed append.
     length: Mutex<u64>,
     limit: u64,
     /// The bytes of all files of the store.
@@ -98,7 +98,7 @@ impl SpillFile for TempFile {
         }
         let at = *length;
         *length += more;
-        // It writes the rest after a short write, and tries again after a signal.
+        // `write_all_at` writes the rest after a short write, and tries again after a signal.
         let written = self.file.write_all_at(bytes, at);
         written.map_err(|error| InFolder::wrap(&self.folder, error))
     }

@@ -78,7 +78,7 @@ pub trait SpillFile: Send + Sync {
     /// again after an error.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Opens the file for reading from its start. The join calls it only after the last append. It may call it several
-    /// times, also at the same time.
+    /// Opens the file for reading from its start. The join calls this only after the last append. Several threads may
+    /// call it, also at the same time.
     fn open(&self) -> io::Result<Box<dyn io::Read + Send>>;
 }

@@ -145,8 +145,8 @@ fn check_again(run: &Run<'_>, limit: u64) -> Result<(), Failure> {
         }
     };
     // On a real GPU, the host memory of a join varies a little with the timing of copies. The rows of a concurrent
-    // source come in any order, and a sort-merge join needs less memory if they come sorted. In a join that spills, it
-    // depends on timing which partition goes to disk first. So at the very edge of a limit, even two fast runs may
+    // source come in any order, and a sort-merge join needs less memory if they come sorted. In a join that spills,
+    // timing decides which partition goes to disk first. So if a limit is barely large enough, even two fast runs may
     // differ.
     let sorts = matches!(run.case.algorithm, None | Some(Algorithm::SortMerge));
     let any_order = sorts && run.case.unusual.concurrent != [false; 2];

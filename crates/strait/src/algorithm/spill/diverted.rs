@@ -1,4 +1,4 @@
-//! The probe side on its way to the partitions in memory. Rows of the other partitions are diverted to disk.
+//! The source of probe rows for the join in memory. It writes the probe rows of the other partitions to disk.
 //!
 //! ```text
 //!  probe side ──► chunk ──► partitions ──┬── build partition in memory ──► morsel of the join in memory
@@ -21,7 +21,7 @@ use crate::options::Side;
 use crate::schedule::lock;
 use crate::spill::SpilledSource;
 
-/// A call that waits for another one checks for cancellation this often.
+/// A call that waits for another call checks for cancellation at this interval.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A source of the probe rows whose build partition is in memory. Each call also writes other probe rows to disk.
@@ -42,11 +42,11 @@ pub(super) struct Diverted {
 /// take it.
 pub(super) struct Room {
     budget: Arc<Budget>,
-    /// The memory of the join.
+    /// The budget of the whole join. The bytes of `budget` are reserved in it.
     whole: Arc<Budget>,
     _reserved: Reservation,
-    /// The memory that the reader of the probe side takes while it reads a batch, and the number of calls that are
-    /// reading.
+    /// Memory for the reader of the probe side, and the number of calls that are reading. The memory is reserved only
+    /// while no call reads.
     reading: Mutex<(Reservation, usize)>,
     reading_bytes: u64,
 }
@@ -88,7 +88,8 @@ impl Room {
 }
 
 struct State {
-    /// Probe rows on disk whose build partition is in memory. They were written before this was known.
+    /// Probe rows on disk whose build partition is in memory. They were written before the join chose the build
+    /// partitions that stay in memory.
     again: Vec<Arc<SpilledSource>>,
     /// Chunks that may have rows left: kept rows, or rows that were not written because memory was refused.
     waiting: Vec<Work>,
@@ -122,7 +123,7 @@ impl Diverted {
             self.partitions.divide(&mut work, budget, |partition| !self.on_disk[partition])?;
             self.partitions.take_kept(&mut work, budget)
         };
-        // Even a few rows can need more memory than the room has. Then the rest of the join's memory is tried.
+        // Even a few rows can need more memory than the room has. Then memory is reserved in the budget of the join.
         let kept = match divided(&self.room.budget) {
             Err(Error::MemoryLimit { .. }) => divided(&self.room.whole),
             kept => kept,
@@ -190,8 +191,8 @@ impl Diverted {
         }
     }
 
-    /// Returns the error of a call that failed. After one call of the probe side has failed, the other calls get only
-    /// [`Error::Cancelled`]. They return the error of the failed call instead, because it names the cause.
+    /// Returns the error of a call that failed. If the probe side returns an error to one call, the other calls get
+    /// only [`Error::Cancelled`]. They return the error of the first call instead, because it names the cause.
     fn failed(
         &self,
         mut state: MutexGuard<'_, State>,

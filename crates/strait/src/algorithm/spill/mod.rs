@@ -57,12 +57,12 @@ pub(crate) enum Attempted<T> {
     TooLarge(T, Error),
 }
 
-/// Plans and runs the joins in memory that a spilling join consists of. Each has its own plan.
+/// Plans and runs the joins of a join that spills. Each join in memory has its own plan.
 pub(crate) trait Joins {
     /// Joins two tables: in memory if they fit, otherwise by spilling.
     fn join(&self, tables: Tables) -> Result<()>;
 
-    /// Joins a build side in memory with a probe side. `join_type` tells which rows are returned.
+    /// Joins a build side in memory with a probe side. `join_type` says which rows are returned.
     fn join_held(
         &self,
         build: (Side, &Relation),
@@ -157,9 +157,10 @@ impl Spilling<'_> {
     /// Partitions chunks of a side until `goes_on` returns false or the side ends.
     ///
     /// All workers do so at the same time. If one of them is refused memory although no partition is left in memory,
-    /// the others may hold what it needs. Then one worker finishes the chunks of all workers, and partitions one more
-    /// chunk alone. So a join does not fail only because its workers held memory at the same time. At the very edge of
-    /// the limit, timing still decides which partition goes to disk first.
+    /// the others may hold the memory that it needs. Then one worker finishes the chunks of all workers, and partitions
+    /// one more chunk alone. So a join does not fail only because its workers held memory at the same time. If the
+    /// limit is barely large enough, the join can still succeed or fail by chance, because timing decides which
+    /// partition goes to disk first.
     fn partition_while(
         &self,
         side: Side,
@@ -212,7 +213,8 @@ impl Spilling<'_> {
         let probe_side = side.other();
         partitions.spill_side(probe_side)?;
         let budget = &self.cx.budget;
-        // The blocks are reserved already. They are the build side of the join, so their bytes count as free here.
+        // The blocks are the build side of the join. The budget and `SpilledSize::fits` both count their bytes, so one
+        // of both counts is taken back here.
         let free = |size: SpilledSize| match budget.limit() {
             Some(_) => budget.left().saturating_add(size.bytes),
             None => u64::MAX,
@@ -330,10 +332,11 @@ impl Spilling<'_> {
     /// Joins a pair that is not partitioned again: one key has most of its rows, or the last level is reached. One side
     /// is the build side, block by block. The other side is read once per block.
     ///
-    /// All matches of a build row are found while its block is joined. So the join can tell which build rows have a
-    /// match. For a row of the other side, it cannot: the match may be in a later block. So the result must not depend
-    /// on whether a row of the other side has a match. For each join type except the full join, at least one side can
-    /// be read in blocks. A full join is a left join, followed by the right rows that have no match.
+    /// All matches of a build row are found while its block is joined. So after the block, the join knows which build
+    /// rows have a match. It does not know this for a row of the other side, because a later block may have the match.
+    /// So the result must not depend on whether a row of the other side has a match. For each join type except the full
+    /// join, at least one side can be read in blocks. A full join is a left join, followed by the right rows that have
+    /// no match.
     fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
         self.totals.pairs_in_blocks.fetch_add(1, Ordering::Relaxed);
         let suits = |&side: &Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
@@ -377,9 +380,9 @@ impl Spilling<'_> {
 
 /// Calls `step(worker)` on all workers until it returns false.
 ///
-/// If a worker is refused memory, the others may hold what it needs. Then all stop, and the caller's thread calls `finish`,
-/// and `step` once more alone, before all workers continue. If a worker fails for another reason, that error ends the
-/// work, even if a refusal came first.
+/// If a worker is refused memory, the others may hold the memory that it needs. Then all workers stop. The caller's
+/// thread calls `finish`, and then `step` once. After that, all workers continue. If a worker fails for another reason,
+/// the error ends the work, even if another worker was refused memory before.
 fn together_or_alone(
     workers: &Workers,
     step: impl Fn(usize) -> Result<bool> + Sync,
@@ -389,7 +392,7 @@ fn together_or_alone(
         let (failure, stop) = (Mutex::new(None), AtomicBool::new(false));
         let together = workers.attempt().run(|worker| {
             while !stop.load(Ordering::Relaxed) {
-                // A panic becomes an error here, so that it is not taken for a refusal.
+                // A panic becomes an error here. Otherwise it would be treated like refused memory.
                 let stepped = guarded(|| step(worker));
                 if let Err(error) = &stepped {
                     stop.store(true, Ordering::Relaxed);
@@ -412,7 +415,8 @@ fn together_or_alone(
             Err(error) => return Err(error),
         }
         finish()?;
-        // A worker may put the rest of a batch back after the other workers have ended. So this looks for more.
+        // A worker may put the rest of a batch back after the other workers have ended. So this step looks for such
+        // rows.
         if !step(0)? {
             return Ok(());
         }

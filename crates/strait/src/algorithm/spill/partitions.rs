@@ -48,8 +48,8 @@ pub(crate) struct SpillTotals {
 pub(super) struct Partitions {
     pub(super) keys: KeyPlan,
     pub(super) bits: u32,
-    /// For each side, whether rows that cannot match because of a null in their key are dropped. This is so if the join
-    /// type does not return unmatched rows of the side.
+    /// For each side, whether rows that cannot match because of a null in their key are dropped. They are dropped if
+    /// the join type does not return unmatched rows of the side.
     pub(super) drops_unmatchable: [bool; 2],
     pub(super) schemas: [SchemaRef; 2],
     pub(super) store: Arc<dyn SpillStore>,
@@ -58,7 +58,7 @@ pub(super) struct Partitions {
     sides: [Mutex<Vec<Partition>>; 2],
     /// The bytes of all blocks in memory.
     resident: AtomicU64,
-    /// The number of rows that were assigned to partitions. It spreads rows that cannot match.
+    /// The number of rows that were assigned to partitions. It chooses the partitions of rows that cannot match.
     spread: AtomicU64,
     /// Locked while the largest partition is moved to disk.
     moving: Mutex<()>,
@@ -165,8 +165,8 @@ impl Partitions {
         Ok(())
     }
 
-    /// Takes kept rows of a divided chunk as a batch; `None` if none are left. If memory is scarce, the batch has only
-    /// some of the rows. So the caller must call this until it returns `None`.
+    /// Takes kept rows of a divided chunk as a batch. Returns `None` if no kept rows are left. If memory is scarce, the
+    /// batch has only some of the rows. So the caller must call this until it returns `None`.
     pub(super) fn take_kept(
         &self,
         work: &mut Work,
@@ -211,7 +211,7 @@ impl Partitions {
                 false => others.push((partition, rows)),
             }
         }
-        // In the order of the input, so that rows are read from front to back.
+        // The kept rows get the order of the input, so that rows are read from front to back.
         kept.sort_unstable();
         Ok(Assigned { kept, rows: others, _reserved: reserved })
     }
@@ -321,8 +321,9 @@ impl Partitions {
         Ok(())
     }
 
-    /// Moves the largest partition in memory to disk: of one side, or of either side with `None`. If another worker is
-    /// moving a partition, waits for it instead: it frees memory, too. Returns false if no partition in memory has rows.
+    /// Moves the largest partition in memory to disk: of one side, or of both sides if `side` is `None`. If another
+    /// worker is moving a partition, waits for that worker instead, because it also frees memory. Returns false if no
+    /// partition in memory has rows.
     pub(super) fn spill_largest(&self, side: Option<Side>) -> Result<bool> {
         let before = self.moved.load(Ordering::SeqCst);
         let _moving = lock(&self.moving);

@@ -1,4 +1,4 @@
-//! Rows that are not written leave nothing behind in the block.
+//! A block has no bytes of rows that are not written.
 
 use std::sync::Arc;
 
