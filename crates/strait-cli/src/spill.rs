@@ -44,7 +44,7 @@ impl Spilling {
             }
             _ if arguments.memory.is_none() => Spilling::Unlimited,
             _ if flags.no_spill => Spilling::Forbidden,
-            Some(Algorithm::SortMerge) => Spilling::SortMerge,
+            Some(algorithm) if !algorithm.may_spill() => Spilling::SortMerge,
             // The system's folder is checked when it is needed: most joins fit memory.
             _ => Spilling::IfNeeded(folders()),
         })

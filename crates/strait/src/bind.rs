@@ -72,8 +72,7 @@ impl BoundJoin {
         });
         let keys = found.collect::<Result<Vec<_>>>()?;
         let mut plan = resolve::output(join, output, left, right, &keys)?;
-        let has_row_numbers = plan.origins.iter().any(|origin| matches!(origin, Origin::RowId(_)));
-        if join.algorithm == Some(Algorithm::Spill) && has_row_numbers {
+        if join.algorithm == Some(Algorithm::Spill) && plan.has_row_numbers() {
             return Err(Error::invalid_option(
                 "algorithm",
                 "spill does not return row numbers",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::gpu_options::{GpuOptions, Processor};
 use crate::machine::Machine;
@@ -58,6 +59,7 @@ pub struct Join {
     pub(crate) batch_size: usize,
     pub(crate) prompt: bool,
     pub(crate) progress: Option<OnProgress>,
+    pub(crate) cancelled: Option<Arc<AtomicBool>>,
     pub(crate) overrides: TestOverrides,
 }
 
@@ -91,6 +93,7 @@ impl Join {
             batch_size: DEFAULT_BATCH_SIZE,
             prompt: false,
             progress: None,
+            cancelled: None,
             overrides: TestOverrides::default(),
         }
     }
@@ -300,6 +303,37 @@ impl Join {
     pub fn on_progress(mut self, callback: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
         self
+    }
+
+    /// Sets a flag that cancels the join: soon after somebody stores true, the join fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled). The join stores true as well, if it fails. So each running join
+    /// needs a flag of its own. (Dropping a [`JoinReader`](crate::JoinReader) cancels its join without this.)
+    ///
+    /// ```
+    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator};
+    /// # let columns = [("k", std::sync::Arc::new(Int64Array::from(vec![1, 2])) as _)];
+    /// # let batch = RecordBatch::try_from_iter(columns)?;
+    /// # let table = || RecordBatchIterator::new([Ok(batch.clone())], batch.schema());
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use strait::{Error, Join};
+    ///
+    /// let flag = Arc::new(AtomicBool::new(false));
+    /// let join = Join::inner().on("k").cancelled_by(&flag);
+    /// // Another thread would do this.
+    /// flag.store(true, Ordering::Relaxed);
+    /// assert!(matches!(join.count(table(), table()), Err(Error::Cancelled)));
+    /// # Ok::<(), arrow::error::ArrowError>(())
+    /// ```
+    pub fn cancelled_by(mut self, flag: &Arc<AtomicBool>) -> Self {
+        self.cancelled = Some(Arc::clone(flag));
+        self
+    }
+
+    /// Returns the algorithm that the caller chose for joins in memory. `spill` consists of joins in memory, and the
+    /// planner chooses the algorithm of each.
+    pub(crate) fn algorithm_in_memory(&self) -> Option<Algorithm> {
+        self.algorithm.filter(|&algorithm| algorithm != Algorithm::Spill)
     }
 
     /// Returns whether the chosen algorithm runs on a GPU only.

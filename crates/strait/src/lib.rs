@@ -35,8 +35,9 @@
 //! # Memory
 //!
 //! [`Join::memory_limit`] sets a hard limit on the memory of a join, and a [`MemoryBudget`] is a limit that
-//! several owners share. A join that does not fit fails with [`Error::MemoryLimit`], which says how much
-//! memory it needs.
+//! several owners share. A budget can take its bytes from a [`MemoryPool`], for example of a query engine. With
+//! [`Join::spill`], a join that does not fit writes rows to disk. Otherwise it fails with [`Error::MemoryLimit`],
+//! which says how much memory it needs.
 //!
 //! # GPUs
 //!
@@ -92,7 +93,7 @@ pub use input::{Input, KeyFilter, Morsel, Source, SourceContext};
 pub use join::{DEFAULT_BATCH_SIZE, Join};
 pub use key::{KeyEncoding, KeyForm};
 pub use machine::Machine;
-pub use memory::{MemoryBudget, MemoryReservation, release_memory};
+pub use memory::{MemoryBudget, MemoryPool, MemoryReservation, release_memory};
 pub use options::{
     Algorithm, Filter, FloatEquality, JoinType, NullEquality, Predicate, Side, Yields,
 };

@@ -202,6 +202,12 @@ impl Algorithm {
     pub fn needs_gpu(self) -> bool {
         Algorithm::ON_GPU.contains(&self) && !Algorithm::ANYWHERE.contains(&self)
     }
+
+    /// Returns whether a join that asked for this algorithm may [spill](crate::Join::spill). The order of the output
+    /// of `sort-merge` would be lost.
+    pub fn may_spill(self) -> bool {
+        self != Algorithm::SortMerge
+    }
 }
 
 /// Returns the value with this name, or an error that lists all names. `option` is the name of the option, and

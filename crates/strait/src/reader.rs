@@ -27,8 +27,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn new(budget: Arc<Budget>) -> Arc<Running> {
-        let (flow, cancelled, counters) = Default::default();
+    pub(crate) fn new(budget: Arc<Budget>, cancelled: Arc<AtomicBool>) -> Arc<Running> {
+        let (flow, counters) = Default::default();
         Arc::new(Running { budget, flow, cancelled, counters, report: Mutex::default() })
     }
 }

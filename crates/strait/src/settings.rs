@@ -33,8 +33,9 @@ pub(crate) fn check(join: &Join) -> Result<()> {
             "name one with Join::spill",
         ));
     }
-    check_effect(join.algorithm, &join.gpu_options)?;
-    check_partitioning(join.algorithm, &join.gpu_options)
+    let algorithm = join.algorithm_in_memory();
+    check_effect(algorithm, &join.gpu_options)?;
+    check_partitioning(algorithm, &join.gpu_options)
 }
 
 /// Checks that the algorithm, if the caller chose one, uses the partitioner, table, histogram and cache options that
@@ -100,7 +101,10 @@ pub(crate) fn check_partitioner(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::spill::TempFolders;
 
     fn refused(join: Join) -> String {
         check(&join).expect_err("is refused").to_string()
@@ -148,14 +152,16 @@ mod tests {
         for (name, options, users) in options {
             assert!(check(&Join::inner().gpu_options(options)).is_ok(), "{name}");
             for algorithm in Algorithm::ALL {
-                let join = Join::inner().algorithm(algorithm).gpu_options(options);
+                let store = Arc::new(TempFolders::new(vec![]));
+                let join = Join::inner().algorithm(algorithm).gpu_options(options).spill(store);
                 let unused = check(&join).is_err_and(|error| {
                     let text = error.to_string();
                     text.contains(name) && text.contains("does not use this option")
                 });
-                // A join that spills plans each pair of partitions by itself.
-                let uses = users.contains(&algorithm) || algorithm == Algorithm::Spill;
-                assert_eq!(unused, !uses, "{algorithm} {name}");
+                // The planner chooses an algorithm for each pair of spilled partitions.
+                let spills = algorithm == Algorithm::Spill;
+                assert_eq!(unused, !users.contains(&algorithm) && !spills, "{algorithm} {name}");
+                assert!(!spills || check(&join).is_ok(), "{algorithm} {name}");
             }
         }
     }

@@ -16,7 +16,9 @@ use arrow::array::{
 use arrow::datatypes::Int64Type;
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
-use strait::{Algorithm, Error, Join, JoinType, Report, Side, SpillFile, SpillStore, TempFolders};
+use strait::{
+    Algorithm, Error, Join, JoinType, Reason, Report, Side, SpillFile, SpillStore, TempFolders,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -319,6 +321,66 @@ fn settings_that_do_not_spill() {
     let numbered = asked.spill(folders()).pairs(table(1, spread), table(1, spread));
     let error = numbered.err().expect("row numbers").to_string();
     assert!(error.contains("row numbers"), "{error}");
+}
+
+/// The report says why the join spilled, and that the details are of a join in memory.
+#[test]
+fn the_report_of_a_join_that_spills() {
+    let tables: [Keys<'_>; 2] = [(30_000, &spread), (40_000, &spread)];
+    let join = Join::inner().on("k").threads(2).memory_limit(MIB).spill(folders());
+    let asked = join.clone().algorithm(Algorithm::Spill);
+    for (join, reason) in [(join, Reason::Spilled), (asked, Reason::AskedFor)] {
+        let (_, report) = answer(&join, tables).expect("it spills");
+        assert_eq!(report.plan.algorithm, Algorithm::Spill);
+        assert_eq!(report.plan.reason, reason, "{report}");
+        let text = report.plan.to_string();
+        assert!(text.starts_with(&format!("inner join by spill: {reason}\n")), "{text}");
+        assert!(text.contains("the first join in memory"), "{text}");
+    }
+}
+
+/// The left side has fewer bytes. But it has many rows, so its table does not fit memory. The right side fits, so the
+/// pair is not joined in blocks.
+#[test]
+fn a_pair_that_fits_by_the_side_with_more_bytes() {
+    let narrow = Int64Array::from_value(7, 200_000);
+    let narrow = RecordBatch::try_from_iter([("k", Arc::new(narrow) as ArrayRef)]).expect("one");
+    let wide: [(&str, ArrayRef); 2] = [
+        ("k", Arc::new(Int64Array::from_value(7, 800))),
+        ("t", Arc::new(StringArray::from_iter_values((0..800).map(|_| "x".repeat(2500))))),
+    ];
+    let wide = RecordBatch::try_from_iter(wide).expect("two columns");
+    let parts = |batch: &RecordBatch, rows: usize| {
+        let batch = batch.clone();
+        let schema = batch.schema();
+        let starts: Vec<_> = (0..batch.num_rows()).step_by(rows).collect();
+        let slice = move |at: usize| Ok(batch.slice(at, rows.min(batch.num_rows() - at)));
+        RecordBatchIterator::new(starts.into_iter().map(slice), schema)
+    };
+    let join = Join::new(JoinType::RightSemi).on("k").threads(1).algorithm(Algorithm::Spill);
+    let join = join.memory_limit(9 * MIB).spill(folders());
+    let mut reader = join.run(parts(&narrow, 4096), parts(&wide, 20)).expect("bound");
+    let rows = (&mut reader).map(|batch| batch.expect("it spills").num_rows());
+    assert_eq!(rows.sum::<usize>(), 800);
+    let report = reader.report().expect("the join has ended");
+    assert_eq!((report.spilled.pairs, report.spilled.pairs_in_blocks), (1, 0), "{report}");
+}
+
+/// With one thread, the seed of a report repeats the join, with its partitions.
+#[test]
+fn the_seed_repeats_a_join_that_spills() {
+    let join = Join::inner().on("k").threads(1).memory_limit(MIB).spill(folders());
+    let numbers = |join: &Join| {
+        let mut reader = join.run(table(30_000, spread), table(40_000, spread)).expect("bound");
+        let batches = (&mut reader).map(|batch| batch.expect("it spills"));
+        let numbers = |batch: RecordBatch| batch.column(1).as_primitive::<Int64Type>().clone();
+        let numbers: Vec<_> = batches.flat_map(|batch| numbers(batch).values().to_vec()).collect();
+        (numbers, reader.report().expect("the join has ended").seed)
+    };
+    let (first, seed) = numbers(&join);
+    assert!(numbers(&join).0 != first, "each join draws a seed");
+    let overrides = TestOverrides { seed: Some(seed), ..TestOverrides::default() };
+    assert!(numbers(&join.test_overrides(overrides)).0 == first, "another order");
 }
 
 /// A device joins the first rows of the probe side. Then memory for a batch of the probe side is refused. The join

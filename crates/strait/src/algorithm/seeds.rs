@@ -28,7 +28,6 @@ use crate::input::Location;
 use crate::input::Relation;
 use crate::key::{KeyPlan, Seed};
 use crate::options::Side;
-use crate::overrides::TestOverrides;
 use crate::word::KeyWord;
 use crate::word::Width;
 
@@ -53,14 +52,15 @@ pub(crate) struct Seeded {
     pub(crate) tried: u32,
 }
 
-/// Calls `attempt(seed, bounded)` until an attempt does not end with [`Error::BadSeed`].
+/// Calls `attempt(seed, bounded)` until an attempt does not end with [`Error::BadSeed`]. The seeds are derived from
+/// `number`. A test may ask for `bad_seeds` attempts with a seed that suits no keys.
 pub(crate) fn with_seeds(
-    overrides: TestOverrides,
+    number: u64,
+    bad_seeds: u32,
     mut attempt: impl FnMut(Seed, bool) -> Result<()>,
 ) -> Result<Seeded> {
-    let number = overrides.seed.unwrap_or_else(Seed::random_number);
     for tried in 1.. {
-        let seed = match tried <= overrides.bad_seeds {
+        let seed = match tried <= bad_seeds {
             true => Seed::bad(),
             false => Seed::new(number.wrapping_add(u64::from(tried) - 1)),
         };

@@ -1,5 +1,6 @@
 //! A hard limit on memory that several owners share.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -23,10 +24,58 @@ use crate::schedule::wait_while;
 /// ```
 #[derive(Debug)]
 pub struct MemoryBudget {
-    limit: u64,
+    /// It only decreases, and only if a pool refuses memory.
+    limit: AtomicU64,
     used: AtomicU64,
     peak: AtomicU64,
     waiting: Waiting,
+    pool: Option<Arc<dyn MemoryPool>>,
+}
+
+/// Memory of another program part, such as a query engine, from which a [`MemoryBudget`] takes its bytes.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+/// use strait::{MemoryBudget, MemoryPool};
+///
+/// /// A pool of 1000 bytes.
+/// #[derive(Debug, Default)]
+/// struct Pool(AtomicU64);
+///
+/// impl MemoryPool for Pool {
+///     fn grow(&self, bytes: u64) -> bool {
+///         let more = |used: u64| used.checked_add(bytes).filter(|&total| total <= 1000);
+///         self.0.fetch_update(SeqCst, SeqCst, more).is_ok()
+///     }
+///
+///     fn shrink(&self, bytes: u64) {
+///         self.0.fetch_sub(bytes, SeqCst);
+///     }
+/// }
+///
+/// let pool = Arc::new(Pool::default());
+/// let budget = MemoryBudget::of_pool(5000, pool.clone());
+/// let first = budget.reserve(600, "a buffer")?;
+/// // The pool refuses this. So the budget is smaller than it seemed.
+/// assert!(budget.reserve(600, "another buffer").is_err());
+/// assert_eq!(budget.limit(), Some(900));
+/// drop(first);
+/// assert_eq!(pool.0.load(SeqCst), 0);
+/// # Ok::<(), strait::Error>(())
+/// ```
+pub trait MemoryPool: Send + Sync + fmt::Debug {
+    /// Takes bytes from the pool. Returns false if the pool refuses them. It must not block, because workers of a
+    /// join call it.
+    fn grow(&self, bytes: u64) -> bool;
+
+    /// Returns bytes to the pool.
+    fn shrink(&self, bytes: u64);
+
+    /// Returns the bytes that the pool could still grant, if it knows. Others may take them meanwhile.
+    fn left(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Synchronises the threads that wait until memory is released.
@@ -47,9 +96,23 @@ impl MemoryBudget {
         if limit.is_some() {
             crate::memory::release_memory();
         }
-        let limit = limit.unwrap_or(u64::MAX);
-        let waiting = Waiting::default();
-        Arc::new(MemoryBudget { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), waiting })
+        Self::create(limit.unwrap_or(u64::MAX), None)
+    }
+
+    /// Creates a budget of at most `limit` bytes that takes its memory from a pool.
+    ///
+    /// If the pool refuses memory, the budget lowers its limit: to the bytes in use, half of the refused bytes, and no
+    /// more than the pool has left. So a join plans with the memory that it can really get. The limit does not increase
+    /// again.
+    pub fn of_pool(limit: u64, pool: Arc<dyn MemoryPool>) -> Arc<MemoryBudget> {
+        crate::memory::release_memory();
+        // The largest number means that there is no limit.
+        Self::create(limit.min(u64::MAX - 1), Some(pool))
+    }
+
+    fn create(limit: u64, pool: Option<Arc<dyn MemoryPool>>) -> Arc<MemoryBudget> {
+        let (used, peak, waiting) = Default::default();
+        Arc::new(MemoryBudget { limit: AtomicU64::new(limit), used, peak, waiting, pool })
     }
 
     /// Reserves `bytes` until the reservation is dropped. `what` names the purpose in the error message.
@@ -77,17 +140,22 @@ impl MemoryBudget {
 
     /// Returns the limit in bytes, if there is one.
     pub fn limit(&self) -> Option<u64> {
-        (!self.unlimited()).then_some(self.limit)
+        (!self.unlimited()).then_some(self.most())
+    }
+
+    /// Returns the limit, or the largest number if there is none.
+    fn most(&self) -> u64 {
+        self.limit.load(Ordering::SeqCst)
     }
 
     /// Returns the bytes that are left.
     pub(crate) fn left(&self) -> u64 {
-        self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
+        self.most().saturating_sub(self.used.load(Ordering::Relaxed))
     }
 
     /// Returns whether there is no limit.
     pub(crate) fn unlimited(&self) -> bool {
-        self.limit == u64::MAX
+        self.most() == u64::MAX
     }
 
     /// Returns the most bytes that were ever reserved at once.
@@ -112,14 +180,33 @@ impl MemoryBudget {
     }
 
     fn give_back(&self, bytes: u64) {
+        if let Some(pool) = self.pool.as_ref().filter(|_| bytes > 0) {
+            pool.shrink(bytes);
+        }
         self.used.fetch_sub(bytes, Ordering::SeqCst);
         self.nudge();
+    }
+
+    /// Takes bytes that were just counted as used from the pool. If the pool refuses them, stops counting them, lowers
+    /// the limit, and returns the bytes that are still in use.
+    fn take_from_pool(&self, bytes: u64) -> Result<(), u64> {
+        let Some(pool) = self.pool.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
+        if pool.grow(bytes) {
+            return Ok(());
+        }
+        let used = self.used.fetch_sub(bytes, Ordering::SeqCst) - bytes;
+        // The pool may still grant fewer bytes. If it does not know how many, later refusals lower the limit further.
+        let rest = (bytes / 2).min(pool.left().unwrap_or(u64::MAX));
+        self.limit.fetch_min(used.saturating_add(rest), Ordering::SeqCst);
+        // Waiting for memory may have become hopeless.
+        self.nudge();
+        Err(used)
     }
 
     /// Returns the error of a refused reservation.
     pub(crate) fn refuse(&self, needed: u64, used: u64, what: &str) -> Error {
         let hint = ", or read fewer columns".to_string();
-        Error::MemoryLimit { what: what.to_string(), needed, used, limit: self.limit, hint }
+        Error::MemoryLimit { what: what.to_string(), needed, used, limit: self.most(), hint }
     }
 }
 
@@ -178,11 +265,11 @@ impl MemoryReservation {
     }
 
     fn grow_leaving(&mut self, more: u64, spare: u64, what: &str) -> Result<()> {
-        let most = self.budget.limit.saturating_sub(spare);
+        let most = self.budget.most().saturating_sub(spare);
         let taken = self.budget.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
             used.checked_add(more).filter(|&total| total <= most)
         });
-        match taken {
+        match taken.and_then(|used| self.budget.take_from_pool(more).map(|()| used)) {
             Ok(used) => {
                 self.budget.peak.fetch_max(used + more, Ordering::Relaxed);
                 self.bytes += more;
@@ -238,6 +325,52 @@ mod tests {
         assert_eq!((budget.left(), budget.peak()), (0, 100));
         drop(all);
         assert_eq!(budget.left(), 100);
+    }
+
+    /// A pool of 100 bytes.
+    #[derive(Debug, Default)]
+    struct Pool(AtomicU64);
+
+    impl MemoryPool for Pool {
+        fn grow(&self, bytes: u64) -> bool {
+            let more = |used| Some(used + bytes).filter(|&total| total <= 100);
+            self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+        }
+
+        fn shrink(&self, bytes: u64) {
+            self.0.fetch_sub(bytes, Ordering::SeqCst);
+        }
+
+        fn left(&self) -> Option<u64> {
+            Some(100 - self.0.load(Ordering::SeqCst))
+        }
+    }
+
+    #[test]
+    fn a_pool_that_refuses_lowers_the_limit() {
+        let pool = Arc::new(Pool::default());
+        let budget = MemoryBudget::of_pool(1000, Arc::clone(&pool) as _);
+        let mut first = budget.reserve(30, "a table").expect("fits");
+        let error = budget.reserve(400, "a table").expect_err("the pool refuses it");
+        assert!(matches!(error, Error::MemoryLimit { used: 30, .. }), "{error}");
+        assert_eq!((budget.limit(), budget.left()), (Some(100), 70));
+        first.grow(70, "a table").expect("fits");
+        assert!(first.grow(1, "a table").is_err());
+        assert_eq!(pool.0.load(Ordering::SeqCst), 100);
+        let part = first.split(20);
+        first.shrink(10);
+        assert_eq!(pool.0.load(Ordering::SeqCst), 90);
+        drop((first, part));
+        assert_eq!((pool.0.load(Ordering::SeqCst), budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn a_pool_with_nothing_left() {
+        let pool = Arc::new(Pool(AtomicU64::new(100)));
+        let budget = MemoryBudget::of_pool(u64::MAX, Arc::clone(&pool) as _);
+        assert!(budget.reserve(8, "a table").is_err());
+        assert_eq!((budget.limit(), pool.0.load(Ordering::SeqCst)), (Some(0), 100));
+        assert!(budget.reserve(0, "nothing").is_ok());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod ledger;
 mod pool;
 mod slab;
 
-pub use budget::{MemoryBudget, MemoryReservation};
+pub use budget::{MemoryBudget, MemoryPool, MemoryReservation};
 pub(crate) use budget::{MemoryBudget as Budget, MemoryReservation as Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
 pub(crate) use flow::{Active, Flow, Queued, Refused, Resting, Started};

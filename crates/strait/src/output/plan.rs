@@ -47,6 +47,11 @@ impl OutputPlan {
         self.output == Output::Count && self.sums.is_empty()
     }
 
+    /// Returns whether the output has row numbers of any side.
+    pub(crate) fn has_row_numbers(&self) -> bool {
+        self.origins.iter().any(|origin| matches!(origin, Origin::RowId(_)))
+    }
+
     /// Returns whether the output needs only values of this side: no row numbers, and no coalesced keys.
     pub(crate) fn by_values(&self, side: Side) -> bool {
         self.origins.iter().all(|origin| match origin {

@@ -556,6 +556,9 @@ pub enum Reason {
     AskedForWithoutGpu,
     /// The caller asked for it. It needs more GPU memory than the limit allows.
     AskedForBeyondGpuMemory,
+    /// The caller let the join [spill](crate::Join::spill), and it did not fit the memory limit. Only the plan of a
+    /// [report](crate::Report) has this reason.
+    Spilled,
     /// A GPU failed in the middle of the probe side, or could not hold it. This algorithm streams the rest.
     Continues,
 }

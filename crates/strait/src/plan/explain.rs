@@ -22,6 +22,9 @@ impl fmt::Display for Plan {
         };
         let Plan { join_type, algorithm, reason, .. } = self;
         writeln!(f, "{join_type} join by {algorithm}{on}: {reason}{skipped}")?;
+        if *algorithm == Algorithm::Spill {
+            writeln!(f, "  {:<14} the lines below describe the first join in memory", "details")?;
+        }
         for abandoned in &self.abandoned {
             let Abandoned { algorithm, device, reason } = abandoned;
             writeln!(f, "  {:<14} {algorithm} on {device}: {reason}", "abandoned")?;
@@ -95,6 +98,7 @@ impl fmt::Display for Reason {
             Reason::AskedForBeyondGpuMemory => {
                 "it was asked for, but needs more GPU memory than the limit allows"
             }
+            Reason::Spilled => "the join did not fit the memory limit",
             Reason::Continues => "it streams the rows that the GPU did not join",
         })
     }

@@ -34,5 +34,5 @@ pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use link::order_pays;
 pub(crate) use refine::{Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
 pub(crate) use spill::{
-    ASSIGNED_BYTES_PER_ROW, SpillRules, SpilledSize, reading_bytes, spare_bytes,
+    ASSIGNED_BYTES_PER_ROW, PairPlan, SpillRules, SpilledSize, reading_bytes, spare_bytes,
 };

@@ -2,6 +2,7 @@
 //! joined in blocks.
 
 use crate::input::ChunkLimits;
+use crate::options::Side;
 use crate::overrides::TestOverrides;
 
 /// The most radix bits of one level. Each partition has one file per side. The files of all levels may be open at once,
@@ -164,13 +165,37 @@ impl SpillRules {
         ((free / 3).saturating_sub(BYTES_PER_JOIN) / per_row).max(1)
     }
 
-    /// Returns whether a pair is joined in blocks. Otherwise, it is joined in memory or partitioned again. `part` is
-    /// the smaller side of the pair, and `whole` is the smaller of the two tables that were partitioned. If one key has
-    /// most of the rows, partitioning again separates few rows. The number of levels is limited, because a pair can be
-    /// partitioned again even if it was expected to fit: its join in memory can be refused memory.
-    pub(crate) fn in_blocks(&self, part: SpilledSize, whole: SpilledSize, free: u64) -> bool {
-        self.level >= MAX_LEVELS || (!part.fits(free) && part.bytes > whole.bytes / 4 * 3)
+    /// Decides how a pair of partitions is joined. `sizes` are those of its left and right side, and `whole` is the
+    /// smaller of the two tables that were partitioned.
+    ///
+    /// If both sides fit memory, the side with fewer bytes is the build side. If one key has most of the rows,
+    /// partitioning again separates few rows, so the pair is joined in blocks. The number of levels is limited, because
+    /// a pair can be partitioned again even if it was expected to fit: its join in memory can be refused memory.
+    pub(crate) fn pair(&self, sizes: [SpilledSize; 2], whole: SpilledSize, free: u64) -> PairPlan {
+        let [left, right] = sizes;
+        let sides = match left.bytes <= right.bytes {
+            true => [Side::Left, Side::Right],
+            false => [Side::Right, Side::Left],
+        };
+        let smaller = sizes[sides[0] as usize];
+        match sides.into_iter().find(|&side| sizes[side as usize].fits(free)) {
+            _ if self.level >= MAX_LEVELS => PairPlan::InBlocks,
+            Some(build) => PairPlan::InMemory(build),
+            None if smaller.bytes > whole.bytes / 4 * 3 => PairPlan::InBlocks,
+            None => PairPlan::Partitioned,
+        }
     }
+}
+
+/// How a pair of partitions is joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PairPlan {
+    /// In memory. This side is the build side.
+    InMemory(Side),
+    /// It is partitioned again.
+    Partitioned,
+    /// In memory, block by block.
+    InBlocks,
 }
 
 #[cfg(test)]
@@ -210,11 +235,23 @@ mod tests {
     #[test]
     fn a_key_with_most_rows_is_joined_in_blocks() {
         let rules = rules(Some(MIB));
-        assert!(!rules.in_blocks(size(50 * MIB), size(100 * MIB), MIB));
-        assert!(rules.in_blocks(size(90 * MIB), size(100 * MIB), MIB));
-        assert!(!rules.in_blocks(size(90 * MIB), size(100 * MIB), 1 << 40), "it fits");
+        let whole = size(100 * MIB);
+        let large = |mib: u64| [size(mib * MIB), size(200 * MIB)];
+        assert_eq!(rules.pair(large(50), whole, MIB), PairPlan::Partitioned);
+        assert_eq!(rules.pair(large(90), whole, MIB), PairPlan::InBlocks);
+        assert_eq!(rules.pair(large(90), whole, 1 << 40), PairPlan::InMemory(Side::Left));
         let deep = SpillRules { level: MAX_LEVELS, ..rules };
-        assert!(deep.in_blocks(size(1), size(100), u64::MAX));
+        assert_eq!(deep.pair([size(1), size(1)], whole, u64::MAX), PairPlan::InBlocks);
+    }
+
+    #[test]
+    fn the_side_that_fits_builds_even_if_it_has_more_bytes() {
+        let rules = rules(Some(9 * MIB));
+        let narrow = SpilledSize { rows: 200_000, bytes: 3 * MIB / 2 };
+        let wide = SpilledSize { rows: 800, bytes: 2 * MIB };
+        for (sizes, side) in [([narrow, wide], Side::Right), ([wide, narrow], Side::Left)] {
+            assert_eq!(rules.pair(sizes, narrow, 9 * MIB), PairPlan::InMemory(side));
+        }
     }
 
     #[test]

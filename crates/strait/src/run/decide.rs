@@ -183,9 +183,7 @@ impl BoundJoin {
 
     /// Plans for the CPU, and also for a device, if there is one.
     fn plan(&self, known: &Known<'_>, device: Option<Usable<'_>>) -> Plan {
-        // A join that spills consists of joins in memory, which the planner chooses.
-        let asked = self.join.algorithm.filter(|&algorithm| algorithm != Algorithm::Spill);
-        self.plan_by(known, device, asked)
+        self.plan_by(known, device, self.join.algorithm_in_memory())
     }
 
     /// Makes a plan. It compares the CPU with the device, if there is a device. If `asked` has an algorithm, the plan

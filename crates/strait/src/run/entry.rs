@@ -240,7 +240,8 @@ impl Ready {
             Some(shared) => Arc::clone(shared),
             None => Budget::new(bound.join.memory_limit),
         };
-        Ok(Ready { bound, inputs, running: Running::new(budget) })
+        let cancelled = bound.join.cancelled.clone().unwrap_or_default();
+        Ok(Ready { bound, inputs, running: Running::new(budget, cancelled) })
     }
 
     /// Runs the join on this thread.

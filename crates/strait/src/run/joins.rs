@@ -23,7 +23,7 @@ use crate::key::Seed;
 use crate::matches::Roles;
 use crate::options::{Algorithm, JoinType, Side};
 use crate::output::SharedSink;
-use crate::plan::{Plan, SpillRules, SpilledSize, Statistics, reading_bytes, spare_bytes};
+use crate::plan::{Plan, Reason, SpillRules, Statistics, reading_bytes, spare_bytes};
 use crate::progress::Stage;
 use crate::reader::Running;
 use crate::reading::ReadingThread;
@@ -39,11 +39,13 @@ pub(super) struct Conductor<'a> {
     reading: &'a Arc<ReadingThread>,
     candidates: AtomicU64,
     spilled: Arc<SpillTotals>,
+    /// The number from which the seeds of all joins of this run are derived. So the seed in the report repeats the run.
+    seed: u64,
     ran: Mutex<Option<Ran>>,
 }
 
-/// The plan that was carried out, and its seed. If the join spilled, this is the plan of the first join in memory, with
-/// its algorithm replaced by `spill`.
+/// The plan that was carried out, and its seed. If the join spilled, this is the plan of the first join in memory, but
+/// its algorithm is `spill`, and its reason says why the join spilled.
 pub(super) struct Ran {
     pub(super) plan: Plan,
     pub(super) seeded: Seeded,
@@ -57,7 +59,8 @@ impl<'a> Conductor<'a> {
         (shared, reading): (&'a Running, &'a Arc<ReadingThread>),
     ) -> Conductor<'a> {
         let (candidates, spilled, ran) = Default::default();
-        Conductor { bound, cx, sink, shared, reading, candidates, spilled, ran }
+        let seed = bound.join.overrides.seed.unwrap_or_else(Seed::random_number);
+        Conductor { bound, cx, sink, shared, reading, candidates, spilled, seed, ran }
     }
 
     /// Returns an input of the join as a source.
@@ -101,12 +104,9 @@ impl<'a> Conductor<'a> {
 
     /// Joins two tables in memory. Spills if they do not fit, or if the caller asked for it.
     pub(super) fn run(&self, tables: Tables) -> Result<()> {
-        let asked = self.asks_to_spill();
-        let tables = match tables.level {
-            0 if asked => tables,
-            // The sizes of spilled partitions are known.
-            1.. if !self.fits(&tables.statistics) => tables,
-            _ => match self.join_in_memory(tables)? {
+        let tables = match tables.in_memory {
+            false => tables,
+            true => match self.join_in_memory(tables)? {
                 Attempted::Joined => return Ok(()),
                 Attempted::TooLarge(tables, why) => {
                     log::info!("{why}; spilling");
@@ -128,47 +128,41 @@ impl<'a> Conductor<'a> {
                 threads: self.cx.workers.threads(),
                 level: tables.level,
                 overrides: self.bound.join.overrides,
-                asked,
+                asked: self.asks_to_spill(),
             },
             joins: self,
-            seed: self.bound.join.overrides.seed.unwrap_or_else(Seed::random_number),
+            seed: self.seed,
         };
         self.cx.counters.enter(Stage::Partition, 0);
-        let (number, side) = (spilling.seed, tables.build_side.side());
+        let side = tables.build_side.side();
         spilling.run(tables)?;
         // If no join in memory ran to its end, there is no plan yet.
         let bound = self.bound;
         let (statistics, join_type) = (&bound.join.statistics, bound.join.join_type);
         let known = || Known::new(self.cx.machine, side, statistics, join_type);
-        let unjoined =
-            || Ran { plan: bound.plan_on_cpu(&known()), seeded: Seeded { number, tried: 1 } };
-        lock(&self.ran).get_or_insert_with(unjoined).plan.algorithm = Algorithm::Spill;
+        let unjoined = || Ran {
+            plan: bound.plan_on_cpu(&known()),
+            seeded: Seeded { number: self.seed, tried: 1 },
+        };
+        let mut ran = lock(&self.ran);
+        let plan = &mut ran.get_or_insert_with(unjoined).plan;
+        plan.algorithm = Algorithm::Spill;
+        plan.reason = if self.asks_to_spill() { Reason::AskedFor } else { Reason::Spilled };
         Ok(())
     }
 
     /// Returns whether the caller asked for spilling.
-    fn asks_to_spill(&self) -> bool {
+    pub(super) fn asks_to_spill(&self) -> bool {
         self.bound.join.algorithm == Some(Algorithm::Spill)
     }
 
     /// Returns whether the join may spill if memory is refused. It needs a memory limit and a place for files. It may
     /// not if the caller asked for `sort-merge`, or if the output has row numbers.
     fn may_spill(&self) -> bool {
-        let numbered = [Side::Left, Side::Right].map(|side| self.bound.wants_row_numbers(side));
         self.bound.join.spill.is_some()
-            && self.bound.join.algorithm != Some(Algorithm::SortMerge)
-            && numbered == [false; 2]
+            && self.bound.join.algorithm.is_none_or(Algorithm::may_spill)
+            && !self.bound.output.has_row_numbers()
             && !self.cx.budget.unlimited()
-    }
-
-    /// Returns whether a pair of spilled partitions is expected to fit memory.
-    fn fits(&self, statistics: &[Statistics; 2]) -> bool {
-        let size = |side: &Statistics| {
-            let (rows, bytes) = (side.rows.unwrap_or(0), side.bytes.unwrap_or(0));
-            SpilledSize { rows, bytes }
-        };
-        let free = self.cx.budget.limit().map_or(u64::MAX, |_| self.cx.budget.left());
-        statistics.iter().any(|side| size(side).fits(free))
     }
 
     /// Reads the build side and joins in memory.
@@ -177,11 +171,18 @@ impl<'a> Conductor<'a> {
         // Usually, an error of a worker ends the whole join. If the join may spill, it must end only this attempt.
         let workers = if may_spill { cx.workers.attempt() } else { cx.workers.clone() };
         let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
-        let Tables { mut sources, build_side, statistics, join_type, level } = tables;
+        let Tables { mut sources, build_side, statistics, join_type, level, .. } = tables;
         let read = cx
             .watch
             .time("read build side", || read_smaller_first(&sources, build_side, &workers, spare));
-        let again = |sources| Tables { sources, build_side, statistics, join_type, level };
+        let again = |sources| Tables {
+            sources,
+            build_side,
+            statistics,
+            join_type,
+            level,
+            in_memory: false,
+        };
         let (side, build) = match read {
             Ok(read) => read,
             Err(why @ Error::MemoryLimit { .. }) if may_spill => {
@@ -237,7 +238,7 @@ impl<'a> Conductor<'a> {
         };
         let start = Written::now(self.sink, &self.candidates);
         let (mut probe, mut matched, mut partly_joined) = (Some(probe), None, false);
-        let seeded = with_seeds(bound.join.overrides, |seed, bounded| {
+        let seeded = with_seeds(self.seed, bound.join.overrides.bad_seeds, |seed, bounded| {
             let keys = &bound.keys.reseeded(seed).within(&cx.workers, &cx.budget);
             cx.bounded = bounded;
             plan.seed = Some(keys.seed().number());

@@ -90,12 +90,14 @@ impl BoundJoin {
         let sources = [conductor.input(Side::Left, left), conductor.input(Side::Right, right)];
         // This comes after the readers were handed to the reading thread. If it fails, the reading thread drops them.
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
+        let in_memory = !conductor.asks_to_spill();
         conductor.run(Tables {
             sources,
             build_side: self.build_side(),
             statistics: self.join.statistics,
             join_type: self.join.join_type,
             level: 0,
+            in_memory,
         })?;
         sink.finish()?;
         let sums = std::mem::take(&mut *lock(&sink.sums));

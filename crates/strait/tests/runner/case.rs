@@ -65,8 +65,11 @@ pub(crate) struct Case {
     /// The seed that chooses the output columns. With None, the output has all columns.
     pub(crate) select: Option<u64>,
     pub(crate) memory_limit: Option<u64>,
-    /// Whether the join may write rows to disk.
+    /// Whether the join may spill.
     pub(crate) spill: bool,
+    /// Whether it spills to temporary files. Most cases spill to memory instead: creating and deleting files takes
+    /// most of the time of a small join.
+    pub(crate) temp_files: bool,
     /// The processor of the join, unless `force` selects a simulated device.
     pub(crate) processor: Processor,
     pub(crate) gpu_memory: Option<u64>,
@@ -94,6 +97,7 @@ impl Case {
         let thousands = pair.left.rows() + pair.right.rows() > 1000;
         case.force.collide &= !thousands || rng.chance(1, 8);
         unusual::apply(&mut rng, &mut case, &pair);
+        case.temp_files = case.spill && rng.chance(1, 8);
         (case, pair)
     }
 
@@ -140,6 +144,7 @@ impl Case {
                 false => memory_limit(rng),
             },
             spill: asks_to_spill || rng.chance(1, 3),
+            temp_files: false,
             processor: processor(),
             gpu_memory: None,
             gpu_options: GpuOptions::default(),

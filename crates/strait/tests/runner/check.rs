@@ -15,6 +15,7 @@ use super::case::{Case, Entry, FilterKind};
 use super::expect::{Expected, Origin, settled};
 use super::order::check_order;
 use super::readers::{Fed, Gate, Taking};
+use super::store::InMemory;
 use super::together::{Collected, FedTogether, SINK_FULL};
 use super::unusual::{announced, as_declared, check_given_back, denies_nulls};
 
@@ -250,7 +251,10 @@ fn join_of(run: &Run<'_>) -> Join {
         join = join.memory_budget(budget);
     }
     if case.spill {
-        join = join.spill(Arc::new(TempFolders::new(vec![])));
+        join = join.spill(match case.temp_files {
+            true => Arc::new(TempFolders::new(vec![])),
+            false => Arc::new(InMemory),
+        });
     }
     if case.select.is_some() && case.output == Output::Rows {
         join = join.select(expected.columns.iter().map(|column| column.name.clone()));

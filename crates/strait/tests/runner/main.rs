@@ -12,6 +12,7 @@ mod expect;
 mod order;
 mod predicate;
 mod readers;
+mod store;
 mod together;
 mod unusual;
 mod watch;

@@ -34,7 +34,7 @@ use crate::input::{BufferedSource, ChunkLimits, Input, Relation, next_step};
 use crate::key::{KeyPlan, Seed};
 use crate::matches::{Keep, Roles};
 use crate::options::{JoinType, Side};
-use crate::plan::{SpillRules, SpilledSize, Statistics};
+use crate::plan::{PairPlan, SpillRules, SpilledSize, Statistics};
 use crate::schedule::{Workers, guarded, lock};
 use crate::spill::{SpillStore, SpilledRows};
 
@@ -48,6 +48,8 @@ pub(crate) struct Tables {
     pub(crate) join_type: JoinType,
     /// 0 for the inputs of the join, 1 for their partitions, and so on.
     pub(crate) level: u32,
+    /// Whether the tables are first joined in memory. They spill if that fails.
+    pub(crate) in_memory: bool,
 }
 
 /// The result of an attempt to join in memory.
@@ -90,7 +92,7 @@ pub(crate) struct Spilling<'a> {
 impl Spilling<'_> {
     /// Joins two tables that do not fit memory.
     pub(crate) fn run(&self, tables: Tables) -> Result<()> {
-        let Tables { sources, build_side, statistics, join_type, level } = tables;
+        let Tables { sources, build_side, statistics, join_type, level, .. } = tables;
         log::info!("spilling to {}, level {level}", self.store.place());
         self.totals.levels.fetch_max(u64::from(level) + 1, Ordering::Relaxed);
         let partitions = Arc::new(self.partitions(&statistics, build_side, join_type));
@@ -302,25 +304,27 @@ impl Spilling<'_> {
             };
             let pair = Pair { rows: [or_empty(left)?, or_empty(right)?], join_type };
             self.totals.pairs.fetch_add(1, Ordering::Relaxed);
-            let part = smaller(pair.sizes());
             let free = self.cx.budget.limit().map_or(u64::MAX, |_| self.cx.budget.left());
             let below = SpillRules { level: self.rules.level + 1, ..self.rules };
-            match below.in_blocks(part, whole, free) {
-                true => self.join_in_blocks(&pair)?,
-                false => self.joins.join(self.tables(&pair))?,
+            match below.pair(pair.sizes(), whole, free) {
+                PairPlan::InBlocks => self.join_in_blocks(&pair)?,
+                PairPlan::InMemory(build) => self.joins.join(self.tables(&pair, Some(build)))?,
+                PairPlan::Partitioned => self.joins.join(self.tables(&pair, None))?,
             }
         }
         Ok(())
     }
 
-    /// Returns a pair as two tables of the next level.
-    fn tables(&self, pair: &Pair) -> Tables {
+    /// Returns a pair as two tables of the next level. `fits` is the side that can be the build side of a join in
+    /// memory, if there is one.
+    fn tables(&self, pair: &Pair, fits: Option<Side>) -> Tables {
         let statistics =
             pair.sizes().map(|size| Statistics::rows(size.rows).with_bytes(size.bytes));
         let sources = [Side::Left, Side::Right].map(|side| self.source(pair, side));
-        let build_side = BuildSide::choose(Wishes::default(), &statistics);
+        let wishes = Wishes { asked: fits, ..Wishes::default() };
+        let build_side = BuildSide::choose(wishes, &statistics);
         let (join_type, level) = (pair.join_type, self.rules.level + 1);
-        Tables { sources, build_side, statistics, join_type, level }
+        Tables { sources, build_side, statistics, join_type, level, in_memory: fits.is_some() }
     }
 
     fn source(&self, pair: &Pair, side: Side) -> BufferedSource {
