@@ -8,7 +8,7 @@ STRAIT_CASES ?= 100000
 FEATURES := strait-cli/object-stores
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
 EXAMPLES := two_tables files residual_filter progress gpu parallel
-ASAN_TESTS := cancel edges kernels memory properties runner spill
+ASAN_TESTS := cancel edges kernels memory pool properties runner spill
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000 \
   LSAN_OPTIONS=suppressions=$(CURDIR)/.ci/leaks.supp
 ASAN_TARGET := --target x86_64-unknown-linux-gnu --target-dir target/asan

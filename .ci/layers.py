@@ -28,7 +28,7 @@ LAYERS = [
     ["word"],
     ["memory", "progress", "stopwatch"],
     ["schedule", "machine", "gpu_options", "overrides"],
-    ["options", "processor", "statistics", "build_side"],
+    ["options", "processor", "statistics", "build_side", "cancel"],
     ["error"],
 ]
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use crate::cancel::CancelToken;
 use crate::gpu_options::{GpuOptions, Processor};
 use crate::machine::Machine;
 use crate::memory::MemoryBudget;
@@ -59,7 +59,7 @@ pub struct Join {
     pub(crate) batch_size: usize,
     pub(crate) prompt: bool,
     pub(crate) progress: Option<OnProgress>,
-    pub(crate) cancelled: Option<Arc<AtomicBool>>,
+    pub(crate) cancelled: Option<CancelToken>,
     pub(crate) overrides: TestOverrides,
 }
 
@@ -305,29 +305,21 @@ impl Join {
         self
     }
 
-    /// Sets a flag that cancels the join: soon after somebody stores true, the join fails with
-    /// [`Error::Cancelled`](crate::Error::Cancelled). The join stores true as well, if it fails. So each running join
-    /// needs a flag of its own. (Dropping a [`JoinReader`](crate::JoinReader) cancels its join without this.)
-    ///
-    /// ```
-    /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator};
-    /// # let columns = [("k", std::sync::Arc::new(Int64Array::from(vec![1, 2])) as _)];
-    /// # let batch = RecordBatch::try_from_iter(columns)?;
-    /// # let table = || RecordBatchIterator::new([Ok(batch.clone())], batch.schema());
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use strait::{Error, Join};
-    ///
-    /// let flag = Arc::new(AtomicBool::new(false));
-    /// let join = Join::inner().on("k").cancelled_by(&flag);
-    /// // Another thread would do this.
-    /// flag.store(true, Ordering::Relaxed);
-    /// assert!(matches!(join.count(table(), table()), Err(Error::Cancelled)));
-    /// # Ok::<(), arrow::error::ArrowError>(())
-    /// ```
-    pub fn cancelled_by(mut self, flag: &Arc<AtomicBool>) -> Self {
-        self.cancelled = Some(Arc::clone(flag));
+    /// Sets a token that cancels the join: soon after [`CancelToken::cancel`], the join fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled). Each run needs a token of its own, because the join uses the token
+    /// too: it is cancelled when the run fails, or when its reader is dropped. (Dropping a
+    /// [`JoinReader`](crate::JoinReader) cancels its join without this.)
+    pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
+        self.cancelled = Some(token.clone());
         self
+    }
+
+    /// Returns the memory limit as it is known now. The limit of a budget that takes its bytes from a pool changes.
+    pub(crate) fn limit_now(&self) -> Option<u64> {
+        match &self.memory_budget {
+            Some(budget) => budget.limit(),
+            None => self.memory_limit,
+        }
     }
 
     /// Returns the algorithm that the caller chose for joins in memory. `spill` consists of joins in memory, and the

@@ -51,6 +51,7 @@
 mod algorithm;
 mod bind;
 mod build_side;
+mod cancel;
 mod context;
 mod device;
 mod error;
@@ -87,6 +88,7 @@ mod transfer;
 mod word;
 
 pub use bind::BoundJoin;
+pub use cancel::CancelToken;
 pub use error::{CallerCode, Error, Result, bytes, nearest_name};
 pub use gpu_options::{GpuOptions, Histogram, Partitioner, Processor, TablePlace, Transfer};
 pub use input::{Input, KeyFilter, Morsel, Source, SourceContext};

@@ -482,3 +482,29 @@ fn a_small_device_and_the_disk() {
     assert!(rows == expected && rows.len() == 90_000, "{} rows", rows.len());
     assert!(report.spilled.bytes > 0 && report.plan.device.is_gpu(), "{report}");
 }
+
+/// The last rows of a side that is joined in blocks are much wider than the others.
+#[test]
+fn a_block_whose_last_rows_are_wide() {
+    let narrow =
+        |rows: usize| -> Box<dyn RecordBatchReader + Send> { Box::new(table(rows, |_| 1)) };
+    let wide: Vec<_> = (0..15)
+        .map(|at| {
+            let texts = (0..100).map(|_| "x".repeat(10_000));
+            let columns: [(&str, ArrayRef); 3] = [
+                ("k", Arc::new(Int64Array::from_value(1, 100))),
+                ("n", Arc::new(Int64Array::from_iter_values(at * 100..(at + 1) * 100))),
+                ("t", Arc::new(StringArray::from_iter_values(texts))),
+            ];
+            RecordBatch::try_from_iter(columns)
+        })
+        .collect();
+    let left = narrow(40_000);
+    let schema = left.schema();
+    let left = Box::new(RecordBatchIterator::new(left.chain(wide), schema));
+    let join = Join::new(JoinType::LeftSemi).on("k").threads(1).memory_limit(8 * MIB);
+    let (rows, report) =
+        answer_of(&join.spill(folders()), [left, narrow(400_000)]).expect("it spills");
+    assert_eq!(rows.len(), 41_500);
+    assert!(report.spilled.pairs_in_blocks > 0, "{report}");
+}

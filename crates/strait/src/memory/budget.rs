@@ -1,12 +1,11 @@
 //! A hard limit on memory that several owners share.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::error::{Error, Result};
-use crate::schedule::lock;
-use crate::schedule::wait_while;
+use crate::memory::{MemoryPool, Taken};
+use crate::schedule::{lock, wait_while};
 
 /// A hard limit on memory that several owners share: a join, and the readers and writers around it.
 ///
@@ -24,58 +23,11 @@ use crate::schedule::wait_while;
 /// ```
 #[derive(Debug)]
 pub struct MemoryBudget {
-    /// It only decreases, and only if a pool refuses memory.
-    limit: AtomicU64,
+    limit: u64,
     used: AtomicU64,
     peak: AtomicU64,
     waiting: Waiting,
-    pool: Option<Arc<dyn MemoryPool>>,
-}
-
-/// Memory of another program part, such as a query engine, from which a [`MemoryBudget`] takes its bytes.
-///
-/// ```
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-/// use strait::{MemoryBudget, MemoryPool};
-///
-/// /// A pool of 1000 bytes.
-/// #[derive(Debug, Default)]
-/// struct Pool(AtomicU64);
-///
-/// impl MemoryPool for Pool {
-///     fn grow(&self, bytes: u64) -> bool {
-///         let more = |used: u64| used.checked_add(bytes).filter(|&total| total <= 1000);
-///         self.0.fetch_update(SeqCst, SeqCst, more).is_ok()
-///     }
-///
-///     fn shrink(&self, bytes: u64) {
-///         self.0.fetch_sub(bytes, SeqCst);
-///     }
-/// }
-///
-/// let pool = Arc::new(Pool::default());
-/// let budget = MemoryBudget::of_pool(5000, pool.clone());
-/// let first = budget.reserve(600, "a buffer")?;
-/// // The pool refuses this. So the budget is smaller than it seemed.
-/// assert!(budget.reserve(600, "another buffer").is_err());
-/// assert_eq!(budget.limit(), Some(900));
-/// drop(first);
-/// assert_eq!(pool.0.load(SeqCst), 0);
-/// # Ok::<(), strait::Error>(())
-/// ```
-pub trait MemoryPool: Send + Sync + fmt::Debug {
-    /// Takes bytes from the pool. Returns false if the pool refuses them. It must not block, because workers of a
-    /// join call it.
-    fn grow(&self, bytes: u64) -> bool;
-
-    /// Returns bytes to the pool.
-    fn shrink(&self, bytes: u64);
-
-    /// Returns the bytes that the pool could still grant, if it knows. Others may take them meanwhile.
-    fn left(&self) -> Option<u64> {
-        None
-    }
+    pool: Option<Taken>,
 }
 
 /// Synchronises the threads that wait until memory is released.
@@ -101,18 +53,18 @@ impl MemoryBudget {
 
     /// Creates a budget of at most `limit` bytes that takes its memory from a pool.
     ///
-    /// If the pool refuses memory, the budget lowers its limit: to the bytes in use, half of the refused bytes, and no
-    /// more than the pool has left. So a join plans with the memory that it can really get. The limit does not increase
-    /// again.
+    /// The budget takes bytes when it needs them, and keeps them until it is dropped. So a join that has begun can rely
+    /// on the memory that it has. If the pool refuses bytes, the budget takes as many as it can get, and its limit is
+    /// what it has taken, until the pool grants more.
     pub fn of_pool(limit: u64, pool: Arc<dyn MemoryPool>) -> Arc<MemoryBudget> {
         crate::memory::release_memory();
         // The largest number means that there is no limit.
-        Self::create(limit.min(u64::MAX - 1), Some(pool))
+        Self::create(limit.min(u64::MAX - 1), Some(Taken::new(pool)))
     }
 
-    fn create(limit: u64, pool: Option<Arc<dyn MemoryPool>>) -> Arc<MemoryBudget> {
+    fn create(limit: u64, pool: Option<Taken>) -> Arc<MemoryBudget> {
         let (used, peak, waiting) = Default::default();
-        Arc::new(MemoryBudget { limit: AtomicU64::new(limit), used, peak, waiting, pool })
+        Arc::new(MemoryBudget { limit, used, peak, waiting, pool })
     }
 
     /// Reserves `bytes` until the reservation is dropped. `what` names the purpose in the error message.
@@ -145,7 +97,16 @@ impl MemoryBudget {
 
     /// Returns the limit, or the largest number if there is none.
     fn most(&self) -> u64 {
-        self.limit.load(Ordering::SeqCst)
+        self.pool.as_ref().map_or(self.limit, |pool| pool.most().min(self.limit))
+    }
+
+    /// Returns the memory to plan with, if there is a limit. With a pool, this is memory that the budget has. If the pool
+    /// has refused nothing so far, `bytes` are taken first.
+    pub(crate) fn settle(&self, bytes: u64) -> Option<u64> {
+        match &self.pool {
+            Some(pool) => Some(pool.settle(bytes.min(self.limit)).min(self.limit)),
+            None => self.limit(),
+        }
     }
 
     /// Returns the bytes that are left.
@@ -155,7 +116,7 @@ impl MemoryBudget {
 
     /// Returns whether there is no limit.
     pub(crate) fn unlimited(&self) -> bool {
-        self.most() == u64::MAX
+        self.limit == u64::MAX
     }
 
     /// Returns the most bytes that were ever reserved at once.
@@ -180,27 +141,26 @@ impl MemoryBudget {
     }
 
     fn give_back(&self, bytes: u64) {
-        if let Some(pool) = self.pool.as_ref().filter(|_| bytes > 0) {
-            pool.shrink(bytes);
-        }
         self.used.fetch_sub(bytes, Ordering::SeqCst);
         self.nudge();
     }
 
-    /// Takes bytes that were just counted as used from the pool. If the pool refuses them, stops counting them, lowers
-    /// the limit, and returns the bytes that are still in use.
-    fn take_from_pool(&self, bytes: u64) -> Result<(), u64> {
-        let Some(pool) = self.pool.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
-        if pool.grow(bytes) {
-            return Ok(());
+    /// Counts `more` bytes as used if `spare` bytes are left after that. Returns the bytes that were in use before, or
+    /// those that are in use if the memory is refused.
+    fn take(&self, more: u64, spare: u64) -> Result<u64, u64> {
+        let most = self.limit.saturating_sub(spare);
+        let used = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+            used.checked_add(more).filter(|&total| total <= most)
+        })?;
+        match &self.pool {
+            Some(pool) if !pool.covers(used + more, spare, self.limit) => {
+                let used = self.used.fetch_sub(more, Ordering::SeqCst) - more;
+                // Waiting for memory may have become hopeless.
+                self.nudge();
+                Err(used)
+            }
+            _ => Ok(used),
         }
-        let used = self.used.fetch_sub(bytes, Ordering::SeqCst) - bytes;
-        // The pool may still grant fewer bytes. If it does not know how many, later refusals lower the limit further.
-        let rest = (bytes / 2).min(pool.left().unwrap_or(u64::MAX));
-        self.limit.fetch_min(used.saturating_add(rest), Ordering::SeqCst);
-        // Waiting for memory may have become hopeless.
-        self.nudge();
-        Err(used)
     }
 
     /// Returns the error of a refused reservation.
@@ -265,11 +225,7 @@ impl MemoryReservation {
     }
 
     fn grow_leaving(&mut self, more: u64, spare: u64, what: &str) -> Result<()> {
-        let most = self.budget.most().saturating_sub(spare);
-        let taken = self.budget.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
-            used.checked_add(more).filter(|&total| total <= most)
-        });
-        match taken.and_then(|used| self.budget.take_from_pool(more).map(|()| used)) {
+        match self.budget.take(more, spare) {
             Ok(used) => {
                 self.budget.peak.fetch_max(used + more, Ordering::Relaxed);
                 self.bytes += more;
@@ -325,52 +281,6 @@ mod tests {
         assert_eq!((budget.left(), budget.peak()), (0, 100));
         drop(all);
         assert_eq!(budget.left(), 100);
-    }
-
-    /// A pool of 100 bytes.
-    #[derive(Debug, Default)]
-    struct Pool(AtomicU64);
-
-    impl MemoryPool for Pool {
-        fn grow(&self, bytes: u64) -> bool {
-            let more = |used| Some(used + bytes).filter(|&total| total <= 100);
-            self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
-        }
-
-        fn shrink(&self, bytes: u64) {
-            self.0.fetch_sub(bytes, Ordering::SeqCst);
-        }
-
-        fn left(&self) -> Option<u64> {
-            Some(100 - self.0.load(Ordering::SeqCst))
-        }
-    }
-
-    #[test]
-    fn a_pool_that_refuses_lowers_the_limit() {
-        let pool = Arc::new(Pool::default());
-        let budget = MemoryBudget::of_pool(1000, Arc::clone(&pool) as _);
-        let mut first = budget.reserve(30, "a table").expect("fits");
-        let error = budget.reserve(400, "a table").expect_err("the pool refuses it");
-        assert!(matches!(error, Error::MemoryLimit { used: 30, .. }), "{error}");
-        assert_eq!((budget.limit(), budget.left()), (Some(100), 70));
-        first.grow(70, "a table").expect("fits");
-        assert!(first.grow(1, "a table").is_err());
-        assert_eq!(pool.0.load(Ordering::SeqCst), 100);
-        let part = first.split(20);
-        first.shrink(10);
-        assert_eq!(pool.0.load(Ordering::SeqCst), 90);
-        drop((first, part));
-        assert_eq!((pool.0.load(Ordering::SeqCst), budget.used()), (0, 0));
-    }
-
-    #[test]
-    fn a_pool_with_nothing_left() {
-        let pool = Arc::new(Pool(AtomicU64::new(100)));
-        let budget = MemoryBudget::of_pool(u64::MAX, Arc::clone(&pool) as _);
-        assert!(budget.reserve(8, "a table").is_err());
-        assert_eq!((budget.limit(), pool.0.load(Ordering::SeqCst)), (Some(0), 100));
-        assert!(budget.reserve(0, "nothing").is_ok());
     }
 
     #[test]

@@ -9,8 +9,9 @@ mod flow;
 mod ledger;
 mod pool;
 mod slab;
+mod taken;
 
-pub use budget::{MemoryBudget, MemoryPool, MemoryReservation};
+pub use budget::{MemoryBudget, MemoryReservation};
 pub(crate) use budget::{MemoryBudget as Budget, MemoryReservation as Reservation};
 pub(crate) use buffer::{Buffer, Plain, Shared};
 pub(crate) use flow::{Active, Flow, Queued, Refused, Resting, Started};
@@ -19,3 +20,5 @@ pub(crate) use pool::Mapping;
 pub(crate) use pool::on_release;
 pub use pool::release_memory;
 pub(crate) use slab::{copy_past_cache, filled};
+pub use taken::MemoryPool;
+use taken::Taken;

@@ -165,6 +165,11 @@ impl SpillRules {
         ((free / 3).saturating_sub(BYTES_PER_JOIN) / per_row).max(1)
     }
 
+    /// Returns the most bytes of rows per block if `free` bytes of memory are free.
+    pub(crate) fn block_bytes(&self, free: u64) -> u64 {
+        self.limit.map_or(u64::MAX, |_| (free / 3).max(1))
+    }
+
     /// Decides how a pair of partitions is joined. `sizes` are those of its left and right side, and `whole` is the
     /// smaller of the two tables that were partitioned.
     ///

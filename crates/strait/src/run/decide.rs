@@ -72,7 +72,8 @@ impl BoundJoin {
 
     /// Returns the choice of the build side, as far as it is made before the join reads its sides.
     pub(super) fn build_side(&self) -> BuildSide {
-        let Join { build_side: asked, prompt, memory_limit, .. } = self.join;
+        let Join { build_side: asked, prompt, .. } = self.join;
+        let memory_limit = self.join.limit_now();
         BuildSide::choose(Wishes { asked, prompt, memory_limit }, &self.join.statistics)
     }
 
@@ -231,7 +232,7 @@ impl BoundJoin {
             build,
             probe,
             threads: self.join.threads,
-            limit: self.join.memory_limit,
+            limit: self.join.limit_now(),
             prompt: self.join.prompt,
             costs: self.join.job_costs,
             key: self.keys.encoding(),
@@ -308,7 +309,7 @@ impl BoundJoin {
         let held = probe.map_or(0, BufferedSource::read_bytes);
         // If the probe side was not read to its end, its size is not known. Then the plan assumes that it
         // does not fit the memory limit.
-        let least = if rows.is_some() { 0 } else { self.join.memory_limit.unwrap_or(0) };
+        let least = if rows.is_some() { 0 } else { self.join.limit_now().unwrap_or(0) };
         Statistics { rows, bytes: Some(held.max(least)), ..known.probe }
     }
 }

@@ -240,7 +240,7 @@ impl Ready {
             Some(shared) => Arc::clone(shared),
             None => Budget::new(bound.join.memory_limit),
         };
-        let cancelled = bound.join.cancelled.clone().unwrap_or_default();
+        let cancelled = bound.join.cancelled.clone().unwrap_or_default().flag();
         Ok(Ready { bound, inputs, running: Running::new(budget, cancelled) })
     }
 

@@ -44,6 +44,9 @@ pub(super) struct Conductor<'a> {
     ran: Mutex<Option<Ran>>,
 }
 
+/// The memory with which a join spills if it was asked to, and takes its memory from a pool.
+const MEMORY_TO_SPILL: u64 = 64 << 20;
+
 /// The plan that was carried out, and its seed. If the join spilled, this is the plan of the first join in memory, but
 /// its algorithm is `spill`, and its reason says why the join spilled.
 pub(super) struct Ran {
@@ -117,6 +120,8 @@ impl<'a> Conductor<'a> {
         let Some(store) = &self.bound.join.spill else {
             return Err(Error::internal("a join spills without a place for its files"));
         };
+        // The rules follow from memory that the join has. Nobody else can take it while the join spills.
+        let limit = self.cx.budget.settle(MEMORY_TO_SPILL);
         let spilling = Spilling {
             cx: self.cx,
             keys: &self.bound.keys,
@@ -124,7 +129,7 @@ impl<'a> Conductor<'a> {
             store,
             totals: &self.spilled,
             rules: SpillRules {
-                limit: self.cx.budget.limit(),
+                limit,
                 threads: self.cx.workers.threads(),
                 level: tables.level,
                 overrides: self.bound.join.overrides,

@@ -365,8 +365,10 @@ impl Spilling<'_> {
         let mut rows = self.rules.block_rows(pair.sizes()[side as usize], self.cx.budget.left());
         loop {
             self.cx.workers.check()?;
-            let (bytes, held) = (u64::MAX, u64::MAX);
-            let most = ChunkLimits { rows, bytes, held, spare: 0, free: 0, one_batch: false };
+            // Later rows may be wider than the average.
+            let bytes = self.rules.block_bytes(self.cx.budget.left());
+            let most =
+                ChunkLimits { rows, bytes, held: bytes, spare: 0, free: 0, one_batch: false };
             let Some(block) = build.chunk_of_worker(most)? else { return Ok(()) };
             let probe = self.source(pair, side.other());
             match self.joins.join_held((side, &block.rows), probe, join_type)? {
