@@ -306,9 +306,9 @@ impl Join {
     }
 
     /// Sets a token that cancels the join: soon after [`CancelToken::cancel`], the join fails with
-    /// [`Error::Cancelled`](crate::Error::Cancelled). Each run needs a token of its own, because the join uses the token
-    /// too: it is cancelled when the run fails, or when its reader is dropped. (Dropping a
-    /// [`JoinReader`](crate::JoinReader) cancels its join without this.)
+    /// [`Error::Cancelled`](crate::Error::Cancelled). A join that waits for the consumer of its rows notices it when the
+    /// consumer continues. Each run needs a token of its own: the join may cancel the token itself, when it fails or when
+    /// its reader is dropped. (Dropping a [`JoinReader`](crate::JoinReader) cancels its join without this.)
     pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
         self.cancelled = Some(token.clone());
         self

@@ -53,13 +53,15 @@ impl MemoryBudget {
 
     /// Creates a budget of at most `limit` bytes that takes its memory from a pool.
     ///
-    /// The budget takes bytes when it needs them, and keeps them until it is dropped. So a join that has begun can rely
-    /// on the memory that it has. If the pool refuses bytes, the budget takes as many as it can get, and its limit is
-    /// what it has taken, until the pool grants more.
+    /// Joins plan with the limit. So it should not be more than the pool can grant, such as the size of the pool. The
+    /// budget takes bytes when it needs them, and returns what it no longer needs. If the pool refuses bytes, the limit
+    /// is what the budget could get, until the pool grants more. A join that spills takes what the pool grants then, and
+    /// keeps it until it ends. Another join with the same pool can therefore find too little memory.
     pub fn of_pool(limit: u64, pool: Arc<dyn MemoryPool>) -> Arc<MemoryBudget> {
         crate::memory::release_memory();
         // The largest number means that there is no limit.
-        Self::create(limit.min(u64::MAX - 1), Some(Taken::new(pool)))
+        let limit = limit.min(u64::MAX - 1);
+        Self::create(limit, Some(Taken::new(pool, limit)))
     }
 
     fn create(limit: u64, pool: Option<Taken>) -> Arc<MemoryBudget> {
@@ -97,14 +99,14 @@ impl MemoryBudget {
 
     /// Returns the limit, or the largest number if there is none.
     fn most(&self) -> u64 {
-        self.pool.as_ref().map_or(self.limit, |pool| pool.most().min(self.limit))
+        self.pool.as_ref().map_or(self.limit, Taken::most)
     }
 
-    /// Returns the memory to plan with, if there is a limit. With a pool, this is memory that the budget has. If the pool
-    /// has refused nothing so far, `bytes` are taken first.
+    /// Returns the memory to plan with, if there is a limit. With a pool, the budget first takes this memory, and keeps
+    /// it: all that the pool grants if the pool has refused memory, else `bytes`.
     pub(crate) fn settle(&self, bytes: u64) -> Option<u64> {
         match &self.pool {
-            Some(pool) => Some(pool.settle(bytes.min(self.limit)).min(self.limit)),
+            Some(pool) => Some(pool.settle(bytes)),
             None => self.limit(),
         }
     }
@@ -117,6 +119,11 @@ impl MemoryBudget {
     /// Returns whether there is no limit.
     pub(crate) fn unlimited(&self) -> bool {
         self.limit == u64::MAX
+    }
+
+    /// Returns whether the budget takes its bytes from a pool.
+    pub(crate) fn has_pool(&self) -> bool {
+        self.pool.is_some()
     }
 
     /// Returns the most bytes that were ever reserved at once.
@@ -142,25 +149,23 @@ impl MemoryBudget {
 
     fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::SeqCst);
+        if let Some(pool) = &self.pool {
+            pool.release(&self.used);
+        }
         self.nudge();
     }
 
-    /// Counts `more` bytes as used if `spare` bytes are left after that. Returns the bytes that were in use before, or
-    /// those that are in use if the memory is refused.
+    /// Counts `more` bytes as used if `spare` bytes are left after that. Returns the bytes that were in use before. If the
+    /// memory is refused, returns them as an error.
     fn take(&self, more: u64, spare: u64) -> Result<u64, u64> {
-        let most = self.limit.saturating_sub(spare);
-        let used = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
-            used.checked_add(more).filter(|&total| total <= most)
-        })?;
-        match &self.pool {
-            Some(pool) if !pool.covers(used + more, spare, self.limit) => {
-                let used = self.used.fetch_sub(more, Ordering::SeqCst) - more;
-                // Waiting for memory may have become hopeless.
-                self.nudge();
-                Err(used)
-            }
-            _ => Ok(used),
-        }
+        let Some(pool) = &self.pool else {
+            let most = self.limit.saturating_sub(spare);
+            return self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+                used.checked_add(more).filter(|&total| total <= most)
+            });
+        };
+        // A refusal lowers the limit. So waiting for memory may have become hopeless.
+        pool.take(&self.used, more, spare).inspect_err(|_| self.nudge())
     }
 
     /// Returns the error of a refused reservation.

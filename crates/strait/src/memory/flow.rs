@@ -190,6 +190,8 @@ impl Flow {
     pub(crate) fn may_read(&self, (budget, spare): (&Budget, u64)) -> Result<()> {
         let alone = self.started.load(Ordering::SeqCst) == 0;
         let others = !alone || self.queued.load(Ordering::SeqCst) > 0;
+        // The limit may have become lower since `spare` was computed.
+        let spare = spare.min(budget.limit().unwrap_or(u64::MAX) / 2);
         match others && budget.left() < spare {
             true => Err(budget.refuse(spare, budget.used(), "a worker's next rows")),
             false => Ok(()),

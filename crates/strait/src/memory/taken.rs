@@ -1,12 +1,11 @@
 //! The bytes that a budget has taken from a pool of the caller.
 //!
 //! ```text
-//!  used by the join ≤ taken from the pool ≤ limit of the budget
+//!  used by the join  ≤  taken from the pool  ≤  limit of the budget
 //! ```
 //!
-//! Bytes are taken when they are needed, and kept until the end. So memory that a join needs to spill cannot be lost to
-//! others while it spills. When the pool refuses bytes, [`Taken`] takes what it can get: the join then knows how much
-//! memory it really has, and plans with it.
+//! More bytes are taken than are used: a join that is refused memory needs some to spill. Bytes that are no longer needed
+//! are returned. After a refusal, the budget keeps what it has, so that nobody else can take it before the join spills.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +13,19 @@ use std::sync::{Arc, Mutex};
 
 use crate::schedule::{catch_panic, lock};
 
-/// Spare memory is needed to spill what was read. So it is at most half of what is in use, or this if that is more.
-const SPARE: u64 = 4 << 20;
+/// Memory to spill what was read: at most half of what is in use, or this if it is more.
+const LEAST_SPARE: u64 = 4 << 20;
+
+/// Unused bytes beyond this are returned to the pool.
+const MOST_SPARE: u64 = 128 << 20;
+
+/// The pool is asked for at least this much at a time, if it grants it.
+const STEP: u64 = 1 << 20;
 
 /// Smaller parts of a refused request are not asked for.
 const SMALLEST_REQUEST: u64 = 64 << 10;
 
-/// The pool has refused nothing, or has granted more since then.
+/// The pool has refused nothing since it granted more than it had refused.
 const NOT_REFUSED: u64 = u64::MAX;
 
 /// Memory of another program part, such as a query engine, from which a [`MemoryBudget`](crate::MemoryBudget) takes its
@@ -52,16 +57,14 @@ const NOT_REFUSED: u64 = u64::MAX;
 /// // The pool refuses this. So the budget is smaller than it seemed.
 /// assert!(budget.reserve(600_000, "another buffer").is_err());
 /// assert!(budget.limit() < Some(1_000_000));
-/// // The budget keeps what it has taken until it is dropped.
-/// drop(first);
-/// assert!(pool.0.load(SeqCst) >= 600_000);
-/// drop(budget);
+/// drop((first, budget));
 /// assert_eq!(pool.0.load(SeqCst), 0);
 /// # Ok::<(), strait::Error>(())
 /// ```
 pub trait MemoryPool: Send + Sync + fmt::Debug {
     /// Takes bytes from the pool. Returns false if the pool refuses them. It must not block, because workers of a
-    /// join call it. A panic counts as a refusal.
+    /// join call it, and must not use the budget. A panic counts as a refusal. After a refusal, smaller requests
+    /// follow, to find out how much the pool grants; what is not needed is returned at once.
     fn grow(&self, bytes: u64) -> bool;
 
     /// Returns bytes to the pool.
@@ -72,94 +75,148 @@ pub trait MemoryPool: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(super) struct Taken {
     pool: Arc<dyn MemoryPool>,
-    bytes: AtomicU64,
-    /// The total that the pool has refused; [`NOT_REFUSED`] if it has granted at least as much since then.
-    refused: AtomicU64,
-    /// Held by the thread that asks the pool.
-    asking: Mutex<()>,
+    /// The limit of the budget.
+    limit: u64,
+    /// Locked by the thread that takes or returns bytes. Bytes in use increase only under this lock.
+    state: Mutex<State>,
+    /// The bytes that were taken. Changes only under the lock.
+    taken: AtomicU64,
+    /// The bytes that could be had at the last refusal, with those that were taken; or [`NOT_REFUSED`]. Changes only
+    /// under the lock.
+    obtainable: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The bytes that are not returned before the end.
+    kept: u64,
 }
 
 impl Taken {
-    pub(super) fn new(pool: Arc<dyn MemoryPool>) -> Taken {
-        let (bytes, asking) = Default::default();
-        Taken { pool, bytes, refused: AtomicU64::new(NOT_REFUSED), asking }
+    pub(super) fn new(pool: Arc<dyn MemoryPool>, limit: u64) -> Taken {
+        let (state, taken) = Default::default();
+        Taken { pool, limit, state, taken, obtainable: AtomicU64::new(NOT_REFUSED) }
     }
 
-    /// Returns the most bytes that can be in use, as far as it is known.
+    /// Returns the limit as far as it is known.
     pub(super) fn most(&self) -> u64 {
-        match self.refused.load(Ordering::SeqCst) {
-            NOT_REFUSED => u64::MAX,
-            _ => self.bytes.load(Ordering::SeqCst),
-        }
+        self.obtainable.load(Ordering::SeqCst).min(self.limit)
     }
 
-    /// Takes bytes until `used` bytes, and some more, are covered. Returns whether they are. `spare` bytes should be
-    /// left, but not more than a join needs that has read this much. `limit` is the limit of the budget.
-    pub(super) fn covers(&self, used: u64, spare: u64, limit: u64) -> bool {
-        let spare = spare.min(SPARE.max(used / 2));
-        let total = used.saturating_add(spare).min(limit);
-        if total <= self.bytes.load(Ordering::SeqCst) {
-            return true;
-        }
-        let _asking = lock(&self.asking);
-        if self.take(total) {
-            return true;
-        }
-        // If there is little memory, a part of it is left, instead of the whole spare memory.
-        let taken = self.bytes.load(Ordering::SeqCst);
-        used.saturating_add(spare.min(taken / 3)) <= taken
-    }
-
-    /// Takes bytes up to this total, as many as the pool grants, unless it has refused bytes before. Returns the bytes
-    /// that it has.
-    pub(super) fn settle(&self, total: u64) -> u64 {
-        let _asking = lock(&self.asking);
-        if self.refused.load(Ordering::SeqCst) == NOT_REFUSED {
-            self.take(total);
-        }
-        self.bytes.load(Ordering::SeqCst)
-    }
-
-    /// Takes bytes up to this total. If the pool refuses them, takes as many as it grants, and returns false.
-    fn take(&self, total: u64) -> bool {
-        let missing = || total.saturating_sub(self.bytes.load(Ordering::SeqCst));
-        let mut request = missing();
-        while request > 0 {
-            if self.grow(request) {
-                self.bytes.fetch_add(request, Ordering::SeqCst);
-                request = missing();
-            } else {
-                self.refused.fetch_min(total, Ordering::SeqCst);
-                request /= 2;
-                if request < SMALLEST_REQUEST {
-                    break;
-                }
+    /// Counts `more` bytes as used. `spare` bytes should be left, but not more than a join needs that has read this much.
+    /// Returns the bytes that were in use before. If the memory is refused, returns them as an error.
+    pub(super) fn take(&self, used: &AtomicU64, more: u64, spare: u64) -> Result<u64, u64> {
+        let mut state = lock(&self.state);
+        let before = used.load(Ordering::SeqCst);
+        let allowed = self.limit.saturating_sub(spare);
+        let Some(total) = before.checked_add(more).filter(|&total| total <= allowed) else {
+            return Err(before);
+        };
+        let spare = spare.min(LEAST_SPARE.max(total / 2));
+        if !self.obtain(total + spare) {
+            // If there is little memory, a part of it is left, instead of all spare memory.
+            let had = self.taken();
+            let obtainable = self.obtain_most(total + spare);
+            if total + spare.min(obtainable / 3) > obtainable {
+                self.give_back(obtainable - had);
+                state.kept = state.kept.max(had);
+                return Err(before);
             }
         }
-        let taken = self.bytes.load(Ordering::SeqCst);
-        if taken >= self.refused.load(Ordering::SeqCst) {
-            self.refused.store(NOT_REFUSED, Ordering::SeqCst);
+        used.fetch_add(more, Ordering::SeqCst);
+        Ok(before)
+    }
+
+    /// Returns bytes to the pool that a join with this memory does not need.
+    pub(super) fn release(&self, used: &AtomicU64) {
+        let surplus = |kept: u64| {
+            let used = used.load(Ordering::SeqCst);
+            let needed = used + LEAST_SPARE.max(used / 2).min(MOST_SPARE);
+            self.taken().saturating_sub(needed.max(kept))
+        };
+        // Small amounts are not worth a lock.
+        if surplus(0) <= STEP.max(self.taken() / 4) {
+            return;
         }
-        taken >= total
+        let state = lock(&self.state);
+        self.give_back(surplus(state.kept));
+    }
+
+    /// Takes what a join needs to spill, and keeps it: all that the pool grants if it has refused memory, else `bytes`.
+    /// Returns the bytes that the join has.
+    pub(super) fn settle(&self, bytes: u64) -> u64 {
+        let mut state = lock(&self.state);
+        let wanted = match self.obtainable.load(Ordering::SeqCst) {
+            NOT_REFUSED => bytes.min(self.limit),
+            _ => self.limit,
+        };
+        if !self.obtain(wanted) {
+            self.obtain_most(wanted);
+        }
+        state.kept = self.taken();
+        state.kept
+    }
+
+    fn taken(&self) -> u64 {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    /// Takes bytes up to this total, or a few more. Returns false if the pool refuses them.
+    fn obtain(&self, total: u64) -> bool {
+        let missing = total.saturating_sub(self.taken());
+        if missing == 0 {
+            return true;
+        }
+        let more = missing.max(STEP).min(self.limit.saturating_sub(self.taken())).max(missing);
+        if self.grow(more) || (more > missing && self.grow(missing)) {
+            if self.taken() > self.obtainable.load(Ordering::SeqCst) {
+                self.obtainable.store(NOT_REFUSED, Ordering::SeqCst);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes as many bytes as the pool grants, up to this total, which it has just refused. Returns the bytes that were
+    /// taken.
+    fn obtain_most(&self, total: u64) -> u64 {
+        let mut request = total.saturating_sub(self.taken()) / 2;
+        while request >= SMALLEST_REQUEST {
+            request = match self.grow(request) {
+                true => total - self.taken(),
+                false => request / 2,
+            };
+        }
+        self.obtainable.store(self.taken(), Ordering::SeqCst);
+        self.taken()
     }
 
     fn grow(&self, bytes: u64) -> bool {
-        catch_panic(|| self.pool.grow(bytes)).unwrap_or_else(|message| {
+        let granted = catch_panic(|| self.pool.grow(bytes)).unwrap_or_else(|message| {
             log::error!("a memory pool panicked: {message}");
             false
-        })
+        });
+        if granted {
+            self.taken.fetch_add(bytes, Ordering::SeqCst);
+        }
+        granted
+    }
+
+    fn give_back(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.taken.fetch_sub(bytes, Ordering::SeqCst);
+        // A panic while memory is released could end the process.
+        if let Err(message) = catch_panic(|| self.pool.shrink(bytes)) {
+            log::error!("a memory pool panicked: {message}");
+        }
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let bytes = *self.bytes.get_mut();
-        // A panic here could end the process.
-        if bytes > 0
-            && let Err(message) = catch_panic(|| self.pool.shrink(bytes))
-        {
-            log::error!("a memory pool panicked: {message}");
-        }
+        self.give_back(self.taken());
     }
 }
 
@@ -177,6 +234,7 @@ mod tests {
         size: AtomicU64,
         used: AtomicU64,
         refusals: AtomicU64,
+        requests: AtomicU64,
         panics: bool,
     }
 
@@ -193,6 +251,7 @@ mod tests {
     impl MemoryPool for Pool {
         fn grow(&self, bytes: u64) -> bool {
             assert!(!self.panics, "a pool that panics");
+            self.requests.fetch_add(1, Ordering::SeqCst);
             let one_less = |left: u64| left.checked_sub(1);
             if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
                 return false;
@@ -218,10 +277,11 @@ mod tests {
         assert!(matches!(error, Error::MemoryLimit { used, .. } if used == 30 * MIB), "{error}");
         let limit = budget.limit().expect("it has a limit");
         assert!(limit > 99 * MIB && limit <= 100 * MIB, "{limit}");
-        assert_eq!(pool.used(), limit);
-        first.grow(limit - 30 * MIB, "a table").expect("it was taken");
+        // The bytes of a request that fails are returned.
+        assert_eq!(pool.used(), 30 * MIB);
+        first.grow(limit - 30 * MIB, "a table").expect("the pool grants it");
         assert!(first.grow(MIB, "a table").is_err());
-        // What was taken stays with the budget.
+        // After a refusal, the budget keeps what it has.
         drop(first);
         assert_eq!((pool.used(), budget.used()), (limit, 0));
         drop(budget);
@@ -233,7 +293,7 @@ mod tests {
         let pool = Pool::of(100 * MIB);
         let budget = Budget::of_pool(1000 * MIB, Arc::clone(&pool) as _);
         let small = budget.reserve_leaving(MIB, 300 * MIB, "rows").expect("fits");
-        assert_eq!(pool.used(), MIB + SPARE);
+        assert_eq!(pool.used(), MIB + LEAST_SPARE);
         let large = budget.reserve_leaving(59 * MIB, 300 * MIB, "rows").expect("fits");
         assert_eq!(pool.used(), 90 * MIB);
         // A third of what the pool has must be left, so this is too much.
@@ -252,15 +312,33 @@ mod tests {
     }
 
     #[test]
+    fn unused_memory_is_returned() {
+        let pool = Pool::of(1000 * MIB);
+        let budget = Budget::of_pool(1000 * MIB, Arc::clone(&pool) as _);
+        let table = budget.reserve(10 * MIB, "a table").expect("fits");
+        let batch = budget.reserve(500 * MIB, "a batch that may be large").expect("fits");
+        drop(batch);
+        assert_eq!(pool.used(), 15 * MIB);
+        // Many small reservations need few requests.
+        for _ in 0..1000 {
+            drop(budget.reserve(100, "a row").expect("fits"));
+        }
+        assert!(pool.requests.load(Ordering::SeqCst) < 10);
+        drop(table);
+        assert!(pool.used() <= LEAST_SPARE + STEP);
+    }
+
+    #[test]
     fn a_refusal_in_between_does_no_harm() {
-        for refusals in [1, 2] {
+        for refusals in [1, 2, 3] {
             let pool = Pool::of(100 * MIB);
             pool.refusals.store(refusals, Ordering::SeqCst);
             let budget = Budget::of_pool(80 * MIB, Arc::clone(&pool) as _);
             let first = budget.reserve(27 << 10, "rows");
             let second = budget.reserve(40 * MIB, "rows").expect("the pool grants it");
+            let third = budget.reserve(30 * MIB, "rows").expect("the pool grants it");
             assert_eq!(budget.limit(), Some(80 * MIB), "{refusals}");
-            drop((first, second));
+            drop((first, second, third));
         }
     }
 
@@ -269,7 +347,7 @@ mod tests {
         let pool = Pool::of(10 * MIB);
         let budget = Budget::of_pool(80 * MIB, Arc::clone(&pool) as _);
         assert!(budget.reserve(40 * MIB, "rows").is_err());
-        assert!(budget.limit() <= Some(10 * MIB));
+        assert!(budget.limit() <= Some(10 * MIB) && pool.used() == 0);
         pool.size.store(60 * MIB, Ordering::SeqCst);
         let rows = budget.reserve(40 * MIB, "rows").expect("the pool has grown");
         assert_eq!(budget.limit(), Some(80 * MIB));
@@ -277,18 +355,42 @@ mod tests {
     }
 
     #[test]
-    fn a_join_plans_with_memory_that_it_has() {
+    fn a_join_that_spills_keeps_its_memory() {
         let pool = Pool::of(100 * MIB);
         let budget = Budget::of_pool(u64::MAX, Arc::clone(&pool) as _);
         assert_eq!(budget.settle(20 * MIB), Some(20 * MIB));
         assert_eq!(pool.used(), 20 * MIB);
         assert!(budget.reserve(200 * MIB, "rows").is_err());
-        assert_eq!(budget.settle(20 * MIB), Some(pool.used()));
-        assert!(pool.used() > 99 * MIB);
+        // After a refusal, it takes what it can get.
+        let settled = budget.settle(20 * MIB).expect("a limit");
+        assert!(settled > 99 * MIB && settled == pool.used() && budget.limit() == Some(settled));
+        drop(budget.reserve(90 * MIB, "rows").expect("it was taken"));
+        assert_eq!(pool.used(), settled);
         let small = Budget::of_pool(MIB / 2, Pool::of(MIB));
         assert_eq!(small.settle(20 * MIB), Some(MIB / 2));
         assert_eq!(Budget::new(Some(7)).settle(20 * MIB), Some(7));
         assert_eq!(Budget::new(None).settle(20 * MIB), None);
+    }
+
+    /// A request that waits for its refusal does not fail requests that fit.
+    #[test]
+    fn large_requests_do_not_disturb_small_ones() {
+        let pool = Pool::of(100 * MIB);
+        let budget = Budget::of_pool(1000 * MIB, Arc::clone(&pool) as _);
+        let held = budget.reserve(50 * MIB, "a table").expect("fits");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    assert!(budget.reserve(500 * MIB, "too much").is_err());
+                }
+            });
+            for _ in 0..2000 {
+                let small = budget.reserve(MIB, "rows").expect("fits");
+                assert!(budget.used() <= pool.used());
+                drop(small);
+            }
+        });
+        drop(held);
     }
 
     #[test]
@@ -298,12 +400,8 @@ mod tests {
         assert!(budget.reserve(1, "rows").is_err());
         assert_eq!((budget.used(), budget.limit()), (0, Some(0)));
         // Dropping a budget returns its bytes. A panic of the pool stays there.
-        let pool = Pool::of(MIB);
-        let taken = Taken::new(Arc::clone(&pool) as _);
-        assert!(taken.covers(1000, 0, MIB));
-        let panicking = Taken::new(Arc::new(Pool { panics: true, ..Pool::default() }));
-        panicking.bytes.store(7, Ordering::SeqCst);
-        drop((taken, panicking));
-        assert_eq!(pool.used(), 0);
+        let panicking = Taken::new(Arc::new(Pool { panics: true, ..Pool::default() }), MIB);
+        panicking.taken.store(7, Ordering::SeqCst);
+        drop(panicking);
     }
 }

@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::decide::Known;
 use crate::algorithm::gpu::Written;
@@ -46,6 +47,11 @@ pub(super) struct Conductor<'a> {
 
 /// The memory with which a join spills if it was asked to, and takes its memory from a pool.
 const MEMORY_TO_SPILL: u64 = 64 << 20;
+
+/// If a pool grants less than this, a join that spills waits for more, this often and this long.
+const LITTLE_MEMORY: u64 = 2 << 20;
+const MAX_WAITS: usize = 50;
+const WAIT: Duration = Duration::from_millis(10);
 
 /// The plan that was carried out, and its seed. If the join spilled, this is the plan of the first join in memory, but
 /// its algorithm is `spill`, and its reason says why the join spilled.
@@ -121,7 +127,7 @@ impl<'a> Conductor<'a> {
             return Err(Error::internal("a join spills without a place for its files"));
         };
         // The rules follow from memory that the join has. Nobody else can take it while the join spills.
-        let limit = self.cx.budget.settle(MEMORY_TO_SPILL);
+        let limit = self.memory_to_spill()?;
         let spilling = Spilling {
             cx: self.cx,
             keys: &self.bound.keys,
@@ -154,6 +160,21 @@ impl<'a> Conductor<'a> {
         plan.algorithm = Algorithm::Spill;
         plan.reason = if self.asks_to_spill() { Reason::AskedFor } else { Reason::Spilled };
         Ok(())
+    }
+
+    /// Returns the memory with which the join spills. If a pool grants very little, waits a moment: others may return
+    /// memory, and with very little memory, the join would write thousands of files.
+    fn memory_to_spill(&self) -> Result<Option<u64>> {
+        let mut limit = self.cx.budget.settle(MEMORY_TO_SPILL);
+        for _ in 0..MAX_WAITS {
+            if limit.is_none_or(|limit| limit >= LITTLE_MEMORY) || !self.cx.budget.has_pool() {
+                break;
+            }
+            self.cx.workers.check()?;
+            std::thread::sleep(WAIT);
+            limit = self.cx.budget.settle(MEMORY_TO_SPILL);
+        }
+        Ok(limit)
     }
 
     /// Returns whether the caller asked for spilling.
@@ -300,6 +321,15 @@ impl<'a> Conductor<'a> {
 }
 
 impl Joins for Conductor<'_> {
+    fn free_memory(&self) -> Result<u64> {
+        let budget = &self.cx.budget;
+        let Some(limit) = budget.limit() else { return Ok(u64::MAX) };
+        if budget.left() < limit / 3 {
+            self.sink.flow.drained(budget, self.sink.cancelled)?;
+        }
+        Ok(budget.left())
+    }
+
     fn join(&self, tables: Tables) -> Result<()> {
         self.run(tables)
     }

@@ -74,6 +74,10 @@ pub(crate) trait Joins {
 
     /// Returns a source of rows that were already counted as read. It does not count them again.
     fn source(&self, side: Side, input: Input) -> BufferedSource;
+
+    /// Returns the free memory before the next join. If little is free, first waits until the consumer has taken the
+    /// rows that wait for it: otherwise, a slow consumer would make the blocks of rows short. No worker may be active.
+    fn free_memory(&self) -> Result<u64>;
 }
 
 /// A join that spills, on one level.
@@ -304,7 +308,7 @@ impl Spilling<'_> {
             };
             let pair = Pair { rows: [or_empty(left)?, or_empty(right)?], join_type };
             self.totals.pairs.fetch_add(1, Ordering::Relaxed);
-            let free = self.cx.budget.limit().map_or(u64::MAX, |_| self.cx.budget.left());
+            let free = self.joins.free_memory()?;
             let below = SpillRules { level: self.rules.level + 1, ..self.rules };
             match below.pair(pair.sizes(), whole, free) {
                 PairPlan::InBlocks => self.join_in_blocks(&pair)?,
@@ -362,11 +366,12 @@ impl Spilling<'_> {
     /// Joins blocks of one side with the whole other side.
     fn join_blocks_of(&self, pair: &Pair, side: Side, join_type: JoinType) -> Result<()> {
         let build = self.source(pair, side);
-        let mut rows = self.rules.block_rows(pair.sizes()[side as usize], self.cx.budget.left());
+        let mut rows =
+            self.rules.block_rows(pair.sizes()[side as usize], self.joins.free_memory()?);
         loop {
             self.cx.workers.check()?;
             // Later rows may be wider than the average.
-            let bytes = self.rules.block_bytes(self.cx.budget.left());
+            let bytes = self.rules.block_bytes(self.joins.free_memory()?);
             let most =
                 ChunkLimits { rows, bytes, held: bytes, spare: 0, free: 0, one_batch: false };
             let Some(block) = build.chunk_of_worker(most)? else { return Ok(()) };

@@ -340,10 +340,10 @@ mod tests {
         let cuts = |address, bytes| ranges.cuts(View::new(DeviceId::ANY, address, bytes));
         assert_eq!(cuts(1000, 100), [10, 40]);
         assert_eq!(cuts(1005, 30), [5]);
-        assert_eq!(cuts(1010, 30), []);
+        assert!(cuts(1010, 30).is_empty());
         assert_eq!(cuts(1039, 2), [1]);
-        assert_eq!(cuts(500, 100), []);
-        assert_eq!(cuts(1500, 100), []);
+        assert!(cuts(500, 100).is_empty());
+        assert!(cuts(1500, 100).is_empty());
         assert_eq!(cuts(2000, u64::MAX), [10]);
     }
 }
