@@ -42,24 +42,32 @@ def main():
     options = parser.parse_args(before_dashes())
 
     times = {options.before: collections.defaultdict(list), options.after: collections.defaultdict(list)}
+    slower = []
     for round_number in range(options.rounds):
         turn = [options.before, options.after]
         for binary in turn if round_number % 2 == 0 else reversed(turn):
             for join, seconds in medians(binary, more).items():
                 times[binary][join].append(seconds)
-
-    slower = []
-    print("workload,algorithm,result,before_ms,after_ms,ratio")
-    joins = [join for join in times[options.before] if join in times[options.after]]
-    for join in joins:
-        before, after = (1000 * statistics.median(times[b][join]) for b in (options.before, options.after))
-        print(f'"{join[0]}",{join[1]},{join[2]},{before:.3f},{after:.3f},{after / before:.3f}')
-        if after / before > SLOWER:
-            slower.append(" ".join(join))
-    if not joins:
-        sys.exit("the two records have no join in common")
+        # The medians so far, so that an interrupted run has shown something.
+        print(f"rounds: {round_number + 1} of {options.rounds}")
+        slower = compared(times[options.before], times[options.after])
     if slower:
         sys.exit(f"more than 3 % slower: {'; '.join(slower)}")
+
+
+def compared(before, after):
+    """Prints the medians of all joins, and returns the joins that became slower."""
+    joins = [join for join in before if join in after]
+    if not joins:
+        sys.exit("the two records have no join in common")
+    print("workload,algorithm,result,before_ms,after_ms,ratio")
+    slower = []
+    for join in joins:
+        old, new = (1000 * statistics.median(times[join]) for times in (before, after))
+        print(f'"{join[0]}",{join[1]},{join[2]},{old:.3f},{new:.3f},{new / old:.3f}', flush=True)
+        if new / old > SLOWER:
+            slower.append(" ".join(join))
+    return slower
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ const MEMORY_TO_SPILL: u64 = 64 << 20;
 
 /// If a pool grants less than this, a join that spills waits for more, this often and this long.
 const LITTLE_MEMORY: u64 = 2 << 20;
-const MAX_WAITS: usize = 50;
+const MAX_WAITS: usize = 20;
 const WAIT: Duration = Duration::from_millis(10);
 
 /// The plan that was carried out, and its seed. If the join spilled, this is the plan of the first join in memory, but
@@ -127,7 +127,7 @@ impl<'a> Conductor<'a> {
             return Err(Error::internal("a join spills without a place for its files"));
         };
         // The rules follow from memory that the join has. Nobody else can take it while the join spills.
-        let limit = self.memory_to_spill()?;
+        let limit = self.memory_to_spill(tables.level)?;
         let spilling = Spilling {
             cx: self.cx,
             keys: &self.bound.keys,
@@ -162,12 +162,13 @@ impl<'a> Conductor<'a> {
         Ok(())
     }
 
-    /// Returns the memory with which the join spills. If a pool grants very little, waits a moment: others may return
-    /// memory, and with very little memory, the join would write thousands of files.
-    fn memory_to_spill(&self) -> Result<Option<u64>> {
+    /// Returns the memory with which the join spills. If a pool grants very little when the join begins to spill, waits a
+    /// moment: others may return memory, and with very little memory, the join would write thousands of files.
+    fn memory_to_spill(&self, level: u32) -> Result<Option<u64>> {
         let mut limit = self.cx.budget.settle(MEMORY_TO_SPILL);
+        let may_wait = level == 0 && self.cx.budget.has_pool();
         for _ in 0..MAX_WAITS {
-            if limit.is_none_or(|limit| limit >= LITTLE_MEMORY) || !self.cx.budget.has_pool() {
+            if limit.is_none_or(|limit| limit >= LITTLE_MEMORY) || !may_wait {
                 break;
             }
             self.cx.workers.check()?;

@@ -152,7 +152,7 @@ fn check_again(run: &Run<'_>, limit: u64) -> Result<(), Failure> {
     let sorts = matches!(run.case.algorithm, None | Some(Algorithm::SortMerge));
     let any_order = sorts && run.case.unusual.concurrent != [false; 2];
     let on_gpu = matches!(run.case.processor, Processor::Gpu(_));
-    let attempts = if on_gpu || any_order || run.case.spill { 5 } else { 1 };
+    let attempts = if on_gpu || any_order || run.case.spill { 12 } else { 1 };
     let mut differs = None;
     for _ in 0..attempts {
         let (fast, slow) = (outcome(Taking::All), outcome(Taking::Slowly));
