@@ -1,0 +1,435 @@
+//! The operator that takes the place of a hash join.
+//!
+//! | mode | inputs | threads | used if |
+//! | --- | --- | --- | --- |
+//! | `Shared` | all partitions of both sides | all, for one join | no operator above needs the partitions of the output |
+//! | `Partitioned` | partition i of both sides | one per partition | an operator above needs the partitions |
+//! | `CollectLeft` | the whole left side, and partition i of the right side | one per partition | the same, if DataFusion reads the left side once for all partitions |
+//! | declined | | | Strait cannot carry out the join; DataFusion's operator does |
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, JoinSide, Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{Partitioning, PhysicalExpr};
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::execution_plan::{
+    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions, SchedulingType,
+};
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, PlanProperties, Statistics,
+};
+use futures_util::{StreamExt, TryStreamExt};
+
+use strait::Algorithm;
+
+use crate::execution::{Executions, Shared};
+use crate::options::Settings;
+use crate::run::{Bounds, JoinMemory, JoinMetrics, Parts, Run};
+use crate::translate::Translated;
+
+/// How a join is carried out.
+#[derive(Debug, Clone)]
+pub(crate) enum Mode {
+    /// One join over all partitions of both inputs. Each batch of the output goes to the stream that asks first.
+    Shared(Arc<Translated>),
+    /// One join per partition.
+    Separate(Arc<Translated>),
+    /// DataFusion's hash join, for this reason.
+    Declined(String),
+}
+
+/// A hash join that Strait carries out.
+///
+/// [`StraitJoinRule`](crate::StraitJoinRule) makes it from DataFusion's `HashJoinExec`, which it keeps: the properties,
+/// the statistics and the expressions of the join are those of the original.
+pub struct StraitJoinExec {
+    original: Arc<HashJoinExec>,
+    /// The inputs. With [`Mode::Shared`], they may be other plans for the same rows than the inputs of the original.
+    inputs: [Arc<dyn ExecutionPlan>; 2],
+    mode: Mode,
+    settings: Settings,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+    executions: Executions,
+}
+
+impl StraitJoinExec {
+    /// Replaces a hash join. With [`Mode::Shared`], `inputs` have the same rows as the inputs of the original.
+    pub(crate) fn new(
+        original: Arc<HashJoinExec>,
+        inputs: [Arc<dyn ExecutionPlan>; 2],
+        mode: Mode,
+        settings: Settings,
+    ) -> StraitJoinExec {
+        let properties = original.properties().as_ref().clone();
+        let properties = match &mode {
+            Mode::Declined(_) => properties,
+            Mode::Separate(_) => properties.with_scheduling_type(SchedulingType::Cooperative),
+            Mode::Shared(_) => {
+                let partitions = properties.output_partitioning().partition_count();
+                properties
+                    .with_partitioning(Partitioning::UnknownPartitioning(partitions))
+                    .with_scheduling_type(SchedulingType::Cooperative)
+            }
+        };
+        StraitJoinExec {
+            original,
+            inputs,
+            mode,
+            settings,
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+            executions: Executions::default(),
+        }
+    }
+
+    /// Returns the hash join that this join has replaced.
+    pub fn original(&self) -> &Arc<HashJoinExec> {
+        &self.original
+    }
+
+    /// Returns why Strait does not carry out this join; `None` if it does.
+    pub fn declined(&self) -> Option<&str> {
+        match &self.mode {
+            Mode::Declined(why) => Some(why),
+            Mode::Shared(_) | Mode::Separate(_) => None,
+        }
+    }
+
+    fn partitions(&self) -> usize {
+        self.properties.output_partitioning().partition_count()
+    }
+
+    /// Begins an execution.
+    fn begin(&self, context: &TaskContext) -> Result<Shared> {
+        let separate = matches!(self.mode, Mode::Separate(_));
+        let runs = if separate { self.partitions() } else { 1 };
+        let config = context.session_config().options();
+        let build_inputs = if self.collects_left() { 1 } else { runs };
+        let bounds = Bounds::of(&self.original, &self.inputs[1], config, build_inputs)?;
+        Ok(Shared::new(JoinMemory::register(context, runs), bounds))
+    }
+
+    /// Returns whether the left input is read once, for several runs. Then no left row is returned because it has no
+    /// match, or because it has one: DataFusion partitions the output of such joins like their right input.
+    fn collects_left(&self) -> bool {
+        matches!(self.mode, Mode::Separate(_))
+            && *self.original.partition_mode() == PartitionMode::CollectLeft
+    }
+
+    /// Returns what is known about the rows of an input.
+    fn known(&self, side: JoinSide) -> strait::Statistics {
+        let input = &self.inputs[usize::from(side == JoinSide::Right)];
+        let computed = StatisticsContext::new().compute(input.as_ref(), &StatisticsArgs::new());
+        let Ok(statistics) = computed else { return strait::Statistics::unknown() };
+        match (statistics.num_rows.get_value(), statistics.total_byte_size.get_value()) {
+            (Some(&rows), Some(&bytes)) => {
+                strait::Statistics::rows(rows as u64).with_bytes(bytes as u64)
+            }
+            (Some(&rows), None) => strait::Statistics::rows(rows as u64),
+            _ => strait::Statistics::unknown(),
+        }
+    }
+}
+
+impl fmt::Debug for StraitJoinExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StraitJoinExec")
+            .field("mode", &self.mode)
+            .field("original", &self.original)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DisplayAs for StraitJoinExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let mode = match &self.mode {
+            Mode::Shared(_) => "Shared".to_string(),
+            Mode::Separate(_) => format!("{:?}", self.original.partition_mode()),
+            Mode::Declined(why) => format!("declined ({why})"),
+        };
+        if matches!(t, DisplayFormatType::TreeRender) {
+            writeln!(
+                f,
+                "{}",
+                if self.declined().is_some() { mode } else { format!("mode={mode}") }
+            )?;
+            return self.original.fmt_as(t, f);
+        }
+        let original = ShownAs(&self.original, t).to_string();
+        match &self.mode {
+            Mode::Declined(_) => write!(f, "StraitJoinExec: {mode}, {original}"),
+            _ => {
+                // The original shows its own name and mode first.
+                let rest = original.split_once(", ").map_or("", |(_, rest)| rest);
+                write!(f, "StraitJoinExec: mode={mode}, {rest}")
+            }
+        }
+    }
+}
+
+/// Shows an operator without its inputs.
+struct ShownAs<'a>(&'a HashJoinExec, DisplayFormatType);
+
+impl fmt::Display for ShownAs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt_as(self.1, f)
+    }
+}
+
+impl ExecutionPlan for StraitJoinExec {
+    fn name(&self) -> &'static str {
+        "StraitJoinExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        match self.mode {
+            Mode::Shared(_) => {
+                let any = datafusion::physical_expr::Distribution::UnspecifiedDistribution;
+                InputDistributionRequirements::new(vec![any.clone(), any])
+            }
+            _ => self.original.input_distribution_requirements(),
+        }
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        match self.mode {
+            Mode::Declined(_) => self.original.maintains_input_order(),
+            _ => vec![false; 2],
+        }
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.inputs.iter().collect()
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.original.apply_expressions(f)
+    }
+
+    fn dynamic_expressions_produced(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.original.dynamic_expressions_produced()
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Ok(inputs) = <[Arc<dyn ExecutionPlan>; 2]>::try_from(children) else {
+            return internal_err!("a join has two inputs");
+        };
+        let original = match self.mode {
+            Mode::Shared(_) => Arc::clone(&self.original),
+            _ => with_inputs(&self.original, &inputs)?,
+        };
+        let exec = StraitJoinExec::new(original, inputs, self.mode.clone(), self.settings);
+        Ok(Arc::new(exec))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        let reset = Arc::clone(&self.original).reset_state()?;
+        let original = as_hash_join(&reset)?;
+        let exec =
+            StraitJoinExec::new(original, self.inputs.clone(), self.mode.clone(), self.settings);
+        Ok(Arc::new(exec))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let translated = match &self.mode {
+            Mode::Declined(_) => return self.original.execute(partition, context),
+            Mode::Shared(translated) | Mode::Separate(translated) => Arc::clone(translated),
+        };
+        if partition >= self.partitions() {
+            return internal_err!("a join has no partition {partition}");
+        }
+        let shared =
+            self.executions.of(partition, self.partitions(), &context, || self.begin(&context))?;
+        let separate = matches!(self.mode, Mode::Separate(_));
+        let collects_left = self.collects_left();
+        let config = context.session_config();
+        let threads = if separate { 1 } else { config.target_partitions() };
+        let disk = Arc::clone(&context.runtime_env().disk_manager);
+        let wants_to_spill =
+            shared.memory.is_limited() || self.settings.algorithm == Some(Algorithm::Spill);
+        let may_spill = wants_to_spill && disk.tmp_files_enabled();
+        let statistics = [self.known(JoinSide::Left), self.known(JoinSide::Right)];
+        let parts = {
+            let (settings, memory) = (self.settings, Arc::clone(&shared.memory));
+            let run = if separate { partition } else { 0 };
+            let (batch_size, null_aware) = (config.batch_size(), self.original.null_aware);
+            let metrics = JoinMetrics::new(&self.metrics, partition);
+            // A left side that is read once is seen once, by the first partition that reads it.
+            let bounds = shared.bounds.clone();
+            let disk = may_spill.then_some(disk);
+            move |streams| Parts {
+                translated,
+                settings,
+                streams,
+                statistics,
+                threads,
+                batch_size,
+                budget: memory.budget(run),
+                disk,
+                bounds,
+                null_aware,
+                metrics,
+            }
+        };
+        let inputs = self.inputs.clone();
+        let schema = self.schema();
+        let start = async move {
+            let run = match separate {
+                false => shared.run(|| {
+                    let [left, right] = inputs.map(|input| all_partitions(&input, &context));
+                    Run::start(parts([left?, right?]))
+                })?,
+                true => {
+                    let [left, right] = inputs;
+                    let left = match collects_left {
+                        true => shared.left_rows(&left, &context).await?,
+                        false => left.execute(partition, Arc::clone(&context))?,
+                    };
+                    let right = right.execute(partition, context)?;
+                    Run::start(parts([vec![left], vec![right]]))?
+                }
+            };
+            Ok::<_, DataFusionError>((run, shared))
+        };
+        let fetch = self.original.fetch();
+        let baseline = BaselineMetrics::new(&self.metrics, partition);
+        // The stream keeps the run, and what the streams share.
+        let batches = futures_util::stream::once(start).map_ok(|kept| {
+            futures_util::stream::unfold(kept, |kept| async move {
+                kept.0.next().await.map(|batch| (batch, kept))
+            })
+        });
+        let batches = limited(batches.try_flatten().boxed(), fetch, baseline);
+        let stream = RecordBatchStreamAdapter::new(schema, batches);
+        Ok(make_cooperative(Box::pin(stream)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        match self.mode {
+            Mode::Declined(_) => self.original.metrics(),
+            _ => Some(self.metrics.clone_inner()),
+        }
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        match (&self.mode, partition) {
+            // The rows of a partition are not known before the join runs.
+            (Mode::Shared(_), Some(_)) => vec![ChildStats::Skip, ChildStats::Skip],
+            _ => self.original.child_stats_requests(partition),
+        }
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input_stats: &[Arc<Statistics>],
+        args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        match (&self.mode, args.partition()) {
+            (Mode::Shared(_), Some(_)) => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
+            _ => self.original.statistics_from_inputs(input_stats, args),
+        }
+    }
+
+    fn supports_limit_pushdown(&self) -> bool {
+        self.original.supports_limit_pushdown()
+    }
+
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        let original = as_hash_join(&self.original.with_fetch(limit)?).ok()?;
+        let inputs = self.inputs.clone();
+        Some(Arc::new(StraitJoinExec::new(original, inputs, self.mode.clone(), self.settings)))
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.original.fetch()
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        self.original.cardinality_effect()
+    }
+}
+
+/// Returns a hash join with other inputs.
+fn with_inputs(
+    join: &Arc<HashJoinExec>,
+    inputs: &[Arc<dyn ExecutionPlan>; 2],
+) -> Result<Arc<HashJoinExec>> {
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    as_hash_join(&Arc::clone(join).replace_children(inputs.to_vec(), options)?)
+}
+
+fn as_hash_join(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<HashJoinExec>> {
+    match plan.downcast_ref::<HashJoinExec>() {
+        Some(join) => Ok(Arc::new(join.builder().build()?)),
+        None => internal_err!("{} is not a hash join", plan.name()),
+    }
+}
+
+/// Executes all partitions of a plan.
+fn all_partitions(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+) -> Result<Vec<SendableRecordBatchStream>> {
+    let partitions = plan.output_partitioning().partition_count();
+    (0..partitions).map(|partition| plan.execute(partition, Arc::clone(context))).collect()
+}
+
+/// Ends a stream after a number of rows, and counts its rows.
+fn limited(
+    batches: impl futures_util::Stream<Item = Result<RecordBatch>> + Send + Unpin + 'static,
+    fetch: Option<usize>,
+    baseline: BaselineMetrics,
+) -> impl futures_util::Stream<Item = Result<RecordBatch>> + Send {
+    let left = fetch.unwrap_or(usize::MAX);
+    futures_util::stream::unfold(
+        (Some(batches), left, baseline),
+        |(batches, left, baseline)| async move {
+            let mut batches = batches.filter(|_| left > 0)?;
+            let batch = match batches.next().await? {
+                Ok(batch) if batch.num_rows() > left => batch.slice(0, left),
+                Ok(batch) => batch,
+                Err(error) => return Some((Err(error), (None, 0, baseline))),
+            };
+            baseline.record_output(batch.num_rows());
+            let left = left - batch.num_rows();
+            // The join is cancelled when the last stream is dropped.
+            let rest = (left > 0).then_some(batches);
+            Some((Ok(batch), (rest, left, baseline)))
+        },
+    )
+}

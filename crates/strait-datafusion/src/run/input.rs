@@ -1,0 +1,204 @@
+//! Brings the batches of input streams to the threads of a join.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::physical_plan::SendableRecordBatchStream;
+use futures_util::StreamExt;
+use strait::{Error, Morsel, Side, Source, SourceContext};
+use tokio::sync::Semaphore;
+
+use super::output::NullFacts;
+use super::{Bounds, RunState, lock};
+use crate::translate::Translated;
+
+/// How long a thread waits for a batch before it checks again whether the join was cancelled.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A queue from the tasks that poll the streams of one input to the threads of the join.
+///
+/// A task polls its stream only after it has got a permit for the next batch. There are no permits before a thread asks
+/// for the first batch. So nothing is read of the probe side while the build side is read, and the dynamic filter is
+/// complete before the scans of the probe side start.
+pub(super) struct Handoff {
+    state: Mutex<State>,
+    arrived: Condvar,
+    room: Semaphore,
+    /// The number of permits.
+    permits: usize,
+    run: Arc<RunState>,
+}
+
+struct State {
+    batches: VecDeque<RecordBatch>,
+    /// The streams that have not ended.
+    streams: usize,
+    /// Whether the tasks have got their permits.
+    opened: bool,
+    failed: bool,
+}
+
+impl Handoff {
+    pub(super) fn new(streams: usize, waiting: usize, run: &Arc<RunState>) -> Arc<Handoff> {
+        let state = State { batches: VecDeque::new(), streams, opened: false, failed: false };
+        Arc::new(Handoff {
+            state: Mutex::new(state),
+            arrived: Condvar::new(),
+            room: Semaphore::new(0),
+            // Each stream can be polled while the queue is full. A stream may have to be polled for another one to
+            // make progress.
+            permits: streams + waiting,
+            run: Arc::clone(run),
+        })
+    }
+
+    /// Makes all waiting threads look again.
+    pub(super) fn wake(&self) {
+        drop(lock(&self.state));
+        self.arrived.notify_all();
+    }
+
+    fn push(&self, batch: RecordBatch) {
+        lock(&self.state).batches.push_back(batch);
+        self.arrived.notify_one();
+    }
+
+    fn fail(&self, error: DataFusionError) {
+        self.run.fail(error);
+        lock(&self.state).failed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Takes the next batch. Waits for it. Returns `None` at the end.
+    fn take(&self, cancelled: impl Fn() -> bool) -> Result<Option<RecordBatch>, Error> {
+        let mut state = lock(&self.state);
+        if !state.opened {
+            state.opened = true;
+            self.room.add_permits(self.permits);
+        }
+        loop {
+            if state.failed || self.run.cancelled() || cancelled() {
+                return Err(Error::Cancelled);
+            }
+            if let Some(batch) = state.batches.pop_front() {
+                drop(state);
+                self.room.add_permits(1);
+                return Ok(Some(batch));
+            }
+            if state.streams == 0 {
+                return Ok(None);
+            }
+            let waited = self.arrived.wait_timeout(state, LOOK_AGAIN);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// What looks at the rows of an input while they pass.
+pub(super) struct Observers {
+    pub(super) bounds: Option<Arc<Bounds>>,
+    pub(super) facts: Option<Arc<NullFacts>>,
+}
+
+impl Observers {
+    fn see(&self, translated: &Translated, side: Side, batch: &RecordBatch) -> Result<()> {
+        if self.bounds.is_none() && self.facts.is_none() {
+            return Ok(());
+        }
+        let keys = translated.sides[side as usize].keys.iter();
+        let keys = keys.map(|key| key.evaluate(batch)?.into_array(batch.num_rows()));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        if let Some(bounds) = &self.bounds {
+            bounds.see(&keys)?;
+        }
+        if let Some(facts) = &self.facts {
+            facts.see(&keys, batch.num_rows());
+        }
+        Ok(())
+    }
+}
+
+/// Polls a stream and puts its batches into the queue.
+pub(super) async fn forward(
+    mut stream: SendableRecordBatchStream,
+    translated: Arc<Translated>,
+    side: Side,
+    queue: Arc<Handoff>,
+    observers: Observers,
+) {
+    let mut ended = Ended { queue: &queue, done: false };
+    let columns = &translated.sides[side as usize];
+    loop {
+        let Ok(permit) = queue.room.acquire().await else { break };
+        let batch = match stream.next().await {
+            Some(Ok(batch)) => batch,
+            Some(Err(error)) => {
+                queue.fail(error);
+                break;
+            }
+            None => break,
+        };
+        if batch.num_rows() == 0 {
+            continue;
+        }
+        match observers.see(&translated, side, &batch).and_then(|()| columns.of_batch(&batch)) {
+            Ok(batch) => queue.push(batch),
+            Err(error) => {
+                queue.fail(error);
+                break;
+            }
+        }
+        // The thread that takes the batch adds a permit.
+        permit.forget();
+    }
+    // The stream may hold memory of the pool.
+    drop(stream);
+    ended.done = true;
+}
+
+/// Records the end of a stream, also if polling it panics.
+struct Ended<'a> {
+    queue: &'a Handoff,
+    done: bool,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if !self.done && !self.queue.run.cancelled() {
+            let why = "an input of a join panicked, or its task was stopped";
+            self.queue.fail(DataFusionError::Execution(why.to_string()));
+        }
+        lock(&self.queue.state).streams -= 1;
+        self.queue.arrived.notify_all();
+    }
+}
+
+/// An input of the join.
+pub(super) struct QueuedSource {
+    pub(super) schema: SchemaRef,
+    pub(super) queue: Arc<Handoff>,
+    /// The dynamic filter that is complete when this input has ended.
+    pub(super) bounds: Option<Arc<Bounds>>,
+    /// Whether a thread has seen the end.
+    pub(super) ended: AtomicBool,
+}
+
+impl Source for QueuedSource {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn next(&self, context: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
+        let batch = self.queue.take(|| context.cancelled())?;
+        if batch.is_none() && !self.ended.swap(true, Ordering::SeqCst) {
+            self.bounds.iter().for_each(|bounds| bounds.input_ended());
+        }
+        Ok(batch.map(Morsel::new))
+    }
+}
