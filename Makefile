@@ -5,9 +5,9 @@ PYTHON ?= python3
 # The number of random joins that `make test` compares with the oracle.
 STRAIT_CASES ?= 100000
 # What is off by default, and tested all the same.
-FEATURES := strait-cli/object-stores
+FEATURES := strait-cli/object-stores,strait-cli/sql
 # The programs of crates/strait/examples: cargo builds them with the tests, and they check their own results.
-EXAMPLES := two_tables files residual_filter progress gpu parallel
+EXAMPLES := two_tables files residual_filter progress gpu parallel add_strait
 ASAN_TESTS := cancel edges kernels memory pool properties runner spill
 ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address STRAIT_CASES=5000 \
   LSAN_OPTIONS=suppressions=$(CURDIR)/.ci/leaks.supp
@@ -33,8 +33,8 @@ check: ## format, lints (for other processors too), documentation, layers, links
 	$(CARGO) clippy --workspace --features strait/portable,$(FEATURES) -- -D warnings
 	$(CARGO) clippy -p strait -p strait-cli --no-default-features -- -D warnings
 	! [ -d "$$(rustc --print sysroot)/lib/rustlib/$(AARCH64)" ] || $(CARGO) check -p strait --target $(AARCH64)
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli --features object-stores --no-deps --document-private-items --quiet
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p strait-cli -p strait-datafusion --features $(FEATURES) --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude strait-cli --exclude strait-datafusion --no-deps --document-private-items --quiet
 	$(PYTHON) .ci/layers.py
 	$(PYTHON) .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md benchmarks/README.md benchmarks/notes.md
 

@@ -18,11 +18,16 @@ pub(crate) fn exit(result: anyhow::Result<()>) -> ExitCode {
         // The reader of stdout has seen enough: `strait … | head` is not a failure.
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
-            let causes: Vec<String> = error.chain().map(message).collect();
-            say(format_args!("error: {}", printable(&causes.join(": "))));
+            say_error(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes the message of an error to stderr.
+pub(crate) fn say_error(error: &anyhow::Error) {
+    let causes: Vec<String> = error.chain().map(message).collect();
+    say(format_args!("error: {}", printable(&causes.join(": "))));
 }
 
 /// Writes a line to stderr. If stderr cannot be written, the line is lost, and the exit status stays the same.
@@ -42,7 +47,7 @@ fn message(cause: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// Names the flags of the command instead of the settings of the library, in a message about files on disk.
-fn with_flags(message: &str) -> String {
+pub(crate) fn with_flags(message: &str) -> String {
     message
         .replace("(temp dir)", "(--temp-dir)")
         .replace("(option disk)", "(--disk)")
@@ -113,6 +118,12 @@ static NOTED: OnceLock<(u64, &str)> = OnceLock::new();
 /// spill.
 pub(crate) fn note_prediction(bytes: u64, instead: &'static str) {
     let _ = NOTED.set((bytes, instead));
+}
+
+/// Returns the limit to try if memory of a statement does not suffice, as a value of `--memory`.
+#[cfg(feature = "sql")]
+pub(crate) fn larger_limit(limit: u64) -> String {
+    rounded_up(limit.saturating_mul(2).max(LEAST_LIMIT))
 }
 
 /// Formats a size for `--memory`. Rounds up to whole MiB, or to whole GiB from 10 GiB on, but not beyond the largest size

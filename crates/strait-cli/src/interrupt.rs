@@ -1,4 +1,5 @@
 //! SIGINT, SIGTERM and SIGHUP remove temporary files, abort uploads, and end the process with status 128 + the signal's number.
+//! In the prompt of `strait sql`, SIGINT cancels the running statement instead.
 //! SIGXFSZ is ignored: a write beyond the limit on file sizes then fails, and the command reports this.
 //!
 //! Temporary files are created, renamed and forgotten only under one lock. The signal handler takes this lock
@@ -26,6 +27,39 @@ extern "C" fn note(signal: libc::c_int) {
     unsafe { libc::raise(libc::SIGINT) };
 }
 
+/// What SIGINT does instead of ending the process. The prompt of `strait sql` sets it.
+static INSTEAD: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
+
+/// Lets SIGINT call `instead`, or end the process again if it is `None`. Other signals end the process in any case.
+#[cfg_attr(not(feature = "sql"), allow(dead_code))]
+pub(crate) fn replace(instead: Option<Box<dyn Fn() + Send>>) {
+    *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = instead;
+}
+
+/// Calls `make`, and makes sure that SIGINT has the same handler afterwards. Libraries for terminals take SIGINT.
+#[cfg(feature = "sql")]
+pub(crate) fn kept<T>(make: impl FnOnce() -> T) -> T {
+    // SAFETY: a zeroed `sigaction` is a valid value. The calls read and write only this local variable and the handler.
+    let mut handler: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the same.
+    let read = unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), &mut handler) };
+    let made = make();
+    if read == 0 {
+        // SAFETY: the same. The handler was installed before.
+        unsafe { libc::sigaction(libc::SIGINT, &handler, std::ptr::null_mut()) };
+    }
+    made
+}
+
+/// Calls what SIGINT does instead of ending the process. Returns whether there is such a thing.
+fn replaced() -> bool {
+    if SIGNAL.load(Ordering::Relaxed) != libc::SIGINT {
+        return false;
+    }
+    let instead = INSTEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    instead.as_ref().map(|instead| instead()).is_some()
+}
+
 fn temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -35,6 +69,9 @@ pub(crate) fn install() -> anyhow::Result<()> {
     // SAFETY: no code of this program runs when an ignored signal comes.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     ctrlc::set_handler(|| {
+        if replaced() {
+            return;
+        }
         let temporaries = temporaries();
         progress::clear();
         for path in temporaries.iter() {

@@ -21,6 +21,7 @@ mod panics;
 mod progress;
 mod shell;
 mod spill;
+mod sql;
 mod store;
 
 use std::process::ExitCode;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Join(arguments) => join::run(&arguments),
+        Command::Sql(arguments) => sql::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),

@@ -19,6 +19,12 @@ pub(crate) fn install() {
     }));
 }
 
+/// Makes the hook log all panics of this thread. Whoever waits for the thread's work turns them into errors.
+#[cfg(feature = "sql")]
+pub(crate) fn log_here() {
+    CAUGHT.set(true);
+}
+
 /// Runs `work`. A panic becomes an error with the panic's message. After an error, the caller must not use
 /// data that `work` changed, because the panic may have left it inconsistent.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {

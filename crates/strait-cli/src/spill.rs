@@ -104,7 +104,7 @@ impl Spilling {
 }
 
 /// Checks that files can be created in a folder. Messages call the folder `name`.
-fn check(folder: &Path, name: &str, instead: &str) -> anyhow::Result<()> {
+pub(crate) fn check(folder: &Path, name: &str, instead: &str) -> anyhow::Result<()> {
     match folder.metadata() {
         Ok(found) if !found.is_dir() => bail!("{name} is not a folder; {instead}"),
         Ok(_) => {}

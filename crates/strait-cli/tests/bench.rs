@@ -332,3 +332,35 @@ fn a_digest_is_the_same_for_every_format() {
     ok(here, &format!("{join} --type left-semi -o c.parquet"));
     assert_ne!(ok(here, "bench digest c.parquet"), ok(here, "bench digest t/lineitem.parquet"));
 }
+
+/// Two queries with and without Strait's joins, and a memory limit that makes one of them spill.
+#[cfg(feature = "sql")]
+#[test]
+fn tpch() {
+    let folder = tempfile::tempdir().unwrap();
+    let table =
+        ok(folder.path(), "bench tpch --scale 0.01 --queries 3,18 --repeat 2 --out records");
+    assert!(table.contains("Strait answers 2 of 2"), "{table}");
+    let record = fs::read_dir(folder.path().join("records")).unwrap().next().unwrap().unwrap();
+    let record = fs::read_to_string(record.path()).unwrap();
+    // A line of names, and a line per query and engine.
+    assert_eq!(record.lines().count(), 5, "{record}");
+    let line = |start: &str| {
+        let line = table.lines().find(|line| line.starts_with(start)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>()
+    };
+    // Q3 has two joins, Q18 has three.
+    assert_eq!((line("Q3 ")[4], line("Q18 ")[4]), ("2", "3"), "{table}");
+    ok(folder.path(), "generate tpch --scale 0.01 --out data");
+    let limited = "bench tpch --data data --queries 18 --repeat 1 --memory 20MiB --out records";
+    assert!(ok(folder.path(), limited).contains("Strait answers 1 of 1"));
+    fails(folder.path(), "bench tpch --queries 23", 2, &["23"]);
+    fails(folder.path(), "bench tpch --data nowhere --queries 1", 1, &["nowhere"]);
+}
+
+#[cfg(not(feature = "sql"))]
+#[test]
+fn a_build_without_sql_says_how_to_get_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fails(folder.path(), "bench tpch", 1, &["--features sql"]);
+}

@@ -9,6 +9,7 @@ use strait_bench::ResultKind;
 use strait_bench::workload::{KeyType, Keys, Skew};
 
 use super::bench_spill::BenchSpillArguments;
+use super::bench_tpch::BenchTpchArguments;
 use super::beyond::{BeyondArguments, TransferArguments};
 use super::device::{Choice, DeviceArguments, algorithm_in_memory, partitioner_on_gpu, processor};
 use super::generate::{key_type, keys, rows, share};
@@ -27,7 +28,8 @@ Examples:
   strait bench transfer
   strait bench beyond --gpu-memory 16GiB
   strait bench auto
-  strait bench spill")]
+  strait bench spill
+  strait bench tpch")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub(crate) what: Bench,
@@ -47,6 +49,7 @@ pub(crate) enum Bench {
     Auto(AutoArguments),
     Stream(StreamArguments),
     Spill(BenchSpillArguments),
+    Tpch(BenchTpchArguments),
 }
 
 /// Measures the join of two generated tables in memory

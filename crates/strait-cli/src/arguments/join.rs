@@ -289,33 +289,12 @@ impl JoinArguments {
         if self.left == Source::Stdin && self.right == Source::Stdin {
             return Err("LEFT and RIGHT cannot both be -: there is only one stdin");
         }
-        let format = match &self.output {
-            None => return Ok(()),
-            Some(Destination::Stdout) => FileFormat::IpcStream,
-            Some(Destination::File(_, format) | Destination::Object(_, format)) => *format,
-        };
-        if self.row_group_rows.is_some() && format != FileFormat::Parquet {
-            return Err(
-                "--row-group-rows is for Parquet output; only .parquet files have row groups",
-            );
-        }
-        match (format, self.compression) {
-            (FileFormat::Text(..), Some(_)) => {
-                Err("--compression is for Parquet and Arrow; name text output .csv.gz or .csv.zst")
-            }
-            (FileFormat::IpcFile | FileFormat::IpcStream, Some(Compression::Snappy)) => {
-                Err("Arrow output cannot be compressed with snappy; use --compression zstd or none")
-            }
-            _ => Ok(()),
-        }
+        check_format(self.output.as_ref(), self.row_group_rows, self.compression)
     }
 
-    /// The number of threads. Under a memory limit, every thread needs room for the rows that it decodes and encodes.
-    /// With less room, most threads would wait for memory, and would read again what they had to drop.
+    /// The number of threads.
     pub(crate) fn threads(&self) -> usize {
-        let threads = self.threads.unwrap_or_else(cores);
-        let most = self.memory.map_or(u64::MAX, |limit| limit / MEMORY_PER_THREAD);
-        threads.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
+        threads_within(self.threads, self.memory)
     }
 
     /// The pairs of key columns of every `--on`.
@@ -327,6 +306,39 @@ impl JoinArguments {
     pub(crate) fn selected(&self) -> Option<Vec<String>> {
         let names = self.select.iter().flat_map(|names| names.0.iter().cloned());
         (!self.select.is_empty()).then(|| names.collect())
+    }
+}
+
+/// Returns the number of threads. Under a memory limit, every thread needs room for the rows that it decodes and encodes.
+/// With less room, most threads would wait for memory, and would read again what they had to drop.
+pub(super) fn threads_within(threads: Option<usize>, memory: Option<u64>) -> usize {
+    let threads = threads.unwrap_or_else(cores);
+    let most = memory.map_or(u64::MAX, |limit| limit / MEMORY_PER_THREAD);
+    threads.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Refuses flags that do not fit the format of the output.
+pub(super) fn check_format(
+    output: Option<&Destination>,
+    row_group_rows: Option<usize>,
+    compression: Option<Compression>,
+) -> Result<(), &'static str> {
+    let format = match output {
+        None => return Ok(()),
+        Some(Destination::Stdout) => FileFormat::IpcStream,
+        Some(Destination::File(_, format) | Destination::Object(_, format)) => *format,
+    };
+    if row_group_rows.is_some() && format != FileFormat::Parquet {
+        return Err("--row-group-rows is for Parquet output; only .parquet files have row groups");
+    }
+    match (format, compression) {
+        (FileFormat::Text(..), Some(_)) => {
+            Err("--compression is for Parquet and Arrow; name text output .csv.gz or .csv.zst")
+        }
+        (FileFormat::IpcFile | FileFormat::IpcStream, Some(Compression::Snappy)) => {
+            Err("Arrow output cannot be compressed with snappy; use --compression zstd or none")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -348,7 +360,7 @@ pub(super) fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-fn row_group_rows(text: &str) -> Result<usize, String> {
+pub(super) fn row_group_rows(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(rows) if (1..=1 << 30).contains(&rows) => Ok(rows),
         _ => Err("write a number of rows from 1 to 1073741824".to_string()),

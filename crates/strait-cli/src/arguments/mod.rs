@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_spill;
+mod bench_tpch;
 mod beyond;
 mod device;
 mod devices;
@@ -11,6 +12,7 @@ mod join;
 mod names;
 mod size;
 mod spill;
+mod sql;
 mod types;
 
 use std::io::Write;
@@ -24,6 +26,7 @@ pub(crate) use bench::{
     ComparedMode, Engine, Placement, ScaleArguments, Shown, StreamArguments, Study,
 };
 pub(crate) use bench_spill::{BenchSpillArguments, SpillEngine};
+pub(crate) use bench_tpch::BenchTpchArguments;
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
 pub(crate) use device::{Choice, DeviceArguments};
 pub(crate) use devices::{DevicesArguments, ListFormat};
@@ -34,7 +37,12 @@ pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
 #[cfg(test)]
 pub(crate) use size::parse as parse_size;
-pub(crate) use types::{Cast, UTC, name as type_name};
+pub(crate) use sql::SqlArguments;
+#[cfg(feature = "sql")]
+pub(crate) use sql::StdoutFormat;
+#[cfg(not(feature = "sql"))]
+pub(crate) use sql::WITHOUT_SQL;
+pub(crate) use types::{Cast, UTC, is_offset, name as type_name};
 
 use crate::failure::say;
 use crate::output::{Closed, check_stdout, failed_write};
@@ -44,6 +52,7 @@ Examples:
   strait demo
   strait join orders.parquet customers.csv --on customer_id=id
   strait join left.parquet right.parquet --on id --type left -o joined.parquet
+  strait sql \"SELECT * FROM 'left.parquet' JOIN 'right.csv' USING (id)\"
   strait generate tpch --scale 1 --out tpch
   strait bench join --build 2^22 --probe 2^24
 
@@ -102,6 +111,7 @@ impl Command {
     fn check(&self) -> Result<(), (&'static [&'static str], String)> {
         match self {
             Command::Join(join) => join.check().map_err(|message| (&["join"][..], message)),
+            Command::Sql(sql) => sql.check().map_err(|message| (&["sql"][..], message)),
             Command::Bench(BenchArguments { what: Bench::Beyond(beyond) }) => {
                 beyond.check().map_err(|message| (&["bench", "beyond"][..], message))
             }
@@ -113,6 +123,7 @@ impl Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Join(Box<JoinArguments>),
+    Sql(Box<SqlArguments>),
     Demo(DemoArguments),
     Devices(DevicesArguments),
     Generate(GenerateArguments),

@@ -29,6 +29,11 @@ pub(crate) struct SpillArguments {
 }
 
 impl SpillArguments {
+    /// Whether any of the flags was given.
+    pub(super) fn is_given(&self) -> bool {
+        !self.temp_dirs.is_empty() || self.disk.is_some() || self.no_spill
+    }
+
     /// Refuses flags that would have no effect.
     pub(super) fn check(
         &self,

@@ -138,12 +138,18 @@ fn zone(text: &str) -> Result<Arc<str>, String> {
     if text.eq_ignore_ascii_case("utc") || text.eq_ignore_ascii_case("z") {
         return Ok(UTC.into());
     }
-    match text.parse::<Tz>() {
-        Ok(_) => Ok(text.into()),
-        Err(_) => Err(format!(
+    match is_offset(text) {
+        true => Ok(text.into()),
+        false => Err(format!(
             "\"{text}\" is neither a unit of time (s, ms, us, ns) nor a time zone; write UTC or an offset such as +02:00"
         )),
     }
+}
+
+/// Whether a time zone is an offset such as `+02:00`. In a build with SQL, Arrow also knows the names of places. The
+/// command treats them the same in all builds.
+pub(crate) fn is_offset(zone: &str) -> bool {
+    zone.starts_with(['+', '-']) && zone.parse::<Tz>().is_ok()
 }
 
 /// The name of the time zone without an offset.

@@ -6,7 +6,7 @@
 //!                  └─► compare: a process per engine ─┘ scale: a series of shapes ─► plot
 //! ```
 //!
-//! [`jobs`] and [`limits`] measure whole jobs instead: processes that read files and write a file. [`process`] measures
+//! `tpch` measures SQL queries in DataFusion sessions. [`jobs`] and [`limits`] measure whole jobs instead: processes that read files and write a file. [`process`] measures
 //! them from outside.
 //!
 //! The crate `strait-bench` generates the tables, measures and checks. This module parses what to measure,
@@ -31,6 +31,8 @@ mod scale;
 mod stream;
 mod suite;
 mod temporary;
+#[cfg(feature = "sql")]
+mod tpch;
 mod transfer;
 
 use crate::arguments::{Bench, BenchArguments};
@@ -54,5 +56,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Bench::Auto(arguments) => auto::run(arguments),
         Bench::Stream(arguments) => stream::run(arguments),
         Bench::Spill(arguments) => limits::run(arguments),
+        #[cfg(feature = "sql")]
+        Bench::Tpch(arguments) => tpch::run(arguments),
+        #[cfg(not(feature = "sql"))]
+        Bench::Tpch(_) => anyhow::bail!(crate::arguments::WITHOUT_SQL),
     }
 }

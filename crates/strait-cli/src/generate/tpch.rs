@@ -138,7 +138,7 @@ fn with_text_key(batch: &RecordBatch) -> anyhow::Result<RecordBatch> {
 }
 
 impl TpchTable {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             TpchTable::Region => "region",
             TpchTable::Nation => "nation",

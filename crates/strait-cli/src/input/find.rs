@@ -21,7 +21,7 @@ const MATCHING: MatchOptions = MatchOptions {
 };
 
 /// The files of a table, all in one format, sorted by path.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct FoundFiles {
     /// The name that the user gave.
     pub(crate) name: String,
@@ -38,7 +38,7 @@ pub(super) struct FoundFile {
     pub(super) partitions: Vec<Partition>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Origin {
     Stdin,
     File,

@@ -30,6 +30,8 @@ mod pages;
 mod parquet;
 mod pieces;
 mod prune;
+#[cfg(feature = "sql")]
+mod queried;
 mod reader;
 mod records;
 mod row_groups;
@@ -46,4 +48,6 @@ mod wanted;
 mod work;
 
 pub(crate) use find::{FoundFiles, find};
+#[cfg(feature = "sql")]
+pub(crate) use queried::SharedRows;
 pub(crate) use table::InputTable;

@@ -28,18 +28,19 @@ const FOOTERS: usize = 16;
 pub(crate) struct InputTable {
     /// The name that the user gave.
     pub(crate) name: String,
-    schema: SchemaRef,
-    rows: Rows,
-    memory: Memory,
+    pub(super) schema: SchemaRef,
+    pub(super) rows: Rows,
+    pub(super) memory: Memory,
 }
 
 /// The source of the rows.
-enum Rows {
+pub(super) enum Rows {
     Stdin(Box<dyn RecordBatchReader + Send>),
     Files(Files),
 }
 
 /// Files with the same schema.
+#[derive(Clone)]
 pub(super) struct Files {
     pub(super) files: Vec<TableFile>,
     /// The columns in the files. The columns from folder names come after them.
@@ -48,6 +49,7 @@ pub(super) struct Files {
 }
 
 /// A file, and the facts that are known about it.
+#[derive(Clone)]
 pub(super) struct TableFile {
     pub(super) found: FoundFile,
     pub(super) footer: Option<Footer>,

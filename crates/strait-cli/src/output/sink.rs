@@ -63,10 +63,7 @@ impl Sink {
         schema: &SchemaRef,
     ) -> anyhow::Result<Sink> {
         let (target, drain, format, name) = match destination {
-            Destination::Stdout => {
-                let drain = Drain::Stdout(io::stdout());
-                (Target::Stdout, drain, FileFormat::IpcStream, "stdout".to_string())
-            }
+            Destination::Stdout => return Sink::stdout(FileFormat::IpcStream, options, schema),
             Destination::File(path, format) => {
                 let aside = Aside::begin(path, options.overwrite)?;
                 let drain = Drain::File(aside.file()?);
@@ -78,6 +75,25 @@ impl Sink {
                 (Target::Object(upload), drain, *format, location.to_string())
             }
         };
+        Sink::with_target((target, drain, name), format, options, schema)
+    }
+
+    /// Opens stdout, for rows in a format that needs no seeking.
+    pub(crate) fn stdout(
+        format: FileFormat,
+        options: SinkOptions,
+        schema: &SchemaRef,
+    ) -> anyhow::Result<Sink> {
+        let drain = Drain::Stdout(io::stdout());
+        Sink::with_target((Target::Stdout, drain, "stdout".to_string()), format, options, schema)
+    }
+
+    fn with_target(
+        (target, drain, name): (Target, Drain, String),
+        format: FileFormat,
+        options: SinkOptions,
+        schema: &SchemaRef,
+    ) -> anyhow::Result<Sink> {
         let fault = Fault::default();
         let bytes = BufWriter::with_capacity(
             1 << 18,

@@ -1,15 +1,15 @@
 //! Makes timestamps printable whose time zone has a name, such as `Europe/Berlin`. Arrow prints only zones
-//! that are given as an offset, because names need a time zone database. Such timestamps are printed in UTC,
-//! in which they are stored.
+//! that are given as an offset, because names need a time zone database. Only a build with SQL has one. Such timestamps
+//! are printed in UTC, in which they are stored, in all builds.
 
 use std::sync::Arc;
 
-use arrow::array::timezone::Tz;
 use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 
 use super::types::{retyped, retyped_schema};
+use crate::arguments::is_offset;
 
 /// Returns the schema with UTC in place of each time zone that Arrow cannot print.
 pub(super) fn printable_schema(schema: &SchemaRef) -> SchemaRef {
@@ -47,7 +47,7 @@ fn printable_data(data: ArrayData) -> Result<ArrayData, ArrowError> {
 
 fn in_utc(data_type: &DataType) -> Option<DataType> {
     match data_type {
-        DataType::Timestamp(unit, Some(zone)) if zone.parse::<Tz>().is_err() => {
+        DataType::Timestamp(unit, Some(zone)) if !is_offset(zone) => {
             Some(DataType::Timestamp(*unit, Some("+00:00".into())))
         }
         _ => None,

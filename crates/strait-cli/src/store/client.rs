@@ -44,6 +44,9 @@ pub(super) enum Purpose {
     Describing,
     /// Uploads. The connection repeats failed requests itself.
     Writing,
+    /// Ranges of bytes for another reader. The connection repeats failed requests itself.
+    #[cfg(feature = "sql")]
+    Scanning,
 }
 
 /// Returns the time in which a store must answer a request.
@@ -82,6 +85,12 @@ pub(super) fn connect(location: &Location, purpose: Purpose) -> anyhow::Result<S
     built.map_err(|error| anyhow!("cannot use {location}: {}", explain_settings(&error, location)))
 }
 
+/// Connects to the store of a location, for a reader that does not use this module. This sends no request.
+#[cfg(feature = "sql")]
+pub(crate) fn client(location: &Location) -> anyhow::Result<Arc<dyn ObjectStore>> {
+    connect(location, Purpose::Scanning)
+}
+
 /// The times in which a connection must be made, and a request must end.
 fn timeouts(purpose: Purpose) -> [(ClientConfigKey, String); 2] {
     let connecting = CONNECTING.min(timeout());
@@ -90,6 +99,8 @@ fn timeouts(purpose: Purpose) -> [(ClientConfigKey, String); 2] {
         Purpose::Reading => Duration::from_secs(24 * 3600),
         Purpose::Describing => timeout(),
         Purpose::Writing => SENDING * timeout(),
+        #[cfg(feature = "sql")]
+        Purpose::Scanning => SENDING * timeout(),
     };
     let seconds = |time: Duration| format!("{} seconds", time.as_secs());
     [

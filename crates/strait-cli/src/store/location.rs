@@ -98,6 +98,18 @@ impl Location {
         self.key.is_empty() || self.key.ends_with('/')
     }
 
+    /// Whether the URL is an address of a web server.
+    #[cfg(all(feature = "object-stores", feature = "sql"))]
+    pub(crate) fn is_web(&self) -> bool {
+        self.kind() == Some(Kind::Web)
+    }
+
+    /// The URL of the store alone.
+    #[cfg(all(feature = "object-stores", feature = "sql"))]
+    pub(crate) fn store_url(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+
     /// Whether the URL has wildcards. In web addresses there are none.
     pub(crate) fn is_glob(&self) -> bool {
         self.kind() != Some(Kind::Web) && self.key.contains(WILD)

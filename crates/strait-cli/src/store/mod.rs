@@ -28,6 +28,8 @@ mod upload;
 
 #[cfg(not(feature = "object-stores"))]
 pub(crate) use absent::*;
+#[cfg(all(feature = "object-stores", feature = "sql"))]
+pub(crate) use client::client;
 #[cfg(feature = "object-stores")]
 pub(crate) use list::find;
 #[cfg(feature = "object-stores")]

@@ -109,6 +109,21 @@ pub(super) fn remember(location: Location, store: &Store, meta: ObjectMeta) -> P
     name
 }
 
+#[cfg(feature = "sql")]
+impl Object {
+    /// The URL of the object.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// Returns the description of the object, for another reader.
+    pub(crate) fn meta(&self) -> ObjectMeta {
+        let Version { size, e_tag, written } = self.version.clone();
+        let last_modified = chrono::DateTime::from_timestamp(written, 0).unwrap_or_default();
+        ObjectMeta { location: self.key.clone(), last_modified, size, e_tag, version: None }
+    }
+}
+
 impl Object {
     /// The number of bytes.
     pub(crate) fn size(&self) -> u64 {

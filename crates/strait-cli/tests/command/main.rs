@@ -20,6 +20,7 @@ mod reading;
 mod sandbox;
 mod shells;
 mod spill;
+mod sql;
 #[cfg(feature = "object-stores")]
 mod stores;
 mod types;

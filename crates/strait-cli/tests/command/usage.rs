@@ -46,6 +46,7 @@ fn every_help_has_examples() {
     let commands = [
         "",
         "join",
+        "sql",
         "demo",
         "devices",
         "generate",

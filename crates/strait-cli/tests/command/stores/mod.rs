@@ -4,6 +4,8 @@ mod emulators;
 mod fake;
 mod faults;
 mod reading;
+#[cfg(feature = "sql")]
+mod sql;
 mod writing;
 
 use std::process::Command;
