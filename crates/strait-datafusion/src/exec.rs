@@ -43,17 +43,17 @@ pub(crate) enum Mode {
     Shared(Arc<Translated>),
     /// One join per partition.
     Separate(Arc<Translated>),
-    /// DataFusion's hash join, for this reason.
+    /// DataFusion's hash join carries out the join. The text is the reason.
     Declined(String),
 }
 
 /// A hash join that Strait carries out.
 ///
-/// [`StraitJoinRule`](crate::StraitJoinRule) makes it from DataFusion's `HashJoinExec`, which it keeps: the properties,
-/// the statistics and the expressions of the join are those of the original.
+/// [`StraitJoinRule`](crate::StraitJoinRule) makes it from DataFusion's `HashJoinExec`. The operator keeps this
+/// original, and takes the properties, the statistics and the expressions of the join from it.
 pub struct StraitJoinExec {
     original: Arc<HashJoinExec>,
-    /// The inputs. With [`Mode::Shared`], they may be other plans for the same rows than the inputs of the original.
+    /// The inputs. With [`Mode::Shared`], they may differ from the inputs of the original, but have the same rows.
     inputs: [Arc<dyn ExecutionPlan>; 2],
     mode: Mode,
     settings: Settings,
@@ -119,8 +119,9 @@ impl StraitJoinExec {
         Ok(Shared::new(JoinMemory::register(context, runs), bounds))
     }
 
-    /// Returns whether the left input is read once, for several runs. Then no left row is returned because it has no
-    /// match, or because it has one: DataFusion partitions the output of such joins like their right input.
+    /// Returns whether the left input is read once, for several runs. Such a join never returns left rows alone,
+    /// neither left rows with a match nor left rows without one: DataFusion partitions its output like its right
+    /// input.
     fn collects_left(&self) -> bool {
         matches!(self.mode, Mode::Separate(_))
             && *self.original.partition_mode() == PartitionMode::CollectLeft
@@ -289,7 +290,6 @@ impl ExecutionPlan for StraitJoinExec {
             let run = if separate { partition } else { 0 };
             let (batch_size, null_aware) = (config.batch_size(), self.original.null_aware);
             let metrics = JoinMetrics::new(&self.metrics, partition);
-            // A left side that is read once is seen once, by the first partition that reads it.
             let bounds = shared.bounds.clone();
             let disk = may_spill.then_some(disk);
             move |streams| Parts {
@@ -348,7 +348,7 @@ impl ExecutionPlan for StraitJoinExec {
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
         match (&self.mode, partition) {
-            // The rows of a partition are not known before the join runs.
+            // Before the join runs, nobody knows which rows go to which partition.
             (Mode::Shared(_), Some(_)) => vec![ChildStats::Skip, ChildStats::Skip],
             _ => self.original.child_stats_requests(partition),
         }

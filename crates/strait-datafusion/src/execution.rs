@@ -1,8 +1,8 @@
-//! What the streams of one execution of a join share.
+//! The data that the streams of one execution of a join share.
 //!
 //! DataFusion asks for the partitions of an operator one by one, and often from different tasks. The first request of
-//! a query begins an execution, and the request for the last partition completes it. Until then, the operator keeps
-//! what the streams share: a stream may have ended before another task asks for the next partition.
+//! a query begins an execution, and the request for the last partition completes it. Until then, the operator itself
+//! keeps the shared data, because a stream may have ended before another task asks for the next partition.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::run::{Bounds, JoinMemory, Run, lock};
 
-/// The executions of a join whose partitions were not all asked for yet.
+/// The executions of a join for which some partitions were not asked for yet.
 #[derive(Default)]
 pub(crate) struct Executions(Mutex<Vec<Execution>>);
 
@@ -41,19 +41,20 @@ pub(crate) struct Shared {
     left: Mutex<Option<LeftRows>>,
 }
 
-/// The rows of the left input. Every stream that waits for them drives the reading, so no stream depends on another.
+/// The rows of the left input. Every stream that waits for them also drives the reading. So no stream depends on
+/// another.
 type LeftRows =
     futures_util::future::Shared<BoxFuture<'static, Result<Arc<Held>, Arc<DataFusionError>>>>;
 
-/// Batches, and their memory.
+/// Batches, and the reservation of their memory.
 struct Held {
     batches: Vec<RecordBatch>,
     _memory: MemoryReservation,
 }
 
 impl Executions {
-    /// Returns what the streams of the execution of this partition share. The first partition of an execution calls
-    /// `begin`.
+    /// Returns the data that the streams of an execution share, for a stream of this partition. The first request of
+    /// an execution calls `begin`.
     pub(crate) fn of(
         &self,
         partition: usize,
@@ -62,13 +63,13 @@ impl Executions {
         begin: impl FnOnce() -> Result<Shared>,
     ) -> Result<Arc<Shared>> {
         let mut executions = lock(&self.0);
-        // The queries that ended early.
+        // Remove the executions of queries that ended early.
         executions.retain(|execution| execution.context.strong_count() > 0);
         let is_this = |execution: &Execution| {
             std::ptr::eq(execution.context.as_ptr(), Arc::as_ptr(context))
                 && !execution.executed.contains(&partition)
         };
-        // The newest one: a stream of an older execution may have been asked for once only.
+        // Take the newest execution: perhaps nobody asks for the other partitions of an older execution.
         let at = match executions.iter().rposition(is_this) {
             Some(at) => at,
             None => {
@@ -109,7 +110,7 @@ impl Shared {
         let rows = {
             let mut rows = lock(&self.left);
             let read = || {
-                // A panic here would leave the other streams waiting.
+                // If a panic were not caught here, the other streams would wait for ever.
                 let read = AssertUnwindSafe(read(Arc::clone(left), Arc::clone(context)));
                 read.catch_unwind()
                     .map(|read| read.unwrap_or_else(|_| Err(panicked())))
@@ -119,7 +120,7 @@ impl Shared {
             rows.get_or_insert_with(read).clone()
         };
         let held = rows.await.map_err(DataFusionError::Shared)?;
-        // The stream keeps the rows, and so their memory.
+        // The stream keeps the rows, and so also the reservation of their memory.
         let batches = (0..held.batches.len()).map(move |at| Ok(held.batches[at].clone()));
         let batches = futures_util::stream::iter(batches);
         Ok(Box::pin(RecordBatchStreamAdapter::new(left.schema(), batches)))

@@ -18,8 +18,8 @@
 //!
 //! # What changes
 //!
-//! - **Memory.** A join takes its memory from the memory pool of the session. If the pool refuses memory, the join writes
-//!   rows to temporary files of the session's disk manager, and goes on. DataFusion's hash join fails.
+//! - **Memory.** A join takes its memory from the memory pool of the session. If the pool refuses memory, the join
+//!   writes rows to temporary files of the session's disk manager, and continues. DataFusion's hash join would fail.
 //! - **Speed.** If no other operator needs the partitions of a join, its inputs are not repartitioned: all threads join
 //!   one table. `EXPLAIN` shows `mode=Shared` for such a join.
 //! - **Dynamic filters** of a join reach the scans of its probe side, as in DataFusion's hash join.

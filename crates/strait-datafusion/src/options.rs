@@ -31,7 +31,7 @@ extensions_options! {
         /// The algorithm, such as `no-partition`, `radix` or `spill`. With `auto`, Strait chooses it for each join.
         pub algorithm: String, default = "auto".to_string()
 
-        /// Strait declines a join if both tables are known to have fewer rows than this.
+        /// If both tables are known to have fewer rows than this number, Strait declines the join.
         pub min_rows: usize, default = 0
     }
 }

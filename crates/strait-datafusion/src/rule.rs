@@ -53,8 +53,8 @@ impl PhysicalOptimizerRule for StraitJoinRule {
     }
 }
 
-/// Replaces the joins of a plan. `partitions_matter` says whether an operator above needs the rows of this plan
-/// partitioned as they are.
+/// Replaces the joins of a plan. `partitions_matter` says whether an operator above needs the rows of this plan in
+/// their present partitions.
 fn rewrite(
     plan: Arc<dyn ExecutionPlan>,
     partitions_matter: bool,
@@ -80,8 +80,8 @@ fn with_rewritten(
     replace_children_if_necessary(plan, rewritten)
 }
 
-/// For each input of a plan, returns whether the plan, or an operator above it, needs the rows of the input partitioned
-/// as they are.
+/// For each input of a plan, returns whether the plan, or an operator above it, needs the rows of the input in their
+/// present partitions.
 fn partitions_of_inputs_matter(plan: &Arc<dyn ExecutionPlan>, of_output: bool) -> Vec<bool> {
     let merges = plan.is::<RepartitionExec>()
         || plan.is::<CoalescePartitionsExec>()
@@ -91,7 +91,7 @@ fn partitions_of_inputs_matter(plan: &Arc<dyn ExecutionPlan>, of_output: bool) -
         _ if plan.is::<InterleaveExec>() => true,
         Distribution::SinglePartition => false,
         Distribution::UnspecifiedDistribution => of_output && !merges,
-        // The rows of one key are in one partition.
+        // The plan needs all rows of a key in one partition.
         _ => true,
     };
     requirements.per_child_distributions().map(of_input).collect()
@@ -136,7 +136,7 @@ fn replace(
     Ok(Arc::new(StraitJoinExec::new(original, inputs, mode, settings)))
 }
 
-/// Returns why Strait does not carry out a join, as far as this is known without its column types.
+/// Returns why Strait does not carry out a join. Does not check the column types: see `Translated::new`.
 fn declined(join: &HashJoinExec, settings: Settings) -> Option<String> {
     let unbounded = |input: &Arc<dyn ExecutionPlan>| input.boundedness().is_unbounded();
     if unbounded(join.left()) || unbounded(join.right()) {
@@ -166,7 +166,7 @@ fn declined(join: &HashJoinExec, settings: Settings) -> Option<String> {
     None
 }
 
-/// Returns the input of operators that only change partitions.
+/// Skips operators that only change partitions. Returns the first other operator.
 fn without_repartitioning(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
         return without_repartitioning(repartition.input());

@@ -10,10 +10,10 @@ use crate::rule::StraitJoinRule;
 
 /// Adds Strait's joins to a DataFusion session.
 pub trait WithStrait {
-    /// Adds [`StraitJoinRule`] after all other rules, and [`StraitOptions`] with default values, unless the
-    /// configuration already has them.
+    /// Adds [`StraitJoinRule`] after all other rules. Also adds [`StraitOptions`] with default values, unless the
+    /// configuration already has such options.
     ///
-    /// Call it after `with_config`, which would remove the options.
+    /// Call it after `with_config`, because `with_config` replaces the configuration that has the options.
     ///
     /// ```
     /// use datafusion::execution::SessionStateBuilder;

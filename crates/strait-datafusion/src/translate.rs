@@ -58,7 +58,7 @@ enum Origin {
     Computed(Arc<dyn PhysicalExpr>),
 }
 
-/// How the output of DataFusion's join is made from the output of Strait's.
+/// How the output of DataFusion's join is made from the output of Strait's join.
 #[derive(Debug)]
 pub(crate) struct OutputColumns {
     pub(crate) schema: SchemaRef,
@@ -94,7 +94,7 @@ impl Translated {
         let from = names.into_iter().map(&mut selected).collect();
         let key_in_output = join.null_aware.then(|| selected(keys[0].0.clone()));
         if select.is_empty() {
-            // Only the number of rows is needed. It comes with any column.
+            // Only the number of rows is needed. Any column has it.
             let (left_key, right_key) = &keys[0];
             let of_right = matches!(
                 join.join_type(),
@@ -143,7 +143,7 @@ impl Translated {
     }
 }
 
-/// Returns a join with these names.
+/// Returns a join with these keys and these output columns.
 fn named(
     join_type: strait::JoinType,
     null_equality: strait::NullEquality,
@@ -159,7 +159,7 @@ fn named(
     keys.iter().fold(join, |join, (left, right)| join.on_pair(left, right))
 }
 
-/// Returns a join that can be bound, but not run.
+/// Returns a join that can be bound, but cannot run, because its filter always fails.
 fn described(
     join: &HashJoinExec,
     keys: &[(String, String)],

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Cancels a join. All clones of a token are the same token. A cancelled token stays cancelled.
+/// Cancels a join. All clones of a token share one state. A cancelled token stays cancelled.
 ///
 /// ```
 /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator};

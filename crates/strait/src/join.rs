@@ -200,8 +200,9 @@ impl Join {
     /// The join partitions both tables by their keys. Some partitions stay in memory. The others go to files of the
     /// store, and are joined afterwards, pair by pair.
     ///
-    /// A join still fails if its output has row numbers ([`pairs`](Join::pairs)), or if the caller asked for the
-    /// algorithm [`SortMerge`](Algorithm::SortMerge), whose output is sorted: these do not spill yet.
+    /// Two kinds of joins do not spill yet, and still fail if they do not fit: joins whose output has row numbers
+    /// ([`pairs`](Join::pairs)), and joins for which the caller asked for [`SortMerge`](Algorithm::SortMerge), because
+    /// the output of this algorithm is sorted.
     ///
     /// ```
     /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};
@@ -306,15 +307,16 @@ impl Join {
     }
 
     /// Sets a token that cancels the join: soon after [`CancelToken::cancel`], the join fails with
-    /// [`Error::Cancelled`](crate::Error::Cancelled). A join that waits for the consumer of its rows notices it when the
-    /// consumer continues. Each run needs a token of its own: the join may cancel the token itself, when it fails or when
-    /// its reader is dropped. (Dropping a [`JoinReader`](crate::JoinReader) cancels its join without this.)
+    /// [`Error::Cancelled`](crate::Error::Cancelled). While a join waits for the consumer of its rows, it does not
+    /// notice the cancellation before the consumer continues. Each run needs a token of its own: the join may cancel
+    /// the token itself, when it fails or when its reader is dropped. (Dropping a [`JoinReader`](crate::JoinReader)
+    /// cancels its join without this.)
     pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
         self.cancelled = Some(token.clone());
         self
     }
 
-    /// Returns the memory limit as it is known now. The limit of a budget that takes its bytes from a pool changes.
+    /// Returns the current memory limit. If the budget takes its bytes from a pool, its limit may change during a run.
     pub(crate) fn limit_now(&self) -> Option<u64> {
         match &self.memory_budget {
             Some(budget) => budget.limit(),
@@ -322,8 +324,8 @@ impl Join {
         }
     }
 
-    /// Returns the algorithm that the caller chose for joins in memory. `spill` consists of joins in memory, and the
-    /// planner chooses the algorithm of each.
+    /// Returns the algorithm that the caller chose for joins in memory. If the caller chose `spill`, returns `None`:
+    /// the planner chooses the algorithm of each join in memory that `spill` consists of.
     pub(crate) fn algorithm_in_memory(&self) -> Option<Algorithm> {
         self.algorithm.filter(|&algorithm| algorithm != Algorithm::Spill)
     }

@@ -140,10 +140,13 @@ impl Stopwatch {
         result
     }
 
-    /// Adds the times of stages on a device, the bytes that crossed the link in both directions, and what was
-    /// done. These stages ran inside other stages, so the times overlap.
+    /// Adds the times of stages on a device, and the bytes that crossed the link in both directions. Records what was
+    /// done; in a join that spills, this is the work of the last pair. The stages ran inside other stages, so the times
+    /// overlap.
     pub(crate) fn add_device(&self, times: Vec<Timed>, crossed: [u64; 2], work: GpuWork) {
-        *lock(&self.crossed) = crossed;
+        for (sum, bytes) in lock(&self.crossed).iter_mut().zip(crossed) {
+            *sum += bytes;
+        }
         *lock(&self.gpu) = Some(work);
         let mut stages = lock(&self.stages);
         stages.extend(times.iter().map(|timed| {

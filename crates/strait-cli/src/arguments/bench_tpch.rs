@@ -44,7 +44,7 @@ pub(crate) struct BenchTpchArguments {
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// How many runs of each query are timed; the median counts
+    /// The number of timed runs per query; the result is the median
     #[arg(long, value_name = "R", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,
 

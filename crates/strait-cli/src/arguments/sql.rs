@@ -11,7 +11,7 @@ use super::size;
 use super::spill::SpillArguments;
 use crate::output::{Compression, Destination};
 
-/// A build without the feature says how to get it.
+/// The error of a build without the feature `sql`. It says how to get the feature.
 pub(crate) const WITHOUT_SQL: &str = "this build of strait has no SQL, because DataFusion adds many minutes to the build; install it \
      with `cargo install --path crates/strait-cli --features sql`, or run it with \
      `cargo run --release --features sql -- sql …`";
@@ -104,15 +104,16 @@ pub(crate) struct SqlArguments {
     /// The most memory for the rows that joins, sorts and aggregates hold, as in 512MiB or 8GiB [default: no limit].
     /// Rows that do not fit go to temporary files
     ///
-    /// A quarter of it is for the output, if OUT is a file. Reading is not counted: it needs a few MiB per thread. A
-    /// statement fails if the limit is too small for a single step.
+    /// If OUT is a file, a quarter of the limit is for the output. Memory for reading is not counted: it is a few MiB
+    /// per thread. A statement fails if the limit is too small for a single step.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 
     #[command(flatten)]
     pub(crate) spill: SpillArguments,
 
-    /// The processor of joins: auto, cpu, gpu or gpu:N. auto uses a GPU for a join if it is predicted to be faster there
+    /// The processor of joins: auto, cpu, gpu or gpu:N. auto uses a GPU for a join if Strait predicts that the
+    /// join is faster there
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = processor)]
     pub(crate) device: Processor,
 

@@ -1,4 +1,4 @@
-//! Tables for SQL: the same files, without a join that reads them.
+//! Tables for SQL: the files of `strait join`, but no join reads them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::table::{InputTable, Reading, Rows};
 /// The rows of a table. Many threads may read them.
 pub(crate) struct SharedRows {
     rows: Shared,
-    /// Whether a thread had an error. Then no other thread goes on.
+    /// Whether a thread had an error. Then the other threads stop.
     failed: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ enum Shared {
 }
 
 impl SharedRows {
-    /// Returns a batch that no other call returns; `None` at the end.
+    /// Returns the next batch, or `None` at the end. Each batch is returned once.
     pub(crate) fn next(&self) -> Result<Option<RecordBatch>, ArrowError> {
         if self.failed.load(Ordering::Relaxed) {
             return Ok(None);
@@ -45,7 +45,7 @@ impl SharedRows {
     }
 }
 
-/// The files of a Parquet table, for another reader.
+/// The files of a Parquet table, for a reader other than Strait's own.
 pub(crate) struct ParquetFiles {
     /// The columns in the files.
     pub(crate) stored: SchemaRef,

@@ -18,7 +18,7 @@ impl fmt::Display for Cancelled {
 
 impl std::error::Error for Cancelled {}
 
-/// Whether the running statement is to be cancelled.
+/// Says whether the running statement must stop.
 #[derive(Debug, Clone)]
 pub(super) struct Cancel(watch::Sender<bool>);
 
@@ -37,7 +37,7 @@ impl Cancel {
         self.0.send_replace(false);
     }
 
-    /// Waits for `work`, or fails with [`Cancelled`].
+    /// Waits for `work`. Fails with [`Cancelled`] if the statement is cancelled first.
     pub(super) async fn race<T>(&self, work: impl Future<Output = T>) -> anyhow::Result<T> {
         let mut asked = self.0.subscribe();
         let (work, asked) = (pin!(work), pin!(asked.wait_for(|asked| *asked)));

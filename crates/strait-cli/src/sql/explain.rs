@@ -11,7 +11,7 @@ use tokio::task::JoinError;
 
 use crate::failure::{Told, larger_limit, one_line, with_flags};
 
-/// The kinds of errors that DataFusion and Arrow put before their messages. They tell a user nothing.
+/// The kinds of errors that DataFusion and Arrow put before their messages. They do not help a user.
 const KINDS: [&str; 13] = [
     "Arrow error: ",
     "Cast error: ",
@@ -28,7 +28,7 @@ const KINDS: [&str; 13] = [
     "This feature is not implemented: ",
 ];
 
-/// The names that a message lists.
+/// The most names that a message lists.
 const LISTED: usize = 12;
 
 /// Turns an error into a message. `tables` are the names of the tables, and `limit` is the value of `--memory`.
@@ -84,7 +84,7 @@ fn of_strait(error: &strait::Error, limit: Option<u64>) -> anyhow::Error {
     }
 }
 
-/// Returns where in the statements the error is, as the start of a message.
+/// Returns the position of an error in the statements, as the start of a message.
 fn position(diagnostic: &Diagnostic) -> String {
     diagnostic.span.map_or(String::new(), |span| {
         format!("line {}, column {}: ", span.start.line, span.start.column)

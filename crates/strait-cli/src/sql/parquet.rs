@@ -26,7 +26,7 @@ use tokio::sync::OnceCell;
 
 use crate::input::InputTable;
 
-/// The footers that are read at the same time.
+/// The number of footers that are read at the same time.
 const FOOTERS: usize = 32;
 
 /// A table of Parquet files, on disk or in one object store.
@@ -170,7 +170,7 @@ impl TableProvider for ParquetTable {
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>> {
-        // Row groups are left out, but not single rows.
+        // A filter leaves out whole row groups, but not single rows.
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 }
@@ -179,7 +179,7 @@ impl TableProvider for ParquetTable {
 mod tests {
     use super::*;
 
-    /// A folder whose value is null has no least value, and is not known to have no nulls.
+    /// If the value of a folder is null, its column has no least value, and every row counts as null.
     #[test]
     fn folders_have_statistics() {
         let rows = Statistics::new_unknown(&Schema::empty()).with_num_rows(Precision::Exact(7));

@@ -19,7 +19,7 @@ use crate::memory::Memory;
 use crate::output::{Preview, Sink};
 use crate::panics::caught;
 
-/// A plan with more partitions per thread is read as one stream.
+/// If a plan has more partitions per thread than this, its rows are read as one stream.
 const PARTITIONS: usize = 4;
 
 /// Runs a statement, and writes its rows. Returns their number.
@@ -121,13 +121,13 @@ fn read(
             break;
         }
     }
-    // The end of a stream may end tasks of the runtime.
+    // Dropping a stream may end tasks, which needs the runtime.
     let _runtime = session.runtime.enter();
     drop(stream);
     Ok(())
 }
 
-/// Runs a statement, and returns up to `shown` of its rows as a table, and the number of rows.
+/// Runs a statement. Returns a text with a table of up to `shown` rows, and with the number of rows.
 pub(super) fn shown(session: &Session, query: &Query, shown: usize) -> anyhow::Result<String> {
     match query.kind {
         Kind::Nothing => Ok(String::new()),

@@ -28,7 +28,7 @@ use datafusion::physical_plan::{
 use super::tables::told;
 use crate::input::{InputTable, SharedRows};
 
-/// The batches that wait for each partition.
+/// The most batches that wait per partition.
 const WAITING: usize = 2;
 
 /// A table that Strait reads.
@@ -44,7 +44,7 @@ impl RowsTable {
     fn new(table: InputTable) -> RowsTable {
         RowsTable {
             name: table.name.clone(),
-            // Batches have no metadata.
+            // The batches have no metadata, so the schema has none.
             schema: Arc::new(Schema::new(table.schema().fields().clone())),
             file_bytes: table.file_bytes(),
             table: Mutex::new(Some(table)),
@@ -100,7 +100,7 @@ impl TableProvider for SharedTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let all = || (0..self.0.schema.fields().len()).collect();
         let columns = projection.cloned().unwrap_or_else(all);
-        // The first rows of a table are those that its file begins with.
+        // With a limit, one partition reads the table. So the rows are the first rows of the file.
         let partitions = if limit.is_some() { 1 } else { state.config().target_partitions() };
         Ok(Arc::new(RowsExec::new(Arc::clone(&self.0), columns, partitions)?))
     }
@@ -254,8 +254,8 @@ impl ExecutionPlan for RowsExec {
         args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         let mut statistics = Statistics::new_unknown(&self.schema());
-        // The planner needs sizes to choose which side of a join is held in memory. Text takes about as much memory as
-        // disk.
+        // The planner needs sizes to choose which side of a join is held in memory. Text takes about as many bytes in
+        // memory as on disk.
         let bytes = self.table.file_bytes.filter(|_| args.partition().is_none());
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         if let Some(bytes) = bytes {

@@ -19,7 +19,7 @@ use crate::output::{
 };
 use crate::store::Upload;
 
-/// The rows that are shown of each result.
+/// The most rows that are shown per result.
 const SHOWN: usize = 40;
 
 /// Runs the command.

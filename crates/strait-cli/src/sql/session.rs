@@ -26,16 +26,16 @@ use crate::memory::Memory;
 use crate::output::Destination;
 use crate::{panics, spill};
 
-/// The schema that lists tables. Its own tables are not listed.
+/// The schema whose tables list all tables. The prompt does not show these tables themselves.
 const ABOUT_TABLES: &str = "information_schema";
 
 /// The most memory that a sort keeps free to merge its runs, if memory is limited.
 const MERGING: usize = 10 << 20;
 
-/// Batches have fewer rows if a thread has less memory than this for each of them.
+/// The memory that a thread should have per row of a batch. With less memory, batches have fewer rows.
 const MEMORY_PER_ROW: usize = 8 << 10;
 
-/// The rows that a batch has in any case.
+/// The least batch size, in rows.
 const LEAST_ROWS: usize = 1024;
 
 /// Runs statements.
@@ -138,7 +138,7 @@ impl Session {
                 _ => Kind::Rows,
             };
             let frame = self.context.execute_logical_plan(logical).await?;
-            // EXECUTE returns rows, other statements of its kind do not.
+            // `EXECUTE` may return rows. Other statements of this kind return none.
             let kind = match kind {
                 Kind::Nothing if !frame.schema().fields().is_empty() => Kind::Rows,
                 kind => kind,
@@ -218,7 +218,7 @@ fn config(arguments: &SqlArguments, threads: usize, memory: Option<u64>) -> Sess
         .with_information_schema(true)
         .with_option_extension(strait);
     let options = config.options_mut();
-    // Messages say where in the statement a name is.
+    // Messages need the positions of names in a statement.
     options.sql_parser.collect_spans = true;
     if let Some(memory) = memory {
         let share = usize::try_from(memory).unwrap_or(usize::MAX) / threads.max(1);

@@ -18,8 +18,8 @@ use crate::memory::Memory;
 #[derive(Debug, Clone)]
 pub(super) struct PathTables {
     csv: CsvArguments,
-    /// Whether Parquet files are read with views of texts. A view keeps a whole page in memory, so an operator with a
-    /// memory limit would count much more than it holds.
+    /// Whether texts of Parquet files are read as views. A view keeps a whole page in memory. So under a memory limit,
+    /// an operator would count many more bytes than its rows have.
     views: bool,
     /// The files of all tables that were opened.
     found: Arc<Mutex<Vec<FoundFiles>>>,
@@ -74,7 +74,8 @@ impl PathTables {
     }
 }
 
-/// Returns where a table is, if its name is a path: it has a slash, a dot or a wildcard, or is `-`.
+/// Returns the place of a table if its name is a path, and `None` otherwise. A path has a slash, a dot or a wildcard,
+/// or is `-`.
 fn source(name: &str) -> Option<Result<Source, String>> {
     let is_path = name == "-" || name.contains(['/', '.', '*', '?', '[']);
     let source = is_path.then(|| name.parse::<Source>())?;

@@ -1,7 +1,8 @@
 //! The dynamic filter of a join: which rows of the probe side may have a match.
 //!
 //! While the build side is read, the tasks look at its keys. At the end of the build side, the filter is published to
-//! the scans of the probe side. It has the range of each key, and all keys if they are few.
+//! the scans of the probe side. It has the range of each key. If there is one key column and the build side has few
+//! rows, it also has all keys.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,12 +36,12 @@ pub(crate) struct Bounds {
 }
 
 struct State {
-    /// The inputs that have not ended: one per partition that runs separately.
+    /// The number of build inputs that have not ended. If partitions run separately, each has one.
     inputs: usize,
     rows: usize,
     has_null: bool,
     ranges: Vec<Range>,
-    /// The keys of the first column, as long as they are few.
+    /// The keys of the only key column, as long as the rows are few.
     listed: Vec<ArrayRef>,
 }
 
@@ -48,12 +49,12 @@ struct State {
 enum Range {
     Empty,
     Of(ScalarValue, ScalarValue),
-    /// Nothing is known, because the type has no order that filters share with joins.
+    /// Nothing is known, because filters and joins do not compare values of this type in the same way.
     Unknown,
 }
 
 impl Bounds {
-    /// Returns the collector of a join, unless the join has no dynamic filter that a scan of its probe side uses.
+    /// Returns the collector of a join, or `None` if no scan of the probe side uses a dynamic filter of the join.
     pub(crate) fn of(
         join: &HashJoinExec,
         probe: &Arc<dyn ExecutionPlan>,
@@ -88,8 +89,12 @@ impl Bounds {
         })))
     }
 
-    /// Looks at the keys of some build rows.
+    /// Looks at the keys of some build rows. If the left input is read once for several runs, each run shows all of its
+    /// rows. After the first run has shown them, this does nothing.
     pub(super) fn see(&self, keys: &[ArrayRef]) -> Result<()> {
+        if lock(&self.state).inputs == 0 {
+            return Ok(());
+        }
         let seen = keys.iter().map(|key| (min_batch(key), max_batch(key))).collect::<Vec<_>>();
         let mut state = lock(&self.state);
         state.rows += keys.first().map_or(0, |key| key.len());
@@ -107,12 +112,15 @@ impl Bounds {
     /// Records that the build side of one run has ended. After the last one, publishes the filter.
     pub(super) fn input_ended(&self) {
         let mut state = lock(&self.state);
-        state.inputs = state.inputs.saturating_sub(1);
+        if state.inputs == 0 {
+            return;
+        }
+        state.inputs -= 1;
         if state.inputs > 0 {
             return;
         }
         let Some(filter) = self.filter.downcast_ref::<DynamicFilterPhysicalExpr>() else { return };
-        // Without the filter, the scans read all rows. So a failure only costs time.
+        // Without the filter, the scans read all rows. So if this fails, the query only takes more time.
         match self.expression(&state).and_then(|expression| filter.update(expression)) {
             Ok(()) => filter.mark_complete(),
             Err(error) => {
@@ -191,8 +199,8 @@ impl Range {
     }
 }
 
-/// Returns whether comparing values of this type agrees with the equality of the join. Floats are left out: joins and
-/// statistics of files treat NaN and -0.0 differently.
+/// Returns whether comparisons of values of this type agree with the equality of the join. For floats, they do not:
+/// joins treat NaN and -0.0 in another way than the statistics of files.
 fn has_order(of: &DataType) -> bool {
     of.is_integer()
         || (of.is_temporal() && !matches!(of, DataType::Interval(_)))

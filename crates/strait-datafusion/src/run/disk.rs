@@ -1,4 +1,5 @@
-//! Temporary files: those of a session for the joins of Strait, and files without names for a session.
+//! Temporary files in two directions: Strait's joins use the files of a session (`DiskStore`), and a session can use
+//! files of Strait that have no names (`UnnamedFiles`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,11 +20,11 @@ use super::lock;
 /// The bytes that are read from a file at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The disk manager of a session, as the place where a join spills.
+/// Lets a join spill to the disk manager of a session.
 #[derive(Debug)]
 pub(crate) struct DiskStore {
     pub(crate) disk: Arc<DiskManager>,
-    /// The runtime that reads files which have no path.
+    /// The runtime. It reads the files that have no path.
     pub(crate) runtime: Handle,
 }
 
@@ -110,8 +111,8 @@ impl Read for BlockingReader {
 
 /// Temporary files without names, for all operators of a session.
 ///
-/// The system deletes them when the process ends, even if it is killed. DataFusion's own files have names, and stay if
-/// the process is killed.
+/// The system deletes them when the process ends, even if it is killed. DataFusion's own files have names. If the
+/// process is killed, they stay on disk.
 ///
 /// ```
 /// use std::sync::Arc;

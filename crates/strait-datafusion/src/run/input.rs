@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A queue from the tasks that poll the streams of one input to the threads of the join.
 ///
 /// A task polls its stream only after it has got a permit for the next batch. There are no permits before a thread asks
-/// for the first batch. So nothing is read of the probe side while the build side is read, and the dynamic filter is
+/// for the first batch. So no task reads the probe side while the build side is read, and the dynamic filter is
 /// complete before the scans of the probe side start.
 pub(super) struct Handoff {
     state: Mutex<State>,
@@ -51,8 +51,8 @@ impl Handoff {
             state: Mutex::new(state),
             arrived: Condvar::new(),
             room: Semaphore::new(0),
-            // Each stream can be polled while the queue is full. A stream may have to be polled for another one to
-            // make progress.
+            // There is one more permit per stream. So each stream can be polled even if the queue is full: some
+            // streams make progress only while another stream is polled.
             permits: streams + waiting,
             run: Arc::clone(run),
         })
@@ -100,7 +100,7 @@ impl Handoff {
     }
 }
 
-/// What looks at the rows of an input while they pass.
+/// The collectors that look at the rows of an input before the join gets them.
 pub(super) struct Observers {
     pub(super) bounds: Option<Arc<Bounds>>,
     pub(super) facts: Option<Arc<NullFacts>>,
@@ -157,7 +157,7 @@ pub(super) async fn forward(
         // The thread that takes the batch adds a permit.
         permit.forget();
     }
-    // The stream may hold memory of the pool.
+    // The stream may hold memory of the pool. Release it before the end is recorded.
     drop(stream);
     ended.done = true;
 }
@@ -183,7 +183,7 @@ impl Drop for Ended<'_> {
 pub(super) struct QueuedSource {
     pub(super) schema: SchemaRef,
     pub(super) queue: Arc<Handoff>,
-    /// The dynamic filter that is complete when this input has ended.
+    /// The collector of the dynamic filter. When this input has ended, the filter is complete.
     pub(super) bounds: Option<Arc<Bounds>>,
     /// Whether a thread has seen the end.
     pub(super) ended: AtomicBool,

@@ -8,8 +8,8 @@ use datafusion::execution::memory_pool::{
 };
 use strait::{Machine, MemoryBudget, MemoryPool};
 
-/// The memory of one join. Each run of it is a consumer of the session's pool: a pool that divides its memory among its
-/// consumers gives each run a share.
+/// The memory of one join. Each run of the join is a consumer of the session's pool. Some pools divide their memory
+/// among their consumers: then each run gets a share.
 #[derive(Debug)]
 pub(crate) struct JoinMemory {
     runs: Option<Vec<Arc<SessionPool>>>,
@@ -26,10 +26,11 @@ struct SessionPool {
     size: Option<usize>,
 }
 
-/// Joins leave one part of this many to other operators: many of them cannot spill.
+/// Joins leave 1/`PARTS` of the pool to other operators, because many operators cannot spill.
 const PARTS: usize = 8;
 
-/// A join that holds at most one part of this many may take what is left.
+/// As long as a join holds at most 1/`SMALL_PARTS` of the pool, it may also take memory that is left to other
+/// operators.
 const SMALL_PARTS: usize = 16;
 
 impl JoinMemory {

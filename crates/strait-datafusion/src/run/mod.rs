@@ -1,4 +1,4 @@
-//! Runs a join: streams of DataFusion in, a stream of DataFusion out.
+//! Runs a join: streams of DataFusion in, streams of DataFusion out.
 //!
 //! ```text
 //!  input streams ──► tasks of the runtime ──► Handoff ──► threads of the join ──► OutputSink ──► output streams
@@ -39,7 +39,7 @@ use self::output::{NullFacts, OutputQueue, OutputSink};
 use crate::options::Settings;
 use crate::translate::{Translated, failed};
 
-/// The batches that can wait in a queue, per thread of the join.
+/// The most batches that wait in a queue, per thread of the join.
 const WAITING_PER_THREAD: usize = 2;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,7 +64,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: JoinMetrics,
 }
 
-/// What the tasks, the threads and the streams of a run share.
+/// The state that the tasks, the threads and the streams of a run share.
 pub(crate) struct RunState {
     cancelled: CancelToken,
     failure: Mutex<Option<Arc<DataFusionError>>>,
@@ -173,7 +173,7 @@ impl Run {
                 Err(_) => of_thread
                     .fail(DataFusionError::Internal("a join of Strait panicked".to_string())),
             }
-            // The streams see the end of the output only now, after the failure was recorded.
+            // The streams must see the end of the output only after the failure was recorded.
             drop((sink, join));
             queue.end();
         };

@@ -16,8 +16,8 @@ use crate::translate::Translated;
 
 /// A queue from the threads of a join to the streams of its output.
 ///
-/// Each batch goes to the stream that asks first. A stream that is no longer polled holds nothing back: it keeps
-/// neither a lock nor a batch, and each new batch wakes all streams.
+/// Each batch goes to the stream that asks first. A stream that is no longer polled does not stop the other streams:
+/// it holds no lock and no batch, and each new batch wakes all streams.
 pub(super) struct OutputQueue {
     state: Mutex<Waiting>,
     taken: Condvar,
@@ -132,7 +132,7 @@ impl OutputSink {
 /// What a null-aware anti join (`NOT IN`) must know about the rows of its right input.
 ///
 /// The join returns left rows without a match only after it has read the whole right input. So the facts are complete
-/// when they are used.
+/// before the first output batch uses them.
 #[derive(Default)]
 pub(super) struct NullFacts {
     rows: AtomicU64,
@@ -147,8 +147,8 @@ impl NullFacts {
         }
     }
 
-    /// Returns the rows of the output. `x NOT IN (…)` is not true if a value of the list is null, or if `x` is null and
-    /// the list is not empty. `key` is the number of the key column.
+    /// Returns the rows that stay in the output. `x NOT IN (…)` is not true in two cases: a value of the list is null,
+    /// or `x` is null and the list is not empty. `key` is the number of the key column.
     fn left(&self, joined: &RecordBatch, key: usize) -> Result<RecordBatch> {
         if self.has_null.load(Ordering::SeqCst) {
             return Ok(joined.slice(0, 0));

@@ -53,10 +53,11 @@ impl MemoryBudget {
 
     /// Creates a budget of at most `limit` bytes that takes its memory from a pool.
     ///
-    /// Joins plan with the limit. So it should not be more than the pool can grant, such as the size of the pool. The
-    /// budget takes bytes when it needs them, and returns what it no longer needs. If the pool refuses bytes, the limit
-    /// is what the budget could get, until the pool grants more. A join that spills takes what the pool grants then, and
-    /// keeps it until it ends. Another join with the same pool can therefore find too little memory.
+    /// Joins plan with the limit. So the limit should be at most the number of bytes that the pool can grant, for
+    /// example the size of the pool. The budget takes bytes when it needs them, and returns bytes that it no longer
+    /// needs. If the pool refuses bytes, the limit becomes the number of bytes that the budget could get, until the
+    /// pool grants more. When a join begins to spill, it takes the bytes that the pool grants at that time, and keeps
+    /// them until it ends. So another join with the same pool may find too little memory.
     pub fn of_pool(limit: u64, pool: Arc<dyn MemoryPool>) -> Arc<MemoryBudget> {
         crate::memory::release_memory();
         // The largest number means that there is no limit.
@@ -102,8 +103,9 @@ impl MemoryBudget {
         self.pool.as_ref().map_or(self.limit, Taken::most)
     }
 
-    /// Returns the memory to plan with, if there is a limit. With a pool, the budget first takes this memory, and keeps
-    /// it: all that the pool grants if the pool has refused memory, else `bytes`.
+    /// Returns the bytes that a join that spills can plan with, or `None` if there is no limit. With a pool, the
+    /// budget first takes these bytes, and keeps them: all that the pool grants if the pool has refused memory, else
+    /// `bytes`.
     pub(crate) fn settle(&self, bytes: u64) -> Option<u64> {
         match &self.pool {
             Some(pool) => Some(pool.settle(bytes)),
@@ -155,8 +157,8 @@ impl MemoryBudget {
         self.nudge();
     }
 
-    /// Counts `more` bytes as used if `spare` bytes are left after that. Returns the bytes that were in use before. If the
-    /// memory is refused, returns them as an error.
+    /// Counts `more` bytes as used if `spare` bytes are left after that. Returns the bytes that were in use before the
+    /// call: as `Ok` if the memory was granted, as `Err` if it was refused.
     fn take(&self, more: u64, spare: u64) -> Result<u64, u64> {
         let Some(pool) = &self.pool else {
             let most = self.limit.saturating_sub(spare);
@@ -164,7 +166,7 @@ impl MemoryBudget {
                 used.checked_add(more).filter(|&total| total <= most)
             });
         };
-        // A refusal lowers the limit. So waiting for memory may have become hopeless.
+        // A refusal lowers the limit. So waiting threads check again whether they wait in vain.
         pool.take(&self.used, more, spare).inspect_err(|_| self.nudge())
     }
 
@@ -179,8 +181,8 @@ impl MemoryBudget {
 pub(crate) struct Waiter<'a>(&'a MemoryBudget);
 
 impl Waiter<'_> {
-    /// Waits until `less` is true of the reserved bytes, or `hopeless` is true. Returns the bytes for which
-    /// `less` was true, or `None` if the wait was hopeless.
+    /// Waits until `less` returns true for the number of reserved bytes, or `hopeless` returns true. Returns this
+    /// number if `less` returned true for it, or `None` if the wait was hopeless.
     pub(crate) fn wait(
         &self,
         less: impl Fn(u64) -> bool,

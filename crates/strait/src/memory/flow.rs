@@ -37,12 +37,12 @@ pub(crate) struct Flow {
     flexible: AtomicUsize,
     /// The number of pieces of work that were started and are not finished.
     started: AtomicUsize,
-    /// The number of workers that call a concurrent source. They may have memory of the budget for it.
+    /// The number of workers that call a concurrent source. They may have reserved memory of the budget for the call.
     reading: AtomicUsize,
     /// Held by the worker that starts a piece of work.
     starting: Mutex<()>,
-    /// The number of events after which memory may be released that was not releasable before: a batch was
-    /// taken, a worker has ended, a piece of work has finished.
+    /// The number of events after which somebody may release more memory than before: a batch was taken, a
+    /// worker has ended, a piece of work has finished.
     moves: AtomicU64,
     /// Held by the worker that makes a last attempt.
     last: Mutex<()>,
@@ -184,9 +184,9 @@ impl Flow {
         ReadingSource { flow: self, budget, alone }
     }
 
-    /// Fails if less than `spare` bytes are left, and others may still release memory. A source or a reader
-    /// may take memory of the same budget, and fails if it is refused. So it is called after the consumer has
-    /// taken the output, or with memory to spare.
+    /// Fails if fewer than `spare` bytes are left while others may still release memory. A source or a reader
+    /// may take memory of the same budget, and fails if this memory is refused. So a worker calls it only with
+    /// memory to spare, or after the consumer has taken the output.
     pub(crate) fn may_read(&self, (budget, spare): (&Budget, u64)) -> Result<()> {
         let alone = self.started.load(Ordering::SeqCst) == 0;
         let others = !alone || self.queued.load(Ordering::SeqCst) > 0;
@@ -317,8 +317,8 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// A worker that holds no output, and no memory that it could give back. While it waits for a reader, or for
-/// another worker that does, no other worker has to wait for it.
+/// A worker that holds no output, and no memory that it could give back. It may wait for a reader, or for
+/// another worker that waits for a reader. Meanwhile, no other worker has to wait for it.
 pub(crate) struct Resting<'a>(Option<(&'a Flow, &'a Budget)>);
 
 impl<'a> Resting<'a> {

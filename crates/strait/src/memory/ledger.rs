@@ -34,8 +34,9 @@ struct Live {
     sweep_at: usize,
 }
 
-/// The reservations of one allocation. Slices may reveal more and more of an allocation, for example through
-/// the C data interface. Each part covers the bytes that a longer slice revealed beyond the previous part.
+/// The reservations of one allocation. The length of an allocation may become known only step by step, for
+/// example through the C data interface, when a longer slice of it arrives. Then a new part covers the bytes
+/// that the previous parts do not cover.
 #[derive(Default)]
 struct Entry {
     /// The end of each part, in bytes, and its reservation.

@@ -1,7 +1,7 @@
 //! A pool of memory mappings that buffers returned, for the next buffers.
 //!
-//! Fresh memory costs a page fault, and the zeroing of the page, before it can be written. That takes as long
-//! as writing the page once more, and several times as long if a hypervisor has to provide the page first
+//! Before fresh memory can be written, each page costs a page fault, and the system fills it with zeros. That
+//! takes as long as writing the page, and several times as long if a hypervisor has to provide the page first
 //! (`benchmarks/notes.md`). So a process that joins again and again keeps its mappings, up to an eighth of
 //! the machine's memory. Joins with a memory limit neither use nor keep idle memory.
 

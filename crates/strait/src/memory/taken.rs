@@ -4,8 +4,9 @@
 //!  used by the join  ≤  taken from the pool  ≤  limit of the budget
 //! ```
 //!
-//! More bytes are taken than are used: a join that is refused memory needs some to spill. Bytes that are no longer needed
-//! are returned. After a refusal, the budget keeps what it has, so that nobody else can take it before the join spills.
+//! The budget takes more bytes than the join uses: a join that is refused memory still needs some memory to spill. The
+//! budget returns bytes that are no longer needed. After a refusal, it keeps the bytes that it has, so that nobody
+//! else can take them before the join spills.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,19 +14,21 @@ use std::sync::{Arc, Mutex};
 
 use crate::schedule::{catch_panic, lock};
 
-/// Memory to spill what was read: at most half of what is in use, or this if it is more.
+/// The spare memory, with which a join spills the rows that it has read, is at most half of the bytes in use. But it
+/// may always be this large.
 const LEAST_SPARE: u64 = 4 << 20;
 
 /// Unused bytes beyond this are returned to the pool.
 const MOST_SPARE: u64 = 128 << 20;
 
-/// The pool is asked for at least this much at a time, if it grants it.
+/// The budget first asks the pool for at least this many bytes. If the pool refuses, the budget asks for only the
+/// bytes that it needs.
 const STEP: u64 = 1 << 20;
 
-/// Smaller parts of a refused request are not asked for.
+/// After a refusal, the budget asks for smaller and smaller parts of the request, but for no part smaller than this.
 const SMALLEST_REQUEST: u64 = 64 << 10;
 
-/// The pool has refused nothing since it granted more than it had refused.
+/// The value of `obtainable` if the pool has refused nothing yet, or has granted more since its last refusal.
 const NOT_REFUSED: u64 = u64::MAX;
 
 /// Memory of another program part, such as a query engine, from which a [`MemoryBudget`](crate::MemoryBudget) takes its
@@ -64,7 +67,7 @@ const NOT_REFUSED: u64 = u64::MAX;
 pub trait MemoryPool: Send + Sync + fmt::Debug {
     /// Takes bytes from the pool. Returns false if the pool refuses them. It must not block, because workers of a
     /// join call it, and must not use the budget. A panic counts as a refusal. After a refusal, smaller requests
-    /// follow, to find out how much the pool grants; what is not needed is returned at once.
+    /// follow, to find out how much the pool grants. Bytes that are not needed are returned at once.
     fn grow(&self, bytes: u64) -> bool;
 
     /// Returns bytes to the pool.
@@ -81,7 +84,7 @@ pub(super) struct Taken {
     state: Mutex<State>,
     /// The bytes that were taken. Changes only under the lock.
     taken: AtomicU64,
-    /// The bytes that could be had at the last refusal, with those that were taken; or [`NOT_REFUSED`]. Changes only
+    /// The most bytes that the budget could have taken in total at the last refusal, or [`NOT_REFUSED`]. Changes only
     /// under the lock.
     obtainable: AtomicU64,
 }
@@ -98,13 +101,14 @@ impl Taken {
         Taken { pool, limit, state, taken, obtainable: AtomicU64::new(NOT_REFUSED) }
     }
 
-    /// Returns the limit as far as it is known.
+    /// Returns the current limit: the limit of the budget, or less if the pool has refused bytes.
     pub(super) fn most(&self) -> u64 {
         self.obtainable.load(Ordering::SeqCst).min(self.limit)
     }
 
-    /// Counts `more` bytes as used. `spare` bytes should be left, but not more than a join needs that has read this much.
-    /// Returns the bytes that were in use before. If the memory is refused, returns them as an error.
+    /// Counts `more` bytes as used. After that, `spare` bytes should be left, or fewer if a join that uses so many
+    /// bytes needs fewer to spill. Returns the bytes that were in use before the call: as `Ok` if the memory was
+    /// granted, as `Err` if it was refused.
     pub(super) fn take(&self, used: &AtomicU64, more: u64, spare: u64) -> Result<u64, u64> {
         let mut state = lock(&self.state);
         let before = used.load(Ordering::SeqCst);
@@ -114,7 +118,7 @@ impl Taken {
         };
         let spare = spare.min(LEAST_SPARE.max(total / 2));
         if !self.obtain(total + spare) {
-            // If there is little memory, a part of it is left, instead of all spare memory.
+            // If the pool has little memory, only a third of it must be left, instead of all spare memory.
             let had = self.taken();
             let obtainable = self.obtain_most(total + spare);
             if total + spare.min(obtainable / 3) > obtainable {
@@ -127,7 +131,7 @@ impl Taken {
         Ok(before)
     }
 
-    /// Returns bytes to the pool that a join with this memory does not need.
+    /// Returns the bytes to the pool that a join with so many bytes in use does not need.
     pub(super) fn release(&self, used: &AtomicU64) {
         let surplus = |kept: u64| {
             let used = used.load(Ordering::SeqCst);
@@ -161,7 +165,7 @@ impl Taken {
         self.taken.load(Ordering::SeqCst)
     }
 
-    /// Takes bytes up to this total, or a few more. Returns false if the pool refuses them.
+    /// Takes bytes until `total` bytes are taken, or a few more. Returns false if the pool refuses them.
     fn obtain(&self, total: u64) -> bool {
         let missing = total.saturating_sub(self.taken());
         if missing == 0 {
@@ -177,8 +181,8 @@ impl Taken {
         false
     }
 
-    /// Takes as many bytes as the pool grants, up to this total, which it has just refused. Returns the bytes that were
-    /// taken.
+    /// Takes as many bytes as the pool grants, up to `total`. The pool has just refused to grant `total`. Returns all
+    /// bytes that are taken now.
     fn obtain_most(&self, total: u64) -> u64 {
         let mut request = total.saturating_sub(self.taken()) / 2;
         while request >= SMALLEST_REQUEST {

@@ -15,14 +15,15 @@ const DEFAULT_BITS: u32 = 5;
 const CHUNK: u64 = 4 << 20;
 /// While rows are partitioned, the chunks of all workers take at most 1/`CHUNKS_OF_LIMIT` of the memory limit.
 const CHUNKS_OF_LIMIT: u64 = 32;
-/// Partitioning a chunk takes at most `ROOM_PER_CHUNK` times its bytes: row ids, gathered rows, and encoded rows.
+/// Partitioning a chunk takes memory of at most `ROOM_PER_CHUNK` times its bytes: for row ids, gathered rows, and
+/// encoded rows.
 const ROOM_PER_CHUNK: u64 = 4;
-/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit should be free for the readers, but at most
-/// `READING` per thread, and at most half of `MOST_SPARE`.
+/// Before a chunk is read, 1/`READING_OF_LIMIT` of the memory limit should be free for the readers. `READING` per
+/// thread is enough, and half of `MOST_SPARE` is enough.
 const READING_OF_LIMIT: u64 = 4;
 const READING: u64 = 8 << 20;
-/// While a join that may spill reads its build side into memory, it leaves about 1/`SPARE_OF_LIMIT` of the memory limit
-/// free, at most `SPARE`.
+/// A join that may spill first reads its build side into memory. Meanwhile, it leaves about 1/`SPARE_OF_LIMIT` of the
+/// memory limit free, at most `SPARE`.
 const SPARE_OF_LIMIT: u64 = 8;
 const SPARE: u64 = 128 << 20;
 /// The bytes per row while its partition is computed: the key word and the row id.
@@ -52,8 +53,8 @@ impl SpilledSize {
         SpilledSize { rows: self.rows + other.rows, bytes: self.bytes + other.bytes }
     }
 
-    /// Returns the bytes that a join in memory takes if these rows are its build side. The columns of the output
-    /// are copied once, so that they can be gathered fast.
+    /// Returns the bytes that a join in memory takes if these rows are its build side. The rows count twice, because
+    /// the join copies the columns of the output once, to gather them fast.
     fn join_bytes(self) -> u64 {
         let table = self.rows.saturating_mul(TABLE_BYTES_PER_ROW);
         self.bytes.saturating_mul(2).saturating_add(table).saturating_add(BYTES_PER_JOIN)
@@ -93,9 +94,9 @@ pub(crate) struct SpillRules {
 }
 
 impl SpillRules {
-    /// Returns the radix bits of this level. A build partition should fit memory. Partitions vary in size, so the goal
-    /// is more than three times as many partitions as would suffice if all had the same size. If rows are wide
-    /// (`ROWS_PER_BLOCK`), there are fewer. `MAX_BITS` also limits the number.
+    /// Returns the radix bits of this level. A build partition should fit memory. Partitions vary in size. So the goal
+    /// is more than three times as many partitions as partitions of equal size would need. If rows are wide, there are
+    /// fewer partitions (`ROWS_PER_BLOCK`). `MAX_BITS` also limits the number.
     pub(crate) fn bits(&self, build: Option<SpilledSize>) -> u32 {
         if self.overrides.tiny_partitions {
             return 2;
@@ -161,7 +162,7 @@ impl SpillRules {
             return 5;
         }
         let per_row = 2 * side.bytes / side.rows.max(1) + TABLE_BYTES_PER_ROW;
-        // About half of the rows that fit on average, because rows vary in size.
+        // About half of the rows that would fit if all rows had the average size, because rows vary in size.
         ((free / 3).saturating_sub(BYTES_PER_JOIN) / per_row).max(1)
     }
 
@@ -170,12 +171,12 @@ impl SpillRules {
         self.limit.map_or(u64::MAX, |_| (free / 3).max(1))
     }
 
-    /// Decides how a pair of partitions is joined. `sizes` are those of its left and right side, and `whole` is the
-    /// smaller of the two tables that were partitioned.
+    /// Decides how a pair of partitions is joined. `sizes` has the sizes of its left and right side. `whole` is the
+    /// size of the smaller one of the two tables that were partitioned.
     ///
     /// If both sides fit memory, the side with fewer bytes is the build side. If one key has most of the rows,
-    /// partitioning again separates few rows, so the pair is joined in blocks. The number of levels is limited, because
-    /// a pair can be partitioned again even if it was expected to fit: its join in memory can be refused memory.
+    /// partitioning again separates few rows, so the pair is joined in blocks. The number of levels has a limit,
+    /// because a pair that is expected to fit can be refused memory, and is then partitioned again.
     pub(crate) fn pair(&self, sizes: [SpilledSize; 2], whole: SpilledSize, free: u64) -> PairPlan {
         let [left, right] = sizes;
         let sides = match left.bytes <= right.bytes {

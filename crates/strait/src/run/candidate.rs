@@ -52,8 +52,8 @@ pub(super) enum Candidate {
     /// The planner has no choice, or there is no GPU.
     None,
     Known(Prospect),
-    /// This process has not looked for GPUs yet. To do so initialises the driver, which takes longer than a small
-    /// join.
+    /// This process has not looked for GPUs yet. The search initialises the driver, which takes longer than a
+    /// small join.
     NotLookedFor,
 }
 

@@ -77,7 +77,7 @@ impl BoundJoin {
         BuildSide::choose(Wishes { asked, prompt, memory_limit }, &self.join.statistics)
     }
 
-    /// Returns the plan by the facts that are known without opening a device, and the device to open for it.
+    /// Makes a plan from the facts that are known before a device is opened. Returns it with the device that it needs.
     fn prospects(&self, known: &Known<'_>) -> (Plan, Option<Prospect>) {
         if let Some(device) = &self.device {
             let budget = device.memory().budget;
@@ -86,8 +86,8 @@ impl BoundJoin {
         self.prospects_among(known, candidate::candidate(&self.join), candidate::found)
     }
 
-    /// Returns the plan, and the device to open for it, if the caller asked for no device. If this process has not
-    /// looked for GPUs yet, calls `look` only if a GPU could finish before the CPU.
+    /// Does this for a join whose caller asked for no device. If this process has not looked for GPUs yet, calls
+    /// `look` only if a GPU could finish before the CPU.
     fn prospects_among(
         &self,
         known: &Known<'_>,
@@ -254,7 +254,7 @@ impl BoundJoin {
         Payload { by_values: self.output.by_values(side), columns }
     }
 
-    /// Returns the facts that a plan follows from and that only the rows of the build side tell.
+    /// Returns the facts for the plan that are known only when the build side has been read.
     pub(super) fn learned(&self, side: Side, build: &Relation) -> Learned {
         let mut columns = self.output.gathered(side);
         let has_nulls = |column| build.batches().iter().any(|b| b.column(column).null_count() > 0);
@@ -264,8 +264,8 @@ impl BoundJoin {
         Learned { build_rows, null_columns, sampled_cells, ..Learned::default() }
     }
 
-    /// Estimates the range of the build side's key words from a sample: the number of cells of an array that
-    /// the words address. Returns `None` if the words are not integers of a range.
+    /// Estimates the range of the build side's key words from a sample. Returns the number of cells that an array
+    /// needs if the words are its positions, or `None` if the words are not integers of a range.
     fn sampled_cells(&self, side: Side, build: &Relation) -> Option<u64> {
         if !self.keys.exact() || !self.keys.dense_candidate() {
             return None;

@@ -40,7 +40,7 @@ pub(super) struct Conductor<'a> {
     reading: &'a Arc<ReadingThread>,
     candidates: AtomicU64,
     spilled: Arc<SpillTotals>,
-    /// The number from which the seeds of all joins of this run are derived. So the seed in the report repeats the run.
+    /// The seeds of all joins of this run are derived from this number. So the seed in the report repeats the run.
     seed: u64,
     ran: Mutex<Option<Ran>>,
 }
@@ -48,8 +48,9 @@ pub(super) struct Conductor<'a> {
 /// The memory with which a join spills if it was asked to, and takes its memory from a pool.
 const MEMORY_TO_SPILL: u64 = 64 << 20;
 
-/// If a pool grants less than this, a join that spills waits for more, this often and this long.
+/// If a pool grants fewer bytes than this, a join that begins to spill waits for more.
 const LITTLE_MEMORY: u64 = 2 << 20;
+/// How often it waits at most, and how long each time.
 const MAX_WAITS: usize = 20;
 const WAIT: Duration = Duration::from_millis(10);
 
@@ -126,7 +127,8 @@ impl<'a> Conductor<'a> {
         let Some(store) = &self.bound.join.spill else {
             return Err(Error::internal("a join spills without a place for its files"));
         };
-        // The rules follow from memory that the join has. Nobody else can take it while the join spills.
+        // The join first takes its memory, and then computes the rules from it. So nobody else can take this memory
+        // while the join spills.
         let limit = self.memory_to_spill(tables.level)?;
         let spilling = Spilling {
             cx: self.cx,
@@ -162,8 +164,8 @@ impl<'a> Conductor<'a> {
         Ok(())
     }
 
-    /// Returns the memory with which the join spills. If a pool grants very little when the join begins to spill, waits a
-    /// moment: others may return memory, and with very little memory, the join would write thousands of files.
+    /// Returns the memory with which the join spills. If a pool grants very little memory at level 0, waits a moment,
+    /// so that others can return memory: with very little memory, the join would write thousands of files.
     fn memory_to_spill(&self, level: u32) -> Result<Option<u64>> {
         let mut limit = self.cx.budget.settle(MEMORY_TO_SPILL);
         let may_wait = level == 0 && self.cx.budget.has_pool();
@@ -183,8 +185,8 @@ impl<'a> Conductor<'a> {
         self.bound.join.algorithm == Some(Algorithm::Spill)
     }
 
-    /// Returns whether the join may spill if memory is refused. It needs a memory limit and a place for files. It may
-    /// not if the caller asked for `sort-merge`, or if the output has row numbers.
+    /// Returns whether the join may spill if memory is refused. It needs a memory limit and a place for files. A
+    /// join may not spill if the caller asked for `sort-merge`, or if the output has row numbers.
     fn may_spill(&self) -> bool {
         self.bound.join.spill.is_some()
             && self.bound.join.algorithm.is_none_or(Algorithm::may_spill)

@@ -18,7 +18,7 @@ use strait_datafusion::{StraitJoinExec, UnnamedFiles, WithStrait};
 
 use crate::arguments::TpchTable;
 
-/// Who joins.
+/// The joins of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Joins {
     DataFusion,
@@ -47,7 +47,6 @@ pub(super) struct Settings<'a> {
 
 /// A session with all tables.
 pub(super) struct Engine {
-    pub(super) joins: Joins,
     context: SessionContext,
 }
 
@@ -63,7 +62,7 @@ pub(super) struct Run {
 pub(super) struct Planned {
     /// The joins that Strait carries out.
     pub(super) replaced: usize,
-    /// The reasons of the joins that it does not carry out.
+    /// The other joins: why Strait declined them, or the names of their operators.
     pub(super) declined: Vec<String>,
     /// The bytes that all operators wrote to temporary files.
     pub(super) spilled: usize,
@@ -95,7 +94,7 @@ impl Engine {
             let registered = context.register_parquet(name, path, options).await;
             registered.with_context(|| format!("cannot read {path}"))?;
         }
-        Ok(Engine { joins, context })
+        Ok(Engine { context })
     }
 
     /// Plans and runs a query.

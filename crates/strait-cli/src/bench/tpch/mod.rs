@@ -164,7 +164,8 @@ async fn measure(
     Ok(results)
 }
 
-/// Returns the rows as text, sorted: rows that are equal in all columns of ORDER BY have no order.
+/// Returns the rows as sorted lines of text. ORDER BY does not order rows that are equal in all of its columns, so the
+/// lines are sorted here.
 fn lines(batches: &[RecordBatch]) -> anyhow::Result<Vec<String>> {
     let options = FormatOptions::new().with_null("null");
     let mut lines = Vec::new();

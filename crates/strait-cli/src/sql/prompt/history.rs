@@ -18,7 +18,7 @@ pub(super) fn file() -> Option<PathBuf> {
     }
 }
 
-/// Returns where the history is: in the user's folder for states of programs.
+/// Returns the path of the history, in the folder where the user's programs keep their state.
 fn place(states: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|p| p.is_absolute());
     let states = absolute(states).or_else(|| Some(absolute(home)?.join(".local/state")))?;

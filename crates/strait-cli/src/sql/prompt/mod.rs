@@ -22,10 +22,10 @@ use crate::output::{Closed, check_stdout, print};
 use complete::{Completion, Names};
 use text::{Command, command};
 
-/// The rows that are shown of each result.
+/// The most rows that are shown per result.
 const SHOWN: usize = 1000;
 
-/// The statements that the history keeps.
+/// The most statements that the history keeps.
 const HISTORY: usize = 2000;
 
 const PROMPT: &str = "strait> ";
@@ -36,7 +36,7 @@ const HELP: &str = "\
 SELECT …;      runs a statement; it may have several lines
 \\d             lists the tables
 \\d NAME        shows the columns of a table; NAME may be a path
-\\timing        shows times after results, or does not
+\\timing        turns the times after results on or off
 \\?             shows this help
 \\q             leaves, and so does Ctrl-D
 

@@ -37,10 +37,10 @@ pub(super) fn command(text: &str) -> Option<Command> {
     })
 }
 
-/// Where the end of a text is.
+/// The part of a statement in which a text ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// After the last semicolon, with nothing but blanks and comments behind it, or in a text without any statement.
+    /// After a statement and its semicolon: only blanks and comments follow. Also if the text has no statement.
     Complete,
     /// In a statement.
     Statement,
@@ -50,7 +50,7 @@ pub(super) enum End {
     Inside,
 }
 
-/// Returns where the end of a text is. A text that begins with a command of the prompt is complete.
+/// Returns the part of a statement in which a text ends. A text that begins with a command of the prompt is complete.
 pub(super) fn end(text: &str) -> End {
     if command(text).is_some() {
         return End::Complete;
@@ -61,7 +61,8 @@ pub(super) fn end(text: &str) -> End {
         let rest = &text[at..];
         let skipped = match bytes[at] {
             quote @ (b'\'' | b'"') => match rest[1..].find(char::from(quote)) {
-                // A quote that is doubled ends and begins a text, which makes no difference here.
+                // A doubled quote counts as the end of one text and the start of the next text. The result is the
+                // same.
                 Some(length) => length + 2,
                 None if quote == b'\'' => return End::Quotes(at),
                 None => return End::Inside,

@@ -45,8 +45,8 @@ pub(super) struct Room {
     /// The budget of the whole join. The bytes of `budget` are reserved in it.
     whole: Arc<Budget>,
     _reserved: Reservation,
-    /// Memory for the reader of the probe side, and the number of calls that are reading. The memory is reserved only
-    /// while no call reads.
+    /// Memory that is kept free for the reader of the probe side, and the number of calls that are reading. The memory
+    /// is reserved only while no call reads.
     reading: Mutex<(Reservation, usize)>,
     reading_bytes: u64,
 }
@@ -91,7 +91,8 @@ struct State {
     /// Probe rows on disk whose build partition is in memory. They were written before the join chose the build
     /// partitions that stay in memory.
     again: Vec<Arc<SpilledSource>>,
-    /// Chunks that may have rows left: kept rows, or rows that were not written because memory was refused.
+    /// Chunks that may have rows left: rows for the join in memory, or rows that were not written because memory was
+    /// refused.
     waiting: Vec<Work>,
     /// The number of calls that have a chunk.
     busy: usize,
@@ -153,8 +154,8 @@ impl Diverted {
         }
     }
 
-    /// Takes a chunk that waits, or the next one of the probe side. Returns `None` at the end: no chunk is left, and no
-    /// other call has one that it may put back.
+    /// Takes a waiting chunk, or reads the next chunk of the probe side. Returns `None` at the end. At the end, no
+    /// chunk is left, and no other call has a chunk that it may put back.
     fn take_work(&self, context: &SourceContext<'_>) -> Result<Option<Work>> {
         loop {
             if context.cancelled() {

@@ -72,11 +72,12 @@ pub(crate) trait Joins {
         join_type: JoinType,
     ) -> Result<Attempted<BufferedSource>>;
 
-    /// Returns a source of rows that were already counted as read. It does not count them again.
+    /// Returns a source of rows that the join has already counted as read. The source does not count them again.
     fn source(&self, side: Side, input: Input) -> BufferedSource;
 
-    /// Returns the free memory before the next join. If little is free, first waits until the consumer has taken the
-    /// rows that wait for it: otherwise, a slow consumer would make the blocks of rows short. No worker may be active.
+    /// Returns the free memory before the next join. If little memory is free, first waits until the consumer has
+    /// taken all finished rows. Without this wait, a slow consumer would make the next block of rows short. No worker
+    /// may be active.
     fn free_memory(&self) -> Result<u64>;
 }
 
@@ -219,8 +220,8 @@ impl Spilling<'_> {
         let probe_side = side.other();
         partitions.spill_side(probe_side)?;
         let budget = &self.cx.budget;
-        // The blocks are the build side of the join. The budget and `SpilledSize::fits` both count their bytes, so one
-        // of both counts is taken back here.
+        // The blocks are the build side of the join. Both the budget and `SpilledSize::fits` count their bytes. So
+        // these bytes are added to the free bytes here, to count them only once.
         let free = |size: SpilledSize| match budget.limit() {
             Some(_) => budget.left().saturating_add(size.bytes),
             None => u64::MAX,
@@ -342,9 +343,9 @@ impl Spilling<'_> {
     ///
     /// All matches of a build row are found while its block is joined. So after the block, the join knows which build
     /// rows have a match. It does not know this for a row of the other side, because a later block may have the match.
-    /// So the result must not depend on whether a row of the other side has a match. For each join type except the full
-    /// join, at least one side can be read in blocks. A full join is a left join, followed by the right rows that have
-    /// no match.
+    /// So a side can be read in blocks only if the result does not depend on whether a row of the other side has a
+    /// match. For each join type except the full join, at least one side can be read in blocks. A full join is carried
+    /// out as a left join, and then a right anti join, which returns the right rows that have no match.
     fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
         self.totals.pairs_in_blocks.fetch_add(1, Ordering::Relaxed);
         let suits = |&side: &Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
@@ -426,8 +427,8 @@ fn together_or_alone(
             Err(error) => return Err(error),
         }
         finish()?;
-        // A worker may put the rest of a batch back after the other workers have ended. So this step looks for such
-        // rows.
+        // A worker may put the rest of a batch back into the source after the other workers have ended. This step
+        // finds such rows.
         if !step(0)? {
             return Ok(());
         }

@@ -58,7 +58,7 @@ pub(super) struct Partitions {
     sides: [Mutex<Vec<Partition>>; 2],
     /// The bytes of all blocks in memory.
     resident: AtomicU64,
-    /// The number of rows that were assigned to partitions. It chooses the partitions of rows that cannot match.
+    /// The number of rows that were assigned to partitions. The partition of a row that cannot match follows from it.
     spread: AtomicU64,
     /// Locked while the largest partition is moved to disk.
     moving: Mutex<()>,
@@ -150,7 +150,7 @@ impl Partitions {
         while let Some((partition, mut rows)) = left.rows.pop() {
             match self.encode(work.side, &columns, &rows, budget) {
                 Ok((block, reserved)) => self.add(work.side, partition, block, reserved)?,
-                // Fewer rows take less memory, and have smaller offsets.
+                // Encoding fewer rows takes less memory, and their offsets are smaller.
                 Err(error) if rows.len() > 1 && error.fewer_rows_may_help() => {
                     let half = rows.split_off(rows.len() / 2);
                     left.rows.push((partition, half));
@@ -403,7 +403,8 @@ impl Partitions {
         lock(&self.sides[side as usize])[at].file.take()
     }
 
-    /// Moves each partition of a side to disk if `on_disk` is true for it. All its later rows go to the same file.
+    /// Moves the partitions of a side to disk for which `on_disk` is true. All later rows of a partition go to its
+    /// file.
     pub(super) fn open_files(&self, side: Side, on_disk: &[bool]) -> Result<()> {
         for (at, _) in on_disk.iter().enumerate().filter(|(_, on_disk)| **on_disk) {
             self.spill(side, at)?;
@@ -411,7 +412,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Returns the rows of a side's partitions in memory. The blocks stay here, too.
+    /// Returns the rows of a side's partitions in memory. The partitions also keep their blocks.
     pub(super) fn resident(&self, side: Side, ledger: Option<&Ledger>) -> Result<Relation> {
         let schema = &self.schemas[side as usize];
         let partitions = lock(&self.sides[side as usize]);
