@@ -116,7 +116,9 @@ impl StraitJoinExec {
         let config = context.session_config().options();
         let build_inputs = if self.collects_left() { 1 } else { runs };
         let bounds = Bounds::of(&self.original, &self.inputs[1], config, build_inputs)?;
-        Ok(Shared::new(JoinMemory::register(context, runs), bounds))
+        let left_runs = if self.collects_left() { 1 } else { runs };
+        let statistics = [self.known(JoinSide::Left, left_runs), self.known(JoinSide::Right, runs)];
+        Ok(Shared::new(JoinMemory::register(context, runs), bounds, statistics))
     }
 
     /// Returns whether the left input is read once, for several runs. Such a join never returns left rows alone,
@@ -127,16 +129,17 @@ impl StraitJoinExec {
             && *self.original.partition_mode() == PartitionMode::CollectLeft
     }
 
-    /// Returns what is known about the rows of an input.
-    fn known(&self, side: JoinSide) -> strait::Statistics {
+    /// Returns what is known about the rows of an input that is divided among this number of runs.
+    fn known(&self, side: JoinSide, runs: usize) -> strait::Statistics {
         let input = &self.inputs[usize::from(side == JoinSide::Right)];
         let computed = StatisticsContext::new().compute(input.as_ref(), &StatisticsArgs::new());
         let Ok(statistics) = computed else { return strait::Statistics::unknown() };
+        let of_run = |all: usize| (all / runs.max(1)) as u64;
         match (statistics.num_rows.get_value(), statistics.total_byte_size.get_value()) {
             (Some(&rows), Some(&bytes)) => {
-                strait::Statistics::rows(rows as u64).with_bytes(bytes as u64)
+                strait::Statistics::rows(of_run(rows)).with_bytes(of_run(bytes))
             }
-            (Some(&rows), None) => strait::Statistics::rows(rows as u64),
+            (Some(&rows), None) => strait::Statistics::rows(of_run(rows)),
             _ => strait::Statistics::unknown(),
         }
     }
@@ -284,13 +287,15 @@ impl ExecutionPlan for StraitJoinExec {
         let wants_to_spill =
             shared.memory.is_limited() || self.settings.algorithm == Some(Algorithm::Spill);
         let may_spill = wants_to_spill && disk.tmp_files_enabled();
-        let statistics = [self.known(JoinSide::Left), self.known(JoinSide::Right)];
         let parts = {
-            let (settings, memory) = (self.settings, Arc::clone(&shared.memory));
+            let (mut settings, memory) = (self.settings, Arc::clone(&shared.memory));
+            // Separate runs use the GPU at the same time.
+            let runs = if separate { self.partitions() as u64 } else { 1 };
+            settings.gpu_memory = settings.gpu_memory.map(|bytes| bytes / runs);
             let run = if separate { partition } else { 0 };
             let (batch_size, null_aware) = (config.batch_size(), self.original.null_aware);
             let metrics = JoinMetrics::new(&self.metrics, partition);
-            let bounds = shared.bounds.clone();
+            let (bounds, statistics) = (shared.bounds.clone(), shared.statistics);
             let disk = may_spill.then_some(disk);
             move |streams| Parts {
                 translated,

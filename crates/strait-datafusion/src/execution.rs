@@ -8,6 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, Weak};
 
 use arrow::array::RecordBatch;
+use datafusion::common::utils::memory::get_record_batch_memory_size;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -35,8 +36,10 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<JoinMemory>,
     /// The dynamic filter.
     pub(crate) bounds: Option<Arc<Bounds>>,
-    /// The run, if there is one for all partitions.
-    run: Mutex<Option<Arc<Run>>>,
+    /// The run, if there is one for all partitions, or why it could not start.
+    run: Mutex<Option<Result<Arc<Run>, Arc<DataFusionError>>>>,
+    /// What is known about the rows of the left and of the right input of one run.
+    pub(crate) statistics: [strait::Statistics; 2],
     /// The rows of the left input, if it is read once for all partitions.
     left: Mutex<Option<LeftRows>>,
 }
@@ -63,16 +66,18 @@ impl Executions {
         begin: impl FnOnce() -> Result<Shared>,
     ) -> Result<Arc<Shared>> {
         let mut executions = lock(&self.0);
-        // Remove the executions of queries that ended early.
-        executions.retain(|execution| execution.context.strong_count() > 0);
+        let lacks = |execution: &Execution| !execution.executed.contains(&partition);
         let is_this = |execution: &Execution| {
-            std::ptr::eq(execution.context.as_ptr(), Arc::as_ptr(context))
-                && !execution.executed.contains(&partition)
+            std::ptr::eq(execution.context.as_ptr(), Arc::as_ptr(context)) && lacks(execution)
         };
-        // Take the newest execution: perhaps nobody asks for the other partitions of an older execution.
-        let at = match executions.iter().rposition(is_this) {
+        // Take the newest execution: perhaps nobody asks for the other partitions of an older execution. Some programs
+        // make a context per partition.
+        let at = executions.iter().rposition(is_this);
+        let at = match at.or_else(|| executions.iter().rposition(lacks)) {
             Some(at) => at,
             None => {
+                // Remove the executions of queries that ended early.
+                executions.retain(|execution| execution.context.strong_count() > 0);
                 let (context, shared) = (Arc::downgrade(context), Arc::new(begin()?));
                 executions.push(Execution { context, executed: Vec::new(), shared });
                 executions.len() - 1
@@ -81,24 +86,26 @@ impl Executions {
         executions[at].executed.push(partition);
         let shared = Arc::clone(&executions[at].shared);
         if executions[at].executed.len() == partitions {
-            executions.swap_remove(at);
+            executions.remove(at);
         }
         Ok(shared)
     }
 }
 
 impl Shared {
-    pub(crate) fn new(memory: Arc<JoinMemory>, bounds: Option<Arc<Bounds>>) -> Shared {
-        Shared { memory, bounds, run: Mutex::default(), left: Mutex::default() }
+    pub(crate) fn new(
+        memory: Arc<JoinMemory>,
+        bounds: Option<Arc<Bounds>>,
+        statistics: [strait::Statistics; 2],
+    ) -> Shared {
+        Shared { memory, bounds, run: Mutex::default(), statistics, left: Mutex::default() }
     }
 
     /// Returns the run of all partitions. The first stream that asks starts it.
     pub(crate) fn run(&self, start: impl FnOnce() -> Result<Arc<Run>>) -> Result<Arc<Run>> {
         let mut run = lock(&self.run);
-        if let Some(run) = &*run {
-            return Ok(Arc::clone(run));
-        }
-        Ok(Arc::clone(run.insert(start()?)))
+        let run = run.get_or_insert_with(|| start().map_err(Arc::new));
+        run.clone().map_err(DataFusionError::Shared)
     }
 
     /// Returns the rows of the left input. It is read once, and its rows are kept for the other partitions.
@@ -141,7 +148,7 @@ async fn read(
     let mut batches = Vec::new();
     while let Some(batch) = stream.next().await {
         let batch = batch.map_err(Arc::new)?;
-        memory.try_grow(batch.get_array_memory_size()).map_err(Arc::new)?;
+        memory.try_grow(get_record_batch_memory_size(&batch)).map_err(Arc::new)?;
         batches.push(batch);
     }
     Ok(Arc::new(Held { batches, _memory: memory }))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::{JoinType, Result};
 use datafusion::config::ConfigOptions;
-use datafusion::physical_expr::{Distribution, Partitioning};
+use datafusion::physical_expr::{AcrossPartitions, ConstExpr, Distribution, Partitioning};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{
@@ -144,6 +144,16 @@ fn declined(join: &HashJoinExec, settings: Settings) -> Option<String> {
     }
     if join.properties().output_ordering().is_some() {
         return Some("it keeps the order of its probe side".to_string());
+    }
+    let differs = |constant: &ConstExpr| {
+        matches!(constant.across_partitions, AcrossPartitions::Heterogeneous)
+    };
+    let has_constant = |input: &Arc<dyn ExecutionPlan>| {
+        input.equivalence_properties().constants().iter().any(differs)
+    };
+    // DataFusion may have removed a sort by such a column. One join over all partitions would mix its values.
+    if has_constant(join.left()) || has_constant(join.right()) {
+        return Some("a column is constant within each partition".to_string());
     }
     if *join.partition_mode() == PartitionMode::Auto {
         return Some("its partition mode is not decided".to_string());

@@ -20,10 +20,14 @@ use datafusion::physical_plan::execution_plan::{
 };
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::StatisticsArgs;
-use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
+use datafusion::physical_plan::stream::{
+    RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter,
+};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
+
+use futures_util::TryStreamExt;
 
 use super::tables::told;
 use crate::input::{InputTable, SharedRows};
@@ -225,23 +229,30 @@ impl ExecutionPlan for RowsExec {
     fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let rows = self.rows(partition)?;
         let metrics = BaselineMetrics::new(&self.metrics, partition);
-        let mut stream = RecordBatchReceiverStreamBuilder::new(self.schema(), WAITING);
-        let sender = stream.tx();
-        stream.spawn_blocking(move || {
-            loop {
-                let read = {
-                    let _time = metrics.elapsed_compute().timer();
-                    rows.next().map_err(DataFusionError::from)?
-                };
-                let Some(batch) = read else { return Ok(()) };
-                metrics.record_output(batch.num_rows());
-                // The receiver is gone if the statement needs no more rows, or is cancelled.
-                if sender.blocking_send(Ok(batch)).is_err() {
-                    return Ok(());
+        let schema = self.schema();
+        // A reading thread is started when the first row is needed. Otherwise, tables that are read later could take all
+        // threads of the runtime.
+        let start = async move {
+            let mut stream = RecordBatchReceiverStreamBuilder::new(schema, WAITING);
+            let sender = stream.tx();
+            stream.spawn_blocking(move || {
+                loop {
+                    let read = {
+                        let _time = metrics.elapsed_compute().timer();
+                        rows.next().map_err(DataFusionError::from)?
+                    };
+                    let Some(batch) = read else { return Ok(()) };
+                    metrics.record_output(batch.num_rows());
+                    // The receiver is gone if the statement needs no more rows, or is cancelled.
+                    if sender.blocking_send(Ok(batch)).is_err() {
+                        return Ok(());
+                    }
                 }
-            }
-        });
-        Ok(stream.build())
+            });
+            Ok::<_, DataFusionError>(stream.build())
+        };
+        let batches = futures_util::stream::once(start).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), batches)))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use datafusion::catalog::{DynamicFileCatalog, UrlTableFactory};
-use datafusion::common::TableReference;
+use datafusion::common::{DataFusionError, TableReference};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
@@ -132,6 +132,11 @@ impl Session {
     pub(super) fn plan(&self, statement: Statement) -> anyhow::Result<Query> {
         let planning = async {
             let logical = self.context.state().statement_to_plan(statement).await?;
+            if let LogicalPlan::Copy(_) = &logical {
+                let why = "COPY is not supported, because it could replace files without a question; select the rows, \
+                           and name the file with -o";
+                return Err(DataFusionError::Plan(why.to_string()));
+            }
             let kind = match &logical {
                 LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) => Kind::Plan,
                 LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => Kind::Nothing,

@@ -673,3 +673,29 @@ fn joins_run_on_a_runtime_with_one_thread() {
         }
     });
 }
+
+/// Some programs execute each partition with a context of its own.
+#[test]
+fn a_context_per_partition() {
+    bounded(async {
+        for mode in MODES {
+            let setup = Setup::plain(mode);
+            let join = setup.join().await;
+            let expected = rows_of(setup.streams(&join)).await;
+            let join = setup.join().await;
+            let streams = (0..PARTITIONS).map(|at| stream(&join, at, &setup.ctx.task_ctx()));
+            let found = rows_of(streams.collect()).await;
+            assert_eq!(found, expected, "{mode:?}");
+        }
+    });
+}
+
+async fn rows_of(streams: Vec<SendableRecordBatchStream>) -> usize {
+    let mut rows = 0;
+    for mut stream in streams {
+        while let Some(batch) = stream.next().await {
+            rows += batch.expect("no error").num_rows();
+        }
+    }
+    rows
+}

@@ -259,7 +259,10 @@ async fn partitioned_joins_spill_too() {
             };
             let (watched, pool) = pool(kind, limit);
             // A batch has to fit the memory of a run.
-            let config = config(partitions, 0).with_batch_size(256);
+            let config = config(partitions, 0)
+                .with_batch_size(256)
+                .with_repartition_file_scans(false)
+                .with_round_robin_repartition(false);
             let ctx = session::with_strait(config, runtime(&pool), session::options());
             tables(&ctx);
             let plan = session::plan(&ctx, sql).await.expect("a plan");

@@ -349,3 +349,17 @@ async fn a_view_over_a_join_can_be_written_and_read() {
     let found = session::run(&ctx, GROUPED).await.expect("rows");
     assert_same(&found, &written, "the table and the query");
 }
+
+/// Each branch of the union has one value in `src`. DataFusion may remove sorts because of that, so the join must keep
+/// the partitions apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_that_are_constant_within_each_partition() {
+    let sql = "SELECT u.src, u.k FROM d JOIN (SELECT 'a' AS src, k FROM a UNION ALL SELECT 'b', k FROM b) u ON u.k = d.k";
+    let ctx = session::with_strait(config(2, 1 << 20), Arc::default(), session::options());
+    for name in ["a", "b", "d"] {
+        ctx.register_table(name, Arc::new(table(900))).expect("the name is new");
+    }
+    let plan = session::plan(&ctx, sql).await.expect("a plan");
+    let shown = displayable(plan.as_ref()).indent(false).to_string();
+    assert!(shown.contains("declined (a column is constant within each partition)"), "{shown}");
+}
