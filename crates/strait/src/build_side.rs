@@ -1,5 +1,5 @@
-//! The choice of the build side. This is the only place that decides it, except for a pair of spilled partitions that
-//! is joined in blocks (`algorithm/spill/mod.rs`).
+//! The choice of the build side. This is the only place that decides it. For a pair of spilled partitions, whose sizes
+//! are known, [`of_pair`] decides.
 //!
 //! [`BuildSide::choose`] applies the first of these rules that says something, before any row is read:
 //!
@@ -41,6 +41,19 @@ pub(crate) enum BuildSide {
     Expected { side: Side, at_most: u64 },
     /// The side that ends first builds.
     Open,
+}
+
+/// Returns the build side of a pair of spilled partitions: of the sides that suit, the one with fewer bytes.
+pub(crate) fn of_pair(bytes: [u64; 2], suits: impl Fn(Side) -> bool) -> Option<Side> {
+    smaller_first(bytes).into_iter().find(|&side| suits(side))
+}
+
+/// Returns both sides, the one with fewer bytes first.
+pub(crate) fn smaller_first([left, right]: [u64; 2]) -> [Side; 2] {
+    match left <= right {
+        true => [Side::Left, Side::Right],
+        false => [Side::Right, Side::Left],
+    }
 }
 
 /// What was asked for, besides the statistics.

@@ -26,6 +26,7 @@ pub(crate) use bench::{
     ComparedMode, Engine, Placement, ScaleArguments, Shown, StreamArguments, Study,
 };
 pub(crate) use bench_spill::{BenchSpillArguments, SpillEngine};
+#[cfg(feature = "sql")]
 pub(crate) use bench_tpch::BenchTpchArguments;
 pub(crate) use beyond::{BeyondArguments, BeyondStudy, Placements, TransferArguments};
 pub(crate) use device::{Choice, DeviceArguments};

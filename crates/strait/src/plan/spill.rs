@@ -1,6 +1,7 @@
 //! The rules of a join that spills: how many partitions it makes, how many of them stay in memory, and which pairs are
 //! joined in blocks.
 
+use crate::build_side::{of_pair, smaller_first};
 use crate::input::ChunkLimits;
 use crate::options::Side;
 use crate::overrides::TestOverrides;
@@ -178,13 +179,9 @@ impl SpillRules {
     /// partitioning again separates few rows, so the pair is joined in blocks. The number of levels has a limit,
     /// because a pair that is expected to fit can be refused memory, and is then partitioned again.
     pub(crate) fn pair(&self, sizes: [SpilledSize; 2], whole: SpilledSize, free: u64) -> PairPlan {
-        let [left, right] = sizes;
-        let sides = match left.bytes <= right.bytes {
-            true => [Side::Left, Side::Right],
-            false => [Side::Right, Side::Left],
-        };
-        let smaller = sizes[sides[0] as usize];
-        match sides.into_iter().find(|&side| sizes[side as usize].fits(free)) {
+        let bytes = sizes.map(|size| size.bytes);
+        let [smaller, _] = smaller_first(bytes).map(|side| sizes[side as usize]);
+        match of_pair(bytes, |side| sizes[side as usize].fits(free)) {
             _ if self.level >= MAX_LEVELS => PairPlan::InBlocks,
             Some(build) => PairPlan::InMemory(build),
             None if smaller.bytes > whole.bytes / 4 * 3 => PairPlan::InBlocks,

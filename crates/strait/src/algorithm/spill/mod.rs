@@ -27,7 +27,7 @@ use arrow::datatypes::SchemaRef;
 use self::diverted::{Diverted, Room};
 pub(crate) use self::partitions::SpillTotals;
 use self::partitions::{Partitions, Work};
-use crate::build_side::{BuildSide, Step, Wishes};
+use crate::build_side::{BuildSide, Step, Wishes, of_pair, smaller_first};
 use crate::context::Context;
 use crate::error::{Error, Result, bytes};
 use crate::input::{BufferedSource, ChunkLimits, Input, Relation, next_step};
@@ -348,14 +348,8 @@ impl Spilling<'_> {
     /// out as a left join, and then a right anti join, which returns the right rows that have no match.
     fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
         self.totals.pairs_in_blocks.fetch_add(1, Ordering::Relaxed);
-        let suits = |&side: &Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
-        let [left, right] = pair.sizes();
-        let sides = if left.bytes <= right.bytes {
-            [Side::Left, Side::Right]
-        } else {
-            [Side::Right, Side::Left]
-        };
-        match sides.into_iter().find(suits) {
+        let suits = |side: Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
+        match of_pair(pair.sizes().map(|size| size.bytes), suits) {
             Some(side) => self.join_blocks_of(pair, side, pair.join_type),
             None => {
                 self.join_blocks_of(pair, Side::Left, JoinType::Left)?;
@@ -473,6 +467,7 @@ fn has_output(join_type: JoinType, pair: [Option<&SpilledRows>; 2]) -> bool {
 }
 
 /// Returns the smaller size of two sides, in bytes.
-fn smaller([left, right]: [SpilledSize; 2]) -> SpilledSize {
-    if left.bytes <= right.bytes { left } else { right }
+fn smaller(sizes: [SpilledSize; 2]) -> SpilledSize {
+    let [smaller, _] = smaller_first(sizes.map(|size| size.bytes));
+    sizes[smaller as usize]
 }
