@@ -28,7 +28,6 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties, Statistics,
 };
 use futures_util::{StreamExt, TryStreamExt};
-
 use strait::Algorithm;
 
 use crate::execution::{Executions, Shared};
@@ -114,9 +113,8 @@ impl StraitJoinExec {
         let separate = matches!(self.mode, Mode::Separate(_));
         let runs = if separate { self.partitions() } else { 1 };
         let config = context.session_config().options();
-        let build_inputs = if self.collects_left() { 1 } else { runs };
-        let bounds = Bounds::of(&self.original, &self.inputs[1], config, build_inputs)?;
         let left_runs = if self.collects_left() { 1 } else { runs };
+        let bounds = Bounds::of(&self.original, &self.inputs[1], config, left_runs)?;
         let statistics = [self.known(JoinSide::Left, left_runs), self.known(JoinSide::Right, runs)];
         Ok(Shared::new(JoinMemory::register(context, runs), bounds, statistics))
     }
