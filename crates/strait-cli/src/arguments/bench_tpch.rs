@@ -9,9 +9,9 @@ use super::size;
 
 /// Measures the 22 queries of TPC-H in DataFusion, with Strait's joins and with DataFusion's own
 ///
-/// The tables are Parquet files in a temporary folder. Both engines run in this process, in turns, with the same
-/// settings. A time includes planning. In the first round, the rows of both are compared by value. Needs a build with
-/// the feature `sql`.
+/// The tables are Parquet files: generated in a temporary folder, or those of --data. Both engines run in this process,
+/// in turns, with the same settings. Each time includes planning. In the first round, the rows of both engines are
+/// compared by value. This command needs a build with the feature `sql`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -317,7 +317,7 @@ pub(super) fn threads_within(threads: Option<usize>, memory: Option<u64>) -> usi
     threads.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }
 
-/// Refuses flags that do not fit the format of the output.
+/// Returns an error if the output format does not support a flag that was given.
 pub(super) fn check_format(
     output: Option<&Destination>,
     row_group_rows: Option<usize>,

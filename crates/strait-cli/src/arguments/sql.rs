@@ -101,7 +101,7 @@ pub(crate) struct SqlArguments {
     #[arg(long, value_name = "N", value_parser = join::threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The most memory for the rows that joins, sorts and aggregates hold, as in 512MiB or 8GiB [default: no limit].
+    /// The memory limit for rows in joins, sorts and aggregates, as in 512MiB or 8GiB [default: no limit].
     /// Rows that do not fit go to temporary files
     ///
     /// If OUT is a file, a quarter of the limit is for the output. Memory for reading is not counted: it is a few MiB

@@ -80,7 +80,7 @@ impl ParquetTable {
     }
 }
 
-/// Returns the store of a file, and the description of the file. `None` if the file is on a web server.
+/// Returns the object store of a file, and the size and time of the file. Returns `None` for a file on a web server.
 fn described(path: &Path) -> anyhow::Result<Option<(ObjectStoreUrl, ObjectMeta)>> {
     #[cfg(feature = "object-stores")]
     if let Some(object) = crate::store::object(path) {

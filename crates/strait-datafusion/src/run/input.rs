@@ -75,7 +75,7 @@ impl Handoff {
         self.arrived.notify_all();
     }
 
-    /// Takes the next batch. Waits for it. Returns `None` at the end.
+    /// Waits for the next batch and returns it. Returns `None` at the end of the input.
     fn take(&self, cancelled: impl Fn() -> bool) -> Result<Option<RecordBatch>, Error> {
         let mut state = lock(&self.state);
         if !state.opened {

@@ -92,7 +92,7 @@ impl Outcome {
         self.entries.iter().find(|entry| entry.joins == joins)
     }
 
-    /// Returns whether both engines have an answer, and the answers differ.
+    /// Returns true if both engines answered the query, and their answers differ.
     fn differ(&self) -> bool {
         let answered: Vec<_> = self.entries.iter().filter(|entry| entry.seconds.is_ok()).collect();
         answered.windows(2).any(|pair| pair[0].rows != pair[1].rows)
