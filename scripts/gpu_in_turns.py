@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares two builds of the command on a GPU. The builds run in turns, and the times of each join are compared.
 
-    scripts/gpu_in_turns.py BEFORE AFTER [--rounds 5] [-- ARGUMENTS]
+    scripts/gpu_in_turns.py BEFORE AFTER [--suite gpu] [--rounds 5] [-- ARGUMENTS]
 
-Each round runs `strait bench gpu` with both binaries. The times are medians over the rounds.
-ARGUMENTS go to `strait bench gpu`, `--workloads '2^27 x 2^27, 4 B'` for example. Workloads that only one of the
-binaries knows are left out. A join that is more than 3 % slower makes the exit status 1.
+Each round runs `strait bench gpu` with both binaries, or `strait bench beyond` with `--suite beyond`. The times are
+medians over the rounds. ARGUMENTS go to the command, `--workloads '2^27 x 2^27, 4 B'` for example. Workloads that only
+one of the binaries knows are left out. A join that is more than 3 % slower makes the exit status 1.
 """
 
 import collections
@@ -21,10 +21,10 @@ from in_turns import arguments, before_dashes
 SLOWER = 1.03
 
 
-def medians(binary, more):
+def medians(binary, suite, more):
     """The median seconds of every join of one run."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [binary, "bench", "gpu", "--out", folder, *more]
+        command = [binary, "bench", suite, "--out", folder, *more]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -32,6 +32,9 @@ def medians(binary, more):
         for record in pathlib.Path(folder).glob("*.csv"):
             with record.open(newline="") as file:
                 for row in csv.DictReader(file):
+                    # `bench beyond` records joins that failed without a time.
+                    if not row["median_seconds"]:
+                        continue
                     join = row["workload"], row["algorithm"], row["yields"]
                     found[join] = float(row["median_seconds"])
         return found
@@ -39,6 +42,7 @@ def medians(binary, more):
 
 def main():
     parser, more = arguments(__doc__)
+    parser.add_argument("--suite", choices=["gpu", "beyond"], default="gpu")
     options = parser.parse_args(before_dashes())
 
     times = {options.before: collections.defaultdict(list), options.after: collections.defaultdict(list)}
@@ -46,7 +50,7 @@ def main():
     for round_number in range(options.rounds):
         turn = [options.before, options.after]
         for binary in turn if round_number % 2 == 0 else reversed(turn):
-            for join, seconds in medians(binary, more).items():
+            for join, seconds in medians(binary, options.suite, more).items():
                 times[binary][join].append(seconds)
         # The medians so far, so that an interrupted run has shown something.
         print(f"rounds: {round_number + 1} of {options.rounds}")

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Compares two builds of the command, workload by workload, in turns.
 
-    scripts/in_turns.py BEFORE AFTER [--rounds 5] [--joins 9] [--only W2s,W8] [-- ARGUMENTS]
+    scripts/in_turns.py BEFORE AFTER [--rounds 5] [--joins 9] [--only W2s,W8] [--modes aggregate]
+        [-- ARGUMENTS]
 
 Each round runs every workload of the README's CPU tables with either binary, one after the other, so that a
 machine whose speed changes from minute to minute changes it for both. One such run is the median of nine
 joins, or of as many as `--joins` says: joins of 0.1 s need some forty for a steady median. The times are
 medians over the rounds. ARGUMENTS go to `strait bench join`, `--threads 16` for example.
 A workload that is more than 5 % slower makes the exit status 1.
+
+`--only G1,G2 --modes materialise -- --device gpu` compares the rows of the README's table of Arrow tables on a GPU.
 """
 
 import argparse
@@ -28,12 +31,18 @@ WORKLOADS = {
     "W7": "--build 2^22 --probe 2^22 --keys dense --duplicates 4",
     "W8": "--build 2^20 --probe 2^22 --key-type string",
 }
+# Arrow tables on a GPU. They run only if `--only` names them.
+GPU_WORKLOADS = {
+    "G1": "--build 2^26 --probe 2^28",
+    "G2": "--build 2^24 --probe 2^28",
+}
 MODES = ["aggregate", "materialise"]
 SLOWER = 1.05
 
 
 def seconds(binary, workload, mode, joins, more):
-    command = [binary, "bench", "join", *WORKLOADS[workload].split(), "--mode", mode]
+    shape = (WORKLOADS | GPU_WORKLOADS)[workload]
+    command = [binary, "bench", "join", *shape.split(), "--mode", mode]
     command += ["--repeat", str(joins), "--format", "json", *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -59,12 +68,13 @@ def main():
     parser, more = arguments(__doc__)
     parser.add_argument("--joins", type=int, default=9)
     parser.add_argument("--only", default=",".join(WORKLOADS))
+    parser.add_argument("--modes", default=",".join(MODES))
     options = parser.parse_args(before_dashes())
 
     slower = []
     print("workload,mode,before_s,after_s,ratio", flush=True)
     for workload in options.only.split(","):
-        for mode in MODES:
+        for mode in options.modes.split(","):
             times = {options.before: [], options.after: []}
             for round_number in range(options.rounds):
                 turn = [options.before, options.after]
