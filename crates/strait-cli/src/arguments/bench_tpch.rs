@@ -7,10 +7,11 @@ use clap::Args;
 use super::join::threads;
 use super::size;
 
-/// Measures the 22 queries of TPC-H in DataFusion, with Strait's joins and with DataFusion's own
+/// Measures the 22 queries of TPC-H in `strait sql`, and in DataFusion without Strait
 ///
 /// The tables are Parquet files: generated in a temporary folder, or those of --data. Both engines run in this process,
-/// in turns, with the same settings. Each time includes planning. In the first round, the rows of both engines are
+/// in turns, with the same number of threads and the same memory limit. Strait runs a query as `strait sql` does, and
+/// DataFusion has its default settings. Each time includes planning. In the first round, the rows of both engines are
 /// compared by value. This command needs a build with the feature `sql`.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -318,7 +318,7 @@ pub(super) fn threads_within(threads: Option<usize>, memory: Option<u64>) -> usi
 }
 
 /// Returns an error if the output format does not support a flag that was given.
-pub(super) fn check_format(
+pub(crate) fn check_format(
     output: Option<&Destination>,
     row_group_rows: Option<usize>,
     compression: Option<Compression>,
@@ -360,7 +360,7 @@ pub(super) fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn row_group_rows(text: &str) -> Result<usize, String> {
+pub(crate) fn row_group_rows(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(rows) if (1..=1 << 30).contains(&rows) => Ok(rows),
         _ => Err("write a number of rows from 1 to 1073741824".to_string()),

@@ -36,13 +36,17 @@ pub(crate) use generate::{
 };
 pub(crate) use jobs::{DigestArguments, JobsArguments, PythonArguments};
 pub(crate) use join::{CsvArguments, JoinArguments, Show, Source};
+#[cfg(feature = "sql")]
+pub(crate) use join::{check_format, row_group_rows};
 #[cfg(test)]
 pub(crate) use size::parse as parse_size;
-pub(crate) use sql::SqlArguments;
 #[cfg(feature = "sql")]
-pub(crate) use sql::StdoutFormat;
+pub(crate) use spill::SpillArguments;
+pub(crate) use sql::SqlArguments;
 #[cfg(not(feature = "sql"))]
 pub(crate) use sql::WITHOUT_SQL;
+#[cfg(feature = "sql")]
+pub(crate) use sql::{NamedTable, StdoutFormat};
 pub(crate) use types::{Cast, UTC, is_offset, name as type_name};
 
 use crate::failure::say;

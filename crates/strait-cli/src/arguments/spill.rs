@@ -8,7 +8,7 @@ use strait::Algorithm;
 use super::size;
 
 /// Temporary files of a join.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SpillArguments {
     /// A folder for the temporary files of a join that does not fit --memory; may be repeated
     /// [default: the system's folder for temporary files]

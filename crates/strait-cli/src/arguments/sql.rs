@@ -32,6 +32,10 @@ Examples:
   Pipes: the table '-' is an Arrow stream on stdin:
     strait join a.parquet b.parquet --on id -o - | strait sql \"SELECT day, count(*) FROM '-' GROUP BY day\"
 
+  Several files from one script; COPY replaces a file only with OPTIONS (overwrite true):
+    strait sql \"CREATE VIEW o AS SELECT * FROM 'orders/*.csv'; COPY o TO 'orders.parquet';
+      COPY (SELECT day, count(*) AS n FROM o GROUP BY day) TO 'days.csv' OPTIONS (overwrite true)\"
+
   The plan; the plan with figures of the run:
     strait sql \"EXPLAIN SELECT * FROM 'a.parquet' JOIN 'b.csv' USING (id)\"
     strait sql \"EXPLAIN ANALYZE SELECT * FROM 'a.parquet' JOIN 'b.csv' USING (id)\"
@@ -104,7 +108,7 @@ pub(crate) struct SqlArguments {
     /// The memory limit for rows in joins, sorts and aggregates, as in 512MiB or 8GiB [default: no limit].
     /// Rows that do not fit go to temporary files
     ///
-    /// If OUT is a file, a quarter of the limit is for the output. Memory for reading is not counted: it is a few MiB
+    /// If a file is written, by --output, by COPY or from the prompt, a quarter of the limit is for the output. Memory for reading is not counted: it is a few MiB
     /// per thread. A statement fails if the limit is too small for a single step.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,

@@ -87,6 +87,27 @@ impl FileFormat {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
         ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|&(_, format)| format)
     }
+
+    /// Returns the format for its name in SQL, as in `STORED AS PARQUET`.
+    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
+    pub(crate) fn named(name: &str) -> Option<FileFormat> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "parquet" => FileFormat::Parquet,
+            "csv" => FileFormat::Text(CSV, Squeeze::None),
+            "tsv" => FileFormat::Text(TSV, Squeeze::None),
+            "json" | "ndjson" | "jsonl" => FileFormat::Text(Notation::JsonLines, Squeeze::None),
+            "arrow" => FileFormat::IpcFile,
+            _ => return None,
+        })
+    }
+
+    /// Whether the formats differ in more than their compression.
+    fn differs(self, other: FileFormat) -> bool {
+        match (self, other) {
+            (FileFormat::Text(a, _), FileFormat::Text(b, _)) => a != b,
+            (a, b) => a != b,
+        }
+    }
 }
 
 impl fmt::Display for Destination {
@@ -99,27 +120,38 @@ impl fmt::Display for Destination {
     }
 }
 
-impl FromStr for Destination {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+impl Destination {
+    /// Returns the destination for a path or a URL. If no format is named, the ending says which format to write.
+    pub(crate) fn with_format(text: &str, named: Option<FileFormat>) -> Result<Self, String> {
         if text == "-" {
             return Ok(Destination::Stdout);
         }
         let location = Location::parse(text);
         let path =
             location.as_ref().map_or(PathBuf::from(text), |url| PathBuf::from(url.to_string()));
-        match FileFormat::of(&path) {
-            Some(format) => Ok(match location {
-                Some(location) => Destination::Object(location, format),
-                None => Destination::File(path, format),
-            }),
-            None => {
-                Err("the ending does not say which format to write; use .parquet, .csv, .tsv, \
-                 .jsonl or .ndjson (text also with .gz or .zst), .arrow, .feather, .ipc or .arrows, \
-                 or - for a stream on stdout"
-                    .to_string())
+        let format = match (FileFormat::of(&path), named) {
+            (Some(ending), Some(named)) if ending.differs(named) => {
+                return Err("the ending and the format differ; change one of them".to_string());
             }
-        }
+            (Some(format), _) | (None, Some(format)) => format,
+            (None, None) => {
+                return Err("the ending does not say which format to write; use .parquet, .csv, .tsv, \
+                     .jsonl or .ndjson (text also with .gz or .zst), .arrow, .feather, .ipc or .arrows, \
+                     or - for a stream on stdout"
+                    .to_string());
+            }
+        };
+        Ok(match location {
+            Some(location) => Destination::Object(location, format),
+            None => Destination::File(path, format),
+        })
+    }
+}
+
+impl FromStr for Destination {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Destination::with_format(text, None)
     }
 }
 

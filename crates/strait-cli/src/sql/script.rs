@@ -4,20 +4,17 @@ use std::fs;
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use datafusion::sql::parser::Statement;
 
+use super::copy::Copy;
 use super::results;
-use super::session::{Kind, Query, Session};
+use super::session::{DIALECT, Kind, Query, Session, Settings, parse};
+use super::target::{self, Target, check_names};
 use crate::arguments::{SqlArguments, StdoutFormat};
-use crate::busy::Busy;
 use crate::digits::counted;
-use crate::failure;
-use crate::output::{
-    Aside, Destination, FileFormat, Notation, Sink, SinkOptions, Squeeze, check_stdout, print,
-    resolved,
-};
-use crate::store::Upload;
+use crate::failure::say;
+use crate::output::{Destination, FileFormat, Notation, Sink, Squeeze, check_stdout, print};
 
 /// The most rows that are shown per result.
 const SHOWN: usize = 40;
@@ -29,14 +26,19 @@ pub(crate) fn run(arguments: &SqlArguments) -> anyhow::Result<()> {
     }
     let text = text(arguments)?;
     check_output(arguments)?;
-    let session = Session::new(arguments)?;
-    let mut statements = session.parse(&text)?;
+    let mut statements = parse(&text, DIALECT)?;
     let Some(last) = statements.pop() else {
         bail!(
             "there is no statement; write one, as in strait sql \"SELECT * FROM 'orders.parquet'\""
         )
     };
+    let copies = statements.iter().chain([&last]).any(|one| matches!(one, Statement::CopyTo(_)));
+    let session = Session::new(&Settings::of(arguments, is_file(arguments) || copies))?;
     for statement in statements {
+        if let Some(copy) = Copy::of(&statement)? {
+            say(format_args!("{}", copy.run(&session)?));
+            continue;
+        }
         let query = session.plan(statement)?;
         match is_written(arguments) {
             // Only the last statement's rows are written, but all statements run.
@@ -54,6 +56,12 @@ fn rows(arguments: &SqlArguments) -> usize {
 /// Whether rows are written, not shown.
 fn is_written(arguments: &SqlArguments) -> bool {
     arguments.output.is_some() || arguments.format.is_some()
+}
+
+/// Whether rows are encoded in blocks, which take memory.
+fn is_file(arguments: &SqlArguments) -> bool {
+    !matches!(arguments.output, None | Some(Destination::Stdout))
+        || matches!(arguments.format, Some(StdoutFormat::Arrow))
 }
 
 fn is_prompt(arguments: &SqlArguments) -> bool {
@@ -81,10 +89,9 @@ fn text(arguments: &SqlArguments) -> anyhow::Result<String> {
 
 /// Rejects an output that cannot be written, before anything is read.
 fn check_output(arguments: &SqlArguments) -> anyhow::Result<()> {
-    match &arguments.output {
-        Some(Destination::File(path, _)) => Aside::check(path, arguments.overwrite),
-        Some(Destination::Object(location, _)) => Upload::check(location, arguments.overwrite),
-        Some(Destination::Stdout) => check_binary(),
+    match Target::of(arguments) {
+        Some(Target { to: Destination::Stdout, .. }) => check_binary(),
+        Some(target) => target.check(),
         None if arguments.format == Some(StdoutFormat::Arrow) => check_binary(),
         None => check_stdout(", or write a file with -o"),
     }
@@ -100,64 +107,42 @@ fn check_binary() -> anyhow::Result<()> {
 }
 
 fn run_last(arguments: &SqlArguments, session: &Session, last: Statement) -> anyhow::Result<()> {
+    const NOTHING: &str =
+        "the last statement returns no rows, so nothing can be written; end with a SELECT";
+    if let Some(copy) = Copy::of(&last)? {
+        if is_written(arguments) {
+            bail!("{NOTHING}")
+        }
+        say(format_args!("{}", copy.run(session)?));
+        return Ok(());
+    }
     let query = session.plan(last)?;
     if !is_written(arguments) {
         return print(&results::shown(session, &query, rows(arguments))?);
     }
     if query.kind == Kind::Nothing {
-        bail!("the last statement returns no rows, so nothing can be written; end with a SELECT")
+        bail!("{NOTHING}")
     }
-    let sink = sink(arguments, session, &query)?;
+    let sink = match Target::of(arguments) {
+        Some(target) => target.open(session, &query)?,
+        None => stdout(arguments, session, &query)?,
+    };
     let rows = results::write(session, query, sink)?;
     if let Some(file @ (Destination::File(..) | Destination::Object(..))) = &arguments.output {
-        failure::say(format_args!("wrote {} to {file}", counted(rows, "row")));
+        say(format_args!("wrote {} to {file}", counted(rows, "row")));
     }
     Ok(())
 }
 
-/// Opens the output.
-fn sink(arguments: &SqlArguments, session: &Session, query: &Query) -> anyhow::Result<Sink> {
-    let options = SinkOptions {
-        overwrite: arguments.overwrite,
-        compression: arguments.compression,
-        threads: session.threads,
-        row_group_rows: arguments.row_group_rows,
-        memory: session.memory_for_output(),
-        busy: Busy::default(),
-    };
+/// Opens stdout, for rows in the format of `--format`.
+fn stdout(arguments: &SqlArguments, session: &Session, query: &Query) -> anyhow::Result<Sink> {
     let schema = query.plan.schema();
     check_names(&schema)?;
-    let Some(destination) = &arguments.output else {
-        let format = match arguments.format {
-            Some(StdoutFormat::Csv) => FileFormat::Text(Notation::Delimited(b','), Squeeze::None),
-            Some(StdoutFormat::Tsv) => FileFormat::Text(Notation::Delimited(b'\t'), Squeeze::None),
-            Some(StdoutFormat::Jsonl) => FileFormat::Text(Notation::JsonLines, Squeeze::None),
-            Some(StdoutFormat::Arrow) | None => FileFormat::IpcStream,
-        };
-        return Sink::stdout(format, options, &schema);
+    let format = match arguments.format {
+        Some(StdoutFormat::Csv) => FileFormat::Text(Notation::Delimited(b','), Squeeze::None),
+        Some(StdoutFormat::Tsv) => FileFormat::Text(Notation::Delimited(b'\t'), Squeeze::None),
+        Some(StdoutFormat::Jsonl) => FileFormat::Text(Notation::JsonLines, Squeeze::None),
+        Some(StdoutFormat::Arrow) | None => FileFormat::IpcStream,
     };
-    match destination {
-        Destination::File(path, _) => {
-            let target = resolved(path)?;
-            session.tables.check_output(&path.display(), |found| found.claims(&target))?;
-        }
-        Destination::Object(location, _) => {
-            session.tables.check_output(location, |found| found.claims_object(location))?;
-        }
-        Destination::Stdout => {}
-    }
-    Sink::open(destination, options, &schema)
-}
-
-/// Rejects two output columns of one name. Readers of a file could not tell them apart.
-fn check_names(schema: &arrow::datatypes::Schema) -> anyhow::Result<()> {
-    let mut names: Vec<&str> = schema.fields().iter().map(|field| &**field.name()).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        None => Ok(()),
-        Some(pair) => Err(anyhow!(
-            "the result has two columns \"{0}\"; give one of them another name, as in t.\"{0}\" AS other, or join with USING",
-            pair[0]
-        )),
-    }
+    Sink::stdout(format, target::options(session), &schema)
 }

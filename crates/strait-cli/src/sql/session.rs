@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use datafusion::catalog::{DynamicFileCatalog, UrlTableFactory};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DataFusionError, TableReference};
+use datafusion::config::Dialect;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
@@ -14,17 +16,19 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use strait::TempFolders;
+use strait::{Processor, TempFolders};
 use strait_datafusion::{StraitOptions, UnnamedFiles, WithStrait};
 use tokio::runtime::{Builder, Runtime};
 
 use super::cancel::Cancel;
 use super::explain::explained;
 use super::tables::PathTables;
-use crate::arguments::{SqlArguments, StdoutFormat};
+use crate::arguments::{CsvArguments, NamedTable, SpillArguments, SqlArguments};
 use crate::memory::Memory;
-use crate::output::Destination;
 use crate::{panics, spill};
+
+/// The dialect of statements until a statement changes it.
+pub(super) const DIALECT: Dialect = Dialect::Generic;
 
 /// The schema whose tables list all tables. The prompt does not show these tables themselves.
 const ABOUT_TABLES: &str = "information_schema";
@@ -39,14 +43,44 @@ const MEMORY_PER_ROW: usize = 8 << 10;
 const LEAST_ROWS: usize = 1024;
 
 /// Runs statements.
-pub(super) struct Session {
+pub(crate) struct Session {
     context: SessionContext,
     pub(super) tables: Arc<PathTables>,
     /// The threads end with the process. A cancelled statement may keep one of them busy for a while.
-    pub(super) runtime: &'static Runtime,
+    pub(crate) runtime: &'static Runtime,
     pub(super) threads: usize,
     pub(super) cancel: Cancel,
     limits: Limits,
+}
+
+/// The settings of a session.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) tables: Vec<NamedTable>,
+    pub(crate) csv: CsvArguments,
+    pub(crate) threads: usize,
+    pub(crate) memory: Option<u64>,
+    /// Whether statements may write files, which takes memory.
+    pub(crate) writes: bool,
+    pub(crate) spill: SpillArguments,
+    pub(crate) device: Processor,
+    pub(crate) gpu_memory: Option<u64>,
+}
+
+impl Settings {
+    /// Returns the settings of `strait sql`.
+    pub(super) fn of(arguments: &SqlArguments, writes: bool) -> Settings {
+        Settings {
+            tables: arguments.tables.clone(),
+            csv: arguments.csv.clone(),
+            threads: arguments.threads(),
+            memory: arguments.memory,
+            writes,
+            spill: arguments.spill.clone(),
+            device: arguments.device,
+            gpu_memory: arguments.gpu_memory,
+        }
+    }
 }
 
 /// How `--memory` is divided.
@@ -61,15 +95,15 @@ struct Limits {
 }
 
 /// A statement that is planned.
-pub(super) struct Query {
-    pub(super) plan: Arc<dyn ExecutionPlan>,
-    pub(super) context: Arc<TaskContext>,
+pub(crate) struct Query {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    pub(crate) context: Arc<TaskContext>,
     pub(super) kind: Kind,
 }
 
 /// What a statement returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Rows,
     /// The rows of `EXPLAIN`, whose values are texts of many lines.
     Plan,
@@ -79,15 +113,15 @@ pub(super) enum Kind {
 
 impl Session {
     /// Opens the tables of `--table`.
-    pub(super) fn new(arguments: &SqlArguments) -> anyhow::Result<Session> {
-        for folder in &arguments.spill.temp_dirs {
+    pub(crate) fn new(settings: &Settings) -> anyhow::Result<Session> {
+        for folder in &settings.spill.temp_dirs {
             spill::check(
                 folder,
                 &format!("--temp-dir {}", folder.display()),
                 "name another folder",
             )?;
         }
-        let (threads, limits) = (arguments.threads(), Limits::of(arguments));
+        let (threads, limits) = (settings.threads, Limits::of(settings.memory, settings.writes));
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("strait-sql")
@@ -96,10 +130,10 @@ impl Session {
             .build()
             .context("cannot start threads")?;
         let runtime: &'static Runtime = Box::leak(Box::new(runtime));
-        let tables = Arc::new(PathTables::new(&arguments.csv, limits.all.is_none()));
+        let tables = Arc::new(PathTables::new(&settings.csv, limits.all.is_none()));
         let state = SessionStateBuilder::new()
-            .with_config(config(arguments, threads, limits.statements))
-            .with_runtime_env(environment(arguments, limits.statements)?)
+            .with_config(config(settings, limits.statements))
+            .with_runtime_env(environment(settings, limits.statements)?)
             .with_default_features()
             .with_strait()
             .build();
@@ -109,7 +143,7 @@ impl Session {
             .with_catalog_list(Arc::new(DynamicFileCatalog::new(catalogs, by_path)))
             .build();
         let context = SessionContext::new_with_state(state);
-        for table in &arguments.tables {
+        for table in &settings.tables {
             let opened = tables.open(&table.source)?;
             context
                 .register_table(TableReference::bare(table.name.as_str()), opened)
@@ -118,23 +152,19 @@ impl Session {
         Ok(Session { context, tables, runtime, threads, cancel: Cancel::new(), limits })
     }
 
-    /// Parses statements that are separated by semicolons.
-    pub(super) fn parse(&self, text: &str) -> anyhow::Result<Vec<Statement>> {
-        let state = self.context.state();
-        let name = state.config_options().sql_parser.dialect;
-        let dialect = dialect_from_str(name).context("an unknown dialect")?;
-        let parser = DFParserBuilder::new(text).with_dialect(dialect.as_ref()).build();
-        let statements = parser.and_then(|mut parser| parser.parse_statements());
-        statements.map(Vec::from).map_err(|error| self.explained(&error))
+    /// Parses statements in the dialect of the session.
+    pub(crate) fn parse(&self, text: &str) -> anyhow::Result<Vec<Statement>> {
+        parse(text, self.context.state().config_options().sql_parser.dialect)
     }
 
     /// Plans a statement. Carries it out if it returns no rows.
-    pub(super) fn plan(&self, statement: Statement) -> anyhow::Result<Query> {
+    pub(crate) fn plan(&self, statement: Statement) -> anyhow::Result<Query> {
         let planning = async {
             let logical = self.context.state().statement_to_plan(statement).await?;
-            if let LogicalPlan::Copy(_) = &logical {
-                let why = "COPY is not supported, because it could replace files without a question; select the rows, \
-                           and name the file with -o";
+            // DataFusion's `COPY` could replace files without a question.
+            let copies = logical.exists(|plan| Ok(matches!(plan, LogicalPlan::Copy(_))))?;
+            if copies {
+                let why = "COPY cannot be a part of another statement; put it alone";
                 return Err(DataFusionError::Plan(why.to_string()));
             }
             let kind = match &logical {
@@ -205,19 +235,25 @@ impl Session {
 }
 
 impl Limits {
-    fn of(arguments: &SqlArguments) -> Limits {
-        let is_written = !matches!(arguments.output, None | Some(Destination::Stdout))
-            || matches!(arguments.format, Some(StdoutFormat::Arrow));
-        let all = arguments.memory;
-        let output = all.filter(|_| is_written).map(|all| all / 4);
+    fn of(all: Option<u64>, writes: bool) -> Limits {
+        let output = all.filter(|_| writes).map(|all| all / 4);
         Limits { all, statements: all.map(|all| all - output.unwrap_or(0)), output }
     }
 }
 
-fn config(arguments: &SqlArguments, threads: usize, memory: Option<u64>) -> SessionConfig {
+/// Parses statements that are separated by semicolons.
+pub(super) fn parse(text: &str, dialect: Dialect) -> anyhow::Result<Vec<Statement>> {
+    let dialect = dialect_from_str(dialect).context("an unknown dialect")?;
+    let parser = DFParserBuilder::new(text).with_dialect(dialect.as_ref()).build();
+    let statements = parser.and_then(|mut parser| parser.parse_statements());
+    statements.map(Vec::from).map_err(|error| explained(&error, &[], None))
+}
+
+fn config(settings: &Settings, memory: Option<u64>) -> SessionConfig {
+    let threads = settings.threads;
     let mut strait = StraitOptions::default();
-    strait.device = arguments.device.to_string();
-    strait.gpu_memory = arguments.gpu_memory.unwrap_or(0);
+    strait.device = settings.device.to_string();
+    strait.gpu_memory = settings.gpu_memory.unwrap_or(0);
     let mut config = SessionConfig::new()
         .with_target_partitions(threads)
         .with_information_schema(true)
@@ -235,10 +271,10 @@ fn config(arguments: &SqlArguments, threads: usize, memory: Option<u64>) -> Sess
     config
 }
 
-fn environment(arguments: &SqlArguments, memory: Option<u64>) -> anyhow::Result<Arc<RuntimeEnv>> {
-    let folders = TempFolders::new(arguments.spill.temp_dirs.clone());
-    let files = UnnamedFiles::new(folders.with_limit(arguments.spill.disk));
-    let disk = match arguments.spill.no_spill {
+fn environment(settings: &Settings, memory: Option<u64>) -> anyhow::Result<Arc<RuntimeEnv>> {
+    let folders = TempFolders::new(settings.spill.temp_dirs.clone());
+    let files = UnnamedFiles::new(folders.with_limit(settings.spill.disk));
+    let disk = match settings.spill.no_spill {
         true => DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled),
         false => DiskManagerBuilder::default().with_temp_file_factory(Arc::new(files)),
     };

@@ -217,6 +217,48 @@ mod present {
     }
 
     #[test]
+    fn copy_writes_files_and_replaces_none() {
+        let sandbox = Sandbox::with_people();
+        let copies = "CREATE VIEW p AS SELECT name, city FROM 'people.csv' WHERE city < 5;\n\
+            COPY (SELECT * FROM p ORDER BY name) TO 'a.csv';\n\
+            COPY p TO 'b.parquet' OPTIONS (compression snappy);\n\
+            COPY p TO 'c' STORED AS JSON";
+        for flags in ["", "--memory 64MiB"] {
+            let run = sql(&sandbox, copies, flags);
+            assert_eq!(run.ok(), "");
+            let expected = "wrote 2 rows to a.csv\nwrote 2 rows to b.parquet\nwrote 2 rows to c\n";
+            assert_eq!(run.stderr, expected);
+            assert_eq!(sandbox.read("a.csv"), "name,city\nAda,1\nBob,2\n");
+            let lines = read_parquet(&sandbox.path("b.parquet"));
+            assert_eq!(sorted(&lines), sorted("name,city\nAda,1\nBob,2\n"));
+            assert_eq!(sandbox.read("c").lines().count(), 2);
+            for name in ["a.csv", "b.parquet", "c"] {
+                std::fs::remove_file(sandbox.path(name)).unwrap();
+            }
+        }
+        let before = sandbox.names();
+        sandbox.write("old.csv", "old");
+        sql(&sandbox, "COPY 'people.csv' TO 'old.csv'", "")
+            .fails(&["old.csv exists already; add OPTIONS (overwrite true) to replace it"]);
+        assert_eq!(sandbox.read("old.csv"), "old");
+        sql(&sandbox, "COPY 'people.csv' TO 'old.csv' OPTIONS (overwrite true)", "").ok();
+        assert_eq!(sandbox.read("old.csv"), crate::sandbox::PEOPLE);
+        std::fs::remove_file(sandbox.path("old.csv")).unwrap();
+        sql(&sandbox, "COPY 'people.csv' TO 'people.csv' OPTIONS (overwrite true)", "")
+            .fails(&["people.csv is part of the table people.csv"]);
+        let twice = "COPY (SELECT a.city, b.city FROM 'people.csv' a, 'people.csv' b) TO 'x.csv'";
+        sql(&sandbox, twice, "").fails(&["two columns \"city\"", "AS other"]);
+        sql(&sandbox, "EXPLAIN ANALYZE COPY 'people.csv' TO 'x.csv'", "")
+            .fails(&["COPY cannot be a part of another statement"]);
+        sql(&sandbox, "COPY 'people.csv' TO 'x.csv'", "-o y.csv").fails(&["returns no rows"]);
+        // A failure leaves no file.
+        sql(&sandbox, "COPY (SELECT CAST(name AS INT) AS n FROM 'people.csv') TO 'x.csv'", "")
+            .fails(&["Cannot cast string 'Ada'"]);
+        assert_eq!(sandbox.names(), before);
+        assert_eq!(sandbox.read("people.csv"), crate::sandbox::PEOPLE);
+    }
+
+    #[test]
     fn several_statements_run_in_turn() {
         let sandbox = Sandbox::with_people();
         let script = "\n-- a comment; with a semicolon\n\

@@ -1,4 +1,4 @@
-//! `strait bench tpch`: the queries of TPC-H in DataFusion, with Strait's joins and with DataFusion's own.
+//! `strait bench tpch`: the queries of TPC-H in `strait sql`, and in DataFusion with its own joins and readers.
 //!
 //! ```text
 //!  generate ─► 8 Parquet files ─► per query and round: both engines in turns ─► table, record
@@ -8,7 +8,7 @@
 mod engine;
 mod queries;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use clap::ValueEnum;
@@ -47,12 +47,7 @@ pub(super) fn run(arguments: &BenchTpchArguments) -> anyhow::Result<()> {
         threads,
         memory: arguments.memory,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .enable_all()
-        .build()
-        .context("cannot start the threads of DataFusion")?;
-    let results = runtime.block_on(measure(arguments, settings))?;
+    let results = measure(arguments, settings)?;
 
     let mut record = Record::new(&COLUMNS)?;
     for result in &results {
@@ -123,13 +118,10 @@ impl Entry {
 }
 
 /// Runs all queries. An engine that fails a query does not run it again.
-async fn measure(
-    arguments: &BenchTpchArguments,
-    settings: Settings<'_>,
-) -> anyhow::Result<Vec<Outcome>> {
+fn measure(arguments: &BenchTpchArguments, settings: Settings<'_>) -> anyhow::Result<Vec<Outcome>> {
     let mut engines = Vec::new();
     for joins in Joins::BOTH {
-        engines.push(Engine::open(joins, settings).await?);
+        engines.push(Engine::open(joins, settings)?);
     }
     let mut results = Vec::new();
     for (number, sql) in (1..).zip(QUERIES) {
@@ -148,7 +140,7 @@ async fn measure(
                 // The engine that was second is first in the next round.
                 let at = (turn + round as usize) % entries.len();
                 if entries[at].seconds.is_ok() {
-                    let run = engines[at].run(sql).await;
+                    let run = engines[at].run(sql);
                     entries[at].add(run)?;
                 }
             }

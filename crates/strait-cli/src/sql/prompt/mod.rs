@@ -13,8 +13,9 @@ use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config, Editor};
 
 use super::cancel::Cancelled;
+use super::copy::Copy;
 use super::results;
-use super::session::{Kind, Session};
+use super::session::{Kind, Session, Settings};
 use crate::arguments::SqlArguments;
 use crate::failure::{say, say_error};
 use crate::interrupt;
@@ -41,6 +42,7 @@ SELECT …;      runs a statement; it may have several lines
 \\q             leaves, and so does Ctrl-D
 
 FROM takes a table or a path in quotes: SELECT * FROM 'orders.parquet' JOIN 'people/*.csv' USING (id);
+COPY (SELECT …) TO 'out.parquet' writes a file; OPTIONS (overwrite true) replaces it.
 CREATE VIEW name AS SELECT … FROM 'path' gives a table a name. SET strait.device = 'cpu' changes a setting.
 Ctrl-C cancels the running statement. Tab completes words, tables, columns and paths.
 ";
@@ -70,7 +72,8 @@ pub(super) fn run(arguments: &SqlArguments) -> anyhow::Result<()> {
         )
     }
     check_stdout("")?;
-    let session = Session::new(arguments)?;
+    // A statement of the prompt may be `COPY`.
+    let session = Session::new(&Settings::of(arguments, true))?;
     let cancel = session.cancel.clone();
     interrupt::replace(Some(Box::new(move || cancel.ask())));
     let names = Names::default();
@@ -144,21 +147,34 @@ impl Prompt<'_> {
     fn statements(&mut self, text: &str) -> anyhow::Result<()> {
         for statement in self.session.parse(text)? {
             let begun = Instant::now();
+            if let Some(copy) = Copy::of(&statement)? {
+                let mut done = format!("{}\n", copy.run(&self.session)?);
+                done.push_str(&self.time(begun));
+                print(&done)?;
+                continue;
+            }
             let query = self.session.plan(statement)?;
             let rows = self.arguments.rows.unwrap_or(SHOWN);
             let shown = results::shown(&self.session, &query, rows)?;
-            let seconds = begun.elapsed().as_secs_f64();
+            let time = self.time(begun);
             let shown = match query.kind {
                 Kind::Nothing => "done\n".to_string(),
                 _ => shown,
             };
-            let time = if self.timing { format!("{seconds:.3} s\n") } else { String::new() };
             if query.kind == Kind::Nothing {
                 self.learn_names();
             }
             pager::show(&format!("{shown}{time}"), !self.arguments.no_pager)?;
         }
         Ok(())
+    }
+
+    /// Returns the time since a statement began, if times are shown.
+    fn time(&self, begun: Instant) -> String {
+        match self.timing {
+            true => format!("{:.3} s\n", begun.elapsed().as_secs_f64()),
+            false => String::new(),
+        }
     }
 
     fn tables(&self) -> String {
