@@ -16,6 +16,8 @@ mod json;
 mod late;
 mod outputs;
 mod parquet;
+#[cfg(feature = "sql")]
+mod prompt;
 mod reading;
 mod sandbox;
 mod shells;

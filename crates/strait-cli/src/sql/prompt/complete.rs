@@ -176,7 +176,15 @@ impl Completer for Completion {
     ) -> rustyline::Result<(usize, Vec<Pair>)> {
         // Paths are between single quotes.
         if let End::Quotes(_) = end(&line[..pos]) {
-            return self.files.complete(line, pos, context);
+            let (start, mut files) = self.files.complete(line, pos, context)?;
+            // The only file that fits ends the path. The path of a folder goes on.
+            if let [file] = files.as_mut_slice()
+                && !file.replacement.ends_with('/')
+                && !line[pos..].starts_with('\'')
+            {
+                file.replacement.push('\'');
+            }
+            return Ok((start, files));
         }
         let (start, words) = self.words(&line[..pos]);
         let pair = |word: String| Pair { display: word.clone(), replacement: word };
