@@ -49,10 +49,11 @@ test: ## all tests, 100,000 random joins among them; installs NVRTC, moto and Az
 # A random join is short, and half of its CPU time went to pages that the C library returned and took again.
 KEEP_FREED := GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=8589934592
 
-test-long: ## ten million random joins, and float keys beside DuckDB; STRAIT_SEED chooses others
+test-long: ## ten million random joins, a large join on three tiers, float keys beside DuckDB; STRAIT_SEED chooses others
 	$(CARGO) build --release -p strait-cli
 	$(PYTHON) scripts/float_oracle.py --strait "$${CARGO_TARGET_DIR:-target}/release/strait"
 	$(KEEP_FREED) STRAIT_CASES=10000000 $(CARGO) test --release -p strait --test runner -- --nocapture
+	STRAIT_LONG=1 $(CARGO) test --release -p strait --test spill a_small_device_and_the_disk
 
 # Not tests/limits: it measures the memory of whole processes, which AddressSanitizer multiplies.
 test-asan: ## the library's tests under AddressSanitizer, with fewer random joins
