@@ -397,7 +397,7 @@ mod tests {
         let view = space.allocate(100, "a test").unwrap();
         let poison = space.get::<u8>(view.address, "a test").unwrap();
         space.write::<u8>(view.address + 40, &[1, 2], "a test").unwrap();
-        let mut expected = vec![poison; 100];
+        let mut expected = [poison; 100];
         expected[40..42].copy_from_slice(&[1, 2]);
         for (from, to) in [(0, 100), (0, 30), (30, 41), (41, 42), (41, 100), (42, 100), (99, 100)] {
             let read = space.read::<u8>(view.address + from, to - from, "a test").unwrap();
