@@ -105,8 +105,8 @@ pub(crate) struct SqlArguments {
     #[arg(long, value_name = "N", value_parser = join::threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The memory limit for rows in joins, sorts and aggregates, as in 512MiB or 8GiB [default: no limit].
-    /// Rows that do not fit go to temporary files
+    /// The memory limit for rows in joins, sorts, aggregates and tables of CREATE TABLE, as in 512MiB or 8GiB
+    /// [default: no limit]. Rows of operators that do not fit go to temporary files
     ///
     /// If a file is written, by --output, by COPY or from the prompt, a quarter of the limit is for the output. Memory for reading is not counted: it is a few MiB
     /// per thread. A statement fails if the limit is too small for a single step.

@@ -14,6 +14,8 @@ mod copy;
 #[cfg(feature = "sql")]
 mod explain;
 #[cfg(feature = "sql")]
+mod held;
+#[cfg(feature = "sql")]
 mod parquet;
 #[cfg(feature = "sql")]
 mod prompt;

@@ -11,7 +11,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionStateBuilder, TaskContext};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::{DFParserBuilder, Statement};
@@ -22,6 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::cancel::Cancel;
 use super::explain::explained;
+use super::held::{Held, HeldTables};
 use super::tables::PathTables;
 use crate::arguments::{CsvArguments, NamedTable, SpillArguments, SqlArguments};
 use crate::memory::Memory;
@@ -50,6 +51,7 @@ pub(crate) struct Session {
     pub(crate) runtime: &'static Runtime,
     pub(super) threads: usize,
     pub(super) cancel: Cancel,
+    held: HeldTables,
     limits: Limits,
 }
 
@@ -149,7 +151,8 @@ impl Session {
                 .register_table(TableReference::bare(table.name.as_str()), opened)
                 .map_err(|error| anyhow!("--table {}: {error}", table.name))?;
         }
-        Ok(Session { context, tables, runtime, threads, cancel: Cancel::new(), limits })
+        let (cancel, held) = (Cancel::new(), HeldTables::default());
+        Ok(Session { context, tables, runtime, threads, cancel, held, limits })
     }
 
     /// Parses statements in the dialect of the session.
@@ -172,7 +175,11 @@ impl Session {
                 LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => Kind::Nothing,
                 _ => Kind::Rows,
             };
+            let (logical, held) = self.holding(logical).await?;
             let frame = self.context.execute_logical_plan(logical).await?;
+            if kind == Kind::Nothing {
+                self.held.settle(held, &self.context);
+            }
             // `EXECUTE` may return rows. Other statements of this kind return none.
             let kind = match kind {
                 Kind::Nothing if !frame.schema().fields().is_empty() => Kind::Rows,
@@ -183,6 +190,22 @@ impl Session {
         };
         let planned = self.runtime.block_on(self.cancel.race(planning))?;
         planned.map_err(|error| self.explained(&error))
+    }
+
+    /// If memory is limited and a statement creates a table in memory, reads the rows of the table, and reserves their
+    /// memory.
+    async fn holding(
+        &self,
+        logical: LogicalPlan,
+    ) -> datafusion::error::Result<(LogicalPlan, Option<Held>)> {
+        let LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(mut create)) = logical else {
+            return Ok((logical, None));
+        };
+        let held = match self.limits.all {
+            Some(_) => self.held.read(&mut create, &self.context).await?,
+            None => None,
+        };
+        Ok((LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)), held))
     }
 
     /// Turns an error of DataFusion into a message.

@@ -398,6 +398,39 @@ mod present {
         assert_eq!(left(&sandbox), 0);
     }
 
+    /// The rows of tables in memory count, until the tables are dropped.
+    #[test]
+    fn tables_in_memory_count() {
+        let sandbox = large();
+        let limits = "--memory 64MiB --threads 2 --device cpu";
+        let create = |name: &str| format!("CREATE TABLE {name} AS SELECT * FROM 'a.parquet';");
+        let count = "SELECT count(*) AS n, count(DISTINCT k) AS k FROM t";
+        let once = format!("{} {count}", create("t"));
+        assert_eq!(
+            sql(&sandbox, &once, &format!("{limits} --format csv")).ok(),
+            "n,k\n150000,150000\n"
+        );
+        // Two tables do not fit. The first one makes room if it is dropped or replaced.
+        let both: String = ["t", "u", "v", "w"].map(create).concat();
+        sql(&sandbox, &format!("{both} {count}"), limits)
+            .fails(&["the memory limit of 64.0 MiB is too small", "--memory"]);
+        let dropped: String = (0..4).map(|_| create("t") + "DROP TABLE t;").collect();
+        let replaced: String =
+            (0..4).map(|_| create("t").replace("TABLE", "OR REPLACE TABLE")).collect();
+        for before in [dropped + &create("t"), replaced] {
+            let run =
+                sql(&sandbox, &format!("{before} {count}"), &format!("{limits} --format csv"));
+            assert_eq!(run.ok(), "n,k\n150000,150000\n");
+        }
+        let again =
+            format!("{} CREATE TABLE IF NOT EXISTS t AS SELECT 1 AS k; {count}", create("t"));
+        assert_eq!(
+            sql(&sandbox, &again, &format!("{limits} --format csv")).ok(),
+            "n,k\n150000,150000\n"
+        );
+        sql(&sandbox, &format!("{0} {0}", create("t")), limits).fails(&["t", "already exists"]);
+    }
+
     /// The process is interrupted while it writes.
     #[test]
     fn an_interrupt_leaves_nothing() {
