@@ -30,6 +30,8 @@ pub struct TestOverrides {
     pub fault: Option<Fault>,
     /// The operation that fails after `fault` has happened. Operations are counted from then on.
     pub then: Option<Fault>,
+    /// Write rows to disk at once, if the join has a place for them, instead of trying to join in memory first.
+    pub spill_at_once: bool,
     /// The memory that this process can use, in bytes, in place of what the system tells.
     pub host_memory: Option<u64>,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::algorithm::spill::SpillTotals;
 use crate::error::bytes;
+use crate::options::Algorithm;
 use crate::plan::Plan;
 use crate::stopwatch::{GpuWork, StageTime};
 
@@ -94,13 +95,17 @@ pub struct Spilled {
     pub rows: u64,
     /// The number of files.
     pub files: u64,
-    /// The pairs of partitions that were joined from disk.
+    /// The pairs of partitions that were joined from disk. For `sort-merge`: the keys with so many rows that these rows
+    /// were joined by themselves.
     pub pairs: u64,
     /// How many of these pairs were joined in blocks: because partitioning them again would not help, or because the
     /// last level was reached.
     pub pairs_in_blocks: u64,
-    /// The levels of partitioning: 1 if no partition had to be partitioned again.
+    /// The levels of partitioning: 1 if no partition had to be partitioned again. For `sort-merge`: 1 if no sorted runs
+    /// had to be merged into longer ones.
     pub levels: u64,
+    /// The key ranges that `sort-merge` read from sorted runs and joined in memory.
+    pub ranges: u64,
 }
 
 impl From<&SpillTotals> for Spilled {
@@ -113,6 +118,7 @@ impl From<&SpillTotals> for Spilled {
             pairs: read(&totals.pairs),
             pairs_in_blocks: read(&totals.pairs_in_blocks),
             levels: read(&totals.levels),
+            ranges: read(&totals.ranges),
         }
     }
 }
@@ -168,9 +174,13 @@ impl fmt::Display for Report {
         writeln!(f, "  {:<22} {:>12}", "output rows", self.output_rows)?;
         writeln!(f, "  {:<22} {:>12}", "peak memory", bytes(self.peak_memory))?;
         if self.spilled.levels > 0 {
-            let Spilled { bytes: written, files, pairs, pairs_in_blocks, levels, .. } =
+            let Spilled { bytes: written, files, pairs, pairs_in_blocks, levels, ranges, .. } =
                 self.spilled;
-            let on = format!("in {files} files, {pairs} pairs, {levels} levels");
+            let ranges = match self.plan.algorithm {
+                Algorithm::SortMerge => format!("{ranges} key ranges, "),
+                _ => String::new(),
+            };
+            let on = format!("in {files} files, {ranges}{pairs} pairs, {levels} levels");
             write!(f, "  {:<22} {:>12} {on}", "written to disk", bytes(written))?;
             match pairs_in_blocks {
                 0 => writeln!(f)?,

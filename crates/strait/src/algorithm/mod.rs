@@ -17,6 +17,7 @@ mod no_partition;
 mod radix;
 mod seeds;
 mod sort_merge;
+pub(crate) mod sorted_runs;
 pub(crate) mod spill;
 
 use std::ops::Range;
@@ -63,6 +64,9 @@ pub(crate) struct Job<'a> {
     /// The memory that must be free before `no-partition` on the CPU starts to stream the probe side. After that, the
     /// join cannot start again, because this algorithm does not keep the probe rows. Other algorithms ignore this.
     pub(crate) needed_to_probe: u64,
+    /// The memory that `sort-merge` on the CPU leaves free while it reads the probe side. Half of it must be free before
+    /// it writes the first row, because after that, the join cannot start again. Other algorithms ignore this.
+    pub(crate) spare: u64,
 }
 
 impl<'a> Job<'a> {
@@ -71,11 +75,11 @@ impl<'a> Job<'a> {
         self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
-    /// Reads the probe side to its end and holds it. Its batches stay in the job, too: if memory is refused before any
+    /// Reads the probe side to its end and holds it. Each batch must leave `spare` bytes of memory free. Its batches stay in the job, too: if memory is refused before any
     /// output row was sent, the join can start again.
-    fn hold_probe(&mut self, cx: &Context<'_>) -> Result<Relation> {
+    fn hold_probe(&mut self, cx: &Context<'_>, spare: u64) -> Result<Relation> {
         let mut source = self.take_probe()?;
-        let filled = source.fill(&cx.workers, 0, || cx.workers.check());
+        let filled = source.fill(&cx.workers, spare, || cx.workers.check());
         if filled.is_ok() {
             source.close();
         }

@@ -30,7 +30,7 @@ use crate::word::Width;
 const SPLIT: usize = 64 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
-    let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
+    let probe = cx.watch.time("read probe side", || job.hold_probe(cx, 0))?;
     for_widths!(job.plan, join(cx, job, probe))
 }
 

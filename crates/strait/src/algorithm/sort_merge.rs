@@ -13,7 +13,7 @@
 
 use std::slice::Chunks;
 
-use super::{Context, Job, for_widths, pair_cap, workers_with_scratch};
+use super::{Context, Job, for_widths, has_left, pair_cap, workers_with_scratch};
 use crate::error::Result;
 use crate::input::Relation;
 use crate::matches::{FoundBy, Keep, KeyOrderWriter, Matcher, Unit};
@@ -30,7 +30,7 @@ use crate::word::Width;
 const SEGMENT: usize = 128 * 1024;
 
 pub(super) fn run(cx: &Context<'_>, mut job: Job<'_>) -> Result<()> {
-    let probe = cx.watch.time("read probe side", || job.hold_probe(cx))?;
+    let probe = cx.watch.time("read probe side", || job.hold_probe(cx, job.spare))?;
     for_widths!(job.plan, join(cx, job, probe))
 }
 
@@ -48,11 +48,15 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
     let rows = build_sorted.len() + probe_sorted.len();
     let (workers, _scratch) = workers_with_scratch::<K>(cx, Some(rows as u64), 0, cap * 2)?;
 
+    has_left(&cx.budget, job.spare / 2, "the rows of the output")?;
+    // A join that spills runs this algorithm once per key range.
+    job.sink.turn.restart();
     cx.counters.enter(Stage::Probe, rows as u64);
     let segment_rows = if cx.overrides.tiny_partitions { 8 } else { SEGMENT };
     let segments = split(&build_sorted, &probe_sorted, rows.div_ceil(segment_rows).max(1));
     let one = |index: usize, worker: usize| {
         let segment = &segments[index];
+        let ends = job.sink.turn.ends_unless_kept();
         let mut emitter = Emitter::of_segment(job.sink, worker, index);
         let mut rows = KeyOrderWriter::new(&matcher, &build_unit, &probe_unit, cap, &mut emitter);
         for group in groups(&build_sorted, &probe_sorted, segment) {
@@ -62,7 +66,9 @@ fn join<K: KeyWord, I: RowId>(cx: &Context<'_>, job: Job<'_>, probe: Relation) -
         rows.finish()?;
         let done = (segment.a.len() + segment.b.len()) as u64;
         cx.counters.done.fetch_add(done, std::sync::atomic::Ordering::Relaxed);
-        emitter.finish()
+        emitter.finish()?;
+        ends.keep();
+        Ok(())
     };
     cx.watch.time("merge", || workers.each(segments.len(), one))?;
 

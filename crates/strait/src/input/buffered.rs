@@ -410,6 +410,19 @@ impl BufferedSource {
         self.feed.close();
     }
 
+    /// Lets the rows of a held side wait as the only rows. The source must not have been called, and is not called any
+    /// more.
+    pub(crate) fn hold(&self, rows: Relation) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.bytes.store(rows.bytes(), Ordering::Relaxed);
+        let buffer = &mut *lock(&self.buffer);
+        for (batch, hold) in rows.into_batches() {
+            let first_row = buffer.rows;
+            buffer.rows += batch.num_rows() as u64;
+            buffer.waiting.push_back(Held { batch, first_row, hold });
+        }
+    }
+
     /// Returns the waiting batches as a held side. They keep waiting here, too.
     pub(crate) fn waiting(&self) -> Relation {
         let waiting = lock(&self.buffer).waiting.iter().cloned().collect();

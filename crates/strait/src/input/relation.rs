@@ -45,6 +45,11 @@ impl Relation {
         Relation::new(schema, held.collect(), bytes)
     }
 
+    /// Returns its batches with their reservations.
+    pub(crate) fn into_batches(self) -> impl Iterator<Item = (RecordBatch, Arc<Hold>)> {
+        self.batches.into_iter().zip(self.holds)
+    }
+
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
     }

@@ -37,9 +37,9 @@ pub(crate) struct Ranked {
 
 /// A row that has to be ranked.
 #[derive(Clone, Copy)]
-struct Entry {
-    prefix: u64,
-    at: Location,
+pub(super) struct Entry {
+    pub(super) prefix: u64,
+    pub(super) at: Location,
 }
 
 pub(super) fn ranks(
@@ -104,7 +104,7 @@ pub(super) fn ranks(
 ///
 /// It cuts the entries into parts, as quicksort does: all entries of a part sort before the entries of the next part.
 /// Workers then sort the parts.
-fn sort(
+pub(super) fn sort(
     entries: &mut [Entry],
     compare: impl Fn(&Entry, &Entry) -> Ordering + Sync,
     workers: &Workers,
@@ -175,7 +175,7 @@ fn narrow(n: usize, what: &str) -> Result<u32> {
 
 impl KeyValues {
     /// Compares column by column. Null is larger than any value.
-    fn compare(&self, a: Location, b: Location) -> Ordering {
+    pub(super) fn compare(&self, a: Location, b: Location) -> Ordering {
         self.columns
             .iter()
             .map(|column| match (is_valid(&column.nulls, a), is_valid(&column.nulls, b)) {
@@ -201,7 +201,7 @@ impl Column {
 
     /// Returns a number whose order agrees with the order of values: a larger value never has a smaller
     /// number.
-    fn prefix(&self, at: Location) -> u64 {
+    pub(super) fn prefix(&self, at: Location) -> u64 {
         if !is_valid(&self.nulls, at) {
             return u64::MAX;
         }
@@ -218,7 +218,7 @@ impl Column {
         }
     }
 
-    fn word(&self, at: Location) -> u64 {
+    pub(super) fn word(&self, at: Location) -> u64 {
         match &self.data {
             Data::W32(chunks) => self.form.order(value(chunks, at).into()),
             Data::W64(chunks) => self.form.order(value(chunks, at)),
@@ -227,7 +227,7 @@ impl Column {
     }
 }
 
-fn value<T: ArrowNativeType>(chunks: &[ScalarBuffer<T>], at: Location) -> T {
+pub(super) fn value<T: ArrowNativeType>(chunks: &[ScalarBuffer<T>], at: Location) -> T {
     chunks[at.batch as usize][at.row as usize]
 }
 
@@ -238,6 +238,6 @@ fn first_bytes(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(first)
 }
 
-fn bytes(chunks: &[Bytes], at: Location) -> &[u8] {
+pub(super) fn bytes(chunks: &[Bytes], at: Location) -> &[u8] {
     chunks[at.batch as usize].get(at.row)
 }

@@ -334,6 +334,8 @@ mod tests {
             workers: 1,
             prompt: false,
             turn: Turn::default(),
+            one_key: AtomicBool::new(false),
+            pushing: Mutex::default(),
             sums: Mutex::default(),
         };
         let count = |rows| {

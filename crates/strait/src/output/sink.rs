@@ -1,6 +1,6 @@
 //! The destination of the output, which all workers share.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
@@ -158,6 +158,10 @@ pub(crate) struct SharedSink<'a> {
     pub(crate) prompt: bool,
     /// For ordered output: the segment that may send next.
     pub(crate) turn: Turn,
+    /// Whether all rows have the same key now. Then the rows of an ordered output may come in any order.
+    pub(crate) one_key: AtomicBool,
+    /// Held while such rows are pushed, because the batches of an ordered output are pushed one after the other.
+    pub(crate) pushing: Mutex<()>,
     /// The sums so far.
     pub(crate) sums: Mutex<Vec<i128>>,
 }
@@ -213,7 +217,15 @@ impl SharedSink<'_> {
     /// Gives a batch to the sink.
     pub(super) fn push(&self, worker: usize, mut batch: ReservedBatch) -> Result<()> {
         batch.queued = Some(self.flow.sending());
-        called(|| self.sink.push(worker, batch))
+        if !self.one_key.load(Ordering::Relaxed) {
+            return called(|| self.sink.push(worker, batch));
+        }
+        batch.ordered = true;
+        {
+            let _pushing = lock(&self.pushing);
+            called(|| self.sink.push(worker, batch))?;
+        }
+        self.turn_passed(worker)
     }
 
     /// Tells the sink that a worker has passed its turn.

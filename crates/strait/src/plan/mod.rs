@@ -20,6 +20,7 @@ mod link;
 mod refine;
 mod rules;
 mod shape;
+mod sorted_runs;
 mod spill;
 mod working_sets;
 
@@ -33,6 +34,7 @@ pub(crate) use gpu_rules::first_pass_transfer;
 pub(crate) use in_gpu_memory::{BeforeSurvey, InGpuMemory};
 pub(crate) use link::order_pays;
 pub(crate) use refine::{Divided, Facts, KeyFacts, Learned, LearnedWords, Payload, PayloadColumn};
+pub(crate) use sorted_runs::{RunRules, joined_bytes};
 pub(crate) use spill::{
     ASSIGNED_BYTES_PER_ROW, PairPlan, SpillRules, SpilledSize, reading_bytes, spare_bytes,
 };

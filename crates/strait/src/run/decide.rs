@@ -36,6 +36,9 @@ pub(super) struct Known<'a> {
     pub(crate) probe: Statistics,
     /// The facts that were learned from the build side, once it has been read.
     pub(crate) learned: Learned,
+    /// Whether the probe side must be streamed, whatever algorithm the caller asked for. It then is the rows of one key
+    /// that do not fit memory.
+    pub(crate) streams: bool,
 }
 
 impl BoundJoin {
@@ -184,7 +187,11 @@ impl BoundJoin {
 
     /// Plans for the CPU, and also for a device, if there is one.
     fn plan(&self, known: &Known<'_>, device: Option<Usable<'_>>) -> Plan {
-        self.plan_by(known, device, self.join.algorithm_in_memory())
+        let asked = match known.streams {
+            true => Some(Algorithm::NoPartition),
+            false => self.join.algorithm_in_memory(),
+        };
+        self.plan_by(known, device, asked)
     }
 
     /// Makes a plan. It compares the CPU with the device, if there is a device. If `asked` has an algorithm, the plan
@@ -345,7 +352,8 @@ impl<'a> Known<'a> {
             Side::Right => (*right, *left),
             Side::Left => (*left, *right),
         };
-        Known { machine, join_type, side, build, probe, learned: Learned::default() }
+        let learned = Learned::default();
+        Known { machine, join_type, side, build, probe, learned, streams: false }
     }
 }
 

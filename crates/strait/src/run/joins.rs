@@ -8,12 +8,13 @@
 //!                   └── pairs of partitions ──────┘
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::decide::Known;
 use crate::algorithm::gpu::Written;
+use crate::algorithm::sorted_runs::SortedRuns;
 use crate::algorithm::spill::{Attempted, Joins, SpillTotals, Spilling, Tables};
 use crate::algorithm::{self, GpuOutcome, Job, Seeded, with_seeds};
 use crate::bind::BoundJoin;
@@ -43,6 +44,8 @@ pub(super) struct Conductor<'a> {
     /// The seeds of all joins of this run are derived from this number. So the seed in the report repeats the run.
     seed: u64,
     ran: Mutex<Option<Ran>>,
+    /// Whether the current joins are [within one key](Joins::within_key).
+    within_key: AtomicBool,
 }
 
 /// The memory with which a join spills if it was asked to, and takes its memory from a pool.
@@ -68,9 +71,9 @@ impl<'a> Conductor<'a> {
         sink: &'a SharedSink<'a>,
         (shared, reading): (&'a Running, &'a Arc<ReadingThread>),
     ) -> Conductor<'a> {
-        let (candidates, spilled, ran) = Default::default();
+        let (candidates, spilled, ran, within_key) = Default::default();
         let seed = bound.join.overrides.seed.unwrap_or_else(Seed::random_number);
-        Conductor { bound, cx, sink, shared, reading, candidates, spilled, seed, ran }
+        Conductor { bound, cx, sink, shared, reading, candidates, spilled, seed, ran, within_key }
     }
 
     /// Returns an input of the join as a source.
@@ -147,8 +150,12 @@ impl<'a> Conductor<'a> {
             seed: self.seed,
         };
         self.cx.counters.enter(Stage::Partition, 0);
-        let side = tables.build_side.side();
-        spilling.run(tables)?;
+        let (side, join_type) = (tables.build_side.side(), tables.join_type);
+        let sorts = self.bound.join.algorithm == Some(Algorithm::SortMerge);
+        match sorts {
+            true => SortedRuns::new(&spilling, join_type).run(tables)?,
+            false => spilling.run(tables)?,
+        }
         // If no join in memory ran to its end, there is no plan yet.
         let bound = self.bound;
         let (statistics, join_type) = (&bound.join.statistics, bound.join.join_type);
@@ -159,7 +166,7 @@ impl<'a> Conductor<'a> {
         };
         let mut ran = lock(&self.ran);
         let plan = &mut ran.get_or_insert_with(unjoined).plan;
-        plan.algorithm = Algorithm::Spill;
+        plan.algorithm = if sorts { Algorithm::SortMerge } else { Algorithm::Spill };
         plan.reason = if self.asks_to_spill() { Reason::AskedFor } else { Reason::Spilled };
         Ok(())
     }
@@ -181,17 +188,23 @@ impl<'a> Conductor<'a> {
     }
 
     /// Returns whether the caller asked for spilling.
-    pub(super) fn asks_to_spill(&self) -> bool {
+    fn asks_to_spill(&self) -> bool {
         self.bound.join.algorithm == Some(Algorithm::Spill)
     }
 
-    /// Returns whether the join may spill if memory is refused. It needs a memory limit and a place for files. A
-    /// join may not spill if the caller asked for `sort-merge`, or if the output has row numbers.
+    /// Returns whether the join spills before it tries to join in memory.
+    pub(super) fn spills_at_once(&self) -> bool {
+        self.asks_to_spill() || self.bound.join.overrides.spill_at_once && self.can_spill()
+    }
+
+    /// Returns whether the join may spill if memory is refused.
     fn may_spill(&self) -> bool {
-        self.bound.join.spill.is_some()
-            && self.bound.join.algorithm.is_none_or(Algorithm::may_spill)
-            && !self.bound.output.has_row_numbers()
-            && !self.cx.budget.unlimited()
+        self.can_spill() && !self.cx.budget.unlimited()
+    }
+
+    /// Returns whether the join can spill. It needs a place for files, and its output must not have row numbers.
+    fn can_spill(&self) -> bool {
+        self.bound.join.spill.is_some() && !self.bound.output.has_row_numbers()
     }
 
     /// Reads the build side and joins in memory.
@@ -255,6 +268,7 @@ impl<'a> Conductor<'a> {
         let rows = probe.known_rows();
         known.probe = known.probe.counted(rows, rows.map(|_| probe.read_bytes()));
         known.learned = bound.learned(build_side, build);
+        known.streams = self.within_key.load(Ordering::Relaxed);
         let (mut plan, mut device) = bound.decide(&known)?;
         log::info!("{plan}");
         let reads = build.rows() > 0 && rows.is_none();
@@ -265,6 +279,7 @@ impl<'a> Conductor<'a> {
             }
             false => 0,
         };
+        let spare = if may_spill { spare_bytes(cx.budget.limit()) } else { 0 };
         let start = Written::now(self.sink, &self.candidates);
         let (mut probe, mut matched, mut partly_joined) = (Some(probe), None, false);
         let seeded = with_seeds(self.seed, bound.join.overrides.bad_seeds, |seed, bounded| {
@@ -284,6 +299,7 @@ impl<'a> Conductor<'a> {
                 matched: &mut matched,
                 partly_joined: &mut partly_joined,
                 needed_to_probe,
+                spare,
             };
             if let Some(on) = &device {
                 let may_use_cpu = bound.may_use_cpu();
@@ -344,6 +360,17 @@ impl Joins for Conductor<'_> {
         join_type: JoinType,
     ) -> Result<Attempted<BufferedSource>> {
         self.attempt(build, probe, join_type, &[Statistics::unknown(); 2])
+    }
+
+    fn within_key(&self, joins: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.within_key.store(true, Ordering::Relaxed);
+        // On a GPU, the output of `sort-merge` has no order.
+        let ordered = self.bound.device.is_none();
+        self.sink.one_key.store(ordered, Ordering::Relaxed);
+        let joined = joins();
+        self.sink.one_key.store(false, Ordering::Relaxed);
+        self.within_key.store(false, Ordering::Relaxed);
+        joined
     }
 
     fn source(&self, side: Side, input: Input) -> BufferedSource {

@@ -12,7 +12,7 @@ mod decide;
 mod entry;
 mod joins;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use self::joins::Conductor;
@@ -74,6 +74,8 @@ impl BoundJoin {
             workers: threads as u64,
             prompt: self.join.prompt,
             turn: Turn::default(),
+            one_key: AtomicBool::new(false),
+            pushing: Mutex::default(),
             sums: Mutex::new(vec![0; self.output.sums.len()]),
         };
         let cx = Context {
@@ -90,7 +92,7 @@ impl BoundJoin {
         let sources = [conductor.input(Side::Left, left), conductor.input(Side::Right, right)];
         // This comes after the readers were handed to the reading thread. If it fails, the reading thread drops them.
         let _ticker = Ticker::start(self.join.progress.clone(), &shared.counters)?;
-        let in_memory = !conductor.asks_to_spill();
+        let in_memory = !conductor.spills_at_once();
         conductor.run(Tables {
             sources,
             build_side: self.build_side(),

@@ -153,7 +153,9 @@ impl Case {
             unusual: Unusual::default(),
             shape,
         };
-        let case = on_device(rng, case);
+        let mut case = on_device(rng, case);
+        // Most joins fit memory, so they spill only if they must.
+        case.force.spill_at_once = case.spill && rng.chance(1, 2);
         let pair = Pair::generate(rng, &case.shape);
         match large && too_many_pairs(&case, &pair) {
             // For example, a boolean key with thousands of rows. Use small tables instead.
@@ -209,10 +211,10 @@ impl Case {
         }
         (case.threads, case.memory_limit) = (3, None);
         case.batch_size = case.batch_size.max(1000);
-        let TestOverrides { wide_rows, simulated, seed, .. } = case.force;
+        let TestOverrides { wide_rows, simulated, seed, spill_at_once, .. } = case.force;
         let bad_seeds = case.force.bad_seeds.min(1);
-        case.force =
-            TestOverrides { wide_rows, simulated, seed, bad_seeds, ..TestOverrides::default() };
+        let force = TestOverrides { wide_rows, simulated, seed, ..TestOverrides::default() };
+        case.force = TestOverrides { bad_seeds, spill_at_once, ..force };
         case.gpu_memory = None;
         case.force.tiny_partitions = rng.chance(1, 4);
         let pair = Pair::generate(rng, &case.shape);

@@ -464,9 +464,13 @@ fn check_schema(
 fn check_report(case: &Case, pair: &Pair, report: &Report) -> Result<(), Failure> {
     let ran = report.plan.algorithm;
     if let Some(asked) = case.algorithm {
-        let spilled = case.spill && case.memory_limit.is_some() && ran == Algorithm::Spill;
-        ensure!(ran == asked || spilled, "{ran} ran instead of {asked}");
+        let may_spill = case.memory_limit.is_some() || case.force.spill_at_once;
+        let spilled = case.spill && may_spill && ran == Algorithm::Spill;
+        let sorts = asked == Algorithm::SortMerge;
+        ensure!(ran == asked || spilled && !sorts, "{ran} ran instead of {asked}");
     }
+    let must_spill = case.force.spill_at_once && case.output != Output::Pairs;
+    ensure!(!must_spill || report.spilled.levels > 0, "the join did not spill");
     let (left, right) = (pair.left.rows() as u64, pair.right.rows() as u64);
     let read = (report.left_rows, report.right_rows);
     ensure!(read == (left, right), "{read:?} rows read of {left} and {right}");

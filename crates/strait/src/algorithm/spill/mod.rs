@@ -79,6 +79,10 @@ pub(crate) trait Joins {
     /// taken all finished rows. Without this wait, a slow consumer would make the next block of rows short. No worker
     /// may be active.
     fn free_memory(&self) -> Result<u64>;
+
+    /// Runs joins of rows that all have the same key, as a part of an ordered output. These joins stream their probe
+    /// sides, and may send their rows in any order.
+    fn within_key(&self, joins: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 
 /// A join that spills, on one level.
@@ -300,7 +304,9 @@ impl Spilling<'_> {
             self.cx.workers.check()?;
             let [left, right] =
                 [Side::Left, Side::Right].map(|side| partitions.take_file(side, at));
-            if !has_output(join_type, [left.as_deref(), right.as_deref()]) {
+            let rows =
+                |side: &Option<Arc<SpilledRows>>| side.as_ref().map_or(0, |side| side.rows());
+            if !has_output(join_type, [rows(&left), rows(&right)]) {
                 continue;
             }
             let or_empty = |rows: Option<Arc<SpilledRows>>| match rows {
@@ -346,7 +352,7 @@ impl Spilling<'_> {
     /// So a side can be read in blocks only if the result does not depend on whether a row of the other side has a
     /// match. For each join type except the full join, at least one side can be read in blocks. A full join is carried
     /// out as a left join, and then a right anti join, which returns the right rows that have no match.
-    fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
+    pub(crate) fn join_in_blocks(&self, pair: &Pair) -> Result<()> {
         self.totals.pairs_in_blocks.fetch_add(1, Ordering::Relaxed);
         let suits = |side: Side| Roles::of(pair.join_type, side).probe == Keep::Nothing;
         match of_pair(pair.sizes().map(|size| size.bytes), suits) {
@@ -440,10 +446,10 @@ fn with_room<T>(partitions: &Partitions, mut attempt: impl FnMut() -> Result<T>)
 }
 
 /// A pair of partitions on disk.
-struct Pair {
+pub(crate) struct Pair {
     /// The left and the right partition.
-    rows: [Arc<SpilledRows>; 2],
-    join_type: JoinType,
+    pub(crate) rows: [Arc<SpilledRows>; 2],
+    pub(crate) join_type: JoinType,
 }
 
 impl Pair {
@@ -453,10 +459,10 @@ impl Pair {
     }
 }
 
-/// Returns whether the join may return a row of a pair of partitions. If one side is empty, the join can return only
-/// unmatched rows of the other side.
-fn has_output(join_type: JoinType, pair: [Option<&SpilledRows>; 2]) -> bool {
-    let [left, right] = pair.map(|side| side.is_some_and(|rows| rows.rows() > 0));
+/// Returns whether the join may return a row of two parts of its tables that have these numbers of rows. If one part is
+/// empty, the join can return only unmatched rows of the other part.
+pub(crate) fn has_output(join_type: JoinType, rows: [u64; 2]) -> bool {
+    let [left, right] = rows.map(|rows| rows > 0);
     let alone = |side: Side| join_type.returns_unmatched(side);
     match (left, right) {
         (true, true) => true,

@@ -40,8 +40,10 @@ pub(crate) struct SpillTotals {
     /// The pairs of partitions that were joined from disk, and how many of them were joined in blocks.
     pub(crate) pairs: AtomicU64,
     pub(crate) pairs_in_blocks: AtomicU64,
-    /// The levels of partitioning: 1 if no pair was partitioned again.
+    /// The levels of partitioning: 1 if no pair was partitioned again. For sorted runs, 1 if no runs were merged.
     pub(crate) levels: AtomicU64,
+    /// The key ranges of sorted runs that were joined in memory.
+    pub(crate) ranges: AtomicU64,
 }
 
 /// The partitions of both sides.

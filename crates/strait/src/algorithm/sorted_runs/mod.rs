@@ -1,0 +1,328 @@
+//! The sort-merge join of tables that do not fit memory. Both sides are sorted in parts, and the parts go to disk.
+//!
+//! ```text
+//!  left side  ──► chunks ──► sorted ──► runs on disk ──┐
+//!                                                      ├─► key range by key range ──► joins in memory, in order
+//!  right side ──► chunks ──► sorted ──► runs on disk ──┘
+//! ```
+//!
+//! A chunk is as large as memory allows. It is sorted and written as a *run*. Then the runs of both sides are read
+//! together ([`Cursors`]). All rows of the next key range are in memory at some point. They are joined in memory by the
+//! sort-merge join, whose output is in the order of the keys. Then the next key range follows. So the whole output is
+//! in the order of the keys. All rows with one key are in one range, so every join type can be carried out range by
+//! range.
+//!
+//! - One block per run is in memory. If there are too many runs, some of them are [merged](merge) into longer ones
+//!   first.
+//! - If a range turns out not to fit, it is cut. If one key has too many rows for a range, its rows are copied to two
+//!   files and joined [in blocks](Spilling::join_in_blocks). The order of rows within one key does not matter.
+//! - Rows that cannot match because of a null in their key are sorted last. If the join type does not return them, they
+//!   are dropped before they are written.
+//!
+//! We do not merge row by row. The join in memory sorts each range again. Its radix sort costs less than the comparisons
+//! of a merge, and runs on all threads.
+
+mod cursors;
+mod merge;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::RecordBatch;
+
+use self::cursors::{Cursors, Cut, Filled, Piece, Taken, relation};
+use self::run::{Run, RunWriter};
+use super::spill::{Attempted, Pair, Spilling, Tables, has_output};
+use crate::build_side::smaller_first;
+use crate::error::{Error, Result};
+use crate::input::{BufferedSource, Input, Location, Morsel, Relation, Source, SourceContext};
+use crate::key::{InOrder, KeyBytes, KeyPlan, UNMATCHABLE, just_after};
+use crate::matches::{Keep, Roles};
+use crate::options::{JoinType, Side};
+use crate::plan::RunRules;
+use crate::spill::{Block, SpilledRows, encode};
+
+const SIDES: [Side; 2] = [Side::Left, Side::Right];
+
+/// A sort-merge join that spills.
+pub(crate) struct SortedRuns<'a> {
+    spilling: &'a Spilling<'a>,
+    keys: KeyPlan,
+    rules: RunRules,
+    join_type: JoinType,
+}
+
+impl<'a> SortedRuns<'a> {
+    pub(crate) fn new(spilling: &'a Spilling<'a>, join_type: JoinType) -> SortedRuns<'a> {
+        let (cx, rules) = (spilling.cx, spilling.rules);
+        let keys = spilling.keys.within(&cx.workers, &cx.budget);
+        let rules =
+            RunRules { limit: rules.limit, threads: rules.threads, overrides: rules.overrides };
+        SortedRuns { spilling, keys, rules, join_type }
+    }
+
+    /// Joins two tables. The output is in the order of the keys.
+    pub(crate) fn run(&self, tables: Tables) -> Result<()> {
+        let (watch, totals) = (self.spilling.cx.watch, self.spilling.totals);
+        log::info!("writing sorted runs to {}", self.spilling.store.place());
+        totals.levels.fetch_max(1, Ordering::Relaxed);
+        let runs = watch.time("sort to disk", || {
+            let runs = self.write_runs(&tables.sources)?;
+            drop(tables);
+            self.merge_for_join(runs)
+        })?;
+        log::info!("joining {} sorted runs", runs.len());
+        self.join_ranges(&mut Cursors::new(self, runs))
+    }
+
+    /// Reads both sides to their ends, and writes them as runs.
+    fn write_runs(&self, sources: &[BufferedSource; 2]) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        // The batches that were already read take most of the memory. If memory for a batch of one side is refused,
+        // the other side's batches may still leave memory.
+        loop {
+            let before = runs.len();
+            let mut refused = None;
+            for side in SIDES {
+                let source = &sources[side as usize];
+                refused = self.write_while(source, &mut runs, || source.has_waiting())?.or(refused);
+            }
+            match refused {
+                None => break,
+                Some(why) if runs.len() == before => return Err(why),
+                Some(_) => {}
+            }
+        }
+        for side in SIDES {
+            if let Some(why) = self.write_while(&sources[side as usize], &mut runs, || true)? {
+                return Err(why);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Writes chunks of a side as runs until `goes_on` returns false or the side ends. Returns an error if memory for
+    /// the next batch is refused.
+    fn write_while(
+        &self,
+        source: &BufferedSource,
+        runs: &mut Vec<Run>,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<Error>> {
+        let (cx, side, mut most) = (self.spilling.cx, source.side(), u64::MAX);
+        while goes_on() {
+            cx.workers.check()?;
+            let free = cx.budget.limit().map_or(u64::MAX, |_| cx.budget.left());
+            let reading = source.reading_bytes(self.rules.reading_bytes());
+            let chunk = match source.chunk(self.rules.chunk(free, reading, most), &cx.workers) {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break,
+                Err(why @ Error::MemoryLimit { .. }) => return Ok(Some(why)),
+                Err(error) => return Err(error),
+            };
+            match self.sorted(side, &chunk.rows) {
+                Ok(order) => {
+                    let mut writer = RunWriter::create(self, side, 0)?;
+                    writer.append(&chunk.rows, &order)?;
+                    drop(order);
+                    drop(chunk);
+                    runs.extend(writer.finish());
+                    self.merge_level(runs, side)?;
+                    most = most.saturating_mul(2);
+                }
+                Err(Error::MemoryLimit { .. }) if chunk.rows.rows() > 1 => {
+                    most = chunk.rows.rows() / 2;
+                    source.put_back([&chunk].into_iter());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Joins the rows of all runs, key range by key range.
+    fn join_ranges(&self, cursors: &mut Cursors<'_>) -> Result<()> {
+        loop {
+            let free = self.spilling.joins.free_memory()?;
+            let watch = self.spilling.cx.watch;
+            let filled =
+                watch.time("read sorted runs", || cursors.fill(self.rules.range_bytes(free)))?;
+            match filled {
+                Filled::Nothing => return Ok(()),
+                Filled::All => self.join_below(cursors, None)?,
+                Filled::Below(bound) => self.join_below(cursors, Some(bound))?,
+                Filled::OneKey(key) => self.join_key(cursors, &key)?,
+            }
+        }
+    }
+
+    /// Joins the complete rows whose key is smaller. If they do not fit, joins only the first of them.
+    fn join_below(&self, cursors: &mut Cursors<'_>, mut below: Option<Vec<u8>>) -> Result<()> {
+        loop {
+            let taken = cursors.take(below.as_deref())?;
+            let pieces = taken.pieces.iter().map(|(at, piece)| (cursors.side(*at), piece));
+            let Some(why) = self.join_range(&pieces.collect::<Vec<_>>())? else { return Ok(()) };
+            if taken.rows() <= 1 {
+                return Err(why);
+            }
+            log::info!("{why}; the next key range is shorter");
+            let cut = cursors.middle(&taken)?;
+            cursors.put_back(taken);
+            match cut {
+                Cut::Below(bound) => below = Some(bound),
+                Cut::OneKey(key) => return self.join_key(cursors, &key),
+            }
+        }
+    }
+
+    /// Joins the rows of one key range in memory. Returns an error if they do not fit.
+    fn join_range(&self, pieces: &[(Side, &Piece)]) -> Result<Option<Error>> {
+        let of_side = |wanted: Side| {
+            let pieces = pieces.iter().filter(move |(side, _)| *side == wanted);
+            relation(self, wanted, pieces.map(|(_, piece)| *piece))
+        };
+        let [left, right] = SIDES.map(of_side);
+        if !has_output(self.join_type, [left.rows(), right.rows()]) {
+            return Ok(None);
+        }
+        let [build_side, _] = smaller_first([left.bytes(), right.bytes()]);
+        let (build, probe) = if build_side == Side::Left { (left, right) } else { (right, left) };
+        let none = NoRows(Arc::clone(probe.schema()));
+        let source = self.spilling.joins.source(build_side.other(), Input::source(none));
+        source.hold(probe);
+        let joined = self.spilling.joins.join_held((build_side, &build), source, self.join_type)?;
+        Ok(match joined {
+            Attempted::Joined => {
+                self.spilling.totals.ranges.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            Attempted::TooLarge(_, why) => Some(why),
+        })
+    }
+
+    /// Joins the rows with one key, which do not fit memory. No smaller key may be left.
+    fn join_key(&self, cursors: &mut Cursors<'_>, key: &[u8]) -> Result<()> {
+        if key == UNMATCHABLE {
+            return self.join_unmatchable(cursors);
+        }
+        let after = just_after(key);
+        let rows = [Arc::new(self.create_file()?), Arc::new(self.create_file()?)];
+        for at in cursors.numbers() {
+            let to = &rows[cursors.side(at) as usize];
+            loop {
+                for (_, piece) in cursors.take_of(at, Some(&after))?.pieces {
+                    self.append_piece(to, piece)?;
+                }
+                if !cursors.may_have_more(at, &after) {
+                    break;
+                }
+                cursors.load(at)?;
+            }
+        }
+        if !has_output(self.join_type, [rows[0].rows(), rows[1].rows()]) {
+            return Ok(());
+        }
+        self.spilling.totals.pairs.fetch_add(1, Ordering::Relaxed);
+        let pair = Pair { rows, join_type: self.join_type };
+        self.spilling.joins.within_key(&mut || self.spilling.join_in_blocks(&pair))
+    }
+
+    /// Appends rows to a file.
+    fn append_piece(&self, to: &SpilledRows, piece: Piece) -> Result<()> {
+        let cx = self.spilling.cx;
+        let mut pieces = vec![piece];
+        while let Some(piece) = pieces.pop() {
+            cx.workers.check()?;
+            let rows = piece.batch.num_rows();
+            // The encoded rows take about as much memory as the block that they come from.
+            let reserved = cx.budget.reserve(piece.held_bytes(), "copying the rows of one key");
+            match reserved {
+                Ok(_reserved) => self.append(to, &encode(&piece.batch)?)?,
+                Err(why) if rows <= 1 => return Err(why),
+                Err(_) => pieces.extend(piece.split(rows / 2)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins the rows that cannot match. They are the last ones.
+    fn join_unmatchable(&self, cursors: &mut Cursors<'_>) -> Result<()> {
+        for side in SIDES {
+            for at in cursors.numbers().filter(|&at| cursors.side(at) == side).collect::<Vec<_>>() {
+                loop {
+                    let Taken { pieces } = cursors.take_of(at, None)?;
+                    let mut left: Vec<Piece> = pieces.into_iter().rev().map(|(_, p)| p).collect();
+                    while let Some(piece) = left.pop() {
+                        let rows = piece.batch.num_rows();
+                        match self.join_range(&[(side, &piece)])? {
+                            None => {}
+                            Some(why) if rows <= 1 => return Err(why),
+                            Some(_) => left.extend(piece.split(rows / 2)),
+                        }
+                    }
+                    if !cursors.has_rest(at) {
+                        break;
+                    }
+                    cursors.load(at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sorts rows by key. Leaves out rows that cannot match, unless the join type returns them.
+    fn sorted(&self, side: Side, rows: &Relation) -> Result<InOrder> {
+        let cx = self.spilling.cx;
+        let drops = matches!(Roles::of(self.join_type, side).build, Keep::Nothing | Keep::Matched);
+        // Refused memory must not end the join.
+        let workers = cx.workers.attempt();
+        self.keys.in_order(side, rows.batches(), drops, (&workers, &cx.budget))
+    }
+
+    /// Returns the keys of a batch as byte strings.
+    fn keys_of(&self, side: Side, batch: &RecordBatch) -> Result<KeyBytes> {
+        let cx = self.spilling.cx;
+        self.keys.key_bytes(side, std::slice::from_ref(batch), (&cx.workers, &cx.budget))
+    }
+
+    /// Returns the key of one row.
+    fn key_of(&self, side: Side, batch: &RecordBatch, row: usize) -> Result<Vec<u8>> {
+        Ok(self.keys_of(side, &batch.slice(row, 1))?.key(Location { batch: 0, row: 0 }))
+    }
+
+    /// Returns the key of one row of a held side. The row must exist.
+    fn key_in(&self, side: Side, rows: &Relation, at: Option<Location>) -> Result<Vec<u8>> {
+        let at = at.ok_or_else(|| Error::internal("a row of a sorted run is missing"))?;
+        self.key_of(side, &rows.batches()[at.batch as usize], at.row as usize)
+    }
+
+    fn create_file(&self) -> Result<SpilledRows> {
+        self.spilling.totals.files.fetch_add(1, Ordering::Relaxed);
+        SpilledRows::create(self.spilling.store)
+    }
+
+    fn append(&self, to: &SpilledRows, block: &Block) -> Result<()> {
+        to.append(block)?;
+        let totals = self.spilling.totals;
+        totals.bytes.fetch_add(block.bytes().len() as u64, Ordering::Relaxed);
+        totals.rows.fetch_add(block.rows(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A source without rows.
+struct NoRows(arrow::datatypes::SchemaRef);
+
+impl Source for NoRows {
+    fn schema(&self) -> arrow::datatypes::SchemaRef {
+        Arc::clone(&self.0)
+    }
+
+    fn next(
+        &self,
+        _: &SourceContext<'_>,
+    ) -> std::result::Result<Option<Morsel>, arrow::error::ArrowError> {
+        Ok(None)
+    }
+}
