@@ -21,7 +21,13 @@ impl fmt::Display for Plan {
             false => "",
         };
         let Plan { join_type, algorithm, reason, .. } = self;
-        writeln!(f, "{join_type} join by {algorithm}{on}: {reason}{skipped}")?;
+        let sorts = (*algorithm, *reason) == (Algorithm::SortMerge, Reason::Spilled);
+        let asked = if sorts { "it was asked for, and " } else { "" };
+        writeln!(f, "{join_type} join by {algorithm}{on}: {asked}{reason}{skipped}")?;
+        if sorts {
+            let text = "both tables went to disk as sorted runs; the lines below describe the first join in memory";
+            writeln!(f, "  {:<14} {text}", "details")?;
+        }
         if *algorithm == Algorithm::Spill {
             writeln!(f, "  {:<14} the lines below describe the first join in memory", "details")?;
         }
