@@ -15,8 +15,6 @@ pub(crate) enum Spilling {
     Unlimited,
     /// The user gave `--no-spill`.
     Forbidden,
-    /// The algorithm cannot spill.
-    SortMerge,
     /// Rows that do not fit the memory limit go to disk.
     IfNeeded(Arc<TempFolders>),
     /// The user asked for the algorithm that partitions both tables to disk.
@@ -44,7 +42,6 @@ impl Spilling {
             }
             _ if arguments.memory.is_none() => Spilling::Unlimited,
             _ if flags.no_spill => Spilling::Forbidden,
-            Some(algorithm) if !algorithm.may_spill() => Spilling::SortMerge,
             // The system's folder is checked when it is needed: most joins fit memory.
             _ => Spilling::IfNeeded(folders()),
         })
@@ -66,9 +63,6 @@ impl Spilling {
             Spilling::Forbidden => {
                 ", or leave out --no-spill, so that rows that do not fit go to disk"
             }
-            Spilling::SortMerge => {
-                ", or choose another --algorithm: sort-merge does not spill to disk yet"
-            }
             Spilling::IfNeeded(_) => ", or try --algorithm spill, which holds fewer rows in memory",
             Spilling::Unlimited | Spilling::Always(_) => "",
         }
@@ -86,9 +80,6 @@ impl Spilling {
                     "spilling: none, because of --no-spill; the join fails if it does not fit {limit}\n"
                 )
             }
-            Spilling::SortMerge => format!(
-                "spilling: none, because sort-merge does not spill yet; the join fails if it does not fit {limit}\n"
-            ),
             Spilling::IfNeeded(folders) => format!(
                 "spilling: if the join does not fit {limit}, it writes rows to temporary files in {}{most}\n",
                 folders.place()

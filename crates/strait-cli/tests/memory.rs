@@ -367,6 +367,24 @@ fn texts_from_parquet_to_parquet() {
     assert!(within(folder.path(), join, 64 * MIB));
 }
 
+/// A sort-merge join that spills writes sorted runs, and keeps the limit.
+#[test]
+fn sorted_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = table(20, 30_000, |range| {
+        let text = |k: i64| format!("value {:060}", k * 7919 % 600_000);
+        vec![("t".to_string(), Arc::new(StringArray::from_iter_values(range.map(text))) as _)]
+    });
+    parquet(&folder.path().join("a.parquet"), &rows);
+    for key in ["k", "t"] {
+        for (out, limit) in [("out.parquet", 64), ("out.csv", 32)] {
+            let join = format!("join a.parquet a.parquet --on {key} -o {out} --overwrite");
+            let join = format!("{join} --algorithm sort-merge --threads 2");
+            assert!(within(folder.path(), &join, limit * MIB), "{join}: {limit} MiB");
+        }
+    }
+}
+
 /// Runs a join under a limit, and then under the limits that its errors advise. Returns the number of runs.
 fn runs_until_it_fits(folder: &Path, join: &str, limit: &str) -> usize {
     let mut tried = vec![limit.to_string()];
@@ -415,16 +433,22 @@ fn advice_leads_to_a_limit_that_suffices() {
         ("join wide.parquet wide.parquet --on k -o out.parquet --threads 8 --no-spill", "16MiB"),
         (&format!("{text_join} -o out.parquet --no-spill"), "16MiB"),
         (&format!("{text_join} -o out.csv --no-spill"), "16MiB"),
-        (&format!("{text_join} --algorithm sort-merge -o out.parquet"), "24MiB"),
-        ("join wide.parquet wide.parquet --on k --algorithm sort-merge -o out.arrow", "16MiB"),
+        (&format!("{text_join} --algorithm sort-merge -o out.parquet --no-spill"), "24MiB"),
+        (
+            "join wide.parquet wide.parquet --on k --algorithm sort-merge -o out.arrow --no-spill",
+            "16MiB",
+        ),
         (&format!("{text_join} --count --no-spill"), "1KiB"),
         // These files do not tell their rows.
         ("join wide.arrow wide.arrow --on k -o out.parquet --no-spill", "8MiB"),
         ("join wide.arrow wide.arrow --on k --count --no-spill", "1MiB"),
         ("join texts.arrow texts.arrow --on t -o out.csv --no-spill", "8MiB"),
         ("join lines.csv lines.csv --on k -o out.parquet --no-spill", "8MiB"),
-        ("join lines.csv lines.csv --on t --algorithm sort-merge -o out.arrow", "8MiB"),
-        ("join long.parquet long.parquet --on k --algorithm sort-merge --count", "24MiB"),
+        ("join lines.csv lines.csv --on t --algorithm sort-merge -o out.arrow --no-spill", "8MiB"),
+        (
+            "join long.parquet long.parquet --on k --algorithm sort-merge --count --no-spill",
+            "24MiB",
+        ),
     ] {
         let runs = runs_until_it_fits(folder.path(), join, limit);
         assert!(runs > 1, "{join}: {limit} is not too small");

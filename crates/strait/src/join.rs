@@ -198,11 +198,11 @@ impl Join {
     /// that does not fit fails.
     ///
     /// The join partitions both tables by their keys. Some partitions stay in memory. The others go to files of the
-    /// store, and are joined afterwards, pair by pair.
+    /// store, and are joined afterwards, pair by pair. If the caller asked for [`SortMerge`](Algorithm::SortMerge), the
+    /// join sorts both tables in parts instead, writes the parts to files, and joins them in the order of the keys. So
+    /// the output is sorted in this case, too.
     ///
-    /// Two kinds of joins do not spill yet, and still fail if they do not fit: joins whose output has row numbers
-    /// ([`pairs`](Join::pairs)), and joins for which the caller asked for [`SortMerge`](Algorithm::SortMerge), because
-    /// the output of this algorithm is sorted.
+    /// Joins whose output has row numbers ([`pairs`](Join::pairs)) do not spill yet, and still fail if they do not fit.
     ///
     /// ```
     /// # use arrow::array::{Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader};

@@ -161,7 +161,7 @@ pub enum Algorithm {
     /// Partitions both sides to disk, and joins the partitions pair by pair. Each pair has a plan of its own, on
     /// the CPU or on a GPU. A join that [may spill](crate::Join::spill) does this by itself if it does not fit its
     /// memory limit. Then only the partitions that do not fit go to disk. If you ask for this algorithm, all
-    /// partitions of both sides go to disk.
+    /// partitions of both sides go to disk. (A join that asked for `sort-merge` writes sorted runs instead.)
     Spill,
 }
 
@@ -201,12 +201,6 @@ impl Algorithm {
     /// Returns whether the algorithm runs on a GPU only.
     pub fn needs_gpu(self) -> bool {
         Algorithm::ON_GPU.contains(&self) && !Algorithm::ANYWHERE.contains(&self)
-    }
-
-    /// Returns whether a join that asked for this algorithm may [spill](crate::Join::spill). The order of the output
-    /// of `sort-merge` would be lost.
-    pub fn may_spill(self) -> bool {
-        self != Algorithm::SortMerge
     }
 }
 

@@ -15,7 +15,7 @@ use arrow::buffer::Buffer;
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
-use strait::{Algorithm, Error, Filter, Join, JoinType, MemoryBudget, Side};
+use strait::{Algorithm, Error, Filter, Join, JoinType, MemoryBudget, Side, TempFolders};
 
 /// How long dropping a reader may take here. The goal is 100 ms on an idle machine.
 const SOON: Duration = Duration::from_secs(2);
@@ -344,6 +344,34 @@ fn the_hashing_of_long_keys_can_be_left() {
             let took = watched(&what, move || time_of_drop(reader));
             assert!(took < Duration::from_secs(1), "{what}: {took:?}");
         }
+    }
+}
+
+/// A sort-merge join that spills can be left while it sorts, merges and joins. It leaves no file.
+#[test]
+fn sorted_runs_can_be_left() {
+    const ROWS: i64 = 300_000;
+    let batch = table(ROWS, |row| row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) >> 12);
+    let parts = || {
+        let slice = |at: i64| Ok(batch.slice(at as usize, 1000));
+        // Each batch has its own memory.
+        let copied = |part: Result<RecordBatch, ArrowError>| {
+            let part = part?;
+            arrow::compute::concat_batches(&part.schema(), [&part, &part.slice(0, 1)])
+        };
+        let parts: Vec<_> = (0..ROWS).step_by(1000).map(slice).map(copied).collect();
+        RecordBatchIterator::new(parts, batch.schema())
+    };
+    for wait in [0, 10, 30, 60, 100, 200, 400, 800] {
+        let store = Arc::new(TempFolders::new(vec![]));
+        let join = Join::new(JoinType::Full).on("k").algorithm(Algorithm::SortMerge).threads(2);
+        let join = join.memory_limit(2 << 20).spill(Arc::clone(&store) as _);
+        let reader = join.run(parts(), parts()).expect("the join starts");
+        std::thread::sleep(Duration::from_millis(wait));
+        let what = format!("after {wait} ms");
+        let took = watched(&what, move || time_of_drop(reader));
+        assert!(took < SOON, "{what}: {took:?}");
+        eventually(&what, || store.used() == 0);
     }
 }
 

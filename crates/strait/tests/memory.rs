@@ -15,7 +15,7 @@ use arrow::array::{
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Int16Type, UnionFields};
 use arrow::error::ArrowError;
-use strait::{Algorithm, Error, Filter, Join, JoinType, Side};
+use strait::{Algorithm, Error, Filter, Join, JoinType, Side, TempFolders};
 
 struct Counting;
 
@@ -145,6 +145,32 @@ fn the_limit_is_never_passed() {
         }
     }
     assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused: the limits were no test");
+}
+
+/// A sort-merge join that spills keeps the limit while it sorts, merges and joins, for numbers and for texts.
+#[test]
+fn sorted_runs_keep_the_limit() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (rows, text, most) in
+        [((100_000, 200_000), 8, 6), ((30_000, 40_000), 200, 6), ((20_000, 30_000), 600, 16)]
+    {
+        for key in ["k", "text"] {
+            let join = Join::new(JoinType::Full).on(key).algorithm(Algorithm::SortMerge).threads(2);
+            let run = |join: &Join| {
+                let right = streamed(rows.1, rows.0, text);
+                measured(join, streamed(rows.0, rows.0, text), right)
+            };
+            let (expected, _) = run(&join).0.expect("no limit");
+            for limit in [most << 19, most << 20] {
+                let store = Arc::new(TempFolders::new(vec![]));
+                let (outcome, peak) = run(&join.clone().memory_limit(limit).spill(store));
+                let what = format!("{rows:?} rows by {key} within {limit}");
+                assert!(peak <= limit as usize + SLACK, "{what}: {peak} bytes lived at once");
+                let (total, reported) = outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(total == expected && reported <= limit, "{what}: {total}, {reported}");
+            }
+        }
+    }
 }
 
 /// If one long value is in all rows of an output batch, the batch is longer than the average row suggests.

@@ -156,8 +156,8 @@ pub(crate) struct JoinArguments {
 
     /// The algorithm. streamed-probe, multi-pass, cpu-partitioned and triton run only on a GPU. They can join tables
     /// that are larger than GPU memory. For streamed-probe, the smaller of the two tables must fit into GPU memory.
-    /// spill partitions both tables to temporary files. With --memory, the other algorithms except sort-merge also use
-    /// temporary files, but only for rows that do not fit
+    /// spill partitions both tables to temporary files. With --memory, the other algorithms also use
+    /// temporary files, but only for rows that do not fit, and sort-merge only if the join does not fit
     #[arg(long, value_name = "A", default_value = "auto", value_parser = algorithm())]
     pub(crate) algorithm: Choice,
 
@@ -169,9 +169,8 @@ pub(crate) struct JoinArguments {
     /// The most memory for reading, joining and writing together, as in 512MiB or 8GiB [default: no limit]. If the join
     /// does not fit, it writes rows to temporary files
     ///
-    /// sort-merge joins do not write rows to temporary files yet: they fail if they do not fit. Other joins fail if the
-    /// limit is too small for a single step. Examples are decoding the pages of a Parquet file, and joining a row whose
-    /// value is larger than the limit.
+    /// A join fails if the limit is too small for a single step. Examples are decoding the pages of a Parquet file, and
+    /// joining a row whose value is larger than the limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) memory: Option<u64>,
 

@@ -52,10 +52,6 @@ impl SpillArguments {
         };
         match algorithm {
             Some(Algorithm::Spill) => Ok(()),
-            Some(Algorithm::SortMerge) => Err(format!(
-                "{flag} has no effect with --algorithm sort-merge, which does not spill to disk yet; choose another \
-                 algorithm, or leave out {flag}"
-            )),
             _ if memory.is_some() => Ok(()),
             _ => Err(format!(
                 "{flag} has no effect without --memory: only a join with a memory limit writes rows to disk; give \
