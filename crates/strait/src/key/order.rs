@@ -317,7 +317,7 @@ mod tests {
         };
         assert_eq!(rows(false), [3, 1, 0, 2]);
         assert_eq!(rows(true), [3, 1]);
-        let keys = plan.key_bytes(Side::Left, &[batch.clone()], with).expect("fits");
+        let keys = plan.key_bytes(Side::Left, std::slice::from_ref(&batch), with).expect("fits");
         assert_eq!(keys.key(Location { batch: 0, row: 0 }), UNMATCHABLE);
         assert!(keys.key(Location { batch: 0, row: 1 }).as_slice() < &UNMATCHABLE[..]);
     }

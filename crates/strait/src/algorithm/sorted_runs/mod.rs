@@ -82,35 +82,44 @@ impl<'a> SortedRuns<'a> {
         // The batches that were already read take most of the memory. If memory for a batch of one side is refused,
         // the other side's batches may still leave memory.
         loop {
-            let before = runs.len();
-            let mut refused = None;
-            for side in SIDES {
-                let source = &sources[side as usize];
-                refused = self.write_while(source, &mut runs, || source.has_waiting())?.or(refused);
+            let (mut chunks, mut refused) = (0, None);
+            for source in sources {
+                let written = self.write_waiting(source, &mut runs)?;
+                chunks += written.chunks;
+                refused = written.refused.or(refused);
             }
             match refused {
                 None => break,
-                Some(why) if runs.len() == before => return Err(why),
+                Some(why) if chunks == 0 => return Err(why),
                 Some(_) => {}
             }
         }
-        for side in SIDES {
-            if let Some(why) = self.write_while(&sources[side as usize], &mut runs, || true)? {
+        for source in sources {
+            // Now there is memory for merging runs.
+            let merge = |runs: &mut Vec<Run>| self.merge_level(runs, source.side());
+            merge(&mut runs)?;
+            if let Some(why) = self.write_while((source, || true), &mut runs, merge)?.refused {
                 return Err(why);
             }
         }
         Ok(runs)
     }
 
-    /// Writes chunks of a side as runs until `goes_on` returns false or the side ends. Returns an error if memory for
-    /// the next batch is refused.
+    /// Writes the batches of a side that were already read as runs.
+    fn write_waiting(&self, source: &BufferedSource, runs: &mut Vec<Run>) -> Result<Written> {
+        self.write_while((source, || source.has_waiting()), runs, |_| Ok(()))
+    }
+
+    /// Writes chunks of a side as runs until `goes_on` returns false, the side ends, or memory for the next batch is
+    /// refused. Calls `then` after each run.
     fn write_while(
         &self,
-        source: &BufferedSource,
+        (source, goes_on): (&BufferedSource, impl Fn() -> bool),
         runs: &mut Vec<Run>,
-        goes_on: impl Fn() -> bool,
-    ) -> Result<Option<Error>> {
+        then: impl Fn(&mut Vec<Run>) -> Result<()>,
+    ) -> Result<Written> {
         let (cx, side, mut most) = (self.spilling.cx, source.side(), u64::MAX);
+        let mut written = Written::default();
         while goes_on() {
             cx.workers.check()?;
             let free = cx.budget.limit().map_or(u64::MAX, |_| cx.budget.left());
@@ -118,17 +127,20 @@ impl<'a> SortedRuns<'a> {
             let chunk = match source.chunk(self.rules.chunk(free, reading, most), &cx.workers) {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => break,
-                Err(why @ Error::MemoryLimit { .. }) => return Ok(Some(why)),
+                Err(why @ Error::MemoryLimit { .. }) => {
+                    written.refused = Some(why);
+                    break;
+                }
                 Err(error) => return Err(error),
             };
+            written.chunks += 1;
             match self.sorted(side, &chunk.rows) {
                 Ok(order) => {
                     let mut writer = RunWriter::create(self, side, 0)?;
                     writer.append(&chunk.rows, &order)?;
-                    drop(order);
-                    drop(chunk);
+                    drop((order, chunk));
                     runs.extend(writer.finish());
-                    self.merge_level(runs, side)?;
+                    then(runs)?;
                     most = most.saturating_mul(2);
                 }
                 Err(Error::MemoryLimit { .. }) if chunk.rows.rows() > 1 => {
@@ -138,7 +150,7 @@ impl<'a> SortedRuns<'a> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        Ok(written)
     }
 
     /// Joins the rows of all runs, key range by key range.
@@ -309,6 +321,15 @@ impl<'a> SortedRuns<'a> {
         totals.rows.fetch_add(block.rows(), Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// What was written of a side.
+#[derive(Default)]
+struct Written {
+    /// The number of chunks that were taken from the source. A chunk that was too large counts, too.
+    chunks: usize,
+    /// The error if memory for the next batch was refused.
+    refused: Option<Error>,
 }
 
 /// A source without rows.
