@@ -179,6 +179,8 @@ impl<'a> SortedRuns<'a> {
                 return Err(why);
             }
             log::info!("{why}; the next key range is shorter");
+            // Finished rows that the consumer has not taken yet may be the reason.
+            self.spilling.joins.free_memory()?;
             let cut = cursors.middle(&taken)?;
             cursors.put_back(taken);
             match cut {
@@ -270,7 +272,10 @@ impl<'a> SortedRuns<'a> {
                         match self.join_range(&[(side, &piece)])? {
                             None => {}
                             Some(why) if rows <= 1 => return Err(why),
-                            Some(_) => left.extend(piece.split(rows / 2)),
+                            Some(_) => {
+                                self.spilling.joins.free_memory()?;
+                                left.extend(piece.split(rows / 2));
+                            }
                         }
                     }
                     if !cursors.has_rest(at) {
