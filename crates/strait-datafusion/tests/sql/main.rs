@@ -7,11 +7,13 @@
 //! | `tpch` | the 22 queries of TPC-H |
 //! | `plan` | which joins are replaced, and what `EXPLAIN` shows |
 //! | `memory` | limits of memory and disk |
-//! | `cancel` | dropped streams, failing inputs, and the order in which outputs are polled |
+//! | `cancel` | joins that end early: dropped streams, failing inputs, limits |
+//! | `polling` | outputs that are executed and polled in any order |
 //! | `dynamic_filter` | filters from the build side that reach the scans of the probe side |
 //!
 //! They use `tables` (random tables), `query` (random queries), `rows` (comparing results), `session` (sessions, and facts
-//! about plans) and `streams` (inputs that wait, fail or panic, and a memory pool that records its peak).
+//! about plans), `setup` (one join in each mode) and `streams` (inputs that wait, fail or panic, and a memory pool that
+//! records its peak).
 
 mod cancel;
 mod dynamic_filter;
@@ -19,9 +21,11 @@ mod fuzz;
 mod logic;
 mod memory;
 mod plan;
+mod polling;
 mod query;
 mod rows;
 mod session;
+mod setup;
 mod streams;
 mod tables;
 mod tpch;
