@@ -1,4 +1,4 @@
-//! The operator that takes the place of a hash join.
+//! The operator that takes the place of a join.
 //!
 //! | mode | inputs | threads | used if |
 //! | --- | --- | --- | --- |
@@ -14,7 +14,7 @@ use arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, JoinSide, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{OrderingRequirements, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions, SchedulingType,
@@ -42,16 +42,20 @@ pub(crate) enum Mode {
     Shared(Arc<Translated>),
     /// One join per partition.
     Separate(Arc<Translated>),
-    /// DataFusion's hash join carries out the join. The text is the reason.
+    /// The original carries out the join. The text is the reason.
     Declined(String),
 }
 
-/// A hash join that Strait carries out.
+/// A join that Strait carries out.
 ///
 /// [`StraitJoinRule`](crate::StraitJoinRule) makes it from DataFusion's `HashJoinExec`. The operator keeps this
-/// original, and takes the properties, the statistics and the expressions of the join from it.
+/// original, and takes the properties, the statistics and the expressions of the join from it. A sort-merge join that
+/// Strait carries out has a `HashJoinExec` with the same rows as its original.
+///
+/// The rows of the output have no order.
 pub struct StraitJoinExec {
-    original: Arc<HashJoinExec>,
+    /// A hash join, or any join that was declined.
+    original: Arc<dyn ExecutionPlan>,
     /// The inputs. With [`Mode::Shared`], they may differ from the inputs of the original, but have the same rows.
     inputs: [Arc<dyn ExecutionPlan>; 2],
     mode: Mode,
@@ -62,9 +66,10 @@ pub struct StraitJoinExec {
 }
 
 impl StraitJoinExec {
-    /// Replaces a hash join. With [`Mode::Shared`], `inputs` have the same rows as the inputs of the original.
+    /// Replaces a join. The original is a hash join, unless the join was declined. With [`Mode::Shared`], `inputs` have
+    /// the same rows as the inputs of the original.
     pub(crate) fn new(
-        original: Arc<HashJoinExec>,
+        original: Arc<dyn ExecutionPlan>,
         inputs: [Arc<dyn ExecutionPlan>; 2],
         mode: Mode,
         settings: Settings,
@@ -72,10 +77,12 @@ impl StraitJoinExec {
         let properties = original.properties().as_ref().clone();
         let properties = match &mode {
             Mode::Declined(_) => properties,
-            Mode::Separate(_) => properties.with_scheduling_type(SchedulingType::Cooperative),
+            Mode::Separate(_) => {
+                without_order(properties, false).with_scheduling_type(SchedulingType::Cooperative)
+            }
             Mode::Shared(_) => {
                 let partitions = properties.output_partitioning().partition_count();
-                properties
+                without_order(properties, true)
                     .with_partitioning(Partitioning::UnknownPartitioning(partitions))
                     .with_scheduling_type(SchedulingType::Cooperative)
             }
@@ -91,9 +98,17 @@ impl StraitJoinExec {
         }
     }
 
-    /// Returns the hash join that this join has replaced.
-    pub fn original(&self) -> &Arc<HashJoinExec> {
+    /// Returns DataFusion's join: the one that this join has replaced, or the one that carries out the join if it was
+    /// declined. For a sort-merge join that was replaced, it is a hash join with the same rows.
+    pub fn original(&self) -> &Arc<dyn ExecutionPlan> {
         &self.original
+    }
+
+    fn hash_join(&self) -> Result<&HashJoinExec> {
+        match self.original.downcast_ref::<HashJoinExec>() {
+            Some(join) => Ok(join),
+            None => internal_err!("{} is not a hash join", self.original.name()),
+        }
     }
 
     /// Returns why Strait does not carry out this join; `None` if it does.
@@ -114,7 +129,7 @@ impl StraitJoinExec {
         let runs = if separate { self.partitions() } else { 1 };
         let config = context.session_config().options();
         let left_runs = if self.collects_left() { 1 } else { runs };
-        let bounds = Bounds::of(&self.original, &self.inputs[1], config, left_runs)?;
+        let bounds = Bounds::of(self.hash_join()?, &self.inputs[1], config, left_runs)?;
         let statistics = [self.known(JoinSide::Left, left_runs), self.known(JoinSide::Right, runs)];
         Ok(Shared::new(JoinMemory::register(context, runs), bounds, statistics))
     }
@@ -124,7 +139,9 @@ impl StraitJoinExec {
     /// input.
     fn collects_left(&self) -> bool {
         matches!(self.mode, Mode::Separate(_))
-            && *self.original.partition_mode() == PartitionMode::CollectLeft
+            && self
+                .hash_join()
+                .is_ok_and(|join| *join.partition_mode() == PartitionMode::CollectLeft)
     }
 
     /// Returns what is known about the rows of an input that is divided among this number of runs.
@@ -156,7 +173,8 @@ impl DisplayAs for StraitJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         let mode = match &self.mode {
             Mode::Shared(_) => "Shared".to_string(),
-            Mode::Separate(_) => format!("{:?}", self.original.partition_mode()),
+            Mode::Separate(_) if self.collects_left() => "CollectLeft".to_string(),
+            Mode::Separate(_) => "Partitioned".to_string(),
             Mode::Declined(why) => format!("declined ({why})"),
         };
         if matches!(t, DisplayFormatType::TreeRender) {
@@ -167,7 +185,7 @@ impl DisplayAs for StraitJoinExec {
             )?;
             return self.original.fmt_as(t, f);
         }
-        let original = ShownAs(&self.original, t).to_string();
+        let original = ShownAs(self.original.as_ref(), t).to_string();
         match &self.mode {
             Mode::Declined(_) => write!(f, "StraitJoinExec: {mode}, {original}"),
             _ => {
@@ -180,7 +198,7 @@ impl DisplayAs for StraitJoinExec {
 }
 
 /// Shows an operator without its inputs.
-struct ShownAs<'a>(&'a HashJoinExec, DisplayFormatType);
+struct ShownAs<'a>(&'a dyn ExecutionPlan, DisplayFormatType);
 
 impl fmt::Display for ShownAs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,6 +222,13 @@ impl ExecutionPlan for StraitJoinExec {
                 InputDistributionRequirements::new(vec![any.clone(), any])
             }
             _ => self.original.input_distribution_requirements(),
+        }
+    }
+
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        match self.mode {
+            Mode::Declined(_) => self.original.required_input_ordering(),
+            _ => vec![None; 2],
         }
     }
 
@@ -239,7 +264,10 @@ impl ExecutionPlan for StraitJoinExec {
         };
         let original = match self.mode {
             Mode::Shared(_) => Arc::clone(&self.original),
-            _ => with_inputs(&self.original, &inputs)?,
+            _ => {
+                let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+                Arc::clone(&self.original).replace_children(inputs.to_vec(), options)?
+            }
         };
         let exec = StraitJoinExec::new(original, inputs, self.mode.clone(), self.settings);
         Ok(Arc::new(exec))
@@ -256,8 +284,7 @@ impl ExecutionPlan for StraitJoinExec {
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        let reset = Arc::clone(&self.original).reset_state()?;
-        let original = as_hash_join(&reset)?;
+        let original = Arc::clone(&self.original).reset_state()?;
         let exec =
             StraitJoinExec::new(original, self.inputs.clone(), self.mode.clone(), self.settings);
         Ok(Arc::new(exec))
@@ -291,7 +318,7 @@ impl ExecutionPlan for StraitJoinExec {
             let runs = if separate { self.partitions() as u64 } else { 1 };
             settings.gpu_memory = settings.gpu_memory.map(|bytes| bytes / runs);
             let run = if separate { partition } else { 0 };
-            let (batch_size, null_aware) = (config.batch_size(), self.original.null_aware);
+            let (batch_size, null_aware) = (config.batch_size(), self.hash_join()?.null_aware);
             let metrics = JoinMetrics::new(&self.metrics, partition);
             let (bounds, statistics) = (shared.bounds.clone(), shared.statistics);
             let disk = may_spill.then_some(disk);
@@ -373,7 +400,7 @@ impl ExecutionPlan for StraitJoinExec {
     }
 
     fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
-        let original = as_hash_join(&self.original.with_fetch(limit)?).ok()?;
+        let original = self.original.with_fetch(limit)?;
         let inputs = self.inputs.clone();
         Some(Arc::new(StraitJoinExec::new(original, inputs, self.mode.clone(), self.settings)))
     }
@@ -387,20 +414,15 @@ impl ExecutionPlan for StraitJoinExec {
     }
 }
 
-/// Returns a hash join with other inputs.
-fn with_inputs(
-    join: &Arc<HashJoinExec>,
-    inputs: &[Arc<dyn ExecutionPlan>; 2],
-) -> Result<Arc<HashJoinExec>> {
-    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-    as_hash_join(&Arc::clone(join).replace_children(inputs.to_vec(), options)?)
-}
-
-fn as_hash_join(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<HashJoinExec>> {
-    match plan.downcast_ref::<HashJoinExec>() {
-        Some(join) => Ok(Arc::new(join.builder().build()?)),
-        None => internal_err!("{} is not a hash join", plan.name()),
+/// Removes what a join of Strait does not keep: orders, and, if it mixes partitions, columns that are constant within
+/// each partition.
+fn without_order(properties: PlanProperties, mixes_partitions: bool) -> PlanProperties {
+    let mut known = properties.equivalence_properties().clone();
+    known.clear_orderings();
+    if mixes_partitions {
+        known.clear_per_partition_constants();
     }
+    properties.with_eq_properties(known)
 }
 
 /// Executes all partitions of a plan.

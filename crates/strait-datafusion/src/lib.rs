@@ -15,6 +15,7 @@
 //!
 //! After that, [`StraitJoinRule`] replaces each hash join of a plan by a [`StraitJoinExec`]. Queries return the same rows
 //! as before. A join that Strait does not replace is shown by `EXPLAIN` as `StraitJoinExec: declined`, with the reason.
+//! It is then carried out by DataFusion's own operator.
 //!
 //! # What changes
 //!
@@ -22,6 +23,9 @@
 //!   writes rows to temporary files of the session's disk manager, and continues. DataFusion's hash join would fail.
 //! - **Speed.** If no other operator needs the partitions of a join, its inputs are not repartitioned: all threads join
 //!   one table. `EXPLAIN` shows `mode=Shared` for such a join.
+//! - **Order.** Strait's joins keep no order. If a query uses the order of a join, the join is declined, or a sort of its
+//!   output restores the order: see [`StraitOptions::restore_order`].
+//! - **Sort-merge joins** are replaced if [`StraitOptions::sort_merge_joins`] says so. They need no sorted inputs then.
 //! - **Dynamic filters** of a join reach the scans of its probe side, as in DataFusion's hash join.
 //!
 //! # Options
@@ -30,7 +34,9 @@
 
 mod exec;
 mod execution;
+mod needs;
 mod options;
+mod order;
 mod rule;
 mod run;
 mod session;

@@ -18,7 +18,7 @@ extensions_options! {
     /// # drop(config);
     /// ```
     pub struct StraitOptions {
-        /// Whether Strait replaces hash joins.
+        /// Whether Strait replaces joins.
         pub enabled: bool, default = true
 
         /// Where joins run: `auto`, `cpu`, `gpu`, or a GPU with a number, such as `gpu:1`. With `auto`, a join runs on a
@@ -33,6 +33,14 @@ extensions_options! {
 
         /// If both tables are known to have fewer rows than this number, Strait declines the join.
         pub min_rows: usize, default = 0
+
+        /// Whether Strait replaces a join whose order is used, for example by `ORDER BY`. Strait's joins do not keep the
+        /// order of their inputs, so a sort of their output restores it. DataFusion's own join needs no sort, but fails
+        /// if its build side does not fit memory.
+        pub restore_order: bool, default = false
+
+        /// Whether Strait also replaces sort-merge joins, and removes the sorts of their inputs.
+        pub sort_merge_joins: bool, default = false
     }
 }
 
@@ -48,6 +56,10 @@ pub(crate) struct Settings {
     pub(crate) gpu_memory: Option<u64>,
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) min_rows: usize,
+    pub(crate) restore_order: bool,
+    pub(crate) sort_merge_joins: bool,
+    /// DataFusion's option: whether the smaller input becomes the left one.
+    pub(crate) join_reordering: bool,
 }
 
 impl Settings {
@@ -68,6 +80,9 @@ impl Settings {
             gpu_memory: (options.gpu_memory > 0).then_some(options.gpu_memory),
             algorithm,
             min_rows: options.min_rows,
+            restore_order: options.restore_order,
+            sort_merge_joins: options.sort_merge_joins,
+            join_reordering: config.optimizer.join_reordering,
         })
     }
 }

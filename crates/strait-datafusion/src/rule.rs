@@ -1,33 +1,32 @@
-//! The optimizer rule that replaces hash joins.
+//! The optimizer rule that replaces joins.
 
 use std::sync::Arc;
 
-use datafusion::common::{JoinType, Result};
+use datafusion::common::{JoinType, Result, internal_err};
 use datafusion::config::ConfigOptions;
-use datafusion::physical_expr::{AcrossPartitions, ConstExpr, Distribution, Partitioning};
+use datafusion::physical_expr::Partitioning;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{
     ChildrenPropertiesMode, ReplaceChildrenOptions, replace_children_if_necessary,
 };
-use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
-use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode, SortMergeJoinExec};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::union::InterleaveExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Statistics};
 
 use crate::exec::{Mode, StraitJoinExec};
+use crate::needs::{Needs, Order};
 use crate::options::Settings;
+use crate::order::{Promised, without_arrangement, without_sort};
 use crate::translate::Translated;
 
-/// Replaces each hash join of a plan by a [`StraitJoinExec`].
+/// Replaces each hash join of a plan by a [`StraitJoinExec`], and also each sort-merge join if
+/// [`StraitOptions`](crate::StraitOptions) says so.
 ///
 /// Add it after all other rules, because several of DataFusion's rules look for `HashJoinExec`.
 /// [`with_strait`](crate::WithStrait::with_strait) does this.
 ///
-/// The rule also removes the operators that repartition the inputs of a join, if no operator above the join needs the
-/// partitions of its output.
+/// The rule also removes operators below a join that the join makes superfluous: operators that repartition its inputs,
+/// if no operator above the join needs the partitions of its output, and operators that sort them.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct StraitJoinRule;
 
@@ -38,8 +37,9 @@ impl PhysicalOptimizerRule for StraitJoinRule {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let settings = Settings::of(config)?;
+        let needs = Needs::of_root(&plan);
         match settings.enabled {
-            true => rewrite(plan, false, settings),
+            true => rewrite(plan, needs, settings),
             false => Ok(plan),
         }
     }
@@ -53,136 +53,215 @@ impl PhysicalOptimizerRule for StraitJoinRule {
     }
 }
 
-/// Replaces the joins of a plan. `partitions_matter` says whether an operator above needs the rows of this plan in
-/// their present partitions.
+/// Replaces the joins of a plan.
 fn rewrite(
     plan: Arc<dyn ExecutionPlan>,
-    partitions_matter: bool,
+    needs: Needs,
     settings: Settings,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-        return replace(join, partitions_matter, settings);
+        return replace_hash_join(&plan, join, needs, settings);
     }
-    let matter = partitions_of_inputs_matter(&plan, partitions_matter);
-    with_rewritten(plan, &matter, settings)
+    if let Some(join) = plan.downcast_ref::<SortMergeJoinExec>()
+        && settings.sort_merge_joins
+    {
+        return replace_sort_merge_join(&plan, join, needs, settings);
+    }
+    if needs.order == Order::Forgotten
+        && let Some(unsorted) = without_sort(&plan)
+    {
+        return rewrite(unsorted, needs, settings);
+    }
+    let inputs = rewritten_inputs(&plan, needs, settings)?;
+    replace_children_if_necessary(plan, inputs)
 }
 
-/// Replaces the joins below a plan.
-fn with_rewritten(
-    plan: Arc<dyn ExecutionPlan>,
-    partitions_matter: &[bool],
+/// Replaces the joins below an operator. Returns the new inputs of the operator.
+fn rewritten_inputs(
+    plan: &Arc<dyn ExecutionPlan>,
+    needs: Needs,
     settings: Settings,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    let children: Vec<_> = plan.children().into_iter().map(Arc::clone).collect();
-    let rewritten = children.iter().zip(partitions_matter);
-    let rewritten = rewritten.map(|(child, &matter)| rewrite(Arc::clone(child), matter, settings));
-    let rewritten = rewritten.collect::<Result<Vec<_>>>()?;
-    replace_children_if_necessary(plan, rewritten)
-}
-
-/// For each input of a plan, returns whether the plan, or an operator above it, needs the rows of the input in their
-/// present partitions.
-fn partitions_of_inputs_matter(plan: &Arc<dyn ExecutionPlan>, of_output: bool) -> Vec<bool> {
-    let merges = plan.is::<RepartitionExec>()
-        || plan.is::<CoalescePartitionsExec>()
-        || plan.is::<SortPreservingMergeExec>();
-    let requirements = plan.input_distribution_requirements();
-    let of_input = |required: &Distribution| match required {
-        _ if plan.is::<InterleaveExec>() => true,
-        Distribution::SinglePartition => false,
-        Distribution::UnspecifiedDistribution => of_output && !merges,
-        // The plan needs all rows of a key in one partition.
-        _ => true,
-    };
-    requirements.per_child_distributions().map(of_input).collect()
+) -> Result<Vec<Arc<dyn ExecutionPlan>>> {
+    let inputs = plan.children().into_iter().zip(needs.of_inputs(plan));
+    inputs.map(|(input, needs)| rewrite(Arc::clone(input), needs, settings)).collect()
 }
 
 /// Replaces a hash join, and the joins below it.
-fn replace(
+fn replace_hash_join(
+    plan: &Arc<dyn ExecutionPlan>,
     join: &HashJoinExec,
+    needs: Needs,
+    settings: Settings,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let promised = promised_order(plan, needs, settings);
+    let decided = promised.and_then(|order| Ok((order, translated(join, settings)?)));
+    match decided {
+        Err(why) => declined(plan, why, needs, settings),
+        Ok((None, translated)) => carried_out(join, translated, needs.partitions, settings),
+        Ok((Some(order), translated)) => {
+            // The limit must keep the first rows. So the sort has it.
+            let unlimited = join.builder().with_fetch(None).build()?;
+            let joined = carried_out(&unlimited, translated, needs.partitions, settings)?;
+            Ok(order.restored(joined, join.fetch()))
+        }
+    }
+}
+
+/// Replaces a sort-merge join, and the joins below it.
+fn replace_sort_merge_join(
+    plan: &Arc<dyn ExecutionPlan>,
+    join: &SortMergeJoinExec,
+    needs: Needs,
+    settings: Settings,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let hashed = hashed(join, settings)?;
+    // The hash join may be below a projection that restores the order of the columns.
+    let child = hashed.children().first().map(|child| Arc::clone(child));
+    let hash_join = match (hashed.downcast_ref::<HashJoinExec>(), &child) {
+        (Some(join), _) => Some(join),
+        (None, child) => child.as_ref().and_then(|child| child.downcast_ref::<HashJoinExec>()),
+    };
+    let Some(hash_join) = hash_join else { return internal_err!("the hash join is missing") };
+    let promised = promised_order(plan, needs, settings);
+    let decided = promised.and_then(|order| translated(hash_join, settings).map(|_| order));
+    match decided {
+        Err(why) => declined(plan, why, needs, settings),
+        Ok(order) => {
+            let joined = rewrite(hashed, Needs { order: Order::Unused, ..needs }, settings)?;
+            Ok(match order {
+                None => joined,
+                Some(order) => order.restored(joined, None),
+            })
+        }
+    }
+}
+
+/// Returns the hash join with the rows of a sort-merge join. Its left input is the smaller one, if that is known.
+fn hashed(join: &SortMergeJoinExec, settings: Settings) -> Result<Arc<dyn ExecutionPlan>> {
+    let [left, right] = [join.left(), join.right()];
+    let hashed = HashJoinExec::try_new(
+        Arc::clone(left),
+        Arc::clone(right),
+        join.on().to_vec(),
+        join.filter().clone(),
+        &join.join_type(),
+        None,
+        PartitionMode::Partitioned,
+        join.null_equality(),
+        false,
+    )?;
+    let may_swap = settings.join_reordering && join.join_type().supports_swap();
+    match may_swap && is_larger(left, right) {
+        true => hashed.swap_inputs(PartitionMode::Partitioned),
+        false => Ok(Arc::new(hashed)),
+    }
+}
+
+/// Returns whether the first plan is known to have more bytes, or more rows, than the second one.
+fn is_larger(first: &Arc<dyn ExecutionPlan>, second: &Arc<dyn ExecutionPlan>) -> bool {
+    let (Some(first), Some(second)) = (statistics(first), statistics(second)) else { return false };
+    let known = |of: fn(&Statistics) -> Option<usize>| of(&first).zip(of(&second));
+    let bytes = known(|plan| plan.total_byte_size.get_value().copied());
+    let rows = || known(|plan| plan.num_rows.get_value().copied());
+    bytes.or_else(rows).is_some_and(|(first, second)| first > second)
+}
+
+fn statistics(plan: &Arc<dyn ExecutionPlan>) -> Option<Statistics> {
+    let computed = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+    computed.ok().map(|statistics| statistics.as_ref().clone())
+}
+
+/// Puts a join of Strait in the place of a hash join. The rows of its output have no order.
+fn carried_out(
+    join: &HashJoinExec,
+    translated: Arc<Translated>,
     partitions_matter: bool,
     settings: Settings,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let translated = match declined(join, settings) {
-        Some(why) => Err(why),
-        None => Translated::new(join).map(Arc::new).map_err(|error| error.strip_backtrace()),
-    };
-    let inputs = [join.left(), join.right()].map(Arc::clone);
     let separate = matches!(
         (join.partition_mode(), join.properties().output_partitioning()),
         (PartitionMode::Partitioned, _) | (_, Partitioning::Hash(..) | Partitioning::Range(_))
     ) && partitions_matter;
-    let (mode, inputs) = match translated {
-        Ok(translated) if separate => (Mode::Separate(translated), inputs),
-        Ok(translated) => {
-            let [left, right] = inputs.map(|input| without_repartitioning(&input));
-            let inputs = [rewrite(left, false, settings)?, rewrite(right, false, settings)?];
-            let original = Arc::new(join.builder().build()?);
-            let mode = Mode::Shared(translated);
-            return Ok(Arc::new(StraitJoinExec::new(original, inputs, mode, settings)));
-        }
-        Err(why) => (Mode::Declined(why), inputs),
-    };
-    let matter = match join.partition_mode() {
-        PartitionMode::Partitioned => [true, true],
-        PartitionMode::CollectLeft | PartitionMode::Auto => [false, partitions_matter],
-    };
-    let [left, right] = inputs;
-    let inputs = [rewrite(left, matter[0], settings)?, rewrite(right, matter[1], settings)?];
-    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-    let original = Arc::new(join.builder().build()?).replace_children(inputs.to_vec(), options)?;
-    let Some(original) = original.downcast_ref::<HashJoinExec>() else { return Ok(original) };
-    let original = Arc::new(original.builder().build()?);
-    Ok(Arc::new(StraitJoinExec::new(original, inputs, mode, settings)))
+    let original: Arc<dyn ExecutionPlan> = Arc::new(join.builder().build()?);
+    if !separate {
+        let input = |input: &Arc<dyn ExecutionPlan>| {
+            rewrite(without_arrangement(input), Needs::of_join_input(false), settings)
+        };
+        let inputs = [input(join.left())?, input(join.right())?];
+        let mode = Mode::Shared(translated);
+        return Ok(Arc::new(StraitJoinExec::new(original, inputs, mode, settings)));
+    }
+    let collects_left = *join.partition_mode() == PartitionMode::CollectLeft;
+    let of_left = Needs::of_join_input(!collects_left);
+    let inputs = [
+        rewrite(Arc::clone(join.left()), of_left, settings)?,
+        rewrite(Arc::clone(join.right()), Needs::of_join_input(true), settings)?,
+    ];
+    let original = with_inputs(original, inputs.to_vec())?;
+    Ok(Arc::new(StraitJoinExec::new(original, inputs, Mode::Separate(translated), settings)))
 }
 
-/// Returns why Strait does not carry out a join. Does not check the column types: see `Translated::new`.
-fn declined(join: &HashJoinExec, settings: Settings) -> Option<String> {
+/// Puts an operator in the place of a join that says why Strait does not carry it out.
+fn declined(
+    plan: &Arc<dyn ExecutionPlan>,
+    why: String,
+    needs: Needs,
+    settings: Settings,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let inputs = rewritten_inputs(plan, needs, settings)?;
+    let original = with_inputs(Arc::clone(plan), inputs.clone())?;
+    let Ok(inputs) = inputs.try_into() else { return internal_err!("a join has two inputs") };
+    Ok(Arc::new(StraitJoinExec::new(original, inputs, Mode::Declined(why), settings)))
+}
+
+fn with_inputs(
+    plan: Arc<dyn ExecutionPlan>,
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    plan.replace_children(inputs, options)
+}
+
+/// Returns the order that must be restored above a join, if any. Fails with the reason if it must not or cannot be
+/// restored.
+fn promised_order(
+    join: &Arc<dyn ExecutionPlan>,
+    needs: Needs,
+    settings: Settings,
+) -> Result<Option<Promised>, String> {
+    if !needs.use_order_of(join.as_ref()) {
+        return Ok(None);
+    }
+    match Promised::of(join.as_ref())? {
+        Some(_) if !settings.restore_order => {
+            Err("the order of its output is used, and strait.restore_order is false".to_string())
+        }
+        order => Ok(order),
+    }
+}
+
+/// Describes a join for Strait. Fails with the reason if Strait does not carry it out.
+fn translated(join: &HashJoinExec, settings: Settings) -> Result<Arc<Translated>, String> {
     let unbounded = |input: &Arc<dyn ExecutionPlan>| input.boundedness().is_unbounded();
     if unbounded(join.left()) || unbounded(join.right()) {
-        return Some("an input is unbounded".to_string());
-    }
-    if join.properties().output_ordering().is_some() {
-        return Some("it keeps the order of its probe side".to_string());
-    }
-    let differs = |constant: &ConstExpr| {
-        matches!(constant.across_partitions, AcrossPartitions::Heterogeneous)
-    };
-    let has_constant = |input: &Arc<dyn ExecutionPlan>| {
-        input.equivalence_properties().constants().iter().any(differs)
-    };
-    // DataFusion may have removed a sort by such a column. One join over all partitions would mix its values.
-    if has_constant(join.left()) || has_constant(join.right()) {
-        return Some("a column is constant within each partition".to_string());
+        return Err("an input is unbounded".to_string());
     }
     if *join.partition_mode() == PartitionMode::Auto {
-        return Some("its partition mode is not decided".to_string());
+        return Err("its partition mode is not decided".to_string());
     }
     let simple = *join.join_type() == JoinType::LeftAnti
         && *join.partition_mode() == PartitionMode::CollectLeft
         && join.filter().is_none()
         && join.on().len() == 1;
     if join.null_aware && !simple {
-        return Some("it is null-aware, and not a left anti join on one key".to_string());
+        return Err("it is null-aware, and not a left anti join on one key".to_string());
     }
     let few = |input: &Arc<dyn ExecutionPlan>| {
-        let computed = StatisticsContext::new().compute(input.as_ref(), &StatisticsArgs::new());
-        let rows = computed.ok().and_then(|known| known.num_rows.get_value().copied());
+        let rows = statistics(input).and_then(|known| known.num_rows.get_value().copied());
         rows.is_some_and(|rows| rows < settings.min_rows)
     };
     if settings.min_rows > 0 && few(join.left()) && few(join.right()) {
-        return Some(format!("both tables have fewer than {} rows", settings.min_rows));
+        return Err(format!("both tables have fewer than {} rows", settings.min_rows));
     }
-    None
-}
-
-/// Skips operators that only change partitions. Returns the first other operator.
-fn without_repartitioning(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
-        return without_repartitioning(repartition.input());
-    }
-    match plan.downcast_ref::<CoalescePartitionsExec>() {
-        Some(coalesce) if coalesce.fetch().is_none() => without_repartitioning(coalesce.input()),
-        _ => Arc::clone(plan),
-    }
+    Translated::new(join).map(Arc::new).map_err(|error| error.strip_backtrace())
 }

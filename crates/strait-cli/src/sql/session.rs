@@ -277,6 +277,8 @@ fn config(settings: &Settings, memory: Option<u64>) -> SessionConfig {
     let mut strait = StraitOptions::default();
     strait.device = settings.device.to_string();
     strait.gpu_memory = settings.gpu_memory.unwrap_or(0);
+    // DataFusion's own joins cannot spill.
+    strait.restore_order = memory.is_some();
     let mut config = SessionConfig::new()
         .with_target_partitions(threads)
         .with_information_schema(true)

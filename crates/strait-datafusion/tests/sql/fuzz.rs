@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
@@ -24,12 +25,15 @@ use strait_datafusion::StraitOptions;
 
 use crate::dynamic_filter;
 use crate::query::Query;
-use crate::rows::{Rows, shown};
+use crate::rows::{Rows, sequence, shown};
 use crate::session::{self, Joins, PATIENCE, counted, setting};
-use crate::tables::{Family, Shape, Table, key_types};
+use crate::tables::{Family, Shape, Sorted, Table, key_types};
 
 /// The default number of cases.
 const CASES: u64 = 400;
+
+/// How long DataFusion's own joins may run.
+const STOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How the streams of a plan are polled.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +57,10 @@ pub(crate) struct Case {
     /// Joins with more bytes and rows than this are partitioned.
     collected: usize,
     prefer_hash_join: bool,
+    /// The orders of the tables.
+    sorted: [Option<Sorted>; 3],
+    restore_order: bool,
+    sort_merge_joins: bool,
     algorithm: &'static str,
     memory: Memory,
     polling: Polling,
@@ -117,7 +125,14 @@ impl Case {
             partitions: rng.usize(1..=4),
             batch_size: [1, 3, 100, 8192][rng.usize(if large { 2..4 } else { 0..4 })],
             collected: [0, 1_000, 1 << 20][rng.usize(..3)],
-            prefer_hash_join: rng.u8(..20) > 0,
+            prefer_hash_join: rng.u8(..8) > 0,
+            sorted: [(); 3].map(|()| match rng.u8(..6) {
+                0 => Some(Sorted::Id),
+                1 => Some(Sorted::Key),
+                _ => None,
+            }),
+            restore_order: rng.u8(..4) > 0,
+            sort_merge_joins: rng.u8(..4) > 0,
             algorithm: algorithms[rng.usize(..algorithms.len())],
             memory: Memory::random(&mut rng, large),
             polling: [
@@ -149,7 +164,7 @@ impl Case {
                     let path = path.to_str().expect("a path in UTF-8");
                     ctx.register_parquet(&name, path, ParquetReadOptions::default()).await?;
                 } else {
-                    ctx.register_table(&name, table.provider())?;
+                    ctx.register_table(&name, table.provider(self.sorted[number]))?;
                 }
             }
         }
@@ -179,9 +194,8 @@ impl Case {
     fn options(&self) -> StraitOptions {
         let mut options = session::options();
         options.algorithm = self.algorithm.to_string();
-        if matches!(self.memory, Memory::Unlimited) && self.algorithm == "spill" {
-            options.algorithm = "auto".into();
-        } // TODO
+        options.restore_order = self.restore_order;
+        options.sort_merge_joins = self.sort_merge_joins;
         options
     }
 }
@@ -191,8 +205,10 @@ impl Case {
 struct Outcome {
     joins: Joins,
     rows: usize,
+    /// Queries with an `ORDER BY`.
+    sorted: usize,
     spilled: usize,
-    /// DataFusion itself cannot run the query.
+    /// DataFusion itself cannot run the query, or not soon.
     invalid: bool,
     /// The limit is too small.
     exhausted: bool,
@@ -212,7 +228,8 @@ async fn check(case: &Case) -> Result<Outcome, Failure> {
     let all = case.query.without_limit();
     // In a task, because some of DataFusion's own operators panic for some types.
     let expected = SpawnedTask::spawn(async move { all.frame(&stock).await?.collect().await });
-    let Ok(Ok(expected)) = expected.join().await else {
+    // Some joins have too many rows for a test.
+    let Ok(Ok(Ok(expected))) = tokio::time::timeout(STOCK_PATIENCE, expected.join()).await else {
         return Ok(Outcome { invalid: true, ..Outcome::default() });
     };
     let planned = match case.query.frame(&ctx).await {
@@ -220,9 +237,17 @@ async fn check(case: &Case) -> Result<Outcome, Failure> {
         Err(error) => Err(error),
     };
     let plan = planned.map_err(|error| Failure(format!("no plan: {error}")))?;
-    let joins = session::joins(&plan);
+    let mut joins = session::joins(&plan);
+    if !case.restore_order {
+        // These joins are not replaced on purpose.
+        joins.declined.retain(|why| !why.contains("strait.restore_order is false"));
+    }
+    if case.sort_merge_joins {
+        joins.stock += joins.sort_merge;
+    }
     let shown_plan = displayable(plan.as_ref()).indent(true).to_string();
     let told = |what: String| Failure(format!("{what}\n{shown_plan}"));
+    session::sanity(&plan).map_err(|error| told(error.to_string()))?;
     let context = ctx.task_ctx();
     let running = execute(&plan, &context, case.polling);
     let found = match tokio::time::timeout(PATIENCE, running).await {
@@ -252,7 +277,11 @@ async fn check(case: &Case) -> Result<Outcome, Failure> {
         None => all == rows,
         Some(limit) => rows.len() == all.len().min(limit) && rows.are_among(&all),
     };
-    match right {
+    // Rows that are equal in the sorted columns may have any order.
+    let sorted_by = case.query.sorted_by();
+    let [mut of_all, of_found] = [&expected, &found].map(|batches| sequence(batches, sorted_by));
+    of_all.truncate(of_found.len());
+    match right && of_all == of_found {
         true => Ok(outcome),
         false => Err(told(format!("expected {}\nfound {}", shown(&expected), shown(&found)))),
     }
@@ -320,6 +349,9 @@ fn random_queries() {
             "STRAIT_SEED={seed} STRAIT_SQL_CASES=1 cargo test -p strait-datafusion --test sql random_queries"
         );
         let case = Case::random(seed);
+        if cases == 1 {
+            println!("{:#?}", case.query);
+        }
         let checked = catch_unwind(AssertUnwindSafe(|| runtime.block_on(check(&case))));
         let checked = checked.unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -336,13 +368,15 @@ fn random_queries() {
                 sum.joins.replaced += outcome.joins.replaced;
                 sum.joins.stock += outcome.joins.stock;
                 sum.joins.declined.extend(outcome.joins.declined);
+                sum.sorted += usize::from(case.query.sorted_by() > 0);
             }
             Err(Failure(failure)) => {
                 let tables: Vec<_> = case.tables.iter().map(|table| &table.schema).collect();
                 failures.push(format!(
-                    "{failure}\n{:#?}\npartitions {}, batch size {}, collected {}, {}, {:?}, {:?}, {:?}\n{:?}\n{tables:?}\n\
+                    "{failure}\n{:#?}\n{:?} {} {} {} partitions {}, batch size {}, collected {}, {}, {:?}, {:?}, {:?}\n{:?}\n{tables:?}\n\
                      repeat it with\n  {repeat}\n",
-                    case.query, case.partitions, case.batch_size, case.collected, case.algorithm,
+                    case.query, case.sorted, case.restore_order, case.sort_merge_joins,
+                    case.prefer_hash_join, case.partitions, case.batch_size, case.collected, case.algorithm,
                     case.memory, case.polling, case.parquet, case.shapes,
                 ));
             }
@@ -353,8 +387,8 @@ fn random_queries() {
     }
     assert!(failures.is_empty(), "{} cases failed\n{}", failures.len(), failures.join("\n"));
     println!(
-        "{cases} cases, {invalid} invalid, {exhausted} of {limited} limited ones exhausted, {} rows, {} bytes spilled, {:?}",
-        sum.rows, sum.spilled, sum.joins
+        "{cases} cases, {invalid} invalid, {exhausted} of {limited} limited ones exhausted, {} rows, {} sorted, {} bytes spilled, {:?}",
+        sum.rows, sum.sorted, sum.spilled, sum.joins
     );
     if cases < 100 {
         return;
@@ -365,5 +399,6 @@ fn random_queries() {
     assert!(invalid * 10 <= cases, "DataFusion cannot run {invalid} of {cases} queries");
     assert!(exhausted * 20 <= limited, "{exhausted} of {limited} queries had too little memory");
     assert!(sum.spilled > 0, "no join has spilled");
+    assert!(sum.sorted > 0, "no query has an order");
     assert!(sum.rows > 0, "no join has returned rows");
 }

@@ -9,6 +9,8 @@
 //! | `memory` | limits of memory and disk |
 //! | `cancel` | joins that end early: dropped streams, failing inputs, limits |
 //! | `polling` | outputs that are executed and polled in any order |
+//! | `order` | joins whose order is used, and sorts that restore it |
+//! | `sort_merge` | sort-merge joins that Strait replaces |
 //! | `dynamic_filter` | filters from the build side that reach the scans of the probe side |
 //!
 //! They use `tables` (random tables), `query` (random queries), `rows` (comparing results), `session` (sessions, and facts
@@ -20,12 +22,14 @@ mod dynamic_filter;
 mod fuzz;
 mod logic;
 mod memory;
+mod order;
 mod plan;
 mod polling;
 mod query;
 mod rows;
 mod session;
 mod setup;
+mod sort_merge;
 mod streams;
 mod tables;
 mod tpch;

@@ -13,8 +13,11 @@ use crate::tables::Family;
 pub(crate) enum Query {
     Sql {
         text: String,
-        /// With this limit, any rows of the result of `text` may be returned.
+        /// With this limit, any rows of the result of `text` may be returned, or the first ones if the rows are
+        /// sorted.
         limit: Option<usize>,
+        /// The number of columns by which the rows are sorted. They are the first columns.
+        sorted_by: usize,
     },
     Frame(Frame),
 }
@@ -34,21 +37,24 @@ impl Query {
             return Query::Frame(Frame::random(rng, families.len()));
         }
         let mut of = Generator { rng, families };
-        let text = match of.rng.u8(..10) {
-            0..6 => of.join(),
-            6..8 => of.subquery(),
-            8 => of.joins_of_groups(),
-            _ => of.union(),
+        let (text, sorted_by) = match of.rng.u8(..14) {
+            0..6 => (of.join(), 0),
+            6..8 => (of.subquery(), 0),
+            8 => (of.joins_of_groups(), 0),
+            9 => (of.union(), 0),
+            10 => (of.uses_order(), 0),
+            _ => of.sorted(),
         };
-        let limit = (of.rng.u8(..8) == 0).then(|| of.rng.usize(..40));
-        Query::Sql { text, limit }
+        let one_in = if sorted_by > 0 { 3 } else { 8 };
+        let limit = of.chance(one_in).then(|| of.rng.usize(..40));
+        Query::Sql { text, limit, sorted_by }
     }
 
     /// Returns the data frame of the query with its limit, if it has one.
     pub(crate) async fn frame(&self, ctx: &SessionContext) -> Result<DataFrame> {
         match self {
-            Query::Sql { text, limit: None } => ctx.sql(text).await,
-            Query::Sql { text, limit } => ctx.sql(text).await?.limit(0, *limit),
+            Query::Sql { text, limit: None, .. } => ctx.sql(text).await,
+            Query::Sql { text, limit, .. } => ctx.sql(text).await?.limit(0, *limit),
             Query::Frame(frame) => frame.frame(ctx).await,
         }
     }
@@ -57,6 +63,14 @@ impl Query {
         match self {
             Query::Sql { limit, .. } => *limit,
             Query::Frame(_) => None,
+        }
+    }
+
+    /// Returns the number of columns by which the rows are sorted.
+    pub(crate) fn sorted_by(&self) -> usize {
+        match self {
+            Query::Sql { sorted_by, .. } => *sorted_by,
+            Query::Frame(_) => 0,
         }
     }
 
@@ -72,7 +86,9 @@ impl Query {
 
     pub(crate) fn without_limit(&self) -> Query {
         match self {
-            Query::Sql { text, .. } => Query::Sql { text: text.clone(), limit: None },
+            Query::Sql { text, sorted_by, .. } => {
+                Query::Sql { text: text.clone(), limit: None, sorted_by: *sorted_by }
+            }
             Query::Frame(_) => self.clone(),
         }
     }
@@ -309,6 +325,52 @@ impl Generator<'_> {
                     })
                     .collect();
                 format!("SELECT {} FROM {from}", columns.join(", "))
+            }
+        }
+    }
+
+    /// Returns a join whose rows are sorted, and the number of columns by which they are.
+    fn sorted(&mut self) -> (String, usize) {
+        let (from, letters) = self.from();
+        let columns = self.rng.usize(1..=2);
+        let mut shown = Vec::new();
+        let mut order = Vec::new();
+        for number in 0..columns {
+            let letter = letters[self.rng.usize(..letters.len())];
+            let of = if self.chance(2) { "id" } else { "k0" };
+            shown.push(format!("{letter}.{of} AS o{number}"));
+            let direction = self.one(&[" NULLS FIRST", " NULLS FIRST", "", " DESC"]);
+            order.push(format!("{letter}.{of}{direction}"));
+        }
+        shown.extend(letters.iter().map(|letter| format!("{letter}.id AS {letter}id")));
+        let (shown, order) = (shown.join(", "), order.join(", "));
+        (format!("SELECT {shown} FROM {from} ORDER BY {order}"), columns)
+    }
+
+    /// Returns a query that uses the order of a join, but whose rows have no order.
+    fn uses_order(&mut self) -> String {
+        let (from, letters) = self.from();
+        let letter = letters[self.rng.usize(..letters.len())];
+        let other = letters[self.rng.usize(..letters.len())];
+        let of = if self.chance(2) { "id" } else { "k0" };
+        let by = format!("{letter}.{of} NULLS FIRST");
+        match self.rng.u8(..4) {
+            0 => format!(
+                "SELECT {other}.id, sum({letter}.id) OVER (PARTITION BY {other}.id % 3 ORDER BY {by}) FROM {from}"
+            ),
+            1 => format!(
+                "SELECT {letter}.{of} AS o, rank() OVER (ORDER BY {by}), count(*) OVER () FROM {from}"
+            ),
+            2 => format!(
+                "SELECT {other}.id % 4 AS g, first_value({letter}.{of} ORDER BY {by}) AS f, \
+                 last_value({letter}.{of} ORDER BY {by}) AS l, count(*) AS n FROM {from} GROUP BY {other}.id % 4"
+            ),
+            _ => {
+                let limit = self.rng.usize(..60);
+                format!(
+                    "SELECT count(*), min(o), max(o) FROM \
+                     (SELECT {letter}.id AS o FROM {from} ORDER BY {letter}.id LIMIT {limit})"
+                )
             }
         }
     }

@@ -81,6 +81,18 @@ impl Rows {
     }
 }
 
+/// Returns the values of the first columns of a result, in the order of its rows.
+pub(crate) fn sequence(batches: &[RecordBatch], columns: usize) -> Vec<Box<[u8]>> {
+    let Some(first) = batches.first().filter(|_| columns > 0) else { return Vec::new() };
+    let fields = first.columns()[..columns].iter().map(|c| SortField::new(c.data_type().clone()));
+    let converter = RowConverter::new(fields.collect()).expect("rows can be compared");
+    let rows = batches.iter().flat_map(|batch| {
+        let rows = converter.convert_columns(&batch.columns()[..columns]).expect("rows convert");
+        rows.iter().map(|row| Box::from(row.data())).collect::<Vec<_>>()
+    });
+    rows.collect()
+}
+
 /// Shows the first rows of a result.
 pub(crate) fn shown(batches: &[RecordBatch]) -> String {
     const MOST: usize = 100;

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
+use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::physical_plan::joins::HashJoinExec;
-use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
+use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use strait_datafusion::{StraitJoinExec, StraitOptions, WithStrait};
 
@@ -69,6 +72,8 @@ pub(crate) struct Joins {
     pub(crate) declined: Vec<String>,
     /// Hash joins of DataFusion that the rule has not seen.
     pub(crate) stock: usize,
+    /// Sort-merge joins of DataFusion that the rule was not asked to replace.
+    pub(crate) sort_merge: usize,
 }
 
 pub(crate) fn joins(plan: &Arc<dyn ExecutionPlan>) -> Joins {
@@ -81,6 +86,7 @@ pub(crate) fn joins(plan: &Arc<dyn ExecutionPlan>) -> Joins {
             }
         }
         joins.stock += usize::from(operator.is::<HashJoinExec>());
+        joins.sort_merge += usize::from(operator.is::<SortMergeJoinExec>());
     }
     joins
 }
@@ -99,7 +105,21 @@ pub(crate) fn metric(operator: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
 
 /// Returns the physical plan of a query.
 pub(crate) async fn plan(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
-    ctx.sql(sql).await?.create_physical_plan().await
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    assert_sane(&plan, sql);
+    Ok(plan)
+}
+
+/// Panics if an input of an operator lacks the order or the partitions that the operator requires.
+pub(crate) fn assert_sane(plan: &Arc<dyn ExecutionPlan>, about: &str) {
+    if let Err(error) = sanity(plan) {
+        panic!("{about}: {error}\n{}", displayable(plan.as_ref()).indent(false));
+    }
+}
+
+/// DataFusion checks its plans before Strait's rule runs. This checks them again.
+pub(crate) fn sanity(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    SanityCheckPlan::new().optimize(Arc::clone(plan), &ConfigOptions::default()).map(drop)
 }
 
 /// Runs a query. Panics if it takes too long.

@@ -8,9 +8,10 @@ use arrow::array::{
     StringArray, StructArray, Time64MicrosecondArray, TimestampSecondArray, UInt64Array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::compute::cast;
+use arrow::compute::{SortOptions, cast, concat_batches, sort_to_indices, take_record_batch};
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, SchemaRef, TimeUnit};
 use datafusion::catalog::MemTable;
+use datafusion::prelude::col;
 use fastrand::Rng;
 
 /// Types that can be compared with each other.
@@ -190,6 +191,14 @@ impl Shape {
     }
 }
 
+/// The column by which the partitions of a table are sorted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sorted {
+    Id,
+    /// The first key.
+    Key,
+}
+
 /// Random partitions of a table with the columns `id`, `k0`, `k1`, `k2` and some more.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
@@ -245,9 +254,38 @@ impl Table {
         Table { schema, partitions }
     }
 
-    pub(crate) fn provider(&self) -> Arc<MemTable> {
-        let table = MemTable::try_new(Arc::clone(&self.schema), self.partitions.clone());
-        Arc::new(table.expect("the batches have the schema"))
+    /// Returns the table. `sorted` says by which column each partition is sorted.
+    pub(crate) fn provider(&self, sorted: Option<Sorted>) -> Arc<MemTable> {
+        let partitions = match sorted {
+            // The rows of each partition have ascending numbers.
+            None | Some(Sorted::Id) => self.partitions.clone(),
+            Some(Sorted::Key) => {
+                self.partitions.iter().map(|batches| self.sorted(batches, 1)).collect()
+            }
+        };
+        let table = MemTable::try_new(Arc::clone(&self.schema), partitions);
+        let table = table.expect("the batches have the schema");
+        let by = |name: &str| vec![vec![col(name).sort(true, true)]];
+        Arc::new(table.with_sort_order(match sorted {
+            None => Vec::new(),
+            Some(Sorted::Id) => by("id"),
+            Some(Sorted::Key) => by("k0"),
+        }))
+    }
+
+    /// Sorts the rows of a partition by a column, with nulls first.
+    fn sorted(&self, batches: &[RecordBatch], by: usize) -> Vec<RecordBatch> {
+        let all = concat_batches(&self.schema, batches).expect("one schema");
+        let options = SortOptions { descending: false, nulls_first: true };
+        let order =
+            sort_to_indices(all.column(by), Some(options), None).expect("keys have an order");
+        let sorted = take_record_batch(&all, &order).expect("the rows of the batch");
+        let mut first = 0;
+        let part = |batch: &RecordBatch| {
+            first += batch.num_rows();
+            sorted.slice(first - batch.num_rows(), batch.num_rows())
+        };
+        batches.iter().map(part).collect()
     }
 }
 
