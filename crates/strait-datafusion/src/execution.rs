@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, Weak};
 
 use arrow::array::RecordBatch;
-use datafusion::common::utils::memory::get_record_batch_memory_size;
+use datafusion::common::utils::memory::RecordBatchMemoryCounter;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -146,9 +146,11 @@ async fn read(
     let memory = MemoryConsumer::new("StraitJoin left rows").register(context.memory_pool());
     let mut stream = left.execute(0, context).map_err(Arc::new)?;
     let mut batches = Vec::new();
+    // Batches may be slices of one large batch.
+    let mut counter = RecordBatchMemoryCounter::new();
     while let Some(batch) = stream.next().await {
         let batch = batch.map_err(Arc::new)?;
-        memory.try_grow(get_record_batch_memory_size(&batch)).map_err(Arc::new)?;
+        memory.try_grow(counter.count_batch(&batch)).map_err(Arc::new)?;
         batches.push(batch);
     }
     Ok(Arc::new(Held { batches, _memory: memory }))

@@ -133,6 +133,10 @@ impl Destination {
             (Some(ending), Some(named)) if ending.differs(named) => {
                 return Err("the ending and the format differ; change one of them".to_string());
             }
+            (None, Some(_)) if text.ends_with(".gz") || text.ends_with(".zst") => {
+                return Err("the ending names a compression; name the whole format, as in .csv.gz, or use another ending"
+                    .to_string());
+            }
             (Some(format), _) | (None, Some(format)) => format,
             (None, None) => {
                 return Err("the ending does not say which format to write; use .parquet, .csv, .tsv, \

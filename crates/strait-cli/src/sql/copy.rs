@@ -50,7 +50,7 @@ impl Copy {
     pub(super) fn run(self, session: &Session) -> anyhow::Result<String> {
         let Copy { query, target } = self;
         target.check().map_err(|error| with_options(&error))?;
-        let query = session.plan(query)?;
+        let query = session.plan_rows(query)?;
         let sink = target.open(session, &query).map_err(|error| with_options(&error))?;
         let rows = results::write(session, query, sink)?;
         Ok(format!("wrote {} to {}", counted(rows, "row"), target.to))

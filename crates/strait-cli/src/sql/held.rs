@@ -1,27 +1,40 @@
-//! The tables that `CREATE TABLE` keeps in memory. If memory is limited, their rows count.
+//! The tables that `CREATE TABLE` keeps in memory. If memory is limited, their rows count as long as they are kept.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use datafusion::common::utils::memory::get_record_batch_memory_size;
+use datafusion::catalog::TableProvider;
+use datafusion::common::TableReference;
+use datafusion::common::utils::memory::RecordBatchMemoryCounter;
 use datafusion::datasource::{MemTable, provider_as_source};
 use datafusion::error::Result;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use datafusion::logical_expr::{CreateMemoryTable, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use futures_util::StreamExt;
 
-/// The reservations of all tables in memory, by name.
-#[derive(Debug, Default)]
-pub(super) struct HeldTables(Mutex<HashMap<String, MemoryReservation>>);
+/// All tables in memory, and the reservation of their rows.
+#[derive(Debug)]
+pub(super) struct HeldTables {
+    memory: MemoryReservation,
+    tables: Mutex<Vec<Weak<dyn TableProvider>>>,
+}
 
 /// A table that is being created, and the reservation of its rows.
 pub(super) struct Held {
-    name: String,
-    memory: MemoryReservation,
+    name: TableReference,
+    _memory: MemoryReservation,
 }
 
 impl HeldTables {
+    pub(super) fn new(pool: &Arc<dyn MemoryPool>) -> HeldTables {
+        let memory = MemoryConsumer::new("tables in memory").register(pool);
+        HeldTables { memory, tables: Mutex::default() }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Vec<Weak<dyn TableProvider>>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads the rows of a new table, and reserves their memory while it reads. The statement then takes the rows from
     /// memory. Returns `None` if the table exists already and the statement does not replace it.
     pub(super) async fn read(
@@ -32,28 +45,50 @@ impl HeldTables {
         if !create.or_replace && context.table_exist(create.name.clone())? {
             return Ok(None);
         }
-        let name = create.name.to_string();
+        let name = create.name.clone();
         let consumer = MemoryConsumer::new(format!("table {name}"));
         let memory = consumer.register(&context.runtime_env().memory_pool);
         let frame = context.execute_logical_plan(create.input.as_ref().clone()).await?;
         let mut stream = frame.execute_stream().await?;
         let (schema, mut batches) = (stream.schema(), Vec::new());
+        // Batches may be slices of one large batch.
+        let mut counter = RecordBatchMemoryCounter::new();
         while let Some(batch) = stream.next().await {
             let batch = batch?;
-            memory.try_grow(get_record_batch_memory_size(&batch))?;
+            memory.try_grow(counter.count_batch(&batch))?;
             batches.push(batch);
         }
         let rows = provider_as_source(Arc::new(MemTable::try_new(schema, vec![batches])?));
         create.input = Arc::new(LogicalPlanBuilder::scan("rows", rows, None)?.build()?);
-        Ok(Some(Held { name, memory }))
+        Ok(Some(Held { name, _memory: memory }))
     }
 
-    /// Keeps the reservation of a table that has been created. Releases those of tables that no longer exist.
-    pub(super) fn settle(&self, held: Option<Held>, context: &SessionContext) {
-        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Held { name, memory }) = held {
-            tables.insert(name, memory);
+    /// Remembers a table that has been created.
+    pub(super) async fn keep(&self, held: Held, context: &SessionContext) -> Result<()> {
+        let table = context.table_provider(held.name).await?;
+        self.tables().push(Arc::downgrade(&table));
+        drop(table);
+        self.count().await;
+        Ok(())
+    }
+
+    /// Counts the rows of all tables again: tables may have been dropped, and rows inserted. A table that was dropped
+    /// still counts if a view reads it. Tables may share rows, which count once.
+    pub(super) async fn count(&self) {
+        let tables: Vec<_> = {
+            let mut tables = self.tables();
+            tables.retain(|table| table.strong_count() > 0);
+            tables.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut counter = RecordBatchMemoryCounter::new();
+        for table in &tables {
+            let Some(table) = table.downcast_ref::<MemTable>() else { continue };
+            for partition in &table.batches {
+                for batch in partition.read().await.iter() {
+                    counter.count_batch(batch);
+                }
+            }
         }
-        tables.retain(|name, _| context.table_exist(name.as_str()).unwrap_or(true));
+        self.memory.resize(counter.memory_usage());
     }
 }

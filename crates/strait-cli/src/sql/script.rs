@@ -19,6 +19,9 @@ use crate::output::{Destination, FileFormat, Notation, Sink, Squeeze, check_stdo
 /// The most rows that are shown per result.
 const SHOWN: usize = 40;
 
+const NOTHING: &str =
+    "the last statement returns no rows, so nothing can be written; end with a SELECT";
+
 /// Runs the command.
 pub(crate) fn run(arguments: &SqlArguments) -> anyhow::Result<()> {
     if is_prompt(arguments) {
@@ -32,7 +35,14 @@ pub(crate) fn run(arguments: &SqlArguments) -> anyhow::Result<()> {
             "there is no statement; write one, as in strait sql \"SELECT * FROM 'orders.parquet'\""
         )
     };
-    let copies = statements.iter().chain([&last]).any(|one| matches!(one, Statement::CopyTo(_)));
+    // What is wrong with a later `COPY` is said before an earlier one writes a file.
+    let mut copies = false;
+    for statement in statements.iter().chain([&last]) {
+        copies |= Copy::of(statement)?.is_some();
+    }
+    if is_written(arguments) && matches!(last, Statement::CopyTo(_)) {
+        bail!("{NOTHING}")
+    }
     let session = Session::new(&Settings::of(arguments, is_file(arguments) || copies))?;
     for statement in statements {
         if let Some(copy) = Copy::of(&statement)? {
@@ -107,12 +117,7 @@ fn check_binary() -> anyhow::Result<()> {
 }
 
 fn run_last(arguments: &SqlArguments, session: &Session, last: Statement) -> anyhow::Result<()> {
-    const NOTHING: &str =
-        "the last statement returns no rows, so nothing can be written; end with a SELECT";
     if let Some(copy) = Copy::of(&last)? {
-        if is_written(arguments) {
-            bail!("{NOTHING}")
-        }
         say(format_args!("{}", copy.run(session)?));
         return Ok(());
     }

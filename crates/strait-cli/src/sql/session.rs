@@ -151,7 +151,8 @@ impl Session {
                 .register_table(TableReference::bare(table.name.as_str()), opened)
                 .map_err(|error| anyhow!("--table {}: {error}", table.name))?;
         }
-        let (cancel, held) = (Cancel::new(), HeldTables::default());
+        let held = HeldTables::new(&context.runtime_env().memory_pool);
+        let cancel = Cancel::new();
         Ok(Session { context, tables, runtime, threads, cancel, held, limits })
     }
 
@@ -162,7 +163,17 @@ impl Session {
 
     /// Plans a statement. Carries it out if it returns no rows.
     pub(crate) fn plan(&self, statement: Statement) -> anyhow::Result<Query> {
+        self.planned(statement, false)
+    }
+
+    /// Plans a statement that must return rows.
+    pub(super) fn plan_rows(&self, statement: Statement) -> anyhow::Result<Query> {
+        self.planned(statement, true)
+    }
+
+    fn planned(&self, statement: Statement, must_return_rows: bool) -> anyhow::Result<Query> {
         let planning = async {
+            self.held.count().await;
             let logical = self.context.state().statement_to_plan(statement).await?;
             // DataFusion's `COPY` could replace files without a question.
             let copies = logical.exists(|plan| Ok(matches!(plan, LogicalPlan::Copy(_))))?;
@@ -175,10 +186,18 @@ impl Session {
                 LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => Kind::Nothing,
                 _ => Kind::Rows,
             };
+            if must_return_rows && kind != Kind::Rows {
+                return Err(DataFusionError::Plan("the statement returns no rows".to_string()));
+            }
+            if let LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) = &logical {
+                self.tables.remember(&table.locations);
+            }
             let (logical, held) = self.holding(logical).await?;
             let frame = self.context.execute_logical_plan(logical).await?;
-            if kind == Kind::Nothing {
-                self.held.settle(held, &self.context);
+            match held {
+                Some(held) => self.held.keep(held, &self.context).await?,
+                None if kind == Kind::Nothing => self.held.count().await,
+                None => {}
             }
             // `EXECUTE` may return rows. Other statements of this kind return none.
             let kind = match kind {

@@ -58,6 +58,13 @@ impl PathTables {
         })
     }
 
+    /// Remembers the files of a table that DataFusion opens itself.
+    pub(super) fn remember(&self, locations: &[String]) {
+        let found = locations.iter().filter_map(|location| location.parse().ok());
+        // A folder may be empty, and its table gets rows later.
+        locked(&self.found).extend(found.filter_map(|source: Source| find(&source).ok()));
+    }
+
     /// Fails if one of the opened tables would contain an output.
     pub(super) fn check_output(
         &self,

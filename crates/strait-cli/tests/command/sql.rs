@@ -250,7 +250,18 @@ mod present {
         sql(&sandbox, twice, "").fails(&["two columns \"city\"", "AS other"]);
         sql(&sandbox, "EXPLAIN ANALYZE COPY 'people.csv' TO 'x.csv'", "")
             .fails(&["COPY cannot be a part of another statement"]);
-        sql(&sandbox, "COPY 'people.csv' TO 'x.csv'", "-o y.csv").fails(&["returns no rows"]);
+        // What can be seen in the statements is said before the first file is written.
+        let copy = "COPY 'people.csv' TO 'x.csv'";
+        sql(&sandbox, &format!("{copy}; {copy}"), "-o y.csv").fails(&["returns no rows"]);
+        sql(&sandbox, &format!("{copy}; COPY 'people.csv' TO 'y.xlsx'"), "")
+            .fails(&["the ending does not say"]);
+        sql(&sandbox, "COPY 'people.csv' TO 'x.parquet.gz' STORED AS PARQUET", "")
+            .fails(&["the ending names a compression"]);
+        let into = "COPY (SELECT 1 AS a INTO t) TO 'x.csv'; SELECT * FROM t";
+        sql(&sandbox, into, "").fails(&["the statement returns no rows"]);
+        let external = "CREATE EXTERNAL TABLE e STORED AS CSV LOCATION 'cities.csv' OPTIONS ('format.has_header' 'true');";
+        sql(&sandbox, &format!("{external} COPY e TO 'cities.csv' OPTIONS (overwrite true)"), "")
+            .fails(&["cities.csv is part of the table"]);
         // A failure leaves no file.
         sql(&sandbox, "COPY (SELECT CAST(name AS INT) AS n FROM 'people.csv') TO 'x.csv'", "")
             .fails(&["Cannot cast string 'Ada'"]);
@@ -429,6 +440,25 @@ mod present {
             "n,k\n150000,150000\n"
         );
         sql(&sandbox, &format!("{0} {0}", create("t")), limits).fails(&["t", "already exists"]);
+        // The spelling of a name does not matter, and a view keeps the rows of a table that was dropped.
+        let quoted: String = ["\"T\"", "\"U\"", "\"a.b\"", "public.w"].map(create).concat();
+        let viewed: String = ["t", "u", "v", "w"]
+            .map(|name| {
+                create(name)
+                    + &format!("CREATE VIEW of_{name} AS SELECT * FROM {name}; DROP TABLE {name};")
+            })
+            .concat();
+        for before in [quoted, viewed] {
+            let run = sql(&sandbox, &format!("{before} SELECT 1"), limits);
+            run.fails(&["the memory limit of 64.0 MiB is too small", "--memory"]);
+        }
+        // Slices of one large batch count once.
+        let grouped = "CREATE TABLE g AS SELECT value AS k, count(*) AS n FROM generate_series(1, 300000) GROUP BY value; \
+            SELECT count(*) AS n, sum(n) AS s FROM g";
+        assert_eq!(
+            sql(&sandbox, grouped, &format!("{limits} --format csv")).ok(),
+            "n,s\n300000,300000\n"
+        );
     }
 
     /// The process is interrupted while it writes.

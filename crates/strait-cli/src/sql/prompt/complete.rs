@@ -177,6 +177,9 @@ impl Completer for Completion {
         // Paths are between single quotes.
         if let End::Quotes(_) = end(&line[..pos]) {
             let (start, mut files) = self.files.complete(line, pos, context)?;
+            for file in &mut files {
+                file.replacement = file.replacement.replace('\'', "''");
+            }
             // The only file that fits ends the path. The path of a folder goes on.
             if let [file] = files.as_mut_slice()
                 && !file.replacement.ends_with('/')
