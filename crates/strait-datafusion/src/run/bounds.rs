@@ -3,8 +3,15 @@
 //! While the build side is read, the tasks look at its keys. At the end of the build side, the filter is published to
 //! the scans of the probe side. It has the range of each key. If there is one key column and the build side has few
 //! rows, it also has all keys.
+//!
+//! If partitions run separately, one filter holds for all of them: a scan of the probe side reads rows of all partitions.
+//! So the filter is published when the build side of the last partition has ended. A run whose build side has ended
+//! waits with its probe side until the build sides of the other runs have ended, but only of runs that have begun.
+//! Perhaps nobody asks for the partitions of the others before this partition has ended.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::concat;
@@ -33,11 +40,18 @@ pub(crate) struct Bounds {
     /// The most build rows whose keys are listed in the filter.
     most_listed: usize,
     state: Mutex<State>,
+    /// The build side of a run has ended.
+    ended: Condvar,
 }
+
+/// How long a thread waits for other build sides before it checks again whether its join was cancelled.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 struct State {
     /// The number of build inputs that have not ended. If partitions run separately, each has one.
     inputs: usize,
+    /// The number of runs that read their build sides.
+    reading: usize,
     rows: usize,
     has_null: bool,
     ranges: Vec<Range>,
@@ -78,7 +92,8 @@ impl Bounds {
             _ => Range::Unknown,
         };
         let ranges = join.on().iter().map(range).collect();
-        let state = State { inputs, rows: 0, has_null: false, ranges, listed: Vec::new() };
+        let state =
+            State { inputs, reading: 0, rows: 0, has_null: false, ranges, listed: Vec::new() };
         Ok(Some(Arc::new(Bounds {
             filter: Arc::clone(filter),
             probe_keys: join.on().iter().map(|(_, probe)| Arc::clone(probe)).collect(),
@@ -86,7 +101,14 @@ impl Bounds {
             nulls_match: join.null_equality() == NullEquality::NullEqualsNull,
             most_listed: config.optimizer.hash_join_inlist_pushdown_max_distinct_values,
             state: Mutex::new(state),
+            ended: Condvar::new(),
         })))
+    }
+
+    /// Records that a run begins to read its build side.
+    pub(super) fn begin(self: &Arc<Bounds>) -> Arc<BuildSide> {
+        lock(&self.state).reading += 1;
+        Arc::new(BuildSide { bounds: Arc::clone(self), ended: AtomicBool::new(false) })
     }
 
     /// Looks at the keys of some build rows. If the left input is read once for several runs, each run shows all of its
@@ -109,8 +131,8 @@ impl Bounds {
         Ok(())
     }
 
-    /// Records that the build side of one run has ended. After the last one, publishes the filter.
-    pub(super) fn input_ended(&self) {
+    /// Records that the whole build side of one run was read. After the last one, publishes the filter.
+    fn input_ended(&self) {
         let mut state = lock(&self.state);
         if state.inputs == 0 {
             return;
@@ -173,6 +195,48 @@ impl Bounds {
         Ok(self.probe_keys.iter().fold(all, |any, key| {
             binary(&any, Operator::Or, Arc::new(IsNullExpr::new(Arc::clone(key))))
         }))
+    }
+}
+
+/// The build side of one run. It ends at the latest when it is dropped.
+pub(super) struct BuildSide {
+    bounds: Arc<Bounds>,
+    ended: AtomicBool,
+}
+
+impl BuildSide {
+    /// Records that the whole build side was read.
+    pub(super) fn was_read(&self) {
+        if !self.ended.load(Ordering::SeqCst) {
+            self.bounds.input_ended();
+        }
+        self.end();
+    }
+
+    fn end(&self) {
+        if !self.ended.swap(true, Ordering::SeqCst) {
+            lock(&self.bounds.state).reading -= 1;
+            self.bounds.ended.notify_all();
+        }
+    }
+
+    /// Waits until the filter is published, or until no other run reads its build side.
+    pub(super) fn wait_for_others(&self, cancelled: impl Fn() -> bool) {
+        let mut state = lock(&self.bounds.state);
+        loop {
+            let own = usize::from(!self.ended.load(Ordering::SeqCst));
+            if state.inputs == 0 || state.reading <= own || cancelled() {
+                return;
+            }
+            let waited = self.bounds.ended.wait_timeout(state, LOOK_AGAIN);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for BuildSide {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use strait::{Error, Morsel, Side, Source, SourceContext};
 use tokio::sync::Semaphore;
 
+use super::bounds::BuildSide;
 use super::output::NullFacts;
 use super::{Bounds, RunState, lock};
 use crate::translate::Translated;
@@ -183,8 +184,10 @@ impl Drop for Ended<'_> {
 pub(super) struct QueuedSource {
     pub(super) schema: SchemaRef,
     pub(super) queue: Arc<Handoff>,
-    /// The collector of the dynamic filter. When this input has ended, the filter is complete.
-    pub(super) bounds: Option<Arc<Bounds>>,
+    pub(super) side: Side,
+    /// Present in joins with a dynamic filter. The build side tells when it has ended, and the probe side waits for the
+    /// filter.
+    pub(super) build_side: Option<Arc<BuildSide>>,
     /// Whether a thread has seen the end.
     pub(super) ended: AtomicBool,
 }
@@ -195,9 +198,13 @@ impl Source for QueuedSource {
     }
 
     fn next(&self, context: &SourceContext<'_>) -> Result<Option<Morsel>, ArrowError> {
-        let batch = self.queue.take(|| context.cancelled())?;
-        if batch.is_none() && !self.ended.swap(true, Ordering::SeqCst) {
-            self.bounds.iter().for_each(|bounds| bounds.input_ended());
+        let cancelled = || context.cancelled();
+        if let (Side::Right, Some(build_side)) = (self.side, &self.build_side) {
+            build_side.wait_for_others(|| self.queue.run.cancelled() || cancelled());
+        }
+        let batch = self.queue.take(cancelled)?;
+        if batch.is_none() && !self.ended.swap(true, Ordering::SeqCst) && self.side == Side::Left {
+            self.build_side.iter().for_each(|build_side| build_side.was_read());
         }
         Ok(batch.map(Morsel::new))
     }

@@ -150,13 +150,17 @@ impl Run {
         if let Some(filter) = &translated.filter {
             join = join.filter(residual(filter, &state)?);
         }
+        let build_side = bounds.as_ref().map(Bounds::begin);
         let source = |side: Side| QueuedSource {
             schema: Arc::clone(&translated.sides[side as usize].schema),
             queue: Arc::clone(&inputs[side as usize]),
-            bounds: bounds.clone().filter(|_| side == Side::Left),
+            side,
+            build_side: build_side.clone(),
             ended: AtomicBool::new(false),
         };
         let (left, right) = (source(Side::Left), source(Side::Right));
+        // Only the sources keep it: it ends with the join.
+        drop(build_side);
         let sink = OutputSink {
             queue: Arc::clone(&output),
             translated: Arc::clone(&translated),
