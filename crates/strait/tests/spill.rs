@@ -17,7 +17,8 @@ use arrow::datatypes::Int64Type;
 use arrow::error::ArrowError;
 use strait::testing::TestOverrides;
 use strait::{
-    Algorithm, Error, Join, JoinType, Reason, Report, Side, SpillFile, SpillStore, TempFolders,
+    Algorithm, Error, Join, JoinType, Reason, Report, Side, SpillFile, SpillStore, Statistics,
+    TempFolders,
 };
 
 const MIB: u64 = 1 << 20;
@@ -155,6 +156,26 @@ fn the_cost_grows_with_the_excess() {
     let some = written(16 * MIB);
     assert!(0 < some && some < all * 4 / 5, "{some} of {all} bytes");
     assert_eq!(written(1 << 34), 0);
+}
+
+/// The build side is much larger than its statistics say. The rules for its partitions follow the statistics.
+#[test]
+fn statistics_that_are_far_too_small() {
+    let tables: [Keys<'_>; 2] =
+        [(90_000, &|row| spread(row % 60_000)), (120_000, &|row| spread(row + 20_000))];
+    for join_type in JoinType::ALL {
+        for (side, threads) in [(Side::Left, 1), (Side::Left, 3), (Side::Right, 2)] {
+            let join = Join::new(join_type).on("k").threads(threads).build_side(side);
+            let (expected, _) = answer(&join, tables).expect("no limit");
+            let small = Statistics::rows(1000).with_bytes(32_000);
+            let limit = 4 * MIB;
+            let join = join.statistics(side, small).memory_limit(limit).spill(folders());
+            let (rows, report) = answer(&join, tables).expect("it spills");
+            assert!(rows == expected, "{join_type}: {} rows, not {}", rows.len(), expected.len());
+            assert!(report.spilled.bytes > 0, "{join_type}: {:?}", report.spilled);
+            assert!(report.peak_memory <= limit, "{join_type}: {}", report.peak_memory);
+        }
+    }
 }
 
 /// A store whose files fail at the n-th call.
