@@ -1,7 +1,7 @@
 //! Sort-merge joins that do not fit their memory limit write sorted runs to disk. Their output stays sorted.
 //!
-//! The runner compares small joins with the oracle. Here, tables are much larger than the limit. The rows, and the order
-//! of their keys, are compared with those of the same join without a limit.
+//! The runner compares small joins with the oracle. Here, tables are much larger than the limit. The rows, and the
+//! order of their keys, are compared with those of the same join without a limit.
 
 use std::io::{self, Cursor, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -201,8 +201,8 @@ fn every_kind_of_key_in_order() {
     }
 }
 
-/// There are more runs than can be read together, so some of them are merged first. Sorted runs of sorted tables are read
-/// one after the other.
+/// There are more runs than can be read together, so some of them are merged first. Sorted runs of sorted tables are
+/// read one after the other.
 #[test]
 fn runs_that_are_merged_first() {
     let rows = 150_000;

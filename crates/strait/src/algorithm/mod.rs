@@ -64,8 +64,8 @@ pub(crate) struct Job<'a> {
     /// The memory that must be free before `no-partition` on the CPU starts to stream the probe side. After that, the
     /// join cannot start again, because this algorithm does not keep the probe rows. Other algorithms ignore this.
     pub(crate) needed_to_probe: u64,
-    /// The memory that `sort-merge` on the CPU leaves free while it reads the probe side. Half of it must be free before
-    /// it writes the first row, because after that, the join cannot start again. Other algorithms ignore this.
+    /// The memory that `sort-merge` on the CPU leaves free while it reads the probe side. Half of it must be free
+    /// before it writes the first row, because after that, the join cannot start again. Other algorithms ignore this.
     pub(crate) spare: u64,
 }
 
@@ -75,8 +75,8 @@ impl<'a> Job<'a> {
         self.probe.take().ok_or_else(|| Error::internal("the probe side was taken twice"))
     }
 
-    /// Reads the probe side to its end and holds it. Each batch must leave `spare` bytes of memory free. Its batches stay in the job, too: if memory is refused before any
-    /// output row was sent, the join can start again.
+    /// Reads the probe side to its end and holds it. Each batch must leave `spare` bytes of memory free. The batches
+    /// stay in the job, too: if memory is refused before any output row was sent, the join can start again.
     fn hold_probe(&mut self, cx: &Context<'_>, spare: u64) -> Result<Relation> {
         let mut source = self.take_probe()?;
         let filled = source.fill(&cx.workers, spare, || cx.workers.check());

@@ -56,8 +56,8 @@ impl Turn {
         }
     }
 
-    /// Returns a guard. If it is dropped before [`keep`](EndsTurn::keep) is called, the output ends: no segment gets its
-    /// turn any more. A join that fails may be tried again, and then `cancelled` is not set.
+    /// Returns a guard. If it is dropped before [`keep`](EndsTurn::keep) is called, the output ends: no segment gets
+    /// its turn any more. A join that fails may be tried again, and then `cancelled` is not set.
     pub(crate) fn ends_unless_kept(&self) -> EndsTurn<'_> {
         EndsTurn(Some(self))
     }

@@ -6,8 +6,8 @@ use crate::overrides::TestOverrides;
 
 use super::spill::reading_bytes;
 
-/// A block of a run has 1/`BLOCKS_OF_LIMIT` of the memory limit, between `LEAST_BLOCK` and `MOST_BLOCK` bytes. While runs
-/// are merged, one block of each run is in memory.
+/// A block of a run has 1/`BLOCKS_OF_LIMIT` of the memory limit, between `LEAST_BLOCK` and `MOST_BLOCK` bytes. While
+/// runs are merged, one block of each run is in memory.
 const BLOCKS_OF_LIMIT: u64 = 1024;
 const LEAST_BLOCK: u64 = 8 << 10;
 const MOST_BLOCK: u64 = 1 << 20;

@@ -1,8 +1,8 @@
 //! Reads sorted runs together, block by block, in the order of their keys.
 //!
 //! Each run has a cursor: the blocks of it that are in memory, and its *bound*, the largest key in them. All rows that
-//! are still on disk have at least this key. So all rows with a smaller key than the smallest bound are in memory. These
-//! rows are *complete*.
+//! are still on disk have at least this key. So all rows with a smaller key than the smallest bound are in memory.
+//! These rows are *complete*.
 //!
 //! ```text
 //!              complete │ not complete

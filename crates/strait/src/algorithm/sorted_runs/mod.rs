@@ -19,8 +19,8 @@
 //! - Rows that cannot match because of a null in their key are sorted last. If the join type does not return them, they
 //!   are dropped before they are written.
 //!
-//! We do not merge row by row. The join in memory sorts each range again. Its radix sort costs less than the comparisons
-//! of a merge, and runs on all threads.
+//! We do not merge row by row. The join in memory sorts each range again, on all threads. A merge needs a comparison per
+//! row and run, on one thread.
 
 mod cursors;
 mod merge;
