@@ -129,7 +129,7 @@ impl Aggregation {
 
 /// Returns whether an operator gives the same rows for sorted and for unsorted input. Sorts below it are superfluous if
 /// the order of its output is forgotten.
-fn passes(plan: &Arc<dyn ExecutionPlan>) -> bool {
+pub(crate) fn passes(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let one_by_one = plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
         || plan.is::<RepartitionExec>()

@@ -10,6 +10,8 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use crate::needs::passes;
+
 /// Skips operators that only change the order or the partitions of rows. Returns the first other operator.
 pub(crate) fn without_arrangement(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let skipped = |input: &Arc<dyn ExecutionPlan>| Some(without_arrangement(input));
@@ -41,6 +43,15 @@ pub(crate) fn without_sort(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Exec
     }
     let merge = plan.downcast_ref::<SortPreservingMergeExec>()?;
     Some(Arc::new(CoalescePartitionsExec::new(Arc::clone(merge.input()))))
+}
+
+/// Returns whether a sort makes the order of a plan. Nothing between the sort and the end of the plan needs the order.
+pub(crate) fn is_sorted_below(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if plan.is::<SortExec>() {
+        return plan.fetch().is_none();
+    }
+    let inputs = plan.children();
+    passes(plan) && inputs.into_iter().all(is_sorted_below)
 }
 
 /// The order that a join promises for its output, if one sort restores it.

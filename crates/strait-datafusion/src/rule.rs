@@ -16,7 +16,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Statisti
 use crate::exec::{Mode, StraitJoinExec};
 use crate::needs::{Needs, Order};
 use crate::options::Settings;
-use crate::order::{Promised, without_arrangement, without_sort};
+use crate::order::{Promised, is_sorted_below, without_arrangement, without_sort};
 use crate::translate::Translated;
 
 /// Replaces each hash join of a plan by a [`StraitJoinExec`], and also each sort-merge join if
@@ -222,6 +222,12 @@ fn with_inputs(
     plan.replace_children(inputs, options)
 }
 
+/// Returns whether DataFusion sorts the probe side of a hash join because the order of the output is used. Strait's join
+/// does not need this sort, so a sort of its output takes its place.
+fn moves_sort(join: &Arc<dyn ExecutionPlan>) -> bool {
+    join.downcast_ref::<HashJoinExec>().is_some_and(|join| is_sorted_below(join.right()))
+}
+
 /// Returns the order that must be restored above a join, if any. Fails with the reason if it must not or cannot be
 /// restored.
 fn promised_order(
@@ -233,7 +239,7 @@ fn promised_order(
         return Ok(None);
     }
     match Promised::of(join.as_ref())? {
-        Some(_) if !settings.restore_order => {
+        Some(_) if !settings.restore_order && !moves_sort(join) => {
             Err("the order of its output is used, and strait.restore_order is false".to_string())
         }
         order => Ok(order),

@@ -285,7 +285,9 @@ async fn partitioned_joins_spill_too() {
 async fn an_order_is_restored_where_datafusion_fails() {
     let limit = 4 * LIMIT;
     let sql = "SELECT r.id, l.id AS lid, l.p, r.p AS rp FROM l JOIN r ON l.k = r.k ORDER BY r.id";
-    let config = |partitions| {
+    // Two sorts of DataFusion at the same time may leave no memory for their merges.
+    let partitions = 1;
+    let config = || {
         let mut config = config(partitions, 1 << 30).with_batch_size(64);
         // The left table stays the build side.
         config.options_mut().optimizer.join_reordering = false;
@@ -293,7 +295,7 @@ async fn an_order_is_restored_where_datafusion_fails() {
         config.options_mut().execution.sort_spill_reservation_bytes = 512 << 10;
         config
     };
-    let register = |ctx: &SessionContext, partitions| {
+    let register = |ctx: &SessionContext| {
         let left = table_in(partitions, ROWS, 600, spread);
         ctx.register_table("l", left).expect("the name is new");
         let sorted = table_in(partitions, ROWS + 5000, 20, |id| spread(id * 3));
@@ -301,30 +303,28 @@ async fn an_order_is_restored_where_datafusion_fails() {
         let sorted = sorted.with_sort_order(vec![vec![col("id").sort(true, false)]]);
         ctx.register_table("r", Arc::new(sorted)).expect("the name is new");
     };
-    // Two sorts of DataFusion at the same time may leave no memory for their merges.
-    let (partitions, about) = (1, sql);
-    let expected = session::stock(config(partitions), Arc::default());
-    register(&expected, partitions);
+    let expected = session::stock(config(), Arc::default());
+    register(&expected);
     let expected = session::run(&expected, sql).await.expect("DataFusion joins without a limit");
     let (_, of_stock) = pool(Kind::Fair, limit);
-    let stock = session::stock(config(partitions), runtime(&of_stock));
-    register(&stock, partitions);
+    let stock = session::stock(config(), runtime(&of_stock));
+    register(&stock);
     let error = session::run(&stock, sql).await.expect_err("DataFusion needs more memory");
     assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
     let (_, pool) = pool(Kind::Fair, limit);
     let mut options = session::options();
     options.restore_order = true;
-    let ctx = session::with_strait(config(partitions), runtime(&pool), options);
-    register(&ctx, partitions);
+    let ctx = session::with_strait(config(), runtime(&pool), options);
+    register(&ctx);
     let plan = session::plan(&ctx, sql).await.expect("a plan");
     let shown = displayable(plan.as_ref()).indent(false).to_string();
     let found = collect(Arc::clone(&plan), ctx.task_ctx()).await;
-    let found = found.unwrap_or_else(|error| panic!("{about}: {error}\n{shown}"));
-    assert_same(&expected, &found, &about);
-    assert!(sequence(&expected, 1) == sequence(&found, 1), "{about}: another order");
-    assert!(counted(&plan, "spilled_bytes") > 0, "{about}: nothing was spilled\n{shown}");
+    let found = found.unwrap_or_else(|error| panic!("{sql}: {error}\n{shown}"));
+    assert_same(&expected, &found, sql);
+    assert!(sequence(&expected, 1) == sequence(&found, 1), "{sql}: another order");
+    assert!(counted(&plan, "spilled_bytes") > 0, "{sql}: nothing was spilled\n{shown}");
     drop(plan);
-    released(&pool, &about).await;
+    released(&pool, sql).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use arrow::array::{Int64Array, RecordBatch};
+use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext, col};
+use strait_datafusion::StraitJoinExec;
 
 use crate::rows::{assert_same, sequence};
 use crate::session::{self, joins, operators};
@@ -194,5 +196,52 @@ async fn a_join_whose_order_is_not_used_is_replaced() {
             }
             assert!(promised > 0, "no join of DataFusion keeps an order");
         }
+    }
+}
+
+/// DataFusion sorts the right input, and its join keeps this order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sort_below_a_join_moves_above_it() {
+    for partitions in PARTITIONS {
+        let sessions = sessions(partitions, 1 << 20, false);
+        for (sql, sorted_by) in [
+            ("SELECT s.k, s.v, l.v FROM l JOIN s ON l.k = s.k ORDER BY s.k", 1),
+            ("SELECT s.k, s.v, l.v FROM l RIGHT JOIN s ON l.k = s.k ORDER BY s.k, s.v DESC", 2),
+            (
+                "SELECT s.k, s.v, l.v FROM l JOIN s ON l.k = s.k AND s.v % 7 <> 3 ORDER BY s.k DESC",
+                1,
+            ),
+        ] {
+            let of_stock = session::plan(&sessions[0], sql).await.expect("a plan");
+            let all = operators(&of_stock);
+            let join = all.iter().find(|operator| operator.is::<HashJoinExec>()).expect("a join");
+            assert_eq!(sorts(join), 1, "{}", text(&of_stock));
+            let plan = compare(&sessions, sql, sorted_by).await;
+            let all = operators(&plan);
+            let join = all.iter().find(|operator| operator.is::<StraitJoinExec>()).expect("a join");
+            assert_eq!(
+                (joins(&plan).replaced, sorts(&plan), sorts(join)),
+                (1, 1, 0),
+                "{}",
+                text(&plan)
+            );
+        }
+        // A window needs the sort where it is.
+        let sql = "SELECT x.k, x.w, l.v FROM l JOIN \
+                   (SELECT k, sum(v) OVER (PARTITION BY k ORDER BY v) AS w FROM s) x ON x.k = l.k ORDER BY x.k";
+        let plan = compare(&sessions, sql, 1).await;
+        assert_eq!(joins(&plan).declined.len(), 1, "{}", text(&plan));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_analyze_shows_the_plan_of_the_query() {
+    for (restore, shown) in [(true, "SortExec"), (false, "StraitJoinExec: declined")] {
+        let [_, ctx] = sessions(1, 1 << 20, restore);
+        let (sql, _) = ORDERED[0];
+        let explained =
+            session::run(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await.expect("a plan");
+        let explained = pretty_format_batches(&explained).expect("texts").to_string();
+        assert!(explained.contains(shown), "{explained}");
     }
 }
