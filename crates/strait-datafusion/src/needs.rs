@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use datafusion::physical_expr::Distribution;
+use datafusion::physical_expr::{AcrossPartitions, ConstExpr, Distribution};
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -14,6 +14,7 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::InterleaveExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -89,17 +90,33 @@ impl Needs {
             return plan.children().into_iter().map(|input| Needs::of_root(input).order).collect();
         }
         let uses = self.use_order_of(plan.as_ref());
+        let derives = derives_order(plan);
         let aggregation = Aggregation::of(plan);
         let of_input = |(required, maintains): (bool, bool)| match (aggregation, self.order) {
             (Aggregation::Ordered, _) => Order::Used,
             (Aggregation::None, _) if required => Order::Used,
-            _ if maintains && uses => Order::Used,
+            _ if uses && (maintains || derives) => Order::Used,
             (_, Order::Forgotten) if passes(plan) => Order::Forgotten,
             _ => Order::Unused,
         };
         let required = plan.required_input_ordering().into_iter().map(|order| order.is_some());
         required.zip(plan.maintains_input_order()).map(of_input).collect()
     }
+}
+
+/// Returns whether the order of an operator comes from its inputs. `maintains_input_order` does not say this: a union
+/// promises the common part of its inputs' orders, an unnested row has the order of its input, and a hash join adds
+/// the order of its build side to the one of its probe side, although these operators do not maintain the whole order
+/// of these inputs.
+fn derives_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let properties = plan.properties();
+    let differs = |constant: &ConstExpr| {
+        matches!(constant.across_partitions, AcrossPartitions::Heterogeneous)
+    };
+    let promises = properties.output_ordering().is_some()
+        || properties.equivalence_properties().constants().iter().any(differs);
+    // These two say what they maintain. A sort makes its own order, and an aggregate without groups has one row.
+    promises && !plan.is::<SortExec>() && !plan.is::<AggregateExec>()
 }
 
 /// Whether and how an operator aggregates rows.

@@ -114,7 +114,10 @@ fn replace_sort_merge_join(
     needs: Needs,
     settings: Settings,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let hashed = hashed(join, settings)?;
+    let hashed = match hashed(join, settings) {
+        Ok(hashed) => hashed,
+        Err(error) => return declined(plan, error.strip_backtrace(), needs, settings),
+    };
     // The hash join may be below a projection that restores the order of the columns.
     let child = hashed.children().first().map(|child| Arc::clone(child));
     let hash_join = match (hashed.downcast_ref::<HashJoinExec>(), &child) {

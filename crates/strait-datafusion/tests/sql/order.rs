@@ -47,6 +47,27 @@ const ORDERED: [(&str, usize); 16] = [
     ("SELECT g.k, count(*) FROM l JOIN g ON l.k = g.k GROUP BY g.k ORDER BY g.k", 1),
 ];
 
+/// The same, for operators between the join and the use of its order that do not say that they maintain it.
+const DERIVED: [(&str, usize); 6] = [
+    ("SELECT s.v, l.v FROM l JOIN s ON l.k = s.k UNION ALL SELECT v, k FROM s ORDER BY 1", 1),
+    ("SELECT s.v FROM l JOIN s ON l.k = s.k UNION ALL SELECT v FROM s ORDER BY 1 LIMIT 9", 1),
+    ("SELECT s.v, unnest(make_array(l.v, 7)) AS x FROM l JOIN s ON l.k = s.k ORDER BY s.v", 1),
+    (
+        "SELECT v, x FROM (SELECT s.v, unnest(make_array(1, 1)) AS x FROM l JOIN s ON l.k = s.k) ORDER BY v LIMIT 11",
+        1,
+    ),
+    (
+        "SELECT v, row_number() OVER (ORDER BY v) - row_number() OVER (ORDER BY v) FROM \
+         (SELECT s.v, unnest(make_array(1, 1)) AS x FROM l JOIN s ON l.k = s.k) ORDER BY v",
+        1,
+    ),
+    // The order of the build side comes after the order of the probe side.
+    (
+        "SELECT g.k, w.v FROM (SELECT s.k, s.v FROM l JOIN s ON l.k = s.k) w JOIN g ON w.k = g.v ORDER BY g.k, w.v",
+        2,
+    ),
+];
+
 /// Queries that do not use the order.
 const UNORDERED: [&str; 6] = [
     "SELECT count(*), sum(s.v) FROM l JOIN s ON l.k = s.k",
@@ -173,6 +194,23 @@ async fn a_join_whose_order_is_used_is_declined() {
             // With several partitions on both sides, DataFusion does not keep the order without a sort.
             let expected = if partitions == 1 { ORDERED.len() } else { ORDERED.len() / 2 };
             assert!(declined >= expected, "{partitions} partitions: {declined}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_passes_unions_and_joins_is_used() {
+    for partitions in PARTITIONS {
+        for collected in [0, 1 << 20] {
+            for restore in [false, true] {
+                let sessions = sessions(partitions, collected, restore);
+                let mut used = 0;
+                for (sql, sorted_by) in DERIVED {
+                    let plan = compare(&sessions, sql, sorted_by).await;
+                    used += joins(&plan).declined.len() + sorts(&plan);
+                }
+                assert!(used > 0, "no query uses the order of a join");
+            }
         }
     }
 }
