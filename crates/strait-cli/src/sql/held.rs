@@ -42,7 +42,8 @@ impl HeldTables {
         create: &mut CreateMemoryTable,
         context: &SessionContext,
     ) -> Result<Option<Held>> {
-        if !create.or_replace && context.table_exist(create.name.clone())? {
+        // A name with a dot may also be a path. Looking for it fails if there is no such file.
+        if !create.or_replace && context.table_exist(create.name.clone()).unwrap_or(false) {
             return Ok(None);
         }
         let name = create.name.clone();
