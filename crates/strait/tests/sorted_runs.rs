@@ -11,7 +11,7 @@ use arrow::array::{
     ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator,
     RecordBatchReader, StringArray,
 };
-use arrow::datatypes::Int64Type;
+use arrow::datatypes::{DataType, Int64Type};
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use strait::{
@@ -21,11 +21,13 @@ use strait::{
 
 const MIB: u64 = 1 << 20;
 
+type Reader = Box<dyn RecordBatchReader + Send>;
+
 /// The key columns of the given rows.
 type Keys<'a> = &'a dyn Fn(std::ops::Range<usize>) -> Vec<ArrayRef>;
 
 /// A table with key columns `k0`, `k1` and so on, the number of the row, and a text. Each batch has its own memory.
-fn table(rows: usize, keys: Keys<'_>) -> Box<dyn RecordBatchReader + Send> {
+fn table(rows: usize, keys: Keys<'_>) -> Reader {
     const BATCH: usize = 1000;
     let batch = |start: usize| {
         let all = start..rows.min(start + BATCH);
@@ -79,10 +81,7 @@ struct Answer {
     report: Report,
 }
 
-fn answer(
-    join: &Join,
-    [left, right]: [Box<dyn RecordBatchReader + Send>; 2],
-) -> Result<Answer, Error> {
+fn answer(join: &Join, [left, right]: [Reader; 2]) -> Result<Answer, Error> {
     let mut reader = join.run(left, right)?;
     let (mut keys, mut rows) = (Vec::new(), Vec::new());
     for batch in &mut reader {
@@ -111,12 +110,7 @@ fn answer(
 }
 
 /// Checks that a join under a limit spills, and returns the same rows in the same order of keys.
-fn check(
-    join: &Join,
-    limit: u64,
-    tables: impl Fn() -> [Box<dyn RecordBatchReader + Send>; 2],
-    what: &str,
-) -> Report {
+fn check(join: &Join, limit: u64, tables: impl Fn() -> [Reader; 2], what: &str) -> Report {
     let expected = answer(join, tables()).expect("no limit");
     let join = join.clone().memory_limit(limit).spill(folders());
     let found = answer(&join, tables()).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -254,7 +248,7 @@ fn one_key_that_does_not_fit() {
                 })
                 .collect::<Vec<_>>()
         });
-        Box::new(RecordBatchIterator::new(short, schema)) as Box<dyn RecordBatchReader + Send>
+        Box::new(RecordBatchIterator::new(short, schema)) as Reader
     };
     // The filter leaves few pairs of the frequent key.
     let filter = || by_numbers(|left, right| (left - right).abs() < 2 && left % 3 > 0);
@@ -264,6 +258,175 @@ fn one_key_that_does_not_fit() {
         assert!(report.spilled.pairs_in_blocks > 0, "{join_type}: {report}");
         assert!(report.spilled.ranges > 1, "{join_type}: {report}");
     }
+}
+
+fn reader(batches: Vec<RecordBatch>) -> Reader {
+    let schema = batches[0].schema();
+    Box::new(RecordBatchIterator::new(batches.into_iter().map(Ok), schema))
+}
+
+/// A batch with a key column `k0` and other columns.
+fn batch(keys: impl Iterator<Item = i64>, others: Vec<ArrayRef>) -> RecordBatch {
+    let mut columns =
+        vec![("k0".to_string(), Arc::new(Int64Array::from_iter_values(keys)) as ArrayRef)];
+    columns.extend((0..).zip(others).map(|(i, column): (usize, _)| (format!("c{i}"), column)));
+    RecordBatch::try_from_iter(columns).expect("columns")
+}
+
+fn texts(rows: usize, width: usize) -> ArrayRef {
+    let rest = "x".repeat(width - 8);
+    Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("{row:08}{rest}"))))
+}
+
+/// A row with several wide columns goes to disk as a block of its own. Its block is gathered as columns with spare
+/// room, which counts only once.
+#[test]
+fn a_row_with_many_wide_columns() {
+    let tables = || {
+        let row = |row: usize| batch([spread(row)].into_iter(), vec![texts(1, 5 << 10); 10]);
+        let keys = batch((0..100).map(spread), vec![]);
+        [reader((0..150).map(row).collect()), reader(vec![keys])]
+    };
+    for threads in [1, 4] {
+        let join = sort_merge(JoinType::Left, 1).threads(threads);
+        check(&join, MIB, tables, &format!("{threads} threads"));
+    }
+}
+
+/// A block has few views of a long buffer. Only the rows of the block count, not the whole buffer.
+#[test]
+fn views_of_a_long_buffer() {
+    let rows = 20_000;
+    let tables = || {
+        [(); 2].map(|()| {
+            let views = arrow::compute::cast(&texts(rows, 256), &DataType::Utf8View).expect("text");
+            let whole = batch((0..rows).map(spread), vec![views]);
+            reader((0..rows).step_by(1000).map(|at| whole.slice(at, 1000)).collect())
+        })
+    };
+    for threads in [1, 8] {
+        let join = sort_merge(JoinType::Left, 1).threads(threads);
+        check(&join, 10 * MIB, tables, &format!("{threads} threads"));
+    }
+}
+
+/// All rows have the same text. If the join type returns rows by whether they have a match, one row of the other side
+/// tells it. So the number of candidates does not grow with the square of the rows.
+#[test]
+fn one_key_whose_rows_all_match() {
+    let keys = |all: std::ops::Range<usize>| -> Vec<ArrayRef> {
+        vec![Arc::new(StringArray::from_iter_values(all.map(|_| "the same key in all rows")))]
+    };
+    let by_existence = JoinType::ALL.into_iter().filter(|join_type| {
+        join_type.to_string().contains("semi")
+            || join_type.to_string().contains("anti")
+            || join_type.to_string().contains("mark")
+    });
+    let rows = 10_000;
+    for join_type in by_existence {
+        let tables = || [table(rows, &keys), table(rows, &keys)];
+        let what = format!("{join_type}");
+        let report = check(&sort_merge(join_type, 1), 384 << 10, tables, &what);
+        assert!(report.spilled.pairs_in_blocks > 0, "{what}: {report}");
+        assert!(report.candidates <= 2 * rows as u64, "{what}: {} candidates", report.candidates);
+    }
+    for join_type in [JoinType::Inner, JoinType::Left, JoinType::Right, JoinType::Full] {
+        let tables = || [table(rows, &keys), table(2, &keys)];
+        let what = format!("{join_type}");
+        let report = check(&sort_merge(join_type, 1), 384 << 10, tables, &what);
+        assert!(report.spilled.pairs_in_blocks > 0, "{what}: {report}");
+        assert!(report.candidates <= 3 * rows as u64, "{what}: {} candidates", report.candidates);
+    }
+}
+
+/// One key has rows that are wide, and that share the memory of one block.
+#[test]
+fn one_key_with_wide_rows() {
+    let tables = || {
+        let row = |row: i64| batch([3 + 4 * row.min(1)].into_iter(), vec![texts(1, 160 << 10)]);
+        let keys = batch([7, 7, 8].into_iter(), vec![]);
+        [reader((0..20).map(row).collect()), reader(vec![keys])]
+    };
+    for join_type in [JoinType::LeftSemi, JoinType::Left, JoinType::LeftAnti] {
+        for threads in [1, 4] {
+            let join = sort_merge(join_type, 1).threads(threads);
+            check(&join, MIB, tables, &format!("{join_type}, {threads} threads"));
+        }
+    }
+}
+
+/// A store that counts the files that exist at the same time.
+#[derive(Debug, Default)]
+struct Counted {
+    now: Arc<AtomicU64>,
+    most: AtomicU64,
+}
+
+struct CountedFile {
+    bytes: Mutex<Vec<u8>>,
+    now: Arc<AtomicU64>,
+}
+
+impl SpillStore for Counted {
+    fn create(&self) -> io::Result<Arc<dyn SpillFile>> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        Ok(Arc::new(CountedFile { bytes: Mutex::default(), now: Arc::clone(&self.now) }))
+    }
+
+    fn place(&self) -> String {
+        "a disk for tests".to_string()
+    }
+}
+
+impl SpillFile for CountedFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.lock().expect("no panic").extend(bytes);
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(Cursor::new(self.bytes.lock().expect("no panic").clone())))
+    }
+}
+
+impl Drop for CountedFile {
+    fn drop(&mut self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Both sides are slices of one long batch, which takes most of the memory. The slices do not become a file each.
+#[test]
+fn slices_of_one_batch_become_few_runs() {
+    let rows = 400_000;
+    let tables = || {
+        [(); 2].map(|()| {
+            let numbers = Int64Array::from_iter_values(0..rows as i64);
+            let whole = batch((0..rows).map(spread), vec![Arc::new(numbers)]);
+            reader((0..rows).step_by(1000).map(|at| whole.slice(at, 1000)).collect())
+        })
+    };
+    for kib in [7600, 9000, 12_000] {
+        let store = Arc::new(Counted::default());
+        let join = sort_merge(JoinType::Left, 1).build_side(Side::Left);
+        let join = join.memory_limit(kib << 10).spill(Arc::clone(&store) as _);
+        let [left, right] = tables();
+        let (counted, report) = join.count(left, right).expect("it spills");
+        assert_eq!(counted, rows as u64, "{kib} KiB: {report}");
+        let most = store.most.load(Ordering::SeqCst);
+        assert!(report.spilled.files > 0 && most <= 200, "{kib} KiB: {most} files");
+    }
+}
+
+/// Rows with a null in their key do not become files if the join type does not return them.
+#[test]
+fn rows_that_are_dropped_need_no_files() {
+    let keys = |all: std::ops::Range<usize>| numbers(all.map(|_| None));
+    let join = sort_merge(JoinType::Inner, 1).memory_limit(MIB / 2).spill(folders());
+    let answer = answer(&join, [table(20_000, &keys), table(20_000, &keys)]).expect("it spills");
+    let spilled = answer.report.spilled;
+    assert_eq!((answer.rows.len(), spilled.levels, spilled.files), (0, 1, 0), "{spilled:?}");
 }
 
 /// Records whether batches are pushed one after the other, and are marked as ordered.

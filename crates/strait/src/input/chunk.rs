@@ -24,7 +24,8 @@ pub(crate) struct ChunkLimits {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     /// The most bytes of reserved memory that the chunk may keep. A slice keeps its whole batch in memory. If few
-    /// columns of a batch are needed, the batch may still keep all columns in memory.
+    /// columns of a batch are needed, the batch may still keep all columns in memory. If the chunk keeps most of the memory
+    /// of a waiting batch anyway, this does not limit the batch: slices of one batch can be in one chunk.
     pub(crate) held: u64,
     /// The bytes that the reservation for a batch must leave free.
     pub(crate) spare: u64,
@@ -74,7 +75,11 @@ impl BufferedSource {
         let mut buffer = lock(&self.buffer);
         let (mut held, mut rows, mut bytes) = (Vec::<Held>::new(), 0, 0);
         let mut kept = KeptBytes::default();
-        while rows < most.rows && (rows == 0 || bytes < most.bytes && kept.bytes < most.held) {
+        while rows < most.rows && (rows == 0 || bytes < most.bytes) {
+            let is_full = rows > 0 && kept.bytes >= most.held;
+            if is_full && !buffer.waiting.front().is_some_and(|next| kept.has_most_of(next)) {
+                break;
+            }
             let Some(next) = buffer.waiting.pop_front() else {
                 if rows > 0 && self.feed.budget.left() < most.free {
                     break;
@@ -173,6 +178,12 @@ struct KeptBytes {
 }
 
 impl KeptBytes {
+    /// Returns whether most of the memory of a batch is kept anyway, because the batch is a slice.
+    fn has_most_of(&self, next: &Held) -> bool {
+        let fresh = next.hold.iter().filter(|reserved| !self.seen.contains(&Arc::as_ptr(reserved)));
+        fresh.map(|reserved| reserved.bytes()).sum::<u64>() < slice_bytes(&next.batch) / 2
+    }
+
     fn add(&mut self, hold: &Hold) {
         let fresh = hold.iter().filter(|reserved| self.seen.insert(Arc::as_ptr(reserved)));
         self.bytes += fresh.map(|reserved| reserved.bytes()).sum::<u64>();

@@ -61,7 +61,7 @@ use crate::word::{KeyWord, Mixer, Width};
 pub use self::encoding::{KeyEncoding, KeyForm};
 pub(crate) use self::float::has_floats;
 pub(crate) use self::nested::has_unions;
-pub(crate) use self::order::{InOrder, KeyBytes, SORTED_BYTES_PER_ROW, UNMATCHABLE, just_after};
+pub(crate) use self::order::{InOrder, SORTED_BYTES_PER_ROW, UNMATCHABLE, just_after};
 pub(crate) use self::pair::Equality;
 pub(crate) use self::rank::Ranked;
 pub(crate) use self::seed::Seed;

@@ -16,7 +16,6 @@
 //!
 //! A null is the byte `01` in place of `00`, without a value.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -187,20 +186,6 @@ impl KeyBytes {
         }
         key
     }
-
-    /// Returns how many of the first `rows` rows of a batch have a smaller key than `bound`. The rows must be sorted.
-    pub(crate) fn rows_below(&self, batch: u32, rows: usize, bound: &[u8]) -> usize {
-        let (mut low, mut high) = (0, rows);
-        while low < high {
-            let row = low + (high - low) / 2;
-            let key = self.key(Location { batch, row: row as u32 });
-            match key.as_slice().cmp(bound) {
-                Ordering::Less => low = row + 1,
-                _ => high = row,
-            }
-        }
-        low
-    }
 }
 
 /// Returns the smallest byte string that is larger than `key`.
@@ -276,7 +261,6 @@ mod tests {
         for row in 1..rows {
             assert!(key(row - 1) < key(row), "{row}: {:?} {:?}", key(row - 1), key(row));
             assert!(just_after(&key(row - 1)) <= key(row), "{row}");
-            assert_eq!(keys.rows_below(0, rows, &key(row)), row);
         }
         let order = UInt64Array::from_iter_values((0..rows as u64).rev());
         let backwards = arrow::compute::take_record_batch(&batch, &order).expect("rows");

@@ -11,7 +11,7 @@ use super::spill::reading_bytes;
 const BLOCKS_OF_LIMIT: u64 = 1024;
 const LEAST_BLOCK: u64 = 8 << 10;
 const MOST_BLOCK: u64 = 1 << 20;
-/// The most runs of one side and level. Each run has a file, and a process may open about 1000 files.
+/// How many runs of one side and level are merged at once. Each run has a file, and a process may open about 1000 files.
 const FAN_IN: usize = 64;
 /// The most bytes of a chunk that is sorted at once if memory is not limited.
 const CHUNK: u64 = 64 << 20;
@@ -70,6 +70,20 @@ impl RunRules {
     /// Returns the most runs that are merged at once.
     pub(crate) fn fan_in(&self) -> usize {
         if self.overrides.tiny_partitions { 3 } else { FAN_IN }
+    }
+
+    /// Returns the number of runs of one side and level at which few of them are merged if little memory is free.
+    pub(crate) fn most_runs(&self) -> usize {
+        4 * self.fan_in()
+    }
+
+    /// Returns the most bytes of blocks, one per run, that are merged while a side is read, and `free` bytes are free.
+    /// If much memory is free, waiting for more would not help. Otherwise, a part is for sorting and writing the rows.
+    pub(crate) fn blocks_to_merge(&self, free: u64) -> u64 {
+        match self.limit {
+            Some(limit) if free < limit / 2 && !self.overrides.tiny_partitions => free / 4,
+            _ => u64::MAX,
+        }
     }
 
     /// Returns the most bytes of blocks, one per run, that may be in memory while runs are merged.

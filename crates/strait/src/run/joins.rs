@@ -153,7 +153,9 @@ impl<'a> Conductor<'a> {
         let (side, join_type) = (tables.build_side.side(), tables.join_type);
         let sorts = self.bound.join.algorithm == Some(Algorithm::SortMerge);
         match sorts {
-            true => SortedRuns::new(&spilling, join_type).run(tables)?,
+            true => {
+                SortedRuns::new(&spilling, join_type, self.bound.filter.is_some()).run(tables)?
+            }
             false => spilling.run(tables)?,
         }
         // If no join in memory ran to its end, there is no plan yet.

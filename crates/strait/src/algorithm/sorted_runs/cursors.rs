@@ -21,6 +21,7 @@ use arrow::array::RecordBatch;
 
 use super::SortedRuns;
 use super::run::Run;
+use crate::algorithm::spill::BYTES_PER_BLOCK;
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, ChunkLimits, Input, Relation, slice_bytes};
 use crate::key::just_after;
@@ -113,6 +114,8 @@ pub(super) enum Cut {
 pub(super) struct Cursors<'a> {
     of: &'a SortedRuns<'a>,
     all: Vec<Cursor>,
+    /// The bytes of the largest block.
+    largest: u64,
 }
 
 impl<'a> Cursors<'a> {
@@ -123,7 +126,8 @@ impl<'a> Cursors<'a> {
             let (side, bound) = (run.side, run.first);
             Cursor { side, rest: Some(rest), pieces: VecDeque::new(), bound, _bound: None }
         };
-        Cursors { of, all: runs.into_iter().map(cursor).collect() }
+        let largest = runs.iter().map(|run| run.largest).max().unwrap_or(0);
+        Cursors { of, all: runs.into_iter().map(cursor).collect(), largest }
     }
 
     pub(super) fn side(&self, at: usize) -> Side {
@@ -137,6 +141,10 @@ impl<'a> Cursors<'a> {
 
     /// Reads blocks until the rows that are probably complete take `most` [bytes](joined_bytes), or memory is refused.
     pub(super) fn fill(&mut self, most: u64) -> Result<Filled> {
+        // These rows are written or joined next. So if possible, some memory stays free for gathering and encoding one
+        // block.
+        let budget = &self.of.spilling.cx.budget;
+        let mut room = budget.reserve(2 * (self.largest + BYTES_PER_BLOCK), "reading runs").ok();
         loop {
             self.of.spilling.cx.workers.check()?;
             let Some((at, bound)) = self.least() else {
@@ -158,10 +166,12 @@ impl<'a> Cursors<'a> {
                     if self.has_below(&bound)? {
                         return Ok(Filled::Below(bound));
                     }
-                    return match self.has_below(&just_after(&bound))? {
-                        true => Ok(Filled::OneKey(bound)),
-                        false => Err(why),
-                    };
+                    if self.has_below(&just_after(&bound))? {
+                        return Ok(Filled::OneKey(bound));
+                    }
+                    if room.take().is_none() {
+                        return Err(why);
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -277,10 +287,23 @@ impl<'a> Cursors<'a> {
             if self.key(cursor.side, piece, 0)?.as_slice() >= below {
                 return Ok((number, 0));
             }
-            let keys = self.of.keys_of(cursor.side, &piece.batch)?;
-            return Ok((number, keys.rows_below(0, piece.rows(), below)));
+            return Ok((number, self.rows_below(cursor.side, piece, below)?));
         }
         Ok((cursor.pieces.len(), 0))
+    }
+
+    /// Returns how many rows of a piece have a smaller key. Looks at few rows, because the keys of a whole block may
+    /// take much memory.
+    fn rows_below(&self, side: Side, piece: &Piece, below: &[u8]) -> Result<usize> {
+        let (mut low, mut high) = (0, piece.rows());
+        while low < high {
+            let row = low + (high - low) / 2;
+            match self.key(side, piece, row)?.as_slice() < below {
+                true => low = row + 1,
+                false => high = row,
+            }
+        }
+        Ok(low)
     }
 
     fn take_up_to(

@@ -14,24 +14,52 @@ use crate::options::Side;
 
 impl SortedRuns<'_> {
     /// Merges runs of a side if many of them were merged equally often. So each row is merged about as often as needed.
+    ///
+    /// The rows that wait in a source may take most of the memory. Then the runs are merged later. If there are so many
+    /// runs that the process could run out of open files, fewer runs are merged at once.
     pub(super) fn merge_level(&self, runs: &mut Vec<Run>, side: Side) -> Result<()> {
-        let Some(newest) = runs.iter().rfind(|run| run.side == side) else { return Ok(()) };
-        let mut level = newest.level;
-        loop {
+        let budget = &self.spilling.cx.budget;
+        let mut level = 0;
+        while runs.iter().any(|run| run.side == side && run.level >= level) {
             let of_level = |run: &Run| run.side == side && run.level == level;
-            let (mut count, mut bytes) = (0, 0);
-            runs.iter().filter(|run| of_level(run)).for_each(|run| {
-                count += 1;
-                bytes += run.largest;
-            });
-            let is_full = count >= self.rules.fan_in() || bytes > self.rules.merge_bytes();
-            if count < 2 || !is_full {
-                return Ok(());
+            let all = runs.iter().filter(|run| of_level(run));
+            let count = all.clone().count();
+            let free = budget.limit().map_or(u64::MAX, |_| budget.left());
+            let group = match count < self.rules.most_runs() {
+                true => self.group(all, self.rules.merge_bytes()),
+                false => {
+                    let most = self.rules.merge_bytes().min(self.rules.blocks_to_merge(free));
+                    self.group(all, most)
+                }
+            };
+            if count < self.rules.fan_in() || group.bytes > self.rules.blocks_to_merge(free) {
+                level += 1;
+                continue;
             }
-            let group = runs.extract_if(.., |run| of_level(run)).collect();
-            runs.extend(self.merge(side, group)?);
-            level += 1;
+            let mut left = group.runs;
+            let taken = runs.extract_if(.., |run| {
+                let is_taken = left > 0 && of_level(run);
+                left -= usize::from(is_taken);
+                is_taken
+            });
+            let taken = taken.collect();
+            runs.extend(self.merge(side, taken)?);
         }
+        Ok(())
+    }
+
+    /// Returns how many of the first runs are merged at once: as many as may be read together, if one block per run may
+    /// take `most` bytes. At least two runs are merged.
+    fn group<'r>(&self, runs: impl Iterator<Item = &'r Run>, most: u64) -> Group {
+        let mut group = Group { runs: 0, bytes: 0 };
+        for run in runs.take(self.rules.fan_in()) {
+            let bytes = group.bytes + run.largest;
+            if group.runs >= 2 && bytes > most {
+                break;
+            }
+            group = Group { runs: group.runs + 1, bytes };
+        }
+        group
     }
 
     /// Merges runs until the blocks of all runs that are read at the same time fit memory.
@@ -47,16 +75,10 @@ impl SortedRuns<'_> {
             };
             // The shortest runs are merged, because this copies the fewest bytes.
             runs.sort_by_key(|run| (run.side != side, run.rows.bytes()));
-            let (mut count, mut bytes) = (0, 0);
-            for run in runs.iter().take_while(|run| run.side == side) {
-                bytes += run.largest;
-                if count >= self.rules.fan_in() || count >= 2 && bytes > self.rules.merge_bytes() {
-                    break;
-                }
-                count += 1;
-            }
-            let group = runs.drain(..count).collect();
-            runs.extend(self.merge(side, group)?);
+            let of_side = runs.iter().take_while(|run| run.side == side);
+            let group = self.group(of_side, self.rules.merge_bytes());
+            let taken = runs.drain(..group.runs).collect();
+            runs.extend(self.merge(side, taken)?);
         }
         Ok(runs)
     }
@@ -107,17 +129,24 @@ impl SortedRuns<'_> {
                     below = Some(bound);
                 }
                 Cut::OneKey(_) => {
-                    // The pieces need no order, so each one is written by itself.
-                    for piece in taken.pieces {
-                        let taken = Taken { pieces: vec![piece] };
-                        if let Some(why) = self.write_sorted(&taken, writer)? {
-                            return Err(why);
-                        }
-                    }
-                    return Ok(());
+                    return self.write_piecewise(taken, writer);
                 }
             }
         }
+    }
+
+    /// Writes rows with one key. They need no order, so each piece is written by itself, or even in parts.
+    fn write_piecewise(&self, taken: Taken, writer: &mut RunWriter<'_>) -> Result<()> {
+        let mut pieces = taken.pieces;
+        while let Some((at, piece)) = pieces.pop() {
+            let taken = Taken { pieces: vec![(at, piece.clone())] };
+            match self.write_sorted(&taken, writer)? {
+                None => {}
+                Some(why) if taken.rows() <= 1 => return Err(why),
+                Some(_) => pieces.extend(piece.split(taken.rows() / 2).map(|half| (at, half))),
+            }
+        }
+        Ok(())
     }
 
     /// Sorts and writes rows. Returns an error if memory for sorting them is refused.
@@ -130,6 +159,13 @@ impl SortedRuns<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Some runs that are merged at once.
+struct Group {
+    runs: usize,
+    /// The bytes of one block per run.
+    bytes: u64,
 }
 
 /// Returns the bytes of the blocks that are in memory at the same time while the runs are read together. A run is read

@@ -33,15 +33,18 @@ use arrow::array::RecordBatch;
 
 use self::cursors::{Cursors, Cut, Filled, Piece, Taken, relation};
 use self::run::{Run, RunWriter};
-use super::spill::{Attempted, Pair, Spilling, Tables, has_output};
+use super::spill::{Attempted, Pair, Spilling, Tables, encode_reserved, has_output};
 use crate::build_side::smaller_first;
 use crate::error::{Error, Result};
 use crate::input::{BufferedSource, Input, Location, Morsel, Relation, Source, SourceContext};
-use crate::key::{InOrder, KeyBytes, KeyPlan, UNMATCHABLE, just_after};
+use crate::key::{InOrder, KeyPlan, UNMATCHABLE, just_after};
 use crate::matches::{Keep, Roles};
 use crate::options::{JoinType, Side};
 use crate::plan::RunRules;
-use crate::spill::{Block, SpilledRows, encode};
+use crate::spill::{Block, SpilledRows};
+
+/// The purpose of the memory for rows that are copied.
+const COPYING: &str = "copying the rows of one key";
 
 const SIDES: [Side; 2] = [Side::Left, Side::Right];
 
@@ -51,15 +54,21 @@ pub(crate) struct SortedRuns<'a> {
     keys: KeyPlan,
     rules: RunRules,
     join_type: JoinType,
+    /// Whether the join has a residual filter.
+    filtered: bool,
 }
 
 impl<'a> SortedRuns<'a> {
-    pub(crate) fn new(spilling: &'a Spilling<'a>, join_type: JoinType) -> SortedRuns<'a> {
+    pub(crate) fn new(
+        spilling: &'a Spilling<'a>,
+        join_type: JoinType,
+        filtered: bool,
+    ) -> SortedRuns<'a> {
         let (cx, rules) = (spilling.cx, spilling.rules);
         let keys = spilling.keys.within(&cx.workers, &cx.budget);
         let rules =
             RunRules { limit: rules.limit, threads: rules.threads, overrides: rules.overrides };
-        SortedRuns { spilling, keys, rules, join_type }
+        SortedRuns { spilling, keys, rules, join_type, filtered }
     }
 
     /// Joins two tables. The output is in the order of the keys.
@@ -95,10 +104,7 @@ impl<'a> SortedRuns<'a> {
             }
         }
         for source in sources {
-            // Now there is memory for merging runs.
-            let merge = |runs: &mut Vec<Run>| self.merge_level(runs, source.side());
-            merge(&mut runs)?;
-            if let Some(why) = self.write_while((source, || true), &mut runs, merge)?.refused {
+            if let Some(why) = self.write_while((source, || true), &mut runs)?.refused {
                 return Err(why);
             }
         }
@@ -107,16 +113,15 @@ impl<'a> SortedRuns<'a> {
 
     /// Writes the batches of a side that were already read as runs.
     fn write_waiting(&self, source: &BufferedSource, runs: &mut Vec<Run>) -> Result<Written> {
-        self.write_while((source, || source.has_waiting()), runs, |_| Ok(()))
+        self.write_while((source, || source.has_waiting()), runs)
     }
 
     /// Writes chunks of a side as runs until `goes_on` returns false, the side ends, or memory for the next batch is
-    /// refused. Calls `then` after each run.
+    /// refused. If there are many runs, merges some of them.
     fn write_while(
         &self,
         (source, goes_on): (&BufferedSource, impl Fn() -> bool),
         runs: &mut Vec<Run>,
-        then: impl Fn(&mut Vec<Run>) -> Result<()>,
     ) -> Result<Written> {
         let (cx, side, mut most) = (self.spilling.cx, source.side(), u64::MAX);
         let mut written = Written::default();
@@ -136,11 +141,13 @@ impl<'a> SortedRuns<'a> {
             written.chunks += 1;
             match self.sorted(side, &chunk.rows) {
                 Ok(order) => {
-                    let mut writer = RunWriter::create(self, side, 0)?;
-                    writer.append(&chunk.rows, &order)?;
+                    if order.len() > 0 {
+                        let mut writer = RunWriter::create(self, side, 0)?;
+                        writer.append(&chunk.rows, &order)?;
+                        runs.extend(writer.finish());
+                    }
                     drop((order, chunk));
-                    runs.extend(writer.finish());
-                    then(runs)?;
+                    self.merge_level(runs, side)?;
                     most = most.saturating_mul(2);
                 }
                 Err(Error::MemoryLimit { .. }) if chunk.rows.rows() > 1 => {
@@ -223,10 +230,18 @@ impl<'a> SortedRuns<'a> {
         let after = just_after(key);
         let rows = [Arc::new(self.create_file()?), Arc::new(self.create_file()?)];
         for at in cursors.numbers() {
-            let to = &rows[cursors.side(at) as usize];
+            let side = cursors.side(at);
+            let to = &rows[side as usize];
             loop {
                 for (_, piece) in cursors.take_of(at, Some(&after))?.pieces {
-                    self.append_piece(to, piece)?;
+                    match self.needs_one_row_per_key(side) {
+                        false => self.append_piece(to, piece)?,
+                        true if to.rows() == 0 => {
+                            let [first, _] = piece.split(1);
+                            self.append_piece(to, first)?;
+                        }
+                        true => {}
+                    }
                 }
                 if !cursors.may_have_more(at, &after) {
                     break;
@@ -234,12 +249,27 @@ impl<'a> SortedRuns<'a> {
                 cursors.load(at)?;
             }
         }
-        if !has_output(self.join_type, [rows[0].rows(), rows[1].rows()]) {
+        let counts = [rows[0].rows(), rows[1].rows()];
+        if !has_output(self.join_type, counts) {
             return Ok(());
         }
         self.spilling.totals.pairs.fetch_add(1, Ordering::Relaxed);
-        let pair = Pair { rows, join_type: self.join_type };
+        let returns_pairs = Roles::of(self.join_type, Side::Left).pairs;
+        let join_type = match !self.filtered && returns_pairs && !counts.contains(&0) {
+            // All rows match. An outer join would look for unmatched rows, for which a full join reads the rows again.
+            true => JoinType::Inner,
+            false => self.join_type,
+        };
+        let pair = Pair { rows, join_type };
         self.spilling.joins.within_key(&mut || self.spilling.join_in_blocks(&pair))
+    }
+
+    /// Returns whether one row of a side tells everything about all rows of the side with the same key. This is so if
+    /// the rows of the other side are returned by whether they have a match. Without a filter, all rows with one key
+    /// match. If all rows were joined, each row would be compared with each row.
+    fn needs_one_row_per_key(&self, side: Side) -> bool {
+        let roles = Roles::of(self.join_type, side);
+        !self.filtered && !roles.pairs && roles.build == Keep::Nothing
     }
 
     /// Appends rows to a file.
@@ -249,12 +279,14 @@ impl<'a> SortedRuns<'a> {
         while let Some(piece) = pieces.pop() {
             cx.workers.check()?;
             let rows = piece.batch.num_rows();
-            // The encoded rows take about as much memory as the block that they come from.
-            let reserved = cx.budget.reserve(piece.held_bytes(), "copying the rows of one key");
-            match reserved {
-                Ok(_reserved) => self.append(to, &encode(&piece.batch)?)?,
-                Err(why) if rows <= 1 => return Err(why),
-                Err(_) => pieces.extend(piece.split(rows / 2)),
+            // The rows themselves are reserved already.
+            let reserved = cx.budget.reserve(0, COPYING)?;
+            match encode_reserved(piece.batch.clone(), reserved, COPYING) {
+                Ok((block, _reserved)) => self.append(to, &block)?,
+                Err(why) if rows > 1 && why.fewer_rows_may_help() => {
+                    pieces.extend(piece.split(rows / 2));
+                }
+                Err(why) => return Err(why),
             }
         }
         Ok(())
@@ -268,14 +300,13 @@ impl<'a> SortedRuns<'a> {
                     let Taken { pieces } = cursors.take_of(at, None)?;
                     let mut left: Vec<Piece> = pieces.into_iter().rev().map(|(_, p)| p).collect();
                     while let Some(piece) = left.pop() {
+                        // Finished rows that the consumer has not taken yet may have the memory.
+                        self.spilling.joins.free_memory()?;
                         let rows = piece.batch.num_rows();
                         match self.join_range(&[(side, &piece)])? {
                             None => {}
                             Some(why) if rows <= 1 => return Err(why),
-                            Some(_) => {
-                                self.spilling.joins.free_memory()?;
-                                left.extend(piece.split(rows / 2));
-                            }
+                            Some(_) => left.extend(piece.split(rows / 2)),
                         }
                     }
                     if !cursors.has_rest(at) {
@@ -297,15 +328,13 @@ impl<'a> SortedRuns<'a> {
         self.keys.in_order(side, rows.batches(), drops, (&workers, &cx.budget))
     }
 
-    /// Returns the keys of a batch as byte strings.
-    fn keys_of(&self, side: Side, batch: &RecordBatch) -> Result<KeyBytes> {
-        let cx = self.spilling.cx;
-        self.keys.key_bytes(side, std::slice::from_ref(batch), (&cx.workers, &cx.budget))
-    }
-
-    /// Returns the key of one row.
+    /// Returns the key of one row. Keys of some types are copied into another form first, so only this row is
+    /// looked at.
     fn key_of(&self, side: Side, batch: &RecordBatch, row: usize) -> Result<Vec<u8>> {
-        Ok(self.keys_of(side, &batch.slice(row, 1))?.key(Location { batch: 0, row: 0 }))
+        let (cx, row) = (self.spilling.cx, batch.slice(row, 1));
+        let with = (&cx.workers, &cx.budget);
+        let keys = self.keys.key_bytes(side, std::slice::from_ref(&row), with)?;
+        Ok(keys.key(Location { batch: 0, row: 0 }))
     }
 
     /// Returns the key of one row of a held side. The row must exist.

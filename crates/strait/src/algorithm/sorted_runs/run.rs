@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use arrow::array::{RecordBatch, RecordBatchOptions};
 
 use super::SortedRuns;
+use crate::algorithm::spill::encode_reserved;
 use crate::error::{Error, Result};
 use crate::input::Relation;
 use crate::key::InOrder;
@@ -18,14 +19,12 @@ use crate::memory::{Budget, Reservation};
 use crate::options::Side;
 use crate::plan::RunRules;
 use crate::schedule::lock;
-use crate::spill::{Block, SpilledRows, encode};
+use crate::spill::{Block, SpilledRows};
 
 /// The purpose of the memory for gathered and encoded rows.
 const WRITING: &str = "writing sorted rows to disk";
 /// The first and last key of a run are kept in memory, but only so many bytes of them.
 const KEPT_KEY: usize = 64;
-/// The bytes of a block besides its rows: headers, and the padding of its columns.
-const BYTES_PER_BLOCK: u64 = 4096;
 
 /// Rows of one side on disk, sorted by key.
 pub(super) struct Run {
@@ -87,17 +86,22 @@ impl<'a> RunWriter<'a> {
         self.run.last = last;
         let columns = Columns::of_chunk(rows, 0);
         let usual = self.of.rules.block_rows(rows.rows(), rows.bytes());
-        let (mut at, mut len) = (0, usual);
+        let threads = self.of.spilling.cx.workers.threads();
+        let (mut at, mut len, mut at_once) = (0, usual, threads);
         while at < order.len() {
-            let end = order.len().min(at + len * self.of.spilling.cx.workers.threads());
+            let end = order.len().min(at + len * at_once);
             let ranges: Vec<_> =
                 (at..end).step_by(len).map(|start| start..end.min(start + len)).collect();
             let progress = self.append_blocks((rows, &columns, order), ranges)?;
             at = progress.end.unwrap_or(at);
-            len = match (progress.is_too_long, progress.refused) {
-                (true, Some(why)) if len == 1 && progress.end.is_none() => return Err(why),
-                (true, _) => (len / 2).max(1),
-                (false, _) => usual.min(2 * len),
+            (len, at_once) = match (progress.is_too_long, progress.refused) {
+                // The other workers may have the memory that the first block needs. So it is encoded alone.
+                (true, Some(why)) if len == 1 && progress.end.is_none() => match at_once {
+                    1 => return Err(why),
+                    _ => (1, 1),
+                },
+                (true, _) => ((len / 2).max(1), threads),
+                (false, _) => (usual.min(2 * len), threads),
             };
         }
         Ok(())
@@ -176,13 +180,5 @@ fn block_of(
         .collect::<Result<Vec<_>, _>>()
         .and_then(|arrays| RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options));
     let batch = batch.map_err(Error::arrow("gathering the rows of a sorted run"))?;
-    reserved.grow(batch.get_array_memory_size() as u64 + BYTES_PER_BLOCK, WRITING)?;
-    let block = encode(&batch)?;
-    drop(batch);
-    let takes = block.memory();
-    match takes > reserved.bytes() {
-        true => reserved.grow(takes - reserved.bytes(), WRITING)?,
-        false => reserved.shrink(reserved.bytes() - takes),
-    }
-    Ok(Some((block, reserved)))
+    encode_reserved(batch, reserved, WRITING).map(Some)
 }

@@ -17,6 +17,7 @@
 //! This file calls the steps in order. [`Joins`] plans and runs the joins in memory, on the CPU or on a GPU.
 
 mod diverted;
+mod encoded;
 mod partitions;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use arrow::datatypes::SchemaRef;
 
 use self::diverted::{Diverted, Room};
+pub(crate) use self::encoded::{BYTES_PER_BLOCK, encode_reserved};
 pub(crate) use self::partitions::SpillTotals;
 use self::partitions::{Partitions, Work};
 use crate::build_side::{BuildSide, Step, Wishes, of_pair, smaller_first};

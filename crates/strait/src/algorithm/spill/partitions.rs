@@ -11,24 +11,23 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{Array, ArrayData, RecordBatch, RecordBatchOptions};
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
 
+use super::encoded::encode_reserved;
 use crate::error::{Error, Result};
-use crate::input::{Relation, slice_bytes};
+use crate::input::Relation;
 use crate::key::KeyPlan;
 use crate::materialise::{Chosen, Columns};
 use crate::memory::{Budget, Hold, Ledger, Reservation};
 use crate::options::Side;
 use crate::plan::{ASSIGNED_BYTES_PER_ROW, SpillRules, SpilledSize};
 use crate::schedule::lock;
-use crate::spill::{Block, SpillStore, SpilledRows, encode};
+use crate::spill::{Block, SpillStore, SpilledRows};
 use crate::word::{KeyWord, Width};
 
 /// The purpose of the memory that partitioning takes.
 const PARTITIONING: &str = "partitioning rows for the disk";
-/// The bytes of a block besides its rows: headers, and the padding of its columns.
-const BYTES_PER_BLOCK: u64 = 4096;
 
 /// What a join has spilled, over all levels.
 #[derive(Debug, Default)]
@@ -276,17 +275,8 @@ impl Partitions {
         rows: &[u64],
         budget: &Arc<Budget>,
     ) -> Result<(Block, Reservation)> {
-        let (batch, mut reserved) = self.gather(side, columns, rows, budget)?;
-        let encoded = slice_bytes(&batch) + dictionary_bytes(&batch) + BYTES_PER_BLOCK;
-        reserved.grow(encoded, PARTITIONING)?;
-        let block = encode(&batch)?;
-        drop(batch);
-        let takes = block.memory();
-        match takes > reserved.bytes() {
-            true => reserved.grow(takes - reserved.bytes(), PARTITIONING)?,
-            false => reserved.shrink(reserved.bytes() - takes),
-        }
-        Ok((block, reserved))
+        let (batch, reserved) = self.gather(side, columns, rows, budget)?;
+        encode_reserved(batch, reserved, PARTITIONING)
     }
 
     /// Adds a block to a partition: to its file if it has one, otherwise to memory. If the partitions in memory then
@@ -430,18 +420,4 @@ impl Partitions {
         }
         Ok(Relation::of_batches(Arc::clone(schema), held, bytes))
     }
-}
-
-/// Returns the bytes of the values of all dictionaries in a batch.
-fn dictionary_bytes(batch: &RecordBatch) -> u64 {
-    fn inside(data: &ArrayData) -> u64 {
-        let values = match data.data_type() {
-            DataType::Dictionary(..) => {
-                data.child_data().iter().map(|v| v.get_array_memory_size() as u64).sum()
-            }
-            _ => 0,
-        };
-        values + data.child_data().iter().map(inside).sum::<u64>()
-    }
-    batch.columns().iter().map(|column| inside(&column.to_data())).sum()
 }
