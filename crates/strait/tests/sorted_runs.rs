@@ -287,7 +287,7 @@ fn a_row_with_many_wide_columns() {
         let keys = batch((0..100).map(spread), vec![]);
         [reader((0..150).map(row).collect()), reader(vec![keys])]
     };
-    for threads in [1, 4] {
+    for threads in [1, 16] {
         let join = sort_merge(JoinType::Left, 1).threads(threads);
         check(&join, MIB, tables, &format!("{threads} threads"));
     }
@@ -322,18 +322,18 @@ fn one_key_whose_rows_all_match() {
             || join_type.to_string().contains("anti")
             || join_type.to_string().contains("mark")
     });
-    let rows = 10_000;
+    let rows = 6000;
     for join_type in by_existence {
         let tables = || [table(rows, &keys), table(rows, &keys)];
         let what = format!("{join_type}");
-        let report = check(&sort_merge(join_type, 1), 384 << 10, tables, &what);
+        let report = check(&sort_merge(join_type, 1), 256 << 10, tables, &what);
         assert!(report.spilled.pairs_in_blocks > 0, "{what}: {report}");
         assert!(report.candidates <= 2 * rows as u64, "{what}: {} candidates", report.candidates);
     }
     for join_type in [JoinType::Inner, JoinType::Left, JoinType::Right, JoinType::Full] {
         let tables = || [table(rows, &keys), table(2, &keys)];
         let what = format!("{join_type}");
-        let report = check(&sort_merge(join_type, 1), 384 << 10, tables, &what);
+        let report = check(&sort_merge(join_type, 1), 256 << 10, tables, &what);
         assert!(report.spilled.pairs_in_blocks > 0, "{what}: {report}");
         assert!(report.candidates <= 3 * rows as u64, "{what}: {} candidates", report.candidates);
     }
