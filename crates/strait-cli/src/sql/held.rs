@@ -42,8 +42,7 @@ impl HeldTables {
         create: &mut CreateMemoryTable,
         context: &SessionContext,
     ) -> Result<Option<Held>> {
-        // A name with a dot may also be a path. Looking for it fails if there is no such file.
-        if !create.or_replace && context.table_exist(create.name.clone()).unwrap_or(false) {
+        if !create.or_replace && context.table_exist(create.name.clone())? {
             return Ok(None);
         }
         let name = create.name.clone();

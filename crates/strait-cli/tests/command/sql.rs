@@ -441,7 +441,7 @@ mod present {
         );
         sql(&sandbox, &format!("{0} {0}", create("t")), limits).fails(&["t", "already exists"]);
         // The spelling of a name does not matter, and a view keeps the rows of a table that was dropped.
-        let quoted: String = ["\"T\"", "\"U\"", "\"a.b\"", "public.w"].map(create).concat();
+        let quoted: String = ["\"T\"", "\"U\"", "\"a b\"", "public.w"].map(create).concat();
         let viewed: String = ["t", "u", "v", "w"]
             .map(|name| {
                 create(name)
