@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use datafusion::physical_expr::{AcrossPartitions, ConstExpr, Distribution};
+use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -104,19 +104,20 @@ impl Needs {
     }
 }
 
-/// Returns whether the order of an operator comes from its inputs. `maintains_input_order` does not say this: a union
-/// promises the common part of its inputs' orders, an unnested row has the order of its input, and a hash join adds
-/// the order of its build side to the one of its probe side, although these operators do not maintain the whole order
-/// of these inputs.
-fn derives_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let properties = plan.properties();
-    let differs = |constant: &ConstExpr| {
-        matches!(constant.across_partitions, AcrossPartitions::Heterogeneous)
-    };
-    let promises = properties.output_ordering().is_some()
-        || properties.equivalence_properties().constants().iter().any(differs);
-    // These two say what they maintain. A sort makes its own order, and an aggregate without groups has one row.
-    promises && !plan.is::<SortExec>() && !plan.is::<AggregateExec>()
+/// Returns whether the rows of an operator may have the order of one of its inputs. `maintains_input_order` does not say
+/// this: a union promises the common part of its inputs' orders, unnested rows have the order of their input, and a hash
+/// join adds the order of its build side to the one of its probe side, although these operators do not maintain the
+/// whole order of these inputs. The properties of the operator do not say it either: they forget an order if its columns
+/// are no longer in the output, but the rows are still in that order, and DataFusion has removed the sort above.
+pub(crate) fn derives_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    // These two say what they maintain.
+    if plan.is::<SortExec>() || plan.is::<AggregateExec>() {
+        return false;
+    }
+    let mixes = plan.is::<RepartitionExec>() || plan.is::<CoalescePartitionsExec>();
+    let several =
+        |input: &&Arc<dyn ExecutionPlan>| input.output_partitioning().partition_count() > 1;
+    !(mixes && plan.children().iter().any(several))
 }
 
 /// Whether and how an operator aggregates rows.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::{AcrossPartitions, ConstExpr, LexOrdering};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -10,7 +12,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::needs::passes;
+use crate::needs::{derives_order, passes};
 
 /// Skips operators that only change the order or the partitions of rows. Returns the first other operator.
 pub(crate) fn without_arrangement(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
@@ -52,6 +54,24 @@ pub(crate) fn is_sorted_below(plan: &Arc<dyn ExecutionPlan>) -> bool {
     }
     let inputs = plan.children();
     passes(plan) && inputs.into_iter().all(is_sorted_below)
+}
+
+/// Returns whether the output of a join may have the order of an input although the join promises no order, because the
+/// columns of the order are not in its output.
+pub(crate) fn hides_order(join: &dyn ExecutionPlan) -> bool {
+    let keeps = join.maintains_input_order();
+    join.children().into_iter().zip(keeps).any(|(input, keeps)| keeps && may_be_ordered(input))
+}
+
+/// Returns whether the rows of a plan may be in some order: an operator in it promises an order, or a file is sorted.
+fn may_be_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_sorted = |scan: &DataSourceExec| {
+        let files = scan.data_source().downcast_ref::<FileScanConfig>();
+        files.is_some_and(|files| !files.output_ordering.is_empty())
+    };
+    plan.output_ordering().is_some()
+        || plan.downcast_ref::<DataSourceExec>().is_some_and(is_sorted)
+        || derives_order(plan) && plan.children().into_iter().any(may_be_ordered)
 }
 
 /// The order that a join promises for its output, if one sort restores it.

@@ -16,7 +16,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Statisti
 use crate::exec::{Mode, StraitJoinExec};
 use crate::needs::{Needs, Order};
 use crate::options::Settings;
-use crate::order::{Promised, is_sorted_below, without_arrangement, without_sort};
+use crate::order::{Promised, hides_order, is_sorted_below, without_arrangement, without_sort};
 use crate::translate::Translated;
 
 /// Replaces each hash join of a plan by a [`StraitJoinExec`], and also each sort-merge join if
@@ -244,6 +244,10 @@ fn promised_order(
     match Promised::of(join.as_ref())? {
         Some(_) if !settings.restore_order && !moves_sort(join) => {
             Err("the order of its output is used, and strait.restore_order is false".to_string())
+        }
+        None if hides_order(join.as_ref()) => {
+            Err("the order of its output may be used, and its columns are not in the output"
+                .to_string())
         }
         order => Ok(order),
     }

@@ -215,6 +215,43 @@ async fn an_order_that_passes_unions_and_joins_is_used() {
     }
 }
 
+/// DataFusion sorts the right input, and then removes the column of the order from the output of the join.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_of_columns_that_are_not_in_the_output_is_kept() {
+    let table = |rows: i64, of_k: i64, of_v: i64| {
+        let k: Int64Array = (0..rows).map(|row| Some(row % of_k)).collect();
+        // No two rows have the same v.
+        let v: Int64Array = (0..rows).map(|row| Some(row * of_v % 1009)).collect();
+        let batch = RecordBatch::try_new(key_and_value(), vec![Arc::new(k), Arc::new(v)]);
+        let batch = batch.expect("a valid batch");
+        Arc::new(MemTable::try_new(key_and_value(), vec![vec![batch]]).expect("one schema"))
+    };
+    for collected in [0, 1 << 20] {
+        for restore in [false, true] {
+            let sessions = sessions(1, collected, restore);
+            for ctx in &sessions {
+                ctx.register_table("few", table(50, 50, 3)).expect("the name is new");
+                ctx.register_table("many", table(900, 60, 7919)).expect("the name is new");
+            }
+            for sql in [
+                "SELECT k FROM many WHERE k IN (SELECT k FROM few) ORDER BY v",
+                "SELECT k FROM many WHERE k IN (SELECT k FROM few) ORDER BY v LIMIT 7",
+                "SELECT k FROM many WHERE NOT EXISTS (SELECT 1 FROM few WHERE few.k = many.k) ORDER BY v",
+                "SELECT few.*, many.k FROM few JOIN many ON few.k = many.k ORDER BY many.v",
+                "SELECT many.v FROM (SELECT k FROM few) f RIGHT SEMI JOIN many ON f.k = many.k ORDER BY many.k, many.v",
+            ] {
+                let expected = session::run(&sessions[0], sql).await.expect("an answer");
+                let plan = session::plan(&sessions[1], sql).await.expect("a plan");
+                let found = session::run(&sessions[1], sql).await.expect("an answer");
+                let [expected, found] = [expected, found].map(|batches| {
+                    pretty_format_batches(&batches).expect("rows can be shown").to_string()
+                });
+                assert!(expected == found, "another order: {sql}\n{}", text(&plan));
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_join_whose_order_is_not_used_is_replaced() {
     for partitions in PARTITIONS {
